@@ -2,7 +2,7 @@
 """What recomputation saves: the memory of training steps, and their time, with it and without.
 
 Steps with AdamW of the models of a corpus folder `train/`, in fp32 and in fp16, trained with for some steps in one thread.
-`predicted` is what `train-step` prints, activations and gradients beside weights and states; `allocated` is what `ampc
+`predicted` is what `train-step` prints, activations and gradients beside weights, states and constants; `allocated` is what `ampc
 train` says that it has taken for all of them; `ms` is the least time of a step. Bytes and times of `none` and `cheap` are
 those of `train-step --recompute none` and `cheap`.
 

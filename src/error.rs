@@ -220,6 +220,7 @@ impl Error {
                 | PassError::PinsContradict { .. }
                 | PassError::OpsetDown { .. }
                 | PassError::OpsetUnknown { .. }
+                | PassError::Dim(_)
                 | PassError::Signatures { .. } => ErrorKind::Usage,
                 PassError::Recount { .. } => ErrorKind::Bug,
             },

@@ -22,13 +22,15 @@ use ampc_passes::dce::Dce;
 use ampc_passes::parameters::{ExposeParameters, Parameters};
 use ampc_passes::pipeline::{Observer, Pipeline};
 use ampc_passes::raise_opset::{RaiseOpset, Target};
-use ampc_passes::recompute::Recompute;
+use ampc_passes::recompute::{MemoryPlanner, Recompute};
 use ampc_passes::step::dropout;
 use ampc_passes::step::inference::{RATE, forward_of, inputs_of_forward};
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
 use ampc_passes::step::state::{IDENTITY, METADATA, StateKind, states_of};
-use ampc_passes::step::{Inference, Loss, LossKind, Optimizer, PhiloxDropout, Scaler, StableLoss, Update};
+use ampc_passes::step::{
+    AvoidFusions, Inference, Loss, LossKind, Optimizer, PhiloxDropout, Scaler, StableLoss, Update,
+};
 use ampc_passes::{Pass, Warning};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -64,6 +66,8 @@ pub struct TrainOptions {
     /// True if cheap activations are computed again for gradients where that lowers the peak of memory; the bits of all
     /// outputs are the same.
     pub recomputes: bool,
+    /// Numbers for open dims of the inputs, by name, for which memory is planned.
+    pub dims: BTreeMap<String, u64>,
     /// Keep fp32 weights even if only a cast to 16 bits reads them.
     pub keeps_master_weights: bool,
     /// True if the optimizer writes low copies of weights; otherwise every step casts the weights.
@@ -92,6 +96,7 @@ impl Default for TrainOptions {
             freeze: Vec::new(),
             freezes_unreached: false,
             recomputes: true,
+            dims: BTreeMap::new(),
             keeps_master_weights: true,
             writes_low_copies: true,
             dropout_seed: 0,
@@ -226,7 +231,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
     if let Some(precision) = &options.precision {
         passes.extend(pipeline_of(precision).into_passes());
     }
-    let step: [Box<dyn Pass>; 5] = [
+    let step: [Box<dyn Pass>; 6] = [
         Box::new(ExposeParameters),
         Box::new(ScaleLoss { scaler: options.scaler.clone() }),
         Box::new(Autodiff {
@@ -242,13 +247,27 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
             keeps_master_weights: options.keeps_master_weights,
             writes_low_copies: options.writes_low_copies,
         }),
+        Box::new(AvoidFusions),
         Box::new(Dce),
     ];
     passes.extend(step);
     if options.recomputes {
-        passes.push(Box::new(Recompute));
+        passes.push(Box::new(Recompute { dims: options.dims.clone(), planner: planner() }));
     }
     Ok(Pipeline::new(passes)?)
+}
+
+/// The planner of the CPU runtime.
+#[cfg(feature = "run")]
+#[expect(clippy::unnecessary_wraps, reason = "without the runtime there is none")]
+fn planner() -> Option<MemoryPlanner> {
+    Some(Arc::new(crate::execute::memory::planned))
+}
+
+/// No planner: there is no runtime.
+#[cfg(not(feature = "run"))]
+fn planner() -> Option<MemoryPlanner> {
+    None
 }
 
 /// The forward model that a step was made of, with the weights and running statistics of a state, whose other

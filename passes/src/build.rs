@@ -506,13 +506,22 @@ pub trait Build<'m> {
     /// # Errors
     /// If a rank is not known.
     fn unbroadcast(&mut self, dy: Value, like: Value) -> Ruled<Value> {
+        self.unbroadcast_before(dy, like, 0)
+    }
+
+    /// [`unbroadcast`](Self::unbroadcast) where the last `same` axes of both have the same extents, known or not.
+    ///
+    /// # Errors
+    /// If a rank is not known.
+    fn unbroadcast_before(&mut self, dy: Value, like: Value, same: usize) -> Ruled<Value> {
         let (from, to) = (self.shape(dy)?, self.shape(like)?);
         let lead = from.len().checked_sub(to.len()).ok_or_else(|| {
             RuleError::Unsupported("bug: a gradient has fewer axes than what was broadcast to it".into())
         })?;
         let mut axes: Vec<usize> = (0..lead).collect();
         let mut is_known = true;
-        for (i, (from, to)) in from[lead..].iter().zip(&to).enumerate() {
+        let broadcast = to.len().saturating_sub(same);
+        for (i, (from, to)) in from[lead..].iter().zip(&to).enumerate().take(broadcast) {
             match (from, to) {
                 (Dim::Known(1), _) => {}
                 (_, Dim::Known(1)) => axes.push(lead + i),
@@ -538,8 +547,9 @@ pub trait Build<'m> {
         }
         let same = self.op(OpKind::Equal, &[like_shape, shape], &[])?;
         let differs = self.op(OpKind::Not, &[same], &[])?;
-        let at = self.op(OpKind::NonZero, &[differs], &[])?;
-        let axes = self.squeeze(at, &[0])?;
+        let all: Vec<i64> = (0..from.len()).map(signed).collect();
+        let all = self.ints(&all);
+        let axes = self.op(OpKind::Compress, &[all, differs], &[("axis", AttrValue::Int(0))])?;
         let attrs = [("keepdims", AttrValue::Int(1)), ("noop_with_empty_axes", AttrValue::Int(1))];
         let sum = self.op(OpKind::ReduceSum, &[dy, axes], &attrs)?;
         let shape = self.shape_of(like)?;

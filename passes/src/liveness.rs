@@ -3,8 +3,10 @@
 //! A *storage* is a buffer that one value and its views (Reshape, Flatten, Squeeze, Unsqueeze, Identity) share. It lives from
 //! the index of its producer to that of its last reader. An element-wise node writes into the buffer of an operand of the same
 //! byte size whose last reader it is; some other nodes, such as Softmax, into that of operand 0. The next value of a state is
-//! written into the state's buffer. Inputs, states and constants are not counted. Dims that are names or unknown have the
-//! extents of [`Sizes::default`]. Time O(n).
+//! written into the state's buffer. Inputs, states and constants are not counted. Every storage ends on a multiple of 64 bytes.
+//! Types are those that inference finds once the open dims of the inputs are numbers ([`BoundInputs`]): so gradients, whose
+//! shapes are computed from those of activations, are as large as they will be. A dim that depends on data counts as in
+//! [`Sizes::default`]. Time O(n).
 //!
 //! ```text
 //! 0  %y = MatMul(%x, %w)          %y lives from 0 to 1
@@ -13,8 +15,9 @@
 //! 3  %z = MatMul(%r, %v)          two storages live: %e and %z
 //! ```
 
-use crate::cost::{Extents, Sizes};
+use crate::cost::{BoundInputs, Extents, Sizes};
 use ampc_ir::entity::SecondaryMap;
+use ampc_ir::infer::Types;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::op::is_elementwise;
@@ -22,8 +25,11 @@ use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 
+/// Storages begin on multiples of this many bytes.
+const ALIGNMENT: u64 = 64;
+
 /// Bytes that are counted for one storage at most, so that sums never overflow.
-const MOST: u64 = 1 << 44;
+pub(crate) const MOST: u64 = 1 << 44;
 
 /// The bytes that several values share while they live.
 #[derive(Clone, Copy, Debug)]
@@ -60,9 +66,10 @@ pub struct EstimatedPeak {
     pub by_dtype: BTreeMap<DType, u64>,
 }
 
-/// The estimated peak of the main graph, without inputs, states and constants.
-pub fn estimated_peak(module: &Module) -> EstimatedPeak {
-    let liveness = Liveness::of(module);
+/// The estimated peak of the main graph for inputs of some dims, without inputs, states and constants. It knows no scratch
+/// memory of kernels.
+pub fn estimated_peak(module: &Module, inputs: &BoundInputs) -> EstimatedPeak {
+    let liveness = Liveness::of(module, &inputs.infer(module).0);
     let ends = |storage: usize| liveness.end(storage, liveness.storages[storage].last);
     let mut change = vec![0i64; liveness.nodes.len() + 1];
     for (i, storage) in liveness.storages.iter().enumerate() {
@@ -97,7 +104,8 @@ pub(crate) fn is_view(module: &Module, node: Node) -> bool {
 }
 
 impl Liveness {
-    pub(crate) fn of(module: &Module) -> Liveness {
+    /// The live ranges of values of these types.
+    pub(crate) fn of(module: &Module, types: &Types) -> Liveness {
         let main = module.main();
         let nodes: Vec<Node> = module.nodes(main).collect();
         let next: FxHashSet<Value> = module.graph(main).states.iter().map(|&(_, next)| next).collect();
@@ -106,7 +114,6 @@ impl Liveness {
         let reused = vec![None; nodes.len()];
         let mut found =
             Liveness { nodes, index_of, storages: Vec::new(), of: SecondaryMap::default(), reused };
-        let sizes = Sizes::default();
         for index in 0..found.nodes.len() {
             let node = found.nodes[index];
             let view = is_view(module, node);
@@ -122,7 +129,7 @@ impl Liveness {
                         storage.last = storage.last.max(last);
                     }
                     None => {
-                        let bytes = if next.contains(&value) { 0 } else { bytes(module, &sizes, value) };
+                        let bytes = if next.contains(&value) { 0 } else { bytes(module, types, value) };
                         found.storages.push(Storage { value, bytes, first: index, last });
                         found.of[value] = found.storages.len();
                     }
@@ -186,10 +193,13 @@ const OVERWRITES_FIRST: [OpKind; 6] = [
 ];
 
 /// The size of a tensor, at most [`MOST`]; 0 for other values.
-fn bytes(module: &Module, sizes: &Sizes, value: Value) -> i64 {
-    let elements = Extents { module, sizes }.elements(value);
-    let dtype = module.value(value).ty.dtype();
+fn bytes(module: &Module, types: &Types, value: Value) -> i64 {
     let is_source = matches!(module.value(value).def, Def::Constant(_) | Def::Input { .. });
-    let bytes = dtype.filter(|_| !is_source).map_or(Some(0), |dtype| dtype.storage_bytes(elements));
-    i64::try_from(bytes.unwrap_or(MOST).min(MOST)).unwrap_or(0)
+    let tensor = types.of(module, value).as_tensor().filter(|_| !is_source);
+    let bytes = tensor.map_or(Some(0), |tensor| {
+        let elements = Extents { module, sizes: &Sizes::default() }.of_shape(&tensor.shape);
+        tensor.dtype.storage_bytes(elements)
+    });
+    let bytes = bytes.unwrap_or(MOST).min(MOST).next_multiple_of(ALIGNMENT);
+    i64::try_from(bytes).unwrap_or(0)
 }

@@ -184,6 +184,9 @@ pub enum PassError {
     /// A loss does not fit the model.
     #[error(transparent)]
     Loss(#[from] crate::step::loss::LossError),
+    /// A number is asked for a dim that no input has.
+    #[error(transparent)]
+    Dim(#[from] crate::cost::UnknownDim),
     /// A training step has no forward part.
     #[error(transparent)]
     Inference(#[from] crate::step::inference::InferenceError),

@@ -9,7 +9,8 @@
 //!
 //! # Search (greedy rematerialization over live ranges)
 //!
-//! Input: live bytes per node (`liveness.rs`), in a segment tree (`recompute/load.rs`).
+//! Input: live bytes per node (`liveness.rs`), with the scratch memory of its kernel if a [`MemoryPlanner`] knows it, in a
+//! segment tree (`recompute/load.rs`).
 //!
 //! 1. For each cheap storage in program order: end its live range at its last forward reader, and give a copy a range that
 //!    begins at its first backward reader. Operands of the copy that no longer live there are copied too, or live longer; at
@@ -18,7 +19,7 @@
 //! 3. The peak reached is F. Start again from the original graph with F as threshold: a candidate is tried only if some node
 //!    between its last forward and first backward reader has more than F live bytes. This leaves out copies that do not
 //!    lower the peak.
-//! 4. Apply the copies; if the estimate of the new graph is not lower, remove them.
+//! 4. Apply the copies; if the new graph does not take less memory, as the planner says or else by the estimate, remove them.
 //!
 //! Every value below is f32\[64, 64\], 16 KiB; the columns count how many live at a node, before and after.
 //!
@@ -42,28 +43,55 @@
 mod load;
 
 use self::load::Load;
+use crate::cost::BoundInputs;
 use crate::invariants::Invariants;
-use crate::liveness::{Liveness, estimated_peak, is_view};
+use crate::liveness::{Liveness, MOST, estimated_peak, is_view};
 use crate::marks::{Mark, PHASE, Phase, Purpose, ROLE, phase_of};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::Spelled;
 use ampc_ir::edit::{NewNode, Position};
+use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::{Op, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::op::{is_deterministic, is_elementwise, moves};
 use ampc_ir::{Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// The memory of a graph, as a runtime plans it.
+#[derive(Clone, Debug, Default)]
+pub struct PlannedMemory {
+    /// All bytes that a run takes.
+    pub bytes: u64,
+    /// The scratch memory of each node of the main graph.
+    pub scratch: SecondaryMap<Node, u64>,
+}
+
+/// Plans the memory of a module for inputs of these types; `None` if they do not fit.
+pub type MemoryPlanner = Arc<dyn Fn(&Module, &BoundInputs) -> Option<PlannedMemory> + Send + Sync>;
 
 /// The pass.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Recompute;
+#[derive(Clone, Default)]
+pub struct Recompute {
+    /// Numbers for open dims of the inputs, by name; others are as [`BoundInputs`] has them.
+    pub dims: BTreeMap<String, u64>,
+    /// The runtime that the graph is for. Without it memory is estimated.
+    pub planner: Option<MemoryPlanner>,
+}
+
+impl fmt::Debug for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Recompute").field("dims", &self.dims).finish_non_exhaustive()
+    }
+}
 
 impl Spelled for Recompute {
     const NAME: &'static str = "recompute";
     const ABOUT: &'static str = "recomputes cheap activations for gradients instead of keeping them";
     fn blank() -> Self {
-        Recompute
+        Recompute::default()
     }
 }
 
@@ -79,27 +107,39 @@ impl Pass for Recompute {
         let Some(border) = module.nodes(module.main()).position(is_backward) else {
             return Ok(Changed::No);
         };
-        let old_peak = estimated_peak(module).bytes;
-        let liveness = Liveness::of(module);
-        let mut unrestricted = Search::new(module, &liveness, border);
+        let inputs = BoundInputs::new(module, &self.dims)?;
+        let old = self.memory(module, &inputs);
+        let liveness = Liveness::of(module, &inputs.infer(module).0);
+        let mut unrestricted = Search::new(module, &liveness, border, &old.scratch);
         let before = unrestricted.load.peak();
         unrestricted.run(i64::MIN);
         let threshold = unrestricted.load.peak();
         if threshold >= before {
             return Ok(Changed::No);
         }
-        let mut search = Search::new(module, &liveness, border);
+        let mut search = Search::new(module, &liveness, border, &old.scratch);
         search.run(threshold);
         let copies = search.copies();
         let readers = search.readers();
         let made = copy(module, &liveness, &copies, &readers);
-        let new_peak = estimated_peak(module).bytes;
-        if new_peak < old_peak {
+        if self.memory(module, &inputs).bytes < old.bytes {
             return Ok(Changed::Yes);
         }
-        // The search counts all copies before one node at that node's index. As nodes of their own they may need more memory.
+        // The search counts all copies before one node at that node's index, and no gaps between buffers. As nodes of their
+        // own they may need more memory.
         take_back(module, &made, &readers);
         Ok(Changed::No)
+    }
+}
+
+impl Recompute {
+    /// The memory of the main graph: as the runtime plans it, or estimated.
+    fn memory(&self, module: &Module, inputs: &BoundInputs) -> PlannedMemory {
+        let planned = self.planner.as_ref().and_then(|plan| plan(module, inputs));
+        planned.unwrap_or_else(|| PlannedMemory {
+            bytes: estimated_peak(module, inputs).bytes,
+            scratch: SecondaryMap::default(),
+        })
     }
 }
 
@@ -150,7 +190,12 @@ struct Search<'a> {
 }
 
 impl<'a> Search<'a> {
-    fn new(module: &'a Module, liveness: &'a Liveness, border: usize) -> Search<'a> {
+    fn new(
+        module: &'a Module,
+        liveness: &'a Liveness,
+        border: usize,
+        scratch: &SecondaryMap<Node, u64>,
+    ) -> Search<'a> {
         let mut values = vec![Vec::new(); liveness.storages.len()];
         for &node in &liveness.nodes[..border] {
             for &value in module.node(node).results().iter().flatten() {
@@ -163,6 +208,10 @@ impl<'a> Search<'a> {
         let mut load = Load::new(liveness.nodes.len());
         for (i, storage) in liveness.storages.iter().enumerate() {
             load.add(storage.first..=liveness.end(i, storage.last), storage.bytes);
+        }
+        for (index, &node) in liveness.nodes.iter().enumerate() {
+            // As for storages, sums never overflow.
+            load.add(index..=index, scratch[node].min(MOST).cast_signed());
         }
         let accepted = vec![false; liveness.storages.len()];
         Search {
@@ -477,19 +526,20 @@ graph @main {
     #[test]
     fn the_example_has_the_loads_of_the_documentation() {
         let module = parse(GELU, &NoData).unwrap();
-        let liveness = Liveness::of(&module);
+        let types = BoundInputs::default().infer(&module).0;
+        let liveness = Liveness::of(&module, &types);
         let loads = |search: &Search<'_>| -> Vec<i64> {
             (0..liveness.nodes.len()).map(|index| search.load.max(index..=index) / (16 << 10)).collect()
         };
-        let mut search = Search::new(&module, &liveness, 6);
+        let mut search = Search::new(&module, &liveness, 6, &SecondaryMap::default());
         assert_eq!(loads(&search), [1, 2, 3, 4, 5, 6, 5, 4, 3]);
         search.run(i64::MIN);
         assert_eq!(loads(&search), [1, 2, 3, 3, 4, 5, 4, 4, 3]);
         assert_eq!(search.load.peak(), 80 << 10);
-        let mut again = Search::new(&module, &liveness, 6);
+        let mut again = Search::new(&module, &liveness, 6, &SecondaryMap::default());
         again.run(search.load.peak());
         assert_eq!(loads(&again), loads(&search));
-        let mut none = Search::new(&module, &liveness, 6);
+        let mut none = Search::new(&module, &liveness, 6, &SecondaryMap::default());
         none.run(96 << 10);
         assert_eq!(none.load.peak(), 96 << 10);
     }

@@ -7,14 +7,13 @@ use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::targets::Beside;
 use super::ui::{Stream, Ui};
-use super::{diagnose, settings, shown, table, targets};
+use super::{data, diagnose, settings, shown, table, targets};
 use ampc::files::Batch;
 use ampc::ir::op::OpKind;
 use ampc::ir::{DType, Module, Node, Value};
 use ampc::passes::Paths;
 use ampc::passes::Warning;
 use ampc::passes::autodiff::{self, CustomGradients};
-use ampc::passes::liveness::estimated_peak;
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::step::loss::LossSpec;
 use ampc::passes::step::{self, Phase, Scaler, StateKind};
@@ -22,6 +21,8 @@ use ampc::report::StepReport;
 use ampc::train::{TrainOptions, stage_state, train_step_in_place};
 use std::fmt::Write;
 use std::path::Path;
+
+mod memory;
 
 pub(crate) fn run(args: &TrainStepArgs, ui: Ui) -> Result<(), Failure> {
     if args.state == Path::new("-") {
@@ -98,6 +99,8 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
     let (state, mut warnings) =
         run.watched(&mut model, |model, observer| train_step_in_place(model, &options, observer))?;
     let mut summary = summary(&model.module);
+    let kept = kept(&model.module).into_iter().map(|(value, _)| bytes(&model.module, value)).sum();
+    summary.push_str(&memory::summary(&model.module, &options.dims, kept)?);
     if ui.verbose {
         summary.insert_str(0, &parameters(&model.module));
     }
@@ -186,6 +189,7 @@ fn options(
         writes_low_copies: !emulated,
         keeps_master_weights,
         recomputes: step.recompute == RecomputeArg::Cheap,
+        dims: data::dims(&step.dim)?,
         dropout_seed: step.dropout_seed,
         gradients: CustomGradients::default(),
         verify_each: args.debug.verify_each,
@@ -235,50 +239,7 @@ fn summary(module: &Module) -> String {
     {
         let _ = writeln!(text, "{what:11} {}", of_phase(module, phase));
     }
-    text.push_str(&memory(module));
     text
-}
-
-/// Recomputed nodes, and the estimated peak memory of a step without its inputs and states.
-fn memory(module: &Module) -> String {
-    let (nodes, bytes) = ampc::report::recomputed(module);
-    let peak = estimated_peak(module);
-    let mut formats = [("fp32", 0), ("fp16", 0), ("bf16", 0), ("other", 0)];
-    for (&dtype, &bytes) in &peak.by_dtype {
-        let at = match dtype {
-            DType::F32 => 0,
-            DType::F16 => 1,
-            DType::BF16 => 2,
-            _ => 3,
-        };
-        formats[at].1 += bytes;
-    }
-    let mut text = format!("recomputed  {}, {bytes} bytes\n", table::count(nodes as u64, "node"));
-    let parts: Vec<String> = formats
-        .iter()
-        .filter(|(_, bytes)| *bytes > 0)
-        .map(|(format, bytes)| format!("{} of {format}", table::bytes(*bytes)))
-        .collect();
-    let kept = kept(module).into_iter().map(|(value, _)| self::bytes(module, value)).sum();
-    let _ = writeln!(
-        text,
-        "peak        {} of weights and states; about {} of activations and gradients ({}{})",
-        table::bytes(kept),
-        table::bytes(peak.bytes),
-        parts.join(", "),
-        if has_open_dims(module) { "; batch 1, other open dims 128" } else { "" }
-    );
-    text
-}
-
-/// True if a result of the main graph has an unknown dim.
-fn has_open_dims(module: &Module) -> bool {
-    let results =
-        module.nodes(module.main()).flat_map(|node| module.node(node).results().iter().flatten().copied());
-    let is_open = |value: Value| {
-        module.value(value).ty.as_tensor().is_some_and(|tensor| tensor.shape.to_known().is_none())
-    };
-    results.into_iter().any(is_open)
 }
 
 /// Kinds of states that a step keeps.

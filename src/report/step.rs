@@ -9,7 +9,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Module, Node, Value};
-use ampc_passes::cost::{Extents, Sizes};
+use ampc_passes::cost::{BoundInputs, Extents, Sizes};
 use ampc_passes::step::{Phase, Purpose, phase_of, role_of};
 use ampc_passes::step::{StateEntry, states_of};
 use ampc_passes::{Paths, Warning, autodiff};
@@ -207,7 +207,7 @@ impl StepReport {
             states: states.collect(),
             phases: Phase::ALL.map(|phase| StepPhase::of(module, &nodes, phase.spelling())).into(),
             recomputed: {
-                let (nodes, bytes) = recomputed(module);
+                let (nodes, bytes) = recomputed(module, &inputs_of(module, options)?);
                 StepRecomputed { nodes, bytes }
             },
             casts: nodes.iter().filter_map(|&node| StepCast::of(module, node)).collect(),
@@ -233,18 +233,26 @@ impl StepOptions {
     }
 }
 
-/// The number of recomputed nodes of a step, and the bytes of their results, with the extents of
-/// [`Sizes::default`] for dims that are not known.
-pub fn recomputed(module: &Module) -> (usize, u64) {
+/// The number of nodes of a step that compute an activation again, and the bytes that they make for inputs of some dims. A
+/// dim that depends on data has the extent of [`Sizes::default`].
+pub fn recomputed(module: &Module, inputs: &BoundInputs) -> (usize, u64) {
     let role = Purpose::Recompute.spelling();
     let nodes = module.nodes(module.main()).filter(|&node| role_of(module, node) == Some(role));
-    let sizes = Sizes::default();
+    let extents = Extents { module, sizes: &Sizes::default() };
+    let (types, _) = inputs.infer(module);
     nodes.fold((0, 0), |(count, sum), node| {
         let results = module.node(node).results().iter().flatten();
-        let extents = Extents { module, sizes: &sizes };
-        let bytes = |&value: &Value| module.value(value).ty.dtype()?.storage_bytes(extents.elements(value));
+        let bytes = |&value: &Value| {
+            let tensor = types.of(module, value).as_tensor()?;
+            tensor.dtype.storage_bytes(extents.of_shape(&tensor.shape))
+        };
         (count + 1, results.filter_map(bytes).fold(sum, u64::saturating_add))
     })
+}
+
+/// The inputs of a step with the dims that the options ask for.
+fn inputs_of(module: &Module, options: &TrainOptions) -> Result<BoundInputs, Error> {
+    BoundInputs::new(module, &options.dims).map_err(|error| Error::Pass(error.into()))
 }
 
 fn tensor(module: &Module, value: Value) -> StepTensor {

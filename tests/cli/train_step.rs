@@ -49,6 +49,31 @@ fn weights_are_kept_in_16_bits_on_request() {
     assert_eq!(line("jmp:p=f16,c=f16,o=f32", &["--master-weights", "fp32"]), fp32);
 }
 
+/// An open batch is one number, whatever its name; other open dims are given, or named with the number that they are taken as.
+#[test]
+fn the_estimate_of_memory_names_the_dims_that_it_assumes() {
+    let dir = Dir::new();
+    let open = "  input %x : f32[B, T, 3]\n  const %w : f32[3, 2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]\n  \
+                %y = MatMul(%x, %w) : f32[B, T, 2] @product\n  output %y\n";
+    dir.write("m.ir", module(open));
+    let peak = |more: &[&str]| {
+        let run = step(&dir, &[&["--loss", "mse", "--fp32", "--optimizer", "sgd", "--force"], more].concat());
+        assert_eq!(run.code, 0, "{run}");
+        run.stderr.lines().find(|line| line.starts_with("peak")).unwrap().to_owned()
+    };
+    let assumed = peak(&[]);
+    assert!(assumed.contains("batch 1 (`B`); `T` taken as 128: `--dim T=N` gives another size"), "{assumed}");
+    let given = peak(&["--dim", "B=2,T=5"]);
+    assert!(given.contains("`B` = 2, `T` = 5") && !given.contains("taken as"), "{given}");
+    assert_eq!(peak(&["--dim", "B=1", "--dim", "T=128"]).split(" of ").next(), assumed.split(" of ").next());
+    for (dims, message) in
+        [("S=1", "no input has such a dim; expected one of B, T"), ("B=1,B=2", "two sizes")]
+    {
+        let run = step(&dir, &["--loss", "mse", "--fp32", "--force", "--dim", dims]);
+        assert!(run.code == 2 && run.stderr.contains(message), "{run}");
+    }
+}
+
 /// Roles in the text form and in a drawing.
 #[test]
 fn what_nodes_are_for_is_shown() {

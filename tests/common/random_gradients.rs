@@ -87,6 +87,13 @@ const STEPS: &[&str] = &[
     "Va = Reshape(A, %image)\nVb = Reshape(B, %image)\nVc = Attention(Va, Vb, Va) {is_causal=1}\nV = Reshape(Vc, %square)",
     "V = LpNormalization(A)",
     "Va = Floor(A)\nV = Mul(Va, B)",
+    "Va = Transpose(A)\nVb = MatMul(Va, %row)\nVc = Mul(Vb, %half)\nVd = Unsqueeze(Vc, %one)\nV = Add(Vd, B)",
+    "Va = Transpose(B)\nVb = MatMul(%row, Va)\nV = Add(A, Vb)",
+    "Va = Reshape(A, %deep)\nVb = Transpose(Va) {perm=[0, 1, 3, 2]}\nVc = MatMul(Vb, %number2)\nVd = Reshape(Vc, %tall)\nVe = Gemm(Vd, %wide)\nV = Add(Ve, B)",
+    "Va, Vb, Vc = Split(A, %thirds) {axis=1}\nVd = Gemm(Vc, %wide)\nV = Sum(Vd, B)",
+    "Va, Vb, Vc = Split(A, %thirds) {axis=0}\nVd = Gemm(Vc, B) {alpha=0.5}\nVe = Concat(Va, Vd, Vb) {axis=0}\nV = Sum(Ve, A)",
+    "Va, Vb, Vc = Split(A, %thirds) {axis=1}\nVd = Gemm(B, Vc) {transA=1}\nVe = Concat(Va, Vb, Vd) {axis=1}\nVf = Gemm(Ve, B) {transB=1, alpha=0.25}\nV = Sum(Vf, A)",
+    "Va = Transpose(A)\nVb = MatMul(Va, B)\nVc = Transpose(B)\nVd = MatMul(Vb, Vc)\nVe = Mul(Vd, %half)\nV = Tanh(Ve)",
 ];
 
 const HEAD: &str = "opset ai.onnx=23
@@ -98,6 +105,8 @@ graph @main {
   const %bias : f64[4] = random(4)
   const %filter : f64[1, 1, 3, 3] = random(5)
   const %number : f64[1] = [0.25]
+  const %number2 : f64[2] = [0.25, -0.5]
+  const %wide : f64[2, 4] = random(8)
   const %mean : f64[4] = random(6)
   const %var : f64[4] = random(7)
   const %half : f64 = 0.4375
@@ -112,6 +121,7 @@ graph @main {
   const %back : i64[1] = [-1]
   const %past : i64[1] = [-100]
   const %flat : i64[2] = [2, 8]
+  const %tall : i64[2] = [4, 2]
   const %square : i64[2] = [4, 4]
   const %square3 : i64[2] = [3, 3]
   const %deep : i64[4] = [1, 4, 2, 2]
@@ -126,6 +136,7 @@ graph @main {
   const %pads : i64[4] = [1, 2, 1, 0]
   const %fill : i64[4] = [1, 0, 0, 1]
   const %uneven : i64[2] = [1, 3]
+  const %thirds : i64[3] = [1, 1, 2]
   const %picks : i64[4] = [2, 0, 2, -1]
   const %rows : i64[2, 1] = [3, 0]
   const %pairs : i64[4, 2] = [0, 1, 3, 3, 0, 1, -1, 2]
@@ -139,6 +150,8 @@ graph @main {
   role parameter(%bias)
   role parameter(%filter)
   role parameter(%number)
+  role parameter(%number2)
+  role parameter(%wide)
 ";
 
 /// The text of a graph of these steps; what nobody reads leaves it.

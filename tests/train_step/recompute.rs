@@ -2,6 +2,7 @@
 
 use super::{Training, elements, module, options, scores, tensor};
 use ampc::Model;
+use ampc::passes::cost::BoundInputs;
 use ampc::runtime::HostTensor;
 use ampc::train::{TrainOptions, train_step};
 use proptest::prelude::*;
@@ -39,8 +40,9 @@ fn outputs_of(
     data: &[(&str, HostTensor)],
 ) -> (Vec<Vec<u8>>, u64, usize) {
     let step = train_step(model, options).unwrap_or_else(|error| panic!("{error}"));
-    let peak = ampc::passes::liveness::estimated_peak(&step.model.module).bytes;
-    let (copies, _) = ampc::report::recomputed(&step.model.module);
+    let inputs = BoundInputs::new(&step.model.module, &options.dims).unwrap();
+    let peak = ampc::execute::memory_needs(&step.model.module, &inputs).unwrap().arenas;
+    let (copies, _) = ampc::report::recomputed(&step.model.module, &inputs);
     let mut training = Training::of(step);
     let outputs = (0..3).flat_map(|_| training.step(data).into_values().collect::<Vec<_>>());
     (outputs.map(|output| output.bytes().unwrap().to_vec()).collect(), peak, copies)

@@ -187,6 +187,10 @@ pub(super) fn infer_compress(view: &NodeView<'_>, out: &mut Inferred) -> Result<
     let Some(dims) = view.dims(0) else { return Ok(()) };
     let axis = axis_attr(view, 0, dims.len())?;
     out.shape(0, with_dim(dims, axis, count(dims[axis])));
+    if let (1, Some(ints), Some(chosen)) = (dims.len(), view.ints(0), &chosen) {
+        let kept = ints.iter().zip(chosen).filter(|(_, chosen)| **chosen != 0).map(|(&int, _)| int);
+        out.ints = Some(kept.collect());
+    }
     Ok(())
 }
 

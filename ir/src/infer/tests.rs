@@ -171,6 +171,23 @@ fn a_target_computed_from_parts_of_a_shape_is_known() {
     assert_eq!(facts.ints(size), Some(&[Int::Unknown][..]));
 }
 
+/// The axes that were repeated to the shape of a gradient, as `autodiff` finds them.
+#[test]
+fn axes_that_a_comparison_of_shapes_finds_are_known() {
+    let mut b = Build::new();
+    let g = b.main();
+    let x = b.input(g, &["2", "N", "3"]);
+    let like = b.input(g, &["1", "N", "3"]);
+    let (x_shape, shape) = (b.op(g, "Shape", &[x], &[]), b.op(g, "Shape", &[like], &[]));
+    let same = b.op(g, "Equal", &[shape, x_shape], &[]);
+    let differs = b.op(g, "Not", &[same], &[]);
+    let all = b.ints(g, &[0, 1, 2]);
+    let axes = b.op(g, "Compress", &[all, differs], &axis(0));
+    let y = b.op(g, "ReduceSum", &[x, axes], &[("noop_with_empty_axes", AttrValue::Int(1))]);
+    let facts = infer_module(&mut b.0).unwrap();
+    assert_eq!((b.show(y).as_str(), facts.ints(axes)), ("f32[1,N,3]", Some(&[Int::Known(0)][..])));
+}
+
 #[test]
 fn elements_reach_bodies_three_deep_through_captures() {
     let mut b = Build::new();

@@ -91,6 +91,9 @@ impl<'m> Backward<'m> {
         for result in results {
             let parts = result.and_then(|result| self.contributions.remove(&result));
             let dy = parts.map(|parts| self.sum(&parts)).transpose()?;
+            if let (Some(dy), Some(result)) = (dy, result) {
+                self.shape_as(dy, result);
+            }
             self.dy.push(dy);
         }
         Ok(self.dy.iter().any(Option::is_some))
@@ -284,8 +287,26 @@ impl Backward<'_> {
                 )));
             }
         }
+        self.shape_as(gradient, value);
         self.contributions.entry(value).or_default().push(gradient);
         Ok(())
+    }
+
+    /// Gives a gradient the shape of its value, of which inference may know less: rules that follow need not find out while
+    /// the model runs which axes a broadcast has repeated.
+    fn shape_as(&mut self, gradient: Value, value: Value) {
+        let module = &mut *self.nodes.inserter.module;
+        let (Type::Tensor(of_value), Type::Tensor(found)) =
+            (&module.value(value).ty, &module.value(gradient).ty)
+        else {
+            return;
+        };
+        // The names of the value come first: rules compare dims by name.
+        let Some(shape) = of_value.shape.meet(&found.shape) else { return };
+        if module.producer(gradient).is_some() && shape != found.shape {
+            let ty = Type::tensor(found.dtype, shape);
+            module.set_type(gradient, ty);
+        }
     }
 
     /// The sum of contributions to a parameter: added in f32 or wider, and rounded once.

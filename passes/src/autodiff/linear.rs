@@ -48,7 +48,8 @@ pub(super) fn matmul(b: &mut Backward<'_>) -> Ruled {
         } else {
             let transposed = b.transpose_last(r)?;
             let d = b.matmul(dy, transposed)?;
-            b.unbroadcast(d, l)?
+            // Only axes of the batch are broadcast.
+            b.unbroadcast_before(d, l, 2)?
         };
         let d = b.reshape_as(d, left)?;
         b.add(0, d)?;
@@ -60,7 +61,7 @@ pub(super) fn matmul(b: &mut Backward<'_>) -> Ruled {
         } else {
             let transposed = b.transpose_last(l)?;
             let d = b.matmul(transposed, dy)?;
-            b.unbroadcast(d, r)?
+            b.unbroadcast_before(d, r, 2)?
         };
         let d = b.reshape_as(d, right)?;
         b.add(1, d)?;

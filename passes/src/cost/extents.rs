@@ -25,12 +25,16 @@ impl Default for Sizes {
 impl Sizes {
     /// The extent of a dim with a name.
     pub fn of_name(&self, name: &str) -> u64 {
-        let is_batch = || name.to_ascii_lowercase().contains("batch") || name.eq_ignore_ascii_case("n");
         match self.named.get(name) {
             Some(&extent) => extent,
-            None if is_batch() => self.batch,
+            None if Sizes::is_batch(name) => self.batch,
             None => self.other,
         }
+    }
+
+    /// True if the name of a dim speaks of a batch.
+    pub fn is_batch(name: &str) -> bool {
+        name.to_ascii_lowercase().contains("batch") || name.eq_ignore_ascii_case("n")
     }
 }
 

@@ -21,10 +21,12 @@
 
 mod executions;
 mod extents;
+mod open_dims;
 mod work;
 
 pub use executions::{Executions, MAX_DEPTH};
 pub use extents::{Extents, Sizes};
+pub use open_dims::{BoundInputs, OpenDim, SizeSource, UnknownDim};
 pub use work::{Amount, amount};
 
 use crate::flow::{self, Var};

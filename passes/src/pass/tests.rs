@@ -59,10 +59,11 @@ fn kind(error: &PassError) -> usize {
         PassError::Update(UpdateError::NoInput { .. }) => 36,
         PassError::Inference(InferenceError::NoLoss) => 37,
         PassError::Update(UpdateError::NoOptimizer { .. }) => 38,
+        PassError::Dim(_) => 39,
     }
 }
 
-const KINDS: usize = 39;
+const KINDS: usize = 40;
 
 fn text(opset: u16, lines: &str) -> String {
     format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n")

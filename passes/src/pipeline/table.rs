@@ -57,6 +57,7 @@ pub const PASSES: &[PassDef] = &[
     row::<step::loss_scale::ScaleLoss>(),
     row::<autodiff::Autodiff>(),
     row::<step::update::Update>(),
+    row::<step::avoid_fusions::AvoidFusions>(),
     row::<recompute::Recompute>(),
     row::<step::inference::Inference>(),
     row::<emulate::Emulate>(),

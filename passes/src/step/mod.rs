@@ -10,13 +10,15 @@
 //! 5. [`scale-loss`](loss_scale) makes the loss scale an input, and the gradient of the loss;
 //! 6. [`autodiff`](crate::autodiff) adds the gradients;
 //! 7. [`update`] adds the gradient check, the optimizers and the next loss scale;
-//! 8. [`dce`](crate::dce), then [`recompute`](crate::recompute), which recomputes cheap activations in the backward part
+//! 8. [`avoid-fusions`](avoid_fusions) writes otherwise what an optimizer of ONNX Runtime would compute wrong;
+//! 9. [`dce`](crate::dce), then [`recompute`](crate::recompute), which recomputes cheap activations in the backward part
 //!    where that lowers peak memory.
 //!
 //! [`inference`] extracts the forward model from a step. [`accuracy`] extends the model that evaluates the loss: it counts
 //! how often the class of the label has the largest score.
 
 pub mod accuracy;
+pub mod avoid_fusions;
 mod claims;
 pub mod custom;
 pub mod dropout;
@@ -30,6 +32,7 @@ pub mod state;
 mod statistics;
 pub mod update;
 
+pub use self::avoid_fusions::AvoidFusions;
 pub use self::custom::{CustomLoss, CustomOptimizer};
 pub use self::dropout::PhiloxDropout;
 pub use self::inference::Inference;

@@ -76,14 +76,8 @@ impl Binder<'_> {
         for &graph in &graphs {
             let place = Where::of(&module, graph);
             let plan = plan_graph(&module, graph, &mut index, |node| {
-                if exec::is_nested(&module, node) {
-                    return Needs { on_heap: true, ..Needs::default() };
-                }
-                // Calls differ in what they give a function, and may leave operands out.
-                let prepared =
-                    if place.in_function { None } else { prepare_node(&module, node, &facts, room) };
-                let Some(prepared) = prepared else { return Needs::default() };
-                let mut needs = prepared.needs.clone();
+                let (mut needs, prepared) = needs_of(&module, node, &facts, room, &place);
+                let Some(prepared) = prepared else { return needs };
                 if !place.in_branch
                     && let Some(results) = self.fold(&module, node, &prepared, &constants)
                 {
@@ -127,40 +121,19 @@ impl Binder<'_> {
         prepared: &Prepared,
         constants: &Constants,
     ) -> Option<Vec<(Value, Arc<HostTensor>)>> {
+        let size = |value: Value| constants[value].as_ref()?.bytes().map(<[u8]>::len);
+        let types =
+            if self.options.fold { folded_types(module, node, prepared, size)? } else { return None };
         let data = module.node(node);
-        if !self.options.fold || data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
-            return None;
-        }
-        let mut operands = Vec::new();
-        let mut given = 0;
-        for operand in data.formal_operands() {
-            let Some(value) = *operand else {
-                operands.push(None);
-                continue;
-            };
-            // The default of an input may be replaced.
-            let is_input = matches!(module.value(value).def, Def::Input { .. });
-            let constant = constants[value].as_ref().filter(|_| !is_input)?;
-            given += constant.bytes()?.len();
-            operands.push(Some(DataRef::Tensor(constant.view())));
-        }
+        let operand =
+            |v: &Option<Value>| v.and_then(|v| constants[v].as_ref()).map(|c| DataRef::Tensor(c.view()));
+        let operands: Vec<_> = data.formal_operands().iter().map(operand).collect();
         let known = |v: &Value| self.folded[*v].clone().map(|tensor| (*v, tensor));
         let results = data.results().iter().flatten();
         if let Some(known) = results.clone().map(known).collect::<Option<Vec<_>>>() {
             return Some(known);
         }
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            return None;
-        }
-        let ty = |v: &Option<Value>| match v {
-            Some(v) => exec::known_tensor(&module.value(*v).ty).map(Some),
-            None => Some(None),
-        };
-        let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
-        let bytes = |(dtype, dims): &(DType, Vec<u64>)| dtype.tensor_bytes(dims);
-        let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
-        // Views share the bytes.
-        if total > given as u64 + FOLDED_BYTES && !prepared.needs.view {
             return None;
         }
         // What goes wrong shows when the node runs.
@@ -170,15 +143,60 @@ impl Binder<'_> {
     }
 }
 
+/// The types of the results of a node that is computed once, before the graph runs: it depends on constants alone, whose bytes
+/// `size` knows, and its results are not large.
+pub(super) fn folded_types(
+    module: &Module,
+    node: Node,
+    prepared: &Prepared,
+    size: impl Fn(Value) -> Option<usize>,
+) -> Option<Vec<Option<(DType, Vec<u64>)>>> {
+    let data = module.node(node);
+    if data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
+        return None;
+    }
+    let mut given = 0u64;
+    for &value in data.formal_operands().iter().flatten() {
+        // The default of an input may be replaced.
+        let is_input = matches!(module.value(value).def, Def::Input { .. });
+        given += size(value).filter(|_| !is_input)? as u64;
+    }
+    let ty = |v: &Option<Value>| match v {
+        Some(v) => exec::known_tensor(&module.value(*v).ty).map(Some),
+        None => Some(None),
+    };
+    let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
+    let bytes = |(dtype, dims): &(DType, Vec<u64>)| dtype.tensor_bytes(dims);
+    let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
+    // Views share the bytes.
+    (total <= given + FOLDED_BYTES || prepared.needs.view).then_some(types)
+}
+
+/// What the plan has to know of a node, and its kernel if that can be made before the graph runs.
+pub(super) fn needs_of(
+    module: &Module,
+    node: Node,
+    facts: &Facts,
+    room: Room,
+    place: &Where,
+) -> (Needs, Option<Prepared>) {
+    if exec::is_nested(module, node) {
+        return (Needs { on_heap: true, ..Needs::default() }, None);
+    }
+    // Calls differ in what they give a function, and may leave operands out.
+    let prepared = if place.in_function { None } else { prepare_node(module, node, facts, room) };
+    (prepared.as_ref().map_or_else(Needs::default, |prepared| prepared.needs.clone()), prepared)
+}
+
 /// What graphs are around a graph.
-struct Where {
-    in_function: bool,
+pub(super) struct Where {
+    pub(super) in_function: bool,
     /// Whether it may be that nobody ever runs it.
-    in_branch: bool,
+    pub(super) in_branch: bool,
 }
 
 impl Where {
-    fn of(module: &Module, mut graph: GraphId) -> Where {
+    pub(super) fn of(module: &Module, mut graph: GraphId) -> Where {
         let in_function = module.root(graph) != module.main();
         let mut in_branch = false;
         while let GraphOwner::Body { node, .. } = module.graph(graph).owner {

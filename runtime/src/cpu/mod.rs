@@ -17,6 +17,7 @@ mod frame;
 pub(crate) mod kernel;
 mod kernels;
 mod memory;
+mod needs;
 mod pool;
 mod room;
 mod states;
@@ -25,6 +26,7 @@ pub use error::{ExecuteError, PrepareError};
 pub use exec::NodeObserver;
 pub use kernel::KernelError;
 pub use memory::{available_memory, left_of_limit};
+pub use needs::MemoryNeeds;
 
 use crate::backend::{Backend, Execute};
 use crate::data::{Data, DataRef};

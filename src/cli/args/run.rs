@@ -107,7 +107,7 @@ impl DataArgs {
 }
 
 /// Reads `--dim`.
-fn dim(text: &str) -> Result<(String, u64), String> {
+pub(super) fn dim(text: &str) -> Result<(String, u64), String> {
     let (name, size) = text.rsplit_once('=').ok_or("expected NAME=N")?;
     match size.parse() {
         Ok(size) if !name.is_empty() => Ok((name.to_owned(), size)),

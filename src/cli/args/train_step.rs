@@ -89,6 +89,10 @@ pub(crate) struct StepArgs {
     /// Activations to recompute for gradients instead of keeping them, where that lowers the peak memory
     #[arg(long, value_enum, value_name = "WHAT", default_value = "cheap")]
     pub(crate) recompute: RecomputeArg,
+    /// The size of an open dim, or of axis 1 of `x` if it has no name (`x[1]=8`), for which memory is planned; may be repeated.
+    /// The batch is 1 without it, whatever its name
+    #[arg(long, value_name = "NAME=N,…", value_delimiter = ',', value_parser = super::run::dim)]
+    pub(crate) dim: Vec<(String, u64)>,
     /// Seed of dropouts in the initial state
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) dropout_seed: u64,

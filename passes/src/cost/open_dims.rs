@@ -1,0 +1,226 @@
+//! Numbers for the dims that the inputs of a model leave open.
+//!
+//! A dim with a name is one number wherever the name stands; an axis without a name is `x[1]`, axis 1 of the input `x`. All
+//! dims of the batch are one number, whatever they are called: it is said once, or 1. They are the open dims whose name speaks
+//! of a batch (`batch…`, in any case, or `N`), and axes 0 without a name; if no name does, all open dims that are axis 0 of an
+//! input. Every other open dim has the number that is asked for it, or 128.
+
+use super::Sizes;
+use crate::suggest::{did_you_mean, nearest};
+use ampc_ir::infer::{Types, infer};
+use ampc_ir::{Dim, Module, Shape, Type};
+use std::collections::BTreeMap;
+
+/// A dim that inputs leave open, and the number that it gets.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpenDim {
+    /// The name, or the input and axis of a dim that has none: `x[1]`.
+    pub name: String,
+    /// The number.
+    pub size: u64,
+    /// The reason for the number.
+    pub source: SizeSource,
+}
+
+/// The reason for the number of a dim.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SizeSource {
+    /// It is asked for.
+    Given,
+    /// It is the size of the batch: that of another dim of the batch, or 1.
+    Batch,
+    /// Nothing is known of it.
+    Assumed,
+}
+
+/// A number for a dim that no input leaves open.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`--dim {name}`: no input has such a dim; {known}{hint}")]
+pub struct UnknownDim {
+    /// The name that was given.
+    pub name: String,
+    /// The names that there are, as a sentence.
+    pub known: String,
+    /// A name that is nearly the same, as a question.
+    pub hint: String,
+}
+
+/// The types of the inputs of a model with a number for every dim.
+#[derive(Clone, Debug, Default)]
+pub struct BoundInputs {
+    /// The type of each input; `None` of one that leaves no dim open.
+    pub types: Vec<Option<Type>>,
+    /// The dims that were open, in the order of the inputs.
+    pub dims: Vec<OpenDim>,
+}
+
+impl BoundInputs {
+    /// Gives every open dim of the inputs the number that is asked for it by name, that of the batch, or the one of
+    /// [`Sizes::default`].
+    ///
+    /// # Errors
+    /// If a number is asked for a dim that there is not.
+    pub fn new(module: &Module, asked: &BTreeMap<String, u64>) -> Result<BoundInputs, UnknownDim> {
+        let dims = sized(open_dims(module), asked);
+        if let Some(name) = asked.keys().find(|name| !dims.iter().any(|dim| dim.name == **name)) {
+            return Err(unknown(name, &dims));
+        }
+        let sizes: BTreeMap<&str, u64> = dims.iter().map(|dim| (dim.name.as_str(), dim.size)).collect();
+        let mut types = Vec::new();
+        for &input in module.graph(module.main()).inputs() {
+            let (name, ty) = (ampc_ir::verify::name_of(module, input), &module.value(input).ty);
+            let open = axes(module, &name, ty).iter().any(Option::is_some);
+            types.push(open.then(|| bound(module, &name, ty, &sizes)));
+        }
+        Ok(BoundInputs { types, dims })
+    }
+
+    /// The types of all values of the model for these inputs, and whether they fit: if not, a node has no result.
+    pub fn infer(&self, module: &Module) -> (Types, bool) {
+        if self.dims.is_empty() {
+            let (inference, errors) = infer(module);
+            return (inference.types, errors.is_empty());
+        }
+        let mut bound = module.clone();
+        let inputs = bound.graph(bound.main()).inputs().to_vec();
+        for (&input, ty) in inputs.iter().zip(&self.types) {
+            if let Some(ty) = ty {
+                bound.set_type(input, ty.clone());
+            }
+        }
+        let (inference, errors) = infer(&bound);
+        (inference.types, errors.is_empty())
+    }
+
+    /// The number of every open dim, by name.
+    pub fn sizes(&self) -> BTreeMap<String, u64> {
+        self.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect()
+    }
+}
+
+/// The name of each axis of a tensor that is open.
+fn axes(module: &Module, name: &str, ty: &Type) -> Vec<Option<String>> {
+    let dims = match ty {
+        Type::Tensor(tensor) => tensor.shape.dims().unwrap_or_default(),
+        Type::Sequence(element) | Type::Optional(element) => return axes(module, name, element),
+        Type::Unknown | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => &[],
+    };
+    let axis = |(axis, dim): (usize, &Dim)| match *dim {
+        Dim::Known(_) => None,
+        Dim::Sym(symbol) => Some(module.text(symbol).to_owned()),
+        Dim::Unknown => Some(format!("{name}[{axis}]")),
+    };
+    dims.iter().enumerate().map(axis).collect()
+}
+
+/// The type with a number for every dim.
+fn bound(module: &Module, name: &str, ty: &Type, sizes: &BTreeMap<&str, u64>) -> Type {
+    match ty {
+        Type::Tensor(tensor) => {
+            let Some(dims) = tensor.shape.dims() else { return ty.clone() };
+            let names = axes(module, name, ty);
+            let dims = dims.iter().zip(names).map(|(&dim, name)| match name {
+                Some(name) => sizes.get(name.as_str()).map_or(dim, |&size| Dim::Known(size)),
+                None => dim,
+            });
+            Type::tensor(tensor.dtype, Shape::of(dims))
+        }
+        Type::Sequence(element) => Type::Sequence(Box::new(bound(module, name, element, sizes))),
+        Type::Optional(element) => Type::Optional(Box::new(bound(module, name, element, sizes))),
+        Type::Unknown | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => ty.clone(),
+    }
+}
+
+/// An open dim before it has a number.
+struct Found {
+    name: String,
+    /// Whether it is axis 0 of an input.
+    leads: bool,
+    is_named: bool,
+}
+
+fn open_dims(module: &Module) -> Vec<Found> {
+    let mut found: Vec<Found> = Vec::new();
+    let mut at: BTreeMap<String, usize> = BTreeMap::new();
+    for &input in module.graph(module.main()).inputs() {
+        let (input_name, ty) = (ampc_ir::verify::name_of(module, input), &module.value(input).ty);
+        for (axis, name) in axes(module, &input_name, ty).into_iter().enumerate() {
+            let Some(name) = name else { continue };
+            let i = *at.entry(name.clone()).or_insert(found.len());
+            if i == found.len() {
+                let is_named = name != format!("{input_name}[{axis}]");
+                found.push(Found { name, leads: false, is_named });
+            }
+            found[i].leads |= axis == 0;
+        }
+    }
+    found
+}
+
+fn sized(found: Vec<Found>, asked: &BTreeMap<String, u64>) -> Vec<OpenDim> {
+    let default = Sizes::default();
+    let says_batch = |dim: &Found| dim.is_named && Sizes::is_batch(&dim.name);
+    let one_says = found.iter().any(says_batch);
+    let is_batch =
+        |dim: &Found| if one_says { says_batch(dim) || dim.leads && !dim.is_named } else { dim.leads };
+    let said = found.iter().filter(|dim| is_batch(dim)).find_map(|dim| asked.get(&dim.name).copied());
+    let batch = said.unwrap_or(default.batch);
+    let sized = |dim: Found| {
+        let (size, source) = match asked.get(&dim.name) {
+            Some(&size) => (size, SizeSource::Given),
+            None if is_batch(&dim) => (batch, SizeSource::Batch),
+            None => (default.other, SizeSource::Assumed),
+        };
+        OpenDim { name: dim.name, size, source }
+    };
+    found.into_iter().map(sized).collect()
+}
+
+fn unknown(name: &str, dims: &[OpenDim]) -> UnknownDim {
+    let names: Vec<&str> = dims.iter().map(|dim| dim.name.as_str()).collect();
+    let hint = did_you_mean(nearest(name, names.iter().copied()));
+    let known = if names.is_empty() {
+        "no input has a dim that is not a number".to_owned()
+    } else {
+        format!("expected one of {}", names.join(", "))
+    };
+    UnknownDim { name: name.to_owned(), known, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc_ir::text::{NoData, parse};
+
+    fn dims(inputs: &str, asked: &[(&str, u64)]) -> Vec<(String, u64, SizeSource)> {
+        let text = format!("opset ai.onnx=21\n\ngraph @main {{\n{inputs}  output %x\n}}\n");
+        let module = parse(&text, &NoData).unwrap();
+        let asked = asked.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+        let bound = BoundInputs::new(&module, &asked).unwrap();
+        bound.dims.into_iter().map(|dim| (dim.name, dim.size, dim.source)).collect()
+    }
+
+    #[test]
+    fn an_open_batch_is_one_number_whatever_its_name() {
+        use SizeSource::{Assumed, Batch, Given};
+        let two = "  input %x : f32[x_axis_0, T]\n  input %y : i64[y_axis_0]\n";
+        let named =
+            |list: [(&str, u64, SizeSource); 3]| list.map(|(name, n, s)| (name.to_owned(), n, s)).to_vec();
+        let expected = named([("x_axis_0", 1, Batch), ("T", 128, Assumed), ("y_axis_0", 1, Batch)]);
+        assert_eq!(dims(two, &[]), expected);
+        let expected = named([("x_axis_0", 8, Batch), ("T", 16, Given), ("y_axis_0", 8, Given)]);
+        assert_eq!(dims(two, &[("y_axis_0", 8), ("T", 16)]), expected);
+        // Where a name speaks of a batch, the axis that leads need not be it.
+        let expected = named([("T", 128, Assumed), ("N", 1, Batch), ("y[0]", 1, Batch)]);
+        assert_eq!(dims("  input %x : f32[T, N]\n  input %y : i64[?]\n", &[]), expected);
+    }
+
+    #[test]
+    fn a_number_for_no_dim_is_an_error() {
+        let text = "opset ai.onnx=21\n\ngraph @main {\n  input %x : f32[N, 2]\n  output %x\n}\n";
+        let module = parse(text, &NoData).unwrap();
+        let asked = BTreeMap::from([("n".to_owned(), 2)]);
+        let error = BoundInputs::new(&module, &asked).unwrap_err().to_string();
+        assert!(error.starts_with("`--dim n`: no input has such a dim; expected one of N"), "{error}");
+    }
+}

@@ -1,0 +1,43 @@
+//! The memory that a run takes, before a constant is read.
+
+use super::of_run;
+use crate::error::Error;
+use ampc_ir::{DType, Module, TensorType};
+use ampc_passes::cost::BoundInputs;
+use ampc_passes::recompute::PlannedMemory;
+use ampc_runtime::Cpu;
+pub use ampc_runtime::cpu::MemoryNeeds;
+
+/// The most bytes of a list that a kernel is prepared with. It is a constant, so that the same model gives the same plan on
+/// every machine.
+const LIST_BYTES: u64 = 1 << 28;
+
+/// Tensors that have more bytes together are not planned: no machine has so much memory.
+const MOST_BYTES: u128 = 1 << 60;
+
+/// The memory that the CPU runtime takes for a model and inputs of these dims: that of its plan, to the byte.
+///
+/// # Errors
+/// If the dims do not fit the model, or no machine has so much memory.
+pub fn memory_needs(module: &Module, inputs: &BoundInputs) -> Result<MemoryNeeds, Error> {
+    let (types, _) = inputs.infer(module);
+    let values = module.graph_ids().flat_map(|graph| module.defined(graph));
+    let tensors = values.filter_map(|value| types.of(module, value).as_tensor());
+    // A tensor whose bytes do not fit 64 bits is as large as all together may be.
+    let bytes = |tensor: &TensorType| {
+        let is_known = tensor.shape.to_known().is_some();
+        tensor.storage_bytes().map_or(if is_known { MOST_BYTES + 1 } else { 0 }, u128::from)
+    };
+    let is_string = |tensor: &&TensorType| tensor.dtype == DType::String;
+    if tensors.filter(|tensor| !is_string(tensor)).map(bytes).sum::<u128>() > MOST_BYTES {
+        return Err(Error::Unsupported("its tensors have more bytes than any machine".into()));
+    }
+    let cpu = Cpu { threads: 1, max_bytes: LIST_BYTES, ..Cpu::default() };
+    cpu.memory_needs(module, &inputs.types).map_err(|error| of_run(module, &error))
+}
+
+/// The same for the pass `recompute`.
+pub(crate) fn planned(module: &Module, inputs: &BoundInputs) -> Option<PlannedMemory> {
+    let needs = memory_needs(module, inputs).ok()?;
+    Some(PlannedMemory { bytes: needs.arenas, scratch: needs.scratch })
+}
