@@ -60,7 +60,7 @@ fn checkpoint_lost_by_lying_step() {
         ),
         ("a scale as weight", |l| at(l, "loss_scale")["kind"] = "weight".into(), "is not computed of it"),
         ("of no weight", |l| at(l, "m.w")["of"] = "x".into(), "`x` is no weight that is listed"),
-        ("of another weight", |l| at(l, "m.w")["of"] = "v".into(), "expected the dims of its weight `v`"),
+        ("of another weight", |l| at(l, "m.w")["of"] = "v".into(), "a second state of kind m of `v`"),
         ("of itself", |l| at(l, "m.w")["of"] = "m.w".into(), "`m.w` is no weight that is listed"),
         (
             "without a weight",

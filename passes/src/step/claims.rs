@@ -181,6 +181,13 @@ impl Claims<'_> {
             return if fits && read == expected { Ok(()) } else { wrong() };
         }
         use StateKind::{Bad, DropoutOffset, DropoutSeed, Good, LossScale, Step};
+        let is_of_scale = |(node, _): (Node, usize)| {
+            let schema = self.module.node(node).schema();
+            schema.is_some_and(|schema| schema.kind == OpKind::UpdateLossScale)
+        };
+        if maker.is_some_and(is_of_scale) && !matches!(entry.kind, LossScale | Good | Bad) {
+            return wrong();
+        }
         let is_number = matches!(entry.kind, Step | LossScale | Good | Bad | DropoutSeed | DropoutOffset);
         if is_number && !depends_on(self.module, output, input) {
             return wrong();
