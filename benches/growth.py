@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from onnx import AttributeProto, FunctionProto, ModelProto, TensorProto, helper, numpy_helper
+from onnx import FunctionProto, ModelProto, TensorProto, helper, numpy_helper
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "judge"))
@@ -126,10 +126,8 @@ def attributes(n: int) -> ModelProto:
 
 
 def list_of_attribute(n: int) -> ModelProto:
-    made = model([N("Reshape", ["x", "to"], ["z"]), N("Constant", [], ["to"], value_ints=[2]), N("Relu", ["z"], ["y"])], [value("x")], [value("y")])
-    del made.graph.node[0]
-    made.graph.node[1].input[0] = "x"
-    made.graph.node.insert(0, N("Own", ["x"], ["u"], domain="f", many=list(range(n)), floats=[0.5] * n, words=["w"] * n))
+    own = N("Own", ["x"], ["u"], domain="f", many=list(range(n)), floats=[0.5] * n, words=["w"] * n)
+    made = model([own, N("Relu", ["x"], ["y"])], [value("x")], [value("y")])
     made.opset_import.extend([helper.make_opsetid("f", 1)])
     return made
 
@@ -481,21 +479,18 @@ def tensors(n: int, folder: Path, prefix: str) -> None:
     (folder / "d.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 8 * n)
 
 
-def test_data(n: int, folder: Path, what: str = "input") -> None:
+def test_data(n: int, folder: Path) -> None:
     data = folder / "data"
-    for sub in ("",) if what == "input" else ("",):
-        (data / sub).mkdir(parents=True, exist_ok=True)
+    data.mkdir(exist_ok=True)
     for old in data.iterdir():
         old.unlink()
     for i in range(n):
         (data / f"input_{i}.pb").write_bytes(const(f"x{i}").SerializeToString())
-    if what == "both":
-        (data / "output_0.pb").write_bytes(const("y0").SerializeToString())
 
 
 def pins(n: int, folder: Path) -> None:
-    rules = [{"name": f"n{i}", "precision": "fp32"} for i in range(n)]
-    (folder / "p.json").write_text(json.dumps({"pins": rules}))
+    rules = {f"n{i}": "fp32" for i in range(n)}
+    (folder / "p.json").write_text(json.dumps({"schema": "ampc-policy/1", "name": "pins", "pins": rules}))
 
 
 def options(n: int, folder: Path, line: Callable[[int], list[str]]) -> None:

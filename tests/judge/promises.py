@@ -535,6 +535,13 @@ def json_twice(folder: Path, key: str) -> None:
     (folder / "g.json").write_text(text.replace(found[0], f"{found[0]}, {found[0]}", 1))
 
 
+def target_twice(folder: Path) -> None:
+    """A target of ours, in which the name stands twice."""
+    save(small(), folder)
+    text = (Path(__file__).parents[2] / "passes" / "src" / "target" / "profiles" / "generic.json").read_text()
+    (folder / "t.json").write_text(text.replace("{", '{"name": "other",', 1))
+
+
 def twice() -> Iterator[Row]:
     def row(name: str, make: Callable[[Path], None], argv: list[str], codes: tuple[int, ...] = REFUSED) -> Row:
         return Row("twice", name, make, argv, codes)
@@ -557,8 +564,8 @@ def twice() -> Iterator[Row]:
     spelled = '{"x": %s, "x": %s}' % ((json.dumps({"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]}),) * 2)
     yield row("arrays of a .safetensors", with_data("d.safetensors", safetensors(spelled, 8)), ["run", "m.onnx", "--inputs", "d.safetensors"])
     yield row("bytes of a .safetensors", with_data("d.safetensors", safetensors(json.dumps({n: {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]} for n in "xz"}), 8)), ["run", "m.onnx", "--inputs", "d.safetensors"])
-    yield row("fields of a policy", with_data("p.json", b'{"schema_version": 1, "extends": "safe", "extends": "all"}'), [*REWRITE, "--policy", "p.json"])
-    yield row("fields of a target", with_data("t.json", b'{"name": "a", "name": "b"}'), [*REWRITE, "--target", "t.json"])
+    yield row("fields of a policy", with_data("p.json", b'{"schema": "ampc-policy/1", "name": "p", "base": "safe", "base": "all"}'), [*REWRITE, "--policy", "p.json"])
+    yield row("fields of a target", target_twice, [*REWRITE, "--target", "t.json"])
     yield row("fields of a graph as JSON", lambda f: json_twice(f, "name"), ["check", "g.json"])
     yield row("inputs in a text", with_data("m.ir", text_with("  input %x : f32[2]\n")), ["check", "m.ir"])
     yield row("values in a text", with_data("m.ir", text_with("  %y = Neg(%x) : f32[2]\n")), ["check", "m.ir"])
@@ -778,7 +785,7 @@ def replaced() -> Iterator[Row]:
     yield row("the data file by the report", ["rewrite", "m.onnx", "-o", "o.onnx", "--report", "w.bin", "--force"], external)
     yield row("the data file by the outputs", ["run", "m.onnx", "--outputs", "w.bin", "--force"], external)
     yield row("the inputs of --verify by the rewrite", ["rewrite", "m.onnx", "-o", "d.npz", "--emit", "onnx", "--verify", "--inputs", "d.npz", "--force"])
-    yield row("the policy by the rewrite", ["rewrite", "m.onnx", "-o", "p.json", "--policy", "p.json", "--force"], lambda f: (into_itself(f), (f / "p.json").write_text('{"schema_version": 1, "extends": "safe"}')) and None)
+    yield row("the policy by the rewrite", ["rewrite", "m.onnx", "-o", "p.json", "--policy", "p.json", "--force"], lambda f: (into_itself(f), (f / "p.json").write_text('{"schema": "ampc-policy/1", "name": "p", "base": "safe"}')) and None)
     yield row("the step by the state", ["train-step", "m.onnx", "-o", "o.onnx", "--state", "o.onnx", "--loss", "mse", "--force"])
     yield row("a file without --force", ["rewrite", "m.onnx", "-o", "hard.onnx"])
     yield row("a folder by the rewrite", ["rewrite", "m.onnx", "-o", "data", "--force"])
@@ -878,6 +885,8 @@ def main() -> int:
     parser.add_argument("--corpus", default=None, help="ignored: the files are made here")
     parser.add_argument("--ampc", default=os.environ.get("AMPC_BIN"), help="the binary [AMPC_BIN]")
     parser.add_argument("--only", default="", help="kinds, with commas between them [all]")
+    parser.add_argument("--name", default="", help="rows whose name has this")
+    parser.add_argument("--times", action="store_true", help="how long every row takes")
     args = parser.parse_args()
     if not args.ampc or not Path(args.ampc).exists():
         parser.error("no binary: give --ampc or set AMPC_BIN")
@@ -895,8 +904,13 @@ def main() -> int:
 
     for kind, rows in KINDS.items():
         for row in rows() if not only or kind in only else ():
+            if args.name not in row.name:
+                continue
+            start = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="ampc-promises-") as name, tempfile.TemporaryDirectory() as log:
                 told(kind, row.name, problem(row, Path(name), Path(log)))
+            if args.times:
+                print(f"{time.monotonic() - start:6.2f} s  {kind}: {row.name}", flush=True)
     for name, argv, how, share in leftover_rows() if not only or "leftovers" in only else ():
         with tempfile.TemporaryDirectory(prefix="ampc-promises-") as folder:
             told("leftovers", name, killed(AMPC, argv, Path(folder), how, share))
