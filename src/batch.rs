@@ -12,7 +12,9 @@ use crate::onnx::references::{SparedFile, spared};
 use crate::onnx::target::{self, Prepared, Staged, Stream, TargetError, folder_of};
 use crate::onnx::{ExportError, data_file, data_files_of};
 use crate::temporary::Renaming;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeSet, VecDeque};
+use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -29,6 +31,12 @@ pub struct Batch {
     model: Option<ModelFile>,
     streams: Vec<Stream>,
     read: Vec<Arc<SourceBytes>>,
+    /// The addresses of those in `read`.
+    known: FxHashSet<usize>,
+    /// Where the files of the batch go: folder and name.
+    places: FxHashSet<(PathBuf, OsString)>,
+    /// The folders that were asked for, and what they are without links.
+    folders: FxHashMap<PathBuf, Option<PathBuf>>,
 }
 
 /// A model, and the data files that it refers to by a hash of their bytes.
@@ -148,7 +156,7 @@ impl Batch {
     /// Adds files that the results are made of: [`commit`](Self::commit) fails if one of them has changed.
     pub fn reads(&mut self, read: &[Arc<SourceBytes>]) {
         for file in read {
-            if !self.read.iter().any(|known| Arc::ptr_eq(known, file)) {
+            if self.known.insert(Arc::as_ptr(file).addr()) {
                 self.read.push(file.clone());
             }
         }
@@ -166,15 +174,13 @@ impl Batch {
     }
 
     /// An error if a file of the batch is to have the same name.
-    fn refuse_twice(&self, file: &Staged) -> Result<(), TargetError> {
-        let place =
-            |path: &Path| Some((fs::canonicalize(folder_of(path)).ok()?, path.file_name()?.to_owned()));
-        let wanted = place(&file.to);
-        let mut others =
-            self.files.iter().chain(&self.data).chain(self.model.as_ref().map(|model| &model.file));
-        match wanted.is_some() && others.any(|other| place(&other.to) == wanted) {
-            true => Err(TargetError::Twice { path: file.path.display().to_string() }),
-            false => Ok(()),
+    fn refuse_twice(&mut self, file: &Staged) -> Result<(), TargetError> {
+        let folder = folder_of(&file.to);
+        let known = self.folders.entry(folder.to_owned()).or_insert_with(|| fs::canonicalize(folder).ok());
+        let (Some(folder), Some(name)) = (known.clone(), file.to.file_name()) else { return Ok(()) };
+        match self.places.insert((folder, name.to_owned())) {
+            true => Ok(()),
+            false => Err(TargetError::Twice { path: file.path.display().to_string() }),
         }
     }
 
@@ -197,7 +203,7 @@ impl Batch {
     }
 
     pub(crate) fn commit_all(self) -> Result<Vec<SparedFile>, TargetError> {
-        let Batch { files, data, model, streams, read } = self;
+        let Batch { files, data, model, streams, read, .. } = self;
         let mut left = "no file was written";
         if !streams.is_empty() {
             unchanged(&read, left)?;

@@ -3,6 +3,7 @@
 
 use crate::report::is_cast;
 use ampc_ir::module::Provenance;
+use ampc_ir::text::escape_hidden;
 use ampc_ir::verify::name_of;
 use ampc_ir::{DType, Module, Node, Type, Value};
 use ampc_passes::{Paths, step};
@@ -105,6 +106,8 @@ pub fn describe(module: &Module, value: Value) -> String {
     format!("{}[{}]", t.dtype, dims.join(", "))
 }
 
+/// A text between quotes, in which nothing is hidden: drawings are read in terminals and browsers.
 fn quote(text: &str) -> String {
+    let text = escape_hidden(text, |c| c == '\n');
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
 }

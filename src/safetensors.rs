@@ -13,7 +13,10 @@ use ampc_ir::tensor::{ByteSource, FileRange, Storage};
 use ampc_ir::{DType, TensorData};
 #[cfg(feature = "run")]
 use ampc_runtime::TensorRef;
+use rustc_hash::FxHashSet;
+use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -67,8 +70,9 @@ impl Tensors {
         }
         let mut header = vec![0; usize::try_from(length).unwrap_or(0)];
         source.read_exact_at(&mut header, 8).map_err(io)?;
-        let header: Metadata =
-            serde_json::from_slice(&header).map_err(|e| bad(format!("the header cannot be read: {e}")))?;
+        let unread = |e: serde_json::Error| bad(format!("the header cannot be read: {e}"));
+        let _: OnceEach = serde_json::from_slice(&header).map_err(unread)?;
+        let header: Metadata = serde_json::from_slice(&header).map_err(unread)?;
         let data = 8 + length;
         let (mut tensors, mut end) = (BTreeMap::new(), 0);
         for name in header.offset_keys() {
@@ -108,6 +112,37 @@ impl Tensors {
     /// Value of a key in the metadata of the file.
     pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
+    }
+}
+
+/// The names of a header, none of which is there twice: the format's own reader takes the last of them.
+struct OnceEach;
+
+impl<'de> Deserialize<'de> for OnceEach {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<OnceEach, D::Error> {
+        deserializer.deserialize_map(Names)
+    }
+}
+
+struct Names;
+
+impl<'de> Visitor<'de> for Names {
+    type Value = OnceEach;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<OnceEach, A::Error> {
+        let mut names = FxHashSet::default();
+        while let Some(name) = map.next_key::<String>()? {
+            if names.contains(&name) {
+                return Err(A::Error::custom(format!("expected one tensor `{name}`, found two")));
+            }
+            map.next_value::<IgnoredAny>()?;
+            names.insert(name);
+        }
+        Ok(OnceEach)
     }
 }
 

@@ -274,7 +274,7 @@ impl Module {
         use petgraph::visit::EdgeRef;
         let data = &self.values[value];
         let (vertex, result) = match data.def {
-            Def::Result { node, slot } => (Some(self.nodes[node].vertex), slot),
+            Def::Result { node, slot } => (data.vertex.or(Some(self.nodes[node].vertex)), slot),
             Def::Input { .. } | Def::Capture { .. } | Def::Constant(_) => (data.vertex, 0),
             Def::Erased => (None, 0),
         };

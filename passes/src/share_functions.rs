@@ -64,20 +64,51 @@ impl Pass for ShareFunctions {
     }
 }
 
-/// Functions that were made of one, which comes first, by its spelling.
+/// Functions that were made of one, which comes first, by its spelling; every function is of one family at most. What
+/// functions say of themselves may come from a file: copies of copies are one family, and so are functions that say that
+/// they are copies of each other.
 fn families(module: &Module) -> BTreeMap<String, Vec<FunctionId>> {
+    let by_spelling: FxHashMap<String, FunctionId> =
+        module.functions().map(|(id, f)| (spelling(module, f), id)).collect();
+    let copies: FxHashMap<FunctionId, &str> =
+        module.functions().filter_map(|(id, f)| Some((id, original(module, f)?))).collect();
     let mut families: BTreeMap<String, Vec<FunctionId>> = BTreeMap::new();
-    for (id, function) in module.functions() {
-        if let Some(of) = original(module, function) {
-            families.entry(of.to_owned()).or_default().push(id);
-        }
+    let mut known: FxHashMap<FunctionId, String> = FxHashMap::default();
+    let mut members: Vec<FunctionId> = module.functions().map(|(id, _)| id).collect();
+    members.sort_by_key(|id| (copies.contains_key(id), *id));
+    for id in members {
+        // On to the original of the original, until one is no copy, not there, of a known family, or met again.
+        let (mut at, mut path) = (id, FxHashSet::default());
+        let family = loop {
+            if let Some(family) = known.get(&at) {
+                break family.clone();
+            }
+            let Some(&of) = copies.get(&at) else { break spelling(module, module.function(at)) };
+            if !path.insert(at) {
+                break circle(module, &copies, &by_spelling, at);
+            }
+            match by_spelling.get(of) {
+                Some(&source) => at = source,
+                None => break of.to_owned(),
+            }
+        };
+        known.extend(path.into_iter().chain([id]).map(|function| (function, family.clone())));
+        families.entry(family).or_default().push(id);
     }
-    for (id, function) in module.functions() {
-        if let Some(family) = families.get_mut(&spelling(module, function)) {
-            family.insert(0, id);
-        }
-    }
+    families.retain(|_, members| members.iter().any(|id| copies.contains_key(id)));
     families
+}
+
+/// The least spelling of functions of which each says that it is a copy of the next.
+fn circle(
+    module: &Module,
+    copies: &FxHashMap<FunctionId, &str>,
+    by_spelling: &FxHashMap<String, FunctionId>,
+    start: FunctionId,
+) -> String {
+    let of = |function: &FunctionId| by_spelling.get(copies[function]).copied().filter(|&f| f != start);
+    let all = std::iter::successors(Some(start), of);
+    all.map(|function| spelling(module, module.function(function))).min().unwrap_or_default()
 }
 
 /// A number for every function of a family, equal for equal ones.

@@ -9,9 +9,10 @@
 //! y = F(x); z = F(m)  ──specialize──→  y = F(x); z = F.2(m)  ──passes, share──→  y = F(x); z = F__f16(m)
 //! ```
 //!
-//! Copies cost as much as inlining. A model that would be larger than [`MAX_INLINED`] nodes if its functions
-//! were inlined keeps one body per function for all its calls, which is as sound: operands that only some calls
-//! make low arrive in fp32.
+//! Copies cost as much as inlining, which a file of a few lines can make as large as it likes. So copies are counted
+//! before the first copy is made: a model whose copies would have more nodes than [`SMALL`] and [`MAX_RATIO`] times the
+//! nodes of the model, or more than [`MAX_INLINED`], keeps one body per function for all its calls, which is as sound:
+//! operands that only some calls make low arrive in fp32.
 
 use crate::flow;
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -20,6 +21,13 @@ use ampc_ir::module::{FunctionData, GraphOwner, Op, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::{FunctionId, GraphId, Module, Node, Symbol};
 use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Copies of functions that have no more nodes than this together are made whatever the size of the model. A copy
+/// counts as one more, as do the calls in it.
+pub const SMALL: u64 = 1 << 14;
+
+/// Copies of functions that have no more nodes than this many times the nodes of the model are made.
+pub const MAX_RATIO: u64 = 4;
 
 /// A model with more nodes than this once its functions are inlined keeps one body per function. Constants and casts
 /// that an earlier run inserted do not count, so that a rewritten model is treated as its source was.
@@ -58,7 +66,9 @@ pub fn instances(module: &Module) -> FxHashMap<FunctionId, FunctionId> {
     }
     let sources: FxHashMap<String, FunctionId> =
         module.functions().map(|(id, f)| (spelling(module, f), id)).collect();
-    copies.into_iter().filter_map(|(copy, of)| Some((copy, *sources.get(of)?))).collect()
+    let sourced = copies.into_iter().filter_map(|(copy, of)| Some((copy, *sources.get(of)?)));
+    // A file may say anything.
+    sourced.filter(|(copy, source)| copy != source).collect()
 }
 
 /// The pass.
@@ -90,7 +100,7 @@ impl Pass for SpecializeFunctions {
                 size.most.map_or_else(String::new, |f| module.text(module.function(f).name).to_owned());
             return Err(PassError::Expansion { function, times: size.times, limit: MAX_EXPANDED });
         }
-        if size.nodes > MAX_INLINED || size.depth > MAX_DEPTH {
+        if size.nodes > MAX_INLINED || size.depth > MAX_DEPTH || size.copies > size.most_copies() {
             return Ok(Changed::No);
         }
         let dead = flow::dead_functions(module);
@@ -136,6 +146,10 @@ fn specialize(
 struct Inlined {
     /// Nodes, other than constants and inserted casts.
     nodes: u64,
+    /// Nodes of the copies that calls of their own take, the calls in them and one for each copy included.
+    copies: u64,
+    /// Nodes of the model as it is, counted alike.
+    own: u64,
     /// The longest chain of calls.
     depth: u32,
     /// The function that is there most often, and how often.
@@ -151,7 +165,8 @@ impl Inlined {
         order.reverse();
         // How often the inside of a function is there, and how deep.
         let mut times: FxHashMap<FunctionId, (u64, u32)> = FxHashMap::default();
-        let mut found = Inlined { nodes: 0, depth: 0, most: None, times: 0, order: Vec::new() };
+        let mut found =
+            Inlined { nodes: 0, copies: 0, own: 0, depth: 0, most: None, times: 0, order: Vec::new() };
         for graph in std::iter::once(module.main()).chain(order) {
             let (count, depth) = match module.graph(graph).owner {
                 GraphOwner::Function(function) => {
@@ -162,6 +177,9 @@ impl Inlined {
             };
             let (own, called) = content(module, graph);
             found.nodes = found.nodes.saturating_add(count.saturating_mul(own));
+            let whole = own.saturating_add(called.len() as u64).saturating_add(1);
+            found.copies = found.copies.saturating_add(count.saturating_sub(1).saturating_mul(whole));
+            found.own = found.own.saturating_add(if count > 0 { whole } else { 0 });
             found.depth = found.depth.max(depth);
             if count > found.times && found.order.last().is_some() {
                 (found.most, found.times) = (found.order.last().copied(), count);
@@ -173,6 +191,11 @@ impl Inlined {
             }
         }
         found
+    }
+
+    /// How many nodes copies may have.
+    fn most_copies(&self) -> u64 {
+        self.own.saturating_mul(MAX_RATIO).max(SMALL)
     }
 }
 

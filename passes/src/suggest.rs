@@ -1,10 +1,23 @@
-//! "Did you mean": the nearest of the words that would have been right.
+//! "Did you mean": the nearest of the words that would have been right, and lists of them that stay short.
 
-/// The candidate with the least edit distance to `wanted`, if that is at most a third of its length or 2.
+/// The largest distance at which a word is near, however long it is.
+const FAR: usize = 8;
+
+/// Lists of more words than this are cut.
+const WHOLE: usize = 16;
+
+/// How many words a list that is cut begins with.
+const FIRST: usize = 12;
+
+/// How many characters of a word a list shows.
+const LETTERS: usize = 64;
+
+/// The candidate with the least edit distance to `wanted`, if that is at most a third of its length (but no more than
+/// 8) or 2. Takes time in proportion to the length of all candidates.
 pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A transposition counts two.
     let n = wanted.chars().count();
-    let limit = if n < 4 { 1 } else { (n / 3).max(2) };
+    let limit = if n < 4 { 1 } else { (n / 3).clamp(2, FAR) };
     candidates
         .into_iter()
         .filter(|c| c.len().abs_diff(wanted.len()) <= limit * 4)
@@ -19,7 +32,29 @@ pub fn did_you_mean(near: Option<&str>) -> String {
     near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
 }
 
-/// Levenshtein distance without regard to case, cut off above `limit`.
+/// The words with commas between them: all of a few, of many the first ones, how many are left out, and the last.
+/// Neither many words nor long ones make the text long.
+pub fn listed<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
+    let words: Vec<&str> = words.into_iter().collect();
+    let n = words.len();
+    let all = |words: &[&str]| words.iter().map(|word| clipped(word)).collect::<Vec<_>>().join(", ");
+    match words.last() {
+        Some(last) if n > WHOLE => {
+            format!("{}, … and {} more, {}", all(&words[..FIRST]), n - FIRST - 1, clipped(last))
+        }
+        _ => all(&words),
+    }
+}
+
+/// The beginning of a word that is long.
+fn clipped(word: &str) -> String {
+    match word.char_indices().nth(LETTERS) {
+        Some((end, _)) => format!("{}…", &word[..end]),
+        None => word.to_owned(),
+    }
+}
+
+/// Levenshtein distance without regard to case, cut off above `limit`: only what is so near the diagonal is computed.
 fn distance(a: &str, b: &str, limit: usize) -> usize {
     let a: Vec<char> = a.to_lowercase().chars().collect();
     let b: Vec<char> = b.to_lowercase().chars().collect();
@@ -28,11 +63,19 @@ fn distance(a: &str, b: &str, limit: usize) -> usize {
     }
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let next = (diagonal + usize::from(x != y)).min(row[j] + 1).min(row[j + 1] + 1);
+        let (from, to) = (i.saturating_sub(limit), (i + limit + 1).min(b.len()));
+        let mut diagonal = row[from];
+        // What is left of the band is farther than anybody asks.
+        row[from] = if from == 0 { i + 1 } else { limit + 1 };
+        let mut least = row[from];
+        for (j, y) in (from..to).zip(&b[from..to]) {
+            let above = if j + 1 == i + limit + 1 { limit + 1 } else { row[j + 1] };
+            let next = (diagonal + usize::from(x != y)).min(row[j] + 1).min(above + 1);
             diagonal = std::mem::replace(&mut row[j + 1], next);
+            least = least.min(next);
+        }
+        if least > limit {
+            return limit + 1;
         }
     }
     row[b.len()]
@@ -47,5 +90,47 @@ mod tests {
         assert_eq!(nearest("matmul", ["Conv", "MatMul", "Gemm"]), Some("MatMul"));
         assert_eq!(nearest("taint", ["paint", "taints"]), Some("paint"));
         assert_eq!(nearest("xyz", ["Conv", "MatMul"]), None);
+    }
+
+    /// The distance in the band is the distance, wherever that is within the limit.
+    #[test]
+    fn distances_are_those_of_the_whole_table() {
+        fn whole(a: &[u8], b: &[u8]) -> usize {
+            match (a, b) {
+                ([], rest) | (rest, []) => rest.len(),
+                ([x, a @ ..], [y, b @ ..]) if x == y => whole(a, b),
+                ([_, a_rest @ ..], [_, b_rest @ ..]) => {
+                    1 + whole(a_rest, b).min(whole(a, b_rest)).min(whole(a_rest, b_rest))
+                }
+            }
+        }
+        let words: Vec<String> = (0..3u32.pow(5))
+            .map(|n| (0..5).map(|k| ["", "a", "b"][(n / 3u32.pow(k) % 3) as usize]).collect())
+            .collect();
+        for a in words.iter().step_by(61) {
+            for b in &words {
+                for limit in 0..4 {
+                    let want = whole(a.as_bytes(), b.as_bytes()).min(limit + 1);
+                    assert_eq!(distance(a, b, limit).min(limit + 1), want, "{a} {b} {limit}");
+                }
+            }
+        }
+    }
+
+    /// Quadratic time would be minutes.
+    #[test]
+    fn long_words_are_compared_in_a_moment() {
+        let long = "x".repeat(1 << 20);
+        let other = format!("{long}y");
+        assert_eq!(nearest(&long, [other.as_str()]), Some(other.as_str()));
+    }
+
+    #[test]
+    fn lists_stay_short_whatever_they_list() {
+        let words: Vec<String> = (0..100_000).map(|n| format!("{n}{}", "x".repeat(100))).collect();
+        assert!(listed(words.iter().map(String::as_str)).len() < 2000);
+        assert_eq!(listed(["a", "b"]), "a, b");
+        let many = listed(words[..20].iter().map(|word| &word[..2]));
+        assert_eq!(many, "0x, 1x, 2x, 3x, 4x, 5x, 6x, 7x, 8x, 9x, 10, 11, … and 7 more, 19");
     }
 }

@@ -7,6 +7,7 @@
 use crate::host::HostTensor;
 use crate::npy::{self, NpyError};
 use ampc_ir::DType;
+use std::collections::BTreeSet;
 use std::io::{self, Read, Seek, Write};
 use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
@@ -33,6 +34,12 @@ pub enum NpzError {
         /// Its name.
         name: String,
     },
+    /// Two entries of the archive have one name.
+    #[error("the npz archive has two entries `{name}`: expected one of each name")]
+    Twice {
+        /// The name, with the ending of its file.
+        name: String,
+    },
     /// An array cannot be read or written.
     #[error("array `{name}`: {source}")]
     Array {
@@ -55,6 +62,9 @@ impl<R: Read + Seek> Archive<R> {
     /// # Errors
     /// If it is no archive, or has entries that are no arrays.
     pub fn open(reader: R) -> Result<Archive<R>, NpzError> {
+        let mut reader = reader;
+        let start = ZipArchive::new(&mut reader).map_err(archive_error)?.central_directory_start();
+        refuse_twice(&mut reader, start)?;
         let mut zip = ZipArchive::new(reader).map_err(archive_error)?;
         let mut names = Vec::with_capacity(zip.len());
         for index in 0..zip.len() {
@@ -86,6 +96,28 @@ impl<R: Read + Seek> Archive<R> {
             source => NpzError::Array { name: self.names[index].clone(), source },
         })
     }
+}
+
+/// Refuses a directory that has a name twice, of which a reader of zip archives takes the last.
+fn refuse_twice(reader: &mut (impl Read + Seek), start: u64) -> Result<(), NpzError> {
+    const MARK: [u8; 4] = *b"PK\x01\x02";
+    reader.seek(io::SeekFrom::Start(start)).map_err(NpzError::Archive)?;
+    let mut reader = io::BufReader::new(reader);
+    let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
+    let mut entry = [0; 46];
+    // The directory ends where no entry begins; whether it is whole was found out before.
+    while reader.read_exact(&mut entry).is_ok() && entry.starts_with(&MARK) {
+        let length = |at: usize| u64::from(u16::from_le_bytes([entry[at], entry[at + 1]]));
+        let mut name = Vec::new();
+        reader.by_ref().take(length(28)).read_to_end(&mut name).map_err(NpzError::Archive)?;
+        let rest = length(30) + length(32);
+        io::copy(&mut reader.by_ref().take(rest), &mut io::sink()).map_err(NpzError::Archive)?;
+        if names.contains(&name) {
+            return Err(NpzError::Twice { name: String::from_utf8_lossy(&name).into_owned() });
+        }
+        names.insert(name);
+    }
+    Ok(())
 }
 
 fn archive_error(error: ZipError) -> NpzError {

@@ -13,6 +13,7 @@ use ampc::passes::policy::PolicyError;
 use ampc::passes::target::ProfileError;
 use ampc::passes::{Invariants, Paths, Policy, Profile, Warning};
 use ampc::report::is_about_result;
+use rustc_hash::FxHashSet;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -48,8 +49,8 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     if emit.kind == EmitArg::Emulated {
         let (emulated, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
         model = emulated;
-        let is_said = |w: &Warning| warnings.iter().any(|said| said.message == w.message);
-        let new: Vec<Warning> = told.into_iter().filter(|w| !is_said(w)).collect();
+        let said: FxHashSet<&str> = warnings.iter().map(|said| said.message.as_str()).collect();
+        let new: Vec<Warning> = told.into_iter().filter(|w| !said.contains(w.message.as_str())).collect();
         warnings.extend(new);
     }
     let written = emit.write(&model)?;

@@ -334,8 +334,10 @@ pub(crate) fn check_keep_io(keep_io: &KeepIo, model: &Model) -> Result<(), Failu
     let Some(missing) = wanted.iter().find(|w| !known.contains(w)) else { return Ok(()) };
     let hint = did_you_mean(suggest::nearest(missing, names.iter().map(String::as_str)));
     let message = format!("`--keep-io {missing}`: the model has no such input or output{hint}");
-    Err(Failure::usage("keep_io", message)
-        .with_help(format!("expected all, none or some of {}", names.join(", "))))
+    Err(Failure::usage("keep_io", message).with_help(format!(
+        "expected all, none or some of {}",
+        suggest::listed(names.iter().map(String::as_str))
+    )))
 }
 
 #[cfg(test)]

@@ -14,11 +14,12 @@ use crate::safetensors::Tensors;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
 use ampc_ir::{DType, Dim, Module, Symbol, Type};
-use ampc_passes::suggest::{did_you_mean, nearest};
+use ampc_passes::suggest::{did_you_mean, listed, nearest};
 use ampc_runtime::cpu::ExecuteError;
 use ampc_runtime::npy::NpyError;
 use ampc_runtime::npz::{self, Archive};
 use ampc_runtime::{Data, HostError, HostTensor};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -114,6 +115,7 @@ impl Inputs {
             | npz::NpzError::NoArchive
             | npz::NpzError::Unsupported { .. }
             | npz::NpzError::NotAnArray { .. }
+            | npz::NpzError::Twice { .. }
             | npz::NpzError::Array { .. } => Error::Data { path: path.to_owned(), reason: error.to_string() },
         };
         let bytes = SourceBytes::open(path).map_err(|e| io_error(path, e))?;
@@ -332,15 +334,24 @@ fn refused_as(refused: Refused, name: &str) -> Error {
     Error::Unsupported(format!("input `{name}`: there are no random values for {what}; give data"))
 }
 
+/// For so many names that no input has, the nearest is looked for.
+const MOST_HINTS: usize = 16;
+
 /// Values for inputs by name, as they come.
 struct Named<'m> {
     module: &'m Module,
     names: Vec<String>,
+    /// Which input has a name.
+    slots: FxHashMap<String, usize>,
     types: Vec<Type>,
     /// For each input, true if the input has a default value.
     defaults: Vec<bool>,
+    /// The inputs without a default.
+    required: Vec<usize>,
     values: Vec<Option<Data>>,
     problems: Vec<InputProblem>,
+    /// The number of names given so far that no input has.
+    unknown: usize,
     /// True if they come from NumPy, which lacks some types.
     in_npz: bool,
 }
@@ -350,13 +361,22 @@ impl<'m> Named<'m> {
         let inputs = module.graph(module.main()).inputs();
         let has_default =
             |&v: &ampc_ir::Value| matches!(module.value(v).def, Def::Input { default: Some(_), .. });
+        let names = input_names(module);
+        let mut slots = FxHashMap::default();
+        for (slot, name) in names.iter().enumerate() {
+            slots.entry(name.clone()).or_insert(slot);
+        }
+        let defaults: Vec<bool> = inputs.iter().map(has_default).collect();
         Named {
             module,
-            names: input_names(module),
+            names,
+            slots,
             types: input_types(module),
-            defaults: inputs.iter().map(has_default).collect(),
+            required: (0..defaults.len()).filter(|&slot| !defaults[slot]).collect(),
+            defaults,
             values: inputs.iter().map(|_| None).collect(),
             problems: Vec::new(),
+            unknown: 0,
             in_npz: false,
         }
     }
@@ -369,20 +389,26 @@ impl<'m> Named<'m> {
     }
 
     fn slot(&self, name: &str) -> Option<usize> {
-        self.names.iter().position(|n| n == name)
+        self.slots.get(name).copied()
     }
 
+    /// A name that no input has. The inputs are named once, and near names looked for a few times, so that neither
+    /// takes time or memory for every name.
     fn unknown(&mut self, name: &str) {
-        let near = nearest(name, self.names.iter().map(String::as_str));
+        let names = self.names.iter().map(String::as_str);
+        let near = if self.unknown < MOST_HINTS { nearest(name, names.clone()) } else { None };
         let message = format!("the model has no such input{}", did_you_mean(near));
-        let help = format!("its inputs are {}", self.names.join(", "));
-        let help = if self.names.is_empty() { "it has no inputs".to_owned() } else { help };
+        let help = (self.unknown == 0).then(|| match self.names.is_empty() {
+            true => "it has no inputs".to_owned(),
+            false => format!("its inputs are {}", listed(names)),
+        });
+        self.unknown += 1;
         self.problems.push(InputProblem {
             code: "unknown",
             kind: "input",
             name: name.to_owned(),
             message,
-            help: Some(help),
+            help,
         });
     }
 
@@ -433,7 +459,7 @@ impl<'m> Named<'m> {
         let named = |name: Option<String>| name.and_then(|name| self.slot(&name));
         let is_list = |slot: &usize| matches!(self.types[*slot], Type::Sequence(_) | Type::Optional(_));
         let by_name = named(names.of_tensor).or_else(|| named(names.of_list).filter(is_list));
-        let without_default = || (0..self.names.len()).filter(|&slot| !self.defaults[slot]).nth(number);
+        let without_default = || self.required.get(number).copied();
         by_name.or_else(without_default)
     }
 

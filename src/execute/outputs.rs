@@ -11,6 +11,7 @@ use crate::safetensors;
 use crate::temporary::TemporaryFolder;
 use ampc_ir::TensorData;
 use ampc_runtime::{Data, HostTensor, npz};
+use rustc_hash::FxHashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -244,12 +245,13 @@ fn replace_folder(path: &Path, results: &Results<'_>, read: &[Arc<SourceBytes>])
 
 fn named_tensors<'a>(path: &Path, results: &Results<'a>) -> Result<Vec<(&'a str, &'a HostTensor)>, Error> {
     let mut tensors: Vec<(&str, &HostTensor)> = Vec::new();
+    let mut known = FxHashSet::default();
     for (name, output) in results.output_names.iter().zip(results.outputs) {
         let Some(tensor) = output.tensor() else {
             return Err(cannot_hold(path, name, "an output that is no tensor"));
         };
         // One value may leave twice.
-        if tensors.iter().all(|(known, _)| known != name) {
+        if known.insert(name) {
             tensors.push((name, tensor));
         }
     }

@@ -30,8 +30,10 @@ use ampc_ir::convert::{Conversion, can_convert, convert};
 use ampc_ir::module::Def;
 use ampc_ir::random::{philox4x32, unit};
 use ampc_ir::{DType, Dim, Module, Type};
+use ampc_passes::suggest::{did_you_mean, listed, nearest};
 use ampc_runtime::data::{Data, Maybe, Sequence};
 use ampc_runtime::{HostError, HostTensor};
+use rustc_hash::FxHashSet;
 
 /// One of several values for the inputs of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -282,8 +284,15 @@ fn words(n: u64) -> [u32; 2] {
     [u32::from_le_bytes([b[0], b[1], b[2], b[3]]), u32::from_le_bytes([b[4], b[5], b[6], b[7]])]
 }
 
+/// The dims without a number that got one, each once.
+#[derive(Default)]
+struct Bound {
+    dims: Vec<BoundDim>,
+    names: FxHashSet<String>,
+}
+
 /// Gives every dim of the tensors in a type a number.
-fn bind(module: &Module, ty: &mut Type, name: &str, asked: &Dims, bound: &mut Vec<BoundDim>) {
+fn bind(module: &Module, ty: &mut Type, name: &str, asked: &Dims, bound: &mut Bound) {
     let tensor = match ty {
         Type::Tensor(tensor) => tensor,
         Type::Sequence(element) | Type::Optional(element) => {
@@ -304,8 +313,8 @@ fn bind(module: &Module, ty: &mut Type, name: &str, asked: &Dims, bound: &mut Ve
         };
         let size = asked.get(&dim_name).copied();
         known.push(size.unwrap_or(1));
-        if !bound.iter().any(|b| b.name == dim_name) {
-            bound.push(BoundDim { name: dim_name, size: size.unwrap_or(1), asked: size.is_some() });
+        if bound.names.insert(dim_name.clone()) {
+            bound.dims.push(BoundDim { name: dim_name, size: size.unwrap_or(1), asked: size.is_some() });
         }
     }
     tensor.shape = ampc_ir::Shape::known(&known);
@@ -314,7 +323,7 @@ fn bind(module: &Module, ty: &mut Type, name: &str, asked: &Dims, bound: &mut Ve
 /// The types of the inputs with a number for every dim, and which names and places got which number.
 pub(super) fn with_dims(module: &Module, asked: &Dims) -> Result<(Vec<Option<Type>>, Vec<BoundDim>), Error> {
     let graph = module.graph(module.main());
-    let mut bound: Vec<BoundDim> = Vec::new();
+    let mut bound = Bound::default();
     let mut types = Vec::new();
     for (&value, name) in graph.inputs().iter().zip(input_names(module)) {
         let data = module.value(value);
@@ -326,18 +335,17 @@ pub(super) fn with_dims(module: &Module, asked: &Dims) -> Result<(Vec<Option<Typ
         bind(module, &mut ty, &name, asked, &mut bound);
         types.push(Some(ty));
     }
-    if let Some(unknown) = asked.keys().find(|name| !bound.iter().any(|b| b.name == **name)) {
-        let names: Vec<&str> = bound.iter().map(|b| b.name.as_str()).collect();
-        let near = ampc_passes::suggest::nearest(unknown, names.iter().copied());
-        let hint = ampc_passes::suggest::did_you_mean(near);
+    if let Some(unknown) = asked.keys().find(|name| !bound.names.contains(*name)) {
+        let names: Vec<&str> = bound.dims.iter().map(|b| b.name.as_str()).collect();
+        let hint = did_you_mean(nearest(unknown, names.iter().copied()));
         let known = if names.is_empty() {
             "no input has a dim that is not a number".to_owned()
         } else {
-            format!("expected one of {}", names.join(", "))
+            format!("expected one of {}", listed(names))
         };
         return Err(Error::Usage(format!("`--dim {unknown}`: no input has such a dim; {known}{hint}")));
     }
-    Ok((types, bound))
+    Ok((types, bound.dims))
 }
 
 #[cfg(test)]

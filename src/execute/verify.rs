@@ -19,10 +19,11 @@ use crate::error::{Error, Finding};
 use crate::rewrite::op_of;
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_passes::Paths;
+use ampc_passes::suggest::listed;
 use ampc_runtime::cpu::ExecuteError;
 use ampc_runtime::float::Format;
 use ampc_runtime::{Cpu, Data, Executable, HostError, Tolerance};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
@@ -418,11 +419,15 @@ fn joined(result: std::thread::Result<Ran>) -> Ran {
 /// For every output of the model, which of the other's it is.
 fn pair_outputs(model: &Module, other: &Module) -> Result<Vec<usize>, Error> {
     let names = output_names(other);
+    let mut places = FxHashMap::default();
+    for (at, name) in names.iter().enumerate() {
+        places.entry(name).or_insert(at);
+    }
     let find = |name: &String| {
-        names.iter().position(|n| n == name).ok_or_else(|| {
+        places.get(name).copied().ok_or_else(|| {
+            let found = listed(names.iter().map(String::as_str));
             Error::Usage(format!(
-                "the other model has no output `{name}`: expected the outputs of the first, found {}",
-                names.join(", ")
+                "the other model has no output `{name}`: expected the outputs of the first, found {found}"
             ))
         })
     };
@@ -433,7 +438,8 @@ fn pair_outputs(model: &Module, other: &Module) -> Result<Vec<usize>, Error> {
 fn lone_outputs(other: &Module, pairs: &[usize]) -> Lone {
     let names = output_names(other);
     let of = names.len();
-    let lone = names.into_iter().enumerate().filter(|(at, _)| !pairs.contains(at));
+    let paired: FxHashSet<usize> = pairs.iter().copied().collect();
+    let lone = names.into_iter().enumerate().filter(|(at, _)| !paired.contains(at));
     Lone::new(lone.map(|(_, name)| name), of)
 }
 

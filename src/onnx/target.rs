@@ -222,7 +222,9 @@ pub(super) fn kind(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Re
         return Ok(Kind::Stream);
     }
     let id = FileId::of(&metadata);
-    let is_source = |s: &&Arc<SourceBytes>| (id.is_some() && s.file_id() == id) || s.path() == Some(path);
+    // As texts: there may be many, and paths are slow to compare.
+    let is_at = |s: &Arc<SourceBytes>| s.path().map(Path::as_os_str) == Some(path.as_os_str());
+    let is_source = |s: &&Arc<SourceBytes>| (id.is_some() && s.file_id() == id) || is_at(s);
     if let Some(source) = sources.iter().find(is_source) {
         let read = source.path().map_or_else(shown, |p| p.display().to_string());
         return Err(TargetError::IsSource { path: shown(), read });

@@ -95,7 +95,21 @@ impl Module {
         self.taken.insert(name);
         let (def, name) = (Def::Result { node, slot }, Some(name));
         let (vertex, origin, dirty, lost_reader) = (None, None, true, false);
-        self.values.push(ValueData { ty, def, name, graph, vertex, origin, dirty, lost_reader })
+        let value = self.values.push(ValueData { ty, def, name, graph, vertex, origin, dirty, lost_reader });
+        if slot > 0 {
+            self.values[value].vertex = Some(self.graphs[graph].uses.add_node(Vertex::Source(value)));
+        }
+        value
+    }
+
+    /// Has a result that nobody reads be no value any more.
+    fn erase_result(&mut self, value: Value) {
+        assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
+        let graph = self.values[value].graph;
+        if let Some(vertex) = self.values[value].vertex.take() {
+            self.graphs[graph].uses.remove_node(vertex);
+        }
+        self.values[value].def = Def::Erased;
     }
 
     fn place(&mut self, node: Node, graph: GraphId, at: Position) {
@@ -209,8 +223,7 @@ impl Module {
         self.forget_names();
         while self.nodes[node].results.len() > n {
             if let Some(value) = self.nodes[node].results.pop().flatten() {
-                assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
-                self.values[value].def = Def::Erased;
+                self.erase_result(value);
             }
             self.nodes[node].dirty.results = true;
         }
@@ -242,8 +255,7 @@ impl Module {
     pub fn erase_node(&mut self, node: Node) {
         let results: Vec<Value> = self.nodes[node].results.iter().flatten().copied().collect();
         for &value in &results {
-            assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
-            self.values[value].def = Def::Erased;
+            self.erase_result(value);
         }
         let mut work = vec![node];
         while let Some(node) = work.pop() {

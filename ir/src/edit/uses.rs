@@ -90,7 +90,7 @@ impl Module {
     fn source_of(&self, value: Value) -> (NodeIndex, u32) {
         let data = &self.values[value];
         match data.def {
-            Def::Result { node, slot } => (self.nodes[node].vertex, slot),
+            Def::Result { node, slot } => (data.vertex.unwrap_or(self.nodes[node].vertex), slot),
             Def::Input { .. } | Def::Capture { .. } | Def::Constant(_) => {
                 (data.vertex.expect("a source has a vertex"), 0)
             }

@@ -10,9 +10,10 @@ use std::sync::Arc;
 /// A vertex of the use graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Vertex {
-    /// A formal input, capture or constant.
+    /// A formal input, capture or constant, or a result other than the first: so the readers of one of many results are
+    /// found without looking at those of the others.
     Source(Value),
-    /// A node.
+    /// A node, and its first result.
     Node(Node),
 }
 

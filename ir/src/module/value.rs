@@ -72,7 +72,7 @@ pub struct ValueData {
     pub name: Option<Symbol>,
     /// The graph it is in.
     pub graph: GraphId,
-    /// For sources: its vertex in the use graph.
+    /// Its vertex in the use graph, but for the first result of a node, whose vertex is the node's.
     pub(crate) vertex: Option<NodeIndex>,
     /// Which message of the source file it came from (an initializer, an input); the table is the reader's.
     pub origin: Option<u32>,

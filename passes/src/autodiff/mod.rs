@@ -304,9 +304,7 @@ impl Pass for Autodiff {
         if !self.freezes_unreached {
             return Err(GradientError::Unreached { names: unreached.iter().map(named).collect() }.into());
         }
-        for parameter in unreached {
-            freeze(module, parameter);
-        }
+        freeze(module, &unreached);
         erase_unread(module, &before);
         Ok(Changed::Yes)
     }
@@ -321,12 +319,15 @@ fn erase_unread(module: &mut Module, before: &FxHashSet<Value>) {
     module.erase_constants(main, &unread);
 }
 
-/// Has a parameter that the loss does not depend on be a constant again, if its value is known.
-fn freeze(module: &mut Module, parameter: Value) {
+/// Has parameters that the loss does not depend on be constants again, if their values are known.
+fn freeze(module: &mut Module, parameters: &[Value]) {
     let role = module.intern(PARAMETER);
+    let frozen: FxHashSet<Value> = parameters.iter().copied().collect();
     let roles = module.graph_roles_mut(module.main()).0;
-    roles.retain(|r| r.name != role || !r.values.contains(&parameter));
-    conceal(module, parameter, true);
+    roles.retain(|r| r.name != role || !r.values.iter().any(|value| frozen.contains(value)));
+    for &parameter in parameters {
+        conceal(module, parameter, true);
+    }
 }
 
 impl Autodiff {

@@ -6,6 +6,7 @@ use crate::execute::{output_names, output_types};
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::data::{self, DataError};
 use ampc_ir::{Module, Type};
+use ampc_passes::suggest::listed;
 use ampc_runtime::Data;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,16 +45,20 @@ fn read_outputs(folder: &Path, module: &Module, most: u64) -> Result<(Vec<Data>,
         (output_types(module), numbered(folder, "output").map_err(|e| io_error(folder, e))?);
     let mut problems = Vec::new();
     let mut problem = |code, number: usize, message: String| {
-        let help = format!("its outputs are {}", output_names(module).join(", "));
+        // Once is enough.
+        let help = problems.is_empty().then(|| {
+            let names = output_names(module);
+            format!("its outputs are {}", listed(names.iter().map(String::as_str)))
+        });
         let name = format!("output_{number}.pb");
-        problems.push(InputProblem { code, kind: "output", name, message, help: Some(help) });
+        problems.push(InputProblem { code, kind: "output", name, message, help });
     };
     for &extra in numbers.iter().filter(|&&number| number >= types.len()) {
         problem("unknown", extra, "the model has no such output".into());
     }
     let mut outputs = Vec::with_capacity(types.len());
     for (number, ty) in types.iter().enumerate() {
-        if numbers.contains(&number) {
+        if numbers.binary_search(&number).is_ok() {
             outputs.push(DataFile::open(folder, "output", number)?.read(ty, most)?);
         } else {
             problem("missing", number, format!("expected {}, found no such file", describe(module, ty)));

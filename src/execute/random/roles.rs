@@ -5,7 +5,7 @@ use ampc_ir::attr::AttrValue;
 use ampc_ir::module::Op;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node, Value};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Which numbers make sense for an input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -104,13 +104,17 @@ fn each_use(module: &Module, mut work: Vec<Value>, mut visit: impl FnMut(Node, u
 fn is_added_to_scores(module: &Module, input: Value, is_named: bool) -> bool {
     let mut sums: Vec<Value> = Vec::new();
     let (mut is_given, mut elsewhere) = (false, false);
+    // How many operands of a sum are computed; one sum may read the input, or what it moves, many times.
+    let mut computed: FxHashMap<Node, usize> = FxHashMap::default();
+    let is_computed = |v: Value| module.producer(v).is_some();
     each_use(module, vec![input], |node, slot| {
         let data = module.node(node);
         match data.schema().map(|schema| schema.kind) {
             Some(OpKind::Add | OpKind::Sum) => {
-                let others = (0u32..).zip(data.operands()).filter(|(at, _)| *at != slot);
-                let computed = |v: Value| module.producer(v).is_some();
-                match others.filter_map(|(_, v)| *v).any(computed) {
+                let operands = || data.operands().iter().flatten().filter(|&&v| is_computed(v));
+                let all = *computed.entry(node).or_insert_with(|| operands().count());
+                let own = data.operand(slot as usize).is_some_and(is_computed);
+                match all > usize::from(own) {
                     true => sums.extend(data.result(0)),
                     false => elsewhere = true,
                 }
@@ -126,6 +130,7 @@ fn is_added_to_scores(module: &Module, input: Value, is_named: bool) -> bool {
     });
     let is_alone = !elsewhere || is_named;
     let (mut to_scores, mut all) = (is_given, true);
+    sums.dedup();
     for sum in sums {
         let reaches = reaches_softmax(module, sum);
         to_scores |= reaches;

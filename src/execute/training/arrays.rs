@@ -15,7 +15,8 @@ use ampc_ir::{DType, Module, Shape, Type};
 use ampc_runtime::npy::NpyError;
 use ampc_runtime::npz::{self, Archive, NpzError};
 use ampc_runtime::{Data, HostTensor};
-use std::collections::BTreeMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
@@ -87,15 +88,17 @@ impl Array {
     }
 }
 
-/// The number of arrays, by name.
-type Counts = BTreeMap<String, usize>;
-
 /// The arrays that were found.
 pub(super) struct Arrays {
     /// The arrays of each input, by name.
     pub(super) by_name: BTreeMap<String, Vec<Array>>,
-    /// The names of those of no input.
+    /// The names of those of no input, each once.
     pub(super) unread: Vec<String>,
+    left_out: FxHashSet<String>,
+    /// The names of the inputs that arrays are for.
+    wanted: FxHashSet<String>,
+    /// The names of the arrays that the file or data set at hand has given so far.
+    given: BTreeSet<String>,
     /// The files.
     pub(super) files: Vec<Arc<SourceBytes>>,
     /// The files from which samples are read batch by batch.
@@ -111,10 +114,10 @@ impl Arrays {
     /// # Errors
     /// If nothing is there, it cannot be read, or takes more than `most` bytes in memory.
     pub(super) fn open(path: &Path, module: &Module, wanted: &[String], most: u64) -> Result<Arrays, Error> {
-        let mut arrays = Arrays::with_room(most);
+        let mut arrays = Arrays::of(wanted.iter().cloned(), most);
         if regular(path)?.is_dir() {
             arrays.read_folder(path, module, wanted)?;
-        } else if !arrays.read_file(path, wanted)? {
+        } else if !arrays.read_file(path)? {
             return Err(Error::Usage(format!(
                 "`{}`: expected a file that ends in .npz or .safetensors, or a folder of such files or of test data",
                 path.display()
@@ -123,11 +126,14 @@ impl Arrays {
         Ok(arrays)
     }
 
-    /// No arrays yet; those that come may take so many bytes in memory.
-    pub(super) fn with_room(most: u64) -> Arrays {
+    /// No arrays yet; those that come are for these inputs, and may take so many bytes in memory.
+    pub(super) fn of(wanted: impl IntoIterator<Item = String>, most: u64) -> Arrays {
         Arrays {
             by_name: BTreeMap::new(),
             unread: Vec::new(),
+            left_out: FxHashSet::default(),
+            wanted: wanted.into_iter().collect(),
+            given: BTreeSet::new(),
             files: Vec::new(),
             streamed: Vec::new(),
             is_npz: false,
@@ -143,19 +149,14 @@ impl Arrays {
     }
 
     pub(super) fn leave(&mut self, name: &str) {
-        if !self.unread.iter().any(|known| known == name) {
+        if self.left_out.insert(name.to_owned()) {
             self.unread.push(name.to_owned());
         }
     }
 
-    /// The number of arrays of each name.
-    fn counts(&self) -> Counts {
-        self.by_name.iter().map(|(name, arrays)| (name.clone(), arrays.len())).collect()
-    }
-
-    /// Adds an array of a file or data set, before which there were as many arrays as `before` says: it has one of a name.
-    fn add_once(&mut self, name: &str, array: Array, before: &Counts) -> Result<(), Error> {
-        if self.by_name.get(name).map_or(0, Vec::len) > before.get(name).copied().unwrap_or(0) {
+    /// Adds an array of the file or data set at hand, which has one array of a name.
+    fn add_once(&mut self, name: &str, array: Array) -> Result<(), Error> {
+        if !self.given.insert(name.to_owned()) {
             let path = array.file.as_deref().unwrap_or(Path::new(name)).to_owned();
             let reason = format!("expected one array `{name}`, found two; leave one of the two out");
             return Err(Error::Data { path, reason });
@@ -165,29 +166,29 @@ impl Arrays {
     }
 
     /// Reads a file of arrays; false if its name is not that of one.
-    fn read_file(&mut self, path: &Path, wanted: &[String]) -> Result<bool, Error> {
+    fn read_file(&mut self, path: &Path) -> Result<bool, Error> {
         match ending(path).as_str() {
-            "npz" => self.read_npz(path, wanted)?,
-            "safetensors" => self.read_safetensors(path, wanted)?,
+            "npz" => self.read_npz(path)?,
+            "safetensors" => self.read_safetensors(path)?,
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    fn read_npz(&mut self, path: &Path, wanted: &[String]) -> Result<(), Error> {
+    fn read_npz(&mut self, path: &Path) -> Result<(), Error> {
         let bad = |error: &NpzError| match error {
             NpzError::Array { name, source: NpyError::Host(refused) } if refused.is_no_memory() => {
                 no_memory(name, refused)
             }
             other => Error::Data { path: path.to_owned(), reason: other.to_string() },
         };
-        let (before, shared): (_, Arc<Path>) = (self.counts(), path.into());
+        let shared: Arc<Path> = path.into();
         let source = SourceBytes::open(path).map_err(|e| io_error(path, e))?;
         let file = File::open(path).map_err(|e| io_error(path, e))?;
         let mut archive = Archive::open(BufReader::new(file)).map_err(|e| bad(&e))?;
         for index in 0..archive.names().len() {
             let entry = archive.names()[index].clone();
-            let is_wanted = |name: &str| wanted.iter().any(|wanted| wanted == name);
+            let is_wanted = |name: &str| self.wanted.contains(name);
             if !is_wanted(&entry) && !is_wanted(npz::plain_name(&entry)) {
                 self.leave(&entry);
                 continue;
@@ -197,19 +198,19 @@ impl Arrays {
                 true => (entry.as_str(), tensor),
                 false => npz::restored(&entry, tensor).map_err(|e| bad(&e))?,
             };
-            self.add_once(name, Array::in_memory(tensor, Some(&shared)), &before)?;
+            self.add_once(name, Array::in_memory(tensor, Some(&shared)))?;
         }
         self.is_npz = true;
         self.files.push(Arc::new(source));
         Ok(())
     }
 
-    fn read_safetensors(&mut self, path: &Path, wanted: &[String]) -> Result<(), Error> {
+    fn read_safetensors(&mut self, path: &Path) -> Result<(), Error> {
         let shared: Arc<Path> = path.into();
         let (tensors, file) =
             Tensors::open(path)?.ok_or_else(|| io_error(path, io::ErrorKind::NotFound.into()))?;
         for (name, entry) in tensors.iter() {
-            if !wanted.iter().any(|wanted| wanted == name) {
+            if !self.wanted.contains(name) {
                 self.leave(name);
                 continue;
             }
@@ -220,7 +221,7 @@ impl Arrays {
             let data = entry.read().ok_or_else(unknown)?;
             let Storage::File(range) = data.storage() else { return Err(unknown()) };
             let (dtype, dims, bytes) = (data.dtype(), data.dims().to_vec(), Bytes::File(range.clone()));
-            self.add(name, Array { dtype, dims, bytes, file: Some(shared.clone()) });
+            self.add_once(name, Array { dtype, dims, bytes, file: Some(shared.clone()) })?;
         }
         self.streamed.push(file.clone());
         self.files.push(file);
@@ -238,9 +239,8 @@ impl Arrays {
             sets = vec![path.to_owned()];
         }
         for set in &sets {
-            let before = self.counts();
             self.read_set(set, module, wanted)?;
-            self.refuse_gap(set, wanted, &before)?;
+            self.next_file(set, wanted)?;
         }
         if !sets.is_empty() {
             return Ok(());
@@ -256,9 +256,8 @@ impl Arrays {
                 }
                 continue;
             }
-            let before = self.counts();
-            if self.read_file(file, wanted)? {
-                self.refuse_gap(file, wanted, &before)?;
+            if self.read_file(file)? {
+                self.next_file(file, wanted)?;
                 found += 1;
             }
         }
@@ -272,12 +271,14 @@ impl Arrays {
         )))
     }
 
-    /// Refuses a file or data set without an array that those before it have: its samples would move against theirs.
-    fn refuse_gap(&self, path: &Path, wanted: &[String], before: &Counts) -> Result<(), Error> {
-        let lacks = |name: &&String| {
-            let count = before.get(*name).copied().unwrap_or(0);
-            count > 0 && self.by_name.get(*name).map_or(0, Vec::len) == count
-        };
+    /// Ends a file or data set. One without an array that those before it have is refused: its samples would move against
+    /// theirs.
+    fn next_file(&mut self, path: &Path, wanted: &[String]) -> Result<(), Error> {
+        let given = std::mem::take(&mut self.given);
+        if given.len() == self.by_name.len() {
+            return Ok(());
+        }
+        let lacks = |name: &&String| self.by_name.contains_key(*name) && !given.contains(*name);
         let Some(name) = wanted.iter().find(lacks) else { return Ok(()) };
         let reason = format!("expected an array `{name}`, as the files before it have, found none");
         Err(Error::Data { path: path.to_owned(), reason })
@@ -286,22 +287,22 @@ impl Arrays {
     /// Reads a data set: a file per input, counted as in test data of the step, or named.
     fn read_set(&mut self, folder: &Path, module: &Module, wanted: &[String]) -> Result<(), Error> {
         let (names, types) = (input_names(module), input_types(module));
-        let before = self.counts();
+        let places: FxHashMap<&String, usize> = names.iter().zip(0..).collect();
         for number in numbered(folder, "input").map_err(|e| io_error(folder, e))? {
             let file = DataFile::open(folder, "input", number)?;
-            let told = data::names(&file.bytes).of_tensor.filter(|name| names.contains(name));
-            let name = told.or_else(|| wanted.get(number).cloned()).filter(|name| wanted.contains(name));
+            let told = data::names(&file.bytes).of_tensor.filter(|name| places.contains_key(name));
+            let name = told.or_else(|| wanted.get(number).cloned()).filter(|name| self.wanted.contains(name));
             let Some(name) = name else {
                 self.leave(&format!("input_{number}.pb"));
                 continue;
             };
-            let Some(at) = names.iter().position(|input| *input == name) else { continue };
+            let Some(&at) = places.get(&name) else { continue };
             let path: Arc<Path> = folder.join(format!("input_{number}.pb")).into();
             let Data::Tensor(tensor) = file.read(&types[at], self.left)? else {
                 let reason = format!("`{name}`: expected a tensor, found a sequence or an optional");
                 return Err(Error::Data { path: path.to_path_buf(), reason });
             };
-            self.add_once(&name, Array::in_memory(tensor, Some(&path)), &before)?;
+            self.add_once(&name, Array::in_memory(tensor, Some(&path)))?;
             self.files.push(file.bytes);
         }
         Ok(())

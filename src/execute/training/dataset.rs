@@ -22,6 +22,7 @@ use crate::onnx::bytes::SourceBytes;
 use ampc_ir::module::Def;
 use ampc_ir::{DType, Module, Shape, Type};
 use ampc_runtime::HostTensor;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -83,9 +84,10 @@ impl Dataset {
     /// If they do not fit the inputs: all that they do not fit.
     pub fn of_tensors(tensors: Vec<(String, HostTensor)>, trainer: &Trainer) -> Result<Dataset, Error> {
         let wanted = wanted_by(trainer);
-        let mut arrays = Arrays::with_room(u64::MAX);
+        let mut arrays = Arrays::of(wanted.iter().cloned(), u64::MAX);
+        let known: FxHashSet<&String> = wanted.iter().collect();
         for (name, tensor) in tensors {
-            match wanted.contains(&name) {
+            match known.contains(&name) {
                 true => arrays.add(&name, Array::in_memory(tensor, None)),
                 false => arrays.leave(&name),
             }
@@ -96,6 +98,7 @@ impl Dataset {
     fn of(path: PathBuf, mut arrays: Arrays, module: &Module, wanted: &[String]) -> Result<Dataset, Error> {
         let (names, types) = (input_names(module), input_types(module));
         let inputs = module.graph(module.main()).inputs();
+        let places: FxHashMap<&String, usize> = names.iter().zip(0..).collect();
         let mut dataset = Dataset {
             path,
             columns: Vec::new(),
@@ -109,7 +112,7 @@ impl Dataset {
         let mut problems = Problems { module, unread: &dataset.unread, list: Vec::new() };
         let mut declared = Vec::new();
         for name in wanted {
-            let Some(at) = names.iter().position(|input| input == name) else { continue };
+            let Some(&at) = places.get(name) else { continue };
             let ty = &types[at];
             let Some(found) = arrays.by_name.remove(name) else {
                 if !matches!(module.value(inputs[at]).def, Def::Input { default: Some(_), .. }) {

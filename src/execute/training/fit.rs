@@ -6,8 +6,12 @@ use super::dataset::{Column, Piece, Values};
 use crate::error::Error;
 use ampc_ir::{DType, Dim, Module, Shape, Symbol, Type};
 use ampc_passes::suggest::{did_you_mean, nearest};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::path::Path;
+
+/// The nearest name to a missing input is looked for among so many arrays that are not read.
+const MOST_CANDIDATES: usize = 64;
 
 /// All problems with the arrays for the inputs of a module.
 pub(super) struct Problems<'a> {
@@ -23,7 +27,7 @@ impl Problems<'_> {
     }
 
     pub(super) fn missing(&mut self, name: &str, ty: &Type, path: &Path) {
-        let near = nearest(name, self.unread.iter().map(String::as_str));
+        let near = nearest(name, self.unread.iter().map(String::as_str).take(MOST_CANDIDATES));
         let near = near.map(|near| did_you_mean(Some(near))).unwrap_or_default();
         let expected = describe(self.module, ty);
         let message = format!("expected {expected}, found none in `{}`{near}", path.display());
@@ -119,9 +123,10 @@ impl Problems<'_> {
     /// A dim that has a name has one size in all inputs; that of axis 0 of a list is the batch.
     pub(super) fn named_dims(&mut self, columns: &[Column], names: &[String], types: &[Type]) {
         let mut known: BTreeMap<Symbol, (u64, &str)> = BTreeMap::new();
+        let types: FxHashMap<&String, &Type> = names.iter().zip(types).collect();
         for column in columns {
-            let at = names.iter().position(|name| *name == column.name);
-            let declared = at.and_then(|at| types[at].shape()?.dims()).unwrap_or_default();
+            let ty = types.get(&column.name);
+            let declared = ty.and_then(|ty| ty.shape()?.dims()).unwrap_or_default();
             let inner = declared.iter().skip(usize::from(column.samples().is_some()));
             for (dim, &size) in inner.zip(&column.dims) {
                 let Dim::Sym(symbol) = dim else { continue };

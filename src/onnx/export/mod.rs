@@ -28,7 +28,7 @@ use crate::batch::Batch;
 use ampc_ir::module::GraphOwner;
 use ampc_ir::tensor::ByteSource;
 use ampc_ir::{GraphId, Module, Payload, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -183,7 +183,9 @@ pub(crate) fn data_files_of(path: &Path) -> Vec<PathBuf> {
         return Vec::new();
     }
     let Ok((_, source, _)) = read(path, &ReadOptions::default()) else { return Vec::new() };
-    files.retain(|file| source.external.opened().iter().any(|opened| opened.location == *file));
+    let opened: FxHashSet<&str> =
+        source.external.opened().iter().map(|opened| opened.location.as_str()).collect();
+    files.retain(|file| opened.contains(file.as_str()));
     files.sort();
     files.into_iter().map(|file| path.with_file_name(file)).collect()
 }
