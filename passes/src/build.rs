@@ -295,15 +295,6 @@ pub trait Build<'m> {
         self.select(condition, a, zero)
     }
 
-    /// 0 where the condition holds, else a.
-    ///
-    /// # Errors
-    /// If they do not fit.
-    fn masked_out(&mut self, condition: Value, a: Value) -> Ruled<Value> {
-        let zero = self.number_like(0.0, a)?;
-        self.select(condition, zero, a)
-    }
-
     /// The comparison a > number.
     ///
     /// # Errors

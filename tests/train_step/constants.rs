@@ -1,4 +1,4 @@
-//! What is constant is evaluated before gradients are made, and what rules do with types of the author's.
+//! Constant expressions are evaluated before gradients are made; gradients of stored weights, and types of labels.
 
 use super::{number, options, step_of, tensor};
 use ampc::ir::op::OpKind;

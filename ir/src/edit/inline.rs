@@ -8,8 +8,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 impl Module {
     /// Replaces a node by the nodes of one of its bodies, which has no formal inputs and as many outputs as the node has
-    /// results: an If by the branch that is taken. What leaves the body takes the names of the results, by an Identity
-    /// where it has to keep its own; other values of the body keep their names where the graph around it has none of
+    /// results: an If by the branch that is taken. Values that leave the body take the names of the results, by an Identity
+    /// where they have to keep their own; other values of the body keep their names where the graph around it has none of
     /// that name. Returns the node that stands where the node stood: the first of the body, or the one behind it.
     ///
     /// # Panics

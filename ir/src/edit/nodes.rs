@@ -163,7 +163,7 @@ impl Module {
         self.taken.extend(name);
     }
 
-    /// Lets a node compute something else: another version of its operator, another function. What was decided holds for
+    /// Lets a node compute something else: another version of its operator, another function. Its decisions hold for
     /// another version of the same operator with as many type variables.
     pub fn set_op(&mut self, node: Node, op: Op) {
         self.forget_names();

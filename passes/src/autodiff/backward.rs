@@ -305,7 +305,7 @@ impl Backward<'_> {
         if !module.value(at).ty.dtype().is_some_and(DType::is_low) {
             return false;
         }
-        // What comes behind a cast of the author to 16 bits that is computed is not looked through.
+        // Longer chains are rounded like any other value.
         const FAR: usize = 16;
         for _ in 0..FAR {
             let Some((node, _)) = module.producer(at) else { return false };

@@ -1,6 +1,6 @@
 //! The gradient of Einsum.
 //!
-//! Of an operand: the sum of products of dY and the other operands, with the operand's indices as result.
+//! The gradient of an operand is the sum of products of dY and the other operands, with the operand's indices as result.
 //!
 //! ```text
 //! Y = Einsum(A, B) "ij,jk->ik"         dA = Einsum(dY, B) "ik,jk->ij"         dB = Einsum(dY, A) "ik,ij->jk"

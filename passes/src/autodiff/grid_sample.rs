@@ -82,7 +82,7 @@ pub(super) fn grid_sample(b: &mut Backward<'_>) -> Ruled {
     let (image, dy) = (b.reshape(image, &[0, 0, -1])?, b.reshape(dy, &[0, 0, -1])?);
     let points = b.wide(grid)?;
     let points = b.reshape(points, &[0, -1, signed(n_axes)])?;
-    // Of each axis its taps, and the slope of the position.
+    // The taps of each axis, and the slope of the position.
     let (mut axes, mut slopes) = (Vec::with_capacity(n_axes), Vec::with_capacity(n_axes));
     for axis in 0..n_axes {
         let size = extent(b, x, axis + 2)?;
@@ -278,7 +278,7 @@ impl Sampler {
         let low = if self.aligns { 0.0 } else { -0.5 };
         let span = if self.aligns { b.plus_number(extent, -1.0)? } else { extent };
         let one = b.number_like(1.0, at)?;
-        // Of a single element, any span does: what comes out is clamped.
+        // Any span serves an axis of one element, since the result is clamped.
         let span = b.op(OpKind::Max, &[span, one], &[])?;
         let from_low = b.plus_number(at, -low)?;
         let (distance, sign) = (b.unary(OpKind::Abs, from_low)?, b.unary(OpKind::Sign, from_low)?);

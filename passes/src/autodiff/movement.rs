@@ -248,7 +248,7 @@ pub(super) fn dropout(b: &mut Backward<'_>) -> Ruled {
     };
     let dx = match view.training {
         Some(_) => scaled,
-        // Whether it trains is read when it runs.
+        // The step reads `training_mode` when it runs.
         None => {
             let trains = b.x(2)?;
             b.select(trains, scaled, dy)?

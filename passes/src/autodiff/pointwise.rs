@@ -143,9 +143,9 @@ pub(super) fn clip(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// Of a bound: dy where x is beyond it, and half of it where x is at it. Of x: dy inside, half of it at one bound, and all
-/// of it where both bounds and x are the same. Where the lower bound is greater, the result is the upper one, which gets
-/// everything.
+/// A bound gets dy where x is beyond it, and half of it where x is at it. The operand gets dy inside, half of it at one
+/// bound, and all of it where both bounds and x are the same. Where the lower bound is greater, the result is the upper
+/// one, which gets everything.
 fn clip_shared(b: &mut Backward<'_>) -> Ruled {
     let (x, dy) = (b.x(0)?, b.dy0()?);
     let dy = b.wide(dy)?;
@@ -176,7 +176,8 @@ fn clip_shared(b: &mut Backward<'_>) -> Ruled {
             b.add_unbroadcast(slot, d)?;
         }
         let inner = b.select(is_at, half, dx)?;
-        dx = b.masked_out(is_beyond, inner)?;
+        let zero = b.number_like(0.0, dy)?;
+        dx = b.select(is_beyond, zero, inner)?;
     }
     b.add(0, dx)
 }

@@ -60,7 +60,7 @@ pub(super) fn average(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// How many elements windows have, [1, 1, …], where extents are read when it runs: a convolution of ones with ones.
+/// The numbers of elements of windows, [1, 1, …], where extents are read at run time: a convolution of ones with ones.
 fn counted(b: &mut Backward<'_>, window: &Window, open: Option<bool>, with_padding: bool) -> Ruled<Value> {
     let (x, y) = (b.x(0)?, b.y(0)?);
     let n = window.kernel.len();

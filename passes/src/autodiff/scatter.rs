@@ -45,7 +45,7 @@ impl At {
         Ok(written)
     }
 
-    /// What stands at the indices.
+    /// The elements at the indices.
     fn read(&self, b: &mut Backward<'_>, from: Value) -> Ruled<Value> {
         let [read] = b.insert(self.spec(self.gather, &[from, self.indices]))?;
         Ok(read)

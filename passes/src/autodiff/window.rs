@@ -22,7 +22,7 @@ use ampc_ir::{AttrValue, Dim, NodeSpec, Value};
 pub(super) struct Padded {
     /// The value with its padding.
     pub(super) value: Value,
-    /// How much is before each spatial axis, a list.
+    /// The padding before each spatial axis, a list.
     before: Value,
 }
 
@@ -58,7 +58,7 @@ impl Padded {
         Ok(Padded { value, before })
     }
 
-    /// What of a value of the padded extents is not padding of `like`.
+    /// The part of a value of the padded extents that is no padding of `like`.
     pub(super) fn cropped(self, b: &mut Backward<'_>, d: Value, like: Value) -> Ruled<Value> {
         cropped_at(b, d, self.before, like)
     }

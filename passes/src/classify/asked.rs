@@ -1,6 +1,6 @@
 //! Decisions that a graph asks for: those that come without a rule, as a person or a framework writes them.
 //!
-//! What ampc decides has a rule. So a graph that it has written is decided anew, and a graph of somebody else is obeyed:
+//! Decisions of ampc have a rule. Graphs that ampc has written are therefore decided anew, and other graphs are obeyed:
 //! `class=deny` or `prec=f32` keeps fp32, `prec=f16` lowers, another class counts instead of the operator's. Pins of the
 //! command line and of policies outrank it; lists, reports and the operator table do not.
 
@@ -13,13 +13,13 @@ use ampc_ir::op::Class;
 use ampc_ir::{DType, Module, Node};
 use smallvec::SmallVec;
 
-/// The rule of what a graph has asked for.
+/// The rule of a request for an element type.
 const RULE: &str = "pin:decision";
 
-/// Where the class comes from that a graph has asked for.
+/// The source of a class that a graph requests.
 const FROM: &str = "decision";
 
-/// What a graph asks for of a type variable.
+/// A request of a graph for a type variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Asked {
     /// An element type.
@@ -44,7 +44,7 @@ impl Asked {
     }
 }
 
-/// What a decision asks for, if it does.
+/// The request that a decision is, if it is one.
 fn of_decision(decision: &Decision) -> Option<Asked> {
     let rule = decision.reason.rule.as_str();
     let is_class = rule.strip_prefix(FROM).is_some_and(|rest| rest.starts_with('.'));
@@ -56,14 +56,14 @@ fn of_decision(decision: &Decision) -> Option<Asked> {
     }
     match (decision.precision, decision.class) {
         (Some(precision), _) if precision == DType::F32 || precision.is_low() => Some(Asked::To(precision)),
-        // Of another type, it says what is.
+        // Any other type records a fact.
         (Some(_), _) => None,
         (None, Class::Deny | Class::Fixed) => Some(Asked::To(DType::F32)),
         (None, class) => Some(Asked::Class(class)),
     }
 }
 
-/// What a graph asks for of a type variable.
+/// The request of a graph for a type variable.
 pub(super) fn asked(module: &Module, var: Var) -> Option<Asked> {
     let decisions = &module.node(var.node).decisions;
     of_decision(decisions.get(usize::try_from(var.var).ok()?)?)
@@ -88,7 +88,7 @@ pub(super) fn warn_of_unmet_decisions(
             let Some(Asked::To(precision)) = of_decision(wanted) else { continue };
             let is_other = found.precision.is_some_and(|is| is != precision);
             let is_float = found.precision.is_none_or(|is| is == DType::F32 || is.is_low());
-            // What another pin says outranks it, and is no news to who gave that.
+            // Another pin outranks the request, and its author knows that pin.
             let is_outranked = found.reason.rule != RULE && crate::policy::is_pin(&found.reason.rule);
             if is_other && is_float && !is_outranked {
                 let is = found.precision.map_or_else(String::new, |is| format!(", and is {is}"));

@@ -1,4 +1,4 @@
-//! What operators make of small constants. Numbers are those of a runtime, bit by bit: movements, arithmetic on integers,
+//! The results of operators on small constants. Numbers are those of a runtime, bit by bit: movements, arithmetic on integers,
 //! and of floats the operations that are rounded correctly, computed in f64 and rounded once.
 
 use super::small::{Numbers, Small, broadcast_dims, broadcast_to, count, each_place, number_of};
@@ -454,7 +454,7 @@ fn floats(kind: OpKind, a: f64, b: f64) -> Option<f64> {
         OpKind::Sub => Some(a - b),
         OpKind::Mul => Some(a * b),
         OpKind::Div => Some(a / b),
-        // What is no number, and which zero is greater, differs between runtimes.
+        // Runtimes differ in NaNs, and in which zero is greater.
         OpKind::Max | OpKind::Min if a.is_nan() || b.is_nan() || a == b && a == 0.0 => None,
         OpKind::Max => Some(a.max(b)),
         OpKind::Min => Some(a.min(b)),

@@ -38,7 +38,7 @@ pub struct EvaluateConstants;
 impl Spelled for EvaluateConstants {
     const NAME: &'static str = "evaluate-constants";
     const ABOUT: &'static str =
-        "evaluates constant expressions, and inlines If and Loop nodes whose branch or number of iterations is known";
+        "evaluates constant expressions, and inlines If and Loop nodes with known conditions";
     fn blank() -> Self {
         EvaluateConstants
     }
@@ -257,7 +257,7 @@ impl Walk<'_> {
         self.module.erase_node(node);
     }
 
-    /// What a node computes, if it is known.
+    /// The results of a node, if they are known.
     fn known(&self, node: Node) -> Option<Vec<Small>> {
         let data = self.module.node(node);
         let view = NodeView::with_facts(self.module, node, &self.facts)?;

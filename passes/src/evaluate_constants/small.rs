@@ -9,9 +9,9 @@ pub(super) const MAX_ELEMENTS: u64 = 1024;
 /// The elements of a small tensor, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Numbers {
-    /// Of an integer type that fits, or of bools, which are 0 and 1.
+    /// Integers of the element type, or bools, which are 0 and 1.
     Ints(Vec<i64>),
-    /// Of f16, bf16, f32 or f64; each is rounded to the element type when a constant is made of them.
+    /// Floats of f16, bf16, f32 or f64; each is rounded to the element type when a constant is made of them.
     Floats(Vec<f64>),
 }
 
