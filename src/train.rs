@@ -19,6 +19,7 @@ use crate::state_hash;
 use ampc_ir::{Module, Payload, TensorData, Type, Value};
 use ampc_passes::autodiff::{Autodiff, CustomGradients};
 use ampc_passes::dce::Dce;
+use ampc_passes::evaluate_constants::EvaluateConstants;
 use ampc_passes::parameters::{ExposeParameters, Parameters};
 use ampc_passes::pipeline::{Observer, Pipeline};
 use ampc_passes::raise_opset::{RaiseOpset, Target};
@@ -215,6 +216,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
     if module.opset(module.main(), "").is_some_and(|opset| opset < least) {
         passes.push(Box::new(RaiseOpset { to: Target::Opset(least) }));
     }
+    passes.push(Box::new(EvaluateConstants));
     let loss = Loss {
         spec: options.loss.clone(),
         target: options.target.clone(),

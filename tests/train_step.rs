@@ -14,6 +14,8 @@ use ampc::train::{TrainOptions, TrainStep, train_step};
 use ampc::{ErrorKind, RewriteOptions};
 use std::collections::BTreeMap;
 
+#[path = "train_step/constants.rs"]
+mod constants;
 #[path = "train_step/custom.rs"]
 mod custom;
 #[path = "train_step/masters.rs"]
@@ -22,6 +24,8 @@ mod masters;
 mod recompute;
 #[path = "train_step/stable.rs"]
 mod stable;
+#[path = "train_step/ties.rs"]
+mod ties;
 
 /// Options by the spelling of the command line.
 fn options(loss: &str, optimizer: &str, scaler: &str, low: bool) -> TrainOptions {

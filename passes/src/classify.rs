@@ -8,8 +8,10 @@
 //! sequence that is public, that an unknown operator reads, or that NODE holds; see [`sequences`]). A variable
 //! that is 16-bit already keeps its class and has its element type decided.
 
+mod asked;
 mod unmet;
 
+use self::asked::{Asked, asked, asks, warn_of_unmet_decisions};
 use self::unmet::{
     ValueNames, check_pins, warn_of_foreign_report, warn_of_misfit, warn_of_other_format,
     warn_of_unmet_lists, warn_of_unmet_pins,
@@ -100,7 +102,9 @@ impl Pass for Classify {
             reasons: FxHashMap::default(),
             without_format: BTreeMap::new(),
         };
+        let mut wanted = Vec::new();
         for &node in paths.nodes() {
+            wanted.extend(asks(module, node).then(|| (node, module.node(node).decisions.clone())));
             warn_of_misfit(module, node, cx);
             let names: Vec<&str> = paths.names(node).collect();
             let decisions = state.node(module, node, &names);
@@ -111,6 +115,7 @@ impl Pass for Classify {
         }
         sequences::agree(module, &groups, &paths);
         warn_of_unmet_pins(&pins, module, &paths, cx);
+        warn_of_unmet_decisions(&wanted, module, &paths, cx);
         warn_of_unmet_lists(&self.policy, module, &paths, cx);
         warn_of_other_format(self.to, module, &paths, cx);
         for ((op, first, format), count) in state.without_format {
@@ -208,7 +213,7 @@ pub fn pin_of_node(module: &Module, node: Node) -> Option<&str> {
 pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> {
     let denied = policy.class_of("Cast").is_some_and(|listed| listed.class == Class::Deny);
     let has_pins = !policy.pins().is_empty() || !policy.value_pins().is_empty() || policy.has_replayed_pins();
-    if !denied && !has_pins {
+    if !denied && !has_pins && !module.graph_ids().any(|graph| module.nodes(graph).any(|n| asks(module, n))) {
         return FxHashSet::default();
     }
     let paths = Paths::of(module);
@@ -217,7 +222,8 @@ pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> 
     let mut nodes = paths.nodes().to_vec();
     nodes.retain(|&node| {
         let names: Vec<&str> = paths.names(node).collect();
-        wishes.of_node(module, node, &names).or_else(|| wishes.replayed(&names)).is_some()
+        asks(module, node)
+            || wishes.of_node(module, node, &names).or_else(|| wishes.replayed(&names)).is_some()
             || wishes.of_cast(module, node, &names).is_some()
     });
     nodes.into_iter().collect()
@@ -299,7 +305,9 @@ impl State<'_> {
         let castable = self.is_castable(module, var);
         // What an earlier run inserted is not what the user speaks of, though its name may match.
         let speaks = castable && flow::inserted_result(module, var.node).is_none();
+        let asked = if speaks { asked(module, var) } else { None };
         let pin = if speaks { self.pin(module, var, paths, name) } else { None };
+        let pin = pin.or_else(|| asked.and_then(Asked::pin));
         // A report of another model may ask for what this one cannot have.
         let replayed =
             paths.iter().find_map(|path| self.wishes.policy.replayed(path, name)).filter(|&precision| {
@@ -316,6 +324,7 @@ impl State<'_> {
             let listed = self.wishes.policy.class_of(&node_key(module, var.node));
             // Lists speak of operators, and not of what they are there for.
             let listed = listed.filter(|_| speaks && table.class != Class::Fixed && table.rule != LOSS);
+            let listed = asked.and_then(Asked::class).or(listed);
             return self.by_wishes(table, pin, listed, replayed);
         }
         if table.class != Class::Fixed {

@@ -16,7 +16,8 @@
 //! 9. [`dce`]: removes nodes and constants that the passes left without readers;
 //! 10. [`share_functions`]: merges equal functions.
 //!
-//! A training step is made of a forward graph by [`autodiff`], which adds the gradients.
+//! A training step is made of a forward graph by [`autodiff`], which adds the gradients; before, [`evaluate_constants`]
+//! computes what is constant.
 //!
 //! Passes run no kernel and name no backend; facts about a target come in as data ([`target`]), from which
 //! [`cost`] computes the cost of a precision, and [`fusions`] the fused kernels.
@@ -32,6 +33,7 @@ pub mod cut;
 pub mod dce;
 pub mod declared;
 pub mod emulate;
+pub mod evaluate_constants;
 pub mod exact;
 pub mod flow;
 pub mod fusions;

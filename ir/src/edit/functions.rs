@@ -105,32 +105,39 @@ impl Module {
     /// Unowned deep copy of a graph, bodies included.
     fn copy_graph(&mut self, source: GraphId) -> GraphId {
         let root = self.new_graph(self.graphs[source].name);
-        let mut copies: FxHashMap<Value, Value> = FxHashMap::default();
-        let mut work = vec![(source, root)];
+        self.copy_bodies(vec![(source, root)], &mut FxHashMap::default());
+        root
+    }
+
+    /// Fills empty graphs as others are, the last pair of the list first, with what is in the bodies of their nodes.
+    pub(super) fn copy_bodies(
+        &mut self,
+        mut work: Vec<(GraphId, GraphId)>,
+        copies: &mut FxHashMap<Value, Value>,
+    ) {
         while let Some((source, graph)) = work.pop() {
             for value in self.graph(source).captures().to_vec() {
                 let Def::Capture { slot } = self.values[value].def else {
                     unreachable!("captures are captures")
                 };
                 let copy = self.add_capture(graph, slot as usize);
-                self.copy_value(value, copy, &mut copies);
+                self.copy_value(value, copy, copies);
             }
             let sources = [self.graphs[source].inputs.clone(), self.graphs[source].constants.clone()];
             for value in sources.into_iter().flatten() {
                 let copy = self.copy_source(value, graph);
-                self.copy_value(value, copy, &mut copies);
+                self.copy_value(value, copy, copies);
             }
             for node in self.nodes(source).collect::<Vec<_>>() {
-                let bodies = self.copy_node(node, graph, &mut copies);
+                let bodies = self.copy_node(node, graph, copies);
                 // Inside, only captures say what is around, and the node has their operands already.
                 work.extend(bodies);
             }
-            self.copy_shell(source, graph, &copies);
+            self.copy_shell(source, graph, copies);
         }
-        root
     }
 
-    fn copy_source(&mut self, value: Value, graph: GraphId) -> Value {
+    pub(super) fn copy_source(&mut self, value: Value, graph: GraphId) -> Value {
         let data = self.values[value].clone();
         let name = data.name.expect("inputs and constants have names");
         match data.def {
@@ -140,13 +147,13 @@ impl Module {
         }
     }
 
-    fn copy_value(&mut self, value: Value, copy: Value, copies: &mut FxHashMap<Value, Value>) {
+    pub(super) fn copy_value(&mut self, value: Value, copy: Value, copies: &mut FxHashMap<Value, Value>) {
         self.values[copy].ty = self.values[value].ty.clone();
         copies.insert(value, copy);
     }
 
     /// Copies a node to the end of a graph, with bodies that are still empty: pairs of bodies, the last first.
-    fn copy_node(
+    pub(super) fn copy_node(
         &mut self,
         node: Node,
         graph: GraphId,

@@ -5,6 +5,7 @@
 
 mod captures;
 mod functions;
+mod inline;
 mod nodes;
 mod sources;
 mod uses;

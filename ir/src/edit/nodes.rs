@@ -177,16 +177,23 @@ impl Module {
         self.taken.extend(name);
     }
 
-    /// Lets a node compute something else: another version of its operator, another function.
+    /// Lets a node compute something else: another version of its operator, another function. Its decisions hold for
+    /// another version of the same operator with as many type variables.
     pub fn set_op(&mut self, node: Node, op: Op) {
         self.forget_names();
         self.forget_call(node);
         if let Op::Call(function) = op {
             self.calls.entry(function).or_default().push(node);
         }
+        let is_same = match (self.nodes[node].op, op) {
+            (Op::Schema(a), Op::Schema(b)) => a.kind == b.kind && a.type_vars.len() == b.type_vars.len(),
+            _ => false,
+        };
         self.nodes[node].op = op;
         self.nodes[node].dirty.header = true;
-        self.nodes[node].decisions.clear();
+        if !is_same {
+            self.nodes[node].decisions.clear();
+        }
     }
 
     pub(crate) fn forget_call(&mut self, node: Node) {

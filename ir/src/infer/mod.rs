@@ -70,7 +70,7 @@ impl Facts {
         self.ints[value].as_deref()
     }
     /// Remembers the elements of a value.
-    pub(crate) fn set_ints(&mut self, value: Value, ints: Vec<Int>) {
+    pub fn set_ints(&mut self, value: Value, ints: Vec<Int>) {
         self.ints[value] = Some(ints.into());
     }
     /// The attributes of the call whose function body is being inferred.

@@ -8,7 +8,7 @@ use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::Facts;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{DType, Dim, Module, Node, NodeSpec, Type, Value};
+use ampc_ir::{DType, Dim, Module, Node, NodeSpec, Shape, Type, Value};
 use rustc_hash::FxHashSet;
 use std::cell::Cell;
 
@@ -90,7 +90,10 @@ impl<'m> Backward<'m> {
         self.asked.set(0);
         for result in results {
             let parts = result.and_then(|result| self.contributions.remove(&result));
-            let dy = parts.map(|parts| self.sum(&parts)).transpose()?;
+            let dy = match (result, parts) {
+                (Some(result), Some(parts)) if self.stores_parameter(result) => Some(self.sum_wide(&parts)?),
+                (_, parts) => parts.map(|parts| self.sum(&parts)).transpose()?,
+            };
             if let (Some(dy), Some(result)) = (dy, result) {
                 self.shape_as(dy, result);
             }
@@ -274,16 +277,18 @@ impl Backward<'_> {
 
     fn add_to(&mut self, value: Value, gradient: Value) -> Ruled {
         let dtype = self.dtype(value)?;
-        // Contributions to a parameter are rounded when all are added.
-        let waits = self.parameters.contains(&value) && self.module().producer(value).is_none();
+        // Contributions to a parameter are rounded when all are added, and those to what only stores one low are not.
+        let waits = self.is_parameter(value) || self.stores_parameter(value);
         let gradient = if waits { gradient } else { self.cast(gradient, dtype)? };
         if let (Some(want), Some(found)) = (self.dims(value), self.dims(gradient)) {
             let differ =
                 |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
             if want.len() != found.len() || want.iter().zip(&found).any(differ) {
                 let name = ampc_ir::verify::name_of(self.module(), value);
+                let shapes = [found, want].map(|dims| Type::tensor(dtype, Shape::of(dims)));
+                let [found, want] = shapes.map(|ty| ampc_ir::infer::describe(&ty));
                 return Err(RuleError::Unsupported(format!(
-                    "bug: the gradient of `{name}` has the shape {found:?} instead of {want:?}"
+                    "there is no formula for operands of these shapes: what it makes of `{name}`, {want}, is {found}"
                 )));
             }
         }
@@ -307,6 +312,44 @@ impl Backward<'_> {
             let ty = Type::tensor(found.dtype, shape);
             module.set_type(gradient, ty);
         }
+    }
+
+    fn is_parameter(&self, value: Value) -> bool {
+        self.parameters.contains(&value) && self.module().producer(value).is_none()
+    }
+
+    /// True if a 16-bit value is a parameter that was only rounded, and perhaps put into another shape or order of axes:
+    /// its gradient goes on to the parameter and is not rounded between.
+    fn stores_parameter(&self, value: Value) -> bool {
+        use OpKind::{Cast, Flatten, Identity, Reshape, Squeeze, Transpose, Unsqueeze};
+        let (module, mut at) = (self.module(), value);
+        if !module.value(at).ty.dtype().is_some_and(DType::is_low) {
+            return false;
+        }
+        // Longer chains are rounded like any other value.
+        const FAR: usize = 16;
+        for _ in 0..FAR {
+            let Some((node, _)) = module.producer(at) else { return false };
+            let data = module.node(node);
+            let kind = data.schema().map(|schema| schema.kind);
+            let moves =
+                matches!(kind, Some(Cast | Flatten | Identity | Reshape | Squeeze | Transpose | Unsqueeze));
+            match data.operand(0).filter(|_| moves) {
+                Some(source) if self.is_parameter(source) => return true,
+                Some(source) => at = source,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    /// The sum of contributions of any float types, in f32 or wider; one alone stays as it is.
+    fn sum_wide(&mut self, parts: &[Value]) -> Ruled<Value> {
+        if let &[one] = parts {
+            return Ok(one);
+        }
+        let wide = parts.iter().map(|&part| self.wide(part)).collect::<Ruled<Vec<_>>>()?;
+        self.sum(&wide)
     }
 
     /// The sum of contributions to a parameter: added in f32 or wider, and rounded once.

@@ -22,13 +22,25 @@ fn base_for(b: &mut Backward<'_>, x: Value, dy: Value) -> Ruled<Value> {
 }
 
 /// Zeros like a value, in the type of the widened gradient.
-fn zeros_for(b: &mut Backward<'_>, x: Value, dy: Value) -> Ruled<Value> {
+pub(super) fn zeros_for(b: &mut Backward<'_>, x: Value, dy: Value) -> Ruled<Value> {
     let dtype = b.dtype(dy)?;
     b.zeros(dtype, x)
 }
 
+/// A value with others added at indices along an axis, which are of the shape of these.
+pub(super) fn scatter_add(
+    b: &mut Backward<'_>,
+    into: Value,
+    indices: Value,
+    updates: Value,
+    axis: usize,
+) -> Ruled<Value> {
+    let attrs = [("axis", AttrValue::Int(signed(axis))), ("reduction", add_up())];
+    b.op(OpKind::ScatterElements, &[into, indices, updates], &attrs)
+}
+
 /// The axis attribute, counted from the front.
-fn axis(b: &Backward<'_>, rank: usize) -> Ruled<usize> {
+pub(super) fn axis(b: &Backward<'_>, rank: usize) -> Ruled<usize> {
     let axis = b.view()?.int("axis").unwrap_or(0);
     Ok(normalize_axis(axis, rank, Part::Attr("axis".into()))?)
 }
@@ -162,58 +174,6 @@ pub(super) fn gather_nd(b: &mut Backward<'_>) -> Ruled {
     let at = b.op(OpKind::GatherND, &[numbers, indices], &[("batch_dims", AttrValue::Int(batch))])?;
     let dx = scatter_flat(b, x, at, dy)?;
     b.add(0, dx)
-}
-
-/// True if scattered updates replace elements; false if they are added.
-fn replaces(b: &Backward<'_>) -> Ruled<bool> {
-    match b.view()?.string("reduction").unwrap_or("none") {
-        "none" => Ok(true),
-        "add" => Ok(false),
-        other => Err(RuleError::Unsupported(format!(
-            "expected the reduction `none` or `add`, found `{other}`: freeze the parameters before it (`--freeze`), or give its \
-                 gradient through the library"
-        ))),
-    }
-}
-
-pub(super) fn scatter_elements(b: &mut Backward<'_>) -> Ruled {
-    let (indices, updates, dy) = (b.x(1)?, b.x(2)?, b.dy0()?);
-    let axis = axis(b, b.rank(dy)?)?;
-    let attrs = [("axis", AttrValue::Int(signed(axis)))];
-    if b.needs(0) {
-        let dx = if replaces(b)? {
-            let zeros = zeros_for(b, updates, dy)?;
-            b.op(OpKind::ScatterElements, &[dy, indices, zeros], &attrs)?
-        } else {
-            dy
-        };
-        b.add(0, dx)?;
-    }
-    if b.needs(2) {
-        replaces(b)?;
-        let d = b.op(OpKind::GatherElements, &[dy, indices], &attrs)?;
-        b.add(2, d)?;
-    }
-    Ok(())
-}
-
-pub(super) fn scatter_nd(b: &mut Backward<'_>) -> Ruled {
-    let (indices, updates, dy) = (b.x(1)?, b.x(2)?, b.dy0()?);
-    if b.needs(0) {
-        let dx = if replaces(b)? {
-            let zeros = zeros_for(b, updates, dy)?;
-            b.op(OpKind::ScatterND, &[dy, indices, zeros], &[])?
-        } else {
-            dy
-        };
-        b.add(0, dx)?;
-    }
-    if b.needs(2) {
-        replaces(b)?;
-        let d = b.op(OpKind::GatherND, &[dy, indices], &[])?;
-        b.add(2, d)?;
-    }
-    Ok(())
 }
 
 pub(super) fn top_k(b: &mut Backward<'_>) -> Ruled {

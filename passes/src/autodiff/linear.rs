@@ -1,12 +1,11 @@
 //! Gradients of matrix products.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::views::TransposeView;
-use ampc_ir::views::linear::{Equation, GemmView, Label};
-use ampc_ir::{AttrValue, Dim, Module, Node, Value};
+use ampc_ir::views::linear::GemmView;
+use ampc_ir::{AttrValue, Module, Node, Value};
 
 /// dA = dY·Bᵀ and dB = Aᵀ·dY, each without what was broadcast.
 ///
@@ -153,80 +152,4 @@ pub(super) fn gemm(b: &mut Backward<'_>) -> Ruled {
         b.add(2, d)?;
     }
     Ok(())
-}
-
-/// The gradient of an operand is the sum of products of dY and the other operands, with the operand's indices
-/// as result. An index that nobody else has was summed over: its elements all get the same.
-pub(super) fn einsum(b: &mut Backward<'_>) -> Ruled {
-    let equation = Equation::read(&b.view()?)?;
-    for (i, term) in equation.operands.iter().enumerate() {
-        if !b.needs(i) {
-            continue;
-        }
-        let repeated = term.iter().enumerate().any(|(at, label)| term[..at].contains(label));
-        if repeated {
-            return Err(RuleError::Unsupported(format!(
-                "an index is there twice in the term of operand {i}: take the diagonal before"
-            )));
-        }
-        let others: Vec<usize> = (0..equation.operands.len()).filter(|&other| other != i).collect();
-        let known = |label: &Label| {
-            equation.result.contains(label)
-                || others.iter().any(|&other| equation.operands[other].contains(label))
-        };
-        if term.contains(&Label::Ellipsis) && !known(&Label::Ellipsis) {
-            return Err(RuleError::Unsupported("the axes of `...` are summed over: name them".into()));
-        }
-        let found: Vec<Label> = term.iter().copied().filter(known).collect();
-        let mut operands = vec![b.dy0()?];
-        let mut terms = vec![spell(&equation.result)];
-        for &other in &others {
-            operands.push(b.x(other)?);
-            terms.push(spell(&equation.operands[other]));
-        }
-        // Axes of `...` cannot be summed over by leaving them out of the result.
-        let has_ellipsis = |term: &Vec<Label>| term.contains(&Label::Ellipsis);
-        let sums_ellipsis = !has_ellipsis(&found)
-            && (has_ellipsis(&equation.result)
-                || others.iter().any(|&i| has_ellipsis(&equation.operands[i])));
-        let ahead = if sums_ellipsis { "..." } else { "" };
-        let text = format!("{}->{ahead}{}", terms.join(","), spell(&found));
-        let mut d =
-            b.op(OpKind::Einsum, &operands, &[("equation", AttrValue::String(text.into_bytes().into()))])?;
-        if sums_ellipsis {
-            let ahead = b.rank(d)?.saturating_sub(found.len());
-            let wide = b.wide(d)?;
-            d = b.sum_over(wide, &(0..ahead).collect::<Vec<_>>(), false)?;
-        }
-        let x = b.x(i)?;
-        let lost: Vec<usize> = (0..term.len()).filter(|&at| !known(&term[at])).collect();
-        if !lost.is_empty() {
-            if term.contains(&Label::Ellipsis) {
-                return Err(RuleError::Unsupported(
-                    "an index beside `...` is summed over: name the axes".into(),
-                ));
-            }
-            d = b.unsqueeze(d, &lost)?;
-            d = b.expand_as(d, x)?;
-        }
-        // Axes of extent 1 that met longer ones.
-        let is_one = |dim: &Dim| dim.known() == Some(1);
-        if b.shape(x)?.iter().any(is_one) {
-            d = b.unbroadcast(d, x)?;
-        }
-        // And the other way round: longer axes that were summed over beside axes of extent 1.
-        if b.shape(d)?.iter().zip(b.shape(x)?).any(|(d, x)| is_one(d) && !is_one(&x)) {
-            d = b.expand_as(d, x)?;
-        }
-        b.add(i, d)?;
-    }
-    Ok(())
-}
-
-fn spell(term: &[Label]) -> String {
-    let spell = |label: &Label| match label {
-        Label::Ellipsis => "...".to_owned(),
-        Label::Letter(letter) => char::from(*letter).to_string(),
-    };
-    term.iter().map(spell).collect()
 }

@@ -13,7 +13,7 @@ use super::backward::{Backward, Build, Ruled};
 use super::window::wide;
 use crate::build::without_ignored;
 use ampc_ir::op::OpKind;
-use ampc_ir::{AttrValue, TensorData, Value};
+use ampc_ir::{AttrValue, DType, TensorData, Value};
 
 /// The labels, one-hot along axis 1, and k, unsqueezed there; both in f32 or wider.
 fn labels(b: &mut Backward<'_>, dloss: Value) -> Ruled<(Value, Value)> {
@@ -21,6 +21,8 @@ fn labels(b: &mut Backward<'_>, dloss: Value) -> Ruled<(Value, Value)> {
     let reduction = view.string("reduction").unwrap_or("mean").to_owned();
     let ignored = view.attr("ignore_index").map(|_| view.int("ignore_index").unwrap_or(0));
     let (scores, label) = (b.x(0)?, b.x(1)?);
+    // ONNX Runtime has OneHot of few types of integers.
+    let label = b.cast(label, DType::I64)?;
     let dloss = b.wide(dloss)?;
     let dtype = b.dtype(dloss)?;
     let (mut safe, mut skip) = (label, None);

@@ -38,6 +38,8 @@
 mod arithmetic;
 mod attention;
 mod backward;
+mod einsum;
+mod grid_sample;
 mod indexing;
 mod linear;
 mod loss;
@@ -48,6 +50,7 @@ mod pool;
 mod reduce;
 mod resize;
 mod rules;
+mod scatter;
 mod softmax;
 mod window;
 

@@ -221,12 +221,8 @@ pub(super) fn center_crop_pad(b: &mut Backward<'_>) -> Ruled {
 pub(super) fn dropout(b: &mut Backward<'_>) -> Ruled {
     let dy = b.dy0()?;
     let view = DropoutView::read(&b.view()?);
-    match view.training {
-        Some(false) => return b.add(0, dy),
-        Some(true) => {}
-        None => {
-            return Err(RuleError::Unsupported("whether it trains has to be a constant (operand 2)".into()));
-        }
+    if view.training == Some(false) {
+        return b.add(0, dy);
     }
     let ratio = match view.ratio_operand {
         None => Some(0.5),
@@ -240,7 +236,7 @@ pub(super) fn dropout(b: &mut Backward<'_>) -> Ruled {
     let mask = b.result_or_new(1, Type::tensor(DType::Bool, shape))?;
     let dy = b.wide(dy)?;
     let kept = b.masked(mask, dy)?;
-    let dx = match ratio {
+    let scaled = match ratio {
         Some(ratio) => b.scaled(kept, 1.0 / (1.0 - ratio))?,
         None => {
             let i = view.ratio_operand.unwrap_or(1);
@@ -248,6 +244,14 @@ pub(super) fn dropout(b: &mut Backward<'_>) -> Ruled {
             let ratio = b.cast(ratio, b.dtype(kept)?)?;
             let rest = b.number_minus(1.0, ratio)?;
             b.over(kept, rest)?
+        }
+    };
+    let dx = match view.training {
+        Some(_) => scaled,
+        // The step reads `training_mode` when it runs.
+        None => {
+            let trains = b.x(2)?;
+            b.select(trains, scaled, dy)?
         }
     };
     b.add(0, dx)

@@ -115,24 +115,21 @@ fn exp_of_negative(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
     b.unary(OpKind::Exp, low)
 }
 
-/// 1 strictly inside the bounds, else 0. A bound that depends on a parameter gets dy where x is beyond it.
+/// 1 strictly inside the bounds, else 0. Between bounds of which one depends on a parameter, every operand that is the
+/// result has its share, as PyTorch shares.
 pub(super) fn clip(b: &mut Backward<'_>) -> Ruled {
+    if b.needs(1) || b.needs(2) {
+        return clip_shared(b);
+    }
     let (x, dy) = (b.x(0)?, b.dy0()?);
     let view = ClipView::read(&b.view()?);
     let mut inside = None;
-    for (bound, beyond, strictly, slot) in
-        [(view.min, OpKind::Less, OpKind::Greater, 1), (view.max, OpKind::Greater, OpKind::Less, 2)]
-    {
+    for (bound, strictly) in [(view.min, OpKind::Greater), (view.max, OpKind::Less)] {
         let limit = match bound {
             Bound::None => continue,
             Bound::Number(number) => b.number_like(f64::from(number), x)?,
             Bound::Operand(i) => b.x(i)?,
         };
-        if b.needs(slot) {
-            let beyond = b.op(beyond, &[x, limit], &[])?;
-            let d = b.masked(beyond, dy)?;
-            b.add_unbroadcast(slot, d)?;
-        }
         let within = b.op(strictly, &[x, limit], &[])?;
         inside = Some(match inside {
             None => within,
@@ -143,6 +140,45 @@ pub(super) fn clip(b: &mut Backward<'_>) -> Ruled {
         None => dy,
         Some(inside) => b.masked(inside, dy)?,
     };
+    b.add(0, dx)
+}
+
+/// A bound gets dy where x is beyond it, and half of it where x is at it. The operand gets dy inside, half of it at one
+/// bound, and all of it where both bounds and x are the same. Where the lower bound is greater, the result is the upper
+/// one, which gets everything.
+fn clip_shared(b: &mut Backward<'_>) -> Ruled {
+    let (x, dy) = (b.x(0)?, b.dy0()?);
+    let dy = b.wide(dy)?;
+    let (low, high) = (b.operand(1), b.operand(2));
+    let half = b.scaled(dy, 0.5)?;
+    let both = low.zip(high);
+    let is_less = both.map(|(low, high)| b.op(OpKind::Less, &[low, high], &[])).transpose()?;
+    let is_greater = both.map(|(low, high)| b.op(OpKind::Greater, &[low, high], &[])).transpose()?;
+    let mut dx = dy;
+    for (limit, beyond, slot) in [(low, OpKind::Less, 1), (high, OpKind::Greater, 2)] {
+        let Some(limit) = limit else { continue };
+        let mut is_beyond = b.op(beyond, &[x, limit], &[])?;
+        let mut is_at = b.op(OpKind::Equal, &[x, limit], &[])?;
+        if let Some(is_less) = is_less {
+            is_at = b.op(OpKind::And, &[is_at, is_less], &[])?;
+        }
+        if let Some(is_greater) = is_greater {
+            is_beyond = if slot == 1 {
+                let is_ordered = b.unary(OpKind::Not, is_greater)?;
+                b.op(OpKind::And, &[is_beyond, is_ordered], &[])?
+            } else {
+                b.op(OpKind::Or, &[is_beyond, is_greater], &[])?
+            };
+        }
+        if b.needs(slot) {
+            let share = b.masked(is_at, half)?;
+            let d = b.select(is_beyond, dy, share)?;
+            b.add_unbroadcast(slot, d)?;
+        }
+        let inner = b.select(is_at, half, dx)?;
+        let zero = b.number_like(0.0, dy)?;
+        dx = b.select(is_beyond, zero, inner)?;
+    }
     b.add(0, dx)
 }
 

@@ -1,24 +1,27 @@
 //! Gradients of pools.
 
 use super::RuleError;
-use super::backward::{Backward, Build, Ruled};
+use super::backward::{Backward, Build, Ruled, signed};
 use super::indexing::scatter_flat;
 use super::reduce::count;
-use super::window::{Window, transposed, wide};
+use super::resize::joined;
+use super::window::{Padded, Window, dim_range, transposed, wide};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::window::WindowView;
-use ampc_ir::{DType, Dim, TensorData, Type, Value};
+use ampc_ir::{AttrValue, DType, Dim, NodeSpec, TensorData, Type, Value};
 
-/// dy goes to the element that was the maximum: the forward node says which, in its second result.
+/// dy goes to the element that was the maximum: the forward node says which, in its second result; where that counts
+/// columns first, another one does.
 pub(super) fn max(b: &mut Backward<'_>) -> Ruled {
-    if b.view()?.int("storage_order").unwrap_or(0) != 0 {
-        return Err(RuleError::Unsupported(
-            "its indices are in column-major order: leave `storage_order` out".into(),
-        ));
-    }
     let (x, y, dy) = (b.x(0)?, b.y(0)?, b.dy0()?);
-    let shape = b.ty(y).shape().cloned().unwrap_or_default();
-    let indices = b.result_or_new(1, Type::tensor(DType::I64, shape))?;
+    let indices = if b.view()?.int("storage_order").unwrap_or(0) == 0 {
+        let shape = b.ty(y).shape().cloned().unwrap_or_default();
+        b.result_or_new(1, Type::tensor(DType::I64, shape))?
+    } else {
+        let spec = b.like_node(&["storage_order"]).operands(&[Some(x)]);
+        let [_, indices] = b.insert(spec)?;
+        indices
+    };
     let dx = scatter_flat(b, x, indices, dy)?;
     b.add(0, dx)
 }
@@ -31,9 +34,15 @@ pub(super) fn average(b: &mut Backward<'_>) -> Ruled {
     let view = b.view()?;
     let counts_padding = view.int("count_include_pad").unwrap_or(0) != 0;
     let window = WindowView::read(&view, n, None)?;
-    let window = Window::of(&window, &x_dims[2..], &y_dims[2..])?;
-    let (input, output) = (known(&x_dims[2..])?, known(&y_dims[2..])?);
+    let (window, open) = Window::of(&window, &x_dims[2..], &y_dims[2..])?;
     let mut share = b.wide(dy)?;
+    let (Some(input), Some(output)) = (known(&x_dims[2..]), known(&y_dims[2..])) else {
+        let counts = counted(b, &window, open, counts_padding)?;
+        let counts = b.cast(counts, b.dtype(share)?)?;
+        share = b.over(share, counts)?;
+        let dx = to_windows(b, share, x, &window, open)?;
+        return b.add(0, dx);
+    };
     // The number of elements is a product over the axes.
     for axis in 0..n {
         let counts = elements_in_windows(&window, axis, input[axis], output[axis], counts_padding);
@@ -47,33 +56,84 @@ pub(super) fn average(b: &mut Backward<'_>) -> Ruled {
         let counts = b.cast(counts, b.dtype(share)?)?;
         share = b.over(share, counts)?;
     }
-    let dx = to_windows(b, share, x, &window)?;
+    let dx = to_windows(b, share, x, &window, open)?;
     b.add(0, dx)
 }
 
-/// The extents of spatial axes.
-fn known(dims: &[Dim]) -> Ruled<Vec<u64>> {
-    let unknown = || {
-        RuleError::Unsupported(
-            "its spatial extents have to be known: export the model with fixed ones".into(),
-        )
-    };
-    dims.iter().map(|dim| dim.known()).collect::<Option<_>>().ok_or_else(unknown)
+/// The numbers of elements of windows, [1, 1, …], where extents are read at run time: a convolution of ones with ones.
+fn counted(b: &mut Backward<'_>, window: &Window, open: Option<bool>, with_padding: bool) -> Ruled<Value> {
+    let (x, y) = (b.x(0)?, b.y(0)?);
+    let n = window.kernel.len();
+    let (one, ones) = (b.number(1.0, DType::F32)?, b.ints(&[1, 1]));
+    let extents = dim_range(b, x, 2, None)?;
+    let shape = joined(b, &[ones, extents])?;
+    let mut elements = b.op(OpKind::Expand, &[one, shape], &[])?;
+    let fill = if with_padding { 1.0 } else { 0.0 };
+    if let Some(upper) = open {
+        elements = Padded::of(b, elements, (x, y), window, upper, fill)?.value;
+    }
+    let around = |of: fn(&(u64, u64)) -> u64| window.pads.iter().map(move |pads| wide(of(pads)));
+    let pads: Vec<i64> =
+        [0, 0].into_iter().chain(around(|p| p.0)).chain([0, 0]).chain(around(|p| p.1)).collect();
+    let (pads, fill) = (b.ints(&pads), b.number(fill, DType::F32)?);
+    elements = b.op(OpKind::Pad, &[elements, pads, fill], &[])?;
+    let mut kernel = vec![1, 1];
+    kernel.extend(window.kernel.iter().map(|&extent| wide(extent)));
+    let kernel = b.ints(&kernel);
+    let kernel = b.op(OpKind::Expand, &[one, kernel], &[])?;
+    // Behind the end there is room for windows that are counted though they are not full.
+    let behind = window.strides.iter().map(|&stride| wide(stride) - 1);
+    let behind: Vec<i64> = std::iter::repeat_n(0, n).chain(behind).collect();
+    let ints = |list: &[u64]| AttrValue::Ints(list.iter().map(|&n| wide(n)).collect());
+    let spec = NodeSpec::new(OpKind::Conv, &[elements, kernel])
+        .attr("strides", ints(&window.strides))
+        .attr("dilations", ints(&window.dilations))
+        .attr("pads", AttrValue::Ints(behind));
+    let [counts] = b.insert(spec)?;
+    let (starts, ends) = (b.ints(&vec![0; n]), dim_range(b, y, 2, None)?);
+    let axes: Vec<i64> = (2..n + 2).map(signed).collect();
+    let axes = b.ints(&axes);
+    let counts = b.op(OpKind::Slice, &[counts, starts, ends, axes], &[])?;
+    b.op(OpKind::Max, &[counts, one], &[])
 }
 
-/// Elements of results, added up by the elements in their windows, whose spatial extents are known.
-fn to_windows(b: &mut Backward<'_>, share: Value, x: Value, window: &Window) -> Ruled<Value> {
-    let (x_dims, y_dims) = (b.shape(x)?, b.shape(share)?);
+/// The extents of spatial axes, if they are known.
+fn known(dims: &[Dim]) -> Option<Vec<u64>> {
+    dims.iter().map(|dim| dim.known()).collect()
+}
+
+/// Elements of results, added up by the elements in their windows.
+fn to_windows(
+    b: &mut Backward<'_>,
+    share: Value,
+    x: Value,
+    window: &Window,
+    open: Option<bool>,
+) -> Ruled<Value> {
     // Channels are independent: as many images of one channel.
-    let mut shape = vec![-1, 1];
-    shape.extend(known(&y_dims[2..])?.into_iter().map(wide));
-    let share = b.reshape(share, &shape)?;
+    let alone = |b: &mut Backward<'_>, a: Value| -> Ruled<Value> {
+        if let Some(extents) = known(&b.shape(a)?[2..]) {
+            let shape: Vec<i64> = [-1, 1].into_iter().chain(extents.into_iter().map(wide)).collect();
+            return b.reshape(a, &shape);
+        }
+        let (first, extents) = (b.ints(&[-1, 1]), dim_range(b, a, 2, None)?);
+        let shape = joined(b, &[first, extents])?;
+        b.op(OpKind::Reshape, &[a, shape], &[])
+    };
+    let share = alone(b, share)?;
     let one = b.number_like(1.0, share)?;
     let mut kernel = vec![1, 1];
     kernel.extend(window.kernel.iter().map(|&extent| wide(extent)));
     let kernel = b.ints(&kernel);
     let ones = b.op(OpKind::Expand, &[one, kernel], &[])?;
-    let dx = transposed(b, share, ones, window, 1, &x_dims[2..], &y_dims[2..])?;
+    let dx = match open {
+        None => transposed(b, share, ones, window, 1, x)?,
+        Some(upper) => {
+            let padded = Padded::of(b, x, (x, share), window, upper, 0.0)?;
+            let d = transposed(b, share, ones, window, 1, padded.value)?;
+            padded.cropped(b, d, x)?
+        }
+    };
     b.reshape_as(dx, x)
 }
 
@@ -94,9 +154,9 @@ pub(super) fn lp(b: &mut Backward<'_>) -> Ruled {
     let (input, y) = (b.x(0)?, b.y(0)?);
     let (x_dims, y_dims) = (b.shape(input)?, b.shape(y)?);
     let window = WindowView::read(&b.view()?, x_dims.len() - 2, None)?;
-    let window = Window::of(&window, &x_dims[2..], &y_dims[2..])?;
+    let (window, open) = Window::of(&window, &x_dims[2..], &y_dims[2..])?;
     let share = over_norm(b, p)?;
-    let sums = to_windows(b, share, input, &window)?;
+    let sums = to_windows(b, share, input, &window, open)?;
     let x = b.wide(input)?;
     let slope = magnitude(b, x, p)?;
     let dx = b.times(sums, slope)?;
@@ -164,16 +224,17 @@ pub(super) fn global_average(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// dy, shared equally by the elements that are the maximum
+/// dy to the first of the elements that are the maximum, as MaxPool has it
 pub(super) fn global_max(b: &mut Backward<'_>) -> Ruled {
-    let (x, y, dy) = (b.x(0)?, b.y(0)?, b.dy0()?);
-    let dy = b.wide(dy)?;
-    let axes = spatial(b, x)?;
-    let is_result = b.op(OpKind::Equal, &[x, y], &[])?;
-    let mark = b.cast(is_result, b.dtype(dy)?)?;
-    let n = b.sum_over(mark, &axes, true)?;
-    let share = b.over(dy, n)?;
-    let dx = b.times(mark, share)?;
+    let (x, dy) = (b.x(0)?, b.dy0()?);
+    // ArgMax has no 16-bit kernel in ONNX Runtime.
+    let (wide, dy) = (b.wide(x)?, b.wide(dy)?);
+    let (flat, dy) = (b.reshape(wide, &[0, 0, -1])?, b.reshape(dy, &[0, 0, 1])?);
+    let attrs = [("axis", AttrValue::Int(2)), ("keepdims", AttrValue::Int(1))];
+    let at = b.op(OpKind::ArgMax, &[flat], &attrs)?;
+    let zeros = b.zeros(b.dtype(dy)?, flat)?;
+    let dx = b.op(OpKind::ScatterElements, &[zeros, at, dy], &[("axis", AttrValue::Int(2))])?;
+    let dx = b.reshape_as(dx, x)?;
     b.add(0, dx)
 }
 

@@ -1,22 +1,39 @@
 //! Gradients of reductions: every element gets the gradient of the result that it went into, times a slope.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::reduce::{CumulativeView, ReduceView};
 use ampc_ir::{AttrValue, DType, NodeSpec, Value};
 
-/// The axes that a reduction adds up over, and whether they stay.
-fn axes(b: &Backward<'_>) -> Ruled<(Vec<usize>, bool)> {
+/// The axes that a reduction adds up over, if they are known, and whether they stay.
+fn axes(b: &Backward<'_>) -> Ruled<(Option<Vec<usize>>, bool)> {
     let view = ReduceView::read(&b.view()?)?;
-    let axes = view.axes.ok_or_else(|| RuleError::Unsupported("its axes are not known".into()))?;
-    Ok((axes.as_slice().to_vec(), view.keep))
+    Ok((view.axes.map(|axes| axes.as_slice().to_vec()), view.keep))
 }
 
 /// A value of the shape of the result, with the axes that went put in again.
 fn kept(b: &mut Backward<'_>, value: Value) -> Ruled<Value> {
-    let (axes, keep) = axes(b)?;
-    if keep { Ok(value) } else { b.unsqueeze(value, &axes) }
+    match axes(b)? {
+        (_, true) => Ok(value),
+        (Some(axes), false) => b.unsqueeze(value, &axes),
+        (None, false) => {
+            // The shape that it has where axes stay.
+            let x = b.x(0)?;
+            let sums = reduced(b, OpKind::ReduceSum, x)?;
+            b.reshape_as(value, sums)
+        }
+    }
+}
+
+/// Another reduction of the operand's shape over the same axes, which stay with extent 1.
+fn reduced(b: &mut Backward<'_>, kind: OpKind, a: Value) -> Ruled<Value> {
+    if let (Some(axes), _) = axes(b)? {
+        return b.reduce(kind, a, &axes, true);
+    }
+    let spec = NodeSpec::new(kind, &[a, b.x(1)?]).attr("keepdims", AttrValue::Int(1));
+    let noop = b.view()?.int("noop_with_empty_axes").unwrap_or(0);
+    let [reduced] = b.insert(spec.attr("noop_with_empty_axes", AttrValue::Int(noop)))?;
+    Ok(reduced)
 }
 
 /// The gradient of the result, with the axes that went put in again, in f32 or wider.
@@ -47,10 +64,17 @@ pub(super) fn sum(b: &mut Backward<'_>) -> Ruled {
 
 /// dy / n
 pub(super) fn mean(b: &mut Backward<'_>) -> Ruled {
-    let (axes, _) = axes(b)?;
     let x = b.x(0)?;
     let dy = wide_dy(b)?;
-    let n = count(b, x, &axes, b.dtype(dy)?)?;
+    let dtype = b.dtype(dy)?;
+    let n = match axes(b)? {
+        (Some(axes), _) => count(b, x, &axes, dtype)?,
+        (None, _) => {
+            let (all, left) = (b.unary(OpKind::Size, x)?, b.unary(OpKind::Size, dy)?);
+            let (all, left) = (b.cast(all, dtype)?, b.cast(left, dtype)?);
+            b.over(all, left)?
+        }
+    };
     let share = b.over(dy, n)?;
     let dx = b.expand_as(share, x)?;
     b.add(0, dx)
@@ -74,14 +98,13 @@ pub(super) fn count(b: &mut Backward<'_>, x: Value, axes: &[usize], dtype: DType
 
 /// dy, shared equally by the elements that are the result
 pub(super) fn extreme(b: &mut Backward<'_>) -> Ruled {
-    let (axes, _) = axes(b)?;
     let (x, y) = (b.x(0)?, b.y(0)?);
     let y = kept(b, y)?;
     let dy = wide_dy(b)?;
     let dtype = b.dtype(dy)?;
     let is_result = b.op(OpKind::Equal, &[x, y], &[])?;
     let mark = b.cast(is_result, dtype)?;
-    let n = b.sum_over(mark, &axes, true)?;
+    let n = reduced(b, OpKind::ReduceSum, mark)?;
     let share = b.over(dy, n)?;
     let dx = b.times(mark, share)?;
     b.add(0, dx)
@@ -129,16 +152,15 @@ pub(super) fn log_sum_exp(b: &mut Backward<'_>) -> Ruled {
 /// dy times the product of all other elements: y/x, and where there are zeros, the product of the others, which is 0
 /// but for the element that is the only zero.
 pub(super) fn prod(b: &mut Backward<'_>) -> Ruled {
-    let (axes, _) = axes(b)?;
     let (x, dy) = (wide_x(b)?, wide_dy(b)?);
     let dtype = b.dtype(x)?;
     let (zero, one) = (b.number(0.0, dtype)?, b.number(1.0, dtype)?);
     let is_zero = b.op(OpKind::Equal, &[x, zero], &[])?;
     let mark = b.cast(is_zero, dtype)?;
-    let zeros = b.sum_over(mark, &axes, true)?;
+    let zeros = reduced(b, OpKind::ReduceSum, mark)?;
     // The product of the elements that are not 0.
     let safe = b.select(is_zero, one, x)?;
-    let product = b.reduce(OpKind::ReduceProd, safe, &axes, true)?;
+    let product = reduced(b, OpKind::ReduceProd, safe)?;
     let others = b.over(product, safe)?;
     // How many zeros there are beside the element itself.
     let beside = b.minus(zeros, mark)?;

@@ -9,92 +9,132 @@
 //! ```
 
 use super::RuleError;
-use super::backward::{Backward, Build, Ruled};
-use super::window::wide;
+use super::backward::{Backward, Build, Ruled, signed};
+use super::window::dim_range;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::resize::{AspectRatio, Coordinates, ResizeView, SamplingView, Target};
+use ampc_ir::views::{MAX_INTS, constant_of};
 use ampc_ir::{AttrValue, Dim, TensorData, Value};
 
 pub(super) fn resize(b: &mut Backward<'_>) -> Ruled {
     let (x, dy) = (b.x(0)?, b.dy0()?);
     let (inputs, outputs) = (b.shape(x)?, b.shape(dy)?);
     let view = ResizeView::read(&b.view()?, inputs.len())?;
-    let sampling = SamplingView::read(&b.view()?)?;
-    let mut region = None;
-    if sampling.coordinates == Coordinates::CropAndResize {
-        let data = b.view()?.constant(1).and_then(|data| data.small_floats(2 * wide(64).unsigned_abs()));
-        region = Some(
-            data.filter(|r| r.len() == 2 * view.axes.len())
-                .ok_or_else(|| RuleError::Unsupported("its region has to be a constant".into()))?,
-        );
+    if let Target::Sizes(_, AspectRatio::NotLarger | AspectRatio::NotSmaller) = &view.target {
+        return Err(RuleError::Unsupported(
+            "with a policy for its aspect ratio it is not differentiated: give the sizes that come out"
+                .into(),
+        ));
     }
+    let sampling = SamplingView::read(&b.view()?)?;
+    let crops = sampling.coordinates == Coordinates::CropAndResize;
+    let region = if crops {
+        let data = b.view()?.constant(1).and_then(|data| data.small_floats(128));
+        data.filter(|region| region.len() == 2 * view.axes.len())
+    } else {
+        None
+    };
     let mut d = b.wide(dy)?;
     for (i, &axis) in view.axes.iter().enumerate() {
-        let scale = match &view.target {
-            Target::Scales { scales, .. } => Some(scales[i]),
-            Target::Sizes(_, AspectRatio::Stretch) => None,
-            Target::Sizes(..) => {
-                return Err(RuleError::Unsupported(
-                    "with a policy for its aspect ratio it is not differentiated".into(),
-                ));
-            }
-            Target::Unknown => {
-                return Err(RuleError::Unsupported("its scales or sizes are not known".into()));
-            }
-        };
         let ends = region.as_ref().map(|region| (region[i], region[i + view.axes.len()]));
-        let is_whole = ends.is_none_or(|ends| ends == (0.0, 1.0));
-        let stays = match scale {
-            Some(scale) => scale.to_bits() == 1f64.to_bits(),
-            None => inputs[axis] == outputs[axis] && inputs[axis] != Dim::Unknown,
+        let is_whole = if crops { ends == Some((0.0, 1.0)) } else { true };
+        let stays = match &view.target {
+            Target::Scales { scales, .. } => scales[i].to_bits() == 1f64.to_bits(),
+            Target::Sizes(..) => inputs[axis] == outputs[axis] && inputs[axis] != Dim::Unknown,
+            Target::Unknown => false,
         };
         if stays && is_whole {
             continue;
         }
-        let (Some(n), Some(m)) = (inputs[axis].known(), outputs[axis].known()) else {
-            return Err(RuleError::Unsupported(format!(
-                "the extents of axis {axis} have to be known, along which it resizes: export the model with fixed ones"
-            )));
-        };
-        let weights = weights(b, d, n, m, scale, ends)?;
+        let weights = weights(b, d, axis, (i, view.axes.len()), &view.target, crops)?;
         d = along(b, d, axis, weights)?;
     }
     b.add(0, d)
 }
 
-/// The weights along an axis, [n, m], in the type of a value.
+/// The weights along an axis, [n, m], in the type of a value. Extents, scales and regions that are not known are read when
+/// it runs; `place` is the number of the axis among those that have a scale, and how many these are.
 fn weights(
     b: &mut Backward<'_>,
     like: Value,
-    n: u64,
-    m: u64,
-    scale: Option<f64>,
-    ends: Option<(f64, f64)>,
+    axis: usize,
+    place: (usize, usize),
+    target: &Target,
+    crops: bool,
 ) -> Ruled<Value> {
-    let dtype = b.dtype(like)?;
-    let (zero, square) = (b.number(0.0, dtype)?, b.ints(&[wide(n), wide(n)]));
+    let (x, dtype) = (b.x(0)?, b.dtype(like)?);
+    let n = extent(b, x, axis)?;
+    let (zero, square) = (b.number(0.0, dtype)?, joined(b, &[n, n])?);
     let zeros = b.op(OpKind::Expand, &[zero, square], &[])?;
     let identity = b.op(OpKind::EyeLike, &[zeros], &[])?;
+    let region = if crops { Some(region(b, place)?) } else { None };
     // Both axes of the identity are named by their places.
-    let mut spec = b.like_node(&["axes", "extrapolation_value"]);
+    let mut spec = b.like_node(&["axes", "extrapolation_value", "keep_aspect_ratio_policy"]);
     let is_old = b.view()?.since() < 11;
-    #[expect(clippy::cast_possible_truncation, reason = "scales and regions are of f32 in files")]
-    let region = ends.map(|(start, end)| floats(b, &[0.0, start as f32, 1.0, end as f32])).transpose()?;
-    #[expect(clippy::cast_possible_truncation, reason = "scales and regions are of f32 in files")]
-    let scales = scale.map(|scale| floats(b, &[1.0, scale as f32])).transpose()?;
+    let scales_operand = if is_old { 1 } else { 2 };
+    let by_scale = match target {
+        Target::Scales { .. } => true,
+        Target::Sizes(..) => false,
+        Target::Unknown => is_old || b.operand(3).is_none(),
+    };
+    let scales = match target {
+        #[expect(clippy::cast_possible_truncation, reason = "scales are of f32 in files")]
+        Target::Scales { scales, .. } => Some(floats(b, &[1.0, scales[place.0] as f32])?),
+        Target::Unknown if by_scale => {
+            let all = b.x(scales_operand)?;
+            let own = element(b, all, place.0)?;
+            let one = b.number_like(1.0, all)?;
+            let one = b.unsqueeze(one, &[0])?;
+            Some(joined(b, &[one, own])?)
+        }
+        Target::Unknown | Target::Sizes(..) => None,
+    };
     spec = if is_old {
         spec.operands(&[Some(identity), scales])
     } else if scales.is_some() {
         spec.operands(&[Some(identity), region, scales])
     } else {
-        let sizes = b.ints(&[wide(n), wide(m)]);
+        let m = extent(b, b.y(0)?, axis)?;
+        let sizes = joined(b, &[n, m])?;
         spec.operands(&[Some(identity), region, None, Some(sizes)])
     };
-    if ends.is_some() {
+    if crops {
         spec = spec.attr("extrapolation_value", AttrValue::Float(0.0));
     }
     let [weights] = b.insert(spec)?;
     Ok(weights)
+}
+
+/// The region of the identity: all rows, and the ends of the axis.
+fn region(b: &mut Backward<'_>, (i, n): (usize, usize)) -> Ruled<Value> {
+    let all = b.x(1)?;
+    let (start, end) = (element(b, all, i)?, element(b, all, i + n)?);
+    let (zero, one) = (b.number_like(0.0, all)?, b.number_like(1.0, all)?);
+    let (zero, one) = (b.unsqueeze(zero, &[0])?, b.unsqueeze(one, &[0])?);
+    joined(b, &[zero, start, one, end])
+}
+
+/// The extent of an axis, as a list of one.
+pub(super) fn extent(b: &mut Backward<'_>, x: Value, axis: usize) -> Ruled<Value> {
+    match b.shape(x)?[axis].known().and_then(|n| i64::try_from(n).ok()) {
+        Some(n) => Ok(b.ints(&[n])),
+        None => dim_range(b, x, axis, Some(axis + 1)),
+    }
+}
+
+/// An element of a list, as a list of one.
+fn element(b: &mut Backward<'_>, list: Value, i: usize) -> Ruled<Value> {
+    let at = b.ints(&[signed(i)]);
+    b.op(OpKind::Gather, &[list, at], &[("axis", AttrValue::Int(0))])
+}
+
+/// Lists one behind the other, a constant if all of them are constants of integers.
+pub(super) fn joined(b: &mut Backward<'_>, lists: &[Value]) -> Ruled<Value> {
+    let known = |&list: &Value| constant_of(b.module(), list)?.small_ints(MAX_INTS);
+    if let Some(known) = lists.iter().map(known).collect::<Option<Vec<_>>>() {
+        return Ok(b.ints(&known.concat()));
+    }
+    b.op(OpKind::Concat, lists, &[("axis", AttrValue::Int(0))])
 }
 
 fn floats(b: &mut Backward<'_>, list: &[f32]) -> Ruled<Value> {

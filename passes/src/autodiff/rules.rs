@@ -1,8 +1,8 @@
 //! Which operator has which gradient.
 
 use super::{
-    RuleError, arithmetic, attention, backward::Backward, indexing, is_call, linear, loss, movement, norm,
-    pointwise, pool, reduce, resize, softmax, window,
+    RuleError, arithmetic, attention, backward::Backward, einsum, grid_sample, indexing, is_call, linear,
+    loss, movement, norm, pointwise, pool, reduce, resize, scatter, softmax, window,
 };
 use ampc_ir::op::OpKind;
 use ampc_ir::{Module, Node};
@@ -135,7 +135,7 @@ fn rule(kind: OpKind) -> Rule {
         OpKind::Sum => Gradient(arithmetic::sum, All),
         OpKind::Where => Gradient(arithmetic::select, From(1)),
         // Products.
-        OpKind::Einsum => Gradient(linear::einsum, All),
+        OpKind::Einsum => Gradient(einsum::einsum, All),
         OpKind::Gemm => Gradient(linear::gemm, All),
         OpKind::MatMul => Gradient(linear::matmul, All),
         OpKind::Conv => Gradient(window::conv, All),
@@ -148,6 +148,7 @@ fn rule(kind: OpKind) -> Rule {
         OpKind::GlobalMaxPool => Gradient(pool::global_max, All),
         OpKind::MaxPool => Gradient(pool::max, All),
         OpKind::Resize => Gradient(resize::resize, First(1)),
+        OpKind::GridSample => Gradient(grid_sample::grid_sample, All),
         // Norms.
         OpKind::BatchNormalization => Gradient(norm::batch, First(3)),
         OpKind::GroupNormalization => Gradient(norm::group, All),
@@ -202,8 +203,8 @@ fn rule(kind: OpKind) -> Rule {
         OpKind::Gather => Gradient(indexing::gather, First(1)),
         OpKind::GatherElements => Gradient(indexing::gather_elements, First(1)),
         OpKind::GatherND => Gradient(indexing::gather_nd, First(1)),
-        OpKind::ScatterElements => Gradient(indexing::scatter_elements, FirstAndThird),
-        OpKind::ScatterND => Gradient(indexing::scatter_nd, FirstAndThird),
+        OpKind::ScatterElements => Gradient(scatter::scatter_elements, FirstAndThird),
+        OpKind::ScatterND => Gradient(scatter::scatter_nd, FirstAndThird),
         OpKind::TopK => Gradient(indexing::top_k, First(1)),
         // What its successor is differentiated by is newer.
         OpKind::Scatter | OpKind::Upsample => None(OLD),
@@ -284,7 +285,6 @@ fn rule(kind: OpKind) -> Rule {
         | OpKind::DFT
         | OpKind::DeformConv
         | OpKind::Det
-        | OpKind::GridSample
         | OpKind::ImageScaler
         | OpKind::MaxRoiPool
         | OpKind::MaxUnpool

@@ -12,9 +12,9 @@ use crate::policy::{Policy, PolicyError, float_format};
 use crate::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, ProfileError};
 use crate::{
-    assign, autodiff, bind_signatures, classify, convert_constants, dce, emulate, guard, insert_casts,
-    move_casts, parameters, raise_opset, recompute, share_functions, simplify_casts, specialize_functions,
-    step, taint,
+    assign, autodiff, bind_signatures, classify, convert_constants, dce, emulate, evaluate_constants, guard,
+    insert_casts, move_casts, parameters, raise_opset, recompute, share_functions, simplify_casts,
+    specialize_functions, step, taint,
 };
 use ampc_ir::DType;
 use std::fmt;
@@ -38,6 +38,7 @@ type Read = fn(&Spec, &dyn Resolver) -> Result<Box<dyn Pass>, PipelineError>;
 pub const PASSES: &[PassDef] = &[
     row::<bind_signatures::BindSignatures>(),
     row::<raise_opset::RaiseOpset>(),
+    row::<evaluate_constants::EvaluateConstants>(),
     row::<move_casts::MoveCasts>(),
     row::<specialize_functions::SpecializeFunctions>(),
     row::<classify::Classify>(),
