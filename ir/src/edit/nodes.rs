@@ -95,7 +95,8 @@ impl Module {
         self.taken.insert(name);
         let (def, name) = (Def::Result { node, slot }, Some(name));
         let (vertex, origin, dirty, lost_reader) = (None, None, true, false);
-        self.values.push(ValueData { ty, def, name, graph, vertex, origin, dirty, lost_reader })
+        let metadata = Vec::new();
+        self.values.push(ValueData { ty, def, name, graph, vertex, metadata, origin, dirty, lost_reader })
     }
 
     fn place(&mut self, node: Node, graph: GraphId, at: Position) {

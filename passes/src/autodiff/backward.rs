@@ -185,7 +185,7 @@ impl Backward<'_> {
         }
         let has = self.module().node(node).schema().is_some_and(|schema| schema.output(i).is_some());
         if !has {
-            return Err(RuleError::Unsupported(format!("bug: it has no result {i}")));
+            return Err(RuleError::Internal(format!("it has no result {i}")));
         }
         let first = ampc_ir::verify::name_of(self.module(), self.y(0)?);
         let module = &mut *self.nodes.inserter.module;
@@ -282,8 +282,8 @@ impl Backward<'_> {
                 |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
             if want.len() != found.len() || want.iter().zip(&found).any(differ) {
                 let name = ampc_ir::verify::name_of(self.module(), value);
-                return Err(RuleError::Unsupported(format!(
-                    "bug: the gradient of `{name}` has the shape {found:?} instead of {want:?}"
+                return Err(RuleError::Internal(format!(
+                    "the gradient of `{name}` has the shape {found:?} instead of {want:?}"
                 )));
             }
         }

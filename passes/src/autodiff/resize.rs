@@ -99,7 +99,7 @@ fn weights(
 
 fn floats(b: &mut Backward<'_>, list: &[f32]) -> Ruled<Value> {
     let data = TensorData::from_f32(&[list.len() as u64], list);
-    let data = data.map_err(|error| RuleError::Unsupported(format!("bug: {error}")))?;
+    let data = data.map_err(|error| RuleError::Internal(format!("{error}")))?;
     Ok(b.constant(data))
 }
 
