@@ -222,7 +222,9 @@ impl Error {
                 | PassError::OpsetUnknown { .. }
                 | PassError::Dim(_)
                 | PassError::Signatures { .. } => ErrorKind::Usage,
-                PassError::Recount { .. } | PassError::Gradient(GradientError::Internal { .. }) => ErrorKind::Bug,
+                PassError::Recount { .. } | PassError::Gradient(GradientError::Internal { .. }) => {
+                    ErrorKind::Bug
+                }
             },
             Error::Bug(_) => ErrorKind::Bug,
             Error::Unsupported(_) => ErrorKind::Unsupported,
@@ -249,7 +251,8 @@ impl Error {
             RunError::Invalid(violations) => Error::Invalid(crate::rewrite::findings_of(module, &violations)),
             RunError::IllTyped(errors) => Error::Invalid(crate::rewrite::findings_of_types(module, &errors)),
             RunError::Pass {
-                error: error @ (PassError::Recount { .. } | PassError::Gradient(GradientError::Internal { .. })),
+                error:
+                    error @ (PassError::Recount { .. } | PassError::Gradient(GradientError::Internal { .. })),
                 ..
             } => Error::Bug(error.to_string()),
             RunError::Pass { error, .. } => Error::Pass(error),

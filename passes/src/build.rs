@@ -383,9 +383,7 @@ pub trait Build<'m> {
         let rank = self.rank(a)?;
         let mut perm: Vec<usize> = (0..rank).collect();
         if rank < 2 {
-            return Err(RuleError::Internal(format!(
-                "{rank} axes, of which two are to be exchanged"
-            )));
+            return Err(RuleError::Internal(format!("{rank} axes, of which two are to be exchanged")));
         }
         perm.swap(rank - 1, rank - 2);
         self.transpose(a, &perm)

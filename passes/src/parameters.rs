@@ -217,16 +217,22 @@ impl Parameters {
             return Ok(Vec::new());
         }
         let mut chosen = Chosen::new(&self.stop, &[])?;
-        let results = module.nodes(module.main()).flat_map(|node| module.node(node).results().iter().flatten());
+        let results =
+            module.nodes(module.main()).flat_map(|node| module.node(node).results().iter().flatten());
         let results: Vec<Value> = results.copied().collect();
         let named = |value: Value| ampc_ir::verify::name_of(module, value);
-        let stops = results.iter().copied().filter(|&value| chosen.choose(&named(value), None).is_some()).collect();
+        let stops =
+            results.iter().copied().filter(|&value| chosen.choose(&named(value), None).is_some()).collect();
         match chosen.unmatched() {
             None => Ok(stops),
             Some(pattern) => {
                 let names: Vec<String> = results.into_iter().map(named).collect();
                 let near = nearest(&pattern, names.iter().map(String::as_str)).map(str::to_owned);
-                Err(ParameterError::MatchesNothing { pattern, what: "result of a node of the main graph", near })
+                Err(ParameterError::MatchesNothing {
+                    pattern,
+                    what: "result of a node of the main graph",
+                    near,
+                })
             }
         }
     }
@@ -359,10 +365,14 @@ fn untrained_numbers(names: &[String]) -> Option<String> {
     };
     let (numbered, named): (Vec<&String>, Vec<&String>) = names.iter().partition(is_numbered);
     let all: Vec<String> = named.iter().chain(&numbered).map(|&name| name.clone()).collect();
-    let meant: Vec<String> = if named.is_empty() { all.clone() } else { named.into_iter().cloned().collect() };
+    let meant: Vec<String> =
+        if named.is_empty() { all.clone() } else { named.into_iter().cloned().collect() };
     let options = meant.iter().take(SHOWN).map(|name| format!("--train {}", in_shell(name)));
     let options = options.collect::<Vec<_>>().join(" ");
-    Some(format!("{are} NOT trained ({}); if a learned scale or temperature is among them, add `{options}`", first_of(&all)))
+    Some(format!(
+        "{are} NOT trained ({}); if a learned scale or temperature is among them, add `{options}`",
+        first_of(&all)
+    ))
 }
 
 /// A word for a shell.

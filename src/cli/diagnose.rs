@@ -50,9 +50,8 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
     let is_ignored = |problem: &Problem| PYTORCH_IGNORED.iter().all(|words| problem.message.contains(words));
     match std::error::Error::source(error).and_then(of_system) {
         Some(help) => failure.with_help(help),
-        None if failure.problems.iter().any(is_ignored) => failure.with_help(
-            "`--loss cross-entropy:ignore_index=-100` makes a step that ignores labels of -100",
-        ),
+        None if failure.problems.iter().any(is_ignored) => failure
+            .with_help("`--loss cross-entropy:ignore_index=-100` makes a step that ignores labels of -100"),
         None => failure,
     }
 }

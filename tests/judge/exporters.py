@@ -32,6 +32,8 @@ try:
 except ImportError:
     torch = None
 
+# The metadata of nodes that small exports keep.
+KEPT = ("pkg.torch.onnx.fx_node", "pkg.onnxscript.rewriter.rule_name")
 # Gradients may be off by this share of the largest element of all gradients of a model.
 TOLERANCE = 1e-4
 
@@ -90,10 +92,44 @@ def train_in_torch(model, args, loss: str, target):
     return gradients, changed
 
 
-def export(model, args, path: Path) -> None:
+def export(model, args, path: Path, recipe: str = "default") -> None:
+    """Exports a model without options, or by a recipe of docs/training.md."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.onnx.export(model, args, str(path), verbose=False)
+        if recipe == "default":
+            torch.onnx.export(model, args, str(path), verbose=False)
+        elif recipe == "dynamo":
+            from onnxscript.optimizer import fold_constants
+
+            def should_fold(node):
+                reads_weight = any(value is not None and value.is_initializer() for value in node.inputs)
+                return False if reads_weight else None
+
+            program = torch.onnx.export(model, args, dynamo=True, optimize=False, verbose=False)
+            fold_constants(program.model, should_fold=should_fold)
+            program.save(str(path))
+        else:
+            mode = torch.onnx.TrainingMode.TRAINING if model.training else torch.onnx.TrainingMode.PRESERVE
+            torch.onnx.export(model, args, str(path), dynamo=False, training=mode, do_constant_folding=False)
+
+
+def write_small(folder: Path, families) -> None:
+    """Writes exports for tests that have no PyTorch: without data files, and without paths of the machine."""
+    import onnx
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for family in families:
+        torch.manual_seed(7)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            torch.onnx.export(family.make(), family.args(), str(folder / "all.onnx"), verbose=False, external_data=False)
+        model = onnx.load(folder / "all.onnx")
+        for node in model.graph.node:
+            kept = [entry for entry in node.metadata_props if entry.key in KEPT]
+            del node.metadata_props[:]
+            node.metadata_props.extend(kept)
+        onnx.save(model, folder / f"{family.name}.onnx")
+        (folder / "all.onnx").unlink()
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
@@ -105,11 +141,11 @@ def is_named(name: str, texts: list[str]) -> bool:
     return any(f"`{name}`" in text for text in texts)
 
 
-def judge(ampc: str, family, model, work: Path, name: str) -> Result:
+def judge(ampc: str, family, model, work: Path, name: str, recipe: str) -> Result:
     result = Result(name)
     source, step, state = work / "model.onnx", work / "step.onnx", work / "state.safetensors"
     args = family.args()
-    export(model, args, source)
+    export(model, args, source, recipe)
     with torch.no_grad():
         output = model(*args)
         output = output[0] if isinstance(output, tuple) else output
@@ -207,6 +243,8 @@ def main() -> int:
     parser.add_argument("--ampc", default=os.environ.get("AMPC_BIN"), help="the binary [AMPC_BIN]")
     parser.add_argument("--families", default="", help="names, with commas [all]")
     parser.add_argument("--module", default="exporter_families", help="the module that has the families")
+    parser.add_argument("--recipe", default="default", choices=("default", "dynamo", "legacy"), help="how models are exported")
+    parser.add_argument("--write", type=Path, help="write small exports of the families there, and do nothing else")
     parser.add_argument("--keep", type=Path, help="a folder for the exports")
     args = parser.parse_args()
     if torch is None:
@@ -215,10 +253,13 @@ def main() -> int:
             os.execv(other, [other, *sys.argv])
         print("skipped: PyTorch is not installed (AMPC_TORCH may name a Python that has it)")
         return 0
-    if not args.ampc or not Path(args.ampc).exists():
-        parser.error("no binary: give --ampc or set AMPC_BIN")
     families = __import__(args.module).FAMILIES
     chosen = [f for f in families if not args.families or f.name in args.families.split(",")]
+    if args.write:
+        write_small(args.write, chosen)
+        return 0
+    if not args.ampc or not Path(args.ampc).exists():
+        parser.error("no binary: give --ampc or set AMPC_BIN")
     failed, silent = 0, 0
     for family in chosen:
         for variant in ("fresh", "trained"):
@@ -233,7 +274,7 @@ def main() -> int:
                 work = args.keep / name if args.keep else Path(scratch)
                 work.mkdir(parents=True, exist_ok=True)
                 try:
-                    result = judge(str(Path(args.ampc).resolve()), family, model, work, name)
+                    result = judge(str(Path(args.ampc).resolve()), family, model, work, name, args.recipe)
                 except Exception as error:
                     result = Result(name, problems=[f"{type(error).__name__}: {error}"])
             failed += bool(result.problems)

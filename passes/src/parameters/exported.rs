@@ -84,7 +84,11 @@ impl Exported {
             if let Some(name) = origin.parameter() {
                 let of_name = carriers.entry(name.to_owned()).or_default();
                 // The tensor itself comes before what was folded from it.
-                if matches!(origin, Origin::Tensor(..)) { of_name.insert(0, value) } else { of_name.push(value) }
+                if matches!(origin, Origin::Tensor(..)) {
+                    of_name.insert(0, value)
+                } else {
+                    of_name.push(value)
+                }
             }
         }
         carriers
@@ -101,7 +105,8 @@ impl Exported {
             }
         }
         let tensors = self.origins.signature.tensors();
-        let absent = tensors.filter(|spec| !known.contains(spec.target.as_str()) && !known.contains(spec.arg.as_str()));
+        let absent = tensors
+            .filter(|spec| !known.contains(spec.target.as_str()) && !known.contains(spec.arg.as_str()));
         absent.map(|spec| spec.target.clone()).filter(|name| !name.ends_with("num_batches_tracked")).collect()
     }
 

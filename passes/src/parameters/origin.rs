@@ -25,17 +25,67 @@ const FX_NODE: &str = "pkg.torch.onnx.fx_node";
 
 /// Operators of PyTorch that move elements and change no number.
 const MOVES: &[&str] = &[
-    "t", "transpose", "permute", "view", "reshape", "_unsafe_view", "_reshape_alias", "unsqueeze", "squeeze", "flatten",
-    "unflatten", "clone", "contiguous", "alias", "movedim", "moveaxis", "numpy_t", "swapaxes", "swapdims", "ravel", "mT",
-    "transpose_copy", "permute_copy", "view_copy", "t_copy", "unsqueeze_copy", "squeeze_copy", "alias_copy",
+    "t",
+    "transpose",
+    "permute",
+    "view",
+    "reshape",
+    "_unsafe_view",
+    "_reshape_alias",
+    "unsqueeze",
+    "squeeze",
+    "flatten",
+    "unflatten",
+    "clone",
+    "contiguous",
+    "alias",
+    "movedim",
+    "moveaxis",
+    "numpy_t",
+    "swapaxes",
+    "swapdims",
+    "ravel",
+    "mT",
+    "transpose_copy",
+    "permute_copy",
+    "view_copy",
+    "t_copy",
+    "unsqueeze_copy",
+    "squeeze_copy",
+    "alias_copy",
 ];
 
 /// Operators of PyTorch that read weights as they are but for the order of their elements.
 const READERS: &[&str] = &[
-    "linear", "addmm", "mm", "matmul", "bmm", "einsum", "bilinear", "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "prelu", "_prelu_kernel", "group_norm", "native_group_norm", "layer_norm",
-    "native_layer_norm", "instance_norm", "batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
-    "_native_batch_norm_legit_no_training", "rms_norm", "_fused_rms_norm", "embedding", "embedding_bag",
+    "linear",
+    "addmm",
+    "mm",
+    "matmul",
+    "bmm",
+    "einsum",
+    "bilinear",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "convolution",
+    "conv_transpose1d",
+    "conv_transpose2d",
+    "conv_transpose3d",
+    "prelu",
+    "_prelu_kernel",
+    "group_norm",
+    "native_group_norm",
+    "layer_norm",
+    "native_layer_norm",
+    "instance_norm",
+    "batch_norm",
+    "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training",
+    "rms_norm",
+    "_fused_rms_norm",
+    "embedding",
+    "embedding_bag",
 ];
 
 /// The origin of a constant.
@@ -125,16 +175,19 @@ impl Origins {
     }
 
     fn of_folded(&self, module: &Module, value: Value, name: &str, from: &[String]) -> Origin {
-        let (specs, between): (Vec<_>, Vec<_>) = from.iter().partition(|from| self.signature.get(from).is_some());
+        let (specs, between): (Vec<_>, Vec<_>) =
+            from.iter().partition(|from| self.signature.get(from).is_some());
         let specs: Vec<_> = specs.into_iter().filter_map(|name| self.signature.get(name)).collect();
         let parameters: Vec<String> =
             specs.iter().filter(|s| s.kind == InputKind::Parameter).map(|s| s.target.clone()).collect();
         let is_moved = |name: &str| is_internal(name) || MOVES.contains(&base(name));
         match &parameters[..] {
             [] => Origin::Table,
-            [parameter] if specs.len() == 1
-                && between.iter().all(|name| is_moved(name))
-                && (MOVES.contains(&base(name)) || is_internal(name) && is_read_as_weight(module, value, from.len())) =>
+            [parameter]
+                if specs.len() == 1
+                    && between.iter().all(|name| is_moved(name))
+                    && (MOVES.contains(&base(name))
+                        || is_internal(name) && is_read_as_weight(module, value, from.len())) =>
             {
                 Origin::Moved(parameter.clone())
             }
@@ -151,7 +204,8 @@ impl Origins {
         let Some(text) = node_entry(module, node, FX_NODE) else { return Vec::new() };
         let arguments = text.split_once("](").map_or("", |(_, arguments)| arguments);
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        let names = arguments.split('%').skip(1).map(|rest| rest.split(|c| !is_word(c)).next().unwrap_or_default());
+        let names =
+            arguments.split('%').skip(1).map(|rest| rest.split(|c| !is_word(c)).next().unwrap_or_default());
         let mut found: Vec<String> = Vec::new();
         for spec in names.filter_map(|name| self.signature.get(name)) {
             if !found.contains(&spec.target) {
@@ -191,7 +245,9 @@ fn fx_op(module: &Module, node: Node) -> Option<String> {
         if !is_internal(&name) {
             // A result that leaves the model has the name of the output; the node keeps that of the operator.
             let node_name = module.node(at).name.map(|name| module.text(name)).unwrap_or_default();
-            let own = node_name.strip_prefix("node_").filter(|name| name.starts_with(|c: char| c == '_' || c.is_lowercase()));
+            let own = node_name
+                .strip_prefix("node_")
+                .filter(|name| name.starts_with(|c: char| c == '_' || c.is_lowercase()));
             return Some(base(own.unwrap_or(&name)).to_owned());
         }
         let mut readers = module.uses(result).map(|(node, _)| node);
@@ -268,8 +324,13 @@ mod tests {
     #[test]
     fn lists_and_names_of_the_exporter() {
         assert_eq!(python_list(r#"['a.b', "it's", 'q\'s']"#), ["a.b", "it's", "q's"]);
-        assert_eq!((base("transpose_3"), base("t"), base("_unsafe_view"), base("exp_")), ("transpose", "t", "_unsafe_view", "exp_"));
-        assert!(is_internal("val_12") && !is_internal("val") && !is_internal("value_1") && !is_internal("val_x"));
+        assert_eq!(
+            (base("transpose_3"), base("t"), base("_unsafe_view"), base("exp_")),
+            ("transpose", "t", "_unsafe_view", "exp_")
+        );
+        assert!(
+            is_internal("val_12") && !is_internal("val") && !is_internal("value_1") && !is_internal("val_x")
+        );
         assert!(python_list("['a").len() <= 1);
     }
 }

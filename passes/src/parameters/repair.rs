@@ -54,10 +54,13 @@ pub(super) fn split(module: &mut Module, origins: &Origins, missing: &[String]) 
 fn meant(module: &Module, origins: &Origins, node: Node, slot: u32, own: &str) -> Option<String> {
     let operands = origins.operands(module, node);
     let is_norm = module.node(node).schema().is_some_and(|schema| schema.kind == OpKind::BatchNormalization);
-    if let (true, Some(statistic)) = (is_norm, ["running_mean", "running_var"].get((slot as usize).wrapping_sub(3))) {
+    if let (true, Some(statistic)) =
+        (is_norm, ["running_mean", "running_var"].get((slot as usize).wrapping_sub(3)))
+    {
         let of_module = own.rsplit_once('.').map_or(String::new(), |(module, _)| format!("{module}."));
         let named = operands.iter().find(|name| name.ends_with(statistic));
-        return Some(named.cloned().unwrap_or_else(|| format!("{of_module}{statistic}"))).filter(|name| name != own);
+        return Some(named.cloned().unwrap_or_else(|| format!("{of_module}{statistic}")))
+            .filter(|name| name != own);
     }
     if operands.iter().any(|operand| operand == own) {
         return None;
@@ -75,17 +78,23 @@ fn meant(module: &Module, origins: &Origins, node: Node, slot: u32, own: &str) -
 
 /// Gives layers their biases again that the exporter left out because they are zeros.
 pub(super) fn restore_biases(module: &mut Module, origins: &Origins, missing: &[String]) {
-    let nodes: Vec<Node> = if missing.is_empty() { Vec::new() } else { module.nodes(module.main()).collect() };
+    let nodes: Vec<Node> =
+        if missing.is_empty() { Vec::new() } else { module.nodes(module.main()).collect() };
     for node in nodes {
         let Some(count) = outputs_of_layer(module, node) else { continue };
         let operands = origins.operands(module, node);
         let is_bias = |name: &&String| name.rsplit('.').next() == Some("bias") && missing.contains(name);
         let mut biases = operands.iter().filter(is_bias);
         let (Some(name), None) = (biases.next(), biases.next()) else { continue };
-        let is_there = module.graph(module.main()).constants().iter().any(|&value| name_of(module, value) == *name);
+        let is_there =
+            module.graph(module.main()).constants().iter().any(|&value| name_of(module, value) == *name);
         let read: Vec<Option<Value>> = module.node(node).operands().to_vec();
         let dtype = read.get(1).copied().flatten().and_then(|weight| module.value(weight).ty.dtype());
-        let Some(data) = dtype.and_then(|dtype| TensorData::zeros(dtype, &[count]).ok()).filter(|_| !is_there) else { continue };
+        let Some(data) =
+            dtype.and_then(|dtype| TensorData::zeros(dtype, &[count]).ok()).filter(|_| !is_there)
+        else {
+            continue;
+        };
         let (main, fresh) = (module.main(), module.fresh_name(name));
         let is_renamed = module.text(fresh) != name;
         let bias = module.add_constant(main, fresh, Payload::Dense(Arc::new(data)));
@@ -206,7 +215,9 @@ impl Move {
         let first = found.next();
         // A matrix that looks the same either way was transposed: nothing else is folded.
         let is_certain = from.dims().len() <= 2 || found.next().is_none();
-        let perm = first.filter(|_| is_certain).map(|perm| perm.iter().map(|&axis| axis.cast_signed() as i64).collect());
+        let perm = first
+            .filter(|_| is_certain)
+            .map(|perm| perm.iter().map(|&axis| axis.cast_signed() as i64).collect());
         Ok(match perm {
             Some(perm) => Some(Move::Transpose(perm)),
             None if old == new => {
@@ -221,7 +232,9 @@ impl Move {
         let mut inserter = Inserter::new(module, main, Position::First);
         let spec = match self {
             Move::Same => return Ok(from),
-            Move::Transpose(perm) => NodeSpec::new(OpKind::Transpose, &[from]).attr("perm", AttrValue::Ints(perm)),
+            Move::Transpose(perm) => {
+                NodeSpec::new(OpKind::Transpose, &[from]).attr("perm", AttrValue::Ints(perm))
+            }
             Move::Reshape(dims) => {
                 let shape = inserter.ints("shape", &dims);
                 NodeSpec::new(OpKind::Reshape, &[from, shape])

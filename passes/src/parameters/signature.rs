@@ -295,12 +295,24 @@ mod tests {
     fn damaged_signatures_are_errors() {
         let twice = "# inputs\np_w: PARAMETER target='w'\nb_w: BUFFER target='w' persistent=True\n";
         let cut = &LINES[..LINES.find("target='m'").unwrap()];
-        let texts = ["", "none", "# inputs\nnonsense", twice, cut, "{\"input_specs\": [3]}", "{", "# inputs\na: WEIGHT target='a'"];
+        let texts = [
+            "",
+            "none",
+            "# inputs\nnonsense",
+            twice,
+            cut,
+            "{\"input_specs\": [3]}",
+            "{",
+            "# inputs\na: WEIGHT target='a'",
+        ];
         for text in texts {
             Signature::parse(text).expect_err(text);
         }
         let cut = REPR.split_once("InputSpec(kind=<InputKind.BU").unwrap().0;
-        for text in [format!("{cut}InputSpec(kind=<InputKind.BU"), format!("{cut}InputSpec(kind=<InputKind.BUFFER: 3>, arg")] {
+        for text in [
+            format!("{cut}InputSpec(kind=<InputKind.BU"),
+            format!("{cut}InputSpec(kind=<InputKind.BUFFER: 3>, arg"),
+        ] {
             Signature::parse(&text).expect_err(&text);
         }
     }

@@ -46,9 +46,13 @@ pub(super) fn tell(exported: &Exported, module: &mut Module, cx: &mut PassCx<'_>
 /// The parameters that are not trained as in PyTorch, each with the reason, as [`tell`] has listed them.
 pub fn untrained(module: &Module) -> Vec<(String, String)> {
     let entries = module.graph(module.main()).metadata.iter();
-    let mut lists = entries.filter(|&&(key, _)| module.text(key) == UNTRAINED).map(|&(_, text)| module.text(text));
+    let mut lists =
+        entries.filter(|&&(key, _)| module.text(key) == UNTRAINED).map(|&(_, text)| module.text(text));
     let lines = lists.next().unwrap_or_default().lines();
-    lines.filter_map(|line| line.split_once('\t')).map(|(name, why)| (name.to_owned(), why.to_owned())).collect()
+    lines
+        .filter_map(|line| line.split_once('\t'))
+        .map(|(name, why)| (name.to_owned(), why.to_owned()))
+        .collect()
 }
 
 /// Warns of parameters from which constants were computed.
@@ -115,8 +119,12 @@ impl Norms {
         let lost = lost.map(str::to_owned).collect();
         // With a node for each module, none was folded: equal tensors were merged.
         let is_missing = |name: &str| missing.iter().any(|missing| missing == name);
-        let is_folded = |module: &&&str| read < modules.len() && is_missing(&of_module(module, "running_var"));
-        let names = modules.iter().filter(is_folded).flat_map(|module| ["weight", "bias"].map(|name| of_module(module, name)));
+        let is_folded =
+            |module: &&&str| read < modules.len() && is_missing(&of_module(module, "running_var"));
+        let names = modules
+            .iter()
+            .filter(is_folded)
+            .flat_map(|module| ["weight", "bias"].map(|name| of_module(module, name)));
         Norms { lost, folded: names.filter(|name| is_missing(name)).collect() }
     }
 
@@ -135,10 +143,15 @@ impl Norms {
             return;
         }
         let is_product = |(value, origin): &(&Value, &Origin)| {
-            matches!(origin, Origin::Tensor(InputKind::Parameter, _)) && exported.origins.is_product(module, **value)
+            matches!(origin, Origin::Tensor(InputKind::Parameter, _))
+                && exported.origins.is_product(module, **value)
         };
-        let products: Vec<String> =
-            exported.of.iter().filter(is_product).map(|(&value, _)| format!("`{}`", name_of(module, value))).collect();
+        let products: Vec<String> = exported
+            .of
+            .iter()
+            .filter(is_product)
+            .map(|(&value, _)| format!("`{}`", name_of(module, value)))
+            .collect();
         let into = if products.is_empty() {
             "weights of convolutions or linear layers".to_owned()
         } else {
@@ -150,7 +163,8 @@ impl Norms {
             listed(names)
         );
         cx.warn("parameters.folded", None, message);
-        untrained.extend(self.folded.iter().map(|name| (name.clone(), "folded into other weights".to_owned())));
+        untrained
+            .extend(self.folded.iter().map(|name| (name.clone(), "folded into other weights".to_owned())));
     }
 }
 
@@ -184,7 +198,8 @@ fn merged(
     untrained: &mut Untrained,
 ) {
     let signature = &exported.origins.signature;
-    let is_parameter = |name: &&String| signature.get(name).is_some_and(|spec| spec.kind == InputKind::Parameter);
+    let is_parameter =
+        |name: &&String| signature.get(name).is_some_and(|spec| spec.kind == InputKind::Parameter);
     let (parameters, buffers): (Vec<&String>, Vec<&String>) =
         missing.iter().filter(|name| !norms.folded.contains(name)).partition(is_parameter);
     let shared: Vec<String> = shared(exported, module);
@@ -193,17 +208,30 @@ fn merged(
     }
     let in_quotes = |names: &[&String]| listed(names.iter().map(|name| format!("`{name}`")).collect());
     let mut message = match parameters.len() {
-        0 => format!("{} {} not in the file", if buffers.len() == 1 { "buffer" } else { "buffers" }, in_quotes(&buffers)),
+        0 => format!(
+            "{} {} not in the file",
+            if buffers.len() == 1 { "buffer" } else { "buffers" },
+            in_quotes(&buffers)
+        ),
         1 => format!("parameter {} is not in the file", in_quotes(&parameters)),
         _ => format!("parameters {} are not in the file", in_quotes(&parameters)),
     };
-    message.push_str(": the exporter merges tied and equal tensors, and leaves out biases of zeros and what nothing reads");
+    message.push_str(
+        ": the exporter merges tied and equal tensors, and leaves out biases of zeros and what nothing reads",
+    );
     if !shared.is_empty() {
         let is = if shared.len() == 1 { "is" } else { "are" };
-        message.push_str(&format!("; {} {is} read by several nodes and trained as one tensor each", listed(shared)));
+        message.push_str(&format!(
+            "; {} {is} read by several nodes and trained as one tensor each",
+            listed(shared)
+        ));
     }
     cx.warn("parameters.merged", None, format!("{message}. {HINT}"));
-    untrained.extend(parameters.into_iter().map(|name| (name.clone(), "merged with a tied or equal tensor, or left out".to_owned())));
+    untrained.extend(
+        parameters
+            .into_iter()
+            .map(|name| (name.clone(), "merged with a tied or equal tensor, or left out".to_owned())),
+    );
 }
 
 /// Parameters that several nodes read whole, and not because the program does so.
@@ -213,7 +241,8 @@ fn shared(exported: &Exported, module: &Module) -> Vec<String> {
         let Some(name) = origin.parameter() else { continue };
         let readers: Vec<Node> = readers(module, value).into_iter().map(|(node, _)| node).collect();
         let readers: Vec<Node> = readers.into_iter().filter(|&node| is_whole_reader(module, node)).collect();
-        let is_own = |node: &Node| exported.origins.operands(module, *node).iter().any(|operand| operand == name);
+        let is_own =
+            |node: &Node| exported.origins.operands(module, *node).iter().any(|operand| operand == name);
         if readers.len() > 1 && !readers.iter().all(is_own) {
             found.push(format!("`{name}`"));
         }

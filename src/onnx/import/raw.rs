@@ -9,7 +9,8 @@ use crate::onnx::error::{Problem, ProblemKind, Warning};
 use crate::onnx::node::{AttrContent, AttrMessage, read_attr, read_node};
 use crate::onnx::proto::ValueInfoProto;
 use crate::onnx::scan::{
-    FunctionMessage, GraphMessage, Located, decode, read_function, read_graph, read_model, read_value_metadata,
+    FunctionMessage, GraphMessage, Located, decode, read_function, read_graph, read_model,
+    read_value_metadata,
 };
 use crate::onnx::sparse::densified;
 use crate::onnx::tensor::{TensorFailure, TensorIssue, TensorMessage, read_sparse, read_tensor};
