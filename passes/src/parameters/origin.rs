@@ -216,6 +216,14 @@ impl Origins {
     }
 }
 
+/// True if a node was made to read the folded result of this name.
+pub(super) fn is_made_to_read(module: &Module, node: Node, name: &str) -> bool {
+    let arguments =
+        node_entry(module, node, FX_NODE).and_then(|text| text.split_once("](")).unwrap_or_default().1;
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    arguments.split('%').skip(1).any(|rest| rest.split(|c| !is_word(c)).next() == Some(name))
+}
+
 /// True if all readers of a folded constant without a name in the exported program are made for operators that read weights
 /// as they are.
 fn is_read_as_weight(module: &Module, value: Value, n_contributors: usize) -> bool {

@@ -2,7 +2,7 @@
 //! taken apart by what nodes say they read, and a parameter that it folded into a second constant is read in its place.
 
 use super::ParameterError;
-use super::origin::{ORIGIN, Origin, Origins, readers};
+use super::origin::{ORIGIN, Origin, Origins, is_made_to_read, readers};
 use super::signature::InputKind;
 use crate::pass::PassError;
 use ampc_ir::edit::Position;
@@ -38,7 +38,8 @@ pub(super) fn split(module: &mut Module, origins: &Origins, missing: &[String]) 
         for (node, slots) in readers(module, value) {
             let n_formal = module.node(node).n_formal();
             for slot in slots.into_iter().filter(|&slot| (slot as usize) < n_formal) {
-                let meant = meant(module, origins, node, slot, own);
+                let is_own = is_made_to_read(module, node, &name_of(module, value));
+                let meant = if is_own { None } else { meant(module, origins, node, slot, own) };
                 if let Some(name) = meant.filter(|name| missing.contains(name)) {
                     apart.entry(name).or_default().push((node, slot));
                 }

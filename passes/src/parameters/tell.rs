@@ -2,7 +2,7 @@
 
 use super::exported::Exported;
 use super::is_whole_reader;
-use super::origin::{Origin, readers};
+use super::origin::{Origin, is_made_to_read, readers};
 use super::signature::InputKind;
 use crate::pass::PassCx;
 use ampc_ir::op::OpKind;
@@ -241,8 +241,11 @@ fn shared(exported: &Exported, module: &Module) -> Vec<String> {
         let Some(name) = origin.parameter() else { continue };
         let readers: Vec<Node> = readers(module, value).into_iter().map(|(node, _)| node).collect();
         let readers: Vec<Node> = readers.into_iter().filter(|&node| is_whole_reader(module, node)).collect();
-        let is_own =
-            |node: &Node| exported.origins.operands(module, *node).iter().any(|operand| operand == name);
+        let constant = name_of(module, value);
+        let is_own = |node: &Node| {
+            let operands = exported.origins.operands(module, *node);
+            operands.iter().any(|operand| operand == name) || is_made_to_read(module, *node, &constant)
+        };
         if readers.len() > 1 && !readers.iter().all(is_own) {
             found.push(format!("`{name}`"));
         }
