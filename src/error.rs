@@ -197,7 +197,7 @@ impl Error {
                     | ParameterError::Pattern(_),
                 )
                 | PassError::Loss(LossError::Unnamed { .. }) => ErrorKind::Usage,
-                PassError::Parameters(ParameterError::None { .. })
+                PassError::Parameters(ParameterError::None { .. } | ParameterError::Folded { .. })
                 | PassError::Loss(
                     LossError::Prediction { .. } | LossError::Target { .. } | LossError::Custom { .. },
                 )
@@ -222,7 +222,9 @@ impl Error {
                 | PassError::OpsetUnknown { .. }
                 | PassError::Dim(_)
                 | PassError::Signatures { .. } => ErrorKind::Usage,
-                PassError::Recount { .. } => ErrorKind::Bug,
+                PassError::Recount { .. } | PassError::Gradient(GradientError::Internal { .. }) => {
+                    ErrorKind::Bug
+                }
             },
             Error::Bug(_) => ErrorKind::Bug,
             Error::Unsupported(_) => ErrorKind::Unsupported,
@@ -248,7 +250,11 @@ impl Error {
         match error {
             RunError::Invalid(violations) => Error::Invalid(crate::rewrite::findings_of(module, &violations)),
             RunError::IllTyped(errors) => Error::Invalid(crate::rewrite::findings_of_types(module, &errors)),
-            RunError::Pass { error: error @ PassError::Recount { .. }, .. } => Error::Bug(error.to_string()),
+            RunError::Pass {
+                error:
+                    error @ (PassError::Recount { .. } | PassError::Gradient(GradientError::Internal { .. })),
+                ..
+            } => Error::Bug(error.to_string()),
             RunError::Pass { error, .. } => Error::Pass(error),
             error @ (RunError::Unprepared { .. } | RunError::Broken { .. }) => Error::Bug(error.to_string()),
         }

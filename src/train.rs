@@ -62,6 +62,8 @@ pub struct TrainOptions {
     pub train: Vec<String>,
     /// Names or globs of constants that are not parameters.
     pub freeze: Vec<String>,
+    /// Names or globs of values through which no gradient passes.
+    pub stop_gradient: Vec<String>,
     /// True if parameters that the loss does not depend on are left out, instead of being an error.
     pub freezes_unreached: bool,
     /// True if cheap activations are computed again for gradients where that lowers the peak of memory; the bits of all
@@ -95,6 +97,7 @@ impl Default for TrainOptions {
             decay: Vec::new(),
             train: Vec::new(),
             freeze: Vec::new(),
+            stop_gradient: Vec::new(),
             freezes_unreached: false,
             recomputes: true,
             dims: BTreeMap::new(),
@@ -226,6 +229,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
         loss: None,
         train: options.train.clone(),
         freeze: options.freeze.clone(),
+        stop: options.stop_gradient.clone(),
     }));
     passes.push(Box::new(loss));
     passes.push(Box::new(StableLoss { keeps_fp32: options.keeps_loss_fp32 }));

@@ -14,6 +14,9 @@ mod bounds;
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 
+#[path = "cli/exported.rs"]
+mod exported;
+
 #[path = "cli/hostile.rs"]
 mod hostile;
 

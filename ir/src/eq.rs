@@ -150,6 +150,7 @@ impl<'m> Pair<'m> {
     fn graph(&mut self, left: GraphId, right: GraphId, place: &str) -> Same {
         let (g, h): (&GraphData, &GraphData) = (self.a.graph(left), self.b.graph(right));
         self.symbol(place, "name of the graph", g.name, h.name)?;
+        self.pairs(place, &g.metadata, &h.metadata)?;
         for (part, g, h) in [
             ("number of inputs", g.inputs(), h.inputs()),
             ("number of captures", g.captures(), h.captures()),
@@ -226,6 +227,7 @@ impl<'m> Pair<'m> {
             _ => return Err(differ(&place, "kind", &v.def, &w.def)),
         };
         self.option(&place, "name", v.name, w.name)?;
+        self.pairs(&place, &v.metadata, &w.metadata)?;
         match payloads {
             (None, None) => Ok(()),
             (Some(Payload::Dense(x)), Some(Payload::Dense(y))) => same_tensor(&place, "elements", x, y),

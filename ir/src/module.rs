@@ -143,6 +143,8 @@ pub struct GraphData {
     pub(crate) constants: Vec<Value>,
     /// Outputs, in order; one value may leave twice.
     pub(crate) outputs: Vec<Output>,
+    /// Metadata of a main graph or body (`metadata_props`), in source order; that of a function is in [`FunctionData`].
+    pub metadata: Vec<(Symbol, Symbol)>,
     /// Roles of values.
     pub roles: Vec<Role>,
     /// State across steps: a formal input and the output that is its next value.

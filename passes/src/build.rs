@@ -383,9 +383,7 @@ pub trait Build<'m> {
         let rank = self.rank(a)?;
         let mut perm: Vec<usize> = (0..rank).collect();
         if rank < 2 {
-            return Err(RuleError::Unsupported(format!(
-                "bug: {rank} axes, of which two are to be exchanged"
-            )));
+            return Err(RuleError::Internal(format!("{rank} axes, of which two are to be exchanged")));
         }
         perm.swap(rank - 1, rank - 2);
         self.transpose(a, &perm)
@@ -516,7 +514,7 @@ pub trait Build<'m> {
     fn unbroadcast_before(&mut self, dy: Value, like: Value, same: usize) -> Ruled<Value> {
         let (from, to) = (self.shape(dy)?, self.shape(like)?);
         let lead = from.len().checked_sub(to.len()).ok_or_else(|| {
-            RuleError::Unsupported("bug: a gradient has fewer axes than what was broadcast to it".into())
+            RuleError::Internal("a gradient has fewer axes than what was broadcast to it".into())
         })?;
         let mut axes: Vec<usize> = (0..lead).collect();
         let mut is_known = true;

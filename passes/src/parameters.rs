@@ -1,24 +1,38 @@
 //! Parameters: which constants of a model are trained.
 //!
-//! A file says nothing of it: weights, running statistics, masks and tables are initializers alike. [`Parameters`] finds
+//! Most files say nothing of it: weights, running statistics, masks and tables are initializers alike. [`Parameters`] finds
 //! those that a gradient can reach and gives them the role `parameter`, those that are listed as inputs too, which are plain
-//! constants from then on; [`ExposeParameters`] makes them inputs.
+//! constants from then on; [`ExposeParameters`] makes them inputs. A file of PyTorch's exporter has the signature of the
+//! exported program, which says which tensors are parameters ([`Signature`]): then these are trained, and no others.
 
-use crate::autodiff::{self, LOSS, PARAMETER};
-use crate::invariants::Invariants;
+mod exported;
+mod expose;
+mod origin;
+mod repair;
+mod signature;
+mod tell;
+
+pub use self::expose::ExposeParameters;
+pub(crate) use self::expose::{conceal, expose, only_cast};
+pub use self::origin::origin_of;
+pub use self::signature::{InputKind, InputSpec, SIGNATURE, Signature, SignatureError};
+pub use self::tell::untrained;
+
+use self::exported::Exported;
+use self::origin::{Origin, is_internal};
+use crate::autodiff::{self, LOSS, PARAMETER, STOP};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, option, quoted, settings};
 use crate::policy::Pattern;
 use crate::suggest::{did_you_mean, nearest};
-use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;
-use ampc_ir::module::{Def, Provenance, Role};
+use ampc_ir::module::{Def, Role};
 use ampc_ir::op::OpKind;
 use ampc_ir::tensor::{Storage, TensorData};
 use ampc_ir::views::NodeView;
 use ampc_ir::views::broadcast::DropoutView;
 use ampc_ir::views::norm::BatchNormView;
-use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Value};
+use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
@@ -31,14 +45,21 @@ use std::sync::Arc;
 /// - that some node reads in an operand by which it can be differentiated, so no running statistics and no bounds,
 /// - whose elements are all of ordinary size, unless a product of matrices or a convolution reads it: a table with infinities
 ///   or numbers of 10⁴ and more is a mask.
+///
+/// In a model with the signature of an exported program, a parameter is a parameter of the signature, whatever it looks like.
+///
+/// If `train` and `freeze` both match a constant, the pattern with more characters beside wildcards holds, and `freeze` if
+/// both have as many.
 #[derive(Clone, Debug, Default)]
 pub struct Parameters {
     /// The output that is the loss, if one is; otherwise a value has the role already, or gets it later.
     pub loss: Option<String>,
     /// Names of constants that are parameters whatever they look like.
     pub train: Vec<String>,
-    /// Names of constants that are none. They outrank `train`.
+    /// Names of constants that are none.
     pub freeze: Vec<String>,
+    /// Names of results of nodes through which no gradient passes.
+    pub stop: Vec<String>,
 }
 
 impl Spelled for Parameters {
@@ -61,6 +82,11 @@ impl Spelled for Parameters {
             def: option("freeze", "names or globs with `+` between them", Some("")),
             print: |pass| print_list(&pass.freeze),
             read: |pass, given| given.list().map(|list| pass.freeze = list),
+        },
+        PassOption {
+            def: option("stop", "names or globs of results of nodes with `+` between them", Some("")),
+            print: |pass| print_list(&pass.stop),
+            read: |pass, given| given.list().map(|list| pass.stop = list),
         },
     ];
     fn blank() -> Self {
@@ -97,6 +123,15 @@ pub enum ParameterError {
         /// The name that was probably meant.
         near: Option<String>,
     },
+    /// There is nothing to train: an exporter has computed constants from all parameters.
+    #[error(
+        "the model has no parameters: the exporter has computed constants from all that PyTorch trains ({}); {}", .names,
+        tell::HINT.replacen("Export", "export", 1)
+    )]
+    Folded {
+        /// The parameters.
+        names: String,
+    },
     /// There is nothing to train.
     #[error(
         "the model has no parameters: no float initializer of its main graph has a differentiable reader{}",
@@ -126,8 +161,12 @@ impl Pass for Parameters {
             let loss = output_named(module, name)?;
             add_role(module, LOSS, vec![loss]);
         }
-        let found = self.find(module)?;
+        let exported = Exported::find(module, cx)?;
+        let found = self.find(module, exported.as_ref())?;
         if found.parameters.is_empty() {
+            if let Some(names) = exported.as_ref().and_then(tell::all_folded) {
+                return Err(ParameterError::Folded { names }.into());
+            }
             return Err(ParameterError::None { frozen: found.frozen }.into());
         }
         if let Some(message) = untrained_numbers(&found.numbers) {
@@ -136,7 +175,8 @@ impl Pass for Parameters {
         if let Some(message) = merged_parameters(&found.merged) {
             cx.warn("parameters.merged", None, message);
         }
-        if let Some(message) = inference_mode(module) {
+        let is_told = exported.is_some_and(|exported| tell::tell(&exported, module, cx));
+        if let Some(message) = inference_mode(module, is_told) {
             cx.warn("parameters.inference", None, message);
         }
         let parameters: Vec<Value> =
@@ -150,6 +190,9 @@ impl Pass for Parameters {
         }
         for input in running_statistics(module) {
             conceal(module, input, false);
+        }
+        for value in self.stops(module)? {
+            add_role(module, STOP, vec![value]);
         }
         Ok(Changed::Yes)
     }
@@ -168,70 +211,174 @@ struct Found {
 }
 
 impl Parameters {
+    /// The results of nodes of the main graph through which no gradient is to pass.
+    fn stops(&self, module: &Module) -> Result<Vec<Value>, ParameterError> {
+        if self.stop.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut chosen = Chosen::new(&self.stop, &[])?;
+        let results =
+            module.nodes(module.main()).flat_map(|node| module.node(node).results().iter().flatten());
+        let results: Vec<Value> = results.copied().collect();
+        let named = |value: Value| ampc_ir::verify::name_of(module, value);
+        let stops =
+            results.iter().copied().filter(|&value| chosen.choose(&named(value), None).is_some()).collect();
+        match chosen.unmatched() {
+            None => Ok(stops),
+            Some(pattern) => {
+                let names: Vec<String> = results.into_iter().map(named).collect();
+                let near = nearest(&pattern, names.iter().map(String::as_str)).map(str::to_owned);
+                Err(ParameterError::MatchesNothing {
+                    pattern,
+                    what: "result of a node of the main graph",
+                    near,
+                })
+            }
+        }
+    }
+
     /// Sorts the float constants of the main graph.
-    fn find(&self, module: &Module) -> Result<Found, PassError> {
-        let (train, freeze) = (patterns(&self.train)?, patterns(&self.freeze)?);
-        let mut matched = vec![false; train.len() + freeze.len()];
-        let (mut found, mut floats) = (Found::default(), Vec::new());
+    fn find(&self, module: &Module, exported: Option<&Exported>) -> Result<Found, PassError> {
+        let mut chosen = Chosen::new(&self.train, &self.freeze)?;
+        let (mut found, mut names) = (Found::default(), Vec::new());
+        let guesses = exported.is_none_or(Exported::may_be_parameter);
         for (value, data) in initializers(module) {
             if !matches!(data.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F64) {
                 continue;
             }
             let name = ampc_ir::verify::name_of(module, value);
-            let mut is_match = |patterns: &[Pattern], from: usize| {
-                let mut any = false;
-                for (i, pattern) in patterns.iter().enumerate() {
-                    let matches = pattern.given() == name || pattern.matches(&name);
-                    matched[from + i] |= matches;
-                    any |= matches;
-                }
-                any
-            };
-            let (wanted, unwanted) = (is_match(&train, 0), is_match(&freeze, train.len()));
+            let origin = exported.map_or(&Origin::Unknown, |exported| exported.origin(value));
             let could = is_read_differentiably(module, value);
-            floats.push(name.clone());
-            if unwanted {
-                found.frozen |= could;
-            } else if wanted {
-                found.parameters.push(value);
-            } else if could && is_number(module, value, &data) {
-                found.numbers.push(name);
-            } else if could {
-                let limit = if is_factor(module, value) { f64::INFINITY } else { LARGE };
-                let range = Magnitudes::of(&data, &name)?;
-                if range.largest < limit {
-                    found.parameters.push(value);
-                    if range.are_same && readers(module, value) > 1 {
-                        found.merged.push(name);
+            let of = origin.parameter().filter(|parameter| *parameter != name);
+            names.extend(of.map(str::to_owned));
+            match chosen.choose(&name, of) {
+                Some(false) => found.frozen |= could,
+                Some(true) => found.parameters.push(value),
+                None if !could => {}
+                None if *origin != Origin::Unknown => {
+                    found.parameters.extend(origin.parameter().map(|_| value));
+                }
+                None if guesses => found.guess(module, value, &data, &name)?,
+                None => {}
+            }
+            names.push(name);
+        }
+        match chosen.unmatched() {
+            None => Ok(found),
+            Some(pattern) => {
+                let near = nearest(&pattern, names.iter().map(String::as_str)).map(str::to_owned);
+                let what = "float constant of the main graph";
+                Err(ParameterError::MatchesNothing { pattern, what, near }.into())
+            }
+        }
+    }
+}
+
+impl Found {
+    /// Says what a constant is that can be differentiated, by what it looks like.
+    fn guess(
+        &mut self,
+        module: &Module,
+        value: Value,
+        data: &Arc<TensorData>,
+        name: &str,
+    ) -> Result<(), PassError> {
+        if is_number(module, value, data) {
+            self.numbers.push(name.to_owned());
+            return Ok(());
+        }
+        let limit = if is_factor(module, value) { f64::INFINITY } else { LARGE };
+        let range = Magnitudes::of(data, name)?;
+        if range.largest < limit {
+            self.parameters.push(value);
+            if range.are_same && whole_readers(module, value) > 1 {
+                self.merged.push(name.to_owned());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The patterns of constants to train and to freeze.
+struct Chosen {
+    /// Each with whether it says to train, and whether it has matched.
+    patterns: Vec<(Pattern, bool, bool)>,
+}
+
+impl Chosen {
+    fn new(train: &[String], freeze: &[String]) -> Result<Chosen, ParameterError> {
+        let of = |list, trains| patterns(list).map(|list| list.into_iter().map(move |p| (p, trains, false)));
+        Ok(Chosen { patterns: of(train, true)?.chain(of(freeze, false)?).collect() })
+    }
+
+    /// True if a constant is to be trained, false if it is to be frozen; none if no pattern matches its name, nor that of the
+    /// parameter that it is.
+    fn choose(&mut self, name: &str, parameter: Option<&str>) -> Option<bool> {
+        let mut best: Option<(usize, bool)> = None;
+        for (pattern, trains, matched) in &mut self.patterns {
+            let names = [Some(name), parameter].into_iter().flatten();
+            for name in names {
+                let exactly = pattern.given() == name;
+                if exactly || pattern.matches(name) {
+                    *matched = true;
+                    let weight = if exactly { usize::MAX } else { literal(pattern.given()) };
+                    // Of two that say as much, the later one holds, which is that of `freeze`.
+                    if best.is_none_or(|(other, _)| other <= weight) {
+                        best = Some((weight, *trains));
                     }
                 }
             }
         }
-        if let Some(at) = matched.iter().position(|matched| !matched) {
-            let pattern = self.train.iter().chain(&self.freeze).nth(at).cloned().unwrap_or_default();
-            let near = nearest(&pattern, floats.iter().map(String::as_str)).map(str::to_owned);
-            let what = "float constant of the main graph";
-            return Err(ParameterError::MatchesNothing { pattern, what, near }.into());
-        }
-        Ok(found)
+        best.map(|(_, trains)| trains)
+    }
+
+    fn unmatched(&self) -> Option<String> {
+        self.patterns.iter().find(|(.., matched)| !matched).map(|(pattern, ..)| pattern.given().to_owned())
     }
 }
 
+/// The number of characters of a pattern that stand for themselves.
+fn literal(pattern: &str) -> usize {
+    let pattern = pattern.strip_prefix("re:").unwrap_or(pattern);
+    pattern.chars().filter(|c| c.is_alphanumeric() || matches!(c, '_' | '/' | '-' | ':')).count()
+}
+
+/// How many names a message lists.
+const SHOWN: usize = 3;
+
 /// The first of some names, for a message.
 fn first_of(names: &[String]) -> String {
-    const SHOWN: usize = 3;
     let some: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
     format!("{}{}", some.join(", "), if names.len() > SHOWN { " …" } else { "" })
 }
 
-/// The warning about parameters that are single numbers, by their names.
+/// The warning of single numbers that are not trained, with the options that train them.
 fn untrained_numbers(names: &[String]) -> Option<String> {
     let are = match names.len() {
         0 => return None,
         1 => "a constant of one number is".to_owned(),
         n => format!("{n} constants of one number are"),
     };
-    Some(format!("{are} not trained ({}): name those that are parameters (`--train`)", first_of(names)))
+    // Exporters number constants of formulas; what has a name of its own comes first.
+    let is_numbered = |name: &&String| {
+        name.starts_with('/') || name.starts_with("onnx::") || name.contains("Constant") || is_internal(name)
+    };
+    let (numbered, named): (Vec<&String>, Vec<&String>) = names.iter().partition(is_numbered);
+    let all: Vec<String> = named.iter().chain(&numbered).map(|&name| name.clone()).collect();
+    let meant: Vec<String> =
+        if named.is_empty() { all.clone() } else { named.into_iter().cloned().collect() };
+    let options = meant.iter().take(SHOWN).map(|name| format!("--train {}", in_shell(name)));
+    let options = options.collect::<Vec<_>>().join(" ");
+    Some(format!(
+        "{are} NOT trained ({}); if a learned scale or temperature is among them, add `{options}`",
+        first_of(&all)
+    ))
+}
+
+/// A word for a shell.
+fn in_shell(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '/' | '-' | ':');
+    if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 /// The warning about parameters that an exporter may have merged because they were equal.
@@ -248,9 +395,16 @@ fn merged_parameters(names: &[String]) -> Option<String> {
     ))
 }
 
-/// The number of readers of a value.
-fn readers(module: &Module, value: Value) -> usize {
-    module.uses(value).map(|(node, _)| node).collect::<FxHashSet<Node>>().len()
+/// The number of nodes that read all elements of a value.
+fn whole_readers(module: &Module, value: Value) -> usize {
+    let nodes = module.uses(value).map(|(node, _)| node).filter(|&node| is_whole_reader(module, node));
+    nodes.collect::<FxHashSet<Node>>().len()
+}
+
+/// True unless a node takes a part of its operand, as an attention takes the parts of its joint bias.
+fn is_whole_reader(module: &Module, node: Node) -> bool {
+    let kind = module.node(node).schema().map(|schema| schema.kind);
+    !matches!(kind, Some(OpKind::Slice | OpKind::Split | OpKind::Gather | OpKind::GatherND | OpKind::Shape))
 }
 
 /// True if a constant is a number within a formula: it has no axis, or nodes only multiply or divide by it.
@@ -290,12 +444,14 @@ fn running_statistics(module: &Module) -> Vec<Value> {
 
 /// The warning about nodes in inference mode that behave differently in training, as in a model that was
 /// exported for inference.
-fn inference_mode(module: &Module) -> Option<String> {
+fn inference_mode(module: &Module, norms_are_told: bool) -> Option<String> {
     let (mut norms, mut dropouts) = (0, 0);
     for node in module.nodes(module.main()) {
         let Some(view) = NodeView::new(module, node) else { continue };
         match view.kind() {
-            OpKind::BatchNormalization => norms += usize::from(!BatchNormView::read(&view).training),
+            OpKind::BatchNormalization if !norms_are_told => {
+                norms += usize::from(!BatchNormView::read(&view).training);
+            }
             OpKind::Dropout => dropouts += usize::from(DropoutView::read(&view).training == Some(false)),
             _ => {}
         }
@@ -389,122 +545,4 @@ impl Magnitudes {
         read.map_err(|source| PassError::Constant { name: name.to_owned(), source })?;
         Ok(Magnitudes { largest, are_same })
     }
-}
-
-/// The pass that makes parameters inputs, whose values are those inputs' defaults.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ExposeParameters;
-
-impl Spelled for ExposeParameters {
-    const NAME: &'static str = "expose-parameters";
-    const ABOUT: &'static str = "turns parameters into inputs, in fp32";
-    fn blank() -> Self {
-        ExposeParameters
-    }
-}
-
-impl Pass for ExposeParameters {
-    fn name(&self) -> &'static str {
-        Self::NAME
-    }
-    fn requires(&self) -> Invariants {
-        Invariants::CORE
-    }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let parameters: Vec<Value> = autodiff::with_role(module, PARAMETER).collect();
-        let mut changed = false;
-        for value in parameters {
-            if module.constant(value).is_some() {
-                expose(module, value, true).map_err(ParameterError::from)?;
-                changed = true;
-            }
-        }
-        Ok(Changed::when(changed))
-    }
-}
-
-/// Makes a constant of the main graph an input of its name, on request in fp32 if it is stored in 16 bits.
-///
-/// # Errors
-/// If the cast that its readers then need cannot be inserted.
-pub(crate) fn expose(module: &mut Module, value: Value, widens: bool) -> Result<Value, InsertError> {
-    let Some(payload) = module.constant(value).cloned() else { return Ok(value) };
-    let main = module.main();
-    let low = payload.dense().map(|data| data.dtype()).filter(|dtype| widens && dtype.is_low());
-    let payload = match (low, payload) {
-        (Some(_), Payload::Dense(data)) => {
-            let to = ampc_ir::convert::Conversion { to: DType::F32, clamp: false };
-            Payload::Dense(Arc::new(data.converted(to)))
-        }
-        (_, payload) => payload,
-    };
-    let name = ampc_ir::verify::name_of(module, value);
-    let fresh = module.fresh_name(&name);
-    let input = module.add_input(main, fresh, payload.ty(), Some(payload));
-    let (kept, leaves) = (module.value(value).name, module.is_output(value));
-    for role in module.graph_roles_mut(main).0.iter_mut() {
-        role.values.iter_mut().filter(|v| **v == value).for_each(|v| *v = input);
-    }
-    let read = match low {
-        Some(low) => narrowed(module, input, &name, low)?,
-        None => input,
-    };
-    module.replace_value(value, read);
-    module.erase_constant(value);
-    if let Some(name) = kept {
-        // What leaves the model keeps its name: of a weight that is stored low, that is the cast.
-        module.set_value_name(if leaves { read } else { input }, name);
-    }
-    debug_assert!(matches!(module.value(input).def, Def::Input { .. }));
-    Ok(input)
-}
-
-/// Makes an input of the main graph that has a value a constant of its name, which keeps the input's roles. On request, what
-/// an inserted cast to 16 bits makes of it for all of its readers becomes that constant.
-pub(crate) fn conceal(module: &mut Module, input: Value, narrows: bool) -> Value {
-    let Def::Input { default: Some(payload), .. } = &module.value(input).def else { return input };
-    let (main, mut payload) = (module.main(), payload.clone());
-    let (name, mut read) = (ampc_ir::verify::name_of(module, input), input);
-    if let (true, Some((cast, to)), Payload::Dense(data)) = (narrows, only_cast(module, input), &payload) {
-        payload = Payload::Dense(Arc::new(data.converted(ampc_ir::convert::Conversion { to, clamp: false })));
-        read = module.node(cast).result(0).unwrap_or(input);
-    }
-    let fresh = module.fresh_name(&name);
-    let constant = module.add_constant(main, fresh, payload);
-    for role in module.graph_roles_mut(main).0.iter_mut() {
-        role.values.iter_mut().filter(|v| **v == input).for_each(|v| *v = constant);
-    }
-    module.replace_value(read, constant);
-    if let Some((cast, _)) = module.producer(read) {
-        module.erase_node(cast);
-    }
-    let kept = module.value(input).name;
-    module.erase_input(input);
-    if let Some(name) = kept {
-        module.set_value_name(constant, name);
-    }
-    constant
-}
-
-/// The inserted cast to 16 bits that alone reads a value, and what to.
-pub(crate) fn only_cast(module: &Module, value: Value) -> Option<(Node, DType)> {
-    let mut readers = module.uses(value).map(|(node, _)| node);
-    let (Some(node), None) = (readers.next(), readers.next()) else { return None };
-    let data = module.node(node);
-    let is_inserted = data.provenance == Provenance::Inserted
-        && data.schema().is_some_and(|schema| schema.kind == OpKind::Cast);
-    let to = data.result(0).filter(|&result| !module.is_output(result))?;
-    let to = module.value(to).ty.dtype().filter(|dtype| dtype.is_low())?;
-    (is_inserted && !module.is_output(value)).then_some((node, to))
-}
-
-/// The value for readers of a weight that a file stores low: a cast of the fp32 weight, which is exact at
-/// first.
-fn narrowed(module: &mut Module, weight: Value, name: &str, low: DType) -> Result<Value, InsertError> {
-    let (main, result) = (module.main(), module.fresh_name(&format!("{name}.{low}")));
-    let mut inserter = Inserter::new(module, main, Position::First);
-    inserter.provenance = Provenance::Inserted;
-    let spec = NodeSpec::new(OpKind::Cast, &[weight]).result_name(result);
-    let [read] = inserter.insert(spec.attr("to", AttrValue::Int(i64::from(low.number()))))?;
-    Ok(read)
 }

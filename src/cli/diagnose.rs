@@ -47,11 +47,17 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
         Error::Io { .. } => one("ampc::io".into(), error.to_string()),
     };
     let failure = Failure { code: error.kind().exit_code(), problems, see: None };
+    let is_ignored = |problem: &Problem| PYTORCH_IGNORED.iter().all(|words| problem.message.contains(words));
     match std::error::Error::source(error).and_then(of_system) {
         Some(help) => failure.with_help(help),
+        None if failure.problems.iter().any(is_ignored) => failure
+            .with_help("`--loss cross-entropy:ignore_index=-100` makes a step that ignores labels of -100"),
         None => failure,
     }
 }
+
+/// The words of an error of a label that PyTorch ignores.
+const PYTORCH_IGNORED: [&str; 2] = ["expected a class in", "found -100 in"];
 
 /// Advice for an error that the operating system caused.
 fn of_system(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {

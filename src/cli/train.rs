@@ -185,9 +185,6 @@ fn diverged(divergence: &Divergence) -> Failure {
     diagnose::failure(&divergence.clone().into(), None).with_help(help)
 }
 
-/// Parts of the error about a label that PyTorch ignores.
-const PYTORCH_IGNORED: [&str; 2] = ["expected a class in", "found -100 in"];
-
 /// A file as it was seen: its identity, size and time.
 type Seen = (Option<FileId>, u64, Option<SystemTime>);
 
@@ -422,14 +419,7 @@ impl<'a> Session<'a> {
     /// The error of a step, with its number.
     fn of_step(&self, error: &ampc::Error, step: u64) -> Failure {
         let failure = diagnose::failure(error, Some(self.training.trainer().module()));
-        let failure = failure.retold(|said| format!("step {step}: {said}"));
-        let is_of = |problem: &Problem| PYTORCH_IGNORED.iter().all(|words| problem.message.contains(words));
-        match failure.problems.iter().any(is_of) {
-            true => failure.with_help(
-                "`--loss cross-entropy:ignore_index=-100` makes a step that ignores labels of -100",
-            ),
-            false => failure,
-        }
+        failure.retold(|said| format!("step {step}: {said}"))
     }
 
     /// Computes the loss on samples that are not trained on, unless that was done after this step.

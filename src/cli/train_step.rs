@@ -14,11 +14,13 @@ use ampc::ir::{DType, Module, Node, Value};
 use ampc::passes::Paths;
 use ampc::passes::Warning;
 use ampc::passes::autodiff::{self, CustomGradients};
+use ampc::passes::parameters::{Signature, origin_of};
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::step::loss::LossSpec;
 use ampc::passes::step::{self, Phase, Scaler, StateKind};
 use ampc::report::StepReport;
 use ampc::train::{TrainOptions, stage_state, train_step_in_place};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -184,6 +186,7 @@ fn options(
         decay: step.decay.clone(),
         train: step.train.clone(),
         freeze: step.freeze.clone(),
+        stop_gradient: step.stop_gradient.clone(),
         freezes_unreached: step.freeze_unused,
         // An fp32 model that rounds casts its weights itself.
         writes_low_copies: !emulated,
@@ -210,7 +213,11 @@ fn parameters(module: &Module) -> String {
     for (value, _) in kept(module).into_iter().filter(|&(_, kind)| kind == Kept::Parameter) {
         let name = ampc::ir::verify::name_of(module, value);
         let ty = ampc::ir::infer::describe(&module.value(value).ty);
-        let _ = writeln!(text, "parameter   {} {ty}", shown::message(&name));
+        let _ = write!(text, "parameter   {} {ty}", shown::message(&name));
+        if let Some(origin) = origin_of(module, value) {
+            let _ = write!(text, " ({} of PyTorch)", shown::message(origin));
+        }
+        text.push('\n');
     }
     text
 }
@@ -227,6 +234,7 @@ fn summary(module: &Module) -> String {
     let parameters = table::count((low.len() + full.len()) as u64, "parameter");
     let states = table::count(module.graph(module.main()).states.len() as u64, "state");
     let mut text = format!("trained     {parameters}, {states}\n");
+    text.push_str(&signature(module, &of(Kept::Parameter)));
     let (full, optimizer, statistics) = (bytes(full), bytes(of(Kept::Optimizer)), bytes(of(Kept::Statistic)));
     let _ = writeln!(
         text,
@@ -240,6 +248,20 @@ fn summary(module: &Module) -> String {
         let _ = writeln!(text, "{what:11} {}", of_phase(module, phase));
     }
     text
+}
+
+/// The parameters of the exported program that are trained, if the model has a signature.
+fn signature(module: &Module, trained: &[Value]) -> String {
+    let Some(Ok(signature)) = Signature::of(module) else { return String::new() };
+    let names = trained.iter().map(|&value| {
+        origin_of(module, value).map_or_else(|| ampc::ir::verify::name_of(module, value), str::to_owned)
+    });
+    let names: BTreeSet<String> = names.collect();
+    let all = signature.parameters().count();
+    let known = signature.parameters().filter(|name| names.contains(*name)).count();
+    let more = names.len() - known;
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    format!("PyTorch     {known} of the {all} parameters of the exported program{more}\n")
 }
 
 /// Kinds of states that a step keeps.

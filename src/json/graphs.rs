@@ -34,14 +34,17 @@ impl Reader<'_, '_> {
         if work.depth > MAX_DEPTH {
             return self.error(work.at, format!("bodies at most {MAX_DEPTH} deep"), "a deeper one");
         }
-        let names = ["name", "inputs", "captures", "constants", "nodes", "outputs", "states", "roles"];
-        let Some([name, inputs, captures, constants, nodes, outputs, states, roles]) =
+        let names =
+            ["name", "metadata", "inputs", "captures", "constants", "nodes", "outputs", "states", "roles"];
+        let Some([name, metadata, inputs, captures, constants, nodes, outputs, states, roles]) =
             self.fields(work.at, names)
         else {
             return;
         };
         let name = self.symbol_or_empty(name);
         self.module.set_graph_name(work.graph, name);
+        let metadata = self.metadata(metadata);
+        self.module.set_graph_metadata(work.graph, metadata);
         let mut scope = Scope::default();
         for at in self.items(inputs, "inputs") {
             self.source(work, &mut scope, at, false);
@@ -122,7 +125,9 @@ impl Reader<'_, '_> {
 
     /// An input or constant.
     fn source(&mut self, work: &Work, scope: &mut Scope, at: At, constant: bool) {
-        let Some([name, ty, value]) = self.fields(at, ["name", "type", "value"]) else { return };
+        let Some([name, ty, value, metadata]) = self.fields(at, ["name", "type", "value", "metadata"]) else {
+            return;
+        };
         let Some(name_at) = self.required(at, name, "name") else { return };
         let Some(name) = self.symbol(name_at, "a name") else { return };
         let declared = ty.map(|ty| self.ty(ty));
@@ -145,6 +150,10 @@ impl Reader<'_, '_> {
             }
             (true, None) => None,
         };
+        let metadata = self.metadata(metadata);
+        if let Some(value) = value {
+            self.module.set_value_metadata(value, metadata);
+        }
         self.define(scope, name_at, name, value);
     }
 

@@ -283,6 +283,10 @@ impl Writer<'_> {
             self.line_key("name");
             self.text(module.text(data.name));
         }
+        if !data.metadata.is_empty() {
+            self.line_key("metadata");
+            self.list(&data.metadata, |w, &(k, v)| w.list([k, v], |w, s| w.text(module.text(s))));
+        }
         self.capture_list(graph);
         self.lines("inputs", data.inputs(), |w, &v| w.source(v));
         self.lines("constants", data.constants(), |w, &v| w.source(v));
@@ -396,6 +400,7 @@ impl Writer<'_> {
                 Payload::Sparse(data) => self.sparse(data, &name),
             }
         }
+        self.pairs(&data.metadata);
         self.done.text.push('}');
     }
 

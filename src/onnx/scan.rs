@@ -65,8 +65,10 @@ pub struct GraphMessage {
     pub inputs: Vec<(Located, proto::ValueInfoProto)>,
     /// Outputs.
     pub outputs: Vec<(Located, proto::ValueInfoProto)>,
-    /// The number of declared types of other values; they are read when the graph is written.
-    pub n_value_info: usize,
+    /// Declared types of other values; they are read when the graph is written.
+    pub value_info: Vec<Located>,
+    /// Metadata in source order.
+    pub metadata: Vec<(String, String)>,
 }
 
 /// A function message.
@@ -139,8 +141,9 @@ pub fn read_graph(reader: &mut Reader<'_>, span: Span) -> Result<GraphMessage, W
             5 => graph.initializers.push(Located::of(&field, "initializer")?),
             11 => graph.inputs.push(value_info(reader, &field, "input", graph.inputs.len())?),
             12 => graph.outputs.push(value_info(reader, &field, "output", graph.outputs.len())?),
-            13 => graph.n_value_info += 1,
+            13 => graph.value_info.push(Located::of(&field, "value_info")?),
             15 => graph.sparse_initializers.push(Located::of(&field, "sparse_initializer")?),
+            16 => graph.metadata.push(entry(reader, &field)?),
             _ => {}
         }
     }
@@ -180,6 +183,30 @@ pub fn read_function(reader: &mut Reader<'_>, span: Span) -> Result<FunctionMess
 pub fn decode<M: Message + Default>(reader: &mut Reader<'_>, span: Span) -> Result<M, WireError> {
     let bytes = reader.bytes(span)?;
     M::decode(bytes).map_err(|e| WireError::new(span.offset, WireErrorKind::Message(e)))
+}
+
+/// Reads what a `value_info` entry says besides a type: the name of the value and its metadata, which is mostly empty.
+///
+/// # Errors
+/// If the bytes are not such an entry.
+pub fn read_value_metadata(
+    reader: &mut Reader<'_>,
+    span: Span,
+) -> Result<(String, Vec<(String, String)>), WireError> {
+    let (mut name, mut metadata) = (None, Vec::new());
+    let mut fields = Fields::of(span);
+    while let Some(field) = fields.next(reader)? {
+        match field.number {
+            1 => name = Some(field),
+            4 => metadata.push(entry(reader, &field)?),
+            _ => {}
+        }
+    }
+    let name = match name {
+        Some(field) if !metadata.is_empty() => text(reader, &field, "name")?,
+        Some(_) | None => String::new(),
+    };
+    Ok((name, metadata))
 }
 
 fn value_info(

@@ -10,6 +10,7 @@ use ampc_ir::verify::name_of;
 use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Module, Node, Value};
 use ampc_passes::cost::{BoundInputs, Extents, Sizes};
+use ampc_passes::parameters::{origin_of, untrained};
 use ampc_passes::step::{Phase, Purpose, phase_of, role_of};
 use ampc_passes::step::{StateEntry, states_of};
 use ampc_passes::{Paths, Warning, autodiff};
@@ -27,6 +28,9 @@ pub struct StepReport {
     pub options: StepOptions,
     /// The parameters, in order.
     pub parameters: Vec<StepParameter>,
+    /// Parameters of the exported program that are not trained as in PyTorch.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub untrained: Vec<StepUntrained>,
     /// The states that are kept from step to step, parameters included, in the order of the outputs.
     pub states: Vec<StepState>,
     /// Nodes and casts by phase: `fwd`, `bwd`, `opt`.
@@ -56,6 +60,15 @@ pub struct StepOptions {
     pub optimizer: String,
     /// The loss scaler.
     pub scaler: String,
+    /// Names and globs of constants that are trained whatever they look like.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub train: Vec<String>,
+    /// Names and globs of constants that are not trained.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub freeze: Vec<String>,
+    /// Names and globs of values through which no gradient passes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub stop_gradient: Vec<String>,
     /// The largest norm of all gradients together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
@@ -92,9 +105,21 @@ pub struct StepParameter {
     /// Its name, type and size.
     #[serde(flatten)]
     pub tensor: StepTensor,
+    /// The name of the parameter in the exported program, if it is another one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<String>,
     /// The decay that its optimizer has; absent where the optimizer is a user's or none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
+}
+
+/// A parameter of the exported program that is not trained as in PyTorch.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepUntrained {
+    /// Its name there.
+    pub name: String,
+    /// The reason.
+    pub why: String,
 }
 
 /// A state.
@@ -201,9 +226,11 @@ impl StepReport {
             parameters: autodiff::with_role(module, autodiff::PARAMETER)
                 .map(|value| StepParameter {
                     tensor: tensor(module, value),
+                    origin: origin_of(module, value).map(str::to_owned),
                     weight_decay: decay(module, value),
                 })
                 .collect(),
+            untrained: untrained(module).into_iter().map(|(name, why)| StepUntrained { name, why }).collect(),
             states: states.collect(),
             phases: Phase::ALL.map(|phase| StepPhase::of(module, &nodes, phase.spelling())).into(),
             recomputed: {
@@ -226,6 +253,9 @@ impl StepOptions {
             loss: options.loss.to_string(),
             optimizer: options.optimizer.to_string(),
             scaler: options.scaler.to_string(),
+            train: options.train.clone(),
+            freeze: options.freeze.clone(),
+            stop_gradient: options.stop_gradient.clone(),
             clip_norm: options.clip_norm,
             master_weights: if options.keeps_master_weights { "fp32" } else { "none" },
             recompute: if options.recomputes { "cheap" } else { "none" },

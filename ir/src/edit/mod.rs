@@ -59,6 +59,7 @@ impl Module {
             captures: Captures::default(),
             constants: Vec::new(),
             outputs: Vec::new(),
+            metadata: Vec::new(),
             roles: Vec::new(),
             states: Vec::new(),
             first: None,
@@ -185,6 +186,16 @@ impl Module {
     ) -> (&mut Vec<crate::module::Role>, &mut Vec<(Value, Value)>) {
         let data = &mut self.graphs[graph];
         (&mut data.roles, &mut data.states)
+    }
+
+    /// Sets the metadata of a graph, which the writer takes for a graph that came from no file.
+    pub fn set_graph_metadata(&mut self, graph: GraphId, metadata: Vec<(Symbol, Symbol)>) {
+        self.graphs[graph].metadata = metadata;
+    }
+
+    /// Sets the metadata of an input or constant, which the writer takes for a graph that came from no file.
+    pub fn set_value_metadata(&mut self, value: Value, metadata: Vec<(Symbol, Symbol)>) {
+        self.values[value].metadata = metadata;
     }
 
     /// A name that nothing in any scope has: `base`, or `base.2`, `base.3` … The name counts as taken at once.

@@ -7,7 +7,8 @@ use rustc_hash::FxHashSet;
 impl Module {
     pub(super) fn push_source(&mut self, graph: GraphId, name: Option<Symbol>, ty: Type, def: Def) -> Value {
         let (dirty, lost_reader) = (false, false);
-        let data = ValueData { ty, def, name, graph, vertex: None, origin: None, dirty, lost_reader };
+        let (vertex, metadata, origin) = (None, Vec::new(), None);
+        let data = ValueData { ty, def, name, graph, vertex, metadata, origin, dirty, lost_reader };
         let value = self.values.push(data);
         let vertex = self.graphs[graph].uses.add_node(Vertex::Source(value));
         self.values[value].vertex = Some(vertex);

@@ -74,6 +74,8 @@ pub struct ValueData {
     pub graph: GraphId,
     /// Its vertex in the use graph, but for the first result of a node, whose vertex is the node's.
     pub(crate) vertex: Option<NodeIndex>,
+    /// Metadata of an input or constant (`metadata_props` of its `value_info`), in source order.
+    pub metadata: Vec<(Symbol, Symbol)>,
     /// Which message of the source file it came from (an initializer, an input); the table is the reader's.
     pub origin: Option<u32>,
     /// True if name, type or payload changed since.

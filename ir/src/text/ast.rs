@@ -29,6 +29,7 @@ pub(super) struct SourceAst {
     pub(super) name: Name,
     pub(super) ty: Type,
     pub(super) payload: Option<Payload>,
+    pub(super) metadata: Vec<(Symbol, Symbol)>,
 }
 
 /// One entry of `class=`, `prec=` or `why=`: for a variable, or for all.
@@ -68,6 +69,7 @@ pub(super) struct NodeAst {
 /// The lines of a graph.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
+    pub(super) metadata: Vec<(Symbol, Symbol)>,
     pub(super) captures: Vec<CaptureAst>,
     pub(super) inputs: Vec<SourceAst>,
     pub(super) constants: Vec<SourceAst>,

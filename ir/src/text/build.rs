@@ -8,9 +8,9 @@ use super::ast::{CaptureAst, Decided, FunctionAst, Lines, Name, NodeAst, SourceA
 use super::parser::{Parser, clip};
 use crate::attr::AttrValue;
 use crate::edit::{NewNode, Position};
-use crate::module::{Decision, FunctionData, Op, Payload, Reason, Role};
+use crate::module::{Decision, FunctionData, Op, Reason, Role};
 use crate::op::{Class, Lookup, lookup_overload};
-use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
+use crate::{FunctionId, GraphId, Node, Symbol, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -117,17 +117,17 @@ impl Builder<'_, '_, '_> {
         let mut scope = Scope::default();
         scope.reserve(lines.inputs.len() + lines.constants.len() + lines.nodes.len());
         let lost_unknown = lines.lost_unknown;
-        for SourceAst { name, ty, payload } in lines.inputs {
+        self.parser.module.set_graph_metadata(work.graph, lines.metadata);
+        for SourceAst { name, ty, payload, metadata } in lines.inputs {
             let value = self.parser.module.add_input(work.graph, name.symbol, ty, payload);
+            self.parser.module.set_value_metadata(value, metadata);
             self.define(&mut scope, name, Some(value));
         }
         for capture in lines.captures {
             self.capture(work, &mut scope, capture);
         }
-        for SourceAst { name, ty, payload } in lines.constants {
-            // The payload is there: the parser asks for it.
-            let Some(payload) = payload else { continue };
-            self.constant(work.graph, &mut scope, name, ty, payload);
+        for source in lines.constants {
+            self.constant(work.graph, &mut scope, source);
         }
         for name in lines.lost {
             scope.entry(name.symbol).or_insert(None);
@@ -186,12 +186,15 @@ impl Builder<'_, '_, '_> {
         }
     }
 
-    fn constant(&mut self, graph: GraphId, scope: &mut Scope, name: Name, ty: Type, payload: Payload) {
+    fn constant(&mut self, graph: GraphId, scope: &mut Scope, source: SourceAst) {
+        // The payload is there: the parser asks for it.
+        let SourceAst { name, ty, payload: Some(payload), metadata } = source else { return };
         let value = self.parser.module.add_constant(graph, name.symbol, payload);
         // A constant's type is that of its payload, unless a pass says otherwise.
         if self.parser.module.value(value).ty != ty {
             self.parser.module.set_type(value, ty);
         }
+        self.parser.module.set_value_metadata(value, metadata);
         self.define(scope, name, Some(value));
     }
 

@@ -1,6 +1,6 @@
 //! The lines of a graph: declarations and nodes.
 
-use super::ast::{CaptureAst, Decided, Lines, Name, NodeAst, Open, SourceAst, Step, Tail};
+use super::ast::{CaptureAst, Decided, Lines, Name, NodeAst, Open, SourceAst, Step};
 use super::lexer::Kind;
 use super::parser::{Broken, Parsed, Parser};
 use crate::attr::{Attr, AttrValue};
@@ -25,6 +25,7 @@ impl Parser<'_, '_> {
                 self.line_end()?;
                 return Ok(None);
             }
+            (Kind::Word, "meta") => self.graph_metadata(graph),
             (Kind::Value | Kind::Word | Kind::Str, _) => return self.node(graph).map(Some),
             _ => {
                 self.defined = false;
@@ -58,7 +59,22 @@ impl Parser<'_, '_> {
         } else {
             None
         };
-        add(self.lines_of(graph), SourceAst { name, ty, payload });
+        let metadata = if self.at_word("meta") && !self.tok.first {
+            self.advance();
+            self.metadata_list()?
+        } else {
+            Vec::new()
+        };
+        add(self.lines_of(graph), SourceAst { name, ty, payload, metadata });
+        Ok(())
+    }
+
+    /// `meta key = "value"`
+    fn graph_metadata(&mut self, graph: GraphId) -> Parsed<()> {
+        self.advance();
+        let (key, value) = self.key_value()?;
+        let entry = (self.module.intern(&key), self.module.intern(&value));
+        self.lines_of(graph).metadata.push(entry);
         Ok(())
     }
 
@@ -331,7 +347,7 @@ impl Parser<'_, '_> {
                 "prec" => tail.prec = self.decided(Self::dtype)?,
                 "why" => tail.why = self.decided(Self::reason)?,
                 "cast" => tail.provenance = self.provenance()?,
-                _ => self.tail_metadata(tail)?,
+                _ => tail.metadata.extend(self.metadata_list()?),
             }
         }
         Ok(())
@@ -345,7 +361,9 @@ impl Parser<'_, '_> {
         if self.eat_word("user") { Ok(Provenance::User) } else { self.fail("`inserted` or `user`") }
     }
 
-    fn tail_metadata(&mut self, tail: &mut Tail) -> Parsed<()> {
+    /// `{key="value", ...}`
+    fn metadata_list(&mut self) -> Parsed<Vec<(Symbol, Symbol)>> {
+        let mut metadata = Vec::new();
         self.expect(b'{')?;
         let mut first = true;
         while !self.eat(b'}') {
@@ -353,9 +371,9 @@ impl Parser<'_, '_> {
                 self.expect(b',')?;
             }
             let (key, value) = self.key_value()?;
-            tail.metadata.push((self.module.intern(&key), self.module.intern(&value)));
+            metadata.push((self.module.intern(&key), self.module.intern(&value)));
         }
-        Ok(())
+        Ok(metadata)
     }
 
     /// A word that `T` reads.

@@ -150,12 +150,7 @@ impl Printer<'_> {
             write_quoted(&mut self.out, function.doc_string.as_bytes());
             self.out.push('\n');
         }
-        for &(key, value) in &function.metadata {
-            self.indent();
-            self.out.push_str("meta ");
-            write_meta(&mut self.out, module.text(key), module.text(value), " = ");
-            self.out.push('\n');
-        }
+        self.meta_lines(&function.metadata);
         for &attr in &function.attrs {
             self.indent();
             self.out.push_str("attr ");
@@ -169,6 +164,16 @@ impl Printer<'_> {
             self.out.push_str(" = ");
             let function = module.text(function.name);
             self.attr_value(value, &|| format!("{function}.{}", module.text(*name)));
+            self.out.push('\n');
+        }
+    }
+
+    /// Metadata of a function or graph, a line each.
+    fn meta_lines(&mut self, metadata: &[(Symbol, Symbol)]) {
+        for &(key, value) in metadata {
+            self.indent();
+            self.out.push_str("meta ");
+            write_meta(&mut self.out, self.module.text(key), self.module.text(value), " = ");
             self.out.push('\n');
         }
     }
@@ -191,6 +196,9 @@ impl Printer<'_> {
             self.indent();
             let _ = writeln!(self.out, "nested more than {MAX_DEPTH} deep");
         } else {
+            if function.is_none() {
+                self.meta_lines(&data.metadata);
+            }
             self.sources(graph);
             for node in module.nodes(graph) {
                 self.node(node);
@@ -243,6 +251,7 @@ impl Printer<'_> {
             let name = || data.name.map_or_else(|| value.to_string(), |n| module.text(n).to_owned());
             self.payload(&data.ty, payload, &name);
         }
+        self.metadata(&data.metadata);
         self.out.push('\n');
     }
 
@@ -382,7 +391,7 @@ impl Printer<'_> {
             self.out.push(' ');
             write_name(&mut self.out, '@', self.module.text(name));
         }
-        self.metadata(data);
+        self.metadata(&data.metadata);
         self.nodes[node] = Some(start..end.unwrap_or(self.out.len()));
         self.out.push('\n');
         if let Some(note) = self.options.note.and_then(|note| note(node)) {
@@ -541,12 +550,12 @@ impl Printer<'_> {
         }
     }
 
-    fn metadata(&mut self, data: &NodeData) {
-        for (i, &(key, value)) in data.metadata.iter().enumerate() {
+    fn metadata(&mut self, metadata: &[(Symbol, Symbol)]) {
+        for (i, &(key, value)) in metadata.iter().enumerate() {
             self.out.push_str(if i > 0 { ", " } else { " meta {" });
             write_meta(&mut self.out, self.module.text(key), self.module.text(value), "=");
         }
-        if !data.metadata.is_empty() {
+        if !metadata.is_empty() {
             self.out.push('}');
         }
     }

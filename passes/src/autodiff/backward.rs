@@ -188,7 +188,7 @@ impl Backward<'_> {
         }
         let has = self.module().node(node).schema().is_some_and(|schema| schema.output(i).is_some());
         if !has {
-            return Err(RuleError::Unsupported(format!("bug: it has no result {i}")));
+            return Err(RuleError::Internal(format!("it has no result {i}")));
         }
         let first = ampc_ir::verify::name_of(self.module(), self.y(0)?);
         let module = &mut *self.nodes.inserter.module;

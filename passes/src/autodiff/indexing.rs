@@ -58,7 +58,7 @@ pub(super) fn numbered(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
 pub(super) fn integer(b: &mut Backward<'_>, number: i64) -> Ruled<Value> {
     let bytes = number.to_le_bytes().to_vec();
     let data = ampc_ir::TensorData::from_bytes(ampc_ir::DType::I64, &[], bytes);
-    let data = data.map_err(|error| RuleError::Unsupported(format!("bug: {error}")))?;
+    let data = data.map_err(|error| RuleError::Internal(format!("{error}")))?;
     Ok(b.constant(data))
 }
 
@@ -129,7 +129,7 @@ pub(super) fn one_hot(b: &mut Backward<'_>) -> Ruled {
     let (indices, depth, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
     let dy = b.wide(dy)?;
     let ends = ampc_ir::TensorData::from_f32(&[2], &[0.0, 1.0]);
-    let ends = ends.map_err(|error| RuleError::Unsupported(format!("bug: {error}")))?;
+    let ends = ends.map_err(|error| RuleError::Internal(format!("{error}")))?;
     let ends = b.constant(ends);
     let spec = b.like_node(&[]).operands(&[Some(indices), Some(depth), Some(ends)]);
     let [is_on] = b.insert(spec)?;

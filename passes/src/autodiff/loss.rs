@@ -62,8 +62,7 @@ fn labels(b: &mut Backward<'_>, dloss: Value) -> Ruled<(Value, Value)> {
         Some(n) => b.ints(&[wide(n)]),
         None => super::window::dim_range(b, scores, 1, Some(2))?,
     };
-    let ends =
-        TensorData::from_f32(&[2], &[0.0, 1.0]).map_err(|e| RuleError::Unsupported(format!("bug: {e}")))?;
+    let ends = TensorData::from_f32(&[2], &[0.0, 1.0]).map_err(|e| RuleError::Internal(format!("{e}")))?;
     let ends = b.constant(ends);
     let onehot = b.op(OpKind::OneHot, &[safe, classes, ends], &[("axis", AttrValue::Int(1))])?;
     let onehot = b.cast(onehot, dtype)?;

@@ -8,6 +8,7 @@
 //! |---|---|---|
 //! | `parameter(%w)` | before | what is to get a gradient; one role for each |
 //! | `loss(%loss)` | before | a float with one element |
+//! | `stop(%v)` | before, optional | a value through which no gradient passes |
 //! | `seed(%s)` | before, optional | the gradient of the loss, such as a loss scale; 1 without it |
 //! | `grad(%w, %dw)` | after | a parameter and its gradient |
 //!
@@ -120,6 +121,16 @@ pub enum GradientError {
         /// The problem.
         what: String,
     },
+    /// A rule contradicts itself: a bug.
+    #[error("the gradient of {op} `{node}`: {what}")]
+    Internal {
+        /// The operator.
+        op: String,
+        /// The node's path.
+        node: String,
+        /// The contradiction.
+        what: String,
+    },
     /// Parameters from which no path leads to the loss that can be differentiated.
     #[error(
         "the loss does not depend on {} in a way that can be differentiated: freeze {} (`--freeze`), or all such (`--freeze-unused`)",
@@ -147,6 +158,8 @@ pub enum GradientError {
 pub enum RuleError {
     /// There is no formula for this form, or a necessary fact is unknown.
     Unsupported(String),
+    /// A rule contradicts itself: a bug.
+    Internal(String),
     /// The node does not fit its operator.
     Operator(OpError),
     /// An inserted node does not fit.
@@ -168,7 +181,7 @@ impl From<InsertError> for RuleError {
 impl fmt::Display for RuleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RuleError::Unsupported(what) => f.write_str(what),
+            RuleError::Unsupported(what) | RuleError::Internal(what) => f.write_str(what),
             RuleError::Operator(error) => error.fmt(f),
             RuleError::Insert(error) => error.fmt(f),
         }
@@ -253,6 +266,8 @@ impl Spelled for Autodiff {
 pub const PARAMETER: &str = "parameter";
 /// The role of the loss.
 pub const LOSS: &str = "loss";
+/// The role of a value through which no gradient passes.
+pub const STOP: &str = "stop";
 /// The role of the gradient of the loss.
 pub const SEED: &str = "seed";
 /// The role of a parameter and its gradient.
@@ -337,6 +352,7 @@ impl Autodiff {
     /// Which values of the main graph need a gradient.
     fn needs(&self, module: &Module, parameters: &[Value]) -> SecondaryMap<Value, bool> {
         let mut needs: SecondaryMap<Value, bool> = SecondaryMap::default();
+        let stops: FxHashSet<Value> = with_role(module, STOP).collect();
         for &parameter in parameters {
             needs[parameter] = true;
         }
@@ -353,7 +369,8 @@ impl Autodiff {
             for &result in data.results().iter().flatten() {
                 // What a rule is not known of may be a float as well.
                 let ty = &module.value(result).ty;
-                needs[result] = ty.element_dtype().is_none_or(ampc_ir::DType::is_float);
+                let is_float = ty.element_dtype().is_none_or(ampc_ir::DType::is_float);
+                needs[result] = is_float && !stops.contains(&result);
             }
         }
         needs
@@ -447,7 +464,10 @@ fn of_node(module: &Module, node: Option<Node>, error: &RuleError) -> PassError 
         }
         _ => error.to_string(),
     };
-    GradientError::Node { op, node: path, what }.into()
+    match error {
+        RuleError::Internal(_) => GradientError::Internal { op, node: path, what }.into(),
+        _ => GradientError::Node { op, node: path, what }.into(),
+    }
 }
 
 /// From this opset on, there is everything that rules insert.

@@ -146,7 +146,7 @@ pub(super) fn instance(b: &mut Backward<'_>) -> Ruled {
 /// Groups of channels as [N, g, all elements of the group].
 pub(super) fn group(b: &mut Backward<'_>) -> Ruled {
     let view = ChannelNormView::read(&b.view()?)?;
-    let groups = view.groups.ok_or_else(|| RuleError::Unsupported("bug: it has no groups".into()))?;
+    let groups = view.groups.ok_or_else(|| RuleError::Internal("it has no groups".into()))?;
     let (x, scale, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
     let (x, dy) = (b.wide(x)?, b.wide(dy)?);
     let rank = b.rank(x)?;

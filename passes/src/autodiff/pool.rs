@@ -50,8 +50,8 @@ pub(super) fn average(b: &mut Backward<'_>) -> Ruled {
         dims[axis] = output[axis];
         #[expect(clippy::cast_precision_loss, reason = "extents of windows are small")]
         let counts: Vec<f32> = counts.into_iter().map(|n| n.max(1) as f32).collect();
-        let counts = TensorData::from_f32(&dims, &counts)
-            .map_err(|error| RuleError::Unsupported(format!("bug: {error}")))?;
+        let counts =
+            TensorData::from_f32(&dims, &counts).map_err(|error| RuleError::Internal(format!("{error}")))?;
         let counts = b.constant(counts);
         let counts = b.cast(counts, b.dtype(share)?)?;
         share = b.over(share, counts)?;

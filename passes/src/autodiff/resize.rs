@@ -139,7 +139,7 @@ pub(super) fn joined(b: &mut Backward<'_>, lists: &[Value]) -> Ruled<Value> {
 
 fn floats(b: &mut Backward<'_>, list: &[f32]) -> Ruled<Value> {
     let data = TensorData::from_f32(&[list.len() as u64], list);
-    let data = data.map_err(|error| RuleError::Unsupported(format!("bug: {error}")))?;
+    let data = data.map_err(|error| RuleError::Internal(format!("{error}")))?;
     Ok(b.constant(data))
 }
 

@@ -38,7 +38,7 @@ use super::statistics::Statistics;
 use super::{import_ampc, warn_of_name};
 use crate::autodiff::{GRAD, SEED, one_with_role};
 use crate::invariants::Invariants;
-use crate::parameters::ParameterError;
+use crate::parameters::{ParameterError, origin_of};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, Words, Wrong, option, quoted, settings};
 use crate::policy::Pattern;
@@ -337,8 +337,9 @@ impl Update {
         for &(parameter, _) in pairs {
             let name = name_of(module, parameter);
             let mut decay = self.optimizer.weight_decay;
+            let names = [Some(name.as_str()), origin_of(module, parameter)];
             for (i, (pattern, own)) in patterns.iter().enumerate() {
-                if pattern.given() == name || pattern.matches(&name) {
+                if names.iter().flatten().any(|name| pattern.given() == *name || pattern.matches(name)) {
                     (decay, matched[i]) = (*own, true);
                 }
             }

@@ -77,12 +77,16 @@ pub(crate) struct StepArgs {
     /// counts
     #[arg(long, value_name = "GLOB=X", value_parser = decay)]
     pub(crate) decay: Vec<(String, f64)>,
-    /// Constants not to train, by name, glob or `re:REGEX`; may be repeated
+    /// Constants not to train, by name, glob or `re:REGEX`; may be repeated. Of `--freeze` and `--train`, the more
+    /// specific pattern holds
     #[arg(long, value_name = "GLOB")]
     pub(crate) freeze: Vec<String>,
     /// Constants to train although they do not look like parameters; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub(crate) train: Vec<String>,
+    /// Results of nodes through which no gradient passes, by name, glob or `re:REGEX`; may be repeated
+    #[arg(long, value_name = "VALUE")]
+    pub(crate) stop_gradient: Vec<String>,
     /// Keep parameters that the loss does not depend on as constants, instead of refusing the model
     #[arg(long)]
     pub(crate) freeze_unused: bool,

@@ -74,6 +74,12 @@ impl Exporter<'_> {
         for &value in data.inputs().iter().chain(data.constants()) {
             self.new_initializer(&mut out, value, true);
         }
+        for &value in data.constants().iter().filter(|&&value| !module.value(value).metadata.is_empty()) {
+            out.prost_field(13, &self.value_info(value, &module.value(value).ty));
+        }
+        for &(key, value) in &data.metadata {
+            entry_field(&mut out, 16, module.text(key), module.text(value));
+        }
         out
     }
 
@@ -345,12 +351,19 @@ impl Exporter<'_> {
         if output.declared == Type::Unknown || !output.declared.same_kind(ty) { ty } else { &output.declared }
     }
 
+    /// Metadata of an input or constant. Where constants are listed as inputs too, it stands in both places.
+    fn metadata_of(&self, value: Value) -> Vec<StringStringEntryProto> {
+        let text = |symbol| Some(self.module.text(symbol).to_owned());
+        let entries = self.module.value(value).metadata.iter();
+        entries.map(|&(key, value)| StringStringEntryProto { key: text(key), value: text(value) }).collect()
+    }
+
     pub(super) fn value_info(&self, value: Value, ty: &Type) -> ValueInfoProto {
         ValueInfoProto {
             name: Some(self.name(Some(value))),
             r#type: (*ty != Type::Unknown).then(|| message_of(self.module, ty)),
             doc_string: None,
-            metadata_props: Vec::new(),
+            metadata_props: self.metadata_of(value),
         }
     }
 }

@@ -154,6 +154,7 @@ impl Builder {
             let name = self.module.intern(&raw.name);
             self.module.set_graph_name(graph, name);
         }
+        self.module.set_graph_metadata(graph, std::mem::take(&mut raw.metadata));
         self.scope.start();
         for (name, outside) in std::mem::take(&mut self.captured[g]) {
             let inside = self.module.capture(graph, outside);
@@ -209,6 +210,7 @@ impl Builder {
             };
             let value = self.module.add_input(graph, input.name, input.ty.clone(), default);
             self.module.set_value_origin(value, origin);
+            self.module.set_value_metadata(value, raw.metadata_of.remove(&input.name).unwrap_or_default());
             self.source.initializers.extend(at.map(|at| (value, at)));
             if external {
                 self.source.external_values.insert(value);
@@ -222,6 +224,7 @@ impl Builder {
             let origin = self.origin(constant.at);
             let value = self.module.add_constant(graph, constant.name, payload);
             self.module.set_value_origin(value, Some(origin));
+            self.module.set_value_metadata(value, raw.metadata_of.remove(&constant.name).unwrap_or_default());
             if constant.external {
                 self.source.external_values.insert(value);
             }

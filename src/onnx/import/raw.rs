@@ -8,7 +8,10 @@ use super::operator::FunctionNames;
 use crate::onnx::error::{Problem, ProblemKind, Warning};
 use crate::onnx::node::{AttrContent, AttrMessage, read_attr, read_node};
 use crate::onnx::proto::ValueInfoProto;
-use crate::onnx::scan::{FunctionMessage, Located, decode, read_function, read_graph, read_model};
+use crate::onnx::scan::{
+    FunctionMessage, GraphMessage, Located, decode, read_function, read_graph, read_model,
+    read_value_metadata,
+};
 use crate::onnx::sparse::densified;
 use crate::onnx::tensor::{TensorFailure, TensorIssue, TensorMessage, read_sparse, read_tensor};
 use crate::onnx::types::{TypeIssue, kind_of, type_of};
@@ -16,8 +19,8 @@ use crate::onnx::wire::{Span, WireError};
 use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::bodies::Form;
 use ampc_ir::module::Header;
-use ampc_ir::{Op, Payload, Symbol, Type};
-use rustc_hash::FxHashSet;
+use ampc_ir::{Module, Op, Payload, Symbol, Type};
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -64,6 +67,10 @@ pub(super) struct RawGraph {
     pub(super) order: Vec<usize>,
     /// Free variables of the graph, in the order of their first readers.
     pub(super) free: Vec<Symbol>,
+    /// Metadata of the graph, if it is the main graph.
+    pub(super) metadata: Vec<(Symbol, Symbol)>,
+    /// Metadata of inputs and constants of the main graph.
+    pub(super) metadata_of: FxHashMap<Symbol, Vec<(Symbol, Symbol)>>,
 }
 
 pub(super) struct RawValue {
@@ -122,6 +129,8 @@ impl RawGraph {
             bodies: BTreeMap::new(),
             order: Vec::new(),
             free: Vec::new(),
+            metadata: Vec::new(),
+            metadata_of: FxHashMap::default(),
         }
     }
 }
@@ -317,6 +326,9 @@ impl Import<'_> {
         place: &str,
     ) -> Result<Vec<Located>, WireError> {
         let message = read_graph(&mut self.reader, at.body)?;
+        if graph.owner == RawOwner::Main {
+            self.graph_metadata(&message, graph)?;
+        }
         graph.name = message.name;
         for (at, info) in &message.inputs {
             graph.inputs.extend(self.value(*at, info, "an input", place, graph.owner));
@@ -359,6 +371,24 @@ impl Import<'_> {
             self.constant(graph, at, &name, payload, external, place);
         }
         Ok(message.nodes)
+    }
+
+    /// Reads the metadata of the main graph, and of its inputs and initializers, which stands in `value_info` entries.
+    fn graph_metadata(&mut self, message: &GraphMessage, graph: &mut RawGraph) -> Result<(), WireError> {
+        fn interned(module: &mut Module, entries: &[(String, String)]) -> Vec<(Symbol, Symbol)> {
+            entries.iter().map(|(key, value)| (module.intern(key), module.intern(value))).collect()
+        }
+        graph.metadata = interned(&mut self.module, &message.metadata);
+        for (i, at) in message.inputs.iter().map(|(at, _)| at).chain(&message.value_info).enumerate() {
+            let (name, metadata) = read_value_metadata(&mut self.reader, at.body)
+                .map_err(|e| e.within("value_info", i.checked_sub(message.inputs.len())))?;
+            if !metadata.is_empty() {
+                let metadata = interned(&mut self.module, &metadata);
+                let name = self.module.intern(&name);
+                graph.metadata_of.insert(name, metadata);
+            }
+        }
+        Ok(())
     }
 
     fn constant(

@@ -7,7 +7,7 @@ use crate::onnx::layout::Layout;
 use crate::onnx::wire::{Field, Fields, WireError};
 use ampc_ir::module::Def;
 use ampc_ir::{GraphId, Payload, Symbol, TensorData, Type, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 impl Exporter<'_> {
@@ -69,7 +69,31 @@ impl Exporter<'_> {
             text_field(&mut out, 2, module.text(data.name));
         }
         self.new_values(&mut out, graph, n_outputs);
+        self.new_metadata(&mut out, graph)?;
         Ok(out)
+    }
+
+    /// Entries of `value_info` for constants that have metadata and no entry in the source.
+    fn new_metadata(&mut self, out: &mut Layout, graph: GraphId) -> Result<(), WireError> {
+        let module = self.module;
+        let Some(record) = self.source.and_then(|s| s.graphs.get(&graph)) else { return Ok(()) };
+        let constants = module.graph(graph).constants().iter().copied();
+        let mut fresh: Vec<Value> = constants.filter(|&v| !module.value(v).metadata.is_empty()).collect();
+        if fresh.is_empty() {
+            return Ok(());
+        }
+        let mut listed = FxHashSet::default();
+        let mut fields = Fields::of(record.at.body);
+        while let Some(field) = fields.next(self.reader())? {
+            if field.number == 13 {
+                listed.extend(self.field_name(&field, 1)?);
+            }
+        }
+        fresh.retain(|&value| module.value(value).name.is_none_or(|name| !listed.contains(&name)));
+        for value in fresh {
+            out.prost_field(13, &self.value_info(value, &module.value(value).ty));
+        }
+        Ok(())
     }
 
     /// Output number `n` of a graph; nothing if the graph has it no more.

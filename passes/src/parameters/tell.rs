@@ -1,0 +1,263 @@
+//! Warnings of parameters of an exported program that a step does not train as PyTorch does.
+
+use super::exported::Exported;
+use super::is_whole_reader;
+use super::origin::{Origin, is_made_to_read, readers};
+use super::signature::InputKind;
+use crate::pass::PassCx;
+use ampc_ir::op::OpKind;
+use ampc_ir::verify::name_of;
+use ampc_ir::views::NodeView;
+use ampc_ir::views::norm::BatchNormView;
+use ampc_ir::{Module, Node, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The entry of the metadata of the main graph that lists parameters that are not trained as in PyTorch: a line each, with
+/// the reason behind a tab.
+pub(super) const UNTRAINED: &str = "ampc.untrained";
+
+/// The way out of most such differences.
+pub(super) const HINT: &str = "Export the model with `optimize=False` to keep every parameter";
+
+/// Parameters that are not trained as in PyTorch, and why.
+type Untrained = BTreeMap<String, String>;
+
+/// Warns of every parameter that is not trained as in PyTorch, and lists them in the metadata of the main graph. Returns true if
+/// BatchNormalization was spoken of.
+pub(super) fn tell(exported: &Exported, module: &mut Module, cx: &mut PassCx<'_>) -> bool {
+    let mut untrained = Untrained::new();
+    let missing = exported.missing();
+    let norms = Norms::of(exported, module, &missing);
+    folded(exported, module, cx, &mut untrained);
+    norms.tell(exported, module, cx, &mut untrained);
+    merged(exported, module, &missing, &norms, cx, &mut untrained);
+    let lines: Vec<String> = untrained.iter().map(|(name, why)| format!("{name}\t{why}")).collect();
+    let entry = (module.intern(UNTRAINED), module.intern(&lines.join("\n")));
+    let main = module.main();
+    let mut metadata = module.graph(main).metadata.clone();
+    metadata.retain(|&(key, _)| key != entry.0);
+    if !lines.is_empty() {
+        metadata.push(entry);
+    }
+    module.set_graph_metadata(main, metadata);
+    !norms.lost.is_empty()
+}
+
+/// The parameters that are not trained as in PyTorch, each with the reason, as [`tell`] has listed them.
+pub fn untrained(module: &Module) -> Vec<(String, String)> {
+    let entries = module.graph(module.main()).metadata.iter();
+    let mut lists =
+        entries.filter(|&&(key, _)| module.text(key) == UNTRAINED).map(|&(_, text)| module.text(text));
+    let lines = lists.next().unwrap_or_default().lines();
+    lines
+        .filter_map(|line| line.split_once('\t'))
+        .map(|(name, why)| (name.to_owned(), why.to_owned()))
+        .collect()
+}
+
+/// Warns of parameters from which constants were computed.
+fn folded(exported: &Exported, module: &Module, cx: &mut PassCx<'_>, untrained: &mut Untrained) {
+    let mut folded: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (&value, origin) in &exported.of {
+        if let Origin::Computed(names) = origin {
+            let constant = format!("`{}`", name_of(module, value));
+            names.iter().for_each(|name| folded.entry(name).or_default().push(constant.clone()));
+        }
+    }
+    if folded.is_empty() {
+        return;
+    }
+    let parts = folded.iter().map(|(name, constants)| format!("`{name}` (in {})", constants.join(", ")));
+    let (are, them) = if folded.len() == 1 { ("a parameter is", "it") } else { ("parameters are", "them") };
+    let message = format!(
+        "{are} not trained as in PyTorch, since the exporter has computed constants from {them}: {}. {HINT}",
+        listed(parts.collect())
+    );
+    cx.warn("parameters.folded", None, message);
+    for (name, constants) in folded {
+        untrained.insert(name.to_owned(), format!("folded into {}", constants.join(", ")));
+    }
+}
+
+/// The parameters from which constants were computed, if there are no others.
+pub(super) fn all_folded(exported: &Exported) -> Option<String> {
+    let names = exported.of.values().flat_map(|origin| match origin {
+        Origin::Computed(names) => &names[..],
+        _ => &[],
+    });
+    let names: BTreeSet<String> = names.map(|name| format!("`{name}`")).collect();
+    let has_others = exported.of.values().any(|origin| origin.parameter().is_some());
+    (!names.is_empty() && !has_others).then(|| listed(names.into_iter().collect()))
+}
+
+/// BatchNormalization modules of the exported program.
+struct Norms {
+    /// Modules that update running statistics in PyTorch, and not in the file.
+    lost: Vec<String>,
+    /// Parameters of modules that the exporter has folded into other weights, in order.
+    folded: Vec<String>,
+}
+
+impl Norms {
+    fn of(exported: &Exported, module: &Module, missing: &[String]) -> Norms {
+        let signature = &exported.origins.signature;
+        let buffers = signature.tensors().filter(|spec| spec.kind == InputKind::Buffer);
+        let modules: Vec<&str> = buffers.filter_map(|spec| module_of(&spec.target)).collect();
+        let nodes = norms(module);
+        let (mut updated, mut read) = (BTreeSet::new(), 0);
+        for (node, trains) in nodes {
+            read += 1;
+            let statistics = [3, 4].into_iter().filter_map(|slot| *module.node(node).operands().get(slot)?);
+            let names = statistics.filter_map(|value| match exported.of.get(&value)? {
+                Origin::Tensor(_, name) | Origin::Moved(name) => Some(name.clone()),
+                _ => None,
+            });
+            updated.extend(names.filter(|_| trains));
+        }
+        let is_lost = |buffer: &&String| module_of(buffer).is_some() && !updated.contains(*buffer);
+        let lost = signature.mutated().iter().filter(is_lost).filter_map(|buffer| module_of(buffer));
+        let lost = lost.map(str::to_owned).collect();
+        // With a node for each module, none was folded: equal tensors were merged.
+        let is_missing = |name: &str| missing.iter().any(|missing| missing == name);
+        let is_folded =
+            |module: &&&str| read < modules.len() && is_missing(&of_module(module, "running_var"));
+        let names = modules
+            .iter()
+            .filter(is_folded)
+            .flat_map(|module| ["weight", "bias"].map(|name| of_module(module, name)));
+        Norms { lost, folded: names.filter(|name| is_missing(name)).collect() }
+    }
+
+    fn tell(&self, exported: &Exported, module: &Module, cx: &mut PassCx<'_>, untrained: &mut Untrained) {
+        if !self.lost.is_empty() {
+            let names = self.lost.iter().map(|name| format!("`{name}`")).collect();
+            let message = format!(
+                "BatchNormalization {} trains in PyTorch (statistics of the batch), but the exporter has written it for inference: it computes with running \
+                 statistics, which stay as they are. Export the model with `dynamo=False, \
+                 training=torch.onnx.TrainingMode.TRAINING` to keep it (docs/training.md)",
+                listed(names)
+            );
+            cx.warn("parameters.statistics", None, message);
+        }
+        if self.folded.is_empty() {
+            return;
+        }
+        let is_product = |(value, origin): &(&Value, &Origin)| {
+            matches!(origin, Origin::Tensor(InputKind::Parameter, _))
+                && exported.origins.is_product(module, **value)
+        };
+        let products: Vec<String> = exported
+            .of
+            .iter()
+            .filter(is_product)
+            .map(|(&value, _)| format!("`{}`", name_of(module, value)))
+            .collect();
+        let into = if products.is_empty() {
+            "weights of convolutions or linear layers".to_owned()
+        } else {
+            format!("{}, which are trained as products", listed(products))
+        };
+        let names = self.folded.iter().map(|name| format!("`{name}`")).collect();
+        let message = format!(
+            "parameters of BatchNormalization are not trained, since the exporter has folded them into {into}: {}. {HINT}",
+            listed(names)
+        );
+        cx.warn("parameters.folded", None, message);
+        untrained
+            .extend(self.folded.iter().map(|name| (name.clone(), "folded into other weights".to_owned())));
+    }
+}
+
+/// The BatchNormalization nodes of the main graph, and whether they train.
+fn norms(module: &Module) -> impl Iterator<Item = (Node, bool)> + '_ {
+    let views = module.nodes(module.main()).filter_map(|node| Some((node, NodeView::new(module, node)?)));
+    views
+        .filter(|(_, view)| view.kind() == OpKind::BatchNormalization)
+        .map(|(node, view)| (node, BatchNormView::read(&view).training))
+}
+
+/// The module whose running variance or mean a buffer is; once for each module.
+fn module_of(buffer: &str) -> Option<&str> {
+    match buffer.strip_suffix("running_var")? {
+        "" => Some(""),
+        module => module.strip_suffix('.'),
+    }
+}
+
+fn of_module(module: &str, name: &str) -> String {
+    if module.is_empty() { name.to_owned() } else { format!("{module}.{name}") }
+}
+
+/// Warns of tensors that are not in the file although nothing was computed from them: equal ones were merged.
+fn merged(
+    exported: &Exported,
+    module: &Module,
+    missing: &[String],
+    norms: &Norms,
+    cx: &mut PassCx<'_>,
+    untrained: &mut Untrained,
+) {
+    let signature = &exported.origins.signature;
+    let is_parameter =
+        |name: &&String| signature.get(name).is_some_and(|spec| spec.kind == InputKind::Parameter);
+    let (parameters, buffers): (Vec<&String>, Vec<&String>) =
+        missing.iter().filter(|name| !norms.folded.contains(name)).partition(is_parameter);
+    let shared: Vec<String> = shared(exported, module);
+    if parameters.is_empty() && (buffers.is_empty() || shared.is_empty()) {
+        return;
+    }
+    let in_quotes = |names: &[&String]| listed(names.iter().map(|name| format!("`{name}`")).collect());
+    let mut message = match parameters.len() {
+        0 => format!(
+            "{} {} not in the file",
+            if buffers.len() == 1 { "buffer" } else { "buffers" },
+            in_quotes(&buffers)
+        ),
+        1 => format!("parameter {} is not in the file", in_quotes(&parameters)),
+        _ => format!("parameters {} are not in the file", in_quotes(&parameters)),
+    };
+    message.push_str(
+        ": the exporter merges tied and equal tensors, and leaves out biases of zeros and what nothing reads",
+    );
+    if !shared.is_empty() {
+        let is = if shared.len() == 1 { "is" } else { "are" };
+        message.push_str(&format!(
+            "; {} {is} read by several nodes and trained as one tensor each",
+            listed(shared)
+        ));
+    }
+    cx.warn("parameters.merged", None, format!("{message}. {HINT}"));
+    untrained.extend(
+        parameters
+            .into_iter()
+            .map(|name| (name.clone(), "merged with a tied or equal tensor, or left out".to_owned())),
+    );
+}
+
+/// Parameters that several nodes read whole, and not because the program does so.
+fn shared(exported: &Exported, module: &Module) -> Vec<String> {
+    let mut found = Vec::new();
+    for (&value, origin) in &exported.of {
+        let Some(name) = origin.parameter() else { continue };
+        let readers: Vec<Node> = readers(module, value).into_iter().map(|(node, _)| node).collect();
+        let readers: Vec<Node> = readers.into_iter().filter(|&node| is_whole_reader(module, node)).collect();
+        let constant = name_of(module, value);
+        let is_own = |node: &Node| {
+            let operands = exported.origins.operands(module, *node);
+            operands.iter().any(|operand| operand == name) || is_made_to_read(module, *node, &constant)
+        };
+        if readers.len() > 1 && !readers.iter().all(is_own) {
+            found.push(format!("`{name}`"));
+        }
+    }
+    found
+}
+
+/// Names for a message.
+fn listed(mut names: Vec<String>) -> String {
+    const SHOWN: usize = 100;
+    let more = names.len().saturating_sub(SHOWN);
+    names.truncate(SHOWN);
+    let names = names.join(", ");
+    if more > 0 { format!("{names} and {more} more") } else { names }
+}
