@@ -64,6 +64,9 @@ pub(crate) fn draws(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Resu
 }
 
 /// The sizes of `--dim` by name.
+///
+/// # Errors
+/// If one dim has two.
 pub(crate) fn dims(asked: &[(String, u64)]) -> Result<Dims, Failure> {
     let dims: Dims = asked.iter().cloned().collect();
     if dims.len() < asked.len() {

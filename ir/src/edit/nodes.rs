@@ -96,8 +96,17 @@ impl Module {
         let (def, name) = (Def::Result { node, slot }, Some(name));
         let (vertex, origin, dirty, lost_reader) = (None, None, true, false);
         let metadata = Vec::new();
-        let value =
-            self.values.push(ValueData { ty, def, name, graph, vertex, metadata, origin, dirty, lost_reader });
+        let value = self.values.push(ValueData {
+            ty,
+            def,
+            name,
+            graph,
+            vertex,
+            metadata,
+            origin,
+            dirty,
+            lost_reader,
+        });
         if slot > 0 {
             self.values[value].vertex = Some(self.graphs[graph].uses.add_node(Vertex::Source(value)));
         }

@@ -1,15 +1,15 @@
 //! Numbers for the dims that the inputs of a model leave open.
 //!
 //! A dim with a name is one number wherever the name stands; an axis without a name is `x[1]`, axis 1 of the input `x`. All
-//! dims of the batch are one number, whatever they are called: it is said once, or 1. They are the open dims whose name speaks
-//! of a batch (`batch…`, in any case, or `N`), and axes 0 without a name; if no name does, all open dims that are axis 0 of an
-//! input. Every other open dim has the number that is asked for it, or 128.
+//! dims of the batch are one number, whatever they are called: it is said once, or 1. They are the open dims that
+//! [`Sizes::of`] takes for a batch by their names, and axes 0 without a name. Every other open dim has the number that is asked for it, or 128.
 
 use super::Sizes;
+use super::extents::batches;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::{Types, infer};
 use ampc_ir::{Dim, Module, Shape, Type};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A dim that inputs leave open, and the number that it gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -61,7 +61,7 @@ impl BoundInputs {
     /// # Errors
     /// If a number is asked for a dim that there is not.
     pub fn new(module: &Module, asked: &BTreeMap<String, u64>) -> Result<BoundInputs, UnknownDim> {
-        let dims = sized(open_dims(module), asked);
+        let dims = sized(open_dims(module), &batches(module), asked);
         if let Some(name) = asked.keys().find(|name| !dims.iter().any(|dim| dim.name == **name)) {
             return Err(unknown(name, &dims));
         }
@@ -157,12 +157,9 @@ fn open_dims(module: &Module) -> Vec<Found> {
     found
 }
 
-fn sized(found: Vec<Found>, asked: &BTreeMap<String, u64>) -> Vec<OpenDim> {
+fn sized(found: Vec<Found>, batches: &BTreeSet<String>, asked: &BTreeMap<String, u64>) -> Vec<OpenDim> {
     let default = Sizes::default();
-    let says_batch = |dim: &Found| dim.is_named && Sizes::is_batch(&dim.name);
-    let one_says = found.iter().any(says_batch);
-    let is_batch =
-        |dim: &Found| if one_says { says_batch(dim) || dim.leads && !dim.is_named } else { dim.leads };
+    let is_batch = |dim: &Found| if dim.is_named { batches.contains(&dim.name) } else { dim.leads };
     let said = found.iter().filter(|dim| is_batch(dim)).find_map(|dim| asked.get(&dim.name).copied());
     let batch = said.unwrap_or(default.batch);
     let sized = |dim: Found| {
