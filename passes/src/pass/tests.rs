@@ -1,7 +1,7 @@
 //! Every error of a pass, from a model and options that lead to it.
 
 use crate::assign::By;
-use crate::autodiff::{Autodiff, GradientError};
+use crate::autodiff::{Autodiff, CustomGradients, GradientError, RuleError};
 use crate::guard::OutOfRange;
 use crate::insert_casts::KeepIo;
 use crate::parameters::{ExposeParameters, ParameterError, Parameters};
@@ -60,10 +60,12 @@ fn kind(error: &PassError) -> usize {
         PassError::Inference(InferenceError::NoLoss) => 37,
         PassError::Update(UpdateError::NoOptimizer { .. }) => 38,
         PassError::Dim(_) => 39,
+        PassError::Parameters(ParameterError::Folded { .. }) => 40,
+        PassError::Gradient(GradientError::Internal { .. }) => 41,
     }
 }
 
-const KINDS: usize = 40;
+const KINDS: usize = 42;
 
 fn text(opset: u16, lines: &str) -> String {
     format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n")
@@ -300,6 +302,12 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
             product(),
             parsed("parameters, loss, expose-parameters, autodiff, update{optimizer=none, clip_norm=1}"),
         ),
+        (40, folded(), parsed("parameters")),
+        (
+            41,
+            trained("  %y = Exp(%w) : f32[4, 4]\n  %loss = ReduceSum(%y) {keepdims=0} : f32\n"),
+            contradicting_rule(),
+        ),
     ]
 }
 
@@ -327,6 +335,23 @@ fn forgetful() -> Pipeline {
     let passes: Vec<Box<dyn Pass>> =
         vec![Box::new(ExposeParameters), Box::new(Autodiff::default()), Box::new(update)];
     Pipeline::new(passes).expect("an order")
+}
+
+/// A model whose only parameter was folded into a constant.
+fn folded() -> Module {
+    module(
+        21,
+        "  meta pkg.torch.export.ExportedProgram.graph_signature = \"# inputs\\np_w: PARAMETER target='w'\"\n  \
+         input %x : f32[4]\n  const %exp : f32[4] = random(1) meta {pkg.onnxscript.optimizer.folded_from=\"['w']\"}\n  \
+         %y = Mul(%x, %exp) : f32[4]\n  output %y\n",
+    )
+}
+
+/// A gradient of a user that says it contradicts itself.
+fn contradicting_rule() -> Pipeline {
+    let mut custom = CustomGradients::default();
+    custom.insert("", "Exp", |_| Err(RuleError::Internal("it contradicts itself".into())));
+    Pipeline::new(vec![Box::new(Autodiff { custom, ..Autodiff::default() })]).expect("an order")
 }
 
 /// A weight of f64, which no optimizer takes.
