@@ -313,7 +313,7 @@ mod tests {
     #[test]
     fn what_is_not_proven_is_said() {
         let words = unproven(&optimum("ps", 3_000_000, 2_400_000));
-        assert_eq!(words, "not proven: what was chosen costs 1.50 µs, and no choice costs less than 1.20 µs");
+        assert_eq!(words, "not proven: the choice costs 1.50 µs, and no choice costs less than 1.20 µs");
     }
 
     #[test]
