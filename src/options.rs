@@ -31,6 +31,9 @@ pub struct RewriteOptions {
     pub by: By,
     /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
+    /// True to lower only what makes the model faster, by the time that is predicted for the target: a product may stay
+    /// fp32, and the whole model does if the rewrite would not be faster. Needs a choice by a minimum cut.
+    pub only_if_faster: bool,
     /// Paths of nodes for which the cost of the other format is found
     /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)), by one more rewrite for each type
     /// variable; no decision depends on it.
@@ -69,6 +72,7 @@ impl Default for RewriteOptions {
             opset: Opset::Keep,
             by: By::default(),
             excess_precision: false,
+            only_if_faster: false,
             explain: Vec::new(),
             alternative: None,
             verify_each: cfg!(debug_assertions),

@@ -4,11 +4,12 @@ use crate::error::{Error, Finding};
 use crate::forced::forced;
 use crate::model::Model;
 use crate::options::{Opset, RewriteOptions};
-use crate::report::{self, Report};
+use crate::report::{self, Report, TimeReport};
 use ampc_ir::infer::{InferError, infer, infer_module};
 use ampc_ir::verify::{Problem, Violation, verify_structure, verify_types};
 use ampc_ir::views::{OpError, Part};
 use ampc_ir::{Module, Node};
+use ampc_passes::assign::Gain;
 use ampc_passes::emulate::Emulate;
 use ampc_passes::pipeline::{Lowering, Observer, Pipeline, RunError};
 use ampc_passes::share_functions::ShareFunctions;
@@ -55,13 +56,35 @@ pub fn rewrite_in_place(
     options: &RewriteOptions,
     observer: &mut dyn Observer,
 ) -> Result<Report, Error> {
+    if !options.only_if_faster {
+        return rewrite_once(model, options, Gain::Any, observer);
+    }
+    let source = model.module.clone();
+    let report = rewrite_once(model, options, Gain::Needed, observer)?;
+    if report.time.as_ref().is_none_or(TimeReport::is_faster) {
+        return Ok(report);
+    }
+    model.module = source;
+    let opset = if options.opset == Opset::Auto { Opset::Keep } else { options.opset };
+    let options = RewriteOptions { opset, ..options.clone() };
+    let mut report = rewrite_once(model, &options, Gain::None, &mut ())?;
+    report.leave_full(&options);
+    Ok(report)
+}
+
+fn rewrite_once(
+    model: &mut Model,
+    options: &RewriteOptions,
+    gain: Gain,
+    observer: &mut dyn Observer,
+) -> Result<Report, Error> {
     options.policy.check_format(options.to)?;
     let asked = options;
     let source = (!options.explain.is_empty()).then(|| model.module.clone());
     let raised = raised_for_casts(model, options)?;
     let options = raised.as_ref().map_or(options, |(options, _)| options);
     let before = report::Before::new(&model.module);
-    let pipeline = pipeline_of(options);
+    let pipeline = pipeline_with(options, gain);
     let mut decisions = report::Decisions::new(&before, options, observer);
     let mut warnings = run_pipeline(model, &pipeline, options.verify_each, &mut decisions)?;
     warnings.extend(raised.as_ref().map(|(_, warning)| warning.clone()));
@@ -105,6 +128,10 @@ pub fn raised_for_casts(
 
 /// The passes of a rewrite.
 pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
+    pipeline_with(options, if options.only_if_faster { Gain::Needed } else { Gain::Any })
+}
+
+fn pipeline_with(options: &RewriteOptions, gain: Gain) -> Pipeline {
     // An option that is added has to be told whether passes have it.
     let RewriteOptions {
         to,
@@ -115,6 +142,7 @@ pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
         by,
         excess_precision,
         alternative,
+        only_if_faster: _,
         explain: _,
         verify_each: _,
         constant_statistics: _,
@@ -128,6 +156,7 @@ pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
         by,
         excess_precision,
         alternative,
+        gain,
     })
 }
 

@@ -30,6 +30,9 @@ mod policies;
 #[path = "cli/reading.rs"]
 mod reading;
 
+#[path = "cli/predictions.rs"]
+mod predictions;
+
 #[path = "cli/refusals.rs"]
 mod refusals;
 

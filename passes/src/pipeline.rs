@@ -14,7 +14,7 @@ pub(crate) use self::table::{
 };
 pub use self::table::{OptionDef, PASSES, PassDef, Resolver, Setting, Words, pass_names};
 
-use crate::assign::{Alternative, Assign, By, Optimum};
+use crate::assign::{Alternative, Assign, By, Gain, Optimum};
 use crate::bind_signatures::BindSignatures;
 use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
@@ -189,6 +189,8 @@ pub struct Lowering {
     pub excess_precision: bool,
     /// A policy whose fp32 nodes the report counts as an alternative, if a minimum cut chooses.
     pub alternative: Option<Arc<Policy>>,
+    /// How far is lowered what may be low.
+    pub gain: Gain,
 }
 
 /// Handling of the opset of ai.onnx in a rewrite.
@@ -290,7 +292,13 @@ impl Pipeline {
                 out_of_range: *out_of_range,
             }),
             Box::new(Taint),
-            Box::new(Assign { keep_io: keep_io.clone(), by: by.clone(), alternative, ..Assign::new(*to) }),
+            Box::new(Assign {
+                keep_io: keep_io.clone(),
+                by: by.clone(),
+                alternative,
+                gain: options.gain,
+                ..Assign::new(*to)
+            }),
             Box::new(InsertCasts { keep_io: keep_io.clone(), by_cut, fewest }),
             // Before constants, so that a constant cast twice is converted once.
             Box::new(SimplifyCasts { by_cut: by_cut.then_some(*to) }),
@@ -467,6 +475,7 @@ mod tests {
             by: By::Paint,
             excess_precision: true,
             alternative: None,
+            gain: Default::default(),
         };
         let text = Pipeline::lowering(&lowering).to_string();
         assert_eq!(parse(&text).unwrap().to_string(), text);
@@ -489,6 +498,8 @@ mod tests {
             "excess-precision" => words(&["forbid", "allow"]),
             "clamp" => words(&["true", "false"]),
             "negligible" => words(&["0", "1", "6"]),
+            "gain" => words(&["any", "needed", "none"]),
+            "dim" => words(&["", "N=8", "N=8+seq=4"]),
             "quantized" => words(&["keep", "lower"]),
             "loss" => words(&["", "loss", "\"a,b\""]),
             "kind" => words(&[

@@ -60,6 +60,7 @@ fn lowering() -> Pipeline {
         by: By::default(),
         excess_precision: false,
         alternative: None,
+        gain: Default::default(),
     })
 }
 

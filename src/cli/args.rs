@@ -111,6 +111,10 @@ pub(crate) struct RewriteArgs {
     pub(crate) data: DataArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+    /// Lower only what makes the model faster, by the time that is predicted for the target; if nothing does, the model
+    /// stays fp32
+    #[arg(long, help_heading = "Precision")]
+    pub(crate) only_if_faster: bool,
     /// Write the report as JSON: every decision with its reason, every cast, every converted constant; `-` is
     /// standard output
     #[arg(long, value_name = "FILE.json", help_heading = "Output")]
@@ -138,6 +142,10 @@ pub(crate) struct RewriteVerifyArgs {
     /// Largest error of `--verify`, as a share of the largest wanted element [default: by the format]
     #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true, requires = "verify")]
     pub(crate) tolerance: Option<f64>,
+    /// With `--verify`: write the model, with a warning, if outputs are too far off that low products alone make as far
+    /// off, with all else in fp32; outputs that are not finite where the model's are finite are never accepted
+    #[arg(long, requires = "verify", conflicts_with = "tolerance")]
+    pub(crate) accept_excused: bool,
 }
 
 /// Arguments that choose formats and decisions.

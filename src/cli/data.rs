@@ -63,6 +63,18 @@ pub(crate) fn draws(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Resu
     drawn(args, module, cpu, SOME, ui, |dims, seed| Inputs::draws(module, seed, dims, cpu.max_bytes))
 }
 
+/// The sizes of dims that were asked for.
+///
+/// # Errors
+/// If one dim has two.
+pub(crate) fn dims(args: &DataArgs) -> Result<Dims, Failure> {
+    let dims: Dims = args.dim.iter().cloned().collect();
+    if dims.len() < args.dim.len() {
+        return Err(Failure::usage("dim", "`--dim`: one dim has two sizes"));
+    }
+    Ok(dims)
+}
+
 fn drawn(
     args: &DataArgs,
     module: &Module,
@@ -75,10 +87,7 @@ fn drawn(
     if let Some(path) = &args.inputs {
         return Ok(vec![Inputs::read(path, module, cpu.max_bytes).map_err(fail)?]);
     }
-    let dims: Dims = args.dim.iter().cloned().collect();
-    if dims.len() < args.dim.len() {
-        return Err(Failure::usage("dim", "`--dim`: one dim has two sizes"));
-    }
+    let dims = dims(args)?;
     let seed = args.random.unwrap_or(0);
     let mut drawn = draw(&dims, seed).map_err(fail)?;
     let bound = drawn.first().map_or_else(Vec::new, |inputs| inputs.dims.clone());

@@ -92,6 +92,14 @@ impl Emit {
         Ok(Emit { target, kind, options: WriteOptions { force: args.force, external_data } })
     }
 
+    /// The file that the result would replace, if it exists.
+    pub(crate) fn existing(&self) -> Option<&Path> {
+        match &self.target {
+            Target::File(path) => Some(path.as_path()).filter(|path| path.symlink_metadata().is_ok()),
+            Target::Stdout => None,
+        }
+    }
+
     /// True if existing files may be replaced.
     pub(crate) fn force(&self) -> bool {
         self.options.force

@@ -96,6 +96,17 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "warning::opset.bf16" | "warning::opset.f16" => {
             "`--opset auto` raises the model as far as the format needs"
         }
+        "warning::rewrite.slower" => {
+            "`--only-if-faster` leaves fp32 what gains nothing; `--target` names the device, `--dim NAME=N` gives an open \
+             dim its size"
+        }
+        "warning::rewrite.not_faster" => {
+            "`--target` names the device, and `--dim NAME=N` gives an open dim its size; without `--only-if-faster` the \
+             model is lowered all the same"
+        }
+        "warning::verify.excused" => {
+            "docs/verify.md says what is excused; without `--accept-excused` the exit code is 1"
+        }
         "run::memory" => "give smaller dims with `--dim NAME=N`, or smaller inputs",
         "run::no_memory" => super::problem::MORE_MEMORY,
         "run::iterations" => "allow more with `--max-iterations N`",

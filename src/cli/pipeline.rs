@@ -4,7 +4,7 @@ use super::args::DebugArgs;
 use super::diagnose;
 use super::problem::{Failure, LINES, Problem};
 use super::progress::Progress;
-use super::table::count;
+use super::table::{count, elapsed};
 use super::ui::{Stream, Ui};
 use ampc::files::Batch;
 use ampc::ir::Module;
@@ -239,8 +239,7 @@ impl Observer for Watch<'_> {
         if self.ui.verbose {
             let time = self.started.elapsed();
             let note = if changed == Changed::No { "  (no change)" } else { "" };
-            let line =
-                format!("{:>2} {:<18} {:>9.3} ms{note}", self.index, pass.name(), time.as_secs_f64() * 1e3);
+            let line = format!("{:>2} {:<18} {:>8}{note}", self.index, pass.name(), elapsed(time));
             self.progress.suspend(|| self.ui.say(&line));
         }
         let Some(dump) = self.dump.as_ref().filter(|d| d.wants(pass.name(), changed)) else { return };

@@ -33,6 +33,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
     settings::check_keep_io(&options.keep_io, &model)?;
+    settings::set_dims(&mut options.by, data::dims(&args.data)?, &model)?;
+    options.only_if_faster |= args.only_if_faster;
     let explained = Explained::find(&model.module, &args.explain)?;
     options.explain = explained.paths();
     if ui.quiet && args.report.is_none() {
@@ -51,7 +53,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         &args.debug,
         &pipeline,
     )?;
-    let source = progress.suspend(|| Source::of(args, threads, &model, ui))?;
+    let source =
+        progress.suspend(|| Source::of(args, threads, &model, emit.kind == EmitArg::Emulated, ui))?;
     let before = emit::source_bytes(&model, &args.model);
     let nodes = model.module.program_nodes().to_vec();
 
@@ -72,7 +75,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let hand_out = HandOut { args, before, report_file, force: emit.force(), explanation };
     let verdict = source.as_ref().map(|source| source.compare(&run, &model, &options)).transpose()?;
     if let Some(verdict @ Verdict::Beyond { .. }) = &verdict
-        && let Some(failure) = hand_out.without_model(verdict, &report, &model, &progress)
+        && let Some(failure) = hand_out.without_model(&emit, verdict, &report, &model, &progress)
     {
         return Err(failure);
     }
@@ -100,9 +103,9 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
 
 /// Checks that arguments of a verification are not given without `--verify`.
 fn check_data(args: &RewriteArgs) -> Result<(), Failure> {
-    if (args.data.is_given() || args.limits.is_given()) && !args.verify.verify {
-        let message = "`--inputs`, `--random`, `--dim`, `--max-iterations` and `--time-limit` are for `--verify`, \
-                       which was not asked for";
+    if (args.data.has_values() || args.limits.is_given()) && !args.verify.verify {
+        let message = "`--inputs`, `--random`, `--max-iterations` and `--time-limit` are for `--verify`, which was not \
+                       asked for";
         return Err(Failure::usage("verify", message));
     }
     Ok(())
@@ -183,6 +186,7 @@ impl HandOut<'_> {
     /// The failure that a verdict is, after the report and the explanation have been handed out without a model.
     fn without_model(
         &self,
+        emit: &Emit,
         verdict: &Verdict,
         report: &Report,
         model: &Model,
@@ -194,6 +198,9 @@ impl HandOut<'_> {
             progress.suspend(|| emit::finish(batch, written))
         });
         let mut failure = verdict.failure(self.args.report.is_some() && told.is_ok())?;
+        let kept = emit.existing().map(|path| format!("; `{}` was left as it was", path.display()));
+        let kept = kept.unwrap_or_else(|| "; no model was written".into());
+        failure = failure.retold(|message| format!("{message}{kept}"));
         failure.problems.extend(told.err().into_iter().flat_map(|failure| failure.problems));
         Some(failure)
     }

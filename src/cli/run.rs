@@ -6,7 +6,7 @@ use super::diagnose;
 use super::pipeline::{load, warn_of_reading};
 use super::problem::Failure;
 use super::progress::Progress;
-use super::table::{Table, bytes, number};
+use super::table::{Table, bytes, elapsed, number};
 use super::ui::{self, Ui};
 use ampc::execute::outputs::{self, OutputForm, Results};
 use ampc::execute::{self, Inputs, NodeTimes, input_names, output_names, statistics};
@@ -160,12 +160,11 @@ fn bench(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) ->
     let mut times = (0..n).map(|_| once()).collect::<Result<Vec<Duration>, Failure>>()?;
     times.sort_unstable();
     let mean = times.iter().sum::<Duration>() / n;
-    let ms = |time: Duration| format!("{:.3} ms", time.as_secs_f64() * 1e3);
     let mut table = Table::new(0, &[]);
     table.row(["runs".to_owned(), number(u64::from(n))]);
-    table.row(["min".to_owned(), ms(times[0])]);
-    table.row(["median".to_owned(), ms(median(&times))]);
-    table.row(["mean".to_owned(), ms(mean)]);
+    table.row(["min".to_owned(), elapsed(times[0])]);
+    table.row(["median".to_owned(), elapsed(median(&times))]);
+    table.row(["mean".to_owned(), elapsed(mean)]);
     table.row(["arenas".to_owned(), bytes(executable.allocated_bytes() as u64)]);
     table.row(["constants".to_owned(), bytes(executable.constant_bytes())]);
     Ok(format!("\n{table}"))
@@ -195,7 +194,7 @@ fn profile(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) 
     let whole = nodes.iter().map(|(_, time)| time.as_secs_f64()).sum::<f64>().max(f64::MIN_POSITIVE);
     let columns = |time: Duration| {
         let seconds = time.as_secs_f64();
-        [format!("{:.3} ms", seconds * 1e3 / f64::from(n)), format!("{:.1} %", seconds / whole * 100.0)]
+        [elapsed(time / n), format!("{:.1} %", seconds / whole * 100.0)]
     };
     let mut operators: Vec<_> = operators.into_iter().collect();
     operators.sort_by_key(|(name, (_, time))| (Reverse(*time), *name));

@@ -3,6 +3,7 @@
 use super::args::{ExcessArg, OutOfRangeArg, PrecisionArgs};
 use super::diagnose;
 use super::problem::{Failure, Problem};
+use ampc::execute::inputs::{Dims, check_dims};
 use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::options::{By, Objective, Opset, OptionError, Recorded};
@@ -223,7 +224,9 @@ fn by(args: &PrecisionArgs, chosen: By) -> Result<By, Failure> {
         By::Paint => (Objective::default(), Arc::default()),
     };
     let objective = args.objective.unwrap_or(objective);
-    let target = args.target.as_deref().map_or(Ok(target), |name| read_target(name).map(Arc::new))?;
+    let dims = target.dims.clone();
+    let read = |name| read_target(name).map(|profile| Arc::new(Profile { dims, ..profile }));
+    let target = args.target.as_deref().map_or(Ok(target), read)?;
     Ok(By::Cut { objective, target })
 }
 
@@ -318,6 +321,21 @@ fn split_pin<'a>(flag: &str, text: &'a str) -> Result<(&'a str, Pin), Failure> {
     }
     let pin = precision.parse().map_err(|e| of_option(flag, text, &e))?;
     Ok((pattern, pin))
+}
+
+/// Sets the sizes of dims by which time is predicted, if any were asked for.
+///
+/// # Errors
+/// If the model has no such dim.
+pub(crate) fn set_dims(by: &mut By, dims: Dims, model: &Model) -> Result<(), Failure> {
+    if dims.is_empty() {
+        return Ok(());
+    }
+    check_dims(&model.module, &dims).map_err(|error| diagnose::failure(&error, None))?;
+    if let By::Cut { target, .. } = by {
+        Arc::make_mut(target).dims = dims;
+    }
+    Ok(())
 }
 
 /// Checks that the inputs and outputs that are to keep their types are there.

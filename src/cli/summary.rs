@@ -1,14 +1,15 @@
 //! Summary of a rewrite, in a few lines.
 
-use super::args::{EmitArg, RewriteArgs};
+use super::args::RewriteArgs;
 use super::emit::{Emit, Written};
 use super::opsets::OpsetAdvice;
 use super::problem::{LINES, Problem};
 use super::shown;
-use super::table::{Table, bytes, count, number, share};
+use super::table::{Table, bytes, count, duration, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
 use ampc::ir::{DType, Module, Node};
+use ampc::passes::assign::NO_GAIN;
 use ampc::report::{Fp32Report, OptimumReport, TimeReport, is_about_result};
 
 /// Warnings said in full before they are only counted.
@@ -59,7 +60,7 @@ pub(crate) fn amount(optimum: &OptimumReport, cost: u64) -> String {
 }
 
 /// The predicted time of the model and of its rewrite, and the sizes that the prediction assumes.
-fn time_line(time: &TimeReport) -> Option<String> {
+fn time_line(time: &TimeReport, target: &str) -> Option<String> {
     let of = |time_of_all| duration(of_one_run(time_of_all, time.scale));
     // A model whose nodes all cost nothing has no time to compare.
     if time.source <= 0 && time.rewritten <= 0 {
@@ -69,28 +70,13 @@ fn time_line(time: &TimeReport) -> Option<String> {
         none if none.is_empty() => none,
         assumptions => format!(", if {assumptions}"),
     };
-    let ratio = ratio(time.source, time.rewritten).map_or_else(String::new, |ratio| format!(" ({ratio} x)"));
-    Some(format!("{} -> {} predicted{ratio}{given}", of(time.source), of(time.rewritten)))
-}
-
-/// The quotient of two numbers, with two digits.
-fn ratio(first: i64, second: i64) -> Option<String> {
-    let (first, second) = (u128::try_from(first).ok()?, u128::try_from(second).ok()?);
-    let hundredths = first.checked_mul(100)?.checked_add(second / 2)?.checked_div(second)?;
-    Some(format!("{}.{:02}", hundredths / 100, hundredths % 100))
+    let ratio = time.ratio().map_or_else(String::new, |ratio| format!(" ({ratio} x)"));
+    Some(format!("{} -> {} predicted for {target}{ratio}{given}", of(time.source), of(time.rewritten)))
 }
 
 /// The cost of one run: costs are of `scale` of them.
 fn of_one_run(cost: i64, scale: i64) -> u64 {
     u64::try_from(cost / scale.max(1)).unwrap_or(0)
-}
-
-/// Picoseconds as whole nanoseconds, so that the times of two runs can be subtracted.
-fn duration(picoseconds: u64) -> String {
-    match picoseconds {
-        1..1000 => "less than 1 ns".into(),
-        _ => format!("{} ns", number(picoseconds / 1000)),
-    }
 }
 
 /// Note about a choice of formats that is not proven optimal.
@@ -103,52 +89,117 @@ fn unproven(optimum: &OptimumReport) -> String {
     )
 }
 
-/// Reasons why nodes stay fp32, the most frequent first, and the nodes that another policy would leave fp32.
-fn kept(fp32: &Fp32Report) -> Option<String> {
+/// The number of nodes that stay fp32 and the reasons, the most frequent causes first, and the number that another policy would leave.
+fn kept(fp32: &Fp32Report, to: &str) -> Option<String> {
     const SHOWN: usize = 3;
     let mut causes: Vec<(&str, u64)> = fp32.causes.iter().map(|(cause, &n)| (cause.as_str(), n)).collect();
     causes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     let all: u64 = causes.iter().map(|(_, n)| n).sum();
     // A fourth cause takes no more room than the words that there are others.
     let shown = if causes.len() == SHOWN + 1 { SHOWN + 1 } else { SHOWN.min(causes.len()) };
-    let mut words: Vec<String> =
-        causes[..shown].iter().map(|(cause, n)| format!("{} by {cause}", number(*n))).collect();
+    let words = |(cause, n): &(&str, u64)| match n {
+        _ if *n == all => reason(cause, to),
+        n => format!("{} {}", number(*n), reason(cause, to)),
+    };
+    let mut words: Vec<String> = causes[..shown].iter().map(words).collect();
     let others: u64 = causes[shown..].iter().map(|(_, n)| n).sum();
     if others > 0 {
-        words.push(format!("{} by others", number(others)));
+        words.push(format!("{} for other reasons", number(others)));
     }
     let less = fp32.elsewhere.as_ref().filter(|elsewhere| elsewhere.nodes < all);
     let less = less.map_or_else(String::new, |elsewhere| {
         format!("; `--policy {}` would leave {}", elsewhere.policy, number(elsewhere.nodes))
     });
-    (!words.is_empty()).then(|| words.join(", ") + &less)
+    (all > 0).then(|| format!("{} ({}){less}", number(all), words.join("; ")))
 }
 
-/// The number of nodes per format; the requested format is listed even without nodes.
-fn nodes(report: &Report, low: Low, to: &str) -> String {
+/// A cause of [`Fp32Report::causes`] in words.
+fn reason(cause: &str, to: &str) -> String {
+    if let Some((name, rule)) = cause.strip_suffix(')').and_then(|cause| cause.split_once(" (")) {
+        return match rule {
+            "taint" => format!("downstream of {}", known(name).unwrap_or_else(|| name.to_owned())),
+            "table" | "preset.deny" if to == "bf16" => format!("{name}: needs fp32 precision"),
+            "table" | "preset.deny" => format!("{name}: needs fp32 range"),
+            "unlisted" => format!("{name}: not in the operator table"),
+            rule if rule.starts_with("list") => format!("{name}: kept by an option"),
+            _ => format!("{name}: kept by the policy"),
+        };
+    }
+    known(cause).unwrap_or_else(|| format!("kept by {cause}"))
+}
+
+/// The words for a rule that is about no operator.
+fn known(rule: &str) -> Option<String> {
+    let words = match rule {
+        "placement" => "cheaper in fp32: casts would cost more",
+        "pin" => "pinned",
+        NO_GAIN => "no gain predicted",
+        "quantized" => "computed in integers",
+        "guard.range" => "constants out of range",
+        "guard.mask" => "a mask out of range",
+        "guard.eps" => "an epsilon below the range",
+        "guard.underflow" => "constants that would become 0",
+        "guard.stash" => "a norm with a precision of its own",
+        "guard.norm" => "a norm that is written out",
+        "guard.depth" => "a long sum",
+        "guard.int" => "integers that fp16 does not have",
+        "guard.square" => "squares out of range",
+        "guard.cancellation" => "differences that lose digits",
+        "guard.saturation" => "saturating functions",
+        "guard.scores" => "scores that are compared",
+        "guard.position" => "positions",
+        "guard.choice" => "values that choose",
+        _ => {
+            let format = rule.strip_prefix("opset.")?;
+            return Some(format!("no {format} form at this opset"));
+        }
+    };
+    Some(words.to_owned())
+}
+
+/// The number of lowered nodes by format, and the number of products among them.
+fn lowered(report: &Report, low: Low, to: &str) -> String {
     let summary = &report.summary;
-    let mut nodes: Vec<String> = [("fp16", low.fp16), ("bf16", low.bf16)]
+    let all = low.fp16 + low.bf16 + summary.full;
+    let formats: Vec<String> = [("fp16", low.fp16), ("bf16", low.bf16)]
         .into_iter()
         .filter(|(format, n)| *n > 0 || *format == to)
-        .map(|(format, n)| format!("{} {format}", number(n)))
+        .map(|(format, n)| (format, number(n)))
+        .enumerate()
+        .map(|(i, (format, n))| match i {
+            0 => format!("{n} of {} to {format}", count(all, "node")),
+            _ => format!("{n} to {format}"),
+        })
         .collect();
-    nodes.push(format!("{} fp32", number(summary.full)));
-    if summary.other > 0 {
-        nodes.push(format!("{} without floats to lower", number(summary.other)));
-    }
-    nodes.join(", ")
+    let products = match (summary.allow_low, summary.allow) {
+        (_, 0) => "; the model has no products of matrices".to_owned(),
+        (low, all) if low == all => {
+            format!("; all {} products of matrices", number(all)).replace("all 1 products", "the product")
+        }
+        (low, all) => format!("; {} of {} products of matrices", number(low), number(all)),
+    };
+    format!("{}{products}", formats.join(", "))
 }
 
-/// The number of casts that were present, kept, inserted and folded.
+/// The number of inserted casts, and of the casts of the model that are kept.
 fn casts(report: &Report) -> String {
     let casts = &report.casts;
-    format!(
-        "{} present, {} kept, {} inserted, {} folded into constants",
-        number(casts.present),
-        number(casts.kept),
-        number(casts.inserted),
-        number(casts.folded)
-    )
+    let mut words = vec![format!("{} inserted", number(casts.inserted))];
+    if casts.present > 0 {
+        words.push(format!("{} of {} of the model kept", number(casts.kept), number(casts.present)));
+    }
+    words.join(", ")
+}
+
+/// A size before and after, and by how much it is smaller.
+fn size(before: Option<u64>, after: u64) -> String {
+    let Some(before) = before else { return bytes(after) };
+    let sizes = format!("{} -> {}", bytes(before), bytes(after));
+    match before.checked_sub(after) {
+        Some(less) if less > 0 => format!("{sizes} ({} smaller)", share(less, before)),
+        Some(_) => sizes,
+        None => format!("{sizes} ({} larger)", share(after - before, before)),
+    }
 }
 
 /// The table after a rewrite.
@@ -166,32 +217,32 @@ pub(crate) fn text(
     if let Some(opset) = report.options.get("opset").filter(|opset| *opset != "keep") {
         table.row(["opset".to_owned(), opset.to_owned()]);
     }
-    table.row(["nodes".to_owned(), nodes(report, *low, to)]);
-    table.row(["allow".to_owned(), allow(report)]);
-    if let Some(kept) = kept(&report.fp32) {
-        table.row(["fp32 kept".to_owned(), kept]);
+    table.row(["lowered".to_owned(), lowered(report, *low, to)]);
+    if let Some(kept) = kept(&report.fp32, to) {
+        table.row(["kept fp32".to_owned(), kept]);
     }
-    if let Some(time) = report.time.as_ref().and_then(time_line) {
+    if report.summary.other > 0 && ui.verbose {
+        table.row(["others".to_owned(), format!("{} without floats to lower", number(report.summary.other))]);
+    }
+    table.row(["casts".to_owned(), casts(report)]);
+    let after = written.bytes.saturating_add(written.data_bytes);
+    let before = before.map(|(model, data)| model.saturating_add(data));
+    table.row(["size".to_owned(), size(before, after)]);
+    if ui.verbose {
+        let constants = &report.constants;
+        let of = |bytes_of: u64| bytes(bytes_of);
+        table.row([
+            "constants".to_owned(),
+            format!("{} -> {}", of(constants.bytes_before), of(constants.bytes_after)),
+        ]);
+    }
+    let target = report.options.get("target").unwrap_or("the target");
+    if let Some(time) = report.time.as_ref().and_then(|time| time_line(time, target)) {
         table.row(["time".to_owned(), time]);
     }
     if let Some(optimum) = report.optimum.as_ref().filter(|optimum| !optimum.optimal) {
         table.row(["optimum".to_owned(), unproven(optimum)]);
     }
-    table.row(["casts".to_owned(), casts(report)]);
-    let constants = &report.constants;
-    table.row([
-        "constants".to_owned(),
-        format!("{} -> {}", bytes(constants.bytes_before), bytes(constants.bytes_after)),
-    ]);
-    let after = written.bytes.saturating_add(written.data_bytes);
-    let what = if matches!(emit.kind, EmitArg::Onnx | EmitArg::Emulated) { "file" } else { "written" };
-    table.row([
-        what.to_owned(),
-        match before {
-            Some((model, data)) => format!("{} -> {}", bytes(model.saturating_add(data)), bytes(after)),
-            None => bytes(after),
-        },
-    ]);
     let new = written.files.get(1);
     let new = new.map(|file| format!("in {}, {}", file.display(), bytes(written.data_bytes)));
     for line in as_before(written).into_iter().chain(new).chain(spared(written)) {
@@ -216,28 +267,6 @@ pub(crate) fn as_before(written: &Written) -> Option<String> {
 /// The data files of the model that was replaced which stay, and why.
 pub(crate) fn spared(written: &Written) -> impl Iterator<Item = String> {
     written.spared.iter().map(ToString::to_string)
-}
-
-/// The share of operators of class allow that are low, and the reasons for the others.
-fn allow(report: &Report) -> String {
-    let summary = &report.summary;
-    if summary.allow == 0 {
-        return "no operator that gains from 16 bits".into();
-    }
-    let mut text = format!(
-        "{} of {} low ({})",
-        number(summary.allow_low),
-        number(summary.allow),
-        share(summary.allow_low, summary.allow)
-    );
-    let mut rules: Vec<(&String, u64)> =
-        summary.allow_exceptions.iter().map(|(rule, &n)| (rule, n)).collect();
-    rules.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
-    for (i, (rule, n)) in rules.iter().enumerate() {
-        text.push_str(if i == 0 { "; not: " } else { ", " });
-        text.push_str(&format!("{} by {rule}", number(*n)));
-    }
-    text
 }
 
 /// The warnings as they are drawn; with `-q` only those about the result.
@@ -284,11 +313,11 @@ mod tests {
     #[test]
     fn what_is_not_proven_is_said() {
         let words = unproven(&optimum("ps", 3_000_000, 2_400_000));
-        assert_eq!(words, "not proven: the choice costs 1500 ns, and no choice costs less than 1200 ns");
+        assert_eq!(words, "not proven: the choice costs 1.50 µs, and no choice costs less than 1.20 µs");
     }
 
     #[test]
-    fn times_are_of_one_run_and_whole_nanoseconds() {
+    fn times_are_of_one_run_and_for_people() {
         let time = |source, rewritten, assumptions: &[&str]| TimeReport {
             unit: "ps",
             scale: 2,
@@ -296,25 +325,35 @@ mod tests {
             rewritten,
             assumptions: assumptions.iter().map(ToString::to_string).collect(),
         };
-        let line = |time| time_line(&time).unwrap();
-        assert_eq!(line(time(60_000_000, 40_000_000, &[])), "30 000 ns -> 20 000 ns predicted (1.50 x)");
+        let line = |time| time_line(&time, "t4").unwrap();
+        assert_eq!(line(time(60_000_000, 40_000_000, &[])), "30.0 µs -> 20.0 µs predicted for t4 (1.50 x)");
         let assumed = line(time(2_000, 4_000, &["a is 1", "b is 2"]));
-        assert_eq!(assumed, "1 ns -> 2 ns predicted (0.50 x), if a is 1, b is 2");
-        assert_eq!(line(time(20, 40, &[])), "less than 1 ns -> less than 1 ns predicted (0.50 x)");
-        assert_eq!(line(time(2_000, 0, &[])), "1 ns -> 0 ns predicted");
-        assert_eq!(time_line(&time(0, 0, &[])), None);
+        assert_eq!(assumed, "1.00 ns -> 2.00 ns predicted for t4 (0.50 x), if a is 1, b is 2");
+        assert_eq!(line(time(2_000, 0, &[])), "1.00 ns -> 0 s predicted for t4");
+        assert_eq!(time_line(&time(0, 0, &[]), "t4"), None);
+        // Slower by a trace is no 1.00.
+        assert!(line(time(100_000, 100_001, &[])).contains("(0.99 x)"));
     }
 
     #[test]
-    fn causes_are_few_and_another_policy_is_named_if_it_leaves_less() {
+    fn the_summary_says_why_nodes_stay_fp32() {
         let fp32 = |causes: &[(&str, u64)], nodes| Fp32Report {
             causes: causes.iter().map(|&(cause, n)| (cause.to_owned(), n)).collect(),
             elsewhere: Some(ElsewhereReport { policy: "perf".into(), nodes }),
         };
-        let five = [("a", 1), ("b", 20), ("c", 3), ("d", 4), ("e", 2)];
-        let less = "20 by b, 4 by d, 3 by c, 3 by others; `--policy perf` would leave 29";
-        assert_eq!(kept(&fp32(&five, 29)).unwrap(), less);
-        assert_eq!(kept(&fp32(&five[..4], 28)).unwrap(), "20 by b, 4 by d, 3 by c, 1 by a");
-        assert_eq!(kept(&fp32(&[], 0)), None);
+        assert_eq!(
+            kept(&fp32(&[("Softmax (table)", 3)], 3), "fp16").unwrap(),
+            "3 (Softmax: needs fp32 range)"
+        );
+        let five =
+            [("A (list)", 1), ("placement", 20), ("guard.eps", 3), ("guard.eps (taint)", 4), ("pin", 2)];
+        let less = "30 (20 cheaper in fp32: casts would cost more; 4 downstream of an epsilon below the range; \
+                    3 an epsilon below the range; 3 for other reasons); `--policy perf` would leave 29";
+        assert_eq!(kept(&fp32(&five, 29), "fp16").unwrap(), less);
+        assert_eq!(
+            kept(&fp32(&[("Exp (table)", 1), ("Exp (taint)", 2)], 3), "bf16").unwrap(),
+            "3 (2 downstream of Exp; 1 Exp: needs fp32 precision)"
+        );
+        assert_eq!(kept(&fp32(&[], 0), "fp16"), None);
     }
 }

@@ -1,6 +1,7 @@
 //! Numbers and columns as people read them.
 
 use super::shown;
+use std::time::Duration;
 
 /// Rows whose cells stand below each other. The last column is not padded.
 #[derive(Debug, Default)]
@@ -79,14 +80,41 @@ pub(crate) fn bytes(n: u64) -> String {
         size /= 1000.0;
         unit = next;
     }
-    let digits = if size < 9.995 {
+    format!("{size:.0$} {unit}", digits_behind_point(size))
+}
+
+/// A time, with three digits: `980 ps`, `1.23 µs`, `29.0 ms`.
+pub(crate) fn duration(picoseconds: u64) -> String {
+    if picoseconds < 1000 {
+        return format!("{picoseconds} {}", if picoseconds == 0 { "s" } else { "ps" });
+    }
+    #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
+    let mut time = picoseconds as f64;
+    let mut unit = "";
+    for next in ["ns", "µs", "ms", "s"] {
+        if time < 999.5 && !unit.is_empty() {
+            break;
+        }
+        time /= 1000.0;
+        unit = next;
+    }
+    format!("{time:.0$} {unit}", digits_behind_point(time))
+}
+
+/// A measured time, as [`duration`] shows it.
+pub(crate) fn elapsed(time: Duration) -> String {
+    duration(u64::try_from(time.as_nanos().saturating_mul(1000)).unwrap_or(u64::MAX))
+}
+
+/// Digits behind the point of a number below a thousand, of which three are shown.
+fn digits_behind_point(number: f64) -> usize {
+    if number < 9.995 {
         2
-    } else if size < 99.95 {
+    } else if number < 99.95 {
         1
     } else {
         0
-    };
-    format!("{size:.digits$} {unit}")
+    }
 }
 
 /// A share: `87 %`; never 100 unless it is all.
@@ -110,6 +138,16 @@ mod tests {
             shown,
             ["0 B", "999 B", "1.00 kB", "9.99 kB", "10.0 kB", "12.3 kB", "999 kB", "1.00 MB", "3.20 GB"]
         );
+    }
+
+    #[test]
+    fn times_are_printed_for_people() {
+        let shown: Vec<String> =
+            [0, 400, 1000, 1_231_000, 999_499_000, 999_500_000, 29_023_839_000, 90_000_000_000_000]
+                .map(duration)
+                .into();
+        assert_eq!(shown, ["0 s", "400 ps", "1.00 ns", "1.23 µs", "999 µs", "1.00 ms", "29.0 ms", "90.0 s"]);
+        assert_eq!(elapsed(Duration::from_micros(12_345)), "12.3 ms");
     }
 
     #[test]

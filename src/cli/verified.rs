@@ -8,9 +8,9 @@ use super::problem::{Failure, Problem};
 use super::shown;
 use super::table::count;
 use super::ui::Ui;
-use super::verify::{drawn, first, warn_of_nothing};
+use super::verify::{accepts, drawn, excused as said_of_excused, first};
 use ampc::execute::verify::Compared;
-use ampc::execute::{Excused, Inputs, PinSearch, Verification, VerifyOptions, find_pins, judge};
+use ampc::execute::{Excused, Inputs, Judgement, PinSearch, Verification, VerifyOptions, find_pins, judge};
 use ampc::ir::text::is_hidden;
 use ampc::ir::{DType, Module};
 use ampc::passes::policy::Pin;
@@ -23,6 +23,8 @@ pub(crate) struct Source {
     module: Module,
     draws: Vec<Inputs>,
     options: VerifyOptions,
+    accept_excused: bool,
+    is_emulated: bool,
 }
 
 impl Source {
@@ -34,6 +36,7 @@ impl Source {
         args: &RewriteArgs,
         threads: Option<u32>,
         model: &Model,
+        is_emulated: bool,
         ui: Ui,
     ) -> Result<Option<Source>, Failure> {
         if !args.verify.verify {
@@ -42,7 +45,9 @@ impl Source {
         let cpu = data::cpu(threads, &args.limits);
         let draws = data::draws(&args.data, &model.module, &cpu, ui)?;
         let tolerance = args.verify.tolerance.map(|of_max| Tolerance { of_max, ..Tolerance::EXACT });
-        Ok(Some(Source { module: model.module.clone(), draws, options: VerifyOptions { cpu, tolerance } }))
+        let options = VerifyOptions { cpu, tolerance };
+        let accept_excused = args.verify.accept_excused;
+        Ok(Some(Source { module: model.module.clone(), draws, options, accept_excused, is_emulated }))
     }
 
     /// Compares the rewrite with the model, and looks for pins that help if an output is too far off.
@@ -57,39 +62,45 @@ impl Source {
     ) -> Result<Verdict, Failure> {
         let fail = |error: Error| diagnose::failure(&error, None);
         run.progress.stage("verifying");
-        let (mut source, mut rewritten) = (self.module.clone(), model.module.clone());
-        let judged = judge(&mut source, &mut rewritten, options, &self.draws, &self.options).map_err(fail)?;
-        let (found, excused) = (judged.found, judged.excused);
-        if found.passed() && !found.says_something() && excused.is_empty() {
-            run.progress.suspend(|| warn_of_nothing(run.ui));
-            let said = "verified nothing: the outputs have no finite elements".into();
-            return Ok(Verdict::Passed { said, excused });
+        let (mut source, mut written) = (self.module.clone(), model.module.clone());
+        if self.is_emulated {
+            // The verdict is about the model that is written.
+            written = ampc::emulate(Model::from(written)).map_err(fail)?.0.module;
         }
-        if judged.passed {
-            let within = found.passed().then(|| summary(&found));
-            let said: Vec<String> = within.into_iter().chain(worst_excused(&found, &excused)).collect();
-            let said = shown::message(&format!("verified: {}", said.join("; ")));
+        let judged = judge(&mut source, &mut written, &self.draws, &self.options).map_err(fail)?;
+        let accepted = run.progress.suspend(|| accepts(&judged, self.accept_excused, run.ui));
+        let Judgement { found, excused, is_excused } = judged;
+        if accepted {
+            let said = match (found.passed(), found.says_something()) {
+                (false, _) => "verified: outputs are beyond the tolerance, which was accepted".into(),
+                (true, false) => "verified nothing: the outputs have no finite elements".into(),
+                (true, true) => shown::message(&format!("verified: {}", summary(&found))),
+            };
             return Ok(Verdict::Passed { said, excused });
         }
         run.progress.stage("looking for nodes that have to stay fp32");
-        let pins = find_pins(&source, options, &self.draws, &self.options, &rewritten, &found);
-        let message = format!("the rewrite is too far from the model: {}", first(&found));
-        Ok(Verdict::Beyond { message, pins })
+        let pins = find_pins(&source, options, &self.draws, &self.options, &model.module, &found);
+        let mut message = format!("the rewrite is too far from the model: {}", first(&found));
+        if is_excused && !self.accept_excused {
+            let all = said_of_excused(&found, &excused);
+            message.push_str(&format!("; `--accept-excused` accepts that {all}"));
+        }
+        Ok(Verdict::Beyond { message, pins, excused })
     }
 }
 
 /// Result of comparing a rewrite with its model.
 pub(crate) enum Verdict {
-    /// The outputs agree, or low products alone make them differ as much: a word about it.
+    /// The outputs agree, or are excused and that was accepted: a word about it.
     Passed { said: String, excused: Vec<Excused> },
     /// An output is too far off: the first value beyond the tolerance, and pins that help.
-    Beyond { message: String, pins: Result<PinSearch, Error> },
+    Beyond { message: String, pins: Result<PinSearch, Error>, excused: Vec<Excused> },
 }
 
 impl Verdict {
     /// The error, if an output is too far off. If the report has all pins, only some of many are shown.
     pub(crate) fn failure(&self, is_reported: bool) -> Option<Failure> {
-        let Verdict::Beyond { message, pins } = self else { return None };
+        let Verdict::Beyond { message, pins, .. } = self else { return None };
         let (help, lines) = match pins {
             Ok(pins) => advice(pins, is_reported),
             Err(error) => (format!("no pins could be tried: {error}"), Vec::new()),
@@ -104,11 +115,11 @@ impl Verdict {
             Verdict::Passed { excused, .. } => {
                 VerdictReport { passed: true, excused, pins: None, left_low: &[] }
             }
-            Verdict::Beyond { pins, .. } => {
+            Verdict::Beyond { pins, excused, .. } => {
                 let search = pins.as_ref().ok();
                 let pins = search.filter(|search| search.passes).map(|search| Pins(&search.pins));
                 let left_low = search.map_or(&[][..], |search| &search.left_low);
-                VerdictReport { passed: false, excused: &[], pins, left_low }
+                VerdictReport { passed: false, excused, pins, left_low }
             }
         }
     }
@@ -117,7 +128,7 @@ impl Verdict {
 /// The part of the report about `--verify`.
 #[derive(Serialize)]
 pub(crate) struct VerdictReport<'a> {
-    /// True if all outputs agree, or are excused.
+    /// True if the model is accepted: all outputs agree, or are excused and that was accepted.
     passed: bool,
     /// Outputs beyond their bounds that low products alone make differ as much.
     #[serde(skip_serializing_if = "<[Excused]>::is_empty")]
@@ -128,26 +139,6 @@ pub(crate) struct VerdictReport<'a> {
     /// If none help: the nodes that were low all the same.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     left_low: &'a [String],
-}
-
-/// The excused output with the largest error, on a line.
-fn worst_excused(found: &Verification, excused: &[Excused]) -> Option<String> {
-    let worst = excused.iter().max_by(|a, b| a.error.total_cmp(&b.error))?;
-    let off = if worst.error.is_finite() {
-        let Excused { error, low_products, .. } = worst;
-        format!("is {error:.2e} of its largest element off, and low products alone make {low_products:.2e}")
-    } else {
-        "has elements that are not finite, and so it has with low products alone".to_owned()
-    };
-    let draw = match found.draws.get(worst.draw).filter(|_| found.draws.len() > 1) {
-        Some(about) => format!(" (draw {}: {about})", worst.draw + 1),
-        None => String::new(),
-    };
-    let others = match excused.len() - 1 {
-        0 => String::new(),
-        n => format!("; so are {n} more"),
-    };
-    Some(format!("`{}` {off}{draw}{others}", worst.output))
 }
 
 /// Nodes that are pinned to fp32.
@@ -310,7 +301,7 @@ mod tests {
         let (help, lines) = advice(&search, true);
         assert!(help.contains("the report has all of them (`verify.pins`)"), "{help}");
         assert_eq!(lines.join("\n"), whole[..SHOWN].join(" \\\n"));
-        let verdict = Verdict::Beyond { message: String::new(), pins: Ok(search) };
+        let verdict = Verdict::Beyond { message: String::new(), pins: Ok(search), excused: Vec::new() };
         let report = serde_json::to_value(verdict.report()).unwrap();
         assert_eq!(report["pins"].as_object().unwrap().len(), pins.len());
         assert_eq!(report["pins"][&pins[24]], "fp32");

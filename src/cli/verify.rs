@@ -9,11 +9,14 @@ use super::progress::Progress;
 use super::shown;
 use super::table::{Table, count, number};
 use super::ui::{self, Stream, Ui};
+use ampc::execute::Inputs;
 use ampc::execute::report::{SCHEMA, ToleranceReport, ValueReport, VerifyReport};
 use ampc::execute::verify::{Compared, Lone};
 use ampc::execute::{
-    StoredTolerance, Verification, VerifyOptions, prepare, read_test_data, verify_draws, verify_stored,
+    Excused, Judgement, StoredTolerance, Verification, VerifyOptions, judge, prepare, read_test_data,
+    verify_draws, verify_stored,
 };
+use ampc::ir::Module;
 use ampc::runtime::{Cpu, Tolerance};
 use ampc::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -62,23 +65,85 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     let draws = progress.suspend(|| data::draws(&args.data, &model.module, &cpu, ui))?;
     progress.stage("running");
     let options = VerifyOptions { cpu, tolerance: tolerance(args) };
-    let found = verify_draws(&mut model.module, &mut other.module, &draws, &options);
-    let found = found.map_err(|e| diagnose::failure(&e, None))?;
+    let judged = judged(args, &mut model.module, &mut other.module, &draws, &options);
+    let judged = judged.map_err(|e| diagnose::failure(&e, None))?;
     drop(progress);
+    let found = &judged.found;
     for read in [&model, &other] {
         ampc::files::unchanged(&read.files()).map_err(|e| diagnose::failure(&e, None))?;
     }
     if args.json {
         let report =
-            VerifyReport::new(&args.model.display().to_string(), &other_path.display().to_string(), &found);
-        ui::print(&json(&report))?;
+            VerifyReport::new(&args.model.display().to_string(), &other_path.display().to_string(), found);
+        let accepted = judged.accepted(args.accept_excused);
+        ui::print(&json(&VerifyReport { accepted, excused: judged.excused.clone(), ..report }))?;
     } else {
-        ui::show(&text(&found, ui))?;
+        ui::show(&text(found, ui))?;
     }
-    if found.passed() && !found.says_something() {
-        warn_of_nothing(ui);
+    Ok(accepts(&judged, args.accept_excused, ui))
+}
+
+/// The verdict on two models; without excuses, which take a third run, where none is accepted.
+fn judged(
+    args: &VerifyArgs,
+    model: &mut Module,
+    other: &mut Module,
+    draws: &[Inputs],
+    options: &VerifyOptions,
+) -> Result<Judgement, Error> {
+    if args.accept_excused {
+        return judge(model, other, draws, options);
     }
-    Ok(found.passed())
+    let found = verify_draws(model, other, draws, options)?;
+    Ok(Judgement { found, excused: Vec::new(), is_excused: false })
+}
+
+/// True if two models are accepted, which both commands that compare models decide here. Warns of a verdict that says
+/// little.
+pub(crate) fn accepts(judged: &Judgement, accept_excused: bool, ui: Ui) -> bool {
+    if judged.passed() {
+        if !judged.found.says_something() {
+            warn_of_nothing(ui);
+        }
+        return true;
+    }
+    let accepted = judged.accepted(accept_excused);
+    if accepted {
+        let message = format!("accepted although {}", excused(&judged.found, &judged.excused));
+        let problem = Problem::warning("verify.excused", message);
+        ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
+    }
+    accepted
+}
+
+/// How many outputs and elements are beyond the tolerance, and how far; low products alone make as much.
+pub(crate) fn excused(found: &Verification, excused: &[Excused]) -> String {
+    let mut names: Vec<&str> = excused.iter().map(|excuse| excuse.output.as_str()).collect();
+    names.sort_unstable();
+    names.dedup();
+    let of_bound = |excuse: &&Excused| excuse.error;
+    let Some(worst) = excused.iter().max_by(|a, b| of_bound(a).total_cmp(&of_bound(b))) else {
+        return String::new();
+    };
+    let Excused { error, low_products, mismatches, elements, .. } = worst;
+    let draw = match found.draws.get(worst.draw).filter(|_| found.draws.len() > 1) {
+        Some(about) => format!(" (draw {}: {about})", worst.draw + 1),
+        None => String::new(),
+    };
+    format!(
+        "{} of {} beyond the tolerance, and low products alone make {} so: of `{}` {} of {} {} beyond, by at most {error:.2e} \
+         of its largest element, and by {low_products:.2e} with low products alone{draw}",
+        number(names.len() as u64),
+        match found.outputs.len() {
+            1 => "1 output is".to_owned(),
+            n => format!("{} outputs are", number(n as u64)),
+        },
+        if names.len() == 1 { "it" } else { "them" },
+        worst.output,
+        number(*mismatches),
+        count(*elements, "element"),
+        if *mismatches == 1 { "is" } else { "are" },
+    )
 }
 
 /// Outputs without a number agree with much. This is about the result, and so said whatever was asked for.
@@ -247,6 +312,8 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
             tolerance: ToleranceReport::new(&stored_tolerance.tolerance, reason),
             draws: Vec::new(),
             draws_without: Vec::new(),
+            accepted: passed,
+            excused: Vec::new(),
             first: rows.iter().find(|row| !row.passed).cloned(),
             outputs: rows,
             values: Vec::new(),

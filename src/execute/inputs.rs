@@ -77,6 +77,14 @@ impl fmt::Display for InputProblem {
     }
 }
 
+/// Checks that the inputs of a model have dims of these names.
+///
+/// # Errors
+/// If one is not there.
+pub fn check_dims(module: &Module, dims: &Dims) -> Result<(), Error> {
+    random::with_dims(module, dims).map(drop)
+}
+
 impl Inputs {
     /// Reads values from an `.npz` or `.safetensors` file, where they have the names of inputs, or from a
     /// folder of `input_0.pb`, `input_1.pb` …: a value belongs to the input that it has the name of, one

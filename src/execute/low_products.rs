@@ -1,11 +1,13 @@
-//! Errors that no rewrite can avoid: errors that low products alone cause.
+//! The verdict on two models, and errors that low products alone make.
 //!
-//! A rewrite is held to bounds that networks of ordinary size keep. On larger inputs, and with weights that
-//! amplify errors, a rewrite whose every choice is right may be beyond them: the user requested low products,
-//! and their rounding alone is beyond the bounds. So where a draw of inputs shows an output beyond its bound, a
-//! third model is run on it, in which products of matrices are low as in the rewrite and all else is fp32. The
-//! draw is *excused* if every output is off by at most 3 times its error there. For example, with a bound of
-//! 7.8e-3:
+//! [`judge`] gives the verdict of `ampc verify` and of `ampc rewrite --verify`. It sees two models and values for their
+//! inputs, and nothing of how the second model was made, so both commands come to the same verdict.
+//!
+//! The outputs of a lowered model may be beyond their bounds although every choice was right: on larger inputs, and with
+//! weights that amplify errors, low products alone are beyond them, and low products are what was asked for. An output is
+//! *excused* where that can be shown. A third model, which is the first one with the products of matrices rounded to the
+//! formats that they have in the second, runs on the same inputs, and the output may be off by at most 3 times what it is
+//! off there. For example, with a bound of 7.8e-3:
 //!
 //! ```text
 //!                rewrite    low products alone
@@ -14,39 +16,41 @@
 //! draw 3         5.8e-1     4.7e-3                 beyond: something else than a product is to blame
 //! ```
 //!
-//! On the first draw, which is of ordinary size, nothing is excused that is about the range of the format: elements that
-//! are not finite, and products whose results lie below the normal numbers. Nor is anything excused of a tolerance that
-//! was asked for.
+//! An excuse changes no verdict: the outputs are still beyond their bounds. A caller may accept excused outputs if
+//! [`Judgement::is_excused`] holds, which takes an excuse for every output that is off, on every draw. An output that is
+//! not finite where the first model is finite has no excuse, nor has an output of another shape, nor has any output if
+//! products vanish below the normal numbers of their format on the first draw, which is of ordinary size.
 
 use super::Inputs;
-use super::pins::{lowered, with_pins};
 use super::report::number;
-use super::verify::{Compared, Verification, VerifyOptions, verify_draws, verify_draws_without};
+use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use crate::error::Error;
-use crate::options::RewriteOptions;
 use ampc_ir::convert::min_normal;
-use ampc_ir::op::{self, Work};
-use ampc_ir::{Module, Node};
+use ampc_ir::inserter::InsertError;
+use ampc_ir::op::{self, OpKind, Work};
+use ampc_ir::{DType, Inserter, Module, Node, Value};
 use ampc_passes::Paths;
-use rustc_hash::FxHashSet;
+use ampc_passes::pipeline::Pipeline;
+use ampc_passes::raise_opset::{self, RaiseOpset, Target};
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
-use std::collections::BTreeSet;
 
-/// The largest excused error, in multiples of the error that low products alone cause. Roundings in other places are as many as those of
-/// products, or a few times that, and of one draw the largest error is partly luck.
-const TIMES: f64 = 3.0;
+/// How many times the error of low products alone an excused output may be off. Roundings in other places are as many as
+/// those of products, or a few times that, and the largest error of a draw is partly luck.
+const TIMES: u32 = 3;
 
-/// Rewrites made at most to have nothing low but products: what is around pinned nodes may become low that was fp32.
-const MOST_ROUNDS: usize = 8;
-
-/// An output that is beyond its bound, for no other reason than that products are low.
+/// An output that is beyond its bound, where low products alone make an error of the same size.
 #[derive(Clone, Debug, Serialize)]
 pub struct Excused {
     /// The name of the output.
     pub output: String,
     /// The draw of inputs, from 0.
     pub draw: usize,
-    /// How far off it is, as a share of its largest wanted element; infinite where elements disagree on being finite.
+    /// The elements beyond the bound.
+    pub mismatches: u64,
+    /// All elements of the output.
+    pub elements: u64,
+    /// How far off it is, as a share of its largest wanted element.
     #[serde(rename = "max_of_max", serialize_with = "number")]
     pub error: f64,
     /// How far off it is with low products alone.
@@ -54,106 +58,218 @@ pub struct Excused {
     pub low_products: f64,
 }
 
-/// Result of comparing a rewrite with its model.
+/// The verdict on two models.
 #[derive(Clone, Debug)]
 pub struct Judgement {
-    /// Result of [`verify_draws`], without excused draws unless all draws are excused.
+    /// The comparison, on all draws.
     pub found: Verification,
-    /// The excused draws.
+    /// The outputs beyond their bounds that have an excuse, by draw.
     pub excused: Vec<Excused>,
-    /// True if every draw is within the bounds, or excused.
-    pub passed: bool,
+    /// True if an output is beyond its bound, and every output beyond its bound on every draw has an excuse.
+    pub is_excused: bool,
 }
 
-/// Compares a rewrite by `options` with its source, as [`verify_draws`] does, and excuses errors that low
-/// products alone cause.
+impl Judgement {
+    /// True if all outputs are within their bounds.
+    pub fn passed(&self) -> bool {
+        self.found.passed()
+    }
+
+    /// True if the models are accepted: all outputs are within their bounds or, if the caller accepts that, excused.
+    pub fn accepted(&self, accept_excused: bool) -> bool {
+        self.passed() || (accept_excused && self.is_excused)
+    }
+}
+
+/// Compares two models, as [`verify_draws`] does, and looks for excuses of the outputs that are beyond their bounds.
+/// Outputs have no excuse if `options` asks for a tolerance.
 ///
 /// # Errors
-/// Errors of [`verify_draws`], and of a source that cannot be rewritten.
+/// Those of [`verify_draws`].
 pub fn judge(
-    source: &mut Module,
-    rewritten: &mut Module,
-    options: &RewriteOptions,
+    model: &mut Module,
+    other: &mut Module,
     draws: &[Inputs],
-    verify_options: &VerifyOptions,
+    options: &VerifyOptions,
 ) -> Result<Judgement, Error> {
-    let found = verify_draws(source, rewritten, draws, verify_options)?;
-    if found.passed() || verify_options.tolerance.is_some() {
-        return Ok(Judgement { passed: found.passed(), found, excused: Vec::new() });
+    let found = verify_draws(model, other, draws, options)?;
+    let mut judged = Judgement { found, excused: Vec::new(), is_excused: false };
+    if judged.passed() || options.tolerance.is_some() {
+        return Ok(judged);
     }
-    let mut low_products: Option<Module> = None;
-    let (mut excused, mut without) = (Vec::new(), Vec::new());
-    for (draw, inputs) in draws.iter().enumerate().filter(|(draw, _)| !found.without.contains(draw)) {
+    // A model that cannot be made, run or compared is no excuse.
+    let Some(mut alone) = only_products(model, other) else { return Ok(judged) };
+    let mut all = true;
+    for (draw, inputs) in draws.iter().enumerate().filter(|(draw, _)| !judged.found.without.contains(draw)) {
         let inputs = std::slice::from_ref(inputs);
-        let at_hand = verify_draws(source, rewritten, inputs, verify_options)?;
+        let at_hand = verify_draws(model, other, inputs, options)?;
         if at_hand.passed() {
             continue;
         }
-        if draw == 0 && leaves_range(source, rewritten, options, &at_hand) {
-            return Ok(Judgement { found, excused: Vec::new(), passed: false });
+        if draw == 0 && alone.vanish(model, &at_hand) {
+            return Ok(judged);
         }
-        let other = match &mut low_products {
-            Some(other) => other,
-            none => none.insert(only_products(source, rewritten, options)?),
-        };
-        let alone = verify_draws(source, other, inputs, verify_options)?;
-        if let Some(all) = excuses(draw, &at_hand.outputs, &alone.outputs) {
-            excused.extend(all);
-            without.push(draw);
+        let Ok(low) = verify_draws(model, &mut alone.module, inputs, options) else { return Ok(judged) };
+        let beyond =
+            at_hand.outputs.iter().zip(&low.outputs).filter(|(output, _)| !output.agreement.passed());
+        for excuse in beyond.map(|(output, alone)| excuse(draw, output, alone)) {
+            all &= excuse.is_some();
+            judged.excused.extend(excuse);
         }
     }
-    let left = draws.len() - found.without.len() - without.len();
-    if without.is_empty() || left == 0 {
-        return Ok(Judgement { passed: left == 0, found, excused });
+    judged.is_excused = all && !judged.excused.is_empty();
+    Ok(judged)
+}
+
+/// The excuse of an output that is beyond its bound on a draw, if it has one.
+fn excuse(draw: usize, output: &Compared, alone: &Compared) -> Option<Excused> {
+    let (ours, theirs) = (&output.agreement.found, &alone.agreement.found);
+    if output.agreement.obstacle.is_some() || alone.agreement.obstacle.is_some() || ours.not_finite() > 0 {
+        return None;
     }
-    let found = verify_draws_without(source, rewritten, draws, &without, verify_options)?;
-    Ok(Judgement { passed: found.passed(), found, excused })
-}
-
-/// The excuses for all outputs that are beyond their bounds on a draw, if each has one.
-fn excuses(draw: usize, outputs: &[Compared], alone: &[Compared]) -> Option<Vec<Excused>> {
-    let beyond = outputs.iter().zip(alone).filter(|(output, _)| !output.agreement.passed());
-    beyond
-        .map(|(output, alone)| {
-            let (error, low_products) = (output.agreement.error(), alone.agreement.error());
-            let compared = output.agreement.obstacle.is_none() && alone.agreement.obstacle.is_none();
-            let excused =
-                if error.is_finite() { error <= TIMES * low_products } else { low_products.is_infinite() };
-            (compared && excused).then(|| Excused { output: output.value.clone(), draw, error, low_products })
-        })
-        .collect()
-}
-
-/// True if outputs or low products leave the range of the format: a value is not finite, or below the normal
-/// numbers.
-fn leaves_range(source: &Module, rewritten: &Module, options: &RewriteOptions, found: &Verification) -> bool {
-    let least = min_normal(options.to).unwrap_or(0.0);
-    let low: FxHashSet<String> = lowered(rewritten).into_iter().collect();
-    let vanishes = |value: &Compared| {
-        let of_product = value.node.is_some_and(|node| is_product(source, node) && low.contains(&value.path));
-        of_product && value.agreement.found.max_want < least && !value.agreement.found.all_zero
+    let (error, low_products) = (output.agreement.error(), alone.agreement.error());
+    // The size of an error says nothing of a choice, such as an index.
+    let is_like = match ours.held_to {
+        Some(_) => error.is_finite() && error <= f64::from(TIMES) * low_products,
+        None => ours.mismatches <= theirs.mismatches.saturating_mul(TIMES.into()),
     };
-    found.outputs.iter().any(|output| !output.agreement.error().is_finite())
-        || found.values.iter().chain(&found.outputs).any(vanishes)
+    let (mismatches, elements) = (ours.mismatches, ours.elements);
+    is_like.then(|| Excused { output: output.value.clone(), draw, mismatches, elements, error, low_products })
+}
+
+/// The model with its products rounded as in another one.
+struct OnlyProducts {
+    module: Module,
+    /// The products that are low in the other model, and their formats.
+    low: FxHashMap<Node, DType>,
+}
+
+impl OnlyProducts {
+    /// True if a low product is below the normal numbers of its format.
+    fn vanish(&self, model: &Module, found: &Verification) -> bool {
+        let vanishes = |value: &Compared| {
+            let format =
+                value.node.filter(|&node| is_product(model, node)).and_then(|node| self.low.get(&node));
+            let least = format.and_then(|&format| min_normal(format)).unwrap_or(0.0);
+            value.agreement.found.max_want < least && !value.agreement.found.all_zero
+        };
+        found.values.iter().chain(&found.outputs).any(vanishes)
+    }
 }
 
 fn is_product(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|schema| op::work(schema.kind) == Work::Product)
 }
 
-/// The source with products low as they are in its rewrite, and all else fp32, as far as pins reach.
-fn only_products(source: &Module, rewritten: &Module, options: &RewriteOptions) -> Result<Module, Error> {
-    let paths = Paths::of(source);
-    let mut pins: BTreeSet<String> = BTreeSet::new();
-    let mut now = rewritten.clone();
-    for _ in 0..MOST_ROUNDS {
-        let is_other = |path: &String| paths.node(path).is_some_and(|node| !is_product(source, node));
-        let before = pins.len();
-        pins.extend(lowered(&now).into_iter().filter(is_other));
-        if pins.len() == before {
-            break;
+/// The model with the operands and results of its products rounded where they are low in the other model, and all else as
+/// it is; `None` if no product is low there, or a model cannot be made.
+fn only_products(model: &Module, other: &Module) -> Option<OnlyProducts> {
+    let mut module = model.clone();
+    let names = names(other);
+    let paths = [Paths::of(model), Paths::of(other)];
+    let mut rounds: Vec<(Node, Vec<(usize, DType)>, Vec<(usize, DType)>)> = Vec::new();
+    let mut low = FxHashMap::default();
+    for &node in paths[0].nodes().iter().filter(|&&node| is_product(model, node)) {
+        let Some(counterpart) = counterpart(model, node, other, &names, &paths) else { continue };
+        let [ours, theirs] = [(model, node), (other, counterpart)].map(|(module, node)| module.node(node));
+        let operands = lowered((model, ours.formal_operands()), (other, theirs.formal_operands()));
+        let results = lowered((model, ours.results()), (other, theirs.results()));
+        if let Some(&(_, format)) = results.first().or(operands.first()) {
+            low.insert(node, format);
+            rounds.push((node, operands, results));
         }
-        now = with_pins(source, options, pins.iter().map(String::as_str))?;
     }
-    Ok(now)
+    if rounds.is_empty() {
+        return None;
+    }
+    // Raising keeps nodes that have a form already; a node that gets another one is not rounded.
+    let opset = raise_opset::opset(other).filter(|&opset| Some(opset) > raise_opset::opset(model));
+    if let Some(opset) = opset {
+        let raise = Pipeline::new(vec![Box::new(RaiseOpset { to: Target::Opset(opset) })]).ok()?;
+        raise.run(&mut module, false, &mut ()).ok()?;
+    }
+    for (node, operands, results) in rounds {
+        if !module.node(node).is_alive() || !is_product(&module, node) {
+            continue;
+        }
+        for (slot, format) in operands {
+            let value = module.node(node).operands().get(slot).copied().flatten()?;
+            let rounded = rounded(&mut Inserter::before(&mut module, node), value, format).ok()?;
+            module.set_operand(node, slot, Some(rounded));
+        }
+        for (slot, format) in results {
+            round_result(&mut module, node, slot, format)?;
+        }
+    }
+    Some(OnlyProducts { module, low })
+}
+
+/// The slots whose values are fp32 in the first model and low in the second, with the format.
+fn lowered(
+    (model, ours): (&Module, &[Option<Value>]),
+    (other, theirs): (&Module, &[Option<Value>]),
+) -> Vec<(usize, DType)> {
+    let dtype = |module: &Module, value: &Option<Value>| module.value((*value)?).ty.dtype();
+    let pairs = ours.iter().zip(theirs).enumerate();
+    let low = pairs.filter_map(|(slot, (ours, theirs))| {
+        let format = dtype(other, theirs).filter(|format| format.is_low())?;
+        (dtype(model, ours) == Some(DType::F32)).then_some((slot, format))
+    });
+    low.collect()
+}
+
+/// The values of a module by name.
+fn names(module: &Module) -> FxHashMap<&str, Value> {
+    let values = module.graph_ids().flat_map(|graph| module.defined(graph));
+    values.filter_map(|value| Some((module.text(module.value_name(value)?), value))).collect()
+}
+
+/// The node of the other model that computes the same: of the same path, or else the node whose result, cast or not, has
+/// the same name.
+fn counterpart(
+    model: &Module,
+    node: Node,
+    other: &Module,
+    names: &FxHashMap<&str, Value>,
+    paths: &[std::sync::Arc<Paths>; 2],
+) -> Option<Node> {
+    let kind = model.node(node).schema()?.kind;
+    let is_same = |&node: &Node| other.node(node).schema().is_some_and(|schema| schema.kind == kind);
+    let by_path = paths[1].node(paths[0].path(node)).filter(is_same);
+    by_path.or_else(|| {
+        let name = model.text(model.value_name(model.node(node).result(0)?)?);
+        let (mut at, _) = other.producer(*names.get(name)?)?;
+        let mut seen = FxHashSet::default();
+        while other.node(at).schema()?.kind == OpKind::Cast && seen.insert(at) {
+            at = other.producer((*other.node(at).operands().first()?)?)?.0;
+        }
+        Some(at).filter(is_same)
+    })
+}
+
+/// Inserts casts to the format and back to fp32, and returns the value that they make.
+fn rounded(inserter: &mut Inserter<'_>, value: Value, format: DType) -> Result<Value, InsertError> {
+    let low = inserter.op(OpKind::Cast, &[value], &[("to", format.into())])?;
+    inserter.op(OpKind::Cast, &[low], &[("to", DType::F32.into())])
+}
+
+/// Rounds a result for all that read it. The rounded value takes the name, by which outputs are found.
+fn round_result(module: &mut Module, node: Node, slot: usize, format: DType) -> Option<()> {
+    let value = module.node(node).result(slot)?;
+    let low = Inserter::after(module, node).op(OpKind::Cast, &[value], &[("to", format.into())]).ok()?;
+    let (cast, _) = module.producer(low)?;
+    let wide = Inserter::after(module, cast).op(OpKind::Cast, &[low], &[("to", DType::F32.into())]).ok()?;
+    let readers: Vec<_> = module.uses(value).filter(|&(reader, _)| reader != cast).collect();
+    for (reader, slot) in readers {
+        module.set_operand(reader, slot as usize, Some(wide));
+    }
+    let graph = module.node(node).graph;
+    let slots: Vec<u32> = module.output_slots(value).collect();
+    if let Some(name) = module.value_name(value).filter(|_| !slots.is_empty()) {
+        let fresh = module.fresh_name("unrounded");
+        module.set_value_name(value, fresh);
+        module.set_value_name(wide, name);
+    }
+    slots.into_iter().for_each(|slot| module.set_output(graph, slot as usize, wide));
+    Some(())
 }

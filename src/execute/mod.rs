@@ -15,7 +15,7 @@
 //! ```
 //!
 //! [`verify`](verify::verify) runs two models on the same inputs and names the first value in which they differ;
-//! [`judge`] does so for a model and its rewrite, and [`find_pins`] looks for nodes of a rewritten model that have to stay fp32.
+//! [`judge`] gives the verdict on them, with what low products alone make, and [`find_pins`] looks for nodes of a rewritten model that have to stay fp32.
 
 pub mod agree;
 mod batch_row;

@@ -206,7 +206,7 @@ impl Search<'_> {
 }
 
 /// A model rewritten with nodes pinned to fp32, whatever else is said of them.
-pub(super) fn with_pins<'c>(
+fn with_pins<'c>(
     source: &Module,
     options: &RewriteOptions,
     paths: impl Iterator<Item = &'c str>,
@@ -231,7 +231,7 @@ fn is_lowered(module: &Module, node: Node) -> bool {
 }
 
 /// The paths of the nodes that were lowered.
-pub(super) fn lowered(module: &Module) -> Vec<String> {
+fn lowered(module: &Module) -> Vec<String> {
     let paths = Paths::of(module);
     let nodes = paths.nodes().iter().filter(|&&node| is_lowered(module, node));
     nodes.map(|&node| paths.path(node).to_owned()).collect()

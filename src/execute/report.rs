@@ -1,5 +1,6 @@
 //! Result of a comparison as JSON: schema `ampc-verify/1` of `docs/verify.md`.
 
+use super::low_products::Excused;
 use super::verify::{Compared, Lone, Verification};
 use ampc_runtime::Tolerance;
 use ampc_runtime::compare::Scalar;
@@ -20,6 +21,11 @@ pub struct VerifyReport {
     pub against: String,
     /// True if all outputs agree.
     pub passed: bool,
+    /// True if the models are accepted: all outputs agree, or the others are excused and `--accept-excused` was given.
+    pub accepted: bool,
+    /// Outputs that do not agree, of which low products alone make as much, by draw; empty without `--accept-excused`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub excused: Vec<Excused>,
     /// How far apart floats may be.
     pub tolerance: ToleranceReport,
     /// Description of each draw of random inputs; empty if the inputs were read.
@@ -207,6 +213,8 @@ impl VerifyReport {
             schema: SCHEMA,
             model: model.to_owned(),
             against: other.to_owned(),
+            accepted: found.passed(),
+            excused: Vec::new(),
             passed: found.passed(),
             tolerance: ToleranceReport::new(&found.tolerance, found.reason.clone()),
             draws: found.draws.iter().filter(|about| !about.is_empty()).cloned().collect(),

@@ -61,7 +61,7 @@ pub struct Verification {
     pub lone_outputs: Lone,
     /// Description of each draw of inputs, if there were several.
     pub draws: Vec<String>,
-    /// Draws that say nothing: those after the first on which the model cannot be computed, and those left out.
+    /// Draws that say nothing: those after the first on which the model cannot be computed.
     pub without: Vec<usize>,
     /// True if an element of an output was compared with a number.
     is_about_numbers: bool,
@@ -208,17 +208,6 @@ pub fn verify_draws(
     draws: &[Inputs],
     options: &VerifyOptions,
 ) -> Result<Verification, Error> {
-    verify_draws_without(model, other, draws, &[], options)
-}
-
-/// As [`verify_draws`], without some of the draws, by their numbers.
-pub(super) fn verify_draws_without(
-    model: &mut Module,
-    other: &mut Module,
-    draws: &[Inputs],
-    without_draws: &[usize],
-    options: &VerifyOptions,
-) -> Result<Verification, Error> {
     let pairs = pair_outputs(model, other)?;
     let first = draws.first().ok_or_else(|| Error::Usage("there are no inputs to compare on".into()))?;
     // What depends on constants alone is looked at as well.
@@ -239,10 +228,6 @@ pub(super) fn verify_draws_without(
     let mut comparer = Comparer::new(&sides[0], tolerance);
     let mut summary = Summary::default();
     for (draw, inputs) in draws.iter().enumerate() {
-        if without_draws.contains(&draw) {
-            summary.without.push(draw);
-            continue;
-        }
         let other_inputs = inputs.for_other(model, other).map_err(in_other)?;
         comparer.begin(draw);
         let told = run_both(&mut executables, [inputs, &other_inputs], &sides, &mut comparer, &stop);

@@ -11,9 +11,9 @@ use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::json::{Entries, JsonError, entries};
 use ampc_passes::move_casts::EXCESS_PRECISION;
-use ampc_passes::pipeline::{Opset, in_quotes, list};
+use ampc_passes::pipeline::{Opset, Words, in_quotes, list};
 use ampc_passes::policy::{PolicyError, float_format};
-use ampc_passes::target::{PROFILES, ProfileError};
+use ampc_passes::target::{PROFILES, ProfileError, print_dims, read_dims};
 use ampc_passes::{Policy, Profile, raise_opset};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -167,7 +167,37 @@ pub const OPTIONS: &[RecordedOption] = &[
             Some(())
         },
     },
+    RecordedOption {
+        name: "dim",
+        values: "extents of dims: `NAME=N` with `,` between them",
+        choices: || vec![None, Some("N=8")],
+        passes: &["assign"],
+        print: |options| options.by.cut().and_then(|(_, target)| print_dims(&target.dims)),
+        read: |options, value| {
+            let dims = read_dims(value.unwrap_or_default())?;
+            if let By::Cut { target, .. } = &mut options.by {
+                if target.dims != dims {
+                    Arc::make_mut(target).dims = dims;
+                }
+            }
+            Some(())
+        },
+    },
+    RecordedOption {
+        name: "only_if_faster",
+        values: "no or yes",
+        choices: || vec![Some(ONLY_IF_FASTER.no), Some(ONLY_IF_FASTER.yes)],
+        passes: &["assign"],
+        print: |options| Some(ONLY_IF_FASTER.of(options.only_if_faster).to_owned()),
+        read: |options, value| {
+            options.only_if_faster = value.map_or(Some(false), |word| ONLY_IF_FASTER.read(word))?;
+            Some(())
+        },
+    },
 ];
+
+/// The words of `only_if_faster`.
+const ONLY_IF_FASTER: Words = Words { no: "no", yes: "yes" };
 
 fn print_keep_io(keep_io: &KeepIo) -> String {
     match keep_io {
@@ -366,6 +396,7 @@ mod tests {
                 opset,
                 by,
                 excess_precision,
+                only_if_faster,
                 // They change nothing but what is said.
                 explain: _,
                 alternative: _,
@@ -379,6 +410,7 @@ mod tests {
             assert_eq!(opset, if asked.opset == Opset::Auto { Opset::To(21) } else { asked.opset }, "{name}");
             assert_eq!(by.cut(), asked.by.cut(), "{name}");
             assert_eq!(excess_precision, asked.excess_precision, "{name}");
+            assert_eq!(only_if_faster, asked.only_if_faster, "{name}");
         }
     }
 

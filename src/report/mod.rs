@@ -236,7 +236,8 @@ const NOT_CONVERTED: [&str; 2] = ["onnx.listed-initializers", "onnx.overridable-
 /// these the codes about constants that are not converted. The command line says them even where it is to be
 /// quiet.
 pub fn is_about_result(code: &str) -> bool {
-    !code.starts_with("onnx.") || NOT_CONVERTED.contains(&code)
+    let is_prediction = code == SLOWER;
+    !is_prediction && (!code.starts_with("onnx.") || NOT_CONVERTED.contains(&code))
 }
 
 /// The code of the warning that no node is low.
@@ -251,6 +252,24 @@ fn warn_of_nothing(summary: &Summary) -> Option<ReportWarning> {
         node: None,
     })
 }
+
+/// The code of the warning that the rewrite is predicted to be slower than the source.
+pub const SLOWER: &str = "rewrite.slower";
+
+/// A warning if the rewrite is predicted to be slower than the source.
+fn warn_of_slower(time: Option<&TimeReport>, options: &RewriteOptions) -> Option<ReportWarning> {
+    let time = time.filter(|time| time.is_slower())?;
+    let (_, target) = options.by.cut()?;
+    let ratio = time.ratio()?;
+    let message = format!(
+        "the rewrite is predicted to be slower than the fp32 model on `{}` ({ratio} x): its casts cost more than 16 bits gain",
+        target.name
+    );
+    Some(ReportWarning { code: SLOWER.to_owned(), message, node: None })
+}
+
+/// The code of the warning that the model stays fp32, since no rewrite is predicted to be faster.
+pub const NOT_FASTER: &str = "rewrite.not_faster";
 
 /// A node.
 #[derive(Clone, Debug, Serialize)]
@@ -349,6 +368,7 @@ impl Report {
         }));
         let summary = summary(module, &before.paths);
         all.extend(warn_of_nothing(&summary));
+        all.extend(warn_of_slower(time.as_ref(), options));
         Report {
             schema: "ampc-report/1",
             tool: Tool { name: "ampc", version: env!("CARGO_PKG_VERSION") },
@@ -370,6 +390,16 @@ impl Report {
             warnings: all,
             nodes,
         }
+    }
+
+    /// Says that nothing is lowered because nothing gains.
+    pub(crate) fn leave_full(&mut self, options: &RewriteOptions) {
+        self.warnings.retain(|warning| ![NOTHING_LOWERED, SLOWER].contains(&warning.code.as_str()));
+        let target = options.by.cut().map_or("the target", |(_, target)| &target.name);
+        let message = format!(
+            "the model stays fp32: no lowering that the policy allows is predicted to make it faster on `{target}`"
+        );
+        self.warnings.push(ReportWarning { code: NOT_FASTER.to_owned(), message, node: None });
     }
 
     /// The node with this path.

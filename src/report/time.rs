@@ -21,6 +21,25 @@ pub struct TimeReport {
 }
 
 impl TimeReport {
+    /// True if the rewrite is predicted to take less time than the source.
+    pub fn is_faster(&self) -> bool {
+        self.rewritten < self.source
+    }
+
+    /// True if the rewrite is predicted to take more time than the source.
+    pub fn is_slower(&self) -> bool {
+        self.rewritten > self.source
+    }
+
+    /// How many times as fast as the source the rewrite is predicted to be, with two digits; never 1.00 of one that is
+    /// slower. `None` of one that takes no time.
+    pub fn ratio(&self) -> Option<String> {
+        let (source, rewritten) = (u128::try_from(self.source).ok()?, u128::try_from(self.rewritten).ok()?);
+        let half = if self.is_slower() { 0 } else { rewritten / 2 };
+        let hundredths = source.checked_mul(100)?.checked_add(half)?.checked_div(rewritten)?;
+        Some(format!("{}.{:02}", hundredths / 100, hundredths % 100))
+    }
+
     /// The times, if passes before any decision have saved so much of the source's.
     pub(super) fn of(optimum: &Optimum, saved: i64) -> Option<TimeReport> {
         let predicted = &optimum.predicted;

@@ -82,7 +82,10 @@ fn objectives() {
         let args = ["rewrite", "mlp.onnx", "--objective", objective, "-o", &out, "--report", &report];
         let run = dir.run(&args);
         // Time is always predictable from the profile, and the proof is in the report.
-        assert!(run.code == 0 && run.stderr.contains("  time       1231 ns -> 1615 ns predicted"), "{run}");
+        assert!(
+            run.code == 0 && run.stderr.contains("  time       1.23 µs -> 1.62 µs predicted for generic"),
+            "{run}"
+        );
         assert!(!run.stderr.contains("optimum"), "{run}");
         let read: serde_json::Value =
             serde_json::from_slice(&std::fs::read(dir.path(&report)).unwrap()).unwrap();

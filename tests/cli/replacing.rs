@@ -81,7 +81,7 @@ fn sizes_before_and_after_are_of_the_same_files() {
     assert_eq!(report["files"]["data_bytes_after"], len);
     let size = |name: &str| fs::metadata(dir.path(name)).unwrap().len() + len;
     let kilo = |bytes: u64| format!("{:.1} kB", f64::from(u32::try_from(bytes).unwrap()) / 1e3);
-    let line = format!("file       {} -> {}", kilo(size("half.onnx")), kilo(size("final.onnx")));
+    let line = format!("size       {} -> {}", kilo(size("half.onnx")), kilo(size("final.onnx")));
     assert!(made.stderr.contains(&line), "{line}: {made}");
 }
 

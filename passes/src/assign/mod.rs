@@ -31,10 +31,11 @@ use crate::insert_casts::KeepIo;
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{
-    BY, FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, Words, option, print_keep_io, settings,
+    BY, FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, Words, option, print_keep_io, quoted,
+    settings,
 };
 use crate::sequences::Groups;
-use crate::target::Profile;
+use crate::target::{Profile, read_dims};
 use crate::tensors::Tensors;
 use crate::var_map::VarMap;
 use ampc_ir::module::Reason;
@@ -81,6 +82,27 @@ impl Default for By {
     }
 }
 
+/// How far is lowered what may be low.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Gain {
+    /// Products are low whether or not they gain by it, but for those that are [negligible](Assign::negligible).
+    #[default]
+    Any,
+    /// A minimum cut may leave every product fp32, unless it is pinned.
+    Needed,
+    /// Nothing is lowered: nothing gains.
+    None,
+}
+
+impl Gain {
+    const WORDS: [(Gain, &'static str); 3] =
+        [(Gain::Any, "any"), (Gain::Needed, "needed"), (Gain::None, "none")];
+
+    fn word(self) -> &'static str {
+        Gain::WORDS.iter().find(|(gain, _)| *gain == self).map_or("any", |(_, word)| word)
+    }
+}
+
 /// The pass.
 #[derive(Clone, Debug)]
 pub struct Assign {
@@ -93,6 +115,8 @@ pub struct Assign {
     /// In percent of the work of all products that may be low: a minimum cut may leave fp32 what is below, if all that
     /// is so is below [`TOGETHER`] times that. 0: none. Products that somebody asked for are low all the same.
     pub negligible: u8,
+    /// How far is lowered what may be low.
+    pub gain: Gain,
     /// Whether what is computed in integers stays fp32: operators between DequantizeLinear and QuantizeLinear.
     pub keeps_quantized: bool,
     /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses; no decision depends
@@ -119,6 +143,7 @@ impl Assign {
             keep_io: KeepIo::All,
             by: By::default(),
             negligible: NEGLIGIBLE,
+            gain: Gain::Any,
             keeps_quantized: true,
             alternative: None,
         }
@@ -155,7 +180,24 @@ impl Spelled for Assign {
             read: |pass, given| {
                 let read = given.target()?;
                 if let By::Cut { target, .. } = &mut pass.by {
-                    *target = read;
+                    let dims = target.dims.clone();
+                    *target =
+                        if dims.is_empty() { read } else { Arc::new(Profile { dims, ..(*read).clone() }) };
+                }
+                Ok(())
+            },
+        },
+        PassOption {
+            def: option("dim", "extents of dims, NAME=N with `+` between them", Some("")),
+            print: |pass| {
+                let dims = pass.by.cut().map(|(_, target)| &target.dims).filter(|dims| !dims.is_empty())?;
+                let parts = dims.iter().map(|(name, extent)| quoted(&format!("{name}={extent}")));
+                Some(Setting::Text(parts.collect::<Vec<_>>().join("+")))
+            },
+            read: |pass, given| {
+                let dims = given.listed(|parts| read_dims(&parts.join(",")))?;
+                if let By::Cut { target, .. } = &mut pass.by {
+                    Arc::make_mut(target).dims = dims;
                 }
                 Ok(())
             },
@@ -177,6 +219,15 @@ impl Spelled for Assign {
                 let read = |word: &str| word.parse().ok().filter(|&percent| percent <= MAX_NEGLIGIBLE);
                 pass.negligible = given.read(read)?;
                 Ok(())
+            },
+        },
+        PassOption {
+            def: option("gain", "any, needed or none", Some(Gain::WORDS[0].1)),
+            print: |pass| (pass.gain != Gain::Any).then(|| Setting::word(pass.gain.word())),
+            read: |pass, given| {
+                let of =
+                    |word: &str| Gain::WORDS.iter().find(|(_, known)| *known == word).map(|(gain, _)| *gain);
+                given.read(of).map(|gain| pass.gain = gain)
             },
         },
         PassOption {
@@ -232,6 +283,9 @@ impl Assign {
         predicts: bool,
     ) -> (bool, Option<Optimum>) {
         let mut changed = self.keeps_quantized && hold_quantized(module);
+        if self.gain == Gain::None {
+            changed |= hold_all(module);
+        }
         free_casts(module, self.to);
         let painted = paint(module, self.to, &self.keep_io, statistics);
         let (found, optimum) = match &self.by {
@@ -265,7 +319,7 @@ impl Assign {
         let groups = Groups::new(module);
         let costs = CostModel::new(module, target, self.to, objective);
         let tensors = Tensors::new(module, self.to, &self.keep_io, &groups, costs.fusions());
-        let negligible = negligible(module, self.to, &costs, self.negligible);
+        let negligible = negligible(module, self.to, &costs, (self.negligible, self.gain == Gain::Needed));
         let choose = |kept: FxHashSet<Var>| {
             let choice = Choice::new(&tensors, &costs, painted, negligible.clone(), kept, target.clone());
             choice.expect("costs are bounded").solve().expect("what is held does not contradict itself")
@@ -279,6 +333,29 @@ impl Assign {
         (found, optimum)
     }
 }
+
+/// Keeps fp32 all that could be low; whether there was any.
+fn hold_all(module: &mut Module) -> bool {
+    let mut changed = false;
+    for node in flow::nodes(module) {
+        for var in flow::vars(module, node).collect::<Vec<_>>() {
+            let is_full = flow::bound_type(module, var).and_then(Type::dtype) == Some(DType::F32);
+            let Some(decision) = flow::decision(module, var).filter(|_| is_full) else { continue };
+            if decision.class == Class::Fixed || decision.precision == Some(DType::F32) {
+                continue;
+            }
+            let evidence = format!("{} would not make the model faster on the target", decision.class);
+            let reason = Arc::new(Reason { rule: NO_GAIN.to_owned(), evidence });
+            let decision = &mut module.node_mut(node).decisions[usize::from(var.var)];
+            (decision.precision, decision.reason) = (Some(DType::F32), reason);
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// The rule of what stays fp32 because nothing gains.
+pub const NO_GAIN: &str = "gain";
 
 /// The choice that keeps fp32 what loops add up, and those gated states of unrolled loops that cost few casts by it: at
 /// most one for each [`STEPS_PER_CAST`] steps. The others, which are rounded in every step, are listed in the optimum.

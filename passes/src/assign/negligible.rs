@@ -37,14 +37,20 @@ struct Product {
 }
 
 /// The variables of products that may be fp32 if that costs least, with their share of the work in tenths of a percent,
-/// rounded up.
+/// rounded up. If `all`, those are all products that are not pinned, however much they do.
 pub(super) fn negligible(
     module: &Module,
     to: DType,
     costs: &CostModel<'_>,
-    percent: u8,
+    (percent, all): (u8, bool),
 ) -> FxHashMap<Var, u32> {
     let mut found = FxHashMap::default();
+    if all {
+        // The share of a product whose work is not known is not known either.
+        let vars =
+            flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node).collect::<Vec<_>>());
+        found.extend(vars.filter(|&var| is_free(module, var, to)).map(|var| (var, ALL)));
+    }
     if percent == 0 {
         return found;
     }
@@ -95,9 +101,13 @@ fn products(module: &Module, to: DType, costs: &CostModel<'_>) -> BTreeMap<u128,
     by_work
 }
 
+/// The share of a product that is more than negligible, or of which it is not known how much it does.
+const ALL: u32 = u32::MAX;
+
 /// What the report says of one that is fp32.
 pub(super) fn why(share: u32) -> String {
     match share {
+        ALL => "costs least in fp32".to_owned(),
         0 | 1 => "is less than 0.1 % of the work, and costs least in fp32".to_owned(),
         _ => format!("is {}.{} % of the work, and costs least in fp32", share / 10, share % 10),
     }
@@ -160,7 +170,7 @@ mod tests {
         infer_module(&mut module).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
         let profile = Profile::preset("generic").unwrap();
         let costs = CostModel::new(&module, &profile, DType::F16, Objective::Time);
-        negligible(&module, DType::F16, &costs, 1).len()
+        negligible(&module, DType::F16, &costs, (1, false)).len()
     }
 
     /// 17 of a hundred and seventeen are below 15 percent, 18 of a hundred and eighteen are not.

@@ -1,15 +1,18 @@
 //! How large things are: numbers for dims that are names or unknown.
 
 use ampc_ir::{Dim, Module, Shape, Type, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Assumed sizes of dims that a model leaves open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Extents of dims by name.
     pub named: BTreeMap<String, u64>,
-    /// The size of other dims whose name contains a batch: `batch…`, in any case, or `N`.
+    /// The size of other dims that are a batch, whatever their names: those of [`batches`](Self::batches), and those whose name
+    /// speaks of one (`batch…`, in any case, or `N`).
     pub batch: u64,
+    /// Names of dims that are a batch.
+    pub batches: BTreeSet<String>,
     /// The size of all other dims, and the number of elements of a tensor of unknown rank.
     pub other: u64,
     /// The assumed trip count of loops of unknown trip count.
@@ -18,20 +21,66 @@ pub struct Sizes {
 
 impl Default for Sizes {
     fn default() -> Sizes {
-        Sizes { named: BTreeMap::new(), batch: 1, other: 128, trips: 8 }
+        Sizes { named: BTreeMap::new(), batch: 1, batches: BTreeSet::new(), other: 128, trips: 8 }
     }
 }
 
 impl Sizes {
+    /// The sizes of a module of which some dims have an extent. A batch is one number: the extent given for one of its
+    /// names holds for all of them.
+    pub fn of(module: &Module, named: &BTreeMap<String, u64>) -> Sizes {
+        let batches = batches(module);
+        let given = batches.iter().find_map(|name| named.get(name).copied());
+        let batch = given.unwrap_or(Sizes::default().batch);
+        Sizes { named: named.clone(), batch, batches, ..Sizes::default() }
+    }
+
     /// The extent of a dim with a name.
     pub fn of_name(&self, name: &str) -> u64 {
-        let is_batch = || name.to_ascii_lowercase().contains("batch") || name.eq_ignore_ascii_case("n");
         match self.named.get(name) {
             Some(&extent) => extent,
-            None if is_batch() => self.batch,
+            None if self.is_batch(name) => self.batch,
             None => self.other,
         }
     }
+
+    /// True if a dim with this name is a batch.
+    pub fn is_batch(&self, name: &str) -> bool {
+        self.batches.contains(name) || speaks_of_batch(name)
+    }
+}
+
+fn speaks_of_batch(name: &str) -> bool {
+    name.to_ascii_lowercase().contains("batch") || name.eq_ignore_ascii_case("n")
+}
+
+/// The names of dims that are a batch: those that speak of one, and those of the first axis of an input that stand on no
+/// other axis of an input and do not speak of a length.
+fn batches(module: &Module) -> BTreeSet<String> {
+    let (mut first, mut behind) = (BTreeSet::new(), BTreeSet::new());
+    for &input in module.graph(module.main()).inputs() {
+        let dims = module.value(input).ty.shape().and_then(Shape::dims).unwrap_or_default();
+        for (axis, dim) in dims.iter().enumerate() {
+            let Dim::Sym(name) = *dim else { continue };
+            let name = module.text(name);
+            let names = if axis == 0 || speaks_of_batch(name) { &mut first } else { &mut behind };
+            names.insert(name);
+        }
+    }
+    let is_batch = |name: &&str| speaks_of_batch(name) || !(behind.contains(name) || speaks_of_length(name));
+    first.iter().filter(|name| is_batch(name)).map(|&name| name.to_owned()).collect()
+}
+
+/// Words in the names of dims that are no batch.
+const LENGTHS: [&str; 14] = [
+    "seq", "len", "time", "frame", "token", "step", "point", "node", "edge", "atom", "height", "width",
+    "channel", "class",
+];
+
+fn speaks_of_length(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["s", "t", "l", "h", "w", "c", "d"].contains(&name.as_str())
+        || LENGTHS.iter().any(|word| name.contains(word))
 }
 
 /// The sizes of the values of a module. A product that does not fit is as large as fits.

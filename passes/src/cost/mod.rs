@@ -120,6 +120,11 @@ pub enum Assumption {
         /// The assumed size.
         extent: u64,
     },
+    /// The extent of the axes that are a batch, whatever their names.
+    Batch {
+        /// What is taken for it.
+        extent: u64,
+    },
     /// The extent of axes without a name.
     Unnamed {
         /// The number.
@@ -152,6 +157,7 @@ impl fmt::Display for Assumption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Assumption::Named { name, extent } => write!(f, "dimension `{name}` is {extent}"),
+            Assumption::Batch { extent } => write!(f, "the batch is {extent}"),
             Assumption::Unnamed { count, extent } => write!(f, "unknown dimensions ({count}) are {extent}"),
             Assumption::Ranks { count, elements } => {
                 write!(f, "tensors of unknown rank ({count}) have {elements} elements")
@@ -180,14 +186,14 @@ pub struct CostModel<'a> {
 }
 
 impl<'a> CostModel<'a> {
-    /// The costs of lowering to a format, for the default [`Sizes`].
+    /// The costs of lowering to a format, for the [`Sizes`] of the module with the dims of the profile.
     pub fn new(
         module: &'a Module,
         profile: &'a Profile,
         format: DType,
         objective: Objective,
     ) -> CostModel<'a> {
-        CostModel::with_sizes(module, profile, format, objective, Sizes::default())
+        CostModel::with_sizes(module, profile, format, objective, Sizes::of(module, &profile.dims))
     }
 
     /// The costs of lowering to a format.
@@ -444,6 +450,7 @@ impl<'a> CostModel<'a> {
     /// The assumptions, in a fixed order.
     pub fn assumptions(&self) -> Vec<Assumption> {
         let (mut names, mut unnamed, mut ranks) = (BTreeMap::new(), 0, 0);
+        let mut batch = None;
         let graphs = self.module.graph_ids();
         for value in graphs.flat_map(|graph| self.module.defined(graph)) {
             let Type::Tensor(tensor) = &self.module.value(value).ty else { continue };
@@ -456,7 +463,12 @@ impl<'a> CostModel<'a> {
                     Dim::Known(_) => {}
                     Dim::Sym(name) => {
                         let name = self.module.text(name);
-                        names.insert(name, self.sizes.of_name(name));
+                        let extent = self.sizes.of_name(name);
+                        if self.sizes.is_batch(name) && extent == self.sizes.batch {
+                            batch = Some(Assumption::Batch { extent });
+                        } else {
+                            names.insert(name, extent);
+                        }
                     }
                     Dim::Unknown => unnamed += 1,
                 }
@@ -464,7 +476,7 @@ impl<'a> CostModel<'a> {
         }
         let named =
             names.into_iter().map(|(name, extent)| Assumption::Named { name: name.to_owned(), extent });
-        let mut assumptions: Vec<Assumption> = named.collect();
+        let mut assumptions: Vec<Assumption> = batch.into_iter().chain(named).collect();
         let (extent, trips) = (self.sizes.other, self.sizes.trips);
         let (loops, branches) = (self.executions.unknown_loops, self.executions.branches);
         assumptions.extend((unnamed > 0).then_some(Assumption::Unnamed { count: unnamed, extent }));

@@ -412,13 +412,36 @@ fn what_is_open_is_assumed_and_said() {
     let model = CostModel::new(&module, &profile, DType::F16, Objective::Time);
     assert_eq!(model.node_time(var(of_kind(&module, OpKind::Relu))).full, 100 + 9 * 128 * 4);
     let said: Vec<String> = model.assumptions().iter().map(ToString::to_string).collect();
-    let expected =
-        ["dimension `batch_size` is 1", "dimension `tokens` is 128", "unknown dimensions (1) are 128"];
+    let expected = ["the batch is 1", "dimension `tokens` is 128", "unknown dimensions (1) are 128"];
     assert_eq!(said, expected);
     let named = BTreeMap::from([("tokens".to_owned(), 3)]);
     let sizes = Sizes { named, batch: 2, ..Sizes::default() };
     let model = CostModel::with_sizes(&module, &profile, DType::F16, Objective::Time, sizes);
     assert_eq!(model.node_time(var(of_kind(&module, OpKind::Relu))).full, 100 + 9 * 2 * 3 * 4);
+}
+
+/// The first axes of two inputs have names of their own; a length is no batch, nor is a name of another axis.
+#[test]
+fn an_open_batch_is_one_number_whatever_its_name() {
+    let module = module(
+        "  input %x : f32[s0, 4]\n  input %z : f32[unk__1, 4]\n  input %l : f32[seq_len, rows]\n  \
+         input %r : f32[rows, 4]\n  %y = Relu(%x) : ?\n  %w = Tanh(%z) : ?\n  %v = Sigmoid(%l) : ?\n  output %y\n  output %w\n  output %v\n",
+    );
+    let said = |dims: &[(&str, u64)]| {
+        let dims = dims.iter().map(|&(name, extent)| (name.to_owned(), extent)).collect();
+        let profile = Profile { dims, ..unit() };
+        let model = CostModel::new(&module, &profile, DType::F16, Objective::Time);
+        let times =
+            [OpKind::Relu, OpKind::Tanh].map(|kind| model.node_time(var(of_kind(&module, kind))).full);
+        (model.assumptions().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "), times)
+    };
+    let (open, batch_1) = said(&[]);
+    assert_eq!(open, "the batch is 1, dimension `rows` is 128, dimension `seq_len` is 128");
+    // One of the names gives it to all.
+    let (given, batch_8) = said(&[("unk__1", 8)]);
+    assert_eq!(given, "the batch is 8, dimension `rows` is 128, dimension `seq_len` is 128");
+    assert!(batch_8[0] > batch_1[0] && batch_8[1] > batch_1[1], "{batch_1:?} {batch_8:?}");
+    assert_eq!(said(&[("rows", 3)]).0, "the batch is 1, dimension `rows` is 3, dimension `seq_len` is 128");
 }
 
 /// No cost overflows, nor does the sum of all, whatever the shapes of a model.

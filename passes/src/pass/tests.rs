@@ -119,6 +119,7 @@ fn lowering(policy: Policy) -> Lowering {
         by: By::default(),
         excess_precision: false,
         alternative: None,
+        gain: Default::default(),
     }
 }
 

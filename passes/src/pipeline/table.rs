@@ -249,6 +249,10 @@ impl Given<'_> {
     pub(crate) fn list(&self) -> Result<Vec<String>, Wrong> {
         if self.value.is_empty() { Ok(Vec::new()) } else { spelling::words(self.value).ok_or(Wrong::Value) }
     }
+    /// What a function reads the words of a list as.
+    pub(crate) fn listed<T>(&self, read: impl FnOnce(&[String]) -> Option<T>) -> Result<T, Wrong> {
+        read(&self.list()?).ok_or(Wrong::Value)
+    }
     pub(crate) fn keep_io(&self) -> Result<KeepIo, Wrong> {
         match self.value {
             "all" => Ok(KeepIo::All),

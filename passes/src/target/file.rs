@@ -8,6 +8,7 @@ use ampc_ir::op;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// The schema of the file.
@@ -144,7 +145,8 @@ impl Profile {
 
     /// True if the profile equals the built-in profile of its name.
     pub fn is_preset(&self) -> bool {
-        Profile::preset(&self.name).is_ok_and(|preset| preset == *self)
+        Profile::preset(&self.name)
+            .is_ok_and(|preset| preset == Profile { dims: BTreeMap::new(), ..self.clone() })
     }
 }
 
@@ -163,6 +165,7 @@ impl ProfileJson {
             fp32_inside,
             views,
             fusions,
+            dims: _,
         } = profile;
         ProfileJson {
             schema: SCHEMA.to_owned(),
@@ -254,6 +257,7 @@ impl Reading<'_> {
             fp32_inside: self.list(file.fp32_inside, "fp32_inside")?,
             views: self.list(file.views, "views")?,
             fusions: file.fusions.into_iter().map(|f| self.fusion(f)).collect::<Result<_, _>>()?,
+            dims: BTreeMap::new(),
         })
     }
 

@@ -12,7 +12,7 @@ use crate::json::JsonError;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{self, OpSchema, Work};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The profiles that come with ampc, the default first: name and JSON.
 pub const PROFILES: &[(&str, &str)] = &[
@@ -163,6 +163,26 @@ pub struct Profile {
     pub views: OpList,
     /// The fusions.
     pub fusions: Vec<Fusion>,
+    /// The extents of dims, by name, of the models that run there: not part of the file of a target.
+    pub dims: BTreeMap<String, u64>,
+}
+
+/// Reads the extents of dims: `N=8,seq=128`. `None` if that is not what a text is, or a name has two extents.
+pub fn read_dims(text: &str) -> Option<BTreeMap<String, u64>> {
+    let mut dims = BTreeMap::new();
+    for part in text.split(',').filter(|_| !text.is_empty()) {
+        let (name, extent) = part.rsplit_once('=').filter(|(name, _)| !name.is_empty())?;
+        if dims.insert(name.to_owned(), extent.parse().ok()?).is_some() {
+            return None;
+        }
+    }
+    Some(dims)
+}
+
+/// Prints the extents of dims as [`read_dims`] reads them; `None` if there are none.
+pub fn print_dims(dims: &BTreeMap<String, u64>) -> Option<String> {
+    let parts: Vec<String> = dims.iter().map(|(name, extent)| format!("{name}={extent}")).collect();
+    (!parts.is_empty()).then(|| parts.join(","))
 }
 
 /// Profile error.

@@ -56,6 +56,10 @@ pub(crate) struct VerifyArgs {
     /// Largest absolute error of an element, beside the relative one [default: 1e-7 for test data]
     #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true)]
     pub(crate) atol: Option<f64>,
+    /// Exit with 0, with a warning, if outputs are too far off that low products alone make as far off: MODEL with its
+    /// products rounded as in OTHER; outputs that are not finite where MODEL's are finite are never accepted
+    #[arg(long, conflicts_with_all = ["tolerance", "rtol", "atol", "test_data"])]
+    pub(crate) accept_excused: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -74,8 +78,8 @@ pub(crate) struct DataArgs {
     /// [default: 0, if no data is given]
     #[arg(long, value_name = "SEED")]
     pub(crate) random: Option<u64>,
-    /// Size of a named dim, or of axis 1 of `x` if the dim has no name (`x[1]=8`), for random values [default:
-    /// 1; 8 where models are compared, if that fits]
+    /// Size of a named dim, or of axis 1 of `x` if the dim has no name (`x[1]=8`): for random values [default: 1; 8 where models are compared, if that fits], and where a model is rewritten for the
+    /// predicted time [default: 1 for a batch, 128 for others]
     #[arg(long, value_name = "NAME=N,…", value_delimiter = ',', value_parser = dim)]
     pub(crate) dim: Vec<(String, u64)>,
 }
@@ -100,9 +104,9 @@ impl LimitArgs {
 }
 
 impl DataArgs {
-    /// True if any of these arguments was given.
-    pub(crate) fn is_given(&self) -> bool {
-        self.inputs.is_some() || self.random.is_some() || !self.dim.is_empty()
+    /// True if values were asked for.
+    pub(crate) fn has_values(&self) -> bool {
+        self.inputs.is_some() || self.random.is_some()
     }
 }
 

@@ -1,0 +1,141 @@
+//! The time that is predicted for a rewrite: when it warns, what it decides, and the sizes that it is for.
+
+use super::support::{Dir, Run, module};
+
+fn words(run: &Run) -> String {
+    run.stderr.split_whitespace().filter(|word| *word != "|").collect::<Vec<_>>().join(" ")
+}
+
+fn report(dir: &Dir) -> serde_json::Value {
+    serde_json::from_slice(&std::fs::read(dir.path("r.json")).unwrap()).unwrap()
+}
+
+/// True if the rewrite is predicted to be slower than the source, and true if it is predicted to be faster.
+fn slower_and_faster(report: &serde_json::Value) -> (bool, bool) {
+    let time = |of: &str| report["time"][of].as_i64().unwrap();
+    (time("rewritten") > time("source"), time("rewritten") < time("source"))
+}
+
+fn has_warning(report: &serde_json::Value, code: &str) -> bool {
+    report["warnings"].as_array().unwrap().iter().any(|warning| warning["code"] == code)
+}
+
+/// A product of an open batch, which gains if the batch is large.
+fn open_batch() -> String {
+    module(
+        "  input %x : f32[s0, 512]\n  input %z : f32[unk__1, 512]\n  const %w : f32[512, 512] = random(1, 0.1)\n  \
+         %a = MatMul(%x, %w) : f32[s0, 512] @mm1\n  %b = MatMul(%z, %w) : f32[unk__1, 512] @mm2\n  \
+         output %a : f32[s0, 512]\n  output %b : f32[unk__1, 512]\n",
+    )
+}
+
+#[test]
+fn a_rewrite_predicted_below_1_x_warns() {
+    let dir = Dir::new();
+    let (mut slower, mut faster) = (0, 0);
+    for target in ["generic", "ort-cpu", "h200", "v100"] {
+        for (name, batch) in [("one", "1"), ("many", "65536")] {
+            dir.write("m.ir", open_batch());
+            let dim = format!("s0={batch}");
+            let run = dir.run(&[
+                "rewrite", "m.ir", "-o", "o.onnx", "--force", "--target", target, "--dim", &dim, "--report",
+                "r.json",
+            ]);
+            assert_eq!(run.code, 0, "{run}");
+            let report = report(&dir);
+            let (is_slower, is_faster) = slower_and_faster(&report);
+            (slower, faster) = (slower + u32::from(is_slower), faster + u32::from(is_faster));
+            assert_eq!(has_warning(&report, "rewrite.slower"), is_slower, "{target} {name}: {run}");
+            assert_eq!(words(&run).contains("predicted to be slower"), is_slower, "{target} {name}: {run}");
+        }
+    }
+    assert!(slower > 0 && faster > 0, "{slower} {faster}");
+}
+
+#[test]
+fn dim_belongs_to_rewrite_and_changes_predictions() {
+    let dir = Dir::new();
+    dir.write("m.ir", open_batch());
+    let of = |more: &[&str]| {
+        let run = dir
+            .run(&[&["rewrite", "m.ir", "-o", "o.onnx", "--force", "--report", "r.json"][..], more].concat());
+        assert_eq!(run.code, 0, "{run}");
+        (report(&dir), words(&run))
+    };
+    let (open, said) = of(&[]);
+    // Two inputs have names of their own for it, and it is said once.
+    assert_eq!(open["time"]["assumptions"], serde_json::json!(["the batch is 1"]));
+    assert_eq!(said.matches("the batch is 1").count(), 1, "{said}");
+    let (given, said) = of(&["--dim", "unk__1=64"]);
+    assert_eq!(given["time"]["assumptions"], serde_json::json!(["the batch is 64"]));
+    assert!(said.contains("the batch is 64"), "{said}");
+    assert!(given["time"]["source"].as_i64() > open["time"]["source"].as_i64());
+    assert_eq!(given["options"]["dim"], "unk__1=64");
+    // The report as policy repeats it.
+    std::fs::rename(dir.path("r.json"), dir.path("first.json")).unwrap();
+    let (again, _) = of(&["--policy", "first.json"]);
+    assert_eq!(again["time"], given["time"]);
+    let wrong = dir.run(&["rewrite", "m.ir", "-o", "o.onnx", "--force", "--dim", "s1=8"]);
+    assert!(wrong.code == 2 && words(&wrong).contains("no input has such a dim"), "{wrong}");
+}
+
+#[test]
+fn only_if_faster_leaves_what_gains_nothing() {
+    let dir = Dir::new();
+    dir.write("m.ir", open_batch());
+    let rewrite = ["rewrite", "m.ir", "-o", "o.onnx", "--force", "--report", "r.json", "--only-if-faster"];
+    let mut left = 0;
+    for target in ["generic", "ort-cpu", "h200", "v100"] {
+        for dim in ["s0=1", "s0=65536"] {
+            for pin in [&[][..], &["--pin", "mm1=fp16"]] {
+                let run = dir.run(&[&rewrite[..], &["--target", target, "--dim", dim], pin].concat());
+                assert_eq!(run.code, 0, "{run}");
+                let report = report(&dir);
+                assert!(!slower_and_faster(&report).0, "{target} {dim}: {}", report["time"]);
+                let low = report["summary"]["low"].as_u64().unwrap();
+                assert_eq!(low == 0, has_warning(&report, "rewrite.not_faster"), "{target} {dim}: {run}");
+                assert_eq!(low == 0, words(&run).contains("the model stays fp32"), "{run}");
+                if low == 0 {
+                    left += 1;
+                    let same = dir.run(&["verify", "m.ir", "o.onnx", "--tolerance", "0"]);
+                    assert_eq!(same.code, 0, "{same}");
+                }
+            }
+        }
+    }
+    assert!((1..16).contains(&left), "{left}");
+}
+
+/// The large product gains; the small one, which is low without the option, does not.
+#[test]
+fn only_if_faster_decides_for_each_region() {
+    let dir = Dir::new();
+    dir.write(
+        "m.ir",
+        module(
+            "  input %x : f32[4096, 1024]\n  const %w : f32[1024, 1024] = random(1, 0.1)\n  input %z : f32[4096, 8]\n  \
+             const %u : f32[8, 4096] = random(2, 0.1)\n  %a = MatMul(%x, %w) : f32[4096, 1024] @large\n  \
+             %s = MatMul(%z, %u) : f32[4096, 4096] @small\n  output %a : f32[4096, 1024]\n  output %s : f32[4096, 4096]\n",
+        ),
+    );
+    let rewrite = ["rewrite", "m.ir", "-o", "o.onnx", "--force", "--report", "r.json"];
+    let precision = |report: &serde_json::Value, path: &str| {
+        let nodes = report["nodes"].as_array().unwrap();
+        nodes.iter().find(|node| node["path"] == path).unwrap()["precision"].as_str().unwrap().to_owned()
+    };
+    let all = dir.run(&rewrite);
+    assert_eq!(all.code, 0, "{all}");
+    let all = report(&dir);
+    assert_eq!((precision(&all, "large"), precision(&all, "small")), ("fp16".into(), "fp16".into()));
+    let some = dir.run(&[&rewrite[..], &["--only-if-faster"]].concat());
+    assert_eq!(some.code, 0, "{some}");
+    let some = report(&dir);
+    assert_eq!(
+        (precision(&some, "large"), precision(&some, "small")),
+        ("fp16".into(), "fp32".into()),
+        "{}",
+        some["time"]
+    );
+    assert!(slower_and_faster(&some).1);
+    assert!(some["time"]["rewritten"].as_i64() < all["time"]["rewritten"].as_i64());
+}
