@@ -270,18 +270,21 @@ fn is_transposed(old: &[u8], from: &[u64], new: &[u8], to: &[u64], perm: &[usize
     if perm.iter().zip(to).any(|(&axis, &dim)| from[axis] != dim) {
         return false;
     }
-    let n = to.iter().product::<u64>() as usize;
+    let of =
+        |dims: &[u64]| -> Option<Vec<usize>> { dims.iter().map(|&dim| usize::try_from(dim).ok()).collect() };
+    let (Some(from), Some(to)) = (of(from), of(to)) else { return false };
+    let n: usize = to.iter().product();
     if n == 0 {
         return true;
     }
     let size = old.len() / n;
-    let mut strides = vec![1usize; from.len()];
+    let mut strides = vec![1; from.len()];
     for axis in (1..from.len()).rev() {
-        strides[axis - 1] = strides[axis] * from[axis] as usize;
+        strides[axis - 1] = strides[axis] * from[axis];
     }
-    let mut index = vec![0u64; to.len()];
+    let mut index = vec![0; to.len()];
     for element in new.chunks(size.max(1)) {
-        let at: usize = perm.iter().zip(&index).map(|(&axis, &i)| strides[axis] * i as usize).sum();
+        let at: usize = perm.iter().zip(&index).map(|(&axis, &i)| strides[axis] * i).sum();
         if old.get(at * size..(at + 1) * size) != Some(element) {
             return false;
         }

@@ -7,6 +7,7 @@ use crate::insert_casts::KeepIo;
 use crate::parameters::{ExposeParameters, ParameterError, Parameters};
 use crate::pipeline::{Lowering, Opset, Pipeline, RunError, Spelled};
 use crate::policy::Pin;
+use crate::recompute::Recompute;
 use crate::step::inference::InferenceError;
 use crate::step::loss::LossError;
 use crate::step::update::UpdateError;
@@ -223,8 +224,8 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (17, trained("  %d = Det(%w) : f32\n  %loss = Exp(%d) : f32\n"), parsed("autodiff")),
         (
             18,
-            trained("  %d = Einsum(%w) {equation=\"ii->\"} : f32\n  %loss = Exp(%d) : f32\n"),
-            parsed("autodiff"),
+            trained("  %y = Exp(%w) : f32[4, 4]\n  %loss = ReduceSum(%y) {keepdims=0} : f32\n"),
+            rule_that_returns(|| RuleError::Unsupported("there is no formula".into())),
         ),
         (
             19,
@@ -302,11 +303,12 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
             product(),
             parsed("parameters, loss, expose-parameters, autodiff, update{optimizer=none, clip_norm=1}"),
         ),
+        (39, trained("  %loss = ReduceSum(%w) {keepdims=0} : f32\n"), of_another_dim()),
         (40, folded(), parsed("parameters")),
         (
             41,
             trained("  %y = Exp(%w) : f32[4, 4]\n  %loss = ReduceSum(%y) {keepdims=0} : f32\n"),
-            contradicting_rule(),
+            rule_that_returns(|| RuleError::Internal("it contradicts itself".into())),
         ),
     ]
 }
@@ -337,6 +339,14 @@ fn forgetful() -> Pipeline {
     Pipeline::new(passes).expect("an order")
 }
 
+/// Recomputation with a number for a dim that there is not.
+fn of_another_dim() -> Pipeline {
+    let dims = [("nothing".to_owned(), 8)].into();
+    let passes: Vec<Box<dyn Pass>> =
+        vec![Box::new(Autodiff::default()), Box::new(Recompute { dims, ..Recompute::default() })];
+    Pipeline::new(passes).expect("an order")
+}
+
 /// A model whose only parameter was folded into a constant.
 fn folded() -> Module {
     module(
@@ -347,10 +357,10 @@ fn folded() -> Module {
     )
 }
 
-/// A gradient of a user that says it contradicts itself.
-fn contradicting_rule() -> Pipeline {
+/// A gradient of a user that is an error.
+fn rule_that_returns(error: fn() -> RuleError) -> Pipeline {
     let mut custom = CustomGradients::default();
-    custom.insert("", "Exp", |_| Err(RuleError::Internal("it contradicts itself".into())));
+    custom.insert("", "Exp", move |_| Err(error()));
     Pipeline::new(vec![Box::new(Autodiff { custom, ..Autodiff::default() })]).expect("an order")
 }
 
