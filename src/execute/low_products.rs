@@ -167,7 +167,7 @@ fn only_products(model: &Module, other: &Module) -> Option<OnlyProducts> {
     let mut module = model.clone();
     let names = names(other);
     let paths = [Paths::of(model), Paths::of(other)];
-    let mut rounds: Vec<(Node, Vec<(usize, DType)>, Vec<(usize, DType)>)> = Vec::new();
+    let mut rounds: Vec<(Node, Slots, Slots)> = Vec::new();
     let mut low = FxHashMap::default();
     for &node in paths[0].nodes().iter().filter(|&&node| is_product(model, node)) {
         let Some(counterpart) = counterpart(model, node, other, &names, &paths) else { continue };
@@ -204,11 +204,14 @@ fn only_products(model: &Module, other: &Module) -> Option<OnlyProducts> {
     Some(OnlyProducts { module, low })
 }
 
+/// Slots of a node, with the formats to round their values to.
+type Slots = Vec<(usize, DType)>;
+
 /// The slots whose values are fp32 in the first model and low in the second, with the format.
 fn lowered(
     (model, ours): (&Module, &[Option<Value>]),
     (other, theirs): (&Module, &[Option<Value>]),
-) -> Vec<(usize, DType)> {
+) -> Slots {
     let dtype = |module: &Module, value: &Option<Value>| module.value((*value)?).ty.dtype();
     let pairs = ours.iter().zip(theirs).enumerate();
     let low = pairs.filter_map(|(slot, (ours, theirs))| {

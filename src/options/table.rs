@@ -175,10 +175,10 @@ pub const OPTIONS: &[RecordedOption] = &[
         print: |options| options.by.cut().and_then(|(_, target)| print_dims(&target.dims)),
         read: |options, value| {
             let dims = read_dims(value.unwrap_or_default())?;
-            if let By::Cut { target, .. } = &mut options.by {
-                if target.dims != dims {
-                    Arc::make_mut(target).dims = dims;
-                }
+            if let By::Cut { target, .. } = &mut options.by
+                && target.dims != dims
+            {
+                Arc::make_mut(target).dims = dims;
             }
             Some(())
         },
