@@ -508,7 +508,7 @@ mod tests {
                 "\"cross-entropy:ignore_index=-100,axis=1\"",
                 "\"mse:\\\"of=a,b\\\"\"",
             ]),
-            "train" | "freeze" => words(&["", "w", "\"*.bias\"+v"]),
+            "train" | "freeze" | "stop" => words(&["", "w", "\"*.bias\"+v"]),
             "unreached" => words(&["error", "freeze"]),
             "outputs" => words(&["none", "gradients"]),
             "of" => words(&["model", "loss"]),

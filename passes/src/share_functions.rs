@@ -64,8 +64,8 @@ impl Pass for ShareFunctions {
     }
 }
 
-/// Functions that were made of one, which comes first, by its spelling; every function is of one family at most. What
-/// functions say of themselves may come from a file: copies of copies are one family, and so are functions that say that
+/// Functions that were made of one, which comes first, by its spelling; every function is of one family at most. The
+/// claims of functions about themselves may come from a file: copies of copies are one family, and so are functions that say that
 /// they are copies of each other.
 fn families(module: &Module) -> BTreeMap<String, Vec<FunctionId>> {
     let by_spelling: FxHashMap<String, FunctionId> =

@@ -85,7 +85,7 @@ impl Judgement {
 /// Outputs have no excuse if `options` asks for a tolerance.
 ///
 /// # Errors
-/// Those of [`verify_draws`].
+/// The errors of [`verify_draws`].
 pub fn judge(
     model: &mut Module,
     other: &mut Module,

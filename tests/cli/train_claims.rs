@@ -109,7 +109,7 @@ fn export_of_dup() {
 /// of a step is taken.
 #[test]
 fn a_state_of_another_step_is_refused() {
-    let dir = folder(&["--optimizer", "adamw:wd=0.5"]);
+    let dir = folder(&["--optimizer", "adamw:weight_decay=0.5"]);
     let made = dir.run(&[
         "train-step",
         "m.ir",

@@ -12,7 +12,7 @@ fn said(run: &super::support::Run) -> String {
 
 /// A step whose rate changes: two good steps, then one that ruins the weights.
 fn ruined(dir: &Dir, more: &str) -> super::support::Run {
-    trained(dir, &format!("--state s.safetensors {DATA} --steps 2 --lr 1e-3 --save t.safetensors"));
+    trained(dir, &format!("--state s.safetensors {DATA} --steps 2 --lr 1e-3 --save t.safetensors --force"));
     train(dir, &format!("--resume t.safetensors {DATA} --lr 1e9 --save t.safetensors --save-every 1 {more}"))
 }
 
@@ -44,7 +44,7 @@ fn the_number_of_skipped_steps_is_an_option_and_survives_a_stop() {
     let run = ruined(&dir, "--steps 400 --max-skipped 7");
     assert!(run.code == 1 && said(&run).contains("from step 4 to step 10, 7 in a row"), "{run}");
     // The same run, stopped within the steps that are skipped.
-    let run = ruined(&dir, "--steps 8 --max-skipped 7 --force");
+    let run = ruined(&dir, "--steps 8 --max-skipped 7");
     assert!(run.code == 0 && said(&run).contains("the last 5 steps had no finite gradients"), "{run}");
     let position = Checkpoint::read(&dir.path("t.safetensors")).unwrap().position.unwrap();
     assert_eq!((position.step, position.failed_in_a_row), (8, 5));

@@ -66,7 +66,7 @@ fn of_decision(decision: &Decision) -> Option<Asked> {
 /// The request of a graph for a type variable.
 pub(super) fn asked(module: &Module, var: Var) -> Option<Asked> {
     let decisions = &module.node(var.node).decisions;
-    of_decision(decisions.get(usize::try_from(var.var).ok()?)?)
+    of_decision(decisions.get(usize::from(var.var))?)
 }
 
 /// True if a graph asks for something of a node.

@@ -124,7 +124,7 @@ pub enum Assumption {
     },
     /// The extent of the axes that are a batch, whatever their names.
     Batch {
-        /// What is taken for it.
+        /// The assumed extent.
         extent: u64,
     },
     /// The extent of axes without a name.

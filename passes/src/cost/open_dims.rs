@@ -134,7 +134,7 @@ fn bound(module: &Module, name: &str, ty: &Type, sizes: &BTreeMap<&str, u64>) ->
 /// An open dim before it has a number.
 struct Found {
     name: String,
-    /// Whether it is axis 0 of an input.
+    /// True if the dim is axis 0 of an input.
     leads: bool,
     is_named: bool,
 }

@@ -37,8 +37,7 @@ pub struct EvaluateConstants;
 
 impl Spelled for EvaluateConstants {
     const NAME: &'static str = "evaluate-constants";
-    const ABOUT: &'static str =
-        "evaluates constant expressions, and inlines If and Loop nodes with known conditions";
+    const ABOUT: &'static str = "evaluates constant expressions and inlines known branches";
     fn blank() -> Self {
         EvaluateConstants
     }

@@ -116,11 +116,11 @@ impl Origin {
 /// A signature, and how much the metadata of values say beside it.
 pub(super) struct Origins {
     pub(super) signature: Signature,
-    /// Whether constants say what they were folded from.
+    /// True if constants name the values that they were folded from.
     says_folds: bool,
-    /// Whether tensors that the exporter has not changed say so.
+    /// True if tensors that the exporter has not changed are marked as such.
     says_kinds: bool,
-    /// What the values between are called that constants were folded from.
+    /// The names of intermediate values from which constants were folded.
     pub(super) contributors: Vec<String>,
 }
 
@@ -295,7 +295,7 @@ pub(super) fn is_internal(name: &str) -> bool {
     base(name) == "val" && name != "val"
 }
 
-/// The texts of a Python list, `['a', "b"]`. What is damaged is left out.
+/// The texts of a Python list, `['a', "b"]`. Damaged elements are left out.
 fn python_list(text: &str) -> Vec<String> {
     let (mut found, mut chars) = (Vec::new(), text.chars());
     while let Some(quote) = chars.next() {

@@ -251,7 +251,7 @@ impl Given<'_> {
     pub(crate) fn list(&self) -> Result<Vec<String>, Wrong> {
         if self.value.is_empty() { Ok(Vec::new()) } else { spelling::words(self.value).ok_or(Wrong::Value) }
     }
-    /// What a function reads the words of a list as.
+    /// The words of a list, as a function reads them.
     pub(crate) fn listed<T>(&self, read: impl FnOnce(&[String]) -> Option<T>) -> Result<T, Wrong> {
         read(&self.list()?).ok_or(Wrong::Value)
     }

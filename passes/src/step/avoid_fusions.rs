@@ -7,7 +7,7 @@
 //! | Sum(a, b) | Add(a, b) | GemmSumFusion refuses a Gemm that reads the third result of a node, such as Split |
 //!
 //! In a forward model the Transpose or the Split of a weight is computed while the session is made, and neither optimizer finds
-//! anything to fuse. Of a step the weights are inputs. Other optimizers move nodes first, so the nodes around are not looked
+//! anything to fuse. In a step the weights are inputs. Other optimizers move nodes first, so the nodes around are not looked
 //! at: every such node is rewritten, in bodies and functions too. The new nodes cost nothing: Squeeze and Unsqueeze move no
 //! element.
 

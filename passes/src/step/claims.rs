@@ -166,7 +166,7 @@ impl Claims<'_> {
             && let Some(low_slot) = low_slot(self.module, node)
         {
             let is_weight = slot == 0 || slot == low_slot;
-            let operand = if is_weight { 0 } else { slot + 1 };
+            let operand = if is_weight { 0 } else { state_operand(self.module, node, slot) };
             let read = self.module.node(node).operand(operand).map(|value| behind_casts(self.module, value));
             let expected = match (entry.kind, &entry.of) {
                 (StateKind::Low, Some(of)) => self.inputs.get(of).copied(),
@@ -208,6 +208,16 @@ fn low_slot(module: &Module, node: Node) -> Option<usize> {
         OpKind::Adam | OpKind::AdamW => Some(3),
         _ => None,
     }
+}
+
+/// The operand of an optimizer that holds the state of which a result is the next value: `v` for `v_next`.
+fn state_operand(module: &Module, node: Node, slot: usize) -> usize {
+    let place = || {
+        let schema = module.node(node).schema()?;
+        let name = schema.outputs.get(slot)?.name.strip_suffix("_next")?;
+        schema.inputs.iter().position(|formal| formal.name == name)
+    };
+    place().unwrap_or(usize::MAX)
 }
 
 fn behind_casts(module: &Module, value: Value) -> Value {

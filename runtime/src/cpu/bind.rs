@@ -15,6 +15,9 @@ use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use std::sync::Arc;
 use std::time::Instant;
 
+/// The element type and extents of each result of a node.
+pub(super) type ResultTypes = Vec<Option<(DType, Vec<u64>)>>;
+
 pub(super) type Constants = SecondaryMap<Value, Option<Arc<HostTensor>>>;
 
 /// A module for certain dims of its inputs, with plans and kernels.
@@ -150,7 +153,7 @@ pub(super) fn folded_types(
     node: Node,
     prepared: &Prepared,
     size: impl Fn(Value) -> Option<usize>,
-) -> Option<Vec<Option<(DType, Vec<u64>)>>> {
+) -> Option<ResultTypes> {
     let data = module.node(node);
     if data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
         return None;

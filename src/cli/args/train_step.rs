@@ -77,8 +77,8 @@ pub(crate) struct StepArgs {
     /// counts
     #[arg(long, value_name = "GLOB=X", value_parser = decay)]
     pub(crate) decay: Vec<(String, f64)>,
-    /// Constants not to train, by name, glob or `re:REGEX`; may be repeated. Of `--freeze` and `--train`, the more
-    /// specific pattern holds
+    /// Constants not to train, by name, glob or `re:REGEX`; may be repeated. If `--freeze` and `--train`
+    /// both match, the more specific pattern holds
     #[arg(long, value_name = "GLOB")]
     pub(crate) freeze: Vec<String>,
     /// Constants to train although they do not look like parameters; may be repeated

@@ -40,10 +40,11 @@ impl Log {
         options.write(true);
         match force || ampc::files::is_stream(path) {
             true => options.create(true).truncate(true),
-            // What appeared since it was looked for is left alone.
+            // A file that appeared since the check is left alone.
             false => options.create_new(true),
         };
-        let file = options.open(path).map_err(|e| match e.kind() {
+        // A link stays a link: the file behind it is made.
+        let file = options.open(ampc::files::behind_links(path)).map_err(|e| match e.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 let exists = ampc::files::check(path, false, &[]).map_err(|e| diagnose::failure(&e, None));
                 exists.err().unwrap_or_else(|| failed(path, &e))
