@@ -60,7 +60,6 @@ fn compare(name: &str, load: impl Fn() -> Model, loss: &str, dims: &Dims) {
 }
 
 fn corpora() -> Vec<PathBuf> {
-    #[expect(clippy::disallowed_methods, reason = "a larger corpus is asked for by a variable")]
     let larger = std::env::var_os("AMPC_CORPUS").map(PathBuf::from);
     std::iter::once(PathBuf::from("testdata/corpus"))
         .chain(larger)

@@ -186,7 +186,7 @@ fn zero_size_samples() {
     ]);
     assert_eq!(made.code, 0, "{made}");
     let header = r#"{"x":{"dtype":"F32","shape":[200000000,0],"data_offsets":[0,0]}}"#;
-    dir.write("d.safetensors", &[&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat());
+    dir.write("d.safetensors", [&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat());
     let run = train(&dir, "--state s.safetensors --data d.safetensors --steps 1 --batch 4");
     assert!(run.code == 3 && run.stderr.contains("200000000 samples without any"), "{run}");
 }
@@ -237,7 +237,7 @@ fn weights_of_another_run() {
     let low: Vec<u8> =
         floats(&of(&new, "w")).into_iter().flat_map(|w| half::f16::from_f32(w).to_le_bytes()).collect();
     assert!(of(&new, "lo.w") == low);
-    dir.write("none.safetensors", &[&2u64.to_le_bytes()[..], b"{}"].concat());
+    dir.write("none.safetensors", [&2u64.to_le_bytes()[..], b"{}"].concat());
     for (words, expected) in [
         ("--state wide.safetensors --init none.safetensors", "found none"),
         ("--state wide.safetensors --init missing.safetensors", "missing.safetensors"),
