@@ -43,7 +43,7 @@ pub(super) fn tell(exported: &Exported, module: &mut Module, cx: &mut PassCx<'_>
     !norms.lost.is_empty()
 }
 
-/// The parameters that are not trained as in PyTorch, each with the reason, as [`tell`] has listed them.
+/// The parameters that are not trained as in PyTorch, each with the reason, in the order of the warnings.
 pub fn untrained(module: &Module) -> Vec<(String, String)> {
     let entries = module.graph(module.main()).metadata.iter();
     let mut lists =
