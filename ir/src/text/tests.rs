@@ -433,6 +433,10 @@ fn meaning_is_checked() {
         ("  const %c : i64 = i32 1 -> i64\n", "1:29 another float format than i32 | i64"),
         ("  const %c : string[2] = [\"a\"]\n", "1:26 as many elements as string[2] has | another number"),
         (
+            "  const %c : f32[99999999, 99999999] = random(1)\n",
+            "1:40 random values of at most 4294967296 bytes | 39999999200000004 bytes",
+        ),
+        (
             "  const %c : f32[18446744073709551615, 2] = random(1)\n",
             "1:45 a tensor of a size that can be represented | a tensor of f32[18446744073709551615, 2] has no representable size",
         ),

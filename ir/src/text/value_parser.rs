@@ -14,6 +14,9 @@ use std::sync::Arc;
 
 const ELEMENT_TYPE: &str = "an element type such as `f32`, `f16` or `i64`";
 
+/// The largest constant of random values: a text of a hundred bytes must not fill a disk when it is written as a model.
+const MAX_RANDOM_BYTES: u64 = 1 << 32;
+
 impl<'a> Parser<'a, '_> {
     /// A type.
     pub(super) fn ty(&mut self, depth: usize) -> Parsed<Type> {
@@ -202,7 +205,15 @@ impl<'a> Parser<'a, '_> {
                 self.error(span, "random values of f32, f16, bf16 or f64", dtype.to_string());
                 return Err(Broken);
             }
-            TensorData::new(dtype, dims.iter().copied(), Storage::Random { seed, amplitude })
+            let data = TensorData::new(dtype, dims.iter().copied(), Storage::Random { seed, amplitude });
+            if let Ok(data) = &data
+                && data.byte_len() > MAX_RANDOM_BYTES
+            {
+                let found = format!("{} bytes", data.byte_len());
+                self.error(span, format!("random values of at most {MAX_RANDOM_BYTES} bytes"), found);
+                return Err(Broken);
+            }
+            data
         } else if self.eat_word("raw") {
             self.expect(b'(')?;
             let hex = self.string("quoted hexadecimal digits")?;
