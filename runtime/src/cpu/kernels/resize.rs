@@ -185,6 +185,8 @@ pub(super) fn cubic(x: f64, a: f64) -> f64 {
 
 fn resize(site: &Site<'_>) -> Result<Prepared> {
     let (x, y) = (site.dims(0)?, site.result_dims(0)?);
+    // Tables are as long as the extents of a result: a result that is refused gets none. An element has a byte at least.
+    site.room.check::<u8>(y.iter().fold(1usize, |n, &extent| n.saturating_mul(extent)))?;
     let view = ResizeView::read(&site.view, x.len())?;
     let sampling = SamplingView::read(&site.view)?;
     let known: Vec<Dim> = x.iter().map(|&d| Dim::Known(d as u64)).collect();
