@@ -45,8 +45,6 @@ TOLERANCE, TOLERANCE32, OF_LOSS = 1e-5, 1e-3, 5e-3
 DIRECTIONS, STEPS = 2, (1e-5, 1e-6, 1e-7)
 # Their operators have no gradient: the error names this one.
 REFUSED = {"lstm_cls.dynamo": "LSTM", "lstm_cls.legacy": "LSTM", "rnn_cls.legacy": "RNN", "script_loop_if.legacy": "If"}
-# And those of this loss.
-REFUSED_OF = {"resize_mix": ("mse:of=grid", "GridSample")}
 # By what models give; without one of these, the mean squared error of the first output.
 LOSSES = {"logits": "cross-entropy", "mask": "bce-with-logits", "pooler_output": "mse:of=pooler_output"}
 # A mask of zeros and ones is an initializer like others.
@@ -201,11 +199,7 @@ def judge(binary: str, model: Path, work: Path) -> list[str]:
         return [problem for run in runs if (problem := refusal(run, REFUSED[judged.name]))]
     if run.code != 0:
         return [f"exit code {run.code}: {run.stderr.strip()}"]
-    problems = gradients_of(judged, made)
-    if model.parent.name in REFUSED_OF:
-        loss, operator = REFUSED_OF[model.parent.name]
-        problems += [problem for problem in [refusal(judged.train_step(loss)[1], operator)] if problem]
-    return problems
+    return gradients_of(judged, made)
 
 
 if __name__ == "__main__":

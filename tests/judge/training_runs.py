@@ -61,7 +61,7 @@ def curves(binary: str, name: str, model: Path, oracle: dict, data: Path, work: 
             continue
         count = len(oracle[f"losses_{optimizer}64"])
         done = train(binary, step, data, min(count, STEPS.get(name, count)), rate, work / f"{name}.saved.safetensors")
-        found = losses(work / f"{name}.saved.safetensors") if done.code in (0, 3) else np.array([])
+        found = losses(work / f"{name}.saved.safetensors") if done.code in (0, 1) else np.array([])
         diverged = "train::diverged" in done.stderr
         if done.code != 0 and not diverged:
             problems.append(f"{optimizer}: exit code {done.code}: {done.stderr.strip()}")
