@@ -84,7 +84,7 @@ impl Spelled for Parameters {
             read: |pass, given| given.list().map(|list| pass.freeze = list),
         },
         PassOption {
-            def: option("stop", "names or globs of results of nodes with `+` between them", Some("")),
+            def: option("stop", "names or globs of results with `+` between them", Some("")),
             print: |pass| print_list(&pass.stop),
             read: |pass, given| given.list().map(|list| pass.stop = list),
         },
