@@ -216,9 +216,8 @@ fn weights_of_another_run() {
         "-q",
     ]);
     assert_eq!(made.code, 0, "{made}");
-    let words = format!(
-        "train wide.onnx --state wide.safetensors --init old.safetensors {RUN} --steps 1 --save new.safetensors --lr 0"
-    );
+    let words = "train wide.onnx --state wide.safetensors --init old.safetensors --data d.npz --batch 8 --steps 1 \
+                 --save new.safetensors --lr 0";
     let run = dir.run(&words.split(' ').collect::<Vec<_>>());
     let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(run.code, 0, "{run}");

@@ -39,8 +39,7 @@ pub struct StableLoss {
 
 impl Spelled for StableLoss {
     const NAME: &'static str = "stable-loss";
-    const ABOUT: &'static str =
-        "rewrites logarithms of Sigmoid and Softmax in the loss to stay finite";
+    const ABOUT: &'static str = "rewrites logarithms of Sigmoid and Softmax in the loss to stay finite";
     fn blank() -> Self {
         StableLoss { keeps_fp32: true }
     }
