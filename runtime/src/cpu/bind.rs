@@ -175,7 +175,7 @@ pub(super) fn folded_types(
     (total <= given + FOLDED_BYTES || prepared.needs.view).then_some(types)
 }
 
-/// What the plan has to know of a node, and its kernel if that can be made before the graph runs.
+/// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
 pub(super) fn needs_of(
     module: &Module,
     node: Node,
