@@ -194,6 +194,7 @@ impl Error {
                 | PassError::Parameters(
                     ParameterError::NoSuchLoss { .. }
                     | ParameterError::MatchesNothing { .. }
+                    | ParameterError::Statistics { .. }
                     | ParameterError::Pattern(_),
                 )
                 | PassError::Loss(LossError::Unnamed { .. }) => ErrorKind::Usage,

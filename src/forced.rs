@@ -6,7 +6,7 @@
 
 use crate::model::Model;
 use crate::options::{Objective, RewriteOptions};
-use crate::report::{ForcedReport, NodeReport, Report, precision_name};
+use crate::report::{ForcedReport, MAX_FORCED, NodeReport, Report, precision_name};
 use crate::rewrite::rewrite_in_place;
 use ampc_ir::{DType, Module};
 use ampc_passes::Paths;
@@ -14,14 +14,14 @@ use ampc_passes::policy::Pin;
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// The cost of the other format for each type variable of the nodes to explain; `report` is about the rewrite
+/// The cost of the other format for each type variable of the first [`MAX_FORCED`] nodes to explain; `report` is about the rewrite
 /// without additional pins. Variables that cannot have the other format are left out.
 pub(crate) fn forced(source: &Module, options: &RewriteOptions, report: &Report) -> Vec<ForcedReport> {
     let Some(cost) = Cost::of(report) else { return Vec::new() };
     let paths = Paths::of(source);
     let mut seen: FxHashSet<&str> = FxHashSet::default();
     let mut forced = Vec::new();
-    for path in options.explain.iter().filter(|path| seen.insert(path)) {
+    for path in options.explain.iter().filter(|path| seen.insert(path)).take(MAX_FORCED) {
         let Some(node) = listed(report, source, &paths, path) else { continue };
         // A cast that a pin speaks of counts as none, so that the numbers of casts with and without it say nothing.
         if node.op == "Cast" && !cost.is_time {

@@ -46,7 +46,9 @@ use crate::symbols::Symbols;
 use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
 use petgraph::stable_graph::StableDiGraph;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 
 /// Facts about a model outside its graphs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -147,6 +149,8 @@ pub struct GraphData {
     pub metadata: Vec<(Symbol, Symbol)>,
     /// Roles of values.
     pub roles: Vec<Role>,
+    /// The positions in `roles` at which each value is named: made when asked for, dropped when roles are edited.
+    pub(crate) naming: OnceLock<FxHashMap<Value, SmallVec<[u32; 2]>>>,
     /// State across steps: a formal input and the output that is its next value.
     pub states: Vec<(Value, Value)>,
     pub(crate) first: Option<Node>,
@@ -302,10 +306,9 @@ impl Module {
         self.leaving.get(&value).is_some_and(|slots| !slots.is_empty())
     }
 
-    /// True if a role of its graph names a value. Takes time in proportion to the roles of the graph.
+    /// True if a role of its graph names a value.
     pub fn has_role(&self, value: Value) -> bool {
-        let roles = &self.graphs[self.values[value].graph].roles;
-        roles.iter().any(|role| role.values.contains(&value))
+        self.graphs[self.values[value].graph].naming().contains_key(&value)
     }
 
     /// The uses of a graph, for petgraph's algorithms.
@@ -378,6 +381,21 @@ impl Module {
 }
 
 impl GraphData {
+    /// The positions in `roles` at which each value is named.
+    pub(crate) fn naming(&self) -> &FxHashMap<Value, SmallVec<[u32; 2]>> {
+        self.naming.get_or_init(|| {
+            let mut naming: FxHashMap<Value, SmallVec<[u32; 2]>> = FxHashMap::default();
+            for (at, role) in (0..).zip(&self.roles) {
+                for &value in &role.values {
+                    let places = naming.entry(value).or_default();
+                    if places.last() != Some(&at) {
+                        places.push(at);
+                    }
+                }
+            }
+            naming
+        })
+    }
     /// Formal inputs, in order.
     #[inline]
     pub fn inputs(&self) -> &[Value] {

@@ -166,7 +166,11 @@ impl Cx<'_> {
             }
         }
         for &(input, next) in &data.states {
-            if !data.inputs.contains(&input) {
+            let slot = match self.module.value(input).def {
+                Def::Input { slot, .. } => slot as usize,
+                _ => usize::MAX,
+            };
+            if data.inputs.get(slot) != Some(&input) {
                 self.dangling(None, input, "a state");
             }
             if !self.lives(next) || !self.module.is_output(next) {

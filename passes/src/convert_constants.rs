@@ -15,6 +15,7 @@ use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, constant_node_data};
 use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, TensorData, Value};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// The words of the option `clamp`.
@@ -49,11 +50,15 @@ impl Pass for ConvertConstants {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
+        // A trained parameter stays fp32, and each step casts it anew.
+        let trained: FxHashSet<Value> = autodiff::with_role(module, autodiff::PARAMETER).collect();
         for node in flow::nodes(module) {
             let data = module.node(node);
             let cast = data.provenance == Provenance::Inserted
                 && data.schema().is_some_and(|s| s.kind == OpKind::Cast);
-            if let (true, Some(operand), Some(result)) = (cast, data.operand(0), data.result(0)) {
+            if let (true, Some(operand), Some(result)) = (cast, data.operand(0), data.result(0))
+                && !trained.contains(&operand)
+            {
                 changed |= self.fold(module, cx, node, operand, result);
             }
         }
@@ -117,10 +122,6 @@ impl ConvertConstants {
         result: Value,
     ) -> bool {
         let Some(to) = module.value(result).ty.dtype() else { return false };
-        // What is trained stays fp32, and is cast anew in every step.
-        if autodiff::with_role(module, autodiff::PARAMETER).any(|parameter| parameter == operand) {
-            return false;
-        }
         let Some(source) = source(module, operand) else { return false };
         let (Source::Initializer(data) | Source::ConstantNode(_, data) | Source::Fill(_, data)) = &source;
         // What leaves the model stays what the author made it; what leaves a body has no public name.

@@ -123,6 +123,18 @@ pub enum ParameterError {
         /// The name that was probably meant.
         near: Option<String>,
     },
+    /// A pattern of constants to train or to freeze matches running statistics alone.
+    #[error(
+        "`{pattern}` matches running statistics alone, such as `{name}`: BatchNormalization in training mode updates them in \
+         every step, and they are never trained; export the model with these nodes in inference mode (`eval()` in PyTorch) to \
+         keep them as they are"
+    )]
+    Statistics {
+        /// The pattern as given.
+        pattern: String,
+        /// The first statistic that it matches.
+        name: String,
+    },
     /// There is nothing to train: an exporter has computed constants from all parameters.
     #[error(
         "the model has no parameters: the exporter has computed constants from all that PyTorch trains ({}); {}", .names,
@@ -179,8 +191,7 @@ impl Pass for Parameters {
         if let Some(message) = inference_mode(module, is_told) {
             cx.warn("parameters.inference", None, message);
         }
-        let parameters: Vec<Value> =
-            found.parameters.into_iter().map(|value| conceal(module, value, false)).collect();
+        let parameters = conceal(module, &found.parameters, false);
         // The author of a text may have said of some that they are parameters.
         let mut known: FxHashSet<Value> = autodiff::with_role(module, PARAMETER).collect();
         for value in parameters {
@@ -188,9 +199,8 @@ impl Pass for Parameters {
                 add_role(module, PARAMETER, vec![value]);
             }
         }
-        for input in running_statistics(module) {
-            conceal(module, input, false);
-        }
+        let statistics = running_statistics(module);
+        conceal(module, &statistics, false);
         for value in self.stops(module)? {
             add_role(module, STOP, vec![value]);
         }
@@ -223,7 +233,7 @@ impl Parameters {
         let named = |value: Value| ampc_ir::verify::name_of(module, value);
         let stops =
             results.iter().copied().filter(|&value| chosen.choose(&named(value), None).is_some()).collect();
-        match chosen.unmatched() {
+        match chosen.unmatched().map(|(pattern, _)| pattern) {
             None => Ok(stops),
             Some(pattern) => {
                 let names: Vec<String> = results.into_iter().map(named).collect();
@@ -242,11 +252,16 @@ impl Parameters {
         let mut chosen = Chosen::new(&self.train, &self.freeze)?;
         let (mut found, mut names) = (Found::default(), Vec::new());
         let guesses = exported.is_none_or(Exported::may_be_parameter);
+        let statistics: FxHashSet<Value> = statistics_read(module).collect();
         for (value, data) in initializers(module) {
             if !matches!(data.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F64) {
                 continue;
             }
             let name = ampc_ir::verify::name_of(module, value);
+            if statistics.contains(&value) {
+                chosen.note_statistic(&name);
+                continue;
+            }
             let origin = exported.map_or(&Origin::Unknown, |exported| exported.origin(value));
             let could = is_read_differentiably(module, value);
             let of = origin.parameter().filter(|parameter| *parameter != name);
@@ -265,7 +280,8 @@ impl Parameters {
         }
         match chosen.unmatched() {
             None => Ok(found),
-            Some(pattern) => {
+            Some((pattern, Some(name))) => Err(ParameterError::Statistics { pattern, name }.into()),
+            Some((pattern, None)) => {
                 let near = nearest(&pattern, names.iter().map(String::as_str)).map(str::to_owned);
                 let what = "float constant of the main graph";
                 Err(ParameterError::MatchesNothing { pattern, what, near }.into())
@@ -301,13 +317,22 @@ impl Found {
 
 /// The patterns of constants to train and to freeze.
 struct Chosen {
-    /// Each with whether it says to train, and whether it has matched.
-    patterns: Vec<(Pattern, bool, bool)>,
+    patterns: Vec<Choice>,
+}
+
+/// A pattern of constants to train or to freeze.
+struct Choice {
+    pattern: Pattern,
+    trains: bool,
+    has_matched: bool,
+    /// The first running statistic that it matches.
+    statistic: Option<String>,
 }
 
 impl Chosen {
     fn new(train: &[String], freeze: &[String]) -> Result<Chosen, ParameterError> {
-        let of = |list, trains| patterns(list).map(|list| list.into_iter().map(move |p| (p, trains, false)));
+        let choice = |pattern, trains| Choice { pattern, trains, has_matched: false, statistic: None };
+        let of = |list, trains| patterns(list).map(|list| list.into_iter().map(move |p| choice(p, trains)));
         Ok(Chosen { patterns: of(train, true)?.chain(of(freeze, false)?).collect() })
     }
 
@@ -315,12 +340,12 @@ impl Chosen {
     /// parameter that it is.
     fn choose(&mut self, name: &str, parameter: Option<&str>) -> Option<bool> {
         let mut best: Option<(usize, bool)> = None;
-        for (pattern, trains, matched) in &mut self.patterns {
+        for Choice { pattern, trains, has_matched, .. } in &mut self.patterns {
             let names = [Some(name), parameter].into_iter().flatten();
             for name in names {
                 let exactly = pattern.given() == name;
                 if exactly || pattern.matches(name) {
-                    *matched = true;
+                    *has_matched = true;
                     let weight = if exactly { usize::MAX } else { literal(pattern.given()) };
                     // Of two that say as much, the later one holds, which is that of `freeze`.
                     if best.is_none_or(|(other, _)| other <= weight) {
@@ -332,8 +357,19 @@ impl Chosen {
         best.map(|(_, trains)| trains)
     }
 
-    fn unmatched(&self) -> Option<String> {
-        self.patterns.iter().find(|(.., matched)| !matched).map(|(pattern, ..)| pattern.given().to_owned())
+    /// Notes which patterns match a running statistic.
+    fn note_statistic(&mut self, name: &str) {
+        for choice in self.patterns.iter_mut().filter(|choice| choice.statistic.is_none()) {
+            if choice.pattern.given() == name || choice.pattern.matches(name) {
+                choice.statistic = Some(name.to_owned());
+            }
+        }
+    }
+
+    /// The first pattern that matches no constant that can be trained, and a running statistic that it matches.
+    fn unmatched(&self) -> Option<(String, Option<String>)> {
+        let unmatched = self.patterns.iter().find(|choice| !choice.has_matched);
+        unmatched.map(|choice| (choice.pattern.given().to_owned(), choice.statistic.clone()))
     }
 }
 
@@ -430,16 +466,20 @@ fn initializers(module: &Module) -> Vec<(Value, Arc<TensorData>)> {
 
 /// Running statistics of BatchNormalization while it trains that are listed as inputs.
 fn running_statistics(module: &Module) -> Vec<Value> {
+    let is_listed = |value: &Value| matches!(module.value(*value).def, Def::Input { default: Some(_), .. });
+    let mut found: Vec<Value> = statistics_read(module).filter(is_listed).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// The running statistics that BatchNormalization of the main graph reads in training mode.
+fn statistics_read(module: &Module) -> impl Iterator<Item = Value> {
     let norms = module
         .nodes(module.main())
         .filter_map(|node| NodeView::new(module, node))
         .filter(|view| view.kind() == OpKind::BatchNormalization && BatchNormView::read(view).training);
-    let read = norms.flat_map(|view| [view.operand(3), view.operand(4)]).flatten();
-    let is_listed = |value: &Value| matches!(module.value(*value).def, Def::Input { default: Some(_), .. });
-    let mut found: Vec<Value> = read.filter(is_listed).collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+    norms.flat_map(|view| [view.operand(3), view.operand(4)]).flatten()
 }
 
 /// The warning about nodes in inference mode that behave differently in training, as in a model that was

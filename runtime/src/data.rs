@@ -19,8 +19,9 @@ pub enum Data {
 pub struct Sequence {
     /// The type of the elements; shapes may differ between them.
     pub element: Type,
-    /// The elements.
-    pub items: Vec<Data>,
+    items: Vec<Data>,
+    /// The bytes of all elements, [`ELEMENT_BYTES`] for each included.
+    bytes: u64,
 }
 
 /// A value or none.
@@ -37,6 +38,40 @@ pub struct Maybe {
 pub const ELEMENT_BYTES: u64 = 256;
 
 impl Sequence {
+    /// A sequence of these elements.
+    pub fn new(element: Type, items: Vec<Data>) -> Sequence {
+        let bytes = items.iter().map(Sequence::bytes_of).sum();
+        Sequence { element, items, bytes }
+    }
+
+    /// The elements.
+    pub fn items(&self) -> &[Data] {
+        &self.items
+    }
+
+    /// Inserts an element before position `at`, which is at most the number of elements.
+    ///
+    /// # Errors
+    /// If there is not so much memory.
+    pub(crate) fn insert(&mut self, at: usize, item: Data) -> Result<(), HostError> {
+        let bytes = self.bytes.saturating_add(Sequence::bytes_of(&item));
+        self.items.try_reserve(1).map_err(|_| HostError::NoMemory { bytes })?;
+        self.bytes = bytes;
+        self.items.insert(at, item);
+        Ok(())
+    }
+
+    /// Removes the element at a position.
+    pub(crate) fn remove(&mut self, at: usize) {
+        let item = self.items.remove(at);
+        self.bytes = self.bytes.saturating_sub(Sequence::bytes_of(&item));
+    }
+
+    /// The bytes that an element adds to a sequence.
+    fn bytes_of(item: &Data) -> u64 {
+        item.view().byte_count().saturating_add(ELEMENT_BYTES)
+    }
+
     /// A copy, which shares the elements of tensors.
     ///
     /// # Errors
@@ -46,7 +81,7 @@ impl Sequence {
         for item in &self.items {
             items.push(item.view().to_data()?);
         }
-        Ok(Sequence { element: self.element.clone(), items })
+        Ok(Sequence { element: self.element.clone(), items, bytes: self.bytes })
     }
 }
 
@@ -150,9 +185,7 @@ impl<'a> DataRef<'a> {
                 (None, Some(strings)) => strings.iter().map(|s| s.len() as u64 + 16).sum(),
                 (None, None) => 0,
             },
-            DataRef::Sequence(sequence) => {
-                sequence.items.iter().map(|item| item.view().byte_count() + ELEMENT_BYTES).sum()
-            }
+            DataRef::Sequence(sequence) => sequence.bytes,
             DataRef::Optional(maybe) => {
                 maybe.value.as_ref().map_or(0, |value| value.view().byte_count() + ELEMENT_BYTES)
             }

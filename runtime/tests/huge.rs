@@ -145,10 +145,7 @@ fn parse_attr(text: &str) -> Option<AttrValue> {
 fn value(ty: &Type) -> Option<Data> {
     if let Type::Sequence(element) = ty {
         let item = value(element)?;
-        return Some(Data::Sequence(Sequence {
-            element: (**element).clone(),
-            items: vec![item.clone(), item],
-        }));
+        return Some(Data::Sequence(Sequence::new((**element).clone(), vec![item.clone(), item])));
     }
     let (dtype, dims) = (ty.dtype()?, ty.shape()?.to_known()?);
     if dtype == DType::String {

@@ -278,3 +278,29 @@ graph @main {
         }
     }
 }
+
+#[test]
+fn a_sequence_moves_to_its_last_reader_and_is_copied_for_others() {
+    let text = "\
+graph @main {
+  input %x : f32[1]
+  %y = Neg(%x) : f32[1]
+  %a = SequenceConstruct(%x) : seq(f32[1])
+  %b = SequenceInsert(%a, %y) : seq(f32[1])
+  %c = SequenceInsert(%b, %y) : seq(f32[1])
+  %at = Constant() {value_int: 0} : i64[]
+  %d = SequenceErase(%c, %at) : seq(f32[1])
+  %e = SequenceInsert(%d, %x, %at) : seq(f32[1])
+  %f = ConcatFromSequence(%b) {axis: 0} : f32[?]
+  %g = ConcatFromSequence(%e) {axis: 0} : f32[?]
+  output %f : f32[?]
+  output %g : f32[?]
+}
+";
+    insta::assert_snapshot!(plan(text));
+    let (mut executable, inputs) = prepared(text);
+    for _ in 0..2 {
+        let outputs = executable.run(&refs(&inputs)).unwrap();
+        assert_eq!([floats(&outputs[0]), floats(&outputs[1])], [vec![1.0, -1.0], vec![1.0, -1.0, -1.0]]);
+    }
+}

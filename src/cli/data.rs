@@ -7,8 +7,9 @@ use super::settings::ReadFile;
 use super::shown;
 use super::ui::Ui;
 use ampc::execute::Inputs;
-use ampc::execute::inputs::Dims;
+use ampc::execute::inputs::{Dims, bound_dims};
 use ampc::ir::Module;
+use ampc::passes::cost::{BoundInputs, OpenDim, SizeSource, Sizes};
 use ampc::runtime::Cpu;
 use std::fs;
 use std::path::PathBuf;
@@ -29,6 +30,8 @@ pub(crate) const ONE: u64 = 1;
 /// The size of dims that have none when models are compared: with one, recurrences, attention and reductions would
 /// have nothing to do.
 pub(crate) const SOME: u64 = 8;
+/// Sizes for such dims if the model does not fit the preferred size: with strides, windows and lengths that are baked in.
+const SIZES: [u64; 7] = [1, 8, 16, 32, 64, 128, 224];
 
 /// The files that [`inputs`] reads: one, or those of a folder of test data.
 pub(crate) fn files(args: &DataArgs) -> Vec<ReadFile> {
@@ -44,7 +47,7 @@ pub(crate) fn files(args: &DataArgs) -> Vec<ReadFile> {
 }
 
 /// The values that were asked for, to run a model on. Dims that neither the model nor the command line gives a size get
-/// 1. Values that were chosen because no argument gives them are reported on standard error.
+/// 1, or the first of [`SIZES`] that fits the model. Values that were chosen because no argument gives them are reported on standard error.
 ///
 /// # Errors
 /// If they cannot be read, or do not fit the model.
@@ -55,7 +58,7 @@ pub(crate) fn inputs(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Res
 }
 
 /// The values that were asked for, to compare models on: in several draws if they are random. Dims that neither the
-/// model nor the command line gives a size get [`SOME`], or 1 if the model does not fit that.
+/// model nor the command line gives a size get [`SOME`], or the first of [`SIZES`] that fits the model.
 ///
 /// # Errors
 /// If they cannot be read, or do not fit the model.
@@ -75,6 +78,42 @@ pub(crate) fn dims(asked: &[(String, u64)]) -> Result<Dims, Failure> {
     Ok(dims)
 }
 
+/// Draws inputs with sizes for all dims without a number: the first size of `otherwise` and [`SIZES`] that fits the model.
+///
+/// Example: a U-Net with the input `f32[N, 3, H, W]` halves H and W three times and concatenates the halves, so that it takes
+/// no image of 1 x 1. `verify` tries N = H = W = 8, which fits. `run` tries 1, then N = 1 and H = W = 8.
+///
+/// # Errors
+/// The error for the size `otherwise` if no size fits.
+fn first_that_fits(
+    module: &Module,
+    asked: &Dims,
+    otherwise: u64,
+    draw: impl Fn(&Dims) -> Result<Vec<Inputs>, ampc::Error>,
+) -> Result<Vec<Inputs>, ampc::Error> {
+    let drawn = bound_dims(module, asked)?;
+    let mut open = BoundInputs::new(module, asked).map_or_else(|_| Vec::new(), |bound| bound.dims);
+    open.retain(|dim| drawn.iter().any(|drawn| drawn.name == dim.name));
+    let size_of = |dim: &OpenDim, size: u64| match dim.source {
+        SizeSource::Given => dim.size,
+        // A batch that is asked for is the batch of all inputs.
+        SizeSource::Batch if dim.size != Sizes::default().batch => dim.size,
+        SizeSource::Batch => size.min(otherwise),
+        SizeSource::Assumed => size,
+    };
+    let sized = |size: u64| open.iter().map(|dim| (dim.name.clone(), size_of(dim, size))).collect::<Dims>();
+    let first = draw(&sized(otherwise));
+    let others = SIZES.into_iter().filter(|&size| size != otherwise);
+    let mut found = match (first, open.iter().all(|dim| dim.source == SizeSource::Given)) {
+        (Err(error), false) => others.map(|size| draw(&sized(size))).find_map(Result::ok).ok_or(error)?,
+        (first, _) => first?,
+    };
+    for inputs in &mut found {
+        inputs.dims.iter_mut().for_each(|dim| dim.asked = asked.contains_key(&dim.name));
+    }
+    Ok(found)
+}
+
 fn drawn(
     args: &DataArgs,
     module: &Module,
@@ -89,17 +128,7 @@ fn drawn(
     }
     let dims = dims(&args.dim)?;
     let seed = args.random.unwrap_or(0);
-    let mut drawn = draw(&dims, seed).map_err(fail)?;
-    let bound = drawn.first().map_or_else(Vec::new, |inputs| inputs.dims.clone());
-    if otherwise != ONE && bound.iter().any(|dim| !dim.asked) {
-        let sizes = bound.iter().map(|dim| (dim.name.clone(), if dim.asked { dim.size } else { otherwise }));
-        if let Ok(mut larger) = draw(&sizes.collect(), seed) {
-            for inputs in &mut larger {
-                inputs.dims.iter_mut().zip(&bound).for_each(|(dim, bound)| dim.asked = bound.asked);
-            }
-            drawn = larger;
-        }
-    }
+    let drawn = first_that_fits(module, &dims, otherwise, |dims| draw(dims, seed)).map_err(fail)?;
     let Some(inputs) = drawn.first() else { return Ok(drawn) };
     if args.random.is_none() && inputs.values.iter().any(Option::is_some) {
         let draws: Vec<&str> = drawn.iter().map(|inputs| inputs.about.as_str()).collect();

@@ -15,7 +15,8 @@ use ampc::ir::{GraphId, Module, Node, Value};
 use ampc::passes::policy::{Names, Pin, op_key};
 use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Paths, Policy};
-use ampc::report::is_cast;
+use ampc::report::{MAX_FORCED, NodeReport, is_cast};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -84,16 +85,25 @@ impl Explained {
     pub(crate) fn text(&self, module: &Module, report: &Report) -> String {
         let Some(paths) = &self.paths else { return String::new() };
         let result = self.nodes.iter().any(|n| n.by_call).then(|| Paths::of(module));
+        let by_path: FxHashMap<&str, &NodeReport> =
+            report.nodes.iter().rev().map(|node| (&*node.path, node)).collect();
+        let cx = Cx { module, paths, report, by_path: &by_path };
         let text = |Wanted { path, node, by_call }: &Wanted| {
-            // What was decided alike for all calls stands under the function's name.
-            let listed = if report.node(path).is_some() { path } else { paths.path(*node) };
+            // A decision that is equal for all calls is listed under the name of the function.
+            let listed = if by_path.contains_key(&**path) { path } else { paths.path(*node) };
             let in_result = result.as_ref().filter(|_| *by_call);
             let found = in_result.and_then(|result| Some((result, result.by_call(module, path)?)));
             let (paths, node) = found.unwrap_or((paths, *node));
-            Cx { module, paths, report }.node(path, listed, node)
+            Cx { paths, ..cx }.node(path, listed, node)
         };
         let texts: Vec<String> = self.nodes.iter().map(text).collect();
-        texts.join("\n") + &self.more
+        let asked: FxHashSet<&str> = self.nodes.iter().map(|wanted| &*wanted.path).collect();
+        let uncosted = if report.optimum.is_some() && asked.len() > MAX_FORCED {
+            format!("\nthe cost of the other format is computed for the first {MAX_FORCED} nodes only\n")
+        } else {
+            String::new()
+        };
+        texts.join("\n") + &self.more + &uncosted
     }
 }
 
@@ -131,10 +141,12 @@ impl Names for NoNames {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Cx<'a> {
     module: &'a Module,
     paths: &'a Paths,
     report: &'a Report,
+    by_path: &'a FxHashMap<&'a str, &'a NodeReport>,
 }
 
 impl Cx<'_> {
@@ -166,7 +178,7 @@ impl Cx<'_> {
 
     fn decisions(&self, path: &str, listed: &str) -> Table {
         let mut table = Table::new(2, &[]);
-        for var in self.report.node(listed).map_or(&[][..], |n| &n.vars) {
+        for var in self.by_path.get(listed).map_or(&[][..], |n| &n.vars) {
             let rule = match var.evidence.as_str() {
                 "" => var.rule.clone(),
                 evidence => format!("{}: {evidence}", var.rule),

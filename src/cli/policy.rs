@@ -121,7 +121,9 @@ fn wants(policy: &Policy) -> String {
     let keep_io = policy.wants().keep_io.as_ref().map(|keep_io| match keep_io {
         KeepIo::All => " --keep-io all".to_owned(),
         KeepIo::None => " --keep-io none".to_owned(),
-        KeepIo::Names(names) => format!(" --keep-io {}", names.join(",")),
+        KeepIo::Names(names) => {
+            format!(" --keep-io {}", names.iter().map(String::as_str).collect::<Vec<_>>().join(","))
+        }
     });
     let masters =
         policy.wants().master_weights.filter(|keeps| !keeps).map(|_| " --master-weights none".to_owned());

@@ -109,8 +109,8 @@ fn rows(table: &mut Table, name: &str, output: &Data) {
     match output {
         Data::Tensor(tensor) => table.row(row(name, tensor)),
         Data::Sequence(sequence) => {
-            table.row([name.to_owned(), format!("sequence of {}", sequence.items.len())]);
-            for (i, item) in sequence.items.iter().take(ITEMS).enumerate() {
+            table.row([name.to_owned(), format!("sequence of {}", sequence.items().len())]);
+            for (i, item) in sequence.items().iter().take(ITEMS).enumerate() {
                 rows(table, &format!("{name}[{i}]"), item);
             }
         }

@@ -161,7 +161,7 @@ pub(crate) fn options(
         None => {}
         Some("all") => options.keep_io = KeepIo::All,
         Some("none") => options.keep_io = KeepIo::None,
-        Some(names) => options.keep_io = KeepIo::Names(io_names(names)?),
+        Some(names) => options.keep_io = KeepIo::Names(io_names(names)?.into_iter().collect()),
     }
     if let Some(opset) = args.opset {
         options.opset = opset;

@@ -75,14 +75,14 @@ pub fn agree(got: &Data, want: &Data, tolerance: &Tolerance) -> Agreement {
             Ok(found) => Agreement { found, obstacle: None },
             Err(error) => Agreement::of_obstacle(error.to_string()),
         },
-        (Data::Sequence(got), Data::Sequence(want)) if got.items.len() == want.items.len() => {
-            let items = got.items.iter().zip(&want.items);
+        (Data::Sequence(got), Data::Sequence(want)) if got.items().len() == want.items().len() => {
+            let items = got.items().iter().zip(want.items());
             items.map(|(g, w)| agree(g, w, tolerance)).fold(Agreement::default(), Agreement::and)
         }
         (Data::Sequence(got), Data::Sequence(want)) => Agreement::of_obstacle(format!(
             "expected a list of {}, found one of {}",
-            want.items.len(),
-            got.items.len()
+            want.items().len(),
+            got.items().len()
         )),
         (Data::Optional(got), Data::Optional(want)) => match (&got.value, &want.value) {
             (Some(got), Some(want)) => agree(got, want, tolerance),
@@ -109,7 +109,7 @@ fn other_type(got: &Data, want: &Data) -> Option<(DType, DType)> {
             (got.dtype() != want.dtype()).then_some((got.dtype(), want.dtype()))
         }
         (Data::Sequence(got), Data::Sequence(want)) => {
-            got.items.iter().zip(&want.items).find_map(|(got, want)| other_type(got, want))
+            got.items().iter().zip(want.items()).find_map(|(got, want)| other_type(got, want))
         }
         (Data::Optional(got), Data::Optional(want)) => {
             other_type(got.value.as_deref()?, want.value.as_deref()?)

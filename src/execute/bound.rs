@@ -71,7 +71,7 @@ fn rounding(dtype: DType) -> (f64, f64) {
 fn dtype_of(value: &Data) -> Option<DType> {
     match value {
         Data::Tensor(tensor) => Some(tensor.dtype()),
-        Data::Sequence(list) => list.items.first().and_then(dtype_of),
+        Data::Sequence(list) => list.items().first().and_then(dtype_of),
         Data::Optional(maybe) => maybe.value.as_deref().and_then(dtype_of),
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn noise(want: &Data, max_want: f64, propagated: f64) -> f64 {
 pub(super) fn magnitude(value: &Data) -> f64 {
     match value {
         Data::Tensor(tensor) => largest_magnitude(tensor),
-        Data::Sequence(list) => list.items.iter().map(magnitude).fold(0.0, f64::max),
+        Data::Sequence(list) => list.items().iter().map(magnitude).fold(0.0, f64::max),
         Data::Optional(maybe) => maybe.value.as_deref().map_or(0.0, magnitude),
     }
 }

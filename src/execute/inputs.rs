@@ -78,12 +78,20 @@ impl fmt::Display for InputProblem {
     }
 }
 
+/// The dims that the inputs without a default leave open, in the order of the inputs, with the sizes of `dims` or 1.
+///
+/// # Errors
+/// If no input has a dim of a name in `dims`.
+pub fn bound_dims(module: &Module, dims: &Dims) -> Result<Vec<BoundDim>, Error> {
+    random::with_dims(module, dims).map(|(_, bound)| bound)
+}
+
 /// Checks that the inputs of a model have dims of these names.
 ///
 /// # Errors
 /// If one is not there.
 pub fn check_dims(module: &Module, dims: &Dims) -> Result<(), Error> {
-    random::with_dims(module, dims).map(drop)
+    bound_dims(module, dims).map(drop)
 }
 
 impl Inputs {

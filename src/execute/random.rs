@@ -135,7 +135,7 @@ pub(super) fn value(draw: Draw, k: u32, ty: &Type, role: Role) -> Result<Data, R
         Type::Sequence(element) => {
             let mut stream = Stream { draw, k, next: 0 };
             let items = (0..ITEMS).map(|_| stream.item(element, role)).collect::<Result<_, _>>()?;
-            Ok(Data::Sequence(Sequence { element: (**element).clone(), items }))
+            Ok(Data::Sequence(Sequence::new((**element).clone(), items)))
         }
         Type::Optional(element) => {
             let value = value(draw, k, element, role)?;

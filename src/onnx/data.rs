@@ -117,7 +117,7 @@ impl Messages {
         match ty {
             Type::Sequence(element) => {
                 let items = self.items(reader, span, element, depth)?;
-                Ok(Data::Sequence(Sequence { element: (**element).clone(), items }))
+                Ok(Data::Sequence(Sequence::new((**element).clone(), items)))
             }
             Type::Optional(element) => {
                 let value = self.items(reader, span, element, depth)?.into_iter().next().map(Box::new);
@@ -197,7 +197,7 @@ impl Messages {
 pub(crate) fn message(value: &Data, name: &str) -> Option<Layout> {
     match value {
         Data::Tensor(tensor) => Some(tensor_message(tensor, name)),
-        Data::Sequence(sequence) => list_message(&sequence.element, sequence.items.iter(), name),
+        Data::Sequence(sequence) => list_message(&sequence.element, sequence.items().iter(), name),
         Data::Optional(maybe) => list_message(&maybe.element, maybe.value.as_deref().into_iter(), name),
     }
 }
@@ -244,10 +244,7 @@ mod tests {
             |values: &[f32]| Data::from(HostTensor::from_slice(&[values.len() as u64], values).unwrap());
         let strings = HostTensor::from_strings(&[2], vec![b"a".as_slice().into(), b"".as_slice().into()]);
         let element = Type::tensor(DType::F32, Shape::unknown());
-        let list = Data::Sequence(Sequence {
-            element: element.clone(),
-            items: vec![tensor(&[1.0, 2.0]), tensor(&[])],
-        });
+        let list = Data::Sequence(Sequence::new(element.clone(), vec![tensor(&[1.0, 2.0]), tensor(&[])]));
         let maybe = Maybe { element: Type::Sequence(Box::new(element)), value: Some(Box::new(list.clone())) };
         for value in [tensor(&[-0.5]), strings.unwrap().into(), list, Data::Optional(maybe)] {
             let mut bytes = Vec::new();

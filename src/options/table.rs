@@ -118,7 +118,8 @@ pub const OPTIONS: &[RecordedOption] = &[
                 None | Some("all") => KeepIo::All,
                 Some("none") => KeepIo::None,
                 Some(names) => {
-                    KeepIo::Names(list(names, ',').filter(|names| !names.contains(&String::new()))?)
+                    let names = list(names, ',').filter(|names| !names.contains(&String::new()))?;
+                    KeepIo::Names(names.into_iter().collect())
                 }
             };
             Some(())
@@ -380,7 +381,7 @@ mod tests {
     /// Every option that differs from its default in a run comes back from the report of the run.
     #[test]
     fn a_report_repeats_every_option() {
-        let names = KeepIo::Names(vec!["x".into(), "y".into()]);
+        let names = KeepIo::Names(["x".into(), "y".into()].into());
         let named = RewriteOptions { keep_io: names, ..RewriteOptions::default() };
         let painted = RewriteOptions { by: By::Paint, ..RewriteOptions::default() };
         for (name, asked) in changed().into_iter().chain([("names", named), ("painted", painted)]) {
@@ -416,13 +417,13 @@ mod tests {
 
     #[test]
     fn names_come_back_from_a_report() {
-        let names = ["all", "none", "x", "a,b", "\"", "a b", "a+b", "{"].map(str::to_owned).to_vec();
+        let names = ["all", "none", "x", "a,b", "\"", "a b", "a+b", "{"].map(str::to_owned).into();
         let asked = RewriteOptions { keep_io: KeepIo::Names(names), ..RewriteOptions::default() };
         let option = OPTIONS.iter().find(|option| option.name == "keep_io").unwrap();
         let mut read = RewriteOptions::default();
         option.set(&mut read, option.print(&asked).as_deref()).unwrap();
         assert_eq!(read.keep_io, asked.keep_io);
-        let one = RewriteOptions { keep_io: KeepIo::Names(vec!["all".to_owned()]), ..asked };
+        let one = RewriteOptions { keep_io: KeepIo::Names(["all".to_owned()].into()), ..asked };
         option.set(&mut read, option.print(&one).as_deref()).unwrap();
         assert_eq!(read.keep_io, one.keep_io);
         assert!(option.set(&mut read, Some("a,,b")).unwrap_err().to_string().contains("found `a,,b`"));

@@ -128,6 +128,9 @@ pub struct OptimumReport {
     pub forced: Vec<ForcedReport>,
 }
 
+/// The most nodes for which the cost of the other format is computed: each needs another rewrite of the model.
+pub const MAX_FORCED: usize = 20;
+
 /// Cost of pinning a type variable to the other format.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ForcedReport {

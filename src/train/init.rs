@@ -4,8 +4,10 @@ use super::{State, states_of};
 use crate::error::Error;
 use crate::{safetensors, state_hash};
 use ampc_ir::convert::Conversion;
+use ampc_ir::verify::name_of;
 use ampc_ir::{Module, TensorData};
 use ampc_passes::step::StateKind;
+use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +21,10 @@ pub struct Initialized {
     pub missing: Vec<String>,
     /// Weights that the file has with other dims or elements that are no floats: in words.
     pub unfit: Vec<String>,
-    /// Tensors of the file that are no weight and no running statistic of the step, such as states of its optimizer.
+    /// Constants of the step that the file has with the same dims and other values: they are frozen, so they keep the values
+    /// of the model that the step was made of.
+    pub frozen: Vec<String>,
+    /// Other tensors of the file that are no weight and no running statistic of the step, such as states of its optimizer.
     pub left: Vec<String>,
 }
 
@@ -68,13 +73,28 @@ pub fn init_state(step: &Module, state: &mut State, path: &Path) -> Result<Initi
             state[at].1 = Arc::new(as_type_of((*state[of].1).clone(), &state[at].1));
         }
     }
-    found.left = tensors
-        .iter()
-        .map(|(name, _)| name)
-        .filter(|name| !wanted.contains(name))
-        .map(str::to_owned)
-        .collect();
+    let constants = constants_by_name(step);
+    for (name, stored) in tensors.iter().filter(|(name, _)| !wanted.contains(name)) {
+        let data = stored.read().filter(|data| data.dtype().is_float());
+        let pair = data.zip(constants.get(name)).filter(|(data, own)| data.dims() == own.dims());
+        let bytes = |data: &TensorData| data.to_bytes().ok();
+        match pair.map(|(data, own)| bytes(&as_type_of(data, own)) == bytes(own)) {
+            Some(true) => {}
+            Some(false) => found.frozen.push(name.to_owned()),
+            None => found.left.push(name.to_owned()),
+        }
+    }
     Ok(found)
+}
+
+/// The float constants of the main graph.
+fn constants_by_name(step: &Module) -> FxHashMap<String, Arc<TensorData>> {
+    let constants = step.graph(step.main()).constants().iter();
+    let floats = constants.filter_map(|&value| {
+        let data = step.constant(value)?.dense().filter(|data| data.dtype().is_float())?;
+        Some((name_of(step, value), data.clone()))
+    });
+    floats.collect()
 }
 
 /// A tensor with the element type of another one.

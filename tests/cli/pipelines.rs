@@ -70,7 +70,7 @@ fn asked() -> Vec<(&'static str, RewriteOptions)> {
             RewriteOptions {
                 to: DType::BF16,
                 out_of_range: OutOfRange::Clamp,
-                keep_io: KeepIo::Names(vec!["x, 1".into()]),
+                keep_io: KeepIo::Names(["x, 1".into()].into()),
                 opset: Opset::Auto,
                 by: By::Cut { objective: Objective::Bytes, target },
                 excess_precision: true,

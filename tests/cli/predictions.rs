@@ -139,3 +139,26 @@ fn only_if_faster_decides_for_each_region() {
     assert!(slower_and_faster(&some).1);
     assert!(some["time"]["rewritten"].as_i64() < all["time"]["rewritten"].as_i64());
 }
+
+/// A dim that is computed of open dims has the size that `--dim` makes it: the prediction is that of a model with this size.
+#[test]
+fn dims_that_follow_from_dim_are_no_assumption() {
+    let dir = Dir::new();
+    let of = |n: &str, words: &[&str]| {
+        let text = module(&format!(
+            "  input %x : f32[17, {n}, 96]\n  const %s : i64[3] = [17, -1, 24]\n  const %w : f32[24, 24] = random(1)\n  \
+             %a = Reshape(%x, %s) : f32[17, {heads}, 24]\n  %b = MatMul(%a, %w) : f32[17, {heads}, 24] @mm\n  output %b : ?\n",
+            heads = if n == "N" { "?" } else { "4" }
+        ));
+        dir.write("m.ir", text.replace("output %b : ?", "output %b"));
+        let common = ["rewrite", "m.ir", "-o", "o.onnx", "--force", "--report", "r.json", "-q"];
+        let run = dir.run(&[&common[..], words].concat());
+        assert_eq!(run.code, 0, "{run}");
+        let report = report(&dir);
+        (report["time"]["source"].clone(), report["time"]["assumptions"].clone())
+    };
+    let (open, assumed) = of("N", &["--dim", "N=1"]);
+    let (fixed, _) = of("1", &[]);
+    assert_eq!(open, fixed);
+    assert!(!assumed.to_string().contains("unknown"), "{assumed}");
+}

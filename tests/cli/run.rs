@@ -288,6 +288,28 @@ fn a_dim_has_one_size() {
     assert_eq!(dir.run(&["run", "m.ir", "--inputs", "one.npz"]).code, 0);
 }
 
+/// Sizes for dims without a number are looked for until they fit the model: windows, strides and lengths that are baked in.
+#[test]
+fn sizes_that_fit_are_found() {
+    let halves = "  input %x : f32[N, 1, H, W]\n  \
+                  %a = MaxPool(%x) {kernel_shape=[2, 2], strides=[2, 2]} : f32[N, 1, ?, ?]\n  \
+                  const %s : f32[4] = [1, 1, 2, 2]\n  %b = Resize(%a, _, %s) : f32[N, 1, ?, ?]\n  \
+                  %c = Concat(%b, %x) {axis=1} : f32[N, 2, H, W]\n  output %c : f32[N, 2, H, W]\n";
+    let baked = "  input %x : f32[N, T, 4]\n  const %s : i64[3] = [-1, 16, 4]\n  const %p : f32[16, 4] = random(1)\n  \
+                 %a = Reshape(%x, %s) : f32[?, 16, 4]\n  %b = Add(%a, %p) : f32[?, 16, 4]\n  \
+                 %c = Add(%b, %x) : f32[N, 16, 4]\n  output %c : f32[N, 16, 4]\n";
+    let dir = Dir::new();
+    for (text, run, verify) in
+        [(halves, "N = 1, H = 8, W = 8", "N = 8, H = 8, W = 8"), (baked, "N = 1, T = 16", "N = 8, T = 16")]
+    {
+        dir.write("m.ir", module(text));
+        for (words, expected) in [("run m.ir", run), ("verify m.ir m.ir", verify)] {
+            let run = dir.run(&words.split(' ').collect::<Vec<_>>());
+            assert!(run.code == 0 && run.stderr.contains(expected), "{words}: {run}");
+        }
+    }
+}
+
 #[test]
 fn an_input_of_any_rank_is_said_to_be_a_scalar() {
     let dir = Dir::new();

@@ -249,6 +249,36 @@ fn weights_of_another_run() {
     assert!(fs::metadata(dir.path("new.safetensors")).is_ok());
 }
 
+/// Frozen weights are constants of the step: `--init` warns of those that the file has other values for, and the model that is
+/// exported with these values needs no warning.
+#[test]
+fn frozen_weights_of_another_run() {
+    let dir = folder(&["--fp32"]);
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 20 --save old.safetensors"));
+    let step_of = |model: &str| {
+        let words = format!(
+            "train-step {model} -o f.onnx --state f.safetensors --loss cross-entropy --freeze * --train v -q --force"
+        );
+        let made = dir.run(&words.split(' ').collect::<Vec<_>>());
+        assert_eq!(made.code, 0, "{made}");
+        let words = format!("train f.onnx --state f.safetensors --init old.safetensors {RUN} --steps 1");
+        let run = dir.run(&words.split(' ').collect::<Vec<_>>());
+        assert_eq!(run.code, 0, "{run}");
+        run.stderr.replace("\n  |", "").split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    dir.write("m.ir", module(MODEL));
+    let said = step_of("m.ir");
+    assert!(
+        said.contains("train.frozen") && said.contains("2 weights of `old.safetensors` were not taken"),
+        "{said}"
+    );
+    let exported =
+        dir.run(&["train-step", "--export", "s.onnx", "--state", "old.safetensors", "-o", "e.onnx", "-q"]);
+    assert_eq!(exported.code, 0, "{exported}");
+    let said = step_of("e.onnx");
+    assert!(said.contains("init 1 of 1 weight of") && !said.contains("train.frozen"), "{said}");
+}
+
 /// No model with weights that are NaN is written.
 #[test]
 fn export_of_weights_that_are_nan() {

@@ -43,18 +43,37 @@ fn the_number_of_skipped_steps_is_an_option_and_survives_a_stop() {
     let dir = folder(&["--scaler", "static:1024"]);
     let run = ruined(&dir, "--steps 400 --max-skipped 7");
     assert!(run.code == 1 && said(&run).contains("from step 4 to step 10, 7 in a row"), "{run}");
-    // The same run, stopped within the steps that are skipped.
-    let run = ruined(&dir, "--steps 8 --max-skipped 7");
-    assert!(run.code == 0 && said(&run).contains("the last 5 steps had no finite gradients"), "{run}");
+    // A run that is stopped within steps that are skipped at a finite loss, because the loss scale begins too large.
+    let dir = folder(&["--scaler", "ampc:init=1099511627776"]);
+    let run = trained(
+        &dir,
+        &format!("--state s.safetensors {DATA} --steps 5 --save t.safetensors --max-skipped 7"),
+    );
+    assert!(
+        said(&run).contains("no step of the run was taken") || said(&run).contains("train.skipped"),
+        "{run}"
+    );
     let position = Checkpoint::read(&dir.path("t.safetensors")).unwrap().position.unwrap();
-    assert_eq!((position.step, position.failed_in_a_row), (8, 5));
+    assert_eq!((position.step, position.failed_in_a_row), (5, 5));
     let before = bytes(&dir, "t.safetensors");
     let go_on = format!(
-        "--resume t.safetensors {DATA} --lr 1e9 --steps 400 --save t.safetensors --save-every 1 --max-skipped 7"
+        "--resume t.safetensors {DATA} --steps 400 --save t.safetensors --save-every 1 --max-skipped 7"
     );
     let run = train(&dir, &go_on);
-    assert!(run.code == 1 && said(&run).contains("from step 4 to step 10, 7 in a row"), "{run}");
+    assert!(run.code == 1 && said(&run).contains("from step 1 to step 7, 7 in a row"), "{run}");
     assert!(bytes(&dir, "t.safetensors") == before);
+}
+
+/// However few steps were skipped, a run does not end well with a loss that is no number, and the checkpoint is from before.
+#[test]
+fn a_run_whose_last_loss_is_no_number_ends_with_an_error() {
+    let dir = folder(&["--scaler", "static:1024"]);
+    let run = ruined(&dir, "--steps 8");
+    let said = said(&run);
+    assert!(run.code == 1 && said.contains("from step 4 to step 8, 5 in a row"), "{run}");
+    assert!(said.contains("is the first node whose result") || said.contains("not finite before"), "{run}");
+    let position = Checkpoint::read(&dir.path("t.safetensors")).unwrap().position.unwrap();
+    assert_eq!((position.step, position.failed_in_a_row), (3, 0));
 }
 
 /// Steps that are skipped while the scale falls from a large beginning are none that diverge, and the bits are those of a run

@@ -335,8 +335,8 @@ fn g34_inputs_and_outputs() {
     let keeps = [
         KeepIo::All,
         KeepIo::None,
-        KeepIo::Names(vec!["y".into()]),
-        KeepIo::Names(vec!["x".into(), "t".into()]),
+        KeepIo::Names(["y".into()].into()),
+        KeepIo::Names(["x".into(), "t".into()].into()),
     ];
     for (case, graph) in OUTPUTS {
         let source = documented(graph);
@@ -410,8 +410,8 @@ fn g34_types_at_the_boundary() {
     let (low, full) = (DType::F16, DType::F32);
     assert_eq!(with(KeepIo::All), ((vec![full], vec![full, full]), 3));
     assert_eq!(with(KeepIo::None), ((vec![low], vec![low, low]), 0));
-    assert_eq!(with(KeepIo::Names(vec!["t".into()])), ((vec![low], vec![full, low]), 1));
-    assert_eq!(with(KeepIo::Names(vec!["x".into()])), ((vec![full], vec![low, low]), 1));
+    assert_eq!(with(KeepIo::Names(["t".into()].into())), ((vec![low], vec![full, low]), 1));
+    assert_eq!(with(KeepIo::Names(["x".into()].into())), ((vec![full], vec![low, low]), 1));
 }
 
 /// G34: one value that leaves twice is widened once.

@@ -209,7 +209,9 @@ impl Module {
         let roles = self.graphs[source].roles.iter();
         let roles = roles.map(|r| Role { name: r.name, values: r.values.iter().map(of).collect() }).collect();
         let states = self.graphs[source].states.iter().map(|(a, b)| (of(a), of(b))).collect();
-        (self.graphs[graph].roles, self.graphs[graph].states) = (roles, states);
+        let data = &mut self.graphs[graph];
+        data.naming.take();
+        (data.roles, data.states) = (roles, states);
     }
 }
 

@@ -61,6 +61,7 @@ impl Module {
             outputs: Vec::new(),
             metadata: Vec::new(),
             roles: Vec::new(),
+            naming: Default::default(),
             states: Vec::new(),
             first: None,
             last: None,
@@ -185,6 +186,7 @@ impl Module {
         graph: GraphId,
     ) -> (&mut Vec<crate::module::Role>, &mut Vec<(Value, Value)>) {
         let data = &mut self.graphs[graph];
+        data.naming.take();
         (&mut data.roles, &mut data.states)
     }
 

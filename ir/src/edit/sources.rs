@@ -44,30 +44,38 @@ impl Module {
         data.dirty = true;
     }
 
-    /// Erases an unused formal input of a main graph, with its roles and as a state; later inputs move up.
+    /// Erases unread formal inputs of a main graph, with their roles and as states; later inputs move up. Takes time
+    /// linear in the number of inputs and roles.
     ///
     /// # Panics
-    /// If it is read, leaves the graph, is no input, or its graph is a body or a function, whose inputs are operands of
-    /// a node.
-    pub fn erase_input(&mut self, value: Value) {
-        let graph = self.values[value].graph;
-        assert!(matches!(self.values[value].def, Def::Input { .. }), "{value} is no input");
-        assert!(matches!(self.graphs[graph].owner, GraphOwner::Main), "{value} is an operand of a node");
-        assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
-        if let Some(vertex) = self.values[value].vertex.take() {
-            self.graphs[graph].uses.remove_node(vertex);
+    /// If one of the values is read, leaves the graph, or is no input, or if the graph is a body or a function, whose
+    /// inputs are operands of a node.
+    pub fn erase_inputs(&mut self, graph: GraphId, unread: &FxHashSet<Value>) {
+        if unread.is_empty() {
+            return;
         }
-        let data = &mut self.graphs[graph];
-        data.inputs.retain(|&v| v != value);
-        data.roles.retain(|role| !role.values.contains(&value));
-        data.states.retain(|&(input, _)| input != value);
-        data.dirty = true;
-        self.values[value].def = Def::Erased;
-        for (i, input) in self.graphs[graph].inputs.clone().into_iter().enumerate() {
+        assert!(matches!(self.graphs[graph].owner, GraphOwner::Main), "the inputs are operands of a node");
+        let inputs = std::mem::take(&mut self.graphs[graph].inputs);
+        let (gone, kept): (Vec<Value>, Vec<Value>) = inputs.into_iter().partition(|v| unread.contains(v));
+        assert_eq!(gone.len(), unread.len(), "a value is no input of {graph}");
+        for value in gone {
+            assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
+            if let Some(vertex) = self.values[value].vertex.take() {
+                self.graphs[graph].uses.remove_node(vertex);
+            }
+            self.values[value].def = Def::Erased;
+        }
+        for (i, &input) in kept.iter().enumerate() {
             if let Def::Input { slot, .. } = &mut self.values[input].def {
                 *slot = u32::try_from(i).expect("fewer than 2^32 inputs");
             }
         }
+        let data = &mut self.graphs[graph];
+        data.inputs = kept;
+        data.naming.take();
+        data.roles.retain(|role| !role.values.iter().any(|value| unread.contains(value)));
+        data.states.retain(|(input, _)| !unread.contains(input));
+        data.dirty = true;
     }
 
     /// Adds a constant.
@@ -131,5 +139,62 @@ pub fn payload_type(payload: &Payload) -> Type {
         Payload::Sparse(data) => {
             Type::Sparse(crate::TensorType::new(data.values.dtype(), crate::Shape::known(&data.dims)))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::text::{NoData, PrintOptions, parse, print};
+    use crate::verify::{name_of, verify_structure};
+    use crate::{Module, Value};
+
+    const TEXT: &str = "module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %a : f32[2]
+  input %b : f32[2]
+  input %w : f32[2]
+  input %m : f32[2]
+  %y = Add(%a, %w) : f32[2]
+  %z = Neg(%y) : f32[2]
+  output %z : f32[2]
+  state %b -> %z
+  role param(%w)
+  role grad(%w, %y)
+  role other(%m)
+}
+";
+
+    fn named(module: &Module, name: &str) -> Value {
+        let mut inputs = module.graph(module.main()).inputs().iter().copied();
+        inputs.find(|&value| name_of(module, value) == name).unwrap()
+    }
+
+    #[test]
+    fn erased_inputs_take_their_roles_and_states_along() {
+        let mut module = parse(TEXT, &NoData).unwrap();
+        let gone = ["b", "m"].map(|name| named(&module, name)).into_iter().collect();
+        module.erase_inputs(module.main(), &gone);
+        assert_eq!(verify_structure(&module), []);
+        let text = print(&module, &PrintOptions::default()).text;
+        let lost =
+            ["  input %b : f32[2]\n", "  input %m : f32[2]\n", "  state %b -> %z\n", "  role other(%m)\n"];
+        assert_eq!(text, lost.iter().fold(TEXT.to_owned(), |text, line| text.replace(line, "")));
+    }
+
+    #[test]
+    fn roles_follow_the_value_that_replaces_another() {
+        let mut module = parse(TEXT, &NoData).unwrap();
+        let [a, w, m] = ["a", "w", "m"].map(|name| named(&module, name));
+        assert!(module.has_role(w) && !module.has_role(a));
+        module.replace_value(w, a);
+        assert!(module.has_role(a) && !module.has_role(w));
+        module.move_roles(m, a);
+        let roles = module.graph(module.main()).roles.iter().map(|role| role.values[0]);
+        assert_eq!(roles.collect::<Vec<_>>(), [a, a, a]);
+        module.move_roles(a, m);
+        assert!(module.has_role(m) && !module.has_role(a));
+        assert_eq!(verify_structure(&module), []);
     }
 }

@@ -49,11 +49,27 @@ impl Module {
         for (node, slot) in readers {
             self.set_operand(node, slot as usize, Some(new));
         }
-        // What nobody reads any more is about to go: its roles are those of what stands for it.
-        let graph = self.values[old].graph;
-        if !self.graphs[graph].roles.is_empty() && self.uses(old).next().is_none() {
-            let values = self.graphs[graph].roles.iter_mut().flat_map(|r| &mut r.values);
-            values.filter(|v| **v == old).for_each(|v| *v = new);
+        // A value without readers is about to be erased: the value that replaces it takes its roles.
+        if self.uses(old).next().is_none() {
+            self.move_roles(old, new);
+        }
+    }
+
+    /// Makes the roles that name `old` name `new` instead.
+    pub fn move_roles(&mut self, old: Value, new: Value) {
+        let data = &mut self.graphs[self.values[old].graph];
+        if data.roles.is_empty() || old == new {
+            return;
+        }
+        data.naming();
+        let naming = data.naming.get_mut().expect("it was just made");
+        for at in naming.remove(&old).unwrap_or_default() {
+            let values = &mut data.roles[at as usize].values;
+            values.iter_mut().filter(|value| **value == old).for_each(|value| *value = new);
+            let places = naming.entry(new).or_default();
+            if !places.contains(&at) {
+                places.push(at);
+            }
         }
     }
 

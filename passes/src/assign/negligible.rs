@@ -16,7 +16,7 @@
 //! rewritten. Most of the work stays low whatever is chosen.
 
 use super::paint::MIN_TABLE;
-use crate::cost::{CostModel, Executions, Extents, amount};
+use crate::cost::{CostModel, Executions, amount};
 use crate::flow::{self, Var};
 use crate::tensors::is_stored;
 use ampc_ir::op::{Class, Legality, Work, work};
@@ -81,13 +81,14 @@ pub(super) fn negligible(
 /// The products that may be low and of which it is known how much they do, by how much that is.
 fn products(module: &Module, to: DType, costs: &CostModel<'_>) -> BTreeMap<u128, Vec<Product>> {
     // How often something runs counts under every objective.
-    let executions = Executions::count(module, costs.sizes());
-    let extents = Extents { module, sizes: costs.sizes() };
+    let executions = Executions::count(costs.measured(), costs.sizes());
+    let extents = costs.extents();
     let mut by_work: BTreeMap<u128, Vec<Product>> = BTreeMap::new();
     for node in flow::nodes(module) {
         let view = NodeView::new(module, node).filter(|view| work(view.kind()) == Work::Product);
         let Some(view) = view.filter(|_| may_be_low(module, node, to)) else { continue };
-        let once = amount(&view, extents);
+        let measured = NodeView::new(costs.measured(), node);
+        let once = amount(measured.as_ref().unwrap_or(&view), extents);
         let runs = u128::from(executions.of(module.node(node).graph).unsigned_abs());
         let all = u128::from(once.product).saturating_add(once.elementwise.into()).saturating_mul(runs);
         if all > 0 {

@@ -343,9 +343,7 @@ fn freeze(module: &mut Module, parameters: &[Value]) {
     let frozen: FxHashSet<Value> = parameters.iter().copied().collect();
     let roles = module.graph_roles_mut(module.main()).0;
     roles.retain(|r| r.name != role || !r.values.iter().any(|value| frozen.contains(value)));
-    for &parameter in parameters {
-        conceal(module, parameter, true);
-    }
+    conceal(module, parameters, true);
 }
 
 impl Autodiff {

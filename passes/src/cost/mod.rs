@@ -35,12 +35,13 @@ use crate::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, picoseconds};
 use ampc_ir::op::{OpKind, moves};
 use ampc_ir::views::{NodeView, resolve_captures};
-use ampc_ir::{DType, Dim, GraphId, Module, Type, Value};
+use ampc_ir::{DType, Dim, GraphId, Module, Shape, Type, Value};
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Objective to minimize.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -178,6 +179,8 @@ impl fmt::Display for Assumption {
 #[derive(Clone, Debug)]
 pub struct CostModel<'a> {
     module: &'a Module,
+    /// The module with a number for every open dim of its inputs, if the module has dims without a name.
+    measured: Option<Arc<Module>>,
     profile: &'a Profile,
     format: DType,
     objective: Objective,
@@ -206,8 +209,11 @@ impl<'a> CostModel<'a> {
         objective: Objective,
         sizes: Sizes,
     ) -> CostModel<'a> {
+        let measured = has_unknown_dims(module).then(|| measured(module, &profile.dims)).flatten();
         let executions = match objective {
-            Objective::Time | Objective::Bytes => Executions::count(module, &sizes),
+            Objective::Time | Objective::Bytes => {
+                Executions::count(measured.as_deref().unwrap_or(module), &sizes)
+            }
             Objective::Casts => Executions::once(),
         };
         // Casts and their bytes are in the file, whatever a target makes of them.
@@ -226,7 +232,7 @@ impl<'a> CostModel<'a> {
         let terms = module.n_values().saturating_add(module.n_nodes()).saturating_add(read);
         let terms = i64::try_from(terms).unwrap_or(i64::MAX).saturating_add(1);
         let limit = (i64::MAX / terms.saturating_mul(8)).max(1);
-        CostModel { module, profile, format, objective, sizes, executions, fusions, limit }
+        CostModel { module, measured, profile, format, objective, sizes, executions, fusions, limit }
     }
 
     /// The number of executions of a graph, in units of 1 / [`scale`](Self::scale); 1 under [`Objective::Casts`].
@@ -264,8 +270,17 @@ impl<'a> CostModel<'a> {
         &self.sizes
     }
 
-    fn extents(&self) -> Extents<'_> {
-        Extents { module: self.module, sizes: &self.sizes }
+    /// The module whose shapes are the sizes of the values: a dim that is computed from open dims of the inputs is a number.
+    ///
+    /// Example: for `--dim N=1`, Reshape of `f32[17, N, 96]` to `[17, -1, 24]` makes `f32[17, 4, 24]`. In the module itself the
+    /// dim is unknown, and would count as 128.
+    pub fn measured(&self) -> &Module {
+        self.measured.as_deref().unwrap_or(self.module)
+    }
+
+    /// The sizes of the values.
+    pub fn extents(&self) -> Extents<'_> {
+        Extents { module: self.measured(), sizes: &self.sizes }
     }
 
     /// A cost of so much per run of a graph.
@@ -303,7 +318,8 @@ impl<'a> CostModel<'a> {
             low = full.saturating_add(self.round_trip(view, &values));
         }
         if self.computes(var) {
-            let amount = amount(view, self.extents());
+            let measured = self.measured.as_ref().and_then(|module| NodeView::new(module, view.node));
+            let amount = amount(measured.as_ref().unwrap_or(view), self.extents());
             let inside = if has_kernel { self.format } else { DType::F32 };
             full = full.saturating_add(self.computing(view, amount, DType::F32));
             low = low.saturating_add(self.computing(view, amount, inside));
@@ -456,11 +472,12 @@ impl<'a> CostModel<'a> {
         let graphs = self.module.graph_ids();
         for value in graphs.flat_map(|graph| self.module.defined(graph)) {
             let Type::Tensor(tensor) = &self.module.value(value).ty else { continue };
+            let measured = self.measured().value(value).ty.shape().and_then(Shape::dims);
             let Some(dims) = tensor.shape.dims() else {
-                ranks += 1;
+                ranks += u64::from(measured.is_none());
                 continue;
             };
-            for dim in dims {
+            for (axis, dim) in dims.iter().enumerate() {
                 match *dim {
                     Dim::Known(_) => {}
                     Dim::Sym(name) => {
@@ -472,7 +489,20 @@ impl<'a> CostModel<'a> {
                             names.insert(name, extent);
                         }
                     }
-                    Dim::Unknown => unnamed += 1,
+                    Dim::Unknown => {
+                        let size = measured.and_then(|dims| dims.get(axis)?.known());
+                        unnamed += u64::from(size.is_none());
+                    }
+                }
+            }
+        }
+        if self.measured.is_some() {
+            let bound = BoundInputs::new(self.module, &self.profile.dims).unwrap_or_default();
+            for dim in bound.dims.iter().filter(|dim| !dim.is_named) {
+                match dim.source {
+                    SizeSource::Given => {}
+                    SizeSource::Batch => batch = Some(Assumption::Batch { extent: dim.size }),
+                    SizeSource::Assumed => unnamed += 1,
                 }
             }
         }
@@ -487,6 +517,20 @@ impl<'a> CostModel<'a> {
         assumptions.extend((branches > 0).then_some(Assumption::Branches { count: branches }));
         assumptions
     }
+}
+
+/// True if a tensor has an unknown rank or a dim without a name.
+fn has_unknown_dims(module: &Module) -> bool {
+    let is_open = |value: Value| match &module.value(value).ty {
+        Type::Tensor(tensor) => tensor.shape.dims().is_none_or(|dims| dims.contains(&Dim::Unknown)),
+        _ => false,
+    };
+    module.graph_ids().flat_map(|graph| module.defined(graph)).any(is_open)
+}
+
+/// The module with a number for every dim of its inputs, if it fits these numbers.
+fn measured(module: &Module, dims: &BTreeMap<String, u64>) -> Option<Arc<Module>> {
+    BoundInputs::new(module, dims).ok()?.bind(module).map(Arc::new)
 }
 
 /// How a node has a value.

@@ -7,7 +7,7 @@
 use super::Sizes;
 use super::extents::batches;
 use crate::suggest::{did_you_mean, nearest};
-use ampc_ir::infer::{Types, infer};
+use ampc_ir::infer::{Types, infer, infer_module};
 use ampc_ir::{Dim, Module, Shape, Type};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct OpenDim {
     /// The name, or the input and axis of a dim that has none: `x[1]`.
     pub name: String,
+    /// True if the model names the dim.
+    pub is_named: bool,
     /// The number.
     pub size: u64,
     /// The reason for the number.
@@ -81,6 +83,17 @@ impl BoundInputs {
             let (inference, errors) = infer(module);
             return (inference.types, errors.is_empty());
         }
+        let (inference, errors) = infer(&self.set_in(module));
+        (inference.types, errors.is_empty())
+    }
+
+    /// A copy of the model for these inputs, with the types of all values for them; `None` if the model does not fit them.
+    pub fn bind(&self, module: &Module) -> Option<Module> {
+        let mut bound = self.set_in(module);
+        infer_module(&mut bound).ok().map(|_| bound)
+    }
+
+    fn set_in(&self, module: &Module) -> Module {
         let mut bound = module.clone();
         let inputs = bound.graph(bound.main()).inputs().to_vec();
         for (&input, ty) in inputs.iter().zip(&self.types) {
@@ -88,8 +101,7 @@ impl BoundInputs {
                 bound.set_type(input, ty.clone());
             }
         }
-        let (inference, errors) = infer(&bound);
-        (inference.types, errors.is_empty())
+        bound
     }
 
     /// The number of every open dim, by name.
@@ -168,7 +180,7 @@ fn sized(found: Vec<Found>, batches: &BTreeSet<String>, asked: &BTreeMap<String,
             None if is_batch(&dim) => (batch, SizeSource::Batch),
             None => (default.other, SizeSource::Assumed),
         };
-        OpenDim { name: dim.name, size, source }
+        OpenDim { name: dim.name, is_named: dim.is_named, size, source }
     };
     found.into_iter().map(sized).collect()
 }

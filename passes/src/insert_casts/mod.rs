@@ -36,6 +36,7 @@ use ampc_ir::op::{AttrKind, OpKind, OpSchema};
 use ampc_ir::ports::Ports;
 use ampc_ir::{AttrValue, DType, GraphId, Inserter, Module, Node, NodeSpec, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
 
 /// Which inputs and outputs of the graph keep their types.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -46,7 +47,7 @@ pub enum KeepIo {
     /// None: an input that is read low only is low, an output has the type it is made in.
     None,
     /// These; the others as with [`KeepIo::None`].
-    Names(Vec<String>),
+    Names(BTreeSet<String>),
 }
 
 impl KeepIo {
@@ -55,7 +56,7 @@ impl KeepIo {
         match self {
             KeepIo::All => true,
             KeepIo::None => false,
-            KeepIo::Names(names) => names.iter().any(|n| n == name),
+            KeepIo::Names(names) => names.contains(name),
         }
     }
 }

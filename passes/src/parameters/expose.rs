@@ -10,6 +10,7 @@ use ampc_ir::inserter::InsertError;
 use ampc_ir::module::{Def, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Value};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// The pass that makes parameters inputs, whose values are those inputs' defaults.
@@ -32,24 +33,45 @@ impl Pass for ExposeParameters {
         Invariants::CORE
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let parameters: Vec<Value> = autodiff::with_role(module, PARAMETER).collect();
-        let mut changed = false;
-        for value in parameters {
-            if module.constant(value).is_some() {
-                expose(module, value, true).map_err(ParameterError::from)?;
-                changed = true;
-            }
-        }
-        Ok(Changed::when(changed))
+        let parameters = autodiff::with_role(module, PARAMETER);
+        let constants: Vec<Value> = parameters.filter(|&value| module.constant(value).is_some()).collect();
+        expose(module, &constants, true).map_err(ParameterError::from)?;
+        Ok(Changed::when(!constants.is_empty()))
     }
 }
 
-/// Makes a constant of the main graph an input of its name, on request in fp32 if it is stored in 16 bits.
+/// Makes constants of the main graph inputs of their names, with `widens` in fp32 if they are stored in 16 bits. Returns
+/// the inputs in the order of the constants; a value that is no constant stands for itself.
 ///
 /// # Errors
-/// If the cast that its readers then need cannot be inserted.
-pub(crate) fn expose(module: &mut Module, value: Value, widens: bool) -> Result<Value, InsertError> {
-    let Some(payload) = module.constant(value).cloned() else { return Ok(value) };
+/// If the cast that the readers of a widened constant need cannot be inserted.
+pub(crate) fn expose(module: &mut Module, values: &[Value], widens: bool) -> Result<Vec<Value>, InsertError> {
+    let mut names = Vec::new();
+    let mut input_of: FxHashMap<Value, Value> = FxHashMap::default();
+    for &value in values {
+        let Some(payload) = module.constant(value).cloned().filter(|_| !input_of.contains_key(&value)) else {
+            continue;
+        };
+        let leaves = module.is_output(value);
+        let (input, read) = exposed(module, value, payload, widens)?;
+        // An output keeps its name: the cast is the output if the weight is stored in 16 bits.
+        names.extend(module.value(value).name.map(|name| (if leaves { read } else { input }, name)));
+        input_of.insert(value, input);
+    }
+    module.erase_constants(module.main(), &input_of.keys().copied().collect());
+    for (value, name) in names {
+        module.set_value_name(value, name);
+    }
+    Ok(values.iter().map(|value| input_of.get(value).copied().unwrap_or(*value)).collect())
+}
+
+/// Adds an input for a constant. Returns the input, and the value that the readers of the constant now read.
+fn exposed(
+    module: &mut Module,
+    value: Value,
+    payload: Payload,
+    widens: bool,
+) -> Result<(Value, Value), InsertError> {
     let main = module.main();
     let low = payload.dense().map(|data| data.dtype()).filter(|dtype| widens && dtype.is_low());
     let payload = match (low, payload) {
@@ -64,29 +86,41 @@ pub(crate) fn expose(module: &mut Module, value: Value, widens: bool) -> Result<
     let input = module.add_input(main, fresh, payload.ty(), Some(payload));
     let metadata = module.value(value).metadata.clone();
     module.set_value_metadata(input, metadata);
-    let (kept, leaves) = (module.value(value).name, module.is_output(value));
-    for role in module.graph_roles_mut(main).0.iter_mut() {
-        role.values.iter_mut().filter(|v| **v == value).for_each(|v| *v = input);
-    }
+    module.move_roles(value, input);
     let read = match low {
         Some(low) => narrowed(module, input, &name, low)?,
         None => input,
     };
     module.replace_value(value, read);
-    module.erase_constant(value);
-    if let Some(name) = kept {
-        // What leaves the model keeps its name: of a weight that is stored low, that is the cast.
-        module.set_value_name(if leaves { read } else { input }, name);
-    }
-    debug_assert!(matches!(module.value(input).def, Def::Input { .. }));
-    Ok(input)
+    Ok((input, read))
 }
 
-/// Makes an input of the main graph that has a value a constant of its name, which keeps the input's roles. On request, what
-/// an inserted cast to 16 bits makes of it for all of its readers becomes that constant.
-pub(crate) fn conceal(module: &mut Module, input: Value, narrows: bool) -> Value {
-    let Def::Input { default: Some(payload), .. } = &module.value(input).def else { return input };
-    let (main, mut payload) = (module.main(), payload.clone());
+/// Makes inputs of the main graph that have a default constants of their names and roles. With `narrows`, the result of an
+/// inserted cast to 16 bits that alone reads an input becomes the constant. Returns the constants in the order of the
+/// inputs; a value that is no such input stands for itself.
+pub(crate) fn conceal(module: &mut Module, inputs: &[Value], narrows: bool) -> Vec<Value> {
+    let mut names = Vec::new();
+    let mut constant_of: FxHashMap<Value, Value> = FxHashMap::default();
+    for &input in inputs {
+        let Def::Input { default: Some(payload), .. } = &module.value(input).def else { continue };
+        if constant_of.contains_key(&input) {
+            continue;
+        }
+        let payload = payload.clone();
+        let constant = concealed(module, input, payload, narrows);
+        names.extend(module.value(input).name.map(|name| (constant, name)));
+        constant_of.insert(input, constant);
+    }
+    module.erase_inputs(module.main(), &constant_of.keys().copied().collect());
+    for (constant, name) in names {
+        module.set_value_name(constant, name);
+    }
+    inputs.iter().map(|input| constant_of.get(input).copied().unwrap_or(*input)).collect()
+}
+
+/// Adds a constant for an input, which the readers of the input read from now on.
+fn concealed(module: &mut Module, input: Value, mut payload: Payload, narrows: bool) -> Value {
+    let main = module.main();
     let (name, mut read) = (ampc_ir::verify::name_of(module, input), input);
     if let (true, Some((cast, to)), Payload::Dense(data)) = (narrows, only_cast(module, input), &payload) {
         payload = Payload::Dense(Arc::new(data.converted(ampc_ir::convert::Conversion { to, clamp: false })));
@@ -96,17 +130,10 @@ pub(crate) fn conceal(module: &mut Module, input: Value, narrows: bool) -> Value
     let constant = module.add_constant(main, fresh, payload);
     let metadata = module.value(input).metadata.clone();
     module.set_value_metadata(constant, metadata);
-    for role in module.graph_roles_mut(main).0.iter_mut() {
-        role.values.iter_mut().filter(|v| **v == input).for_each(|v| *v = constant);
-    }
+    module.move_roles(input, constant);
     module.replace_value(read, constant);
     if let Some((cast, _)) = module.producer(read) {
         module.erase_node(cast);
-    }
-    let kept = module.value(input).name;
-    module.erase_input(input);
-    if let Some(name) = kept {
-        module.set_value_name(constant, name);
     }
     constant
 }

@@ -259,7 +259,7 @@ impl Given<'_> {
         match self.value {
             "all" => Ok(KeepIo::All),
             "none" => Ok(KeepIo::None),
-            _ => Ok(KeepIo::Names(self.list()?)),
+            _ => Ok(KeepIo::Names(self.list()?.into_iter().collect())),
         }
     }
 }

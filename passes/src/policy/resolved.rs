@@ -119,7 +119,7 @@ impl Policy {
             keep_io: keep_io.as_ref().map(|keep_io| match keep_io {
                 KeepIo::All => KeepIoJson::All(true),
                 KeepIo::None => KeepIoJson::All(false),
-                KeepIo::Names(names) => KeepIoJson::Names(names.clone()),
+                KeepIo::Names(names) => KeepIoJson::Names(names.iter().cloned().collect()),
             }),
             master_weights: *master_weights,
             ops: ops.iter().map(listed).collect(),
@@ -165,7 +165,7 @@ impl Policy {
             keep_io: file.keep_io.map(|keep_io| match keep_io {
                 KeepIoJson::All(true) => KeepIo::All,
                 KeepIoJson::All(false) => KeepIo::None,
-                KeepIoJson::Names(names) => KeepIo::Names(names),
+                KeepIoJson::Names(names) => KeepIo::Names(names.into_iter().collect()),
             }),
             master_weights: file.master_weights,
         };
@@ -226,7 +226,7 @@ mod tests {
         policy.base = Base::Class(Class::Deny);
         policy.wants = Wants {
             to: Some(DType::BF16),
-            keep_io: Some(KeepIo::Names(vec!["x".into()])),
+            keep_io: Some(KeepIo::Names(["x".into()].into())),
             master_weights: Some(false),
         };
         policy.set_class("MatMul", Class::Deny, "list").unwrap();

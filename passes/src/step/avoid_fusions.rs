@@ -91,9 +91,7 @@ fn as_column(module: &mut Module, node: Node, vector: Value, shape: Shape) -> Re
     module.set_type(old, Type::tensor(dtype, Shape::of(dims)));
     let mut inserter = Inserter::after(module, node);
     let new = along(&mut inserter, OpKind::Squeeze, old, i64::try_from(rank).unwrap_or(i64::MAX))?;
-    for role in module.graph_roles_mut(module.main()).0.iter_mut() {
-        role.values.iter_mut().filter(|value| **value == old).for_each(|value| *value = new);
-    }
+    module.move_roles(old, new);
     module.replace_value(old, new);
     let made = [column, new].map(|value| module.producer(value).map(|(made, _)| made));
     made.iter().flatten().for_each(|&made| *module.node_mut(made).metadata = metadata.clone());

@@ -362,16 +362,14 @@ fn states_to_constants(
         module.replace_value(input, constant);
         constants.push((input, constant, name));
     }
-    for &input in &gone {
-        module.erase_input(input);
-    }
+    module.erase_inputs(module.main(), &gone.into_iter().collect());
     let kept: FxHashSet<Value> = constants.iter().map(|&(input, ..)| input).collect();
+    let name_of_input: FxHashMap<Value, &String> =
+        inputs.iter().map(|(input, name)| (*input, name)).collect();
     for (input, constant, name) in &constants {
         // A weight that is only read low is the weight.
         let name = match low_names.get(input) {
-            Some(weight) if !kept.contains(weight) => {
-                &inputs.iter().find(|(v, _)| v == weight).expect("it is an input").1
-            }
+            Some(weight) if !kept.contains(weight) => name_of_input[weight],
             _ => name,
         };
         let name = module.intern(name);
@@ -382,12 +380,10 @@ fn states_to_constants(
 
 /// Inputs of the main graph that nothing reads go.
 fn erase_unread_inputs(module: &mut Module) {
-    let inputs = module.graph(module.main()).inputs().to_vec();
-    for input in inputs {
-        if module.uses(input).next().is_none() && !module.is_output(input) {
-            module.erase_input(input);
-        }
-    }
+    let main = module.main();
+    let is_read = |v: &Value| module.is_output(*v) || module.uses(*v).next().is_some();
+    let unread = module.graph(main).inputs().iter().copied().filter(|v| !is_read(v)).collect();
+    module.erase_inputs(main, &unread);
 }
 
 fn value_of(module: &Module, input: Value) -> Option<Arc<TensorData>> {

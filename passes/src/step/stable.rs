@@ -177,9 +177,7 @@ impl Form {
         }
         let last = name.into_iter().fold(last.node_name(node_name), NodeSpec::result_name);
         let new = add(last)?;
-        for role in module.graph_roles_mut(module.main()).0.iter_mut() {
-            role.values.iter_mut().filter(|value| **value == old).for_each(|value| *value = new);
-        }
+        module.move_roles(old, new);
         module.replace_value(old, new);
         module.erase_node(log);
         erase_unread(module, read);

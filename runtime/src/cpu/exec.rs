@@ -203,6 +203,9 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
     let mut own;
     let mut made = std::mem::take(&mut frame.lists.made);
     made.resize_with(step.results.len(), || None);
+    if let (Some(Some(operand)), true) = (step.operands.first(), step.moves(plan)) {
+        made[0] = frame.heap[*operand as usize].take();
+    }
     {
         let Frame { states, arena, heap, lists, .. } = &mut *frame;
         let rest = arena.as_mut().map_or(&mut [][..], |arena| arena.as_mut_slice());

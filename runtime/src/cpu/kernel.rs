@@ -102,6 +102,13 @@ impl Prepared {
         self
     }
 
+    /// It can turn its first operand, a value that is not in the arena, into its first result: [`Io::moved`] has the
+    /// operand if the node is its last reader.
+    pub(crate) fn moves(mut self) -> Prepared {
+        self.needs.moves = true;
+        self
+    }
+
     /// Its first result has the bytes of its first operand. `run` is for where they cannot be the same bytes.
     pub(crate) fn view(mut self) -> Prepared {
         self.needs.view = true;
@@ -276,6 +283,15 @@ impl<'a> Io<'a> {
             return Err(HostError::View { view: T::NAME, found }.into());
         }
         Ok(elements_mut(self.out_bytes(j)?))
+    }
+
+    /// Operand 0 of a kernel that [`moves`](Prepared::moves) it, if the node is its last reader; it is not among the
+    /// operands. Once only.
+    pub(crate) fn moved(&mut self) -> Option<Data> {
+        match self.results.first_mut() {
+            Some(Out::Free(slot)) => slot.take(),
+            Some(Out::Absent | Out::Placed { .. }) | None => None,
+        }
     }
 
     /// Says what result `j` is, whose size was not known. A result that nobody asks for is dropped.

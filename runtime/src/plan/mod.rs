@@ -40,6 +40,8 @@ pub struct Needs {
     pub in_place: SmallVec<[usize; 2]>,
     /// Other results, each with the operand in whose place it can compute it.
     pub others_in_place: SmallVec<[(usize, usize); 2]>,
+    /// True if it can turn its first operand into its first result, both outside the arena: a sequence that grows.
+    pub moves: bool,
     /// True if its first result has the bytes of its first operand: nothing is computed.
     pub view: bool,
     /// True if the backend owns its results, which are not in the arena: the results of nodes with bodies.
@@ -139,6 +141,13 @@ impl Step {
     /// True if a result is computed in the place of operand `slot`, which is not read by itself then.
     pub fn takes(&self, slot: usize) -> bool {
         self.in_place.iter().any(|&(_, operand)| operand == slot)
+    }
+
+    /// True if its first operand, a value on the heap, is turned into its first result.
+    pub fn moves(&self, plan: &GraphPlan) -> bool {
+        let result = self.results.first().copied().flatten();
+        self.in_place.first() == Some(&(0, 0))
+            && result.is_some_and(|result| plan.values[result as usize].place == Place::Heap)
     }
 }
 
@@ -339,6 +348,9 @@ impl Planner {
             let bytes = self.bytes(result);
             let (Some(bytes), false) = (bytes, needs.on_heap) else {
                 self.values[result].place = Place::Heap;
+                if slot == 0 && needs.moves && self.can_move(at) {
+                    self.steps[at].in_place.push((0, 0));
+                }
                 continue;
             };
             let others = needs.others_in_place.iter().filter(|&&(other, _)| other == slot);
@@ -361,6 +373,17 @@ impl Planner {
         list.sort_unstable();
         list.dedup();
         self.steps[at].ends = list;
+    }
+
+    /// True if the first operand of a step is on the heap, and nothing else reads it at this step or later.
+    fn can_move(&self, at: usize) -> bool {
+        let operands = &self.steps[at].operands;
+        operands.first().copied().flatten().is_some_and(|operand| {
+            let readers = operands.iter().flatten().filter(|&&other| other == operand).count();
+            self.values[operand as usize].place == Place::Heap
+                && self.last[operand as usize] == at
+                && readers == 1
+        })
     }
 
     fn join(&mut self, value: usize, storage: usize) {

@@ -34,6 +34,18 @@ impl Session<'_> {
             }
         }
         self.ui.say(&text);
+        if !found.frozen.is_empty() {
+            let message = format!(
+                "{} of `{path}` {} not taken, because the step has {} as frozen constants with the values of the model that it \
+                 was made of: {}; to begin with those of the file, export it (`ampc train-step --export STEP --state {path} -o \
+                 MODEL`), and make the step of that model",
+                count(found.frozen.len() as u64, "weight"),
+                if found.frozen.len() == 1 { "was" } else { "were" },
+                if found.frozen.len() == 1 { "it" } else { "them" },
+                listed(&found.frozen)
+            );
+            self.warning("train.frozen", message);
+        }
     }
 
     /// Says what is about to be done, and what is odd about it.

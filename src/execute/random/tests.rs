@@ -73,7 +73,7 @@ fn dims_in_sequences_and_optionals_are_bound_and_counted() {
     let most = |most| Inputs::random(&module, 1, &dims, most);
     let inputs = most(2 * 3 * 4 * 4).unwrap();
     let Some(Data::Sequence(list)) = &inputs.values[0] else { panic!("a sequence") };
-    assert_eq!(list.items.iter().map(|i| i.tensor().unwrap().dims()).collect::<Vec<_>>(), [[3, 4]; 2]);
+    assert_eq!(list.items().iter().map(|i| i.tensor().unwrap().dims()).collect::<Vec<_>>(), [[3, 4]; 2]);
     let Some(Data::Optional(maybe)) = &inputs.values[1] else { panic!("an optional") };
     assert_eq!(maybe.value.as_ref().unwrap().tensor().unwrap().dims(), [3, 5]);
     assert!(matches!(most(2 * 3 * 4 * 4 - 1), Err(Error::Inputs(_))));

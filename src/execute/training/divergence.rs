@@ -78,6 +78,8 @@ pub(super) struct WatchedStep<'a> {
     pub(super) watch: &'a mut StepWatch,
     pub(super) taken: &'a mut Taken,
     pub(super) max_skipped: u64,
+    /// True if no step follows.
+    pub(super) is_final: bool,
 }
 
 impl WatchedStep<'_> {
@@ -90,7 +92,7 @@ impl WatchedStep<'_> {
     ) -> Result<(StepResult, Option<Divergence>), StepError> {
         self.watch.begin();
         // The step with which the training may have diverged is observed as a whole.
-        let is_last = self.taken.failed_in_a_row + 1 >= self.max_skipped;
+        let is_last = self.is_final || self.taken.failed_in_a_row + 1 >= self.max_skipped;
         let mut first = is_last.then(|| FirstNonFinite::new(self.trainer, batch, true));
         let mut observers = Observers { watch: &mut *self.watch, first: first.as_mut(), other: observer };
         let ran = self.trainer.try_step(batch, Some(&mut observers), visit);
@@ -116,7 +118,9 @@ impl WatchedStep<'_> {
         if result.loss.is_some_and(f64::is_nan) && !result.skipped {
             return Some(self.nan_loss(step, None));
         }
-        if self.taken.failed_in_a_row < self.max_skipped {
+        // A run must not end with a loss that is no number, even after few such steps.
+        let ends_failing = self.is_final && result.loss.is_some_and(|loss| !loss.is_finite());
+        if self.taken.failed_in_a_row < self.max_skipped && !ends_failing {
             return None;
         }
         let from = self.began(step);

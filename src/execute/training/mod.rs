@@ -273,6 +273,7 @@ impl Training {
             watch: &mut self.watch,
             taken: &mut self.taken,
             max_skipped: self.options.max_skipped,
+            is_final: steps + 1 == self.options.steps,
         };
         let (result, divergence) = step
             .run(&given, observer, visit)

@@ -401,8 +401,10 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
     /// Running statistics of BatchNormalization while it trains: states, which a step that is skipped leaves alone.
     fn running_statistics(&mut self, found: Option<Value>) -> Result<(), InsertError> {
         let skips = self.update.scaler.skips();
-        for (old, new) in Statistics::of(self.inserter.module).updated {
-            let input = expose(self.inserter.module, old, false)?;
+        let updated = Statistics::of(self.inserter.module).updated;
+        let old: Vec<Value> = updated.iter().map(|&(old, _)| old).collect();
+        let inputs = expose(self.inserter.module, &old, false)?;
+        for (input, (_, new)) in inputs.into_iter().zip(updated) {
             let proceeds = if skips { self.proceeds(found)? } else { None };
             let next = match proceeds {
                 None => self.op(OpKind::Identity, &[new], Purpose::RunningStatistics)?,

@@ -233,7 +233,7 @@ impl Call<'_, '_, '_> {
     pub(super) fn sequence_map(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let graph = self.graph("body")?;
         let n = match self.operand(0) {
-            Some(DataRef::Sequence(sequence)) => sequence.items.len(),
+            Some(DataRef::Sequence(sequence)) => sequence.items().len(),
             _ => return Err(self.error(OpError::operand(0, "a sequence", "something else"))),
         };
         let mut lists = Stacks::new(self.n_results(), self.run.max_bytes);
@@ -241,10 +241,10 @@ impl Call<'_, '_, '_> {
             let mut inputs: Vec<Option<DataRef<'_>>> = Vec::new();
             for i in 0..self.n_formal() {
                 inputs.push(match self.operands[i] {
-                    Some(DataRef::Sequence(sequence)) => match sequence.items.get(at) {
+                    Some(DataRef::Sequence(sequence)) => match sequence.items().get(at) {
                         Some(item) => Some(item.view()),
                         None => {
-                            let (expected, found) = (format!("a sequence of {n}"), sequence.items.len());
+                            let (expected, found) = (format!("a sequence of {n}"), sequence.items().len());
                             return Err(self.error(OpError::operand(i, expected, found.to_string())));
                         }
                     },
@@ -260,7 +260,7 @@ impl Call<'_, '_, '_> {
                 Some(Data::Tensor(first)) => crate::data::tensor_type(first.dtype()),
                 _ => self.output_type(graph, i),
             };
-            Some(Data::Sequence(Sequence { element, items }))
+            Some(Data::Sequence(Sequence::new(element, items)))
         };
         Ok((0..self.n_results()).map(sequence).collect())
     }

@@ -69,7 +69,7 @@ fn element_at(io: &Io<'_>, i: usize, n: usize) -> Result<usize> {
 
 /// Makes a sequence result 0, if it may have the bytes it has.
 fn emit(io: &mut Io<'_>, element: Type, items: Vec<Data>) -> Result<()> {
-    let sequence = Data::Sequence(Sequence { element, items });
+    let sequence = Data::Sequence(Sequence::new(element, items));
     io.check_size(sequence.view().byte_count())?;
     io.emit(0, sequence)
 }
@@ -95,15 +95,24 @@ fn empty(site: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(move |io| emit(io, tensor_type(dtype), Vec::new())))
 }
 
+/// Operand 0 as a sequence that the kernel may change: moved if the node is its last reader, else copied.
+fn owned(io: &mut Io<'_>) -> Result<Sequence> {
+    match io.moved() {
+        Some(Data::Sequence(sequence)) => Ok(sequence),
+        Some(other) => Err(OpError::operand(0, "a sequence", format!("{:?}", other.view().ty())).into()),
+        None => Ok(sequence(io, 0)?.to_sequence()?),
+    }
+}
+
 fn insert(_: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(|io| {
-        let (sequence, item) = (sequence(io, 0)?, io.data(1)?);
+        let (mut sequence, item) = (owned(io)?, io.data(1)?);
         if !like(item).same_kind(&sequence.element) {
             return Err(
                 OpError::operand(1, format!("{:?}", sequence.element), format!("{:?}", item.ty())).into()
             );
         }
-        let n = sequence.items.len();
+        let n = sequence.items().len();
         // One place more than there are elements: behind the last.
         let at = match position(io, 2)? {
             None => n,
@@ -115,44 +124,34 @@ fn insert(_: &Site<'_>) -> Result<Prepared> {
                 front.ok_or_else(expected)?
             }
         };
-        let bytes = DataRef::Sequence(sequence).byte_count().saturating_add(item.byte_count());
-        io.check_size(bytes)?;
-        let mut items = io.room().list(n + 1)?;
-        for before in &sequence.items[..at] {
-            items.push(before.view().to_data()?);
-        }
-        items.push(item.to_data()?);
-        for behind in &sequence.items[at..] {
-            items.push(behind.view().to_data()?);
-        }
-        emit(io, sequence.element.clone(), items)
-    }))
+        sequence.insert(at, item.to_data()?)?;
+        io.check_size(DataRef::Sequence(&sequence).byte_count())?;
+        io.emit(0, Data::Sequence(sequence))
+    })
+    .moves())
 }
 
 fn erase(_: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(|io| {
-        let sequence = sequence(io, 0)?;
-        let at = element_at(io, 1, sequence.items.len())?;
-        let kept = sequence.items.iter().enumerate().filter(|&(i, _)| i != at);
-        let mut items = io.room().list(sequence.items.len())?;
-        for (_, item) in kept {
-            items.push(item.view().to_data()?);
-        }
-        emit(io, sequence.element.clone(), items)
-    }))
+        let mut sequence = owned(io)?;
+        let at = element_at(io, 1, sequence.items().len())?;
+        sequence.remove(at);
+        io.emit(0, Data::Sequence(sequence))
+    })
+    .moves())
 }
 
 fn at(_: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(|io| {
         let sequence = sequence(io, 0)?;
-        let at = element_at(io, 1, sequence.items.len())?;
-        io.emit(0, sequence.items[at].view().to_data()?)
+        let at = element_at(io, 1, sequence.items().len())?;
+        io.emit(0, sequence.items()[at].view().to_data()?)
     }))
 }
 
 fn length(_: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(|io| {
-        let n = i64::try_from(sequence(io, 0)?.items.len()).unwrap_or(i64::MAX);
+        let n = i64::try_from(sequence(io, 0)?.items().len()).unwrap_or(i64::MAX);
         io.out::<i64>(0)?.fill(n);
         Ok(())
     }))
@@ -224,7 +223,7 @@ fn concat_from_sequence(site: &Site<'_>) -> Result<Prepared> {
     let axis = site.view.int("axis").ok_or_else(|| OpError::attr("axis", "an axis", "none"))?;
     let stack = site.view.int("new_axis").unwrap_or(0) != 0;
     Ok(Prepared::new(move |io| {
-        let items = &sequence(io, 0)?.items;
+        let items = sequence(io, 0)?.items();
         let none = || KernelError::from(OpError::operand(0, "one tensor or more", "none"));
         let tensors = items.iter().map(|i| i.tensor().map(HostTensor::view).ok_or_else(none));
         let tensors = io.room().try_gathered(tensors)?;
