@@ -4,7 +4,7 @@
 //! `test_data_set_0/`. Behind the language, the first line of a snippet may say
 //! `skip: REASON`, or `exits N` for the exit code that it ends with; `gate: REASON` is run by `scripts/newcomer` alone,
 //! which runs every block as it stands in a fresh clone. A `text` behind commands is what they print or the end of what
-//! they write, but for `text example: REASON`.
+//! they write, but for `text example: REASON`; of `text rows: REASON`, numbers may differ a little, and the last column may.
 //! Rust programs are compiled as documentation tests of the library (`src/lib.rs`).
 
 // Commands are for a shell.
@@ -51,6 +51,11 @@ fn run(document: &Document) -> usize {
                 scratch.python(&place, snippet);
                 count += 1;
             }
+            "text" if snippet.mark("rows").is_some() => {
+                let (_, ran) = ran.as_ref().unwrap_or_else(|| panic!("{place}: no command stands above"));
+                ran.shows_rows(&place, snippet);
+                count += 1;
+            }
             "text" if snippet.mark("example").is_none() => {
                 if let Some((_, ran)) = ran.as_ref().filter(|(section, _)| *section == snippet.section) {
                     ran.shows(&place, snippet);
@@ -82,7 +87,7 @@ fn marks_are_known() {
         for Snippet { marks, line, language, .. } in &document.snippets {
             let is_known = marks.is_empty()
                 || marks.starts_with("exits ") && language == "sh"
-                || ["skip: ", "example: ", "gate: "]
+                || ["skip: ", "example: ", "gate: ", "rows: "]
                     .iter()
                     .any(|m| marks.starts_with(m) && marks.len() > m.len() + 8);
             assert!(is_known, "{}:{line}: {marks}", document.name);

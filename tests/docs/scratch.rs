@@ -113,6 +113,34 @@ impl Ran {
         let shown = [&self.stdout, &self.stderr].into_iter().chain(&self.files).any(is_in);
         assert!(shown, "{place}: not what is printed, which is\n{}{}", self.stdout, self.stderr);
     }
+
+    /// Checks that the rows of a table were printed in this order, with numbers that differ by at most 5 percent; the last
+    /// column is not compared, and a line with `…` stands for any rows.
+    pub(crate) fn shows_rows(&self, place: &str, snippet: &Snippet) {
+        let mut printed = self.stdout.lines().chain(self.stderr.lines());
+        for line in snippet.text.lines().filter(|line| line.trim() != "…") {
+            let is_alike = |other: &str| alike(line, other);
+            assert!(
+                printed.any(is_alike),
+                "{place}: `{line}` is not what is printed, which is\n{}{}",
+                self.stdout,
+                self.stderr
+            );
+        }
+    }
+}
+
+/// True if two lines have the same words but for the last, numbers within 5 percent.
+fn alike(line: &str, other: &str) -> bool {
+    let (line, other): (Vec<&str>, Vec<&str>) =
+        (line.split_whitespace().collect(), other.split_whitespace().collect());
+    line.len() == other.len()
+        && line.iter().zip(&other).take(line.len().saturating_sub(1)).all(|(a, b)| {
+            match (a.parse::<f64>(), b.parse::<f64>()) {
+                (Ok(a), Ok(b)) => (a - b).abs() <= 0.05 * a.abs().max(b.abs()),
+                _ => a == b,
+            }
+        })
 }
 
 /// A package of somebody else, with these lines in its manifest and this program, beside a folder `ampc` with this
