@@ -53,7 +53,7 @@ pub(crate) struct Global {
     pub(crate) threads: Option<u32>,
 }
 
-/// When to do something.
+/// Use of colors: by the terminal, always or never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum When {
     /// If a terminal reads it and `NO_COLOR` is not set

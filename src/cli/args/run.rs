@@ -104,7 +104,7 @@ impl LimitArgs {
 }
 
 impl DataArgs {
-    /// True if values were asked for.
+    /// True if values were requested.
     pub(crate) fn has_values(&self) -> bool {
         self.inputs.is_some() || self.random.is_some()
     }

@@ -383,7 +383,7 @@ impl Gemm {
         .scratch(words * size_of::<W>())
     }
 
-    /// Products wrap; with factors that are no integers the sum is computed in f64 and cut off.
+    /// Products wrap; with factors that are not integers the sum is computed in f64 and cut off.
     fn of_integers<T: Multiply + Load<f64> + Load<i128>>(self) -> Prepared {
         Prepared::new(move |io| {
             let [a, b] = self.matrices(io.slice::<T>(0)?, io.slice::<T>(1)?);

@@ -29,8 +29,8 @@ fn sizes(site: &Site<'_>, states: usize) -> Result<(usize, usize)> {
     Ok((n, n.saturating_mul(size_of::<f32>()).saturating_mul(absent)))
 }
 
-/// The first `N` results, or scratch memory in place of those that nobody asks for, with the values that the states of
-/// `operands` have now: what is computed in place has them already.
+/// The first `N` results, or scratch memory in place of results that are not requested, with the current values
+/// of the states of `operands`; results computed in place have these values already.
 fn states<'a, const N: usize>(io: &mut Io<'a>, n: usize, operands: [usize; N]) -> Result<[&'a mut [f32]; N]> {
     let mut room = io.scratch::<f32>().chunks_exact_mut(n.max(1));
     let mut found = [(); N].map(|()| Default::default());
@@ -80,7 +80,7 @@ fn sized<T>(i: usize, found: &[T], n: usize) -> Result<&[T]> {
     Err(OpError::operand(i, format!("{n} elements"), found.len().to_string()).into())
 }
 
-/// Result `j`, the weights rounded, if the node makes it and anybody asks for it.
+/// Result `j`, the weights rounded, if the node makes it and it is requested.
 fn low_copy(io: &mut Io<'_>, j: usize, dtype: Option<DType>, w: &[f32]) -> Result<()> {
     match dtype.filter(|_| io.wants(j)) {
         None => {}
