@@ -32,7 +32,7 @@ pub(in crate::cpu) struct Matrix<'a, W> {
     pub(in crate::cpu) column: usize,
 }
 
-/// `to = a · b`, or `to = before · to + a · b`, row by row; `to` has `m` rows of `n`, `k` is what is summed.
+/// `to = a · b`, or `to = before · to + a · b`, row by row; `to` has `m` rows of `n`, `k` is the summed extent.
 ///
 /// Sums are the same for any number of threads.
 pub(in crate::cpu) fn multiply<W: Wide>(

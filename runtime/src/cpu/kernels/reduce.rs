@@ -125,7 +125,7 @@ fn bools(site: &Site<'_>, folding: Folding) -> Result<Prepared> {
     }))
 }
 
-/// A kernel that folds, and stores what `finish` makes of the results.
+/// A kernel that folds, and stores the results after `finish`.
 fn folded<T: Load<A>, A: Number>(
     folding: Folding,
     fold: impl Fold<A> + 'static,

@@ -1,4 +1,5 @@
-//! The same elements under other dims, and dims as elements: Reshape, Squeeze, Flatten, Identity, Shape, Size.
+//! Operators that change dims but not elements, or return dims as elements: Reshape, Squeeze, Flatten,
+//! Identity, Shape, Size.
 
 use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use crate::data::Data;

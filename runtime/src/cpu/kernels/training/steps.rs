@@ -95,7 +95,7 @@ fn low<T: Real<Wide = f32>>(from: &[f32], to: &mut [T]) {
     pieces(to, PIECE, |at, to| T::narrow(&from[at..at + to.len()], to));
 }
 
-/// One step of Adam or AdamW, with what its scalars give.
+/// One step of Adam or AdamW, with the factors derived from its scalars.
 struct AdamStep {
     /// `None` for Adam.
     mode: Option<AdamWMode>,
@@ -174,7 +174,8 @@ impl AdamStep {
     }
 }
 
-/// Replaces the elements of a weight and its moments by what `next` makes of them and the unscaled gradient.
+/// Replaces the elements of a weight and its moments by the results of `next` for them and the unscaled
+/// gradient.
 #[inline(always)]
 fn each_of<T: Real<Wide = f32>>(
     g: &[T],
@@ -244,7 +245,7 @@ fn sgd_step<T: Real<Wide = f32>>(io: &mut Io<'_>, view: &SgdView, n: usize) -> R
     low_copy(io, 2, view.w_lo, w)
 }
 
-/// One step of SGD, with what its scalars give.
+/// One step of SGD, with the factors derived from its scalars.
 struct SgdStep {
     direction: Momentum,
     /// True if there is no momentum yet.
