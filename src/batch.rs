@@ -1,9 +1,9 @@
-//! Files that belong together: all of them appear, each complete, or none.
+//! Files that belong together: either all of them appear, each complete, or no file appears.
 //!
 //! In this order: every file is written under a temporary name; input files are checked for changes; pipes and
-//! devices are written; the files get their names. The model, which names the others, gets its name last, when
-//! they are on the disk, so that a machine that stops in between leaves the old model with its data. The data
-//! file of the replaced model is removed at the end, unless another model of the folder refers to it.
+//! devices are written; the files get their names. The model, which refers to the other files, gets its name
+//! last, when they are on the disk, so that a machine that stops in between leaves the old model with its data.
+//! The data file of the replaced model is removed at the end, unless another model of the folder refers to it.
 
 use crate::error::Error;
 use crate::onnx::bytes::{FileId, SourceBytes};
@@ -31,11 +31,11 @@ pub struct Batch {
     model: Option<ModelFile>,
     streams: Vec<Stream>,
     read: Vec<Arc<SourceBytes>>,
-    /// The addresses of those in `read`.
+    /// The addresses of the sources in `read`.
     known: FxHashSet<usize>,
-    /// Where the files of the batch go: folder and name.
+    /// The targets of the files of the batch: folder and name.
     places: FxHashSet<(PathBuf, OsString)>,
-    /// The folders that were asked for, and what they are without links.
+    /// The requested folders, and their paths with links resolved.
     folders: FxHashMap<PathBuf, Option<PathBuf>>,
 }
 
@@ -55,7 +55,7 @@ impl Batch {
     /// Adds a file of these bytes. Files in `read` that [`Model::files`] lists are never replaced.
     ///
     /// # Errors
-    /// If the file exists and `force` is not set, is one of `read` or of those added, or cannot be written.
+    /// If the file exists and `force` is not set, is in `read` or was added before, or cannot be written.
     ///
     /// [`Model::files`]: crate::Model::files
     pub fn add(
@@ -147,13 +147,13 @@ impl Batch {
         }
     }
 
-    /// Adds what standard output gets, which copies from `read`.
+    /// Adds the content for standard output, which copies from `read`.
     pub(crate) fn stdout(&mut self, layout: Layout, read: &[Arc<SourceBytes>]) {
         self.reads(read);
         self.streams.push(Stream::stdout(layout));
     }
 
-    /// Adds files that the results are made of: [`commit`](Self::commit) fails if one of them has changed.
+    /// Adds files that the results are made of: [`commit`](Self::commit) fails if any of them has changed.
     pub fn reads(&mut self, read: &[Arc<SourceBytes>]) {
         for file in read {
             if self.known.insert(Arc::as_ptr(file).addr()) {
@@ -187,7 +187,7 @@ impl Batch {
     /// Checks that the files that the results are made of are as they were when they were read.
     ///
     /// # Errors
-    /// If one of them has changed.
+    /// If any of them has changed.
     pub fn check(&self) -> Result<(), Error> {
         Ok(unchanged(&self.read, "no file was written").map_err(ExportError::from)?)
     }
@@ -245,7 +245,7 @@ impl ModelFile {
     }
 }
 
-/// How long a run waits for others that give files of a folder their names, which takes milliseconds.
+/// The time that a run waits for other runs that give files of a folder their names, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A lock on a folder, for which runs that give files in it their names wait. `None` if folders cannot be
@@ -294,8 +294,9 @@ fn unneeded(model: &Path, new: &[PathBuf], read: &[Arc<SourceBytes>]) -> Vec<Pat
     old
 }
 
-/// Gives files their names, the last one when the others are on the disk; no signal comes in between. If a name
-/// cannot be given, the files that already have their names are removed again, unless they replaced a file.
+/// Gives files their names, the last file once all others are on the disk; signals are held back meanwhile. If
+/// a name cannot be given, the files that already have their names are removed again, unless they replaced a
+/// file.
 fn rename_all(files: Vec<Staged>) -> Result<(), TargetError> {
     let mut files = VecDeque::from(files);
     // Declared after `files`, so dropped before them: dropping a temporary file takes the lock that this holds.

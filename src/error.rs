@@ -1,4 +1,4 @@
-//! One error type for the library's front door, by stage.
+//! The error type of the library's public functions, by stage.
 
 use crate::onnx::{Blame, ExportError, ImportError};
 use ampc_ir::Node;
@@ -70,13 +70,13 @@ impl std::fmt::Display for Finding {
 /// Error of the library.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file is no valid ONNX model.
+    /// The file is not a valid ONNX model.
     #[error(transparent)]
     Import(#[from] ImportError),
     /// The module cannot be written.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// The text is no module.
+    /// The text is not a module.
     #[error("`{path}`: {errors}")]
     Text {
         /// The file.
@@ -107,7 +107,7 @@ pub enum Error {
     /// A model cannot be computed on the inputs that it was given, or not within the limits.
     #[error("{0}")]
     Run(Finding),
-    /// A training cannot go on.
+    /// A training cannot continue.
     #[cfg(feature = "run")]
     #[error("{0}")]
     Diverged(crate::execute::training::Divergence),

@@ -17,14 +17,14 @@ pub const MAX_TEXT: u64 = 1 << 30;
 /// Reads a text file, or a pipe to its end.
 ///
 /// # Errors
-/// If it cannot be read, has more than [`MAX_TEXT`] bytes, or is no UTF-8.
+/// If it cannot be read, has more than [`MAX_TEXT`] bytes, or is not UTF-8.
 pub fn read_text(path: &Path) -> io::Result<String> {
     let bytes = SourceBytes::open_most(path, MAX_TEXT)?.to_vec(MAX_TEXT)?;
     String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.utf8_error()))
 }
 
-/// Writes a file through a temporary one in its folder. The files in `read`, which [`Model::files`] knows, are never
-/// replaced.
+/// Writes a file through a temporary file in its folder. The files in `read`, which [`Model::files`] knows, are
+/// never replaced.
 ///
 /// # Errors
 /// If the file exists and `force` is not set, is one of `read`, or cannot be written.

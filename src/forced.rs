@@ -2,7 +2,7 @@
 //!
 //! A pin changes more than the variable: low regions begin and end at pinned nodes, a denied node taints nodes
 //! downstream, and variables that loops, branches and sequences tie together change with it. So the cost is
-//! found by one more rewrite, and equals the cost for a user who gives the pin.
+//! found by another rewrite, and equals the cost of giving the pin.
 
 use crate::model::Model;
 use crate::options::{Objective, RewriteOptions};

@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub struct Model {
     /// The graph.
     pub module: Module,
-    /// The file it was read from; `None` for one that was built or read from text or JSON.
+    /// The file that the model was read from; `None` for a model that was built or read from text or JSON.
     pub source: Option<Source>,
     /// The text or JSON it was read from and its file of large constants, if it was read from one.
     pub text_files: Vec<Arc<SourceBytes>>,
@@ -37,13 +37,13 @@ impl Model {
     }
 }
 
-/// How to write.
+/// Options of writing.
 pub type SaveOptions = onnx::WriteOptions;
 
 /// Reads a model: `.ir` as text form, `.json` as JSON, everything else as ONNX.
 ///
 /// # Errors
-/// If the file cannot be read or is no valid model.
+/// If the file cannot be read or is not a valid model.
 pub fn load(path: impl AsRef<Path>) -> Result<Model, Error> {
     let path = path.as_ref();
     match path.extension().and_then(|e| e.to_str()) {

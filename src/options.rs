@@ -23,7 +23,7 @@ pub struct RewriteOptions {
     pub policy: Arc<Policy>,
     /// Handling of constants with finite values beyond the range of the format.
     pub out_of_range: OutOfRange,
-    /// Which inputs and outputs keep their types.
+    /// The inputs and outputs that keep their types.
     pub keep_io: KeepIo,
     /// Opset of the output: that of the source, or a newer opset.
     pub opset: Opset,
@@ -31,8 +31,9 @@ pub struct RewriteOptions {
     pub by: By,
     /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
-    /// True to lower only what makes the model faster, by the time that is predicted for the target: a product may stay
-    /// fp32, and the whole model does if the rewrite would not be faster. Needs a choice by a minimum cut.
+    /// True to lower only operators that make the model faster, by the time that is predicted for the target: a
+    /// product may stay fp32, and the whole model stays fp32 if the rewrite would not be faster. Needs a choice
+    /// by a minimum cut.
     pub only_if_faster: bool,
     /// Paths of nodes for which the cost of the other format is found
     /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)), by one more rewrite for each type
@@ -49,8 +50,8 @@ pub struct RewriteOptions {
 }
 
 impl RewriteOptions {
-    /// Options that a policy contains: the format and the inputs and outputs that keep their types; the others
-    /// are the default ones.
+    /// Options that a policy contains: the format and the inputs and outputs that keep their types; all other
+    /// options are defaults.
     pub fn of(policy: Policy) -> RewriteOptions {
         let default = RewriteOptions::default();
         RewriteOptions {

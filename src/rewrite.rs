@@ -120,7 +120,7 @@ pub fn raised_for_casts(
     };
     let message = format!(
         "the model has been raised from opset {opset} to opset {to}: before, Cast names its type in text, and \
-         onnx.checker and ONNX Runtime refuse what reads such a cast"
+         onnx.checker and ONNX Runtime refuse readers of such a cast"
     );
     let options = RewriteOptions { opset: Opset::To(to), ..options.clone() };
     Ok(Some((options, Warning { code: "opset.raised", message, node: None })))

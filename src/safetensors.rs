@@ -1,9 +1,9 @@
 //! Named tensors in safetensors files: the large constants of texts, and inputs and outputs of runs.
 //!
-//! Format: 8 bytes with the length of a JSON header, the header (name → dtype, shape, offsets), the bytes of all
-//! tensors without gaps: <https://github.com/huggingface/safetensors>. The format's own crate reads and checks the
-//! header; bytes go past it, because it wants a whole file in memory: a tensor that is read is a range of the file,
-//! one that is written is streamed.
+//! Format: 8 bytes with the length of a JSON header, the header (name → dtype, shape, offsets), the bytes of
+//! all tensors without gaps: <https://github.com/huggingface/safetensors>. The format's own crate reads and
+//! checks the header; bytes bypass the crate, because it needs the whole file in memory: a tensor that is read
+//! is a range of the file, a tensor that is written is streamed.
 
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
@@ -115,7 +115,7 @@ impl Tensors {
     }
 }
 
-/// The names of a header, none of which is there twice: the format's own reader takes the last of them.
+/// The names of a header, which have to be unique: the format's own reader takes the last duplicate.
 struct OnceEach;
 
 impl<'de> Deserialize<'de> for OnceEach {
@@ -217,7 +217,7 @@ pub(crate) fn layout(tensors: Vec<(String, Arc<TensorData>)>) -> Layout {
     layout_with(tensors, &[])
 }
 
-/// [`layout`] with what is to be said beside the tensors.
+/// [`layout`] with metadata.
 pub(crate) fn layout_with(mut tensors: Vec<(String, Arc<TensorData>)>, metadata: &[(&str, &str)]) -> Layout {
     fn described((name, data): &(String, Arc<TensorData>)) -> Described<'_> {
         (name, data.dtype(), data.dims(), data.byte_len())
@@ -231,7 +231,7 @@ pub(crate) fn layout_with(mut tensors: Vec<(String, Arc<TensorData>)>, metadata:
     layout
 }
 
-/// Writes tensors that are in memory, and what is to be said beside them. Strings are left out.
+/// Writes tensors in memory, with metadata. Strings are left out.
 #[cfg(feature = "run")]
 pub(crate) fn write(
     out: &mut impl std::io::Write,

@@ -1,7 +1,8 @@
-//! The hash in a checkpoint, which tells one that was damaged or edited.
+//! The hash in a checkpoint, which reveals a damaged or edited checkpoint.
 //!
-//! A checkpoint is a safetensors file with two entries of metadata: [`POSITION`], a text of JSON that says where the training
-//! stood, and [`HASH`], the xxh3-128 of that text and of all tensors. A state that no training has written has neither.
+//! A checkpoint is a safetensors file with two entries of metadata: [`POSITION`], a JSON text with the position
+//! of the training, and [`HASH`], the xxh3-128 of that text and of all tensors. A state that was not written by
+//! a training has neither.
 
 use crate::error::Error;
 use crate::safetensors::Tensors;

@@ -1,16 +1,17 @@
-//! Temporary files: they have another name until they are complete, and go with the process that made them.
+//! Temporary files: they have another name until they are complete, and are removed with the process that made
+//! them.
 //!
 //! Dropping a temporary file removes it. A signal ends the program without dropping values, so the names of all
 //! temporary files are kept in one list: [`discard_all`] removes the files on it and locks the list, so that no
 //! file is created or renamed in the remaining moment. A file that the system would remove by itself
-//! (`O_TMPFILE`) cannot take a name that another file has, and not every file system has such files.
+//! (`O_TMPFILE`) cannot replace another file, and not every file system supports such files.
 //!
 //! A process that is killed, or a machine that stops, removes nothing. So the writer of a temporary file holds
 //! a lock on it, which the system releases with the process, and the first temporary file that is created in a
 //! folder removes temporary files without a lock holder. On file systems without locks no writer is known to be
 //! gone, and nothing is removed.
 //!
-//! A file that replaces another one has its permissions before it has a byte, so private content is never
+//! A file that replaces another file gets its permissions before any content, so private content is never
 //! readable by others.
 
 #[cfg(feature = "run")]
@@ -38,7 +39,7 @@ const TRIES: u32 = 16;
 
 /// Names of the temporary files that are there now.
 static NAMES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-/// Folders from which what was left has been removed.
+/// Folders from which left-over files have been removed.
 static SWEPT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn names() -> MutexGuard<'static, Vec<PathBuf>> {
@@ -51,8 +52,8 @@ fn names() -> MutexGuard<'static, Vec<PathBuf>> {
 pub(crate) struct Temporary(Option<NamedTempFile>);
 
 impl Temporary {
-    /// A new file in a folder, locked, with the permissions of `like`; without it those that any new file gets.
-    /// Files that killed processes left in the folder are removed.
+    /// A new file in a folder, locked, with the permissions of `like`, or by default the permissions of any new
+    /// file. Files that killed processes left in the folder are removed.
     ///
     /// # Errors
     /// If the folder takes no file.
@@ -89,7 +90,7 @@ impl Temporary {
         Ok(Temporary(Some(file)))
     }
 
-    /// Gives it the permissions of another file.
+    /// Copies the permissions of another file.
     pub(crate) fn permit_like(&mut self, like: &Metadata) {
         permit(self.file(), like);
     }
@@ -100,7 +101,7 @@ impl Temporary {
     }
 }
 
-/// Has files be made for their owner, with no permission that `like` lacks.
+/// Restricts a new file to its owner, without any permission that `like` lacks.
 #[cfg(unix)]
 fn for_owner_only(options: &mut OpenOptions, like: &Metadata) {
     use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -110,9 +111,9 @@ fn for_owner_only(options: &mut OpenOptions, like: &Metadata) {
 #[cfg(not(unix))]
 fn for_owner_only(_: &mut OpenOptions, _: &Metadata) {}
 
-/// Gives a file the owner, group and permission bits of another one, as far as the process may. A group that it
-/// may not give gets no more than everybody. If the file system refuses a change, the file has less
-/// permissions, never more.
+/// Gives a file the owner, group and permission bits of another one, as far as the process may. A group that
+/// the process may not set gets no more permissions than others. If the file system refuses a change, the file
+/// has less permissions, never more.
 #[cfg(unix)]
 fn permit(file: &File, like: &Metadata) {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -202,7 +203,7 @@ impl Renaming {
         Renaming { names: names() }
     }
 
-    /// Gives a file its name, and says whether it replaced one.
+    /// Gives a file its name, and returns true if it replaced a file.
     ///
     /// # Errors
     /// If the name is taken and `force` is not set, or the system refuses; the temporary file is removed then.

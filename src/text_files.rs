@@ -120,8 +120,8 @@ pub fn stage(model: &Model, path: &Path, force: bool, batch: &mut Batch) -> Resu
     })
 }
 
-/// Stages what `print` makes of a model: text for `path`, large constants for what `data_path` makes of the file that
-/// it leads to.
+/// Stages the output of `print` for a model: text for `path`, large constants for the `data_path` of the file
+/// that it leads to.
 pub(crate) fn stage_as(
     model: &Model,
     path: &Path,
@@ -192,8 +192,8 @@ fn is_data_of(path: &Path, data: &Path) -> bool {
 /// The reason why a text with large constants is not written to a pipe or device.
 fn no_place_beside(path: &Path) -> Error {
     Error::Usage(format!(
-        "large constants go to a safetensors file, which has no place beside `{}`, a pipe or device; write to a file, \
-         or to standard output (`-`), which gets the text without them",
+        "large constants go to a safetensors file beside the output, but `{}` is a pipe or device; write to a file, \
+         or to standard output (`-`), which receives the text without them",
         path.display()
     ))
 }

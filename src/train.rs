@@ -39,14 +39,14 @@ use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// How a training step is made.
+/// Options of making a training step.
 #[derive(Clone, Debug)]
 pub struct TrainOptions {
-    /// How precisions are decided; `None` leaves everything in fp32.
+    /// Options of the precision decisions; `None` leaves everything in fp32.
     pub precision: Option<RewriteOptions>,
     /// The loss.
     pub loss: LossSpec,
-    /// The input of targets: one that the model has, or a new one.
+    /// The input of targets: an input of the model, or a new input.
     pub target: String,
     /// True if the loss is computed in fp32 under every policy.
     pub keeps_loss_fp32: bool,
@@ -77,7 +77,7 @@ pub struct TrainOptions {
     pub writes_low_copies: bool,
     /// The seed of dropouts in the state that the step begins with.
     pub dropout_seed: u64,
-    /// Gradients of operators that ampc has none of, or another one.
+    /// Gradients of operators for which ampc has none, or that replace ampc's.
     pub gradients: CustomGradients,
     /// True if every pass is verified.
     pub verify_each: bool,
@@ -148,7 +148,7 @@ pub fn train_step_in_place(
     observer: &mut dyn Observer,
 ) -> Result<(State, Vec<Warning>), Error> {
     if is_step(&model.module) {
-        let message = "the model is a training step already: take the model that it was made of";
+        let message = "the model already is a training step: use the model from which it was made";
         return Err(Error::Unsupported(message.into()));
     }
     let pipeline = pipeline_of_step(&model.module, options)?;
@@ -172,8 +172,8 @@ pub fn identity_of(step: &Module) -> Option<&str> {
     entry.map(|(_, identity)| identity.as_str())
 }
 
-/// Refuses the state at `path`, which has the identity `found`, if it is that of another step. A step or a state without
-/// identity may be anybody's.
+/// Refuses the state at `path`, which has the identity `found`, if it is that of another step. A step or a
+/// state without identity may have any origin.
 ///
 /// # Errors
 /// If they differ.
@@ -198,7 +198,7 @@ pub fn is_step(module: &Module) -> bool {
 /// The name of the input of a step that is the learning rate; none if the step has no optimizer.
 ///
 /// # Errors
-/// If the model is no step, or its metadata is damaged.
+/// If the model is not a step, or its metadata is damaged.
 pub fn rate_of(step: &Module) -> Result<Option<String>, Error> {
     let forward = forward_of(step).map_err(|error| Error::Pass(error.into()))?;
     let states = states_of(step).map_err(|error| Error::Pass(error.into()))?;
@@ -281,7 +281,7 @@ fn planner() -> Option<MemoryPlanner> {
 /// mode.
 ///
 /// # Errors
-/// If the model is no step, or the state lacks a weight or has one of another type.
+/// If the model is not a step, or the state lacks a weight or has a weight of another type.
 pub fn inference_model(mut step: Model, state: &State) -> Result<Model, Error> {
     let module = &mut step.module;
     let by_name: BTreeMap<&str, &Arc<TensorData>> =
@@ -316,14 +316,14 @@ pub fn inference_model(mut step: Model, state: &State) -> Result<Model, Error> {
 /// inputs, and nodes with a training mode are in inference mode.
 ///
 /// # Errors
-/// If the model is no step, or does not say which output is the loss.
+/// If the model is not a step, or does not say which output is the loss.
 pub fn loss_model(mut step: Model) -> Result<Model, Error> {
     let passes: Vec<Box<dyn Pass>> = vec![Box::new(Inference { of_loss: true })];
     run_pipeline(&mut step, &Pipeline::new(passes)?, false, &mut ())?;
     Ok(step)
 }
 
-/// The inputs of a step that may be weights though they are no states: without an optimizer weights are inputs alone.
+/// The inputs of a step that may be weights though they are not states: without an optimizer weights are inputs alone.
 fn untold(module: &Module) -> Result<Vec<Value>, Error> {
     let states = states_of(module).map_err(|error| Error::Pass(error.into()))?;
     let own = inputs_of_forward(module).map_err(|error| Error::Pass(error.into()))?;
@@ -349,7 +349,7 @@ fn trained(module: &Module) -> Result<Vec<Value>, Error> {
 /// inputs. Tensors are ranges of the file; the tensors of a checkpoint are read once, for its hash.
 ///
 /// # Errors
-/// If the model is no step, the file cannot be read or is a checkpoint that was damaged or edited, or it lacks a weight or has one of another type: all that are wrong.
+/// If the model is not a step, the file cannot be read or is a checkpoint that was damaged or edited, or it lacks a weight or has one of another type: all that are wrong.
 pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
     let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
     let (tensors, _) = safetensors::Tensors::open(path)?.ok_or_else(|| safetensors::not_found(path))?;

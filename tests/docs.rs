@@ -188,7 +188,7 @@ fn flags_in_documents_exist() {
     assert!(missing.is_empty(), "no document speaks of {missing:?}");
 }
 
-/// Nobody finds a document that no list has.
+/// A document that no list names cannot be found.
 #[test]
 fn every_document_is_listed() {
     let list = Document::read("docs/README.md").text;
@@ -257,7 +257,7 @@ fn python() -> Option<String> {
     python
 }
 
-/// The example of [`docs/training.md`](../docs/training.md), in the runtime of somebody else.
+/// The example of [`docs/training.md`](../docs/training.md), in another runtime.
 #[test]
 fn the_example_trains_in_onnx_runtime() {
     let Some(python) = python() else { return };

@@ -258,7 +258,7 @@ proptest! {
                 !(narrows && !module.is_output(cast.to) && readers.iter().all(undone)),
                 "narrowed to be widened\n{text}"
             );
-            // An exact cast of an exact cast, but for those of what is no float: nobody inserts another.
+            // An exact cast of an exact cast, but for those of what is not a float: nobody inserts another.
             let behind = all.iter().find(|c| c.to == cast.from);
             prop_assert!(
                 !behind.is_some_and(|c| {

@@ -2,7 +2,7 @@
 //!
 //! A sentence that begins with "What", "Whether", "Of", "Who" or "Those" makes a reader wait for its subject. A noun
 //! ("The number of casts"), a verb ("Inserts casts"), or "True if" says it at once. Questions are fine, and code is
-//! not looked at.
+//! not linted. A word for an unnamed person, such as `nobody`, hides the noun anywhere in a sentence.
 
 #![allow(clippy::unwrap_used, reason = "a test fails and tells by panicking")]
 
@@ -26,11 +26,24 @@ const OPENINGS: &[&str] = &[
     "For whoever",
 ];
 
+/// Words for unnamed persons, which hide the reader, writer or caller that a sentence is about.
+const PERSONS: &[&str] = &["anybody", "nobody", "somebody", "whoever", "whomever"];
+
 /// Folders with Rust code of the workspace.
 const CODE: &[&str] = &["ir", "passes", "runtime", "src", "fuzz", "tests", "benches", "examples"];
 
 /// Documents outside of `docs/`.
-const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
+const DOCUMENTS: &[&str] = &[
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "benches/README.md",
+    "testdata/README.md",
+    "testdata/corpus/README.md",
+    "tests/judge/README.md",
+];
 
 /// Code whose doc comments are not linted yet, with the reason. The list may only shrink.
 const EXEMPT: &[(&str, &str)] = &[
@@ -84,6 +97,16 @@ fn documents_begin_sentences_with_their_subject() {
 }
 
 #[test]
+fn headings_begin_with_their_subject() {
+    let mut findings = Vec::new();
+    for path in documents() {
+        let found = headings(&read(&path));
+        findings.extend(found.into_iter().map(|(line, heading)| format!("{path}:{line}: {heading}")));
+    }
+    assert!(findings.is_empty(), "{}", report(&findings));
+}
+
+#[test]
 fn help_texts_begin_with_their_subject() {
     let code = code();
     let arguments: Vec<&String> = code.iter().filter(|path| path.starts_with("src/cli/args")).collect();
@@ -126,6 +149,12 @@ fn the_lint_finds_planted_sentences() {
                     1. **Of** a list.\nSee [x](y). Whoever reads\n";
     assert_eq!(lines(markdown(document)), [4, 9, 10, 11]);
     assert_eq!(lines(attributes("    #[arg(help = \"What it is\", long_help = \"It. Of\")]\n")), [1, 1]);
+    let persons = "Nobody reads.\nRead `nobody`.\nA file that\nsomebody wrote.\n";
+    let found: Vec<usize> =
+        markdown(persons).iter().flat_map(Paragraph::persons).map(|(line, _)| line).collect();
+    assert_eq!(found, [1, 3]);
+    let found = headings("# What is it?\n## What it is\n```sh\n# What is code\n```\n## Whatnot\n");
+    assert_eq!(found, [(2, "What it is".to_owned())]);
     assert_eq!(words("one `two three`, - four"), 4);
 }
 
@@ -171,7 +200,7 @@ impl Paragraph {
         0
     }
 
-    /// The sentences that begin with an opening and are no questions.
+    /// The sentences that begin with an opening and are not questions.
     fn openings(&self) -> Vec<(usize, String)> {
         let is_bad = |sentence: &str| {
             let text = sentence.trim_start_matches(['*', '(', '"', '_']);
@@ -183,6 +212,28 @@ impl Paragraph {
         };
         self.sentences().into_iter().filter(|(_, sentence)| is_bad(sentence)).collect()
     }
+
+    /// The sentences with a word for an unnamed person, outside of code.
+    fn persons(&self) -> Vec<(usize, String)> {
+        let is_bad = |sentence: &str| {
+            let prose = sentence.split('`').step_by(2).collect::<Vec<_>>().join(" ").to_lowercase();
+            prose.split(|c: char| !c.is_alphanumeric()).any(|word| PERSONS.contains(&word))
+        };
+        self.sentences().into_iter().filter(|(_, sentence)| is_bad(sentence)).collect()
+    }
+}
+
+/// The headings of a document that begin with an opening and are not questions.
+fn headings(text: &str) -> Vec<(usize, String)> {
+    let (mut found, mut is_code) = (Vec::new(), false);
+    for (i, line) in text.lines().enumerate() {
+        is_code ^= line.starts_with("```");
+        let heading = line.trim_start_matches('#').strip_prefix(' ');
+        if let Some(heading) = heading.filter(|_| line.starts_with('#') && !is_code) {
+            found.extend(Paragraph(vec![(i + 1, heading.to_owned())]).openings());
+        }
+    }
+    found
 }
 
 /// Paragraphs of a text in Markdown, given as lines with their numbers; without headings and code.
@@ -249,10 +300,11 @@ fn words(sentence: &str) -> usize {
     sentence.split_whitespace().filter(|word| word.contains(char::is_alphanumeric)).count()
 }
 
-/// The sentences of a file that begin with an opening.
+/// The sentences of a file that begin with an opening, or have a word for an unnamed person.
 fn findings(path: &str, paragraphs: &dyn Fn(&str) -> Vec<Paragraph>) -> Vec<String> {
-    let openings = paragraphs(&read(path)).iter().flat_map(Paragraph::openings).collect::<Vec<_>>();
-    openings.into_iter().map(|(line, sentence)| format!("{path}:{line}: {sentence}")).collect()
+    let of = |paragraph: &Paragraph| paragraph.openings().into_iter().chain(paragraph.persons());
+    let found = paragraphs(&read(path)).iter().flat_map(of).collect::<Vec<_>>();
+    found.into_iter().map(|(line, sentence)| format!("{path}:{line}: {sentence}")).collect()
 }
 
 fn report(findings: &[String]) -> String {

@@ -1,7 +1,7 @@
 //! The memory of training steps: that of tensors is what the plan says, taken once, and from the second step on nothing is
 //! allocated, not even a small list.
 //!
-//! Two exceptions are no tensors and counted apart: the crate `gemm` takes room for packed matrices with every product,
+//! Two exceptions are not tensors and counted apart: the crate `gemm` takes room for packed matrices with every product,
 //! and the queue of rayon, through which a run comes to its threads, takes a block of 63 entries now and then.
 
 #![cfg(feature = "run")]

@@ -1,15 +1,16 @@
-//! Building a module without a file: the door for frameworks that are not ONNX.
+//! Building a module without a file: the entry point for frameworks without ONNX.
 //!
 //! A framework walks its own graph in execution order and maps each of its operators to an operator of ONNX:
 //! [`input`](Builder::input) and [`constant`](Builder::constant) return values, [`op`](Builder::op) and
-//! [`node`](Builder::node) make more of them, [`output`](Builder::output) names the outputs. An operation
+//! [`node`](Builder::node) make further values, [`output`](Builder::output) names the outputs. An operation
 //! without a counterpart in ONNX goes in under a domain of the framework's own ([`import`](Builder::import)):
 //! it is kept unchanged, with casts around it. [`finish`](Builder::finish) infers every type and reports every
 //! problem, so only inputs need shapes and types.
 //!
-//! The result is an ordinary [`Module`]: `ampc::rewrite` takes it, and its nodes then say in which format to
-//! compute, casts included. `examples/framework.rs` of the crate `ampc` is such a framework, from its graph to
-//! the list of nodes and casts that it runs. Bodies and functions are made with the [edit verbs](crate::edit).
+//! The result is an ordinary [`Module`]: `ampc::rewrite` takes it, and the types of its nodes, casts included,
+//! are then the formats to compute in. `examples/framework.rs` of the crate `ampc` is such a framework, from
+//! its graph to the list of nodes and casts that it runs. Bodies and functions are made with the [edit
+//! verbs](crate::edit).
 //!
 //! ```
 //! use ampc_ir::{Builder, DType, TensorData};
@@ -168,8 +169,8 @@ impl Builder {
         self.module.node(node).results().iter().flatten().copied().collect()
     }
 
-    /// Lets a value leave the graph under a name. One that has a public name already (an input, a constant, an
-    /// output) leaves through an Identity.
+    /// Makes a value an output of the graph under a name. A value that has a public name already (an input, a
+    /// constant, an output) becomes an output through an Identity.
     ///
     /// # Errors
     /// If an input, a constant or another output has the name.

@@ -37,7 +37,7 @@ impl Captures {
 pub struct Captured {
     /// The value of the body.
     pub capture: Value,
-    /// Which of the owner's capture operands it stands for, from 0.
+    /// The number of its operand among the owner's capture operands, from 0.
     pub slot: usize,
     /// That operand.
     pub outer: Option<Value>,

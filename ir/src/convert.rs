@@ -85,7 +85,7 @@ const fn power_of_two(exponent: i16) -> f64 {
 /// Converts little-endian element bytes and appends the result, little-endian, to `out`.
 ///
 /// # Panics
-/// If `bytes` is not a whole number of elements, or the pair is not one of [`can_convert`].
+/// If `bytes` is not a whole number of elements, or [`can_convert`] is false for the pair.
 pub fn convert(from: DType, step: Conversion, bytes: &[u8], out: &mut Vec<u8>) {
     assert!(can_convert(from, step.to), "no conversion from {from} to {}", step.to);
     match (from, step.to) {
@@ -186,7 +186,8 @@ fn from_f64(bytes: &[u8], to: DType, clamp: bool, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
-    /// Between any two neighbours: what is a little off the middle goes to the nearer one, the middle to the even one.
+    /// Between any two neighbours: a value off the middle rounds to the nearer neighbour, the middle to the
+    /// even neighbour.
     #[test]
     fn f64_is_rounded_once() {
         let f16_of = |bits: u16| f16::from_bits(bits).to_f64();

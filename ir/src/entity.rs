@@ -1,8 +1,7 @@
 //! Identifiers and the tables they index.
 //!
-//! Every reference inside a [`Module`](crate::Module) is a `u32` newtype.
-//! An id is handed out once and never reused, so an id kept by a pass stays valid or dangles detectably; it
-//! never silently names something else.
+//! Every reference inside a [`Module`](crate::Module) is a `u32` newtype. An id is allocated once and never
+//! reused, so an id kept by a pass stays valid or dangles detectably; it never silently names another entity.
 //! `Display` of an id is its spelling in diagnostics (`node7`, `value3`, `graph0`).
 
 use std::fmt;
@@ -69,7 +68,7 @@ entity!(
     Symbol, "symbol"
 );
 
-/// Owns the data of every entity of one kind and hands out ids in increasing order.
+/// Owns the data of every entity of one kind and allocates ids in increasing order.
 #[derive(Clone, Debug)]
 pub struct PrimaryMap<K, V> {
     items: Vec<V>,
@@ -104,7 +103,7 @@ impl<K: EntityRef, V> PrimaryMap<K, V> {
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
-    /// The item of `key`, or `None` if this map never handed it out.
+    /// The item of `key`, or `None` if this map never allocated the key.
     pub fn get(&self, key: K) -> Option<&V> {
         self.items.get(key.index())
     }
@@ -142,7 +141,7 @@ pub struct SecondaryMap<K, V> {
 }
 
 impl<K: EntityRef, V: Clone + Default> SecondaryMap<K, V> {
-    /// A map with room for the ids that have been handed out so far.
+    /// A map with room for the ids allocated so far.
     pub fn with_capacity(ids: usize) -> Self {
         Self { items: Vec::with_capacity(ids), default: V::default(), key: PhantomData }
     }

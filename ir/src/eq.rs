@@ -1,12 +1,12 @@
-//! When two modules are the same.
+//! Equality of modules.
 //!
-//! Two modules are the same if their texts are: graphs, nodes and values correspond by their place in program
-//! order, and everything a text shows agrees. Ids, symbol numbers, source messages and dirty marks are ignored,
-//! as is the place of the bytes of a constant: its stored element type, dims, pending conversions and xxh3-128
-//! decide.
+//! Two modules are equal if their texts are: graphs, nodes and values correspond by their place in program
+//! order, and everything that a text shows agrees. Ids, symbol numbers, source messages and dirty marks are
+//! ignored, as is the place of the bytes of a constant: its stored element type, dims, pending conversions and
+//! xxh3-128 decide.
 //!
-//! Linear in the size of the modules, plus the bytes of constants that do not share storage. Bodies are entered
-//! through a list of work, so nesting costs no stack.
+//! Linear in the size of the modules, plus the bytes of constants that do not share storage. Bodies are visited
+//! by a worklist, so nesting uses no stack.
 
 use crate::attr::{Attr, AttrValue};
 use crate::entity::SecondaryMap;
@@ -17,7 +17,7 @@ use crate::{Dim, GraphId, Module, Node, Shape, Symbol, TensorType, Type, Value};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Where and how two modules differ.
+/// The first difference of two modules.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{place}: {part} differs: {left} and {right}")]
 pub struct Difference {

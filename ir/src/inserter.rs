@@ -1,14 +1,14 @@
 //! Building nodes inside a module: passes insert nodes through this type.
 //!
-//! An [`Inserter`] knows a *place* and an *origin*: where the next node goes, and the node of the author that it
-//! stands for, whose name the new names begin with. [`op`](Inserter::op) and [`insert`](Inserter::insert) look the
-//! operator up at the opset that holds at the place (functions import their own), add the node, and give its results
-//! the types that inference finds. An operator that is not there, a wrong number of operands and types that do not fit
-//! are an [`InsertError`], and no node is added.
+//! An [`Inserter`] knows a *place* and an *origin*: where the next node goes, and the node of the author that
+//! it stands for, whose name the new names begin with. [`op`](Inserter::op) and [`insert`](Inserter::insert)
+//! look the operator up at the opset that holds at the place (functions import their own), add the node, and
+//! give its results the types that inference finds. An operator that the opset lacks, a wrong number of
+//! operands and types that do not fit are an [`InsertError`], and no node is added.
 //!
-//! It works alike in the main graph, in bodies and in functions. Operands from graphs around the place are
-//! captured. Nodes that are inserted one after the other stay in that order. Calls and unknown operators have
-//! no schema: they are made with [`Module::add_node`].
+//! It works in the main graph, in bodies and in functions. Operands from graphs around the place are captured.
+//! Nodes that are inserted one after the other stay in that order. Calls and unknown operators have no schema:
+//! they are made with [`Module::add_node`].
 //!
 //! ```
 //! use ampc_ir::op::OpKind;
@@ -46,12 +46,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a node is inserted.
+/// The place of an insertion.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The graph.
     pub graph: GraphId,
-    /// Where in its program order.
+    /// The place in its program order.
     pub at: Position,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Display for Place {
 pub struct InsertError {
     /// The operator; Constant for a constant.
     pub op: OpKind,
-    /// Where it was to go.
+    /// The intended place.
     pub place: Place,
     /// The reason.
     pub kind: InsertErrorKind,
@@ -93,13 +93,13 @@ pub enum InsertErrorKind {
         /// Too new, replaced.
         why: String,
     },
-    /// The node at the place is erased, or is one of another graph.
+    /// The node at the place is erased, or is in another graph.
     #[error("{0} does not stand there")]
     NoPlace(Node),
-    /// An operand is erased, or is no value of the graph or of one around it.
+    /// An operand is erased, or is not a value of the graph or of one around it.
     #[error("operand {operand}: {value} is not in scope there")]
     OutOfScope {
-        /// Which operand.
+        /// The number of the operand.
         operand: usize,
         /// The value.
         value: Value,
@@ -231,36 +231,36 @@ impl<'m> Inserter<'m> {
         &self.facts
     }
 
-    /// Takes operators of a domain (`""` for ai.onnx) from this opset instead of the imported one, which the caller is
-    /// about to change.
+    /// Looks up operators of a domain (`""` for ai.onnx) at this opset instead of the imported opset, which the
+    /// caller is about to change.
     #[must_use]
     pub fn with_opset(self, domain: &'static str, opset: u16) -> Inserter<'m> {
         Inserter { opset: Some((domain, opset)), ..self }
     }
 
-    /// Goes to a place; the origin stays.
+    /// Moves to a place; the origin stays.
     pub fn move_to(&mut self, graph: GraphId, at: Position) {
         self.place = Place { graph, at };
     }
 
-    /// Goes right before a node, which becomes the origin.
+    /// Moves right before a node, which becomes the origin.
     pub fn move_before(&mut self, node: Node) {
         self.move_to(self.module.node(node).graph, Position::Before(node));
         self.origin = Some(node);
     }
 
-    /// Goes right after a node, which becomes the origin.
+    /// Moves right after a node, which becomes the origin.
     pub fn move_after(&mut self, node: Node) {
         self.move_to(self.module.node(node).graph, Position::After(node));
         self.origin = Some(node);
     }
 
-    /// Lets nodes from here on stand for another node; the place stays.
+    /// Sets the origin of the next nodes; the place stays.
     pub fn set_origin(&mut self, origin: Option<Node>) {
         self.origin = origin;
     }
 
-    /// Where the next node goes.
+    /// The place of the next node.
     pub fn place(&self) -> Place {
         self.place
     }
@@ -303,7 +303,7 @@ impl<'m> Inserter<'m> {
         Ok(value)
     }
 
-    /// Inserts a node with as many results as are asked for: `let [values, indices] = inserter.insert(top_k)?`.
+    /// Inserts a node with as many results as requested: `let [values, indices] = inserter.insert(top_k)?`.
     ///
     /// # Errors
     /// If there is no such operator at the place, an operand is not in scope there, or operands, results and

@@ -10,10 +10,10 @@
 //! value edits an operand like any other; the ONNX writer turns captures back into names of the outer scope.
 //!
 //! # Order and uses
-//! Program order is a linked list per graph and is topological; everything written out follows it.
-//! The operand list of a node is the truth about order and absence.
-//! Beside it every graph keeps a petgraph graph of its uses, one edge per present operand, from the producer
-//! (or source) to the reader, carrying result slot and operand slot; only the edit verbs change both.
+//! Program order is a linked list per graph and is topological; everything written out follows it. The operand
+//! list of a node is the source of truth for order and absence. Beside it every graph keeps a petgraph graph of
+//! its uses, one edge per present operand, from the producer (or source) to the reader, carrying result slot
+//! and operand slot; only the edit verbs change both.
 //!
 //! # Invariants
 //! The verifier ([`verify`](crate::verify)) checks these; edit verbs keep all but the ones on types.
@@ -26,11 +26,11 @@
 //!   attributes;
 //! - I6 bodies belong to exactly one attribute of one node, functions do not call themselves;
 //! - I7 every operand and result has a type that the schema admits, all formals of a type variable the same;
-//! - I8 the type of every value is the one inference gives;
-//! - I9 a capture has the type of the operand it stands for, an output the declared element type, a constant that
-//!   of its elements; inputs of the main graph have a type;
-//! - I10 the IR version exists, and so does every opset that is imported, each domain at one version, and that of
-//!   every node.
+//! - I8 the type of every value is the inferred type;
+//! - I9 a capture has the type of its operand, an output the declared element type, a constant the type of its
+//!   elements; inputs of the main graph have a type;
+//! - I10 the IR version exists, every imported opset exists, each domain is imported at one version, and the
+//!   version of every node's operator exists.
 
 mod node;
 mod value;
@@ -82,7 +82,7 @@ pub struct Module {
     pub(crate) values: PrimaryMap<Value, ValueData>,
     pub(crate) functions: PrimaryMap<FunctionId, FunctionData>,
     pub(crate) main: GraphId,
-    /// Every name a value or node of any scope ever had: what a new name must avoid.
+    /// Every name that a value or node of any scope ever had, which a new name must avoid.
     pub(crate) taken: FxHashSet<Symbol>,
     /// The nodes that call functions, in the order in which they came. Looked up, never gone through.
     pub(crate) calls: FxHashMap<FunctionId, Vec<Node>>,
@@ -108,7 +108,7 @@ pub enum GraphOwner {
     },
     /// The body of a function.
     Function(FunctionId),
-    /// Nobody's any more: its node was erased.
+    /// No owner: the node of the body was erased.
     Erased,
 }
 
@@ -181,7 +181,7 @@ pub struct FunctionData {
     pub doc_string: String,
     /// Metadata, in source order.
     pub metadata: Vec<(Symbol, Symbol)>,
-    /// Which message of the source file it came from.
+    /// The message of the source file that it came from.
     pub origin: Option<u32>,
 }
 
@@ -274,7 +274,7 @@ impl Module {
         }
     }
 
-    /// Readers of a value inside its graph: node and operand slot, newest edge first. Graph outputs are no
+    /// Readers of a value inside its graph: node and operand slot, newest edge first. Graph outputs are not
     /// readers: see [`is_output`](Self::is_output).
     pub fn uses(&self, value: Value) -> impl Iterator<Item = (Node, u32)> + '_ {
         use petgraph::visit::EdgeRef;
@@ -295,7 +295,7 @@ impl Module {
             })
     }
 
-    /// As which outputs a value leaves its graph, in ascending order.
+    /// The numbers of the outputs that a value is, in ascending order.
     pub fn output_slots(&self, value: Value) -> impl Iterator<Item = u32> + use<'_> {
         self.leaving.get(&value).into_iter().flatten().copied()
     }
@@ -356,7 +356,7 @@ impl Module {
         }
     }
 
-    /// Which of the owner's capture operands a capture at `slot` stands for, from 0.
+    /// The number of the operand of a capture at `slot` among the owner's capture operands, from 0.
     pub(crate) fn capture_index(&self, capture: Value, slot: u32) -> i64 {
         let n_formal = match self.graphs[self.values[capture].graph].owner {
             GraphOwner::Body { node, .. } => self.nodes[node].n_formal,

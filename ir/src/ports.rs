@@ -1,9 +1,9 @@
-//! Ports: where values cross the border between a node and its bodies, or a call and its function.
+//! Ports: places where values cross the border between a node and its bodies, or a call and its function.
 //!
-//! An If hands the outputs of a branch on as its results; a Loop or Scan hands state into its body, back, and
-//! in the end out. A value that is the same from iteration to iteration, or in whichever branch is taken, has
-//! one element type: it is one *port*, which reads operands of the node and outputs of its bodies, and makes
-//! inputs of bodies and results.
+//! An If returns the outputs of a branch as its results; a Loop or Scan passes state into its body, around the
+//! loop, and out at the end. A loop-carried value, or a result of either branch, has one element type: it is
+//! one *port*, which reads operands of the node and outputs of its bodies, and makes inputs of bodies and
+//! results.
 //!
 //! | operator | ports |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! A function is a body that several nodes share: all its calls together have one port per formal, `in0`…, `out0`…,
 //! which belongs to the first of them.
 //!
-//! Iteration number and condition of a Loop, the condition of an If and the lengths of Scan 8 are no ports: no float
+//! Iteration number and condition of a Loop, the condition of an If and the lengths of Scan 8 are not ports: no float
 //! passes there.
 
 use crate::attr::AttrValue;
@@ -51,7 +51,7 @@ pub(crate) fn has_bodies(kind: OpKind) -> bool {
 }
 
 impl Ports {
-    /// The ports of a node; `None` if it is no operator with bodies and no call.
+    /// The ports of a node; `None` if it is not an operator with bodies and no call.
     #[inline]
     pub fn of(module: &Module, node: Node) -> Option<Ports> {
         match &module.node(node).op {

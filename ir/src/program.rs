@@ -1,6 +1,6 @@
-//! Analyses that nearly every pass uses and few change: the graphs and nodes of a module in program order, and
-//! the index of their names. They are computed on demand and cached until an edit verb invalidates them: nodes
-//! and their places, names of nodes, results and functions, the function that a node calls, and the metadata of
+//! Cached analyses that nearly every pass uses: the graphs and nodes of a module in program order, and the
+//! index of their names. They are computed on demand and cached until an edit verb invalidates them: nodes and
+//! their places, names of nodes, results and functions, the function that a node calls, and the metadata of
 //! functions.
 
 use crate::{GraphId, Module, Node};
@@ -12,7 +12,7 @@ use std::sync::{Arc, OnceLock};
 #[derive(Default)]
 pub(crate) struct Program {
     listed: OnceLock<Listed>,
-    /// The first index that [`Module::by_names`] was asked for.
+    /// The first index requested from [`Module::by_names`].
     named: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -29,7 +29,7 @@ struct Listed {
     nodes: Vec<Node>,
 }
 
-/// A copy of a module lists its own; what is made of names it shares.
+/// A copy of a module has its own lists, and shares data derived from names.
 impl Clone for Program {
     fn clone(&self) -> Program {
         Program { listed: OnceLock::new(), named: self.named.clone() }
@@ -68,9 +68,10 @@ impl Module {
         Listed { graphs, nodes }
     }
 
-    /// The value that `make` computes from the names and the order of nodes, and the names, metadata and calls of
-    /// functions: it may look at nothing else. The value is kept until one of these changes. A module keeps a value of
-    /// one type, that of the paths by which users name nodes; of another type it is computed each time.
+    /// The value that `make` computes from the names and the order of nodes, and the names, metadata and calls
+    /// of functions: it may look at nothing else. The value is kept until any of these changes. A module keeps
+    /// a value of one type, that of the paths by which users name nodes; of another type it is computed each
+    /// time.
     pub fn by_names<T: Any + Send + Sync>(&self, make: impl Fn(&Module) -> T) -> Arc<T> {
         let kept = self.program.named.get_or_init(|| Arc::new(make(self)));
         Arc::clone(kept).downcast().unwrap_or_else(|_| Arc::new(make(self)))

@@ -1,8 +1,10 @@
-//! `random(seed, a)` of the text form: documented for ever, so that a case with 100 MB of weights takes 20 KB.
+//! `random(seed, a)` of the text form: its values never change, so that a case with 100 MB of weights takes 20
+//! KB.
 //!
-//! Element `i` is word `i mod 4` of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
-//! SC 2011) with counter `i div 4` and the seed as key, both as little-endian u32 words. A word `w` stands for
-//! `((w >> 8) · 2^-23 − 1) · a` in f32, a uniform value in [−a, a), rounded once to the element type.
+//! Element `i` is word `i mod 4` of Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2,
+//! 3", SC 2011) with counter `i div 4` and the seed as key, both as little-endian u32 words. The value of a
+//! word `w` is `((w >> 8) · 2^-23 − 1) · a` in f32, a uniform value in [−a, a), rounded once to the element
+//! type.
 
 use crate::DType;
 use crate::convert::{Conversion, can_convert, convert};
@@ -52,7 +54,7 @@ pub fn unit(word: u32) -> f32 {
     number * 2f32.powi(-23) - 1.0
 }
 
-/// A word as a uniform value in [0, 1): one of 2^24.
+/// A word as a uniform value in [0, 1), out of 2^24 values.
 pub fn unit_interval(word: u32) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
     let number = (word >> 8) as f32;

@@ -5,7 +5,7 @@ use crate::entity::EntityRef;
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 
-/// The strings of one module; ids are handed out in order of first use.
+/// The strings of one module; ids are allocated in order of first use.
 #[derive(Clone, Debug, Default)]
 pub struct Symbols {
     set: IndexSet<Box<str>, FxBuildHasher>,

@@ -1,4 +1,4 @@
-//! Constant payloads. A payload says where its bytes are; no pass copies them.
+//! Constant payloads. A payload has the location of its bytes; no pass copies them.
 
 use crate::convert::{self, Conversion};
 use crate::{DType, Shape};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 /// Something whose bytes can be read at an offset: a file, a buffer.
 ///
-/// This crate does no I/O of its own; readers of model files hand in an implementation.
+/// This crate does no I/O of its own; readers of model files provide an implementation.
 pub trait ByteSource: Send + Sync + fmt::Debug {
     /// Fills `buf` from the bytes at `offset`; an error if fewer are there.
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
@@ -39,7 +39,7 @@ pub struct FileRange {
     pub len: u64,
 }
 
-/// Where the elements of a constant are. Numbers are little-endian and packed as ONNX's `raw_data` is.
+/// The storage of the elements of a constant. Numbers are little-endian and packed as ONNX's `raw_data` is.
 #[derive(Clone, Debug)]
 pub enum Storage {
     /// In memory.
@@ -59,7 +59,7 @@ pub enum Storage {
     },
 }
 
-/// Where the elements of a constant are stored: equal for the same bytes at the same place.
+/// The identity of the storage of a constant: equal for the same bytes at the same place.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Place {
     /// In memory: address and number of bytes, or of strings.
@@ -73,7 +73,7 @@ pub enum Place {
 }
 
 impl Storage {
-    /// Where the elements are. Holds as long as the storage lives.
+    /// The identity of the storage, valid as long as the storage lives.
     pub fn place(&self) -> Place {
         match self {
             Storage::Bytes(bytes) => Place::Memory(bytes.as_ptr().addr(), bytes.len()),
@@ -158,7 +158,7 @@ fn visit_zeros(mut left: usize, visit: &mut impl FnMut(&[u8]) -> ControlFlow<()>
     }
 }
 
-/// Bytes handed to the visitor of [`TensorData::visit_stored`] at a time.
+/// Bytes passed to the visitor of [`TensorData::visit_stored`] at a time.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
 impl TensorData {

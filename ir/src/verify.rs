@@ -1,7 +1,7 @@
 //! The verifier: every violation of the invariants listed in [`module`](crate::module), not the first.
 //!
 //! One function per theme; each reports its violations and continues. Structure is checked before types,
-//! because types of a broken structure say nothing.
+//! because types of a broken structure are meaningless.
 
 mod problem;
 
@@ -32,8 +32,8 @@ pub struct Violation {
     pub problem: Problem,
 }
 
-/// Verifies a module and returns its inferred types. The module is not changed: a type that is not the one that
-/// follows is a violation.
+/// Verifies a module and returns its inferred types. The module is not changed: a type that differs from the
+/// inferred type is a violation.
 ///
 /// # Errors
 /// The violations of structure, in order of graphs and of nodes; if there are none, the violations of types.

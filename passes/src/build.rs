@@ -67,7 +67,7 @@ pub trait Build<'m> {
     /// The extents of a value.
     ///
     /// # Errors
-    /// If one is not known.
+    /// If an extent is not known.
     fn extents(&self, value: Value) -> Ruled<Vec<u64>> {
         let dims = self.shape(value)?;
         let known: Option<Vec<u64>> = dims.iter().map(|dim| dim.known()).collect();
@@ -366,7 +366,7 @@ pub trait Build<'m> {
     /// The value with its axes in another order.
     ///
     /// # Errors
-    /// If it is no permutation.
+    /// If it is not a permutation.
     fn transpose(&mut self, a: Value, perm: &[usize]) -> Ruled<Value> {
         if perm.iter().enumerate().all(|(i, &axis)| i == axis) {
             return Ok(a);
@@ -429,7 +429,8 @@ pub trait Build<'m> {
         self.op(OpKind::Reshape, &[a, shape], &[("allowzero", AttrValue::Int(1))])
     }
 
-    /// The elements of a value in a shape, as Reshape reads it: −1 for one that follows, 0 for one that stays.
+    /// The elements of a value in a shape, as Reshape reads it: −1 for an inferred extent, 0 for a copied
+    /// extent.
     ///
     /// # Errors
     /// If it has not as many.
@@ -587,7 +588,7 @@ fn known_shape(module: &Module, a: Value) -> Option<Vec<i64>> {
 /// is, as bools. `labels` are i64 or i32, of any shape.
 ///
 /// # Errors
-/// If they are no integers.
+/// If they are not integers.
 pub(crate) fn without_ignored<'m>(
     b: &mut impl Build<'m>,
     labels: Value,

@@ -34,11 +34,11 @@ use std::sync::Arc;
 
 /// The rule of variables that were 16-bit in the source.
 pub const ALREADY_LOW: &str = "already-low";
-/// The rule of what a report given as policy decides.
+/// The rule of decisions by a report given as policy.
 pub(crate) const REPLAY: &str = "replay";
 /// Where a class comes from that is for this run, such as an option of the command line.
 const LIST: &str = "list";
-/// The rule of what computes a loss.
+/// The rule of nodes that compute a loss.
 const LOSS: &str = "loss";
 
 /// The pass.
@@ -197,19 +197,19 @@ impl Wishes<'_> {
     }
 }
 
-/// The pin, or list that denies Cast, that speaks of a cast of the author, once it is classified.
+/// The pin, or list that denies Cast, that names a cast of the author, once it is classified.
 pub(crate) fn pin_of_cast(module: &Module, node: Node) -> Option<&str> {
     let evidence = &module.node(node).decisions.last()?.reason.evidence;
     is_pin(evidence).then_some(evidence)
 }
 
-/// The pin, or of a cast the list that denies it, that speaks of a node of the author, once it is classified.
+/// The pin, or for a cast the list that denies it, that names a node of the author, once it is classified.
 pub fn pin_of_node(module: &Module, node: Node) -> Option<&str> {
     let rules = || module.node(node).decisions.iter().map(|decision| decision.reason.rule.as_str());
     pin_of_cast(module, node).or_else(|| rules().find(|rule| is_pin(rule)))
 }
 
-/// The nodes of the author that pins speak of, those of an earlier run included, and the casts that a list denies.
+/// The nodes of the author that pins name, pins of an earlier run included, and the casts that a list denies.
 pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> {
     let denied = policy.class_of("Cast").is_some_and(|listed| listed.class == Class::Deny);
     let has_pins = !policy.pins().is_empty() || !policy.value_pins().is_empty() || policy.has_replayed_pins();
@@ -229,8 +229,7 @@ pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> 
     nodes.into_iter().collect()
 }
 
-/// The class of a variable by the operator table alone, before pins, lists and reports, and what the policy makes of
-/// classes.
+/// The class of a variable by the operator table alone, before pins, lists, reports and the policy.
 #[derive(Clone, Copy)]
 struct ByTable {
     class: Class,
@@ -246,7 +245,7 @@ struct State<'a> {
     wishes: Wishes<'a>,
     /// Graphs of functions that nothing calls.
     dead: FxHashSet<GraphId>,
-    /// Pins that contradict each other for a variable that they decide, of the node that is looked at.
+    /// Contradicting pins for a variable of the current node.
     contradiction: Option<[String; 2]>,
     /// Reasons without evidence are the same for many nodes.
     reasons: FxHashMap<String, Arc<Reason>>,

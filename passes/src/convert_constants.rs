@@ -1,9 +1,10 @@
 //! `convert-constants`: an inserted cast of a constant becomes a constant of that type.
 //!
-//! The bytes are not touched: the constant gets a pending conversion, done once while it is written or uploaded.
-//! A constant that only low readers read keeps its name and changes its type; one that is read in both types is
-//! stored twice. Constant nodes and ConstantOfShape are converted in their attribute. Initializers that are also
-//! graph inputs can be overridden, so their cast stays; so does that of a parameter, which is trained.
+//! The bytes are not touched: the constant gets a pending conversion, done once while it is written or
+//! uploaded. A constant with only low readers keeps its name and changes its type; a constant that is read in
+//! both types is stored twice. Constant nodes and ConstantOfShape are converted in their attribute.
+//! Initializers that are also graph inputs can be overridden, so their cast stays; so does that of a parameter,
+//! which is trained.
 
 use crate::autodiff;
 use crate::flow::{self, Var};
@@ -72,7 +73,7 @@ impl Pass for ConvertConstants {
     }
 }
 
-/// Where the elements of something constant are.
+/// The place of the elements of a constant.
 enum Source {
     Initializer(Arc<TensorData>),
     ConstantNode(Node, Arc<TensorData>),
@@ -168,7 +169,7 @@ fn replacement(
 
 const NAMED: &str = "the result of an inserted cast has a name";
 
-/// Lets a node that makes a constant make it from other elements.
+/// Replaces the elements of a node that makes a constant.
 fn convert_node(module: &mut Module, node: Node, made: Value, low: Arc<TensorData>) {
     for other in ["value_float", "value_floats"] {
         if let Some(other) = module.symbol(other) {
@@ -182,8 +183,8 @@ fn convert_node(module: &mut Module, node: Node, made: Value, low: Arc<TensorDat
     made_in(module, node, to);
 }
 
-/// A node as the one that makes a constant, which makes it from other elements, under the names of the cast. Returns
-/// its result.
+/// Turns a copy of the node that makes a constant into the producer of the converted elements, under the names
+/// of the cast. Returns its result.
 fn twin(module: &mut Module, node: Node, (cast, result): (Node, Value), low: Arc<TensorData>) -> Value {
     let (data, to) = (module.node(node), low.dtype());
     let kind = data.schema().expect("an operator that makes constants").kind;

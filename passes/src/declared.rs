@@ -1,7 +1,7 @@
 //! Declared types of outputs, and of inputs of bodies, that contradict inference.
 //!
-//! Element types of outputs that differ are errors, which the verifier reports. Other differences are no
-//! errors: runtimes compute by the operators and warn at most, and so does this module.
+//! Differing element types of outputs are errors, which the verifier reports. Other differences are not errors:
+//! runtimes compute by the operators and warn at most, and so does this module.
 
 use crate::pass::Warning;
 use ampc_ir::infer::describe;
@@ -9,14 +9,14 @@ use ampc_ir::module::{GraphOwner, Output};
 use ampc_ir::verify::name_of;
 use ampc_ir::{GraphId, Module, Node, Type, Value};
 
-/// Declared types of the inputs of bodies, which inference replaces by the types of the values that nodes hand
+/// Declared types of the inputs of bodies, which inference replaces by the types of the values that nodes pass
 /// in.
 #[derive(Clone, Debug, Default)]
 pub struct BodyInputs(Vec<(Value, Type)>);
 
 impl BodyInputs {
     /// The declared inputs of bodies of a module whose types have not been inferred. Bodies in functions are
-    /// left out: a declaration there is about one call, and another call may hand in another type.
+    /// left out: a declaration there is about one call, and another call may pass another type.
     pub fn of(module: &Module) -> BodyInputs {
         let is_body = |graph: &GraphId| matches!(module.graph(*graph).owner, GraphOwner::Body { .. });
         let in_main = module.graph_ids().filter(is_body).filter(|&graph| module.root(graph) == module.main());
@@ -25,7 +25,7 @@ impl BodyInputs {
         BodyInputs(declared.filter(|(_, ty)| *ty != Type::Unknown).collect())
     }
 
-    /// A warning for each input whose declared type contradicts the values handed in.
+    /// A warning for each input whose declared type contradicts the values passed in.
     fn contradictions<'a>(&'a self, module: &'a Module) -> impl Iterator<Item = Warning> + 'a {
         let contradicted = |(value, declared): &&(Value, Type)| {
             let handed_in = &module.value(*value).ty;
@@ -34,7 +34,7 @@ impl BodyInputs {
         self.0.iter().filter(contradicted).map(|(value, declared)| {
             let (node, whose) = owner(module, module.value(*value).graph);
             let message = format!(
-                "input `{}` {whose} is declared as {}, and its node hands in {}; onnx.checker and runtimes may refuse \
+                "input `{}` {whose} is declared as {}, but its node passes {}; onnx.checker and runtimes may refuse \
                  the model",
                 name_of(module, *value),
                 describe(declared),
@@ -71,8 +71,8 @@ fn contradicted_output(module: &Module, graph: GraphId, output: &Output) -> Opti
     }
     let (node, whose) = owner(module, graph);
     let message = format!(
-        "output `{}` {whose} is declared as {}, and its operators make {}; runtimes go by the operators, a full check \
-         by onnx.checker refuses the model",
+        "output `{}` {whose} is declared as {}, but its operators make {}; runtimes follow the operators, and a full \
+         check by onnx.checker refuses the model",
         name_of(module, output.value),
         describe(&output.declared),
         describe(inferred)

@@ -1,15 +1,15 @@
 //! `emulate`: an fp32-typed model that rounds as the low-precision model would.
 //!
-//! Runtimes without 16-bit kernels compute in fp32 and drop roundings, which hides overflow and lost digits. Here
-//! every 16-bit value becomes an f32 value that went through `Cast(low), Cast(f32)` right after the operator that
-//! made it, low constants are rounded beforehand, and public types stay: stock runtimes then round truly, one
-//! rounding per operator, with fp32 arithmetic inside, as kernels with fp32 accumulators do.
+//! Runtimes without 16-bit kernels compute in fp32 and drop roundings, which hides overflow and lost digits.
+//! Here every 16-bit value becomes an f32 value that went through `Cast(low), Cast(f32)` right after the
+//! operator that made it, low constants are rounded beforehand, and public types stay: stock runtimes then
+//! round as kernels with fp32 accumulators do, once per operator, with fp32 arithmetic inside.
 //!
-//! Results of clear operators need no rounding: they move values that are rounded already. The scatters with a
-//! `reduction` compute: 16-bit ones in fp32, rounded once when all updates are in, as here. Functions are
-//! emulated once for all their calls. Sequences and optionals hold f32 that is rounded already, except those
-//! that are public or that custom operators know, which stay 16-bit; custom operators get the 16-bit operands
-//! they had.
+//! Results of clear operators need no rounding: they move values that are rounded already. Scatters with a
+//! `reduction` compute: 16-bit scatters compute in fp32 and round once after all updates, as here. Functions
+//! are emulated once for all their calls. Sequences and optionals hold f32 that is rounded already, except
+//! those that are public or that custom operators know, which stay 16-bit; custom operators get the 16-bit
+//! operands they had.
 //!
 //! Bodies stay unchanged, with a warning, if the node is an unknown operator that hands values into them and
 //! takes values out; so do functions that are called from there.
@@ -114,8 +114,8 @@ fn warn_of_kept(module: &Module, kept: &FxHashSet<GraphId>, cx: &mut PassCx<'_>)
         if reached(module, std::iter::once(node)).iter().any(has_low) {
             let (_, op, _) = module.op_name(node);
             let message = format!(
-                "the bodies of {op} keep their 16-bit values: what is handed into them and taken out is not known, so \
-                 that they round as the runtime does"
+                "the bodies of {op} keep their 16-bit values, because their inputs and outputs are not known: they round \
+                 as the runtime does"
             );
             cx.warn("emulate.body", Some(node), message);
         }
@@ -182,7 +182,7 @@ fn callee(module: &Module, node: Node) -> Option<GraphId> {
     }
 }
 
-/// True if an operand is handed into a function, which takes it as f32: functions are emulated.
+/// True if an operand is passed to a function, which takes it as f32: functions are emulated.
 fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
     let formals = || {
         callee(module, node)?;
@@ -193,7 +193,7 @@ fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
     formals().is_some_and(|mut formals| formals.any(is_f32))
 }
 
-/// The sequences and optionals that are f32 in the emulated model: those that are neither public nor known to
+/// The sequences and optionals that are f32 in the emulated model: they are neither public nor read or made by
 /// unknown operators. Their elements are rounded before they are put in.
 fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
     let groups = Groups::new(module);
@@ -405,7 +405,7 @@ impl State<'_> {
         }
     }
 
-    /// True if a result comes from bodies, or was handed through them, and needs no rounding.
+    /// True if a result comes from bodies, or passed through them, and needs no rounding.
     fn hands_on(&self, module: &Module, node: Node, slot: usize) -> bool {
         let port = Ports::of(module, node).and_then(|ports| ports.of_result(slot));
         let port = port.and_then(|port| Some(Var { node, var: u16::try_from(port).ok()? }));

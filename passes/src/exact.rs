@@ -1,8 +1,8 @@
-//! Which casts change no number, and which two are one.
+//! Exactness of casts, and composition of two casts.
 //!
 //! A format is described by its values: the number of significant bits, the least power of two, the greatest
 //! number, and the presence of zero, negative zero, negative numbers, infinities and NaN. A cast is exact if
-//! the target can say everything that the source can. Neither of f16 and bf16 includes the other, and no
+//! the target can represent every value of the source. Neither of f16 and bf16 includes the other, and no
 //! integer type has NaN.
 
 use ampc_ir::DType;
@@ -19,7 +19,7 @@ struct Float {
     has: Special,
 }
 
-/// Which of the special values a float format has.
+/// The special values of a float format.
 #[derive(Clone, Copy, Debug)]
 struct Special {
     zero: bool,

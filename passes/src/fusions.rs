@@ -8,8 +8,8 @@
 //! Fusion sees through casts between fp32 and 16-bit formats: readers of the cast are fused with the producer
 //! of its operand. A cast of the author that narrows is a reader, too, and fused if `Cast` is named.
 //!
-//! Nothing is fused of a value that a body captures, as it is or cast: where it is cast then is chosen among graphs,
-//! and a reader outside would move that choice. Nodes with bodies are no kernels.
+//! A value that a body captures, directly or through a cast, is never fused: the place of its cast is chosen
+//! among graphs, and a reader outside would change that choice. Nodes with bodies are not kernels.
 
 use crate::flow;
 use crate::target::Profile;

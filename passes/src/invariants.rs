@@ -123,7 +123,7 @@ impl fmt::Display for Invariants {
 pub struct Breach {
     /// The broken invariant.
     pub invariant: Invariants,
-    /// Where it does not.
+    /// The place of the violation.
     pub node: Option<Node>,
     /// The state found.
     pub what: String,

@@ -14,7 +14,7 @@ pub type Entries<T> = Vec<(String, T)>;
 /// The entries of an object in the order of the file. No key may come twice.
 ///
 /// # Errors
-/// If it is no object, a key comes twice, or a value is no `T`.
+/// If it is not an object, a key occurs twice, or a value is not a `T`.
 pub fn entries<'de, D, T>(deserializer: D) -> Result<Entries<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -31,7 +31,7 @@ where
             let mut known = FxHashSet::default();
             while let Some(key) = map.next_key::<String>()? {
                 if !known.insert(key.clone()) {
-                    return Err(A::Error::custom(format!("`{key}` is there twice: keep one")));
+                    return Err(A::Error::custom(format!("`{key}` occurs twice: keep one")));
                 }
                 entries.push((key, map.next_value()?));
             }

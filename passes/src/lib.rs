@@ -16,8 +16,8 @@
 //! 9. [`dce`]: removes nodes and constants that the passes left without readers;
 //! 10. [`share_functions`]: merges equal functions.
 //!
-//! A training step is made of a forward graph by [`autodiff`], which adds the gradients; before, [`evaluate_constants`]
-//! computes what is constant.
+//! A training step is made of a forward graph by [`autodiff`], which adds the gradients; before,
+//! [`evaluate_constants`] evaluates constant expressions.
 //!
 //! Passes run no kernel and name no backend; facts about a target come in as data ([`target`]), from which
 //! [`cost`] computes the cost of a precision, and [`fusions`] the fused kernels.

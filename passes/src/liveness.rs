@@ -34,7 +34,7 @@ pub(crate) const MOST: u64 = 1 << 44;
 /// The bytes that several values share while they live.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Storage {
-    /// The value that is computed; the others are views of it.
+    /// The value that is computed; all other values are views of it.
     pub(crate) value: Value,
     pub(crate) bytes: i64,
     /// The index of the node that makes it, and of the last that reads it; the number of nodes if it leaves the graph.
@@ -49,7 +49,7 @@ pub(crate) struct Liveness {
     /// The index of each node.
     pub(crate) index_of: SecondaryMap<Node, usize>,
     pub(crate) storages: Vec<Storage>,
-    /// The storage of a value, one more than its index; 0 for what lives outside.
+    /// The storage of a value, one more than its index; 0 for a value that lives outside.
     of: SecondaryMap<Value, usize>,
     /// The storage whose buffer the result of each node is written into.
     reused: Vec<Option<usize>>,

@@ -9,7 +9,7 @@ use ampc_ir::{Module, Node, Value};
 /// The key of the metadata that says to which phase of a step a node belongs.
 pub const PHASE: &str = "ampc.phase";
 
-/// The key of the metadata that says what a node is for.
+/// The key of the metadata with the purpose of a node.
 pub const ROLE: &str = "ampc.role";
 
 /// A phase of a training step.
@@ -27,7 +27,7 @@ impl Phase {
     /// All, in the order in which they run.
     pub const ALL: [Phase; 3] = [Phase::Forward, Phase::Backward, Phase::Update];
 
-    /// How metadata spells it.
+    /// Its spelling in metadata.
     pub const fn spelling(self) -> &'static str {
         match self {
             Phase::Forward => "fwd",
@@ -65,7 +65,7 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// How metadata spells it.
+    /// Its spelling in metadata.
     pub const fn spelling(self) -> &'static str {
         match self {
             Purpose::Loss => "loss",

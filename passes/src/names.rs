@@ -1,11 +1,11 @@
-//! Names in bodies that checkers would take for others.
+//! Names in bodies that checkers would confuse with outer names.
 
 use crate::flow;
 use ampc_ir::{DType, GraphId, Module, Symbol, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Renames values in bodies that are called as one around them and differ from it in type, if one of the two was
-/// touched. A name means the innermost value, but checkers take the type of an outer one for it.
+/// Renames a value in a body that has the name but not the type of a value around it, if either of the two was
+/// changed. A name means the innermost value, but checkers take the type of an outer one for it.
 pub(crate) fn part(module: &mut Module, touched: impl Fn(&Module, Value) -> bool) {
     rename(module, |module, value, around| {
         module.value(around).ty != module.value(value).ty

@@ -1,9 +1,10 @@
 //! Parameters: which constants of a model are trained.
 //!
-//! Most files say nothing of it: weights, running statistics, masks and tables are initializers alike. [`Parameters`] finds
-//! those that a gradient can reach and gives them the role `parameter`, those that are listed as inputs too, which are plain
-//! constants from then on; [`ExposeParameters`] makes them inputs. A file of PyTorch's exporter has the signature of the
-//! exported program, which says which tensors are parameters ([`Signature`]): then these are trained, and no others.
+//! Most files do not distinguish them: weights, running statistics, masks and tables are all initializers.
+//! [`Parameters`] finds the parameters that a gradient can reach and gives them the role `parameter`;
+//! parameters that are listed as inputs become plain constants; [`ExposeParameters`] makes them inputs. A file
+//! of PyTorch's exporter has the signature of the exported program, which lists the parameters ([`Signature`]):
+//! then exactly these are trained.
 
 mod exported;
 mod expose;
@@ -40,7 +41,7 @@ use std::sync::Arc;
 ///
 /// A parameter is an initializer of the main graph
 /// - of floats, in fp32 or another type that is kept in fp32 while training,
-/// - that is no single number without an axis, or by which nodes only multiply and divide: in most files these are constants
+/// - that is not a single number without an axis, or by which nodes only multiply and divide: in most files these are constants
 ///   of formulas,
 /// - that some node reads in an operand by which it can be differentiated, so no running statistics and no bounds,
 /// - whose elements are all of ordinary size, unless a product of matrices or a convolution reads it: a table with infinities
@@ -52,7 +53,7 @@ use std::sync::Arc;
 /// both have as many.
 #[derive(Clone, Debug, Default)]
 pub struct Parameters {
-    /// The output that is the loss, if one is; otherwise a value has the role already, or gets it later.
+    /// The output that is the loss, if any; otherwise a value has the role already, or gets it later.
     pub loss: Option<String>,
     /// Names of constants that are parameters whatever they look like.
     pub train: Vec<String>,
@@ -105,7 +106,7 @@ const LARGE: f64 = 1e4;
 /// Error of finding parameters.
 #[derive(Debug, thiserror::Error)]
 pub enum ParameterError {
-    /// The loss is no output.
+    /// The loss is not an output.
     #[error("no output of the model is called `{name}`; its outputs are {outputs}")]
     NoSuchLoss {
         /// The name that was given.
@@ -291,7 +292,7 @@ impl Parameters {
 }
 
 impl Found {
-    /// Says what a constant is that can be differentiated, by what it looks like.
+    /// Classifies a differentiable constant by its form.
     fn guess(
         &mut self,
         module: &Module,
@@ -379,7 +380,7 @@ fn literal(pattern: &str) -> usize {
     pattern.chars().filter(|c| c.is_alphanumeric() || matches!(c, '_' | '/' | '-' | ':')).count()
 }
 
-/// How many names a message lists.
+/// The number of names in a message.
 const SHOWN: usize = 3;
 
 /// The first of some names, for a message.
@@ -425,7 +426,7 @@ fn merged_parameters(names: &[String]) -> Option<String> {
         n => format!("{n} parameters whose elements are all the same are"),
     };
     Some(format!(
-        "{are} read by several nodes ({}): if the exporter has merged weights that begin alike, they are trained as one; \
+        "{are} read by several nodes ({}): if the exporter has merged weights with equal initial values, they are trained as one; \
          export the model with a weight for each",
         first_of(names)
     ))
@@ -452,7 +453,8 @@ fn is_number(module: &Module, value: Value, data: &TensorData) -> bool {
     data.dims().is_empty() || data.element_count() == 1 && module.uses(value).all(scales)
 }
 
-/// The initializers of the main graph, those that are listed as inputs too: a step lists all that it trains.
+/// The initializers of the main graph, including initializers that are listed as inputs: a step lists all
+/// trained parameters.
 fn initializers(module: &Module) -> Vec<(Value, Arc<TensorData>)> {
     let main = module.graph(module.main());
     let listed = main.inputs().iter().filter_map(|&input| match &module.value(input).def {
@@ -498,14 +500,14 @@ fn inference_mode(module: &Module, norms_are_told: bool) -> Option<String> {
     }
     let counted = |n: usize, op: &str, does: &str| (n > 0).then(|| format!("{n} {op} {does}"));
     let parts = [
-        counted(norms, "BatchNormalization", "by running statistics, which stay as they are"),
+        counted(norms, "BatchNormalization", "with running statistics, which stay unchanged"),
         counted(dropouts, "Dropout", "that drops nothing"),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     (!parts.is_empty()).then(|| {
         format!(
             "the model is in inference mode and is trained so: {}; export it for training (`training_mode` of its nodes) \
-             to have them train",
+             to train them",
             parts.join(", ")
         )
     })
@@ -537,7 +539,7 @@ fn is_read_differentiably(module: &Module, value: Value) -> bool {
     module.uses(value).any(|(node, slot)| {
         let slot = slot as usize;
         let Some(view) = NodeView::new(module, node) else { return true };
-        // Bounds, exponents and tables of angles are no weights.
+        // Bounds, exponents and tables of angles are not weights.
         let is_bound = match view.kind() {
             OpKind::Clip | OpKind::Pad | OpKind::Dropout | OpKind::Pow | OpKind::RotaryEmbedding => slot > 0,
             OpKind::OneHot => true,
@@ -547,7 +549,7 @@ fn is_read_differentiably(module: &Module, value: Value) -> bool {
     })
 }
 
-/// True if a product of matrices or a convolution reads a value: then it is no mask.
+/// True if a product of matrices or a convolution reads a value: then it is not a mask.
 fn is_factor(module: &Module, value: Value) -> bool {
     use OpKind::{Conv, ConvTranspose, Einsum, Gemm, MatMul};
     module.uses(value).any(|(node, _)| {

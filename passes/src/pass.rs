@@ -27,7 +27,7 @@ impl Changed {
     }
 }
 
-/// Something the user should know that is no error.
+/// Something the user should know that is not an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// A stable code, such as `opset.bf16`.
@@ -54,7 +54,7 @@ impl<'a> PassCx<'a> {
     pub fn new(facts: &'a Facts, statistics: &'a mut Statistics, results: &'a mut Results) -> PassCx<'a> {
         PassCx { facts, statistics, results }
     }
-    /// Tells the user something.
+    /// Adds a warning for the user.
     pub fn warn(&mut self, code: &'static str, node: Option<Node>, message: impl Into<String>) {
         self.results.warn(Warning { code, message: message.into(), node });
     }
@@ -73,7 +73,7 @@ pub enum PassError {
     OutOfRange {
         /// The kind and name of the item: "constant `w`", "attribute `value` of Pad".
         what: String,
-        /// The format asked for.
+        /// The requested format.
         format: ampc_ir::DType,
         /// The number of values that do not fit.
         count: u64,
@@ -103,33 +103,33 @@ pub enum PassError {
         pattern: String,
         /// Node, value or type variable.
         what: &'static str,
-        /// The nearest name, if one is near.
+        /// The nearest name, if any is near.
         hint: String,
     },
     /// Two pins of one rank ask for different things of one node.
     #[error("the pins `{first}` and `{second}` contradict each other for `{node}`: keep one")]
     PinsContradict {
-        /// The node or value that both speak of.
+        /// The node or value that both pins name.
         node: String,
-        /// The one that was given first.
+        /// The pin that was given first.
         first: String,
         /// The other one.
         second: String,
     },
-    /// Functions call functions so often that nobody can inline them.
+    /// Functions call functions so often that they cannot be inlined.
     #[error(
-        "function `{function}` is there {times} times once functions are inlined, and the model has more than {limit} \
-         nodes then; runtimes inline functions, so nothing could run it: call functions less often from one another"
+        "function `{function}` would be inlined {times} times, and the model would have more than {limit} nodes; runtimes \
+         inline functions, so none could run the model: reduce the calls between functions"
     )]
     Expansion {
-        /// The function that is there most often.
+        /// The function with the most copies.
         function: String,
-        /// How often.
+        /// The number of copies.
         times: u64,
         /// The limit.
         limit: u64,
     },
-    /// The opset asked for is older than the model's.
+    /// The requested opset is older than the model's.
     #[error("`opset {to}`: the model has opset {from}, and opsets are raised only")]
     OpsetDown {
         /// The model's opset.
@@ -137,7 +137,7 @@ pub enum PassError {
         /// The opset asked for.
         to: u16,
     },
-    /// Nobody here knows the opset asked for.
+    /// The requested opset is unknown to this version.
     #[error("`opset {to}`: the newest opset that this version knows is {latest}")]
     OpsetUnknown {
         /// The opset asked for.
@@ -165,7 +165,7 @@ pub enum PassError {
     /// A cast that was inserted is of an opset at which runtimes take none.
     #[error(
         "Cast `{first}`{} was inserted at opset {opset}, where Cast names its type in text, and onnx.checker and ONNX \
-         Runtime refuse what reads such a cast: raise the model first (`raise-opset{{to={to}}}` before the other passes, `--opset {to}` of `rewrite`)",
+         Runtime refuse readers of such a cast: raise the model first (`raise-opset{{to={to}}}` before the other passes, `--opset {to}` of `rewrite`)",
         match .more { 0 => String::new(), n => format!(" (and {n} more)") }
     )]
     TextCasts {
@@ -219,7 +219,7 @@ pub fn sound<T>(inserted: Result<T, InsertError>) -> T {
 pub trait Pass: fmt::Debug + Send + Sync {
     /// Its name: the file it is in, its spelling in pipelines, the folder of its cases.
     fn name(&self) -> &'static str;
-    /// Its configuration as pipelines spell it; what says nothing more than its default may be left out.
+    /// Its configuration as pipelines spell it; default values may be left out.
     fn options(&self) -> Vec<(&'static str, Setting)> {
         Vec::new()
     }

@@ -22,7 +22,7 @@ pub struct Paths {
     of: SecondaryMap<Node, Option<Arc<str>>>,
     /// The other name of nodes of functions: behind the call, or of instances behind the function.
     other: SecondaryMap<Node, Option<Arc<str>>>,
-    /// Where the name of a node in its graph begins in its path.
+    /// The offset of a node's own name in its path.
     local: SecondaryMap<Node, usize>,
     nodes: FxHashMap<Arc<str>, Node>,
     order: Vec<Node>,
@@ -145,7 +145,7 @@ impl Paths {
         }
     }
 
-    /// Gives a node its path, which no other has.
+    /// Sets the path of a node, which is unique.
     fn unique(
         &mut self,
         prefix: &str,
@@ -176,7 +176,7 @@ impl Paths {
         self.order == other.order && self.order.iter().all(|&n| all_names(self, n) == all_names(other, n))
     }
 
-    /// The path of a node; `?` for one that came after.
+    /// The path of a node; `?` for a node added later.
     pub fn path(&self, node: Node) -> &str {
         self.of[node].as_deref().unwrap_or("?")
     }
@@ -226,7 +226,7 @@ impl Paths {
     pub fn nodes(&self) -> &[Node] {
         &self.order
     }
-    /// The known path most similar to `wanted`, if one is similar enough to be a typing error: as a whole, or
+    /// The known path most similar to `wanted`, if it is similar enough for a typing error: as a whole, or
     /// behind its last `/`, where a node in a body has its name.
     pub fn nearest(&self, wanted: &str) -> Option<&str> {
         let all = || self.order.iter().map(|&n| self.path(n));

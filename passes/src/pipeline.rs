@@ -142,7 +142,7 @@ pub enum RunError {
         pass: &'static str,
         /// The missing invariants.
         missing: Invariants,
-        /// Where it is missing.
+        /// The place of the violation.
         first: Breach,
     },
     /// A pass broke the module: a bug.
@@ -179,7 +179,7 @@ pub struct Lowering {
     pub policy: Arc<Policy>,
     /// The handling of constants that do not fit.
     pub out_of_range: OutOfRange,
-    /// Which inputs and outputs keep their types.
+    /// The inputs and outputs that keep their types.
     pub keep_io: KeepIo,
     /// The opset of the output.
     pub opset: Opset,
@@ -189,7 +189,7 @@ pub struct Lowering {
     pub excess_precision: bool,
     /// A policy whose fp32 nodes the report counts as an alternative, if a minimum cut chooses.
     pub alternative: Option<Arc<Policy>>,
-    /// How far is lowered what may be low.
+    /// The extent of lowering among variables that may be low.
     pub gain: Gain,
 }
 
@@ -355,8 +355,8 @@ impl Pipeline {
     /// Runs all passes and returns their warnings.
     ///
     /// Passes see the same with `verify_each` and without: types and facts are inferred anew only where a pass
-    /// requests it for later passes, and at the end. With `verify_each` everything that is to hold is looked at
-    /// after every pass, so that the one that broke it is named, and not only at the end.
+    /// requests it for later passes, and at the end. With `verify_each` all required properties are checked
+    /// after every pass, and not only at the end, so that the error names the pass that broke them.
     ///
     /// # Errors
     /// If the module is invalid, a pass needs a decision of the user, or a pass breaks the module.

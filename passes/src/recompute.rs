@@ -1,11 +1,11 @@
-//! `recompute`: activations that are cheap to compute are computed again for the backward part instead of kept for it
-//! (activation recomputation, rematerialization).
+//! `recompute`: cheap activations are recomputed for the backward part instead of being kept (activation
+//! recomputation, rematerialization).
 //!
-//! A step keeps an activation from the node that makes it to the gradient that reads it. If the node is cheap (element-wise,
-//! a cast, a move, a dropout that draws from its state), a copy of it is put right before the first reader of the backward
-//! part, and the readers there read the copy. The copy has the same operator, attributes and operands, so it computes the
-//! same bits. The estimated peak is never higher than before; if it would not be lower, nothing changes. A graph without a
-//! backward part is left as it is.
+//! A step keeps an activation from the node that makes it to the gradient that reads it. If the node is cheap
+//! (element-wise, a cast, a move, a dropout that draws from its state), a copy of it is put right before the
+//! first reader of the backward part, and the readers there read the copy. The copy has the same operator,
+//! attributes and operands, so it computes the same bits. The estimated peak is never higher than before; if it
+//! would not be lower, nothing changes. A graph without a backward part is left unchanged.
 //!
 //! # Search (greedy rematerialization over live ranges)
 //!
@@ -75,7 +75,7 @@ pub type MemoryPlanner = Arc<dyn Fn(&Module, &BoundInputs) -> Option<PlannedMemo
 /// The pass.
 #[derive(Clone, Default)]
 pub struct Recompute {
-    /// Numbers for open dims of the inputs, by name; others are as [`BoundInputs`] has them.
+    /// Numbers for open dims of the inputs, by name; other dims have the numbers of [`BoundInputs`].
     pub dims: BTreeMap<String, u64>,
     /// The runtime that the graph is for. Without it memory is estimated.
     pub planner: Option<MemoryPlanner>,
@@ -143,10 +143,10 @@ impl Recompute {
     }
 }
 
-/// So many copies are made or moved for one candidate at most.
+/// The largest number of copies made or moved per candidate.
 const MOST_AT_ONCE: usize = 24;
 
-/// Where a storage and its copy live, as indices in program order, while the search goes on.
+/// Live ranges of a storage and its copy during the search, as indices in program order.
 #[derive(Clone, Copy, Debug)]
 struct LiveRange {
     /// The last index where the storage itself is read; its range begins at its producer.
@@ -154,7 +154,7 @@ struct LiveRange {
     copy: Option<CopyRange>,
 }
 
-/// Where a copy lives.
+/// The live range of a copy.
 #[derive(Clone, Copy, Debug)]
 struct CopyRange {
     start: usize,
@@ -370,7 +370,7 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Changes the live range of a storage and its copy, and notes the old one in the journal.
+    /// Changes the live range of a storage and its copy, and records the old range in the journal.
     fn set(&mut self, storage: usize, range: LiveRange) {
         self.journal.push((storage, self.ranges[storage]));
         self.put(storage, range);
@@ -446,7 +446,7 @@ struct Copies {
     reads: FxHashSet<(Value, Value)>,
 }
 
-/// Puts the copies into the graph and has the readers read them. Returns the copies, in order.
+/// Inserts the copies into the graph and redirects the readers to them. Returns the copies, in order.
 fn copy(module: &mut Module, liveness: &Liveness, copies: &Copies, readers: &[Reader]) -> Vec<Node> {
     let mut made: FxHashMap<Value, Value> = FxHashMap::default();
     let mut nodes = Vec::new();

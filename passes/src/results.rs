@@ -1,9 +1,10 @@
-//! Results that passes of a run hand on beside the module: one entry of each type, and warnings.
+//! Results that passes of a run leave beside the module: one entry of each type, and warnings.
 //!
 //! Decisions of a pass are in the IR. Facts that a pass has found *about* the module, such as the cost of the
 //! chosen formats, go here: for a later pass that adds to it, and for observers of the run. An entry describes
-//! the module as it was when it was put: [`get`](Results::get) returns it always, [`current`](Results::current)
-//! only if no later pass has changed the module. A change by a pass counts once that pass is over.
+//! the module at the time when it was stored: [`get`](Results::get) returns it always,
+//! [`current`](Results::current) only if no later pass has changed the module. A change by a pass counts after
+//! the end of that pass.
 
 use crate::pass::{Changed, Warning};
 use rustc_hash::FxHashMap;
@@ -16,7 +17,7 @@ pub struct Results {
     warnings: Vec<Warning>,
     /// The number of passes that have begun.
     passes: usize,
-    /// Which of them, counted from 1, has changed the module last.
+    /// The number, from 1, of the pass that changed the module last.
     changed: usize,
 }
 
@@ -28,7 +29,7 @@ struct Entry {
 }
 
 impl Results {
-    /// Puts an entry, in place of the previous entry of its type.
+    /// Stores an entry, replacing the previous entry of its type.
     pub fn put<T: Any + Send>(&mut self, value: T) {
         self.found.insert(TypeId::of::<T>(), Entry { since: self.passes, value: Box::new(value) });
     }

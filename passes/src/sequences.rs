@@ -3,9 +3,9 @@
 //!
 //! A *group* is a connected component of type variables: variables that a sequence or optional connects
 //! (through bodies, functions and captures as well), and variables of an operator that puts tensors in or takes
-//! them out. All of a group is low or none of it; tensors are cast on the way in and on the way out. A group
-//! stays as it is, is *held*, if a sequence of it is an input or output of the model, or if an unknown operator
-//! reads or makes it.
+//! them out. A group is low as a whole or not at all; tensors are cast on the way in and on the way out. A
+//! group is *held* (keeps its type) if a sequence of it is an input or output of the model, or if an unknown
+//! operator reads or makes it.
 
 use crate::flow::{self, Var};
 use crate::paths::Paths;
@@ -28,7 +28,7 @@ pub fn is_container(ty: &Type) -> bool {
     }
 }
 
-/// The element type of a tensor, or of those in a sequence or optional.
+/// The element type of a tensor, or of the tensors in a sequence or optional.
 pub fn element(ty: &Type) -> Option<DType> {
     (ty.as_tensor().is_some() || is_container(ty)).then(|| ty.element_dtype()).flatten()
 }
@@ -264,8 +264,8 @@ fn unknown_in(module: &Module, node: Node) -> Option<String> {
     unknown.or_else(|| refers().then(|| node_key(module, node)))
 }
 
-/// Makes the decisions for the variables of each group agree: one that stays fp32 holds the others, and one that
-/// has a format by a pin takes them along, unless there are two such or one of them does not have the format.
+/// Makes the decisions for the variables of each group agree: a variable that stays fp32 holds the others, and
+/// a variable with a pinned format takes the others along, unless pins disagree or a variable lacks the format.
 pub fn agree(module: &mut Module, groups: &Groups, paths: &Paths) {
     for group in groups.iter() {
         // What is not fp32 has its type from the model.

@@ -5,8 +5,8 @@
 //! attributes, constants and edges. Names do not count, nor do types, which functions of ONNX do not have.
 //!
 //! The form with the fewest 16-bit values keeps the name; the others get a name with their format: `F__f16`.
-//! Overloads, which IR version 10 has for this, are not used: ONNX Runtime 1.31 does not look at them where the
-//! body of a function calls, and takes the function without one or does not load the model.
+//! The overloads of IR version 10 are not used: ONNX Runtime 1.31 ignores overloads of calls in the body of a
+//! function, and takes the function without overload or does not load the model.
 
 use crate::flow;
 use crate::invariants::Invariants;
@@ -77,7 +77,7 @@ fn families(module: &Module) -> BTreeMap<String, Vec<FunctionId>> {
     let mut members: Vec<FunctionId> = module.functions().map(|(id, _)| id).collect();
     members.sort_by_key(|id| (copies.contains_key(id), *id));
     for id in members {
-        // On to the original of the original, until one is no copy, not there, of a known family, or met again.
+        // On to the original of the original, until one is not a copy, not there, of a known family, or met again.
         let (mut at, mut path) = (id, FxHashSet::default());
         let family = loop {
             if let Some(family) = known.get(&at) {
@@ -167,7 +167,7 @@ fn strictness(module: &Module, function: FunctionId) -> Vec<Class> {
     inside.into_iter().flat_map(|node| module.node(node).decisions.iter().map(|d| d.class)).collect()
 }
 
-/// Decisions about a function, and its calls, for one of the same content.
+/// Copies the decisions about a function, and its calls, to a function of the same content.
 fn copy_decisions(module: &mut Module, from: FunctionId, to: FunctionId) {
     if from == to {
         return;

@@ -146,7 +146,7 @@ fn specialize(
 struct Inlined {
     /// Nodes, other than constants and inserted casts.
     nodes: u64,
-    /// Nodes of the copies that calls of their own take, the calls in them and one for each copy included.
+    /// The number of nodes that copies per call would add, including nested calls and one node per copy.
     copies: u64,
     /// Nodes of the model as it is, counted alike.
     own: u64,
@@ -193,7 +193,7 @@ impl Inlined {
         found
     }
 
-    /// How many nodes copies may have.
+    /// The largest number of nodes in copies.
     fn most_copies(&self) -> u64 {
         self.own.saturating_mul(MAX_RATIO).max(SMALL)
     }

@@ -1,4 +1,4 @@
-//! "Did you mean": the nearest of the words that would have been right, and lists of them that stay short.
+//! "Did you mean": the nearest valid word, and short lists of valid words.
 
 /// The largest distance at which a word is near, however long it is.
 const FAR: usize = 8;
@@ -6,10 +6,10 @@ const FAR: usize = 8;
 /// Lists of more words than this are cut.
 const WHOLE: usize = 16;
 
-/// How many words a list that is cut begins with.
+/// The number of words before the cut in a list.
 const FIRST: usize = 12;
 
-/// How many characters of a word a list shows.
+/// The number of characters of a word that a list shows.
 const LETTERS: usize = 64;
 
 /// The candidate with the least edit distance to `wanted`, if that is at most a third of its length (but no more than
@@ -54,7 +54,8 @@ fn clipped(word: &str) -> String {
     }
 }
 
-/// Levenshtein distance without regard to case, cut off above `limit`: only what is so near the diagonal is computed.
+/// Levenshtein distance without regard to case, cut off above `limit`: only cells near the diagonal are
+/// computed.
 fn distance(a: &str, b: &str, limit: usize) -> usize {
     let a: Vec<char> = a.to_lowercase().chars().collect();
     let b: Vec<char> = b.to_lowercase().chars().collect();

@@ -3,8 +3,8 @@
 //! From every result of a deny variable a mark runs forward through infer and clear variables. A marked infer
 //! variable becomes deny; a clear variable only passes the mark on, and so do casts from float to float,
 //! including the author's, and sequences, from their elements to the elements taken out. Allow, discrete and
-//! fixed ones stop it. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set), without its
-//! clear tails.
+//! fixed variables stop the mark. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set),
+//! without its clear tails.
 //!
 //! Values between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and values moved from them) are not
 //! dangerous by their size: they mark a reader only on a path to an operator that amplifies errors
@@ -25,7 +25,7 @@ use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// How the evidence of a tainted node begins; the operator at which the taint began follows.
+/// The beginning of the evidence of a tainted node, followed by the operator at which the taint began.
 pub const DOWNSTREAM_OF: &str = "downstream of ";
 
 /// The pass.

@@ -1,7 +1,7 @@
-//! Casts below opset 6, which runtimes do not take.
+//! Casts below opset 6, which runtimes reject.
 //!
 //! There `Cast` names its type in text, and neither onnx.checker nor ONNX Runtime infers the type of its
-//! result, so they reject its readers. No pipeline ends with such a cast of its own making.
+//! result, so they reject its readers. No pipeline ends with such a cast that it has inserted.
 
 use crate::pass::PassError;
 use crate::paths::Paths;

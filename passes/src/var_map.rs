@@ -29,7 +29,7 @@ impl<V: Clone> VarMap<V> {
         self.get(var).is_some()
     }
 
-    /// Sets what a variable has, and returns what it had.
+    /// Sets the entry of a variable, and returns the old entry.
     pub(crate) fn insert(&mut self, var: Var, data: V) -> Option<V> {
         let before =
             if var.var == 0 { self.first[var.node].replace(data) } else { self.others.insert(var, data) };

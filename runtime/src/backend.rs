@@ -27,8 +27,9 @@ pub trait Execute {
     /// If inputs do not fit the graph, or it needs more memory than it may take.
     fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError>;
 
-    /// Computes the outputs, in order. There is an input for every formal input of the graph, in order; one that has
-    /// a default, or is a state and was given before, may be `None`. `observer` sees every value that is computed.
+    /// Computes the outputs, in order. There is an input for every formal input of the graph, in order; an
+    /// input with a default, or a state that was given before, may be `None`. `observer` sees every value that
+    /// is computed.
     ///
     /// # Errors
     /// If inputs do not fit the graph, a node cannot be computed, or a limit is reached.

@@ -1,16 +1,16 @@
-//! How far a tensor is from the one it should be, and whether that is near enough.
+//! Distance of a tensor from the expected tensor, and the verdict by a tolerance.
 //!
-//! Floats are near if for every element
+//! Floats agree if for every element
 //!
 //! ```text
 //! |got − want|  ≤  abs + rel · |want| + of_max · max|want|
 //! ```
 //!
-//! The three terms are the three ways in which two correct computations differ. A rounded result is off by a
-//! share of itself (`rel`), below the normal range by a constant (`abs`). The error of a sum is a share of its
-//! terms, which may be much larger than their sum, and the largest element is the measure of that (`of_max`). A
-//! NaN must meet a NaN, an infinity the same infinity. Integers, booleans and strings must be equal, under any
-//! tolerance.
+//! The three terms are the three ways in which two correct computations differ. The error of a rounded result
+//! is a share of the result (`rel`), and below the normal range a constant (`abs`). The error of a sum is a
+//! share of its terms, which may be much larger than their sum; the largest element measures the terms
+//! (`of_max`). A NaN must meet a NaN, an infinity the same infinity. Integers, booleans and strings must be
+//! equal, under any tolerance.
 
 mod state;
 
@@ -20,7 +20,7 @@ use crate::host::{HostTensor, TensorRef};
 use ampc_ir::DType;
 use std::fmt;
 
-/// How far apart floats may be: see the module's formula.
+/// The allowed distance of floats: see the module's formula.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Tolerance {
     /// Absolute part.
@@ -40,8 +40,8 @@ impl Tolerance {
     }
 }
 
-/// Result of [`compare`]. Errors are of elements that are finite on both sides, and infinite if elements
-/// disagree on being finite: no number says how far those are apart. All are 0 for strings.
+/// Result of [`compare`]. Errors are of elements that are finite on both sides, and infinite if an element is
+/// finite on one side only: the error of such an element is not defined. All are 0 for strings.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Comparison {
     /// Elements compared; a complex element counts twice.
@@ -137,7 +137,7 @@ impl Comparison {
         self.mismatches == 0
     }
 
-    /// Says that no number tells how far apart the values are.
+    /// Marks the errors as undefined.
     pub fn no_number(&mut self) {
         for error in [&mut self.max_abs, &mut self.max_rel, &mut self.max_of_max, &mut self.mean_of_mean] {
             *error = f64::INFINITY;
@@ -179,7 +179,7 @@ impl Comparison {
         write!(f, "at {:?}: expected {}, found {}", first.at, first.want, first.got)
     }
 
-    /// Elements that agree for want of a number, or of one that is not 0.
+    /// The note that elements are NaN in both, or that all wanted elements are zero.
     fn nans(&self) -> String {
         match self.nan_in_both {
             0 if self.all_zero => " (all are wanted zero)".into(),
@@ -212,7 +212,7 @@ pub fn largest_magnitude(tensor: &HostTensor) -> f64 {
 }
 
 /// Compares `got` with `want`, the reference. The element types are equal, or both are real floats: a
-/// low-precision result may be held against one in a wider format.
+/// low-precision result may be compared with a result in a wider format.
 ///
 /// # Errors
 /// If dims differ, or element types do that cannot be compared. An empty tensor agrees with another.
@@ -432,7 +432,7 @@ mod tests {
             }
         }
 
-        /// The mean of errors whose sum is larger than any number is one of them.
+        /// The mean of errors is finite even if their sum overflows.
         #[test]
         fn means_do_not_overflow(error in 1e308..1.7e308) {
             let found = check(&[0.0, 0.0, 0.0], &[error, -error, error], Tolerance::EXACT);

@@ -24,7 +24,7 @@ pub struct Sequence {
     bytes: u64,
 }
 
-/// A value or none.
+/// An optional value.
 #[derive(Clone, Debug)]
 pub struct Maybe {
     /// The type of the value.
@@ -193,7 +193,7 @@ impl<'a> DataRef<'a> {
     }
 }
 
-/// The type of a tensor of this element type whose dims nobody says.
+/// The type of a tensor of this element type and unknown rank.
 pub(crate) fn tensor_type(dtype: DType) -> Type {
     Type::tensor(dtype, Shape::unknown())
 }

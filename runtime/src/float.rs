@@ -94,9 +94,9 @@ impl Format {
         if negative { -magnitude } else { magnitude }
     }
 
-    /// The bits of the number nearest to `value` in a format of at most 8 bits, ties to even; what is beyond the
-    /// range becomes the greatest number if `saturate`, and infinity or NaN if not, as far as the format has them.
-    /// Not for the format of scales.
+    /// The bits of the number nearest to `value` in a format of at most 8 bits, ties to even; a value beyond
+    /// the range becomes the greatest number if `saturate`, and infinity or NaN otherwise, as far as the format
+    /// has them. Not for the format of scales.
     pub(crate) fn encode_byte(self, value: f64, saturate: bool) -> u8 {
         let mantissa_bits = self.precision.cast_unsigned() - 1;
         let (sign, top) = (1 << (mantissa_bits + self.exponent_bits), (1 << self.exponent_bits) - 1);

@@ -255,7 +255,7 @@ impl HostTensor {
     /// See [`TensorRef::f64s`].
     ///
     /// # Errors
-    /// If the elements are no floats.
+    /// If the elements are not floats.
     pub fn f64s(&self) -> Result<Box<dyn Iterator<Item = f64> + '_>, HostError> {
         self.view().f64s()
     }
@@ -263,7 +263,7 @@ impl HostTensor {
     /// See [`TensorRef::i64s`].
     ///
     /// # Errors
-    /// If the elements are no integers, or u64.
+    /// If the elements are not integers, or u64.
     pub fn i64s(&self) -> Result<impl Iterator<Item = i64> + '_, HostError> {
         self.view().i64s()
     }

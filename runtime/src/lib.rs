@@ -3,7 +3,7 @@
 //! them ([`npy`], [`npz`]), and measuring the distance of two tensors ([`compare`](mod@compare)).
 //!
 //! Reading order: [`host`], [`data`], [`plan`], [`cpu`]; then [`float`] (the values of float formats) and
-//! [`compare`](mod@compare). Nothing here rewrites a module or knows a model format.
+//! [`compare`](mod@compare). This crate rewrites no module and knows no model format.
 //!
 //! ```
 //! use ampc_runtime::{HostTensor, Tolerance, compare};

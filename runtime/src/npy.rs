@@ -1,9 +1,9 @@
 //! Arrays in NumPy's `.npy` format (NEP 1; versions 1 to 3 read, 1 written), without going through Python.
 //!
-//! NumPy has no element types for bf16 and the 8-bit floats. Such a tensor is stored as unsigned integers of its
-//! width, and the type is told by the name of the entry in an archive: see [`npz`](crate::npz).
-//! Read as they come: both byte orders, both memory orders, byte strings and Unicode strings. Refused: structured
-//! types, pickled objects, dates, and types wider than 64 bits but complex128.
+//! NumPy has no element types for bf16 and the 8-bit floats. Such a tensor is stored as unsigned integers of
+//! its width, and the name of the entry in an archive has the type: see [`npz`](crate::npz). Supported: both
+//! byte orders, both memory orders, byte strings and Unicode strings. Refused: structured types, pickled
+//! objects, dates, and types wider than 64 bits but complex128.
 //!
 //! A header is written by hand because it is one dictionary with three keys; crates that read it bring a parser
 //! generator and an array type along.
@@ -25,7 +25,7 @@ pub enum NpyError {
     /// Reading or writing failed; the data being shorter than the header says is one way.
     #[error("reading or writing fails: {0}")]
     Io(#[from] io::Error),
-    /// The header is not one of a `.npy` file.
+    /// The header is not the header of a `.npy` file.
     #[error("the header is not that of a `.npy` array: {what}")]
     Header {
         /// The expected item.
@@ -141,8 +141,9 @@ impl Item {
 /// Bytes that the list of strings takes for each, beside its text.
 const STRING: u64 = size_of::<Box<[u8]>>() as u64;
 
-/// Reads one array to its end: `stored` bytes or fewer with its header, if its elements have at most `most` in memory,
-/// where a string takes more. Memory is asked for once that is known; for strings while they are read.
+/// Reads one array to its end: `stored` bytes or fewer with its header, if its elements have at most `most` in
+/// memory, where a string takes more. Memory is allocated once the size is known; for strings while they are
+/// read.
 ///
 /// # Errors
 /// If it is larger, or not a whole array of a supported type.
@@ -317,7 +318,7 @@ fn read_strings(
     Ok(strings)
 }
 
-/// Strings in the order of the file; none is copied.
+/// Strings in the order of the file, without copies.
 fn tensor_of_strings(
     dims: &[u64],
     fortran_order: bool,

@@ -19,7 +19,7 @@ pub enum NpzError {
     /// Reading or writing failed.
     #[error("the npz archive cannot be read or written: {0}")]
     Archive(io::Error),
-    /// The file is no zip archive, or not a whole one.
+    /// The file is not a zip archive, or is truncated.
     #[error("the file is empty, cut off or no .npz file")]
     NoArchive,
     /// The archive has an unsupported entry.
@@ -28,7 +28,7 @@ pub enum NpzError {
         /// The entry found.
         what: String,
     },
-    /// An entry of the archive is no array.
+    /// An entry of the archive is not an array.
     #[error("entry `{name}` of the npz archive is not an `.npy` array")]
     NotAnArray {
         /// Its name.
@@ -60,7 +60,7 @@ impl<R: Read + Seek> Archive<R> {
     /// Reads the directory of an archive, and no array.
     ///
     /// # Errors
-    /// If it is no archive, or has entries that are no arrays.
+    /// If it is not an archive, or has entries that are not arrays.
     pub fn open(reader: R) -> Result<Archive<R>, NpzError> {
         let mut reader = reader;
         let start = ZipArchive::new(&mut reader).map_err(archive_error)?.central_directory_start();
@@ -128,7 +128,7 @@ fn archive_error(error: ZipError) -> NpzError {
     }
 }
 
-/// Keeps the kind of what failed: a full disk is known by it.
+/// Keeps the kind of the error, which identifies a full disk.
 impl From<NpzError> for io::Error {
     fn from(error: NpzError) -> io::Error {
         match error {
@@ -138,7 +138,7 @@ impl From<NpzError> for io::Error {
     }
 }
 
-/// The name that an entry has without a suffix that tells a type; the same as `entry` if it has none.
+/// The name of an entry without the suffix for its type; the same as `entry` if it has no suffix.
 pub fn plain_name(entry: &str) -> &str {
     told(entry).map_or(entry, |(plain, _)| plain)
 }
@@ -152,7 +152,7 @@ fn told(entry: &str) -> Option<(&str, DType)> {
 /// Writes an archive of named tensors.
 ///
 /// # Errors
-/// If writing fails, two tensors have one name, or NumPy cannot hold one of them (see [`npy::write`]).
+/// If writing fails, two tensors have the same name, or NumPy cannot hold a tensor (see [`npy::write`]).
 pub fn write<'a>(
     writer: impl Write + Seek,
     tensors: impl IntoIterator<Item = (&'a str, &'a HostTensor)>,
@@ -221,8 +221,8 @@ pub fn stored_as(dtype: DType) -> Option<DType> {
     }
 }
 
-/// The name and the tensor that an entry stands for: if its name tells a type that NumPy lacks and `tensor` can hold
-/// its bits, the one of that type; else the same.
+/// The name and the tensor of an entry: a tensor of the type in the name, if NumPy lacks the type and `tensor`
+/// can hold its bits; otherwise the same tensor.
 ///
 /// # Errors
 /// If there is not so much memory.

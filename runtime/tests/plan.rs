@@ -221,7 +221,7 @@ graph @main {
     ));
 }
 
-/// An optimizer writes weight, moments and low copy where they are: the low copy is no operand of it, and nothing reads
+/// An optimizer writes weight, moments and low copy where they are: the low copy is not an operand of it, and nothing reads
 /// the old one any more.
 #[test]
 fn states_of_an_optimizer_stay_where_they_are() {

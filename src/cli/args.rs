@@ -53,7 +53,7 @@ pub(crate) struct Global {
     pub(crate) threads: Option<u32>,
 }
 
-/// When to do something.
+/// Use of colors: by the terminal, always or never.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum When {
     /// If a terminal reads it and `NO_COLOR` is not set
@@ -111,8 +111,8 @@ pub(crate) struct RewriteArgs {
     pub(crate) data: DataArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
-    /// Lower only what makes the model faster, by the time that is predicted for the target; if nothing does, the model
-    /// stays fp32
+    /// Lower only operators that make the model faster, by the predicted time on the target; if no operator
+    /// does, the model stays fp32
     #[arg(long, help_heading = "Precision")]
     pub(crate) only_if_faster: bool,
     /// Write the report as JSON: every decision with its reason, every cast, every converted constant; `-` is
@@ -142,8 +142,8 @@ pub(crate) struct RewriteVerifyArgs {
     /// Largest error of `--verify`, as a share of the largest wanted element [default: by the format]
     #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true, requires = "verify")]
     pub(crate) tolerance: Option<f64>,
-    /// With `--verify`: write the model, with a warning, if outputs are too far off that low products alone make as far
-    /// off, with all else in fp32; outputs that are not finite where the model's are finite are never accepted
+    /// With `--verify`: write the model, with a warning, if low products alone, with all else in fp32, explain
+    /// why outputs are too far off; outputs that are not finite where the model's are finite are never accepted
     #[arg(long, requires = "verify", conflicts_with = "tolerance")]
     pub(crate) accept_excused: bool,
 }

@@ -62,14 +62,14 @@ fn without_data(model: &Model, path: &Path) -> Option<Problem> {
     }
     let n = print(&model.module, &PrintOptions::default()).large.len();
     let text = format!(
-        "{} in `{}`, which does not exist: the model can be looked at, but neither run nor rewritten",
+        "{} in `{}`, which does not exist: the model can be inspected, but not run or rewritten",
         if n == 1 { "1 constant is".to_owned() } else { format!("{n} constants are") },
         data.display()
     );
     (n > 0).then(|| Problem::warning("text.missing-data", text))
 }
 
-/// The first ones are drawn, the others take a line each.
+/// The first problems are drawn, all others take a line each.
 fn text(path: &Path, problems: &[Problem], ui: Ui) -> String {
     let mut text = String::new();
     for problem in problems.iter().take(DRAWN) {

@@ -14,7 +14,7 @@ use ampc::runtime::Cpu;
 use std::fs;
 use std::path::PathBuf;
 
-/// The backend with the limits that were asked for.
+/// The backend with the requested limits.
 pub(crate) fn cpu(threads: Option<u32>, limits: &LimitArgs) -> Cpu {
     let default = Cpu::default();
     Cpu {
@@ -33,7 +33,7 @@ pub(crate) const SOME: u64 = 8;
 /// Sizes for such dims if the model does not fit the preferred size: with strides, windows and lengths that are baked in.
 const SIZES: [u64; 7] = [1, 8, 16, 32, 64, 128, 224];
 
-/// The files that [`inputs`] reads: one, or those of a folder of test data.
+/// The files that [`inputs`] reads: a single file, or the files of a folder of test data.
 pub(crate) fn files(args: &DataArgs) -> Vec<ReadFile> {
     let Some(path) = &args.inputs else { return Vec::new() };
     let of = |path: PathBuf| ReadFile { what: "the inputs", path };
@@ -46,8 +46,9 @@ pub(crate) fn files(args: &DataArgs) -> Vec<ReadFile> {
     }
 }
 
-/// The values that were asked for, to run a model on. Dims that neither the model nor the command line gives a size get
-/// 1, or the first of [`SIZES`] that fits the model. Values that were chosen because no argument gives them are reported on standard error.
+/// The requested values to run a model on. Dims that neither the model nor the command line gives a size get
+/// 1, or the first of [`SIZES`] that fits the model. Values that were chosen because no argument gives them are
+/// reported on standard error.
 ///
 /// # Errors
 /// If they cannot be read, or do not fit the model.
@@ -57,7 +58,7 @@ pub(crate) fn inputs(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Res
     drawn.pop().ok_or_else(|| Failure::usage("inputs", "expected values for the inputs, found none"))
 }
 
-/// The values that were asked for, to compare models on: in several draws if they are random. Dims that neither the
+/// The requested values to compare models on: in several draws if they are random. Dims that neither the
 /// model nor the command line gives a size get [`SOME`], or the first of [`SIZES`] that fits the model.
 ///
 /// # Errors
@@ -137,7 +138,7 @@ fn drawn(
         } else {
             String::new()
         };
-        ui.say(&format!("inputs are random, of seed {seed}{several}; `--inputs DATA` gives others"));
+        ui.say(&format!("inputs are random, with seed {seed}{several}; `--inputs DATA` replaces them"));
     }
     let chosen: Vec<String> = inputs
         .dims
@@ -146,13 +147,13 @@ fn drawn(
         .map(|dim| format!("{} = {}", dim.name, dim.size))
         .collect();
     if !chosen.is_empty() {
-        let said = format!("dims without a number: {}; `--dim NAME=N` gives others", chosen.join(", "));
+        let said = format!("assumed sizes of open dims: {}; `--dim NAME=N` sets them", chosen.join(", "));
         ui.say(&shown::message(&said));
     }
     if !inputs.scalars.is_empty() {
         let names = inputs.scalars.join(", ");
         let said =
-            format!("inputs without a number of dims, which got none: {names}; `--inputs DATA` gives others");
+            format!("inputs of unknown rank, taken as scalars: {names}; `--inputs DATA` replaces them");
         ui.say(&shown::message(&said));
     }
     Ok(drawn)

@@ -21,7 +21,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Everything an error says. With the module at hand, what is about a node is shown in its text.
+/// Everything an error says. With the module at hand, problems of nodes are shown in its text.
 pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
     if let Some(failure) = without_constants(error) {
         return failure;
@@ -95,7 +95,7 @@ pub(crate) fn cannot_open(path: &Path, error: &io::Error) -> Failure {
     Failure::of(ErrorKind::Io, Problem { help, ..problem })
 }
 
-/// A text whose large constants are asked for, but did not come with it: the input is not complete.
+/// A text whose large constants are needed, but missing: the input is not complete.
 fn without_constants(error: &Error) -> Option<Failure> {
     let missing = |e: &io::Error| e.kind() == io::ErrorKind::NotFound && e.raw_os_error().is_none();
     let (what, source) = match error {
@@ -110,9 +110,8 @@ fn without_constants(error: &Error) -> Option<Failure> {
 
 /// A bug of ampc.
 pub(crate) fn bug(message: impl Into<String>) -> Problem {
-    Problem::new("ampc::bug", message).with_help(
-        "this is not your fault: please report it, with the command line and the model if you may share it",
-    )
+    Problem::new("ampc::bug", message)
+        .with_help("please report this bug, with the command line and the model if you may share it")
 }
 
 /// A policy that is wrong, shown in its file.

@@ -1,4 +1,4 @@
-//! Where the result goes, and in which form.
+//! Destination and form of the result.
 
 use super::args::{EmitArg, ExternalArg, WriteArgs};
 use super::diagnose;
@@ -19,7 +19,7 @@ pub(crate) enum Target {
     File(PathBuf),
 }
 
-/// Where the result goes, and in which form.
+/// Destination and form of the result.
 #[derive(Clone, Debug)]
 pub(crate) struct Emit {
     pub(crate) target: Target,
@@ -71,17 +71,14 @@ impl Emit {
         };
         let binary = matches!(kind, EmitArg::Onnx | EmitArg::Emulated);
         if args.external_data.is_some() && !binary {
-            return Err(Failure::usage(
-                "external_data",
-                "`--external-data` is about ONNX files; nothing of it is written",
-            ));
+            return Err(Failure::usage("external_data", "`--external-data` applies to ONNX files only"));
         }
         if binary && target == Target::Stdout && Ui::is_terminal(Stream::Out) {
-            let message = "a model is nothing for a terminal: name a file with `--output`, or pipe it";
+            let message = "a model is not written to a terminal: name a file with `--output`, or pipe it";
             return Err(Failure::usage("terminal", message));
         }
         if args.external_data == Some(ExternalArg::Always) && target == Target::Stdout {
-            let message = "external data has no place beside standard output: name a file with `--output`";
+            let message = "external data needs a file beside the output, not standard output: name a file with `--output`";
             return Err(Failure::usage("external_data", message));
         }
         let external_data = match args.external_data {
@@ -130,7 +127,7 @@ impl Emit {
     /// The reason why a model with a data file is not written to a pipe or device.
     fn no_place_beside(&self, path: &Path) -> Failure {
         let message = format!(
-            "constants of the model go to a file beside the output, which has no place beside `{}`, a pipe or device",
+            "constants of the model go to a file beside the output, but `{}` is a pipe or device",
             path.display()
         );
         let help = match self.kind {
@@ -138,7 +135,7 @@ impl Emit {
                 "write to a file, or put them into the model: `--external-data never`"
             }
             EmitArg::Text | EmitArg::Json | EmitArg::Dot => {
-                "write to a file, or to standard output (`-o -`), which gets the text without them"
+                "write to a file, or to standard output (`-o -`), which receives the text without them"
             }
         };
         Failure::usage("no_place_beside", message).with_help(help)
@@ -247,11 +244,11 @@ impl Emit {
     }
 }
 
-/// Prints the text that was written, if it goes to standard output, and gives the files of a batch their names. Returns
-/// what was written, with the data files that stay.
+/// Prints the text that was written, if it goes to standard output, and gives the files of a batch their names.
+/// Returns the written files, with the data files that stay.
 ///
 /// # Errors
-/// If one of them cannot be written, or something that was read is not what it was any more.
+/// If a file cannot be written, or an input file has changed.
 pub(crate) fn finish(batch: Batch, mut written: Written) -> Result<Written, Failure> {
     batch.check().map_err(|e| diagnose::failure(&e, None))?;
     let printed = ui::print(&written.text);

@@ -41,7 +41,7 @@ struct Wanted {
 }
 
 impl Explained {
-    /// Finds the nodes: names, globs and regular expressions, read as those of pins.
+    /// Finds the nodes: names, globs and regular expressions, read as in pins.
     ///
     /// # Errors
     /// If there is no such node.
@@ -249,7 +249,7 @@ impl Cx<'_> {
                 let value = self.module.graph(body).outputs()[slot].value;
                 let place =
                     self.attr(body).map_or_else(|| "the function".to_owned(), |attr| format!("`{attr}`"));
-                ways.push(format!("{place} hands out {}", typed(value)));
+                ways.push(format!("{place} returns {}", typed(value)));
             }
             ways.extend(result.map(|value| format!("makes {}", typed(value))));
             table.row([ports.name(port), ways.join(", ")]);
@@ -257,7 +257,7 @@ impl Cx<'_> {
         if table.is_empty() { String::new() } else { format!("  ports\n{table}") }
     }
 
-    /// Where a value comes from.
+    /// The origin of a value.
     fn origin(&self, value: Value) -> String {
         let data = self.module.value(value);
         match &data.def {
@@ -290,7 +290,7 @@ impl Cx<'_> {
         let ports = Ports::of_body(self.module, graph);
         let port = ports.as_ref().and_then(|ports| Some(self.port(ports, ports.of_body_input(slot)?)));
         match (self.module.graph(graph).owner, port) {
-            (_, Some(port)) => format!("comes in through port {port}"),
+            (_, Some(port)) => format!("enters through port {port}"),
             (GraphOwner::Body { node, .. }, None) => match (ports, slot) {
                 (None, _) => format!("input of a body of {}", self.called(node)),
                 (Some(_), 0) => format!("number of the iteration of {}", self.called(node)),
@@ -367,11 +367,11 @@ impl Cx<'_> {
         let ports = Ports::of_body(self.module, graph);
         let of = |&slot: &u32| match (self.module.graph(graph).owner, &ports) {
             (GraphOwner::Body { node, .. }, Some(ports)) => match ports.of_body_output(slot as usize) {
-                Some(port) => format!("handed out through port {}", self.port(ports, port)),
+                Some(port) => format!("leaves through port {}", self.port(ports, port)),
                 None => format!("condition of {}", self.called(node)),
             },
             (GraphOwner::Function(_), Some(ports)) => match ports.of_body_output(slot as usize) {
-                Some(port) => format!("handed out through port {}", self.port(ports, port)),
+                Some(port) => format!("leaves through port {}", self.port(ports, port)),
                 None => "output of the function".into(),
             },
             (GraphOwner::Function(_), None) => "output of the function".into(),

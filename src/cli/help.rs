@@ -2,10 +2,10 @@
 
 use std::io;
 
-/// The advice for a code. One flat table, so that a code is looked for in one place.
+/// The advice for a code. The table is flat, so that all codes are in one place.
 pub(crate) fn help(code: &str) -> Option<&'static str> {
     Some(match code.strip_prefix("ampc::")? {
-        "import::open" => "check the name of the file and whether you may read it",
+        "import::open" => "check the name of the file and its read permission",
         "import::truncated" | "import::length_past_end" | "import::varint_too_long" => {
             "compare the size of the file with the original's, and fetch or export it again"
         }
@@ -24,12 +24,12 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "rename one of the two, in the exporter or with `onnx.helper`"
         }
         "import::undefined" => {
-            "export the model with all its initializers; a partial copy of a graph has to name what it reads as \
-             inputs"
+            "export the model with all its initializers; a partial graph has to declare the values that it reads \
+             as inputs"
         }
         "import::cycle" => "a graph of ONNX has no cycles: use Loop or Scan for recurrence",
         "import::unknown_operator" => {
-            "an operator of your own belongs to a domain of your own, which has to be imported"
+            "a custom operator belongs to a custom domain, which has to be imported"
         }
         "import::operator_too_new" => {
             "raise the opset import of the model, or export it for the opset it imports"
@@ -59,11 +59,11 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
              the model, or save the model again with its data"
         }
         "check::operand" | "check::operator" | "check::result" | "check::boundary_disagrees" => {
-            "the operator's page at https://onnx.ai/onnx/operators/ has what it takes; where a type is wrong, \
-             look at what makes the operand"
+            "the operator's page at https://onnx.ai/onnx/operators/ lists its operands; if a type is wrong, check the \
+             producer of the operand"
         }
         "check::attribute" | "check::unknown_attribute" => {
-            "the operator's page at https://onnx.ai/onnx/operators/ has its attributes"
+            "the operator's page at https://onnx.ai/onnx/operators/ lists its attributes"
         }
         "check::read_before_defined" => "the nodes have to be in topological order",
         "export::target_write" => "check that the folder exists and that you may write there",
@@ -74,21 +74,22 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "export::target_changed" => "run it again when no program writes to the model or its data files",
         "export::target_full" => "free some space, or write to another disk with `--output`",
         "text::missing_data" => {
-            "dumps and reproducers come without weights: what reads or writes them needs `MODEL.ir.safetensors` beside \
-             `MODEL.ir`, which `--emit text` writes; for `MODEL.json` it is `MODEL.safetensors`"
+            "dumps and reproducers come without weights: a command that reads or writes weights needs \
+             `MODEL.ir.safetensors` beside `MODEL.ir`, which `--emit text` writes; for `MODEL.json` it is \
+             `MODEL.safetensors`"
         }
         "pass::pin_matches_nothing" => {
             "`ampc opt MODEL --passes ''` shows all names; the path of a node in a body is \
              `owner/attribute/node`, in a function `function/node`, or `call/node` for one call"
         }
         "pass::pins_contradict" => {
-            "of pins that hold for the same node the narrowest counts: the exact name of a node before that of a value, \
+            "of the pins for one node, the narrowest wins: the exact name of a node before that of a value, \
              exact names before patterns, `NODE#VAR` before `NODE`, the command line before a policy file"
         }
         "pass::signatures" => "the signature has to agree with the model: docs/policy.md",
         "pass::no_form" => {
-            "a lower `--opset` may be enough; what has no form has to be exported for the opset, or stay as it is \
-             without `--opset`"
+            "a lower `--opset` may be enough; otherwise export the operator for the opset, or keep the model's opset \
+             by leaving out `--opset`"
         }
         "warning::opset.no-kernel" => {
             "a lower `--opset` keeps the version that has a kernel; other providers may have one for the new version"
@@ -97,15 +98,15 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "`--opset auto` raises the model as far as the format needs"
         }
         "warning::rewrite.slower" => {
-            "`--only-if-faster` leaves fp32 what gains nothing; `--target` names the device, `--dim NAME=N` gives an open \
-             dim its size"
+            "`--only-if-faster` lowers only operators that make the model faster; `--target` names the device, \
+             `--dim NAME=N` gives an open dim its size"
         }
         "warning::rewrite.not_faster" => {
             "`--target` names the device, and `--dim NAME=N` gives an open dim its size; without `--only-if-faster` the \
              model is lowered all the same"
         }
         "warning::verify.excused" => {
-            "docs/verify.md says what is excused; without `--accept-excused` the exit code is 1"
+            "docs/verify.md defines excused outputs; without `--accept-excused` the exit code is 1"
         }
         "run::memory" => "give smaller dims with `--dim NAME=N`, or smaller inputs",
         "run::no_memory" => super::problem::MORE_MEMORY,
@@ -133,11 +134,11 @@ pub(crate) fn of_system(error: &io::Error) -> Option<&'static str> {
     }
     match error.kind() {
         io::ErrorKind::FileTooLarge if error.raw_os_error().is_some() => Some(FILE_SIZE),
-        io::ErrorKind::InvalidFilename => Some("choose a shorter name, or one that the file system takes"),
-        io::ErrorKind::ReadOnlyFilesystem => {
-            Some("choose another folder: that file system is only for reading")
+        io::ErrorKind::InvalidFilename => {
+            Some("choose a shorter name, or a name that the file system accepts")
         }
-        io::ErrorKind::ExecutableFileBusy => Some("the file is a program that runs: choose another name"),
+        io::ErrorKind::ReadOnlyFilesystem => Some("choose another folder: that file system is read-only"),
+        io::ErrorKind::ExecutableFileBusy => Some("the file is a running program: choose another name"),
         io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull => {
             Some("free some space; input from a pipe is stored in the temporary folder, which `TMPDIR` names")
         }
@@ -146,9 +147,10 @@ pub(crate) fn of_system(error: &io::Error) -> Option<&'static str> {
 }
 
 /// Advice if the limit for the size of files is too low.
-const FILE_SIZE: &str = "allow larger files (`ulimit -f unlimited`), or write to a file system that has them";
+const FILE_SIZE: &str =
+    "allow larger files (`ulimit -f unlimited`), or write to a file system that supports them";
 
-/// How nodes are named.
-pub(crate) const PATHS: &str = "`ampc opt MODEL --passes ''` shows all names; a node without one is called \
-                                by its first result, one in a body `owner/attribute/node`, one in a function \
-                                `function/node`, or `call/node` for one call";
+/// The naming of nodes.
+pub(crate) const PATHS: &str = "`ampc opt MODEL --passes ''` shows all names; a node without a name is \
+                                called by its first result; the path of a node in a body is \
+                                `owner/attribute/node`, in a function `function/node`, or `call/node` for one call";

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 #[cfg(unix)]
 use std::sync::Arc;
 
-/// True if a command looks at [`requested`].
+/// True if a command checks [`requested`].
 static DEFERS_FIRST: AtomicBool = AtomicBool::new(false);
 
 /// The signal that came, or 0.
@@ -26,8 +26,8 @@ pub(crate) fn requested() -> Option<u8> {
     (signal != 0).then(|| u8::try_from(128 + signal).unwrap_or(u8::MAX))
 }
 
-/// Ends the program on SIGINT, SIGTERM and SIGHUP with 128 and the number of the signal, except those that whoever
-/// started it has it ignore (`nohup`). Where there are no such signals, nothing happens.
+/// Ends the program on SIGINT, SIGTERM and SIGHUP with 128 and the number of the signal, except signals that
+/// its parent process ignores (`nohup`). Where there are no such signals, nothing happens.
 ///
 /// `signal-hook` because it says which signal came, which `ctrlc` does not, and the exit status depends on it.
 pub(crate) fn watch() {

@@ -2,8 +2,8 @@
 //!
 //! Memory whose size a file or an option determines is reserved fallibly (`try_reserve`), and a failure is an
 //! error like others. Small allocations are not checked: names, nodes, lists of them, and allocations in
-//! crates. When one of those fails, the standard library aborts (SIGABRT) and leaves temporary files on the
-//! disk. So the global allocator records failed allocations per thread:
+//! crates. When such an allocation fails, the standard library aborts (SIGABRT) and leaves temporary files on
+//! the disk. So the global allocator records failed allocations per thread:
 //!
 //! - After a small one ([`SMALL`]) the program ends at once: the few that are fallible would only fail a little later.
 //! - A larger one may have been fallible. Only if the same thread aborts afterwards does the handler of SIGABRT end the
@@ -98,7 +98,8 @@ pub(crate) fn small_stack() {
     SMALL_STACK.store(true, Ordering::Relaxed);
 }
 
-/// Has the program end with a message where the standard library or the C library would abort for want of memory.
+/// Makes the program end with a message where the standard library or the C library would abort for lack of
+/// memory.
 pub(crate) fn watch() {
     grow_stack();
     #[cfg(unix)]

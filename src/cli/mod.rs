@@ -54,7 +54,7 @@ const BUG: u8 = 70;
 /// Message of the last panic: the hook stores the message, and the code that catches the panic reports it.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
-/// Reads the arguments and does what they say.
+/// Reads the arguments and runs the command.
 pub(crate) fn main() -> ExitCode {
     last_resort::watch();
     panic::set_hook(Box::new(|info| {
@@ -74,7 +74,7 @@ pub(crate) fn main() -> ExitCode {
                 failure.show(Ui::default());
                 return ExitCode::from(failure.code);
             }
-            // Help and versions go to standard output and are no error; nobody may be reading.
+            // Help and versions go to standard output and are not error; nobody may be reading.
             let error = peers::without_far_tips(error);
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
@@ -153,5 +153,5 @@ fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {
 /// Message of the last panic.
 fn last_panic() -> String {
     let last = PANIC.lock().ok().and_then(|mut last| last.take());
-    last.unwrap_or_else(|| "it stopped without a word".into())
+    last.unwrap_or_else(|| "it ended without a message".into())
 }

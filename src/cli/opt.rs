@@ -75,11 +75,11 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Bytes at the beginning of a text in which the line that names passes is looked for.
+/// The number of bytes at the beginning of a text that are searched for the line that names passes.
 const LOOKED_AT: u64 = 1 << 16;
 
-/// The pipeline that a text names in its first comments: `// pass: classify, taint`. An error if that line does not end
-/// where it is looked for.
+/// The pipeline that a text names in its first comments: `// pass: classify, taint`. An error if that line does
+/// not end within the searched bytes.
 fn directive(path: &Path) -> Result<Option<String>, Failure> {
     // A pipe can be read once, and the model is in it.
     let pipe = std::fs::metadata(path).is_ok_and(|m| !m.is_file());
@@ -118,7 +118,7 @@ fn directive(path: &Path) -> Result<Option<String>, Failure> {
 /// Policies and targets that names in a pipeline refer to: presets of ampc, and files.
 #[derive(Default)]
 struct Named<'a> {
-    /// Where files are that have no absolute path; the folder of the process without it.
+    /// The folder of relative paths; by default the working directory.
     folder: Option<&'a Path>,
     /// The files that were read.
     files: RefCell<Vec<ReadFile>>,

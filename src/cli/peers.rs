@@ -3,7 +3,7 @@
 //! spaces and commas, and names have their meaning.
 //!
 //! Flags and commands without a meaning in ampc have an answer in a table: the alternative, or the reason why
-//! none is needed.
+//! it is not needed.
 
 use super::args::Cli;
 use super::problem::Failure;
@@ -75,7 +75,7 @@ impl PeerArgs {
         ]
     }
 
-    /// Puts what they ask for into a policy. An included name overrides an excluded name.
+    /// Adds their requests to a policy. An included name overrides an excluded name.
     ///
     /// # Errors
     /// If an operator is not known, or an expression is malformed.
@@ -139,8 +139,8 @@ fn called(name: &str) -> Vec<String> {
     keys
 }
 
-/// Name of an option in other tools, and its equivalent in ampc. Names are in lower case with `-`; those of
-/// commands have no dashes in front.
+/// Name of an option in other tools, and its equivalent in ampc. Names are in lower case with `-`; names of
+/// commands have no leading dashes.
 type Answer = (&'static [&'static str], &'static str);
 
 const ANSWERS: &[Answer] = &[
@@ -461,7 +461,7 @@ pub(crate) fn without_far_tips(mut error: clap::Error) -> clap::Error {
 mod tests {
     use super::*;
 
-    /// No answer is for a flag of `rewrite` or for a command, and none is there twice.
+    /// No answer is for a flag of `rewrite` or for a command, and no answer occurs twice.
     #[test]
     fn answers_are_for_what_there_is_not() {
         let cli = Cli::command();

@@ -73,7 +73,7 @@ impl Run<'_> {
         if let Some((pass, path)) = self.reproduce(model) {
             problem = problem.retold(|it| format!("{it} (in pass `{pass}`)"));
             problem = problem.with_help(format!(
-                "this is not your fault: please report it with `{0}`, which has the module without its weights; \
+                "please report this bug with `{0}`, which has the module without its weights; \
                  `ampc opt {0}` repeats it",
                 path.display()
             ));
@@ -128,7 +128,7 @@ impl Run<'_> {
 /// Reproducers in one folder.
 const REPRODUCERS: u32 = 999;
 
-/// Counts passes, and prints the module before one of them.
+/// Counts passes, and prints the module before a chosen pass.
 struct Search {
     stop: Option<usize>,
     index: usize,
@@ -187,7 +187,7 @@ impl Dump {
         Ok(dump)
     }
 
-    /// Where the module goes after a pass, by its number from 1, and the passes that are left.
+    /// The dump after a pass, by its number from 1, with the remaining passes.
     fn after(&self, pipeline: &Pipeline, index: usize, pass: &str) -> (PathBuf, Spelling) {
         let stem = format!("{index:02}-{pass}");
         (self.folder.join(format!("{stem}.ir")), pipeline.spell(index, &stem))
@@ -263,7 +263,7 @@ impl Failure {
 /// Refuses devices, which have no end.
 ///
 /// # Errors
-/// If `path`, or what standard input is for `-`, is a device other than a pipe.
+/// If `path`, or standard input for `-`, is a device other than a pipe.
 pub(crate) fn no_device(path: &Path) -> Result<(), Failure> {
     #[cfg(unix)]
     {
@@ -301,7 +301,7 @@ pub(crate) fn load(path: &Path, ui: Ui) -> Result<Model, Failure> {
     Ok(model)
 }
 
-/// Warns those who run a model of how it is read; with `named`, each warning says of which model it is.
+/// Warns about the way a model is read before it runs; with `named`, each warning names its model.
 pub(crate) fn warn_of_reading(model: &Model, named: Option<&Path>, ui: Ui) {
     // In detail everything has been said when it was read.
     let warnings = model.warnings.iter().filter(|w| !ui.verbose && w.is_about_reading());
@@ -328,7 +328,7 @@ mod tests {
         LeavesGarbage,
     }
 
-    /// It goes by the name of a real pass, so that its reproducer is one that `ampc opt` reads.
+    /// It has the name of a real pass, so that `ampc opt` can read its reproducer.
     impl Pass for Broken {
         fn name(&self) -> &'static str {
             "simplify-casts"
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    /// How a run with a broken pass ends, with the reproducer in the folder.
+    /// The failure of a run with a broken pass, with the reproducer in the folder.
     fn failure(broken: Broken, folder: &Path) -> Failure {
         let path = folder.join("m.ir");
         std::fs::write(&path, TEXT).unwrap();

@@ -29,7 +29,7 @@ pub(crate) fn run(args: &PolicyArgs, _: Ui) -> Result<(), Failure> {
             ui::show(&show(&read.policy, read.decisions))
         }
         PolicyCommand::Check { file } => {
-            // A preset's name is no file, whatever it is called.
+            // A preset's name is not a file, whatever it is called.
             let name = file.display().to_string();
             if file.extension().is_none_or(|e| e != "json") {
                 return Err(Failure::usage(

@@ -29,7 +29,7 @@ pub(crate) struct Problem {
     /// Lines below the message, such as commands to copy, which are neither cut nor folded.
     pub(crate) lines: Vec<String>,
     pub(crate) shown: Option<Shown>,
-    /// Ranges of the text with a word about each; the first is what it is about.
+    /// Ranges of the text with a label for each; the first is the place of the problem.
     pub(crate) labels: Vec<(Range<usize>, String)>,
     pub(crate) warning: bool,
 }
@@ -141,7 +141,7 @@ pub(crate) const MORE_MEMORY: &str =
 /// Failure that ends a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
-    /// The exit code; 0 if nobody reads what is printed.
+    /// The exit code; 0 if the reader has closed the output.
     pub(crate) code: u8,
     pub(crate) problems: Vec<Problem>,
     /// Command that lists the problems that are not drawn.
@@ -173,7 +173,7 @@ impl Failure {
         Failure { code: 0, problems: Vec::new(), see: None }
     }
 
-    /// The failure with other words, made of those that each problem has.
+    /// The failure with other messages, made from the message of each problem.
     pub(crate) fn retold(mut self, words: impl Fn(&str) -> String) -> Failure {
         self.problems = self.problems.into_iter().map(|problem| problem.retold(&words)).collect();
         self

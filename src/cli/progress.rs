@@ -48,7 +48,7 @@ impl Progress {
         }
     }
 
-    /// Says something without tearing the line.
+    /// Prints a message without breaking the progress line.
     pub(crate) fn suspend<T>(&self, say: impl FnOnce() -> T) -> T {
         match &self.shown {
             Some((bar, _)) => bar.suspend(say),

@@ -20,8 +20,8 @@ use ampc::{ErrorKind, Model, Report};
 use serde::Serialize;
 use std::path::Path;
 
-/// The steps of the command, one after the other: what can be refused before the model is read, computed or written is
-/// refused there.
+/// The steps of the command, in order; each refusal comes as early as possible, before the model is read,
+/// computed or written.
 pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
     check_data(args)?;
     let (mut options, mut read) =
@@ -104,14 +104,13 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
 /// Checks that arguments of a verification are not given without `--verify`.
 fn check_data(args: &RewriteArgs) -> Result<(), Failure> {
     if (args.data.has_values() || args.limits.is_given()) && !args.verify.verify {
-        let message = "`--inputs`, `--random`, `--max-iterations` and `--time-limit` are for `--verify`, which was not \
-                       asked for";
+        let message = "`--inputs`, `--random`, `--max-iterations` and `--time-limit` need `--verify`";
         return Err(Failure::usage("verify", message));
     }
     Ok(())
 }
 
-/// Where the model goes; beside the source, with the format in its name, if nothing else is said.
+/// The destination of the model; by default beside the source, with the format in its name.
 fn emit_of(args: &RewriteArgs, to: DType) -> Result<Emit, Failure> {
     let format = if to == DType::BF16 { "bf16" } else { "fp16" };
     Emit::of(&args.write, args.output.as_deref(), EmitArg::Onnx, |kind| {
@@ -135,8 +134,8 @@ fn report_file<'a>(args: &'a RewriteArgs, emit: &Emit) -> Result<Option<&'a Path
     Ok(args.report.as_deref().filter(|_| !to_stdout))
 }
 
-/// The fp32 model that rounds like this one. Its warnings are added to those of the rewrite, which has already
-/// warned about declared types.
+/// The fp32 model that rounds like this one. Its warnings are added to the warnings of the rewrite, which has
+/// already warned about declared types.
 fn emulated(model: Model, report: &mut Report) -> Result<Model, Failure> {
     let (model, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
     let paths = Paths::of(&model.module);
@@ -152,7 +151,7 @@ fn emulated(model: Model, report: &mut Report) -> Result<Model, Failure> {
     Ok(model)
 }
 
-/// Where the report and the explanation go, and what the report has beside what the passes did.
+/// Destination of the report and the explanation, and the content of the report beside the work of the passes.
 struct HandOut<'a> {
     args: &'a RewriteArgs,
     /// Bytes of the model before and of its data files, where they are known.
@@ -163,7 +162,7 @@ struct HandOut<'a> {
 }
 
 impl HandOut<'_> {
-    /// Has the model, the report and the explanation appear with a batch.
+    /// Adds the model, the report and the explanation to a batch.
     fn with_model(
         &self,
         emit: &Emit,
@@ -183,7 +182,7 @@ impl HandOut<'_> {
         Ok((batch, written))
     }
 
-    /// The failure that a verdict is, after the report and the explanation have been handed out without a model.
+    /// The failure for a verdict, after the report and the explanation have been written without a model.
     fn without_model(
         &self,
         emit: &Emit,
@@ -205,7 +204,7 @@ impl HandOut<'_> {
         Some(failure)
     }
 
-    /// Has the report, which is empty if none was asked for, and the explanation appear with the files of a batch.
+    /// Adds the report, which is empty if not requested, and the explanation to the files of a batch.
     fn stage(
         &self,
         report: &str,
@@ -228,15 +227,15 @@ impl HandOut<'_> {
 fn not_raised(failure: Failure) -> Failure {
     match failure.problems.first() {
         Some(problem) if problem.code == "ampc::pass::no_form" => failure.with_help(
-            "below opset 6 there is no Cast that runtimes take, so lowering the model means raising it: export it for \
-             opset 6 or later, or keep it as it is",
+            "below opset 6 there is no Cast that runtimes accept, so a lowered model needs opset 6: export the model \
+             for opset 6 or later, or keep it in fp32",
         ),
         _ => failure,
     }
 }
 
-/// The report with what was verified, and with the sizes of the files, which only the one who writes them knows: none if
-/// no model is written.
+/// The report with the result of verification, and with the sizes of the files, which are known only after
+/// writing: `None` if no model is written.
 #[derive(Serialize)]
 struct FullReport<'a> {
     #[serde(flatten)]
@@ -254,7 +253,7 @@ struct Files {
     data_bytes_after: Option<u64>,
 }
 
-/// The report as JSON; empty if none was asked for.
+/// The report as JSON; empty if not requested.
 fn report_text(
     args: &RewriteArgs,
     report: &Report,

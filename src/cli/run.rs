@@ -142,7 +142,7 @@ pub(crate) fn digits(x: f64) -> String {
     if x.is_finite() { format!("{x:.5e}") } else { x.to_string() }
 }
 
-/// Runs before the clock starts, beside the one that made the outputs.
+/// The number of runs before the clock starts, beside the run that made the outputs.
 const WARM_UP: u32 = 1;
 
 fn bench(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {

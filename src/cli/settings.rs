@@ -32,7 +32,7 @@ impl ReadFile {
     }
 }
 
-/// The file that a policy or target is read from; `None` for the name of one that comes with ampc.
+/// The file that a policy or target is read from; `None` for a built-in name.
 fn file_of(name: &str) -> Option<&Path> {
     Some(Path::new(name)).filter(|path| path.extension().is_some_and(|e| e == "json"))
 }
@@ -48,7 +48,7 @@ pub(crate) struct Read {
 /// Reads a preset or a file.
 ///
 /// # Errors
-/// If there is no such preset, or the file cannot be read or is no policy.
+/// If there is no such preset, or the file cannot be read or is not a policy.
 pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
     let Some(path) = file_of(name) else {
         let policy = Policy::preset(name).map_err(|e| diagnose::policy(&e, None))?;
@@ -67,7 +67,7 @@ pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
 /// Reads the profile of a target that comes with ampc, or a file.
 ///
 /// # Errors
-/// If there is no such target, or the file cannot be read or is no profile.
+/// If there is no such target, or the file cannot be read or is not a profile.
 pub(crate) fn read_target(name: &str) -> Result<Profile, Failure> {
     let Some(path) = file_of(name) else {
         return Profile::preset(name).map_err(|e| diagnose::profile(&e, None));
@@ -83,14 +83,14 @@ fn unread(what: &str, name: &str, error: &std::io::Error) -> Failure {
     match utf8 {
         Some(error) => {
             let at = error.valid_up_to();
-            let message = format!("`{name}`: expected UTF-8, found something else at byte {at}");
+            let message = format!("`{name}`: expected UTF-8, found an invalid byte at {at}");
             Failure::of(ErrorKind::Usage, Problem::new(format!("ampc::{what}::utf8"), message))
         }
         None => Failure::io(name, error),
     }
 }
 
-/// A file that is no JSON at all passes: the parser says it better.
+/// A file that is not JSON at all passes: the parser says it better.
 fn is_object(text: &str) -> Result<(), PolicyError> {
     use serde_json::Value;
     let found = match serde_json::from_str(text) {
@@ -198,7 +198,7 @@ fn repeat(mut report: Recorded, policy: Policy, args: &PrecisionArgs) -> Result<
     })
 }
 
-/// The preset to compare others with: it leaves less in fp32 and is nearly as careful as the default.
+/// The preset for comparison: it leaves less in fp32 and is nearly as careful as the default.
 const LESS_CAREFUL: &str = "perf";
 
 /// The policy to compare with: [`LESS_CAREFUL`] with the additions of the command line. `None` if the policy of
@@ -323,7 +323,7 @@ fn split_pin<'a>(flag: &str, text: &'a str) -> Result<(&'a str, Pin), Failure> {
     Ok((pattern, pin))
 }
 
-/// Sets the sizes of dims by which time is predicted, if any were asked for.
+/// Sets the sizes of dims for the predicted time, if given.
 ///
 /// # Errors
 /// If the model has no such dim.
@@ -341,7 +341,7 @@ pub(crate) fn set_dims(by: &mut By, dims: Dims, model: &Model) -> Result<(), Fai
 /// Checks that the inputs and outputs that are to keep their types are there.
 ///
 /// # Errors
-/// If one is not.
+/// If a name does not exist.
 pub(crate) fn check_keep_io(keep_io: &KeepIo, model: &Model) -> Result<(), Failure> {
     let KeepIo::Names(wanted) = keep_io else { return Ok(()) };
     let module = &model.module;

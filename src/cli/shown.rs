@@ -105,7 +105,8 @@ fn list_of(text: &str) -> String {
     format!("{}, … and {} more, {last}", start.join(", "), n - ITEMS - 1)
 }
 
-/// The source that a problem is drawn over, with every hidden character replaced by one that takes as many bytes.
+/// The source that a problem is drawn over, with every hidden character replaced by a character of as many
+/// bytes.
 pub(crate) fn source(text: String) -> String {
     if !text.contains(|c| is_hidden(c) && c != '\n') {
         return text;

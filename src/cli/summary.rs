@@ -12,7 +12,7 @@ use ampc::ir::{DType, Module, Node};
 use ampc::passes::assign::NO_GAIN;
 use ampc::report::{Fp32Report, OptimumReport, TimeReport, is_about_result};
 
-/// Warnings said in full before they are only counted.
+/// Warnings printed in full before they are only counted.
 const SAID: usize = 8;
 
 /// Nodes with a type variable in a 16-bit format, by format.
@@ -23,7 +23,8 @@ pub(crate) struct Low {
 }
 
 impl Low {
-    /// Counts nodes of the source, by their element types now. One with both formats counts as the one asked for.
+    /// Counts nodes of the source, by their element types now. A node with both formats counts as the requested
+    /// format.
     pub(crate) fn of(nodes: &[Node], module: &Module, to: DType) -> Low {
         let mut low = Low::default();
         for &node in nodes {
@@ -47,7 +48,7 @@ pub(crate) struct Done<'a> {
     pub(crate) opsets: OpsetAdvice,
 }
 
-/// A cost, in the unit of what is to be small.
+/// A cost, in the unit of the objective.
 pub(crate) fn amount(optimum: &OptimumReport, cost: u64) -> String {
     let of_one_run = cost / u64::try_from(optimum.scale.max(1)).unwrap_or(1);
     match optimum.unit {
@@ -139,16 +140,16 @@ fn known(rule: &str) -> Option<String> {
         "guard.mask" => "a mask out of range",
         "guard.eps" => "an epsilon below the range",
         "guard.underflow" => "constants that would become 0",
-        "guard.stash" => "a norm with a precision of its own",
-        "guard.norm" => "a norm that is written out",
+        "guard.stash" => "a norm with its own precision",
+        "guard.norm" => "a decomposed norm",
         "guard.depth" => "a long sum",
-        "guard.int" => "integers that fp16 does not have",
+        "guard.int" => "integers that 16 bits cannot hold",
         "guard.square" => "squares out of range",
         "guard.cancellation" => "differences that lose digits",
         "guard.saturation" => "saturating functions",
-        "guard.scores" => "scores that are compared",
+        "guard.scores" => "scores of unknown range",
         "guard.position" => "positions",
-        "guard.choice" => "values that choose",
+        "guard.choice" => "values by which operators choose",
         _ => {
             let format = rule.strip_prefix("opset.")?;
             return Some(format!("no {format} form at this opset"));

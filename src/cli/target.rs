@@ -16,7 +16,7 @@ pub(crate) fn run(args: &TargetArgs) -> Result<(), Failure> {
         TargetCommand::List => ui::show(&list()?),
         TargetCommand::Show { name } => ui::show(&show(&read_target(name)?)),
         TargetCommand::Check { file } => {
-            // The name of a target that comes with ampc is no file, whatever it is called.
+            // The name of a target that comes with ampc is not a file, whatever it is called.
             let name = file.display().to_string();
             if file.extension().is_none_or(|e| e != "json") {
                 return Err(Failure::usage(
@@ -56,13 +56,13 @@ fn show(profile: &Profile) -> String {
     let _ = write!(text, "{table}");
     for (name, format) in [("fp16", DType::F16), ("bf16", DType::BF16)] {
         match profile.kernels(format) {
-            Some(Kernels::Only(list)) => section(&mut text, &format!("{name} kernels of these alone"), list),
+            Some(Kernels::Only(list)) => section(&mut text, &format!("{name} kernels only of"), list),
             Some(Kernels::Except(list)) => section(&mut text, &format!("no {name} kernels of"), list),
             None => {}
         }
     }
     section(&mut text, "computing in fp32 inside", &profile.fp32_inside);
-    section(&mut text, "results that are their operand", &profile.views);
+    section(&mut text, "views of their operand", &profile.views);
     for fusion in &profile.fusions {
         let _ = writeln!(text, "\none kernel ({})", shown::message(&fusion.source));
         words(&mut text, "from", &fusion.from);

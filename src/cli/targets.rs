@@ -12,7 +12,7 @@ use ampc::passes::pipeline::Pipeline;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A file and what it is to the run.
+/// A file and its role in the run.
 struct Known {
     what: String,
     path: PathBuf,
@@ -59,8 +59,8 @@ pub(crate) enum Beside<'a> {
     State(&'a Path),
 }
 
-/// Checks all that a run is going to write: that nothing is what it reads, which is the model and `read`, that no two
-/// are the same file, that folders are there and writable, and that what exists may be replaced.
+/// Checks all files that a run is going to write: they differ from the input files (the model and `read`) and
+/// from each other, their folders exist and are writable, and existing files may be replaced.
 ///
 /// # Errors
 /// If something may not be written.
@@ -131,7 +131,7 @@ pub(crate) fn check(
 fn sources(model: &Model, path: &Path) -> Vec<Known> {
     let mut known = Vec::new();
     if path == Path::new("-") {
-        // What the shell connected; a pipe is no file that could be written to.
+        // What the shell connected; a pipe is not a file that could be written to.
         let stdin = Path::new("/dev/stdin");
         if fs::metadata(stdin).is_ok_and(|m| m.is_file()) {
             known.push(Known::new("the model", stdin));

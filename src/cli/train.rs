@@ -61,7 +61,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     }
     if let Some(position) = position {
         training.resume(position).map_err(|error| {
-            let help = "`--steps` and `--epochs` count those before the checkpoint; give more";
+            let help = "`--steps` and `--epochs` include the steps before the checkpoint; give more";
             Failure::usage("steps", error.to_string()).with_help(help)
         })?;
     }
@@ -158,7 +158,7 @@ fn options(args: &TrainArgs, position: Option<&Position>) -> Result<TrainingOpti
     })
 }
 
-/// Takes a step, and looks at its gradients and updates.
+/// Takes a step, and counts its gradients and updates.
 fn take_watched(
     training: &mut Training,
     watched: &mut (GradientHistograms, LostUpdates),
@@ -197,7 +197,7 @@ fn seen(path: &Path) -> Option<Seen> {
 /// The interval between updates of the line on the terminal.
 const REFRESH: Duration = Duration::from_millis(100);
 
-/// A training and what is told of it.
+/// A training and its messages.
 struct Session<'a> {
     args: &'a TrainArgs,
     ui: Ui,
@@ -212,7 +212,7 @@ struct Session<'a> {
     last: Option<StepRecord>,
     /// The step that the state was saved after.
     saved: Option<u64>,
-    /// The file that this run has written or goes on with.
+    /// The file that this run has written or resumed from.
     written: Option<Seen>,
     /// The last evaluation, and the step after which it was.
     evaluated: Option<(u64, Evaluated)>,
@@ -318,8 +318,8 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// True if the checkpoint that is there is better than one of now: the training diverged, or the last steps were skipped
-    /// and the run ends before all are taken.
+    /// True if the existing checkpoint is better than a checkpoint of the current state: the training diverged,
+    /// or the last steps were skipped and the run ends before all are taken.
     fn keeps_checkpoint(&self, is_whole: bool) -> bool {
         let is_failing = self.training.position().failed_in_a_row > 0;
         self.training.divergence().is_some() || (is_failing && !is_whole && self.saved.is_some())
@@ -333,7 +333,7 @@ impl<'a> Session<'a> {
         let is_kept = self.keeps_checkpoint(false);
         match self.saved {
             Some(saved) if saved == step || is_kept => {
-                format!("the state after step {saved} is in `{path}`; `--resume {path}` goes on")
+                format!("the state after step {saved} is in `{path}`; `--resume {path}` continues")
             }
             None if is_kept => {
                 format!("no state was saved before (`--save-every N`), and `{path}` was not written")
@@ -470,7 +470,7 @@ impl<'a> Session<'a> {
         let force = self.args.output.force || (self.saved.is_some() && self.written == seen(path));
         self.training.save(path, force).map_err(|error| {
             let kept = match path.exists() {
-                true => "the checkpoint that was there is as it was",
+                true => "the previous checkpoint is unchanged",
                 false => "there is no checkpoint",
             };
             diagnose::failure(&error, None)

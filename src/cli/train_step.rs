@@ -28,7 +28,7 @@ mod memory;
 
 pub(crate) fn run(args: &TrainStepArgs, ui: Ui) -> Result<(), Failure> {
     if args.state == Path::new("-") {
-        let message = "`--state -`: a state is a file; name one (`--state FILE.safetensors`)";
+        let message = "`--state -`: expected the name of a file (`--state FILE.safetensors`)";
         return Err(Failure::usage("state", message));
     }
     let emit = Emit::of(&args.write, Some(&args.output), EmitArg::Onnx, |_| Target::Stdout)?;
@@ -71,7 +71,7 @@ fn refuse_nan(state: &ampc::train::State, path: &Path) -> Result<(), Failure> {
         let tensor = ampc::runtime::HostTensor::from_data(data).ok();
         if tensor.is_some_and(|tensor| tensor.view().first_nan().is_some()) {
             let reason =
-                format!("`{name}`: expected numbers, found a NaN, of which every result would become NaN");
+                format!("`{name}`: expected numbers, found a NaN, which would make every result NaN");
             let error = ampc::Error::Data { path: path.to_owned(), reason };
             return Err(diagnose::failure(&error, None));
         }

@@ -12,7 +12,7 @@ pub(crate) enum Stream {
     Err,
 }
 
-/// How to talk.
+/// The verbosity and the colors of output.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ui {
     pub(crate) quiet: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Ui {
     color: When,
 }
 
-/// Text is folded at this many columns where nobody says how many there are.
+/// Text is folded at this many columns if the width of the terminal is unknown.
 const WIDTH: usize = 100;
 
 impl Ui {
@@ -49,7 +49,7 @@ impl Ui {
         }
     }
 
-    /// How wide text to a stream may be.
+    /// The width of text to a stream.
     pub(crate) fn width(self, stream: Stream) -> usize {
         let size = match stream {
             Stream::Out => terminal_size::terminal_size_of(io::stdout()),
@@ -58,27 +58,27 @@ impl Ui {
         size.map_or(WIDTH, |(columns, _)| usize::from(columns.0).clamp(40, WIDTH))
     }
 
-    /// Says something on standard error, unless told to be quiet. If nobody listens, so be it.
+    /// Prints a line on standard error, unless `-q` was given. Failures to write are ignored.
     pub(crate) fn say(self, text: &str) {
         if !self.quiet {
             self.complain(text);
         }
     }
 
-    /// Says something on standard error, whatever was asked for, if there is something.
+    /// Prints a text on standard error, even with `-q`, unless it is empty.
     pub(crate) fn complain_if_any(self, text: &str) {
         if !text.is_empty() {
             self.complain(text);
         }
     }
 
-    /// Says something on standard error, whatever was asked for.
+    /// Prints a line on standard error, even with `-q`.
     pub(crate) fn complain(self, text: &str) {
         let _ = writeln!(io::stderr().lock(), "{}", shown::guarded(text.trim_end_matches('\n')));
     }
 }
 
-/// Writes what people read to standard output.
+/// Writes text for people to standard output.
 ///
 /// # Errors
 /// As [`print`].
@@ -86,10 +86,10 @@ pub(crate) fn show(text: &str) -> Result<(), Failure> {
     print(&shown::guarded(text))
 }
 
-/// Writes what was asked for to standard output, as it is: what other programs read.
+/// Writes machine-readable output to standard output, unchanged.
 ///
 /// # Errors
-/// If it cannot be written. A reader that has seen enough (`| head`) is no error, but ends the program.
+/// If it cannot be written. A reader that has seen enough (`| head`) is not an error, but ends the program.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());

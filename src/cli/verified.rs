@@ -18,7 +18,7 @@ use ampc::runtime::Tolerance;
 use ampc::{Error, ErrorKind, Model, RewriteOptions};
 use serde::{Serialize, Serializer};
 
-/// The model as it was read, and what both are run on.
+/// The model as it was read, and the inputs for both models.
 pub(crate) struct Source {
     module: Module,
     draws: Vec<Inputs>,
@@ -72,13 +72,13 @@ impl Source {
         let Judgement { found, excused, is_excused } = judged;
         if accepted {
             let said = match (found.passed(), found.says_something()) {
-                (false, _) => "verified: outputs are beyond the tolerance, which was accepted".into(),
+                (false, _) => "verified: outputs beyond the tolerance were accepted".into(),
                 (true, false) => "verified nothing: the outputs have no finite elements".into(),
                 (true, true) => shown::message(&format!("verified: {}", summary(&found))),
             };
             return Ok(Verdict::Passed { said, excused });
         }
-        run.progress.stage("looking for nodes that have to stay fp32");
+        run.progress.stage("searching for nodes that have to stay fp32");
         let pins = find_pins(&source, options, &self.draws, &self.options, &model.module, &found);
         let mut message = format!("the rewrite is too far from the model: {}", first(&found));
         if is_excused && !self.accept_excused {
@@ -150,7 +150,7 @@ impl Serialize for Pins<'_> {
     }
 }
 
-/// How far the outputs are off, and how far they may be.
+/// The errors of the outputs, and their bounds.
 fn summary(found: &Verification) -> String {
     if found.outputs.is_empty() {
         return "there are no outputs".into();
@@ -164,14 +164,14 @@ fn summary(found: &Verification) -> String {
         let most = match errors.bound() {
             bound if bound > 0.0 => {
                 let share = bound / errors.max_want;
-                format!("of {share:.2e} that they may be: {:.2e}, of {bound:.2e}", errors.max_abs)
+                format!(", {share:.2e} allowed), an error of {:.2e} ({bound:.2e} allowed)", errors.max_abs)
             }
-            _ => "as they may be".into(),
+            _ => "), as allowed".into(),
         };
         let (error, drawn) = (worst.agreement.error(), drawn(found, worst));
         let name = &worst.value;
         said.push(format!(
-            "the outputs are at most {error:.2e} of their largest element off (`{name}`), {most}{drawn}"
+            "the outputs are off by at most {error:.2e} of their largest element (`{name}`{most}{drawn}"
         ));
     }
     for zero in zeros {
@@ -179,10 +179,10 @@ fn summary(found: &Verification) -> String {
         let is = match errors.max_abs {
             0.0 => "and is".to_owned(),
             error => {
-                format!("and is at most {error:.2e}, of {:.2e} that rounding makes of it", errors.bound())
+                format!("and is at most {error:.2e}, {:.2e} allowed as rounding error", errors.bound())
             }
         };
-        said.push(format!("`{}` is wanted all zero, {is}{}", zero.value, drawn(found, zero)));
+        said.push(format!("every wanted element of `{}` is zero, {is}{}", zero.value, drawn(found, zero)));
     }
     said.join("; ")
 }
@@ -221,10 +221,10 @@ fn why_none_helps(search: &PinSearch) -> String {
         let names = names.join(", ");
         if search.gave_up {
             let tried = count(search.tried as u64, "rewrite");
-            return format!("no pins were found that help in {tried}; still low with the last ones: {names}");
+            return format!("no pins that help were found in {tried}; still low with the last pins: {names}");
         }
         return format!(
-            "no pins were found that help: with all that were tried {left} would still be low: {names}"
+            "no pins that help were found: with all pins that were tried, {left} would still be low: {names}"
         );
     }
     let lowered = match search.tried {
@@ -233,8 +233,8 @@ fn why_none_helps(search: &PinSearch) -> String {
     };
     let own = if search.has_low_source { ", and its 16-bit types are the model's own" } else { "" };
     format!(
-        "{lowered}{own}; what differs may come of casts of the model that moved or went, or of a raised opset \
-         (`--excess-precision`, `--opset`)"
+        "{lowered}{own}; the difference may come from casts of the model that were moved or removed, or from a raised \
+         opset (`--excess-precision`, `--opset`)"
     )
 }
 

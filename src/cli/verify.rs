@@ -36,7 +36,7 @@ fn beyond() -> Failure {
     Failure { code: ErrorKind::Mismatch.exit_code(), problems: Vec::new(), see: None }
 }
 
-/// The tolerance that was asked for.
+/// The requested tolerance.
 fn tolerance(args: &VerifyArgs) -> Option<Tolerance> {
     if let Some(of_max) = args.tolerance {
         return Some(Tolerance { abs: 0.0, rel: 0.0, of_max });
@@ -83,7 +83,7 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     Ok(accepts(&judged, args.accept_excused, ui))
 }
 
-/// The verdict on two models; without excuses, which take a third run, where none is accepted.
+/// The verdict on two models; without excuses, which take a third run, if excuses are not accepted.
 fn judged(
     args: &VerifyArgs,
     model: &mut Module,
@@ -116,7 +116,7 @@ pub(crate) fn accepts(judged: &Judgement, accept_excused: bool, ui: Ui) -> bool 
     accepted
 }
 
-/// How many outputs and elements are beyond the tolerance, and how far; low products alone make as much.
+/// The number of outputs and elements beyond the tolerance, and their errors, which low products alone explain.
 pub(crate) fn excused(found: &Verification, excused: &[Excused]) -> String {
     let mut names: Vec<&str> = excused.iter().map(|excuse| excuse.output.as_str()).collect();
     names.sort_unstable();
@@ -146,9 +146,10 @@ pub(crate) fn excused(found: &Verification, excused: &[Excused]) -> String {
     )
 }
 
-/// Outputs without a number agree with much. This is about the result, and so said whatever was asked for.
+/// Outputs without a number agree with much. The warning is about the result, so it is printed with `-q` as
+/// well.
 pub(crate) fn warn_of_nothing(ui: Ui) {
-    let message = "no finite element of an output was compared: that the outputs agree says nothing";
+    let message = "no finite element of an output was compared, so the verdict proves nothing";
     let help = "give inputs on which the model computes numbers, and dims that are not 0";
     let problem = Problem::warning("verify.nothing", message).with_help(help);
     ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
@@ -160,7 +161,7 @@ fn json(report: &VerifyReport) -> String {
     text
 }
 
-/// Nodes shown by what they add.
+/// The number of shown nodes that add most.
 const WORST: usize = 5;
 
 /// The verdict on each output, the first value beyond the tolerance, and the nodes that add most; with `-q`,
@@ -180,7 +181,7 @@ fn text(found: &Verification, ui: Ui) -> String {
     }
     for &draw in &found.without {
         let about = found.draws.get(draw).map_or("", String::as_str);
-        text.push_str(&format!("draw {} says nothing: MODEL cannot be computed on {about}\n", draw + 1));
+        text.push_str(&format!("draw {} was skipped: MODEL cannot be computed on {about}\n", draw + 1));
     }
     text.push_str(&lone(&found.lone_values, "value", "MODEL"));
     text.push_str(&lone(&found.lone_outputs, "output", "OTHER"));
@@ -254,9 +255,9 @@ pub(crate) fn first(found: &Verification) -> String {
     let compared = count(found.values.len() as u64, "value");
     let tolerance = format!("the tolerance ({})", found.reason);
     match &found.first {
-        None => format!("of {compared} that both models compute none is beyond {tolerance}"),
+        None => format!("compared {compared} that both models compute: none is beyond {tolerance}"),
         Some(first) if first.node.is_some() => format!(
-            "of {compared} that both models compute {} beyond {tolerance}; the first is `{}` of {} `{}`{}: {}{}{}",
+            "compared {compared} that both models compute: {} beyond {tolerance}; the first is `{}` of {} `{}`{}: {}{}{}",
             match found.beyond() {
                 1 => "1 is".to_owned(),
                 n => format!("{n} are"),
@@ -335,7 +336,7 @@ fn stored(folder: &Path, output: &Compared) -> String {
     format!("{}\n", shown::message(&said))
 }
 
-/// How far off stored outputs may be, and where that comes from.
+/// The allowed error of stored outputs, and its origin.
 fn of_test_data(args: &VerifyArgs) -> (StoredTolerance, &'static str) {
     let default = StoredTolerance::default();
     let asked = |tolerance| StoredTolerance { tolerance, abs_is_asked: true };

@@ -94,7 +94,7 @@ pub fn agree(got: &Data, want: &Data, tolerance: &Tolerance) -> Agreement {
     }
 }
 
-/// As [`agree`], of values that have to be of one element type as well.
+/// Like [`agree`], for values that must have the same element type.
 pub fn agree_in_type(got: &Data, want: &Data, tolerance: &Tolerance) -> Agreement {
     match other_type(got, want) {
         Some((got, want)) => Agreement::of_obstacle(format!("expected elements of {want}, found {got}")),

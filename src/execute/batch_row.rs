@@ -1,4 +1,4 @@
-//! Which row of a batch an error of a node is about.
+//! The row of a batch that an error of a node is about.
 //!
 //! A kernel that refuses an element, such as an invalid label, names the element that it found. Where the
 //! operand with that element has all elements of an input of the batch, in their order, the error is about the
@@ -70,7 +70,7 @@ fn origin(module: &Module, mut value: Value) -> Option<Value> {
     }
 }
 
-/// Where an integer is first among the elements of a tensor.
+/// The first position of an integer among the elements of a tensor.
 fn position(tensor: &HostTensor, wanted: i64) -> Option<u64> {
     let at = match tensor.dtype() {
         DType::I64 => tensor.as_slice::<i64>().ok()?.iter().position(|&found| found == wanted),

@@ -1,4 +1,5 @@
-//! How far off a value may be: a share of its largest element, and the noise that rounding makes in the model itself.
+//! The bound on the error of a value: a share of its largest element, and the noise of rounding in the model
+//! itself.
 //!
 //! ```text
 //! bound(v)  =  of_max · max|v|  +  noise(v)
@@ -10,7 +11,8 @@
 //! Sum, the largest for operators that move every element (Reshape, Transpose, Concat, Cast …), and 0 for all
 //! other operators. Inputs and constants have no noise.
 //!
-//! Beside a share of the largest element noise is next to nothing, but where a sum cancels. For example, in fp32:
+//! Compared with a share of the largest element, noise is negligible except where a sum cancels. For example,
+//! in fp32:
 //!
 //! ```text
 //! %a = Add(%x, %y)        at most 100: noise 6e-6
@@ -18,8 +20,8 @@
 //! %d = Sub(%a, %b)        at most 1e-5: noise 1.2e-5, all of it propagated
 //! ```
 //!
-//! so nothing can be asked of `%d`. Errors that go through products, functions or choices are left out, so that
-//! noise is at most the fp32 rounding error of a value, and never a number that dwarfs a small output.
+//! so no accuracy can be expected of `%d`. Errors that go through products, functions or choices are left out,
+//! so that noise is at most the fp32 rounding error of a value, and never much larger than a small output.
 
 use crate::execute::scope::is_nested;
 use ampc_ir::module::Op;
@@ -31,7 +33,7 @@ use ampc_runtime::float::Format;
 use ampc_runtime::{Data, DataRef, Tolerance};
 use rustc_hash::FxHashMap;
 
-/// How a node propagates the noise of its operands.
+/// The propagation of the noise of operands by a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Propagation {
     /// It adds up.

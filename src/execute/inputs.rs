@@ -27,7 +27,7 @@ use std::io::{self, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Numbers for dims that have none in the model, by name; `x[1]` is axis 1 of an input `x` that says nothing there.
+/// Sizes of open dims, by name; `x[1]` is axis 1 of an input `x` whose dim has no name.
 pub type Dims = BTreeMap<String, u64>;
 
 /// Values for the inputs of a model, in its order; `None` where its default holds.
@@ -41,7 +41,7 @@ pub struct Inputs {
     pub scalars: Vec<String>,
     /// The files that were read; no writer of results replaces them.
     pub files: Vec<Arc<SourceBytes>>,
-    /// How far random values reach; empty if they are read.
+    /// A description of the ranges of random values; empty if the values are read.
     pub about: String,
 }
 
@@ -64,7 +64,7 @@ pub struct InputProblem {
     pub code: &'static str,
     /// `input`, `output` or `state`.
     pub kind: &'static str,
-    /// Which one, as the data calls it.
+    /// The name of the value in the data.
     pub name: String,
     /// The problem: expected and found.
     pub message: String,
@@ -89,16 +89,16 @@ pub fn bound_dims(module: &Module, dims: &Dims) -> Result<Vec<BoundDim>, Error> 
 /// Checks that the inputs of a model have dims of these names.
 ///
 /// # Errors
-/// If one is not there.
+/// If an input has no value.
 pub fn check_dims(module: &Module, dims: &Dims) -> Result<(), Error> {
     bound_dims(module, dims).map(drop)
 }
 
 impl Inputs {
     /// Reads values from an `.npz` or `.safetensors` file, where they have the names of inputs, or from a
-    /// folder of `input_0.pb`, `input_1.pb` …: a value belongs to the input that it has the name of, one
-    /// without such a name to the input of its number, counted over those without a default. A value that takes
-    /// more than `most` bytes is an error; entries that are not inputs are not read.
+    /// folder of `input_0.pb`, `input_1.pb` …: a value belongs to the input of its name, or, without such a
+    /// name, to the input of its number, counted over those without a default. A value that takes more than
+    /// `most` bytes is an error; entries that are not inputs are not read.
     ///
     /// # Errors
     /// If the data cannot be read, or does not fit the inputs of the model: all inputs that it does not fit.
@@ -229,8 +229,8 @@ impl Inputs {
         specs.draws(seed).into_iter().map(|draw| specs.draw(module, draw)).collect()
     }
 
-    /// The values for the inputs of another model with inputs of the same names, in its order. A float of another
-    /// format is rounded to the one that is declared there.
+    /// The values for the inputs of another model with inputs of the same names, in its order. A float of
+    /// another format is rounded to the declared format.
     ///
     /// # Errors
     /// If it has an input that this model has no value for.
@@ -252,7 +252,7 @@ impl Inputs {
     }
 }
 
-/// The inputs that random values are drawn for: their types with all dims known, and what each is for.
+/// The inputs for which random values are drawn: their types with all dims known, and the use of each.
 struct InputSpecs {
     types: Vec<Option<Type>>,
     bound: Vec<BoundDim>,
@@ -350,14 +350,14 @@ fn refused_as(refused: Refused, name: &str) -> Error {
     Error::Unsupported(format!("input `{name}`: there are no random values for {what}; give data"))
 }
 
-/// For so many names that no input has, the nearest is looked for.
+/// The number of unknown names for which the nearest input is searched.
 const MOST_HINTS: usize = 16;
 
 /// Values for inputs by name, as they come.
 struct Named<'m> {
     module: &'m Module,
     names: Vec<String>,
-    /// Which input has a name.
+    /// The input of a name.
     slots: FxHashMap<String, usize>,
     types: Vec<Type>,
     /// For each input, true if the input has a default value.
@@ -408,8 +408,8 @@ impl<'m> Named<'m> {
         self.slots.get(name).copied()
     }
 
-    /// A name that no input has. The inputs are named once, and near names looked for a few times, so that neither
-    /// takes time or memory for every name.
+    /// A name that no input has. The inputs are named once, and near names searched a few times, so that
+    /// neither takes time or memory for every name.
     fn unknown(&mut self, name: &str) {
         let names = self.names.iter().map(String::as_str);
         let near = if self.unknown < MOST_HINTS { nearest(name, names.clone()) } else { None };
@@ -469,8 +469,8 @@ impl<'m> Named<'m> {
         Ok(files)
     }
 
-    /// The input that a file is for: the one that it has the name of, or the one of its number, counted as ONNX
-    /// Runtime does.
+    /// The input that a file is for: the input of its name, or the input of its number, counted as in ONNX
+    /// Runtime.
     fn slot_of_file(&self, number: usize, names: Names) -> Option<usize> {
         let named = |name: Option<String>| name.and_then(|name| self.slot(&name));
         let is_list = |slot: &usize| matches!(self.types[*slot], Type::Sequence(_) | Type::Optional(_));
@@ -533,7 +533,7 @@ impl<'m> Named<'m> {
     }
 }
 
-/// How NumPy gives elements of a type that it lacks.
+/// The NumPy form of elements of a type that it lacks.
 fn help_of_bits(name: &str, dtype: DType, bits: DType) -> String {
     let unsigned = if bits == DType::U16 { "uint16" } else { "uint8" };
     format!("store the bits as {unsigned} under the name `{name}__{dtype}`")

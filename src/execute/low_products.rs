@@ -1,13 +1,14 @@
 //! The verdict on two models, and errors that low products alone make.
 //!
-//! [`judge`] gives the verdict of `ampc verify` and of `ampc rewrite --verify`. It sees two models and values for their
-//! inputs, and nothing of how the second model was made, so both commands come to the same verdict.
+//! [`judge`] gives the verdict of `ampc verify` and of `ampc rewrite --verify`. It sees two models and values
+//! for their inputs, but not the origin of the second model, so both commands give the same verdict.
 //!
-//! The outputs of a lowered model may be beyond their bounds although every choice was right: on larger inputs, and with
-//! weights that amplify errors, low products alone are beyond them, and low products are what was asked for. An output is
-//! *excused* where that can be shown. A third model, which is the first one with the products of matrices rounded to the
-//! formats that they have in the second, runs on the same inputs, and the output may be off by at most 3 times what it is
-//! off there. For example, with a bound of 7.8e-3:
+//! The outputs of a lowered model may be beyond their bounds although every choice was right: on larger inputs,
+//! and with weights that amplify errors, low products alone are beyond them, and low products are the purpose
+//! of a rewrite. An output is *excused* if low products alone explain its error. A third model, which is the
+//! first one with the products of matrices rounded to the formats that they have in the second, runs on the
+//! same inputs, and the error of the output may be at most 3 times its error there. For example, with a bound
+//! of 7.8e-3:
 //!
 //! ```text
 //!                rewrite    low products alone
@@ -35,8 +36,9 @@ use ampc_passes::raise_opset::{self, RaiseOpset, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
-/// How many times the error of low products alone an excused output may be off. Roundings in other places are as many as
-/// those of products, or a few times that, and the largest error of a draw is partly luck.
+/// The largest error of an excused output, as a multiple of the error of low products alone. Roundings in other
+/// places are as many as those of products, or a few times that, and the largest error of a draw is partly
+/// luck.
 const TIMES: u32 = 3;
 
 /// An output that is beyond its bound, where low products alone make an error of the same size.
@@ -50,10 +52,10 @@ pub struct Excused {
     pub mismatches: u64,
     /// All elements of the output.
     pub elements: u64,
-    /// How far off it is, as a share of its largest wanted element.
+    /// The error of the output, as a share of its largest wanted element.
     #[serde(rename = "max_of_max", serialize_with = "number")]
     pub error: f64,
-    /// How far off it is with low products alone.
+    /// The error of the output with low products alone.
     #[serde(serialize_with = "number")]
     pub low_products: f64,
 }
@@ -97,7 +99,7 @@ pub fn judge(
     if judged.passed() || options.tolerance.is_some() {
         return Ok(judged);
     }
-    // A model that cannot be made, run or compared is no excuse.
+    // A model that cannot be made, run or compared is not an excuse.
     let Some(mut alone) = only_products(model, other) else { return Ok(judged) };
     let mut all = true;
     for (draw, inputs) in draws.iter().enumerate().filter(|(draw, _)| !judged.found.without.contains(draw)) {

@@ -174,7 +174,7 @@ fn files_of(folder: &Path, inputs: &[Option<Data>], n_outputs: usize) -> impl It
 ///
 /// # Errors
 /// If a file exists and `force` is not set, is one that the model or the inputs were read from, or cannot be written;
-/// if an output is no tensor that the form can hold.
+/// if an output is not a tensor that the form can hold.
 pub fn save(
     path: &Path,
     results: &Results<'_>,
@@ -228,8 +228,8 @@ fn save_folder(
     saved.map(drop)
 }
 
-/// Writes test data over that of an earlier run, so that at any moment all files of the folder are those of one run: false
-/// where the system cannot do that.
+/// Replaces the test data of an earlier run, so that at any moment all files of the folder belong to one run;
+/// false if the system cannot do that.
 fn replace_folder(path: &Path, results: &Results<'_>, read: &[Arc<SourceBytes>]) -> Result<bool, Error> {
     let files = files_of(path, &results.inputs.values, results.outputs.len());
     let files: Vec<PathBuf> = files.collect();
@@ -273,7 +273,7 @@ fn constant(path: &Path, name: &str, tensor: &HostTensor) -> Result<(String, Arc
     Ok((name.to_owned(), Arc::new(data.map_err(|_| cannot_hold(path, name, &what()))?)))
 }
 
-/// Stages test data in a folder; a file of `like` gives the one of its name its permissions.
+/// Stages test data in a folder; a file gets the permissions of the file of its name in `like`.
 fn stage_folder(
     folder: &Path,
     like: &Path,

@@ -1,12 +1,12 @@
-//! Which nodes of a rewritten model have to stay fp32 for its outputs to be near enough: found by trying.
+//! Search for nodes of a rewritten model that have to stay fp32 for its outputs to be within the tolerance.
 //!
 //! Low nodes, including nodes that only move values (constants that they move are stored low), are ranked by
 //! the error that they add. The candidates that add most are pinned, twice as many in each round, until the
 //! outputs are near enough or no candidate is low; nodes with bodies and calls come last. After each round the
 //! nodes that are low then are ranked by the errors that they add then: low regions end at pinned nodes, so
-//! that other nodes become low that were fp32 before. At the end halves, quarters and so on of the pins are
-//! left out as long as the outputs stay near enough, as in delta debugging (Zeller and Hildebrandt 2002). The
-//! rewrites of both parts are bounded.
+//! that other nodes become low that were fp32 before. At the end, halves, quarters and so on of the pins are
+//! removed as long as the outputs stay within the tolerance, as in delta debugging (Zeller and Hildebrandt
+//! 2002). The rewrites of both parts are bounded.
 
 use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use super::{Inputs, scope};
@@ -46,7 +46,7 @@ pub struct PinSearch {
     pub has_low_source: bool,
 }
 
-/// Looks for nodes that have to stay fp32. `found` is the result of [`verify_draws`] for `source` and its
+/// Searches for nodes that have to stay fp32. `found` is the result of [`verify_draws`] for `source` and its
 /// rewrite by `options` on these draws of inputs.
 ///
 /// # Errors
@@ -99,7 +99,7 @@ pub fn find_pins(
 /// A node that can be pinned.
 struct Candidate {
     path: String,
-    /// Where it is in the model.
+    /// The place in the model.
     at: usize,
     adds: f64,
 }
@@ -156,7 +156,7 @@ struct Search<'a> {
     source: &'a Module,
     options: &'a RewriteOptions,
     draws: &'a [Inputs],
-    /// Which draws to compare on, and in which order.
+    /// The draws to compare on, in order.
     order: Vec<usize>,
     verify_options: &'a VerifyOptions,
     tried: usize,
@@ -205,7 +205,7 @@ impl Search<'_> {
     }
 }
 
-/// A model rewritten with nodes pinned to fp32, whatever else is said of them.
+/// A model rewritten with nodes pinned to fp32, which overrides other pins.
 fn with_pins<'c>(
     source: &Module,
     options: &RewriteOptions,

@@ -1,4 +1,4 @@
-//! Where the time of a run goes: how long each node takes.
+//! Profile of a run: the time of each node.
 
 use ampc_ir::{GraphId, Node};
 use ampc_runtime::DataRef;

@@ -3,10 +3,10 @@
 //! A *draw* is values for all inputs. A model runs on the first draw; models are compared on several, because
 //! overflow, cancellation and underflow in 16 bits depend on the magnitude ([`Draw`]).
 //!
-//! Element `i` of input `k` (counted from 0 in the order of the model) of draw `d` (from 0) is made of word `i mod 4` of
-//! Philox4x32-10 ([`ampc_ir::random`]) with the seed as key and the counter `(i div 4, k, 1 + d)`: two words of 32 bits
-//! for `i`, one for each of the others. Streams of constants end in 0 instead, so no input has the numbers of a
-//! constant. A word `w` stands for
+//! Element `i` of input `k` (counted from 0 in the order of the model) of draw `d` (from 0) is made of word `i
+//! mod 4` of Philox4x32-10 ([`ampc_ir::random`]) with the seed as key and the counter `(i div 4, k, 1 + d)`:
+//! two words of 32 bits for `i`, one word for each of the others. Streams of constants end in 0 instead, so no
+//! input has the numbers of a constant. The value of a word `w` is
 //!
 //! - a float of the draw's range, in the first [−1, 1) as in constants, rounded once to the element type; a complex
 //!   element is two floats;
@@ -42,8 +42,8 @@ pub(super) struct Draw {
     number: u32,
 }
 
-/// How far floats and integers of which nothing is known reach in each draw: a unit, what pixels are (or features that
-/// are not normalized), and what is left where those are scaled down.
+/// The ranges of floats and integers of unknown use in each draw: a unit, the range of pixels (or of features
+/// that are not normalized), and a range of small values.
 const RANGES: [&str; 3] =
     ["floats in [-1, 1)", "pixels in [0, 255), other floats in [-8, 8)", "floats in [-1/256, 1/256)"];
 
@@ -65,7 +65,7 @@ fn is_raw(dims: &[u64]) -> bool {
 }
 
 impl Draw {
-    /// The first one: what a model runs on.
+    /// The first draw, on which a model runs.
     pub(super) fn first(seed: u64) -> Draw {
         Draw { seed, number: 0 }
     }
@@ -109,8 +109,8 @@ impl Draw {
 /// Elements of a sequence.
 const ITEMS: u64 = 2;
 
-/// Bytes that a random value of this type takes in memory, if the number fits; those of a type without random values
-/// are none.
+/// Bytes that a random value of this type takes in memory, if the number fits; 0 for a type without random
+/// values.
 pub(super) fn bytes(ty: &Type) -> Option<u64> {
     match ty {
         Type::Tensor(tensor) if tensor.dtype == DType::String => {
@@ -239,7 +239,7 @@ impl Stream {
         Ok(())
     }
 
-    /// An endless iterator of integers, none of them larger than `most`.
+    /// An endless iterator of integers up to `most`.
     fn integers<'a>(
         &'a mut self,
         role: Role,
@@ -291,7 +291,7 @@ struct Bound {
     names: FxHashSet<String>,
 }
 
-/// Gives every dim of the tensors in a type a number.
+/// Sets every dim of the tensors in a type to a number.
 fn bind(module: &Module, ty: &mut Type, name: &str, asked: &Dims, bound: &mut Bound) {
     let tensor = match ty {
         Type::Tensor(tensor) => tensor,

@@ -21,12 +21,12 @@ pub struct VerifyReport {
     pub against: String,
     /// True if all outputs agree.
     pub passed: bool,
-    /// True if the models are accepted: all outputs agree, or the others are excused and `--accept-excused` was given.
+    /// True if the models are accepted: each output agrees, or is excused and `--accept-excused` was given.
     pub accepted: bool,
     /// Outputs that do not agree, of which low products alone make as much, by draw; empty without `--accept-excused`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub excused: Vec<Excused>,
-    /// How far apart floats may be.
+    /// The allowed distance of floats.
     pub tolerance: ToleranceReport,
     /// Description of each draw of random inputs; empty if the inputs were read.
     pub draws: Vec<String>,
@@ -42,7 +42,7 @@ pub struct VerifyReport {
     pub lone: Option<LoneReport>,
 }
 
-/// Values of one of two models without a counterpart in the other.
+/// Values of a model without a counterpart in the other model.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoneReport {
     /// Values of the model.
@@ -78,7 +78,7 @@ pub struct ToleranceReport {
     pub rel: f64,
     /// Share of the largest wanted element.
     pub of_max: f64,
-    /// Where it comes from.
+    /// The origin of the tolerance.
     pub reason: String,
 }
 
@@ -113,8 +113,8 @@ pub struct ValueReport {
     pub elements: u64,
     /// Elements beyond the tolerance.
     pub mismatches: u64,
-    /// Largest |got − want|; infinite, as the others are, where elements disagree on being finite or there is an
-    /// obstacle.
+    /// Largest |got − want|; infinite, like the other errors, if an element is finite in one model only or
+    /// there is an obstacle.
     #[serde(serialize_with = "number")]
     pub max_abs: f64,
     /// Largest |got − want| / |want|.
@@ -230,7 +230,7 @@ impl VerifyReport {
     }
 }
 
-/// A number; one that is not finite as a string.
+/// A number; a number that is not finite is a string.
 pub(super) fn number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     match *number {
         number if number.is_finite() => serializer.serialize_f64(number),

@@ -1,8 +1,7 @@
 //! Values of a run, reported one by one, with names that are comparable between models: the name of the value,
 //! and the path of its graph through nodes with bodies and calls, with the number of the iteration.
 //!
-//! Functions are known by their calls, so a copy that a rewrite made of one has the names of the one it was made
-//! from.
+//! Functions are identified by their calls, so a copy that a rewrite made has the names of its original.
 
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::{GraphOwner, Op};
@@ -27,7 +26,7 @@ const ITERATION: char = '\u{3}';
 pub(super) struct Scope {
     /// The way to it, which no two runs of graphs have in common.
     pub(super) key: Arc<str>,
-    /// The same as people write it, without iterations: what stands before the names of its nodes.
+    /// The same as people write it, without iterations: the prefix of the names of its nodes.
     pub(super) path: Arc<str>,
     /// The iterations of the loops it is in.
     pub(super) iterations: Vec<u64>,
@@ -43,7 +42,7 @@ pub(super) enum Event {
     Value { scope: Arc<Scope>, node: Node, value: Value, name: Arc<str>, data: Result<Data, HostError> },
 }
 
-/// A model, and which of its values are told under which names.
+/// A model, and the names under which its values are reported.
 pub(super) struct Side<'m> {
     pub(super) module: &'m Module,
     pub(super) paths: Arc<Paths>,
@@ -60,14 +59,14 @@ impl<'m> Side<'m> {
         Side { module, paths: Paths::of(module), names }
     }
 
-    /// Tells only what the other model may have as well.
+    /// Reports only values that the other model may have as well.
     pub(super) fn keep(&mut self, executable: &Executable, other: &FxHashSet<Arc<str>>) {
         for value in computed(self.module, executable) {
             self.names[value] = self.names[value].take().filter(|name| other.contains(name));
         }
     }
 
-    /// The names that are told.
+    /// The reported names.
     pub(super) fn names(&self, executable: &Executable) -> FxHashSet<Arc<str>> {
         computed(self.module, executable).filter_map(|value| self.names[value].clone()).collect()
     }
@@ -88,7 +87,7 @@ pub(super) fn computed<'a>(
     nodes.flat_map(|node| module.node(node).results().iter().flatten().copied())
 }
 
-/// Tells what a run computes. Waits for who listens; tells nobody once nobody does.
+/// Reports the values that a run computes. Waits for the listener; stops reporting once there is no listener.
 pub(super) struct Teller<'a> {
     side: &'a Side<'a>,
     events: SyncSender<Event>,
@@ -99,7 +98,7 @@ struct Level {
     scope: Arc<Scope>,
     /// The number of runs of the bodies of nodes in this scope.
     runs: FxHashMap<(Node, GraphId), u64>,
-    /// The node with bodies or call that was told last to be done.
+    /// The node with bodies or call whose completion was reported last.
     left: Option<Node>,
 }
 
@@ -119,7 +118,7 @@ impl<'a> Teller<'a> {
         let _ = self.events.send(event);
     }
 
-    /// How the keys of all that runs inside of a node begin.
+    /// The prefix of the keys of all values inside of a node.
     fn prefix(&mut self, node: Node) -> String {
         let local = self.side.paths.local(node);
         format!("{}{NODE}{local}{INSIDE}", self.level().scope.key)
@@ -181,7 +180,7 @@ fn is_loop(module: &Module, node: Node) -> bool {
     matches!(kind, Some(OpKind::Loop | OpKind::Scan | OpKind::SequenceMap))
 }
 
-/// How the keys begin of what is behind one of the models. If one prefix begins with another prefix, only the
+/// Prefixes of the keys that one of the models has finished. If one prefix begins with another prefix, only the
 /// shorter prefix is kept.
 #[derive(Default)]
 pub(super) struct Closed(BTreeSet<Arc<str>>);

@@ -1,9 +1,9 @@
 //! Comparison of the outputs of a model with stored outputs.
 //!
-//! By default an element may be off by `1e-3 · |want| + abs`, as ONNX's backend tests have it, with `abs` 1e-7
-//! where outputs are as large as theirs. It never dwarfs the stored output: it is at most 1e-3 of the largest
-//! element and of the fp32 noise that is propagated to the output ([`bound`](super::bound)), so that an output
-//! whose elements are all near 1e-14 is compared, and stored zeros must be zeros.
+//! By default an element may be off by `1e-3 · |want| + abs`, as in ONNX's backend tests, with `abs` 1e-7 for
+//! outputs as large as theirs. It is limited for small outputs: it is at most 1e-3 of the largest element, and
+//! at most the fp32 noise that is propagated to the output ([`bound`](super::bound)), so that an output whose
+//! elements are all near 1e-14 is compared, and stored zeros must be zeros.
 
 use super::agree::{Agreement, agree_in_type};
 use super::bound::{self, Meter};
@@ -13,7 +13,7 @@ use crate::error::Error;
 use ampc_ir::Module;
 use ampc_runtime::{Data, Executable, Tolerance};
 
-/// How far off stored outputs may be.
+/// The allowed error of stored outputs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct StoredTolerance {
     /// The tolerance.

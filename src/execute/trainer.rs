@@ -29,7 +29,7 @@ pub struct Trainer {
     executable: Executable,
     /// The names of the inputs, in order.
     inputs: Vec<String>,
-    /// Where an input of a name is among them.
+    /// The position of an input by name.
     places: FxHashMap<String, usize>,
     /// For each input, true if it is a state.
     is_state: Vec<bool>,
@@ -131,7 +131,8 @@ impl Trainer {
     /// A step with the state that it begins with.
     ///
     /// # Errors
-    /// If the model is no step, the state lacks a tensor or has one of another type, or the runtime lacks a kernel.
+    /// If the model is not a step, the state lacks a tensor or has a tensor of another type, or the runtime
+    /// lacks a kernel.
     pub fn new(step: Model, state: &State, cpu: &Cpu) -> Result<Trainer, Error> {
         let mut module = step.module;
         let states = declare_states(&mut module)?;
@@ -200,9 +201,9 @@ impl Trainer {
         self.step_with(batch, |_, _| {})
     }
 
-    /// As [`step`](Self::step); `visit` looks at each output, by its name, where it is. From the second batch
-    /// of the same dims on, no tensor is allocated, and nothing else except scratch memory of the crate `gemm`
-    /// and a block of the thread queue with every 63rd step.
+    /// Like [`step`](Self::step); `visit` sees each output in place, by its name. From the second batch of the
+    /// same dims on, no tensor is allocated, and nothing else except scratch memory of the crate `gemm` and a
+    /// block of the thread queue with every 63rd step.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -214,7 +215,7 @@ impl Trainer {
         self.step_observed(batch, None, visit)
     }
 
-    /// As [`step_with`](Self::step_with); `observer` sees every value that is computed.
+    /// Like [`step_with`](Self::step_with); `observer` sees every value that is computed.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -258,7 +259,8 @@ impl Trainer {
         Ok(stepped)
     }
 
-    /// Puts the tensors of a batch where the inputs of their names are. All that have no default have to be there.
+    /// Assigns the tensors of a batch to the inputs of their names. All inputs without a default have to be
+    /// given.
     fn take_batch<'a>(
         &self,
         batch: &[(&str, &'a HostTensor)],
@@ -303,8 +305,8 @@ impl Trainer {
             .collect()
     }
 
-    /// An error if the state is not one that a training can go on from: it is torn, or has a NaN, of which every later loss
-    /// would become NaN.
+    /// An error if a training cannot continue from the state: it is torn, or has a NaN, which would make every
+    /// later loss NaN.
     pub(super) fn refuse_unusable(&self) -> Result<(), Error> {
         self.refuse_torn()?;
         let views = self.state_views();
@@ -314,7 +316,8 @@ impl Trainer {
         }
     }
 
-    /// Has the next step begin with the state as it is, even if it is torn. A step of which nothing is kept may.
+    /// Starts the next step with the current state, even if it is torn; this is fine for a step whose results
+    /// are discarded.
     ///
     /// # Errors
     /// If there is not enough memory for copies.
@@ -351,7 +354,7 @@ impl Trainer {
         found.into_iter().map(|(at, view)| (self.inputs[at].as_str(), view)).collect()
     }
 
-    /// Takes another state for the next step. Tensors that are no state of the step are refused.
+    /// Takes another state for the next step. Tensors that are not states of the step are refused.
     ///
     /// # Errors
     /// If tensors are missing, unknown or of another type: all of them; else the first that has a NaN or cannot
@@ -447,7 +450,7 @@ fn problem(code: &'static str, name: &str, message: String) -> InputProblem {
     InputProblem { code, kind: "state", name: name.to_owned(), message, help }
 }
 
-/// Tells the module which inputs are states, as its metadata lists them; their places among the inputs.
+/// Marks the inputs that the metadata lists as states, and returns their places among the inputs.
 fn declare_states(module: &mut Module) -> Result<Vec<usize>, Error> {
     let entries = states_of(module).map_err(|error| Error::Pass(error.into()))?;
     let main = module.main();

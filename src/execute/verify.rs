@@ -1,12 +1,12 @@
 //! Two models on the same inputs: how far apart their outputs are, and the first value in which they differ.
 //!
-//! Both run at the same time, each telling its values as they are computed (`scope.rs`). A value of the model
+//! Both run at the same time, and report their values as they are computed (`scope.rs`). A value of the model
 //! waits until the other model has computed the value of the same name in the same graph; so only the two
 //! compared values and the few waiting values are held. A model whose nodes are in another order has its values
 //! held until their turn.
 //!
 //! The *verdict* is about outputs. The *first* value beyond the tolerance, in the order in which the model
-//! computes, is where a difference comes from: everything before it agrees. The error that a node *adds* is its
+//! computes, is where the difference arises: all values before it agree. The error that a node *adds* is its
 //! error minus the largest error of its operands; where errors accumulate, it ranks the nodes.
 
 mod comparer;
@@ -31,27 +31,27 @@ use std::sync::mpsc::sync_channel;
 /// Values of one model that may wait for the other one.
 const WAITING: usize = 2;
 
-/// How to compare.
+/// Options of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
     /// The backend and its limits. Each of the two models gets half of the memory. One that fails stops the
     /// other one.
     pub cpu: Cpu,
-    /// How far apart floats may be; by default as [`default_tolerance`] says.
+    /// The allowed distance of floats; by default [`default_tolerance`].
     pub tolerance: Option<Tolerance>,
 }
 
 /// Result of comparing two models.
 #[derive(Clone, Debug)]
 pub struct Verification {
-    /// How far apart floats may be.
+    /// The allowed distance of floats.
     pub tolerance: Tolerance,
-    /// Where that comes from.
+    /// The origin of the tolerance.
     pub reason: String,
-    /// The outputs, in order; of several draws of inputs the one that is furthest off.
+    /// The outputs, in order; of several draws of inputs, the draw with the largest error.
     pub outputs: Vec<Compared>,
-    /// Every value that both compute, in the order in which the model does; of several draws, iterations or calls of
-    /// the same path the one with the largest error.
+    /// Every value that both models compute, in the order of the model; of several draws, iterations or calls
+    /// of the same path, the value with the largest error.
     pub values: Vec<Compared>,
     /// The first that is beyond the tolerance, outputs after all other values: on the first draw of inputs on which an
     /// output is, if there is one.
@@ -68,7 +68,7 @@ pub struct Verification {
     is_about_numbers: bool,
 }
 
-/// Values of one of the models without a counterpart in the other.
+/// Values of a model without a counterpart in the other model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lone {
     /// The number.
@@ -123,7 +123,7 @@ impl Verification {
         self.is_about_numbers
     }
 
-    /// On which of several draws of inputs a value was found to be as it is said to be.
+    /// The draw of inputs on which the errors of a value were found.
     pub fn draw_of(&self, value: &Compared) -> Option<&str> {
         self.draws.get(value.draw).map(String::as_str).filter(|_| self.draws.len() > 1)
     }
@@ -150,8 +150,8 @@ const ROUNDOFFS_WIDE: f64 = 256.0;
 /// Unit roundoffs of 16-bit formats. Ideal rewrites of trained networks are at most 10 apart, but for three.
 const ROUNDOFFS_LOW: f64 = 16.0;
 
-/// How far apart models may be that compute the same, and why: a number of unit roundoffs of the least precise float
-/// format in either of them, of the largest wanted element. Formats of less than 16 bits do not count: so many of their
+/// The default tolerance, with its reason: a number of unit roundoffs of the least precise float format in
+/// either of them, of the largest wanted element. Formats of less than 16 bits do not count: so many of their
 /// roundoffs are all of the element.
 ///
 /// # Errors
@@ -172,7 +172,7 @@ pub fn default_tolerance(modules: &[&Module]) -> Result<(Tolerance, String), Err
             None => Ok((Tolerance::EXACT, "there are no floats".into())),
             Some((dtype, _)) => Err(Error::Usage(format!(
                 "there is no default tolerance for models whose floats all have less than 16 bits, such as {dtype}: \
-                 say how far apart they may be (`--tolerance X`)"
+                 give a tolerance (`--tolerance X`)"
             ))),
         };
     };
@@ -352,8 +352,8 @@ fn run_both<'s>(
     })
 }
 
-/// The stack of the two threads that run models. Graphs run in the runtime's own threads; only if the system starts none
-/// of those do they run in these.
+/// The stack of the two threads that run models. Graphs run in the runtime's own threads, or in these threads
+/// if the system starts no others.
 const STACK: usize = 4 << 20;
 
 /// The error if the system starts no thread to run a model in.
@@ -381,7 +381,7 @@ fn in_other(error: Error) -> Error {
     }
 }
 
-/// Runs a model that tells its values. If it fails, the other one is to stop: it may never end.
+/// Runs a model that reports its values. If it fails, the other model has to stop, because it may never end.
 fn run_told(
     executable: &mut Executable,
     inputs: &[Option<Data>],

@@ -1,8 +1,8 @@
 //! Elements of small constants, and floats in general.
 //!
-//! Numbers stand for themselves, with as many digits as it takes to read the same bits back. Elements without
-//! such a number are written as bytes in hexadecimal: NaNs other than the quiet NaN, booleans other than 0 and
-//! 1, elements of fewer than 8 bits, complex numbers, floats of 8 bits.
+//! Numbers are written with as many digits as are needed to read the same bits back. Elements without such a
+//! number are written as bytes in hexadecimal: NaNs other than the quiet NaN, booleans other than 0 and 1,
+//! elements of fewer than 8 bits, complex numbers, floats of 8 bits.
 
 use super::tape::Token;
 use ampc_ir::DType;
@@ -125,7 +125,7 @@ fn write_list(out: &mut String, dtype: DType, bytes: &[u8]) -> Option<()> {
     Some(())
 }
 
-/// Appends one element; `None` if the token is none of this type.
+/// Appends one element; `None` if the token does not fit the type.
 pub(super) fn pack(bytes: &mut Vec<u8>, dtype: DType, token: &Token<'_>) -> Option<()> {
     let bits = match dtype {
         DType::F32 => u64::from(read_f32(token)?.to_bits()),

@@ -6,8 +6,7 @@
 //! the text form: `parse(print(m)) == m` in the sense of [`same_module`](ampc_ir::eq::same_module), and the
 //! output of [`print()`] prints to itself.
 //!
-//! Frameworks may write less than [`print()`] does: types of results, hashes, paths and versions are optional.
-//! If types are, they are inferred.
+//! Frameworks may omit types of results, hashes, paths and versions; missing types are inferred.
 
 mod attrs;
 mod elements;

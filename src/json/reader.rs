@@ -1,8 +1,8 @@
 //! From JSON to a module.
 //!
-//! Graphs are built from a list of work, bodies after the node that owns them exists, so that nesting costs no
-//! stack. A name means a value of its own graph: an input, capture or constant, or a result of a node above.
-//! Reading goes on after an error; the definitions of a broken node count as defined.
+//! Graphs are built from a worklist, bodies after their owning node, so that nesting uses no stack. A name
+//! means a value of its own graph: an input, capture or constant, or a result of a node above. Reading
+//! continues after an error; the definitions of a broken node count as defined.
 
 use super::SCHEMA;
 use super::tape::{At, Broken, Tape, Token};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// More errors than this are not listed.
 const MAX_ERRORS: usize = 100;
 
-/// The values that a graph knows by name; `None` for those of broken nodes.
+/// The values of a graph by name; `None` for values of broken nodes.
 pub(super) type Scope = FxHashMap<Symbol, Option<Value>>;
 
 pub(super) type Opsets = Vec<(Symbol, u16)>;

@@ -1,8 +1,8 @@
 //! JSON as a tape: where every value starts, in the order of the text, and where every container ends.
 //!
-//! Reading costs four bytes per value and eight per container, for any text, and nothing recurses: a text that
-//! is nested without end, or a list of a hundred million zeros, is refused or read in bounded memory. Strings
-//! and numbers are decoded only on demand.
+//! Reading costs four bytes per value and eight per container, for any text, and nothing recurses: an endlessly
+//! nested text, or a list of a hundred million zeros, is refused or read in bounded memory. Strings and numbers
+//! are decoded only on demand.
 
 use ampc_ir::text::MAX_DEPTH;
 use std::borrow::Cow;
@@ -98,7 +98,7 @@ impl<'t> Tape<'t> {
         std::iter::from_fn(move || Some((inside.next()?, inside.next()?)))
     }
 
-    /// The bytes of a scalar, or the first one of a container.
+    /// The bytes of a scalar, or the first byte of a container.
     pub(super) fn raw(&self, at: At) -> &'t str {
         let start = self.offset(at);
         let rest = &self.text[start..];
@@ -122,7 +122,7 @@ impl<'t> Tape<'t> {
         }
     }
 
-    /// Where a value is, such as `graph.nodes[3].op`; empty for the whole text.
+    /// The path of a value, such as `graph.nodes[3].op`; empty for the whole text.
     pub(super) fn path(&self, wanted: At) -> String {
         let mut path = String::new();
         let mut at = self.root();

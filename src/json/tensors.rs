@@ -9,7 +9,7 @@ use ampc_ir::{DType, Payload, TensorData};
 use std::io;
 use std::sync::Arc;
 
-/// The fields of dense tensors, then those that only sparse ones have.
+/// The fields of dense tensors, then the fields that only sparse tensors have.
 const FIELDS: [&str; 9] =
     ["dtype", "shape", "data", "name", "xxh3_128", "stored", "converted", "values", "indices"];
 

@@ -1,4 +1,4 @@
-//! The laws on small modules, and what is wrong with graphs.
+//! The laws on small modules, and errors of graphs.
 
 use super::*;
 use ampc_ir::DType;

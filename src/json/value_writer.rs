@@ -20,7 +20,7 @@ impl Writer<'_> {
         self.done.text.push('}');
     }
 
-    /// `"<kind>": value`: the kind cannot be told from the value alone. `base` names it if it is large.
+    /// `"<kind>": value`: the value alone does not determine the kind. `base` names it if it is large.
     fn attr(&mut self, value: &AttrValue, base: &str) {
         if let AttrValue::Reference { kind, name } = value {
             self.field("reference", self.module.text(*name));

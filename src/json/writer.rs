@@ -494,7 +494,7 @@ impl Names {
         !self.taken.contains(name) && self.taken.insert(name.to_owned())
     }
 
-    /// A name like `base` that nobody has: with a number behind it.
+    /// A unique name: `base` with a number.
     pub(super) fn fresh(&mut self, base: &str) -> String {
         let n = self.suffixes.entry(base.to_owned()).or_insert(1);
         loop {

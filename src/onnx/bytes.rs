@@ -1,4 +1,4 @@
-//! Where the bytes of a model and of its external data are: a file, or memory when they came through a pipe.
+//! Storage of the bytes of a model and of its external data: a file, or memory for input from a pipe.
 
 use ampc_ir::tensor::ByteSource;
 use std::fs::{File, Metadata};
@@ -29,7 +29,7 @@ enum Store {
         file: File,
         len: u64,
         id: Option<FileId>,
-        /// When it had been written last as it was opened.
+        /// The time of its last change when it was opened.
         modified: Option<SystemTime>,
         /// Held while the file's cursor is in use; positioned reads do not need it.
         cursor: Mutex<()>,
@@ -145,7 +145,7 @@ impl SourceBytes {
         let (Store::File { file, len, id, modified, .. }, Some(path)) = (&self.store, &self.path) else {
             return None;
         };
-        let Ok(now) = file.metadata() else { return Some("cannot be looked at any more") };
+        let Ok(now) = file.metadata() else { return Some("became inaccessible") };
         if now.len() != *len || now.modified().ok() != *modified {
             return Some("was written to");
         }
@@ -153,7 +153,7 @@ impl SourceBytes {
             Ok(there) if FileId::of(&there) == *id => None,
             Ok(_) => Some("was replaced"),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Some("was removed"),
-            Err(_) => Some("cannot be looked at any more"),
+            Err(_) => Some("became inaccessible"),
         }
     }
 

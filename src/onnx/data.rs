@@ -1,5 +1,5 @@
-//! Values in files of their own, as ONNX's test-data folders have them (`input_0.pb`): a `TensorProto`,
-//! `SequenceProto` or `OptionalProto`, which of them only the model says.
+//! Values in separate files, as in ONNX's test-data folders (`input_0.pb`): a `TensorProto`, `SequenceProto` or
+//! `OptionalProto`, depending on the model.
 
 use super::bytes::SourceBytes;
 use super::external::ExternalFiles;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Error of reading a value from a file.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
-    /// It is no protobuf message.
+    /// It is not a protobuf message.
     #[error("it is not a protobuf message: {0}")]
     Wire(String),
     /// A tensor in it is wrong.
@@ -47,8 +47,8 @@ impl From<WireError> for DataError {
 /// Sequences and optionals may nest this deep.
 const MAX_DEPTH: usize = 16;
 
-/// Reads a value of the type that `ty` says, one of unknown type is a tensor, if it takes at most `most` bytes.
-/// The size is checked before memory is allocated.
+/// Reads a value of type `ty` (a tensor if the type is unknown), if it takes at most `most` bytes. The size is
+/// checked before memory is allocated.
 ///
 /// # Errors
 /// See [`DataError`].
@@ -60,7 +60,7 @@ pub fn read_data(bytes: Arc<SourceBytes>, ty: &Type, most: u64) -> Result<Data, 
     Messages { source: source.clone(), external, most, left: most }.value(&mut reader, span, ty, 0)
 }
 
-/// Names of a value in a file; only the type of the value tells which of the two is the name.
+/// Names of a value in a file; the type of the value determines which of the two is the name.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// If it is a tensor.
@@ -69,7 +69,7 @@ pub(crate) struct Names {
     pub(crate) of_list: Option<String>,
 }
 
-/// The names in a file; none if it is no message.
+/// The names in a file; none if it is not a message.
 pub(crate) fn names(bytes: &Arc<SourceBytes>) -> Names {
     let source: Arc<dyn ByteSource> = bytes.clone();
     let mut reader = Reader::new(&*source);
@@ -98,7 +98,7 @@ struct Messages {
 /// Bytes that a list of strings takes for each, beside its text.
 const STRING: u64 = size_of::<Box<[u8]>>() as u64;
 
-/// Fields of SequenceProto and OptionalProto by what they hold: 3 tensors, 5 sequences, 7 optionals.
+/// Fields of SequenceProto and OptionalProto by content: 3 tensors, 5 sequences, 7 optionals.
 const TENSOR: u32 = 3;
 const SEQUENCE: u32 = 5;
 const OPTIONAL: u32 = 7;
@@ -158,7 +158,7 @@ impl Messages {
         let mut fields = Fields::of(span);
         while let Some(field) = fields.next(reader)? {
             match field.number {
-                // What is negative is no tensor.
+                // What is negative is not a tensor.
                 1 => ints(reader, &field, "dims", |dim| {
                     count = count.and_then(|n| n.checked_mul(u64::try_from(dim).unwrap_or(0)));
                 })?,

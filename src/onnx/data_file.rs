@@ -1,6 +1,8 @@
-//! The data file of a model: its name is that of the model with a hash of its bytes, so a model never has another's.
+//! The data file of a model: its name is the name of the model with a hash of the data, so a model never refers
+//! to the data of another model.
 //!
-//! The hash is computed while the bytes go out, and the model, which is laid out before, gets its digits then.
+//! The hash is computed while the bytes are written; the model, which is laid out before, then receives its
+//! digits.
 
 use super::bytes::SourceBytes;
 use super::layout::{Digest, Layout};
@@ -47,7 +49,7 @@ fn path_of(model: &Path, digits: &str) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// How the name of a data file ends.
+/// The ending of the name of a data file.
 pub(crate) const ENDING: &str = ".data";
 
 /// True if a file has the name of a data file of the model of this name.
@@ -74,7 +76,7 @@ fn hash_of(mut file: File) -> io::Result<u64> {
     }
 }
 
-/// Hashes what is written to a file.
+/// Hashes the bytes that are written to a file.
 struct Hashing<'a> {
     out: &'a mut File,
     hash: &'a mut Xxh3Default,

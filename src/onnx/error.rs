@@ -70,7 +70,7 @@ pub enum ImportError {
     Invalid {
         /// The file.
         path: String,
-        /// The problems found, but for those that are only counted.
+        /// The problems found, except problems that are only counted.
         problems: Vec<Problem>,
         /// The number of others.
         more: usize,

@@ -1,9 +1,9 @@
 //! External data: tensors whose bytes are in another file of the model's folder.
 //!
-//! The location comes from the file, so it is not trusted: it must be a relative path that stays below the folder
-//! of the model without passing a symbolic link, and lead to a regular file that has no other name (a hard link may
-//! be one of a file anywhere) and is long enough.
-//! Files are opened once; the check of their SHA-1, where a tensor gives one, is done once per file.
+//! The location comes from the file, so it is not trusted: it must be a relative path that stays below the
+//! folder of the model without passing a symbolic link, and lead to a regular file that has no other name (a
+//! hard link may refer to a file anywhere) and is long enough. Files are opened once; the check of their SHA-1,
+//! where a tensor gives one, is done once per file.
 
 use super::bytes::{FileId, SourceBytes};
 use ampc_ir::tensor::{ByteSource, FileRange};
@@ -14,7 +14,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-/// Where a tensor says its bytes are: the entries of `TensorProto.external_data`.
+/// The location of a tensor's bytes: the entries of `TensorProto.external_data`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ExternalEntry {
     /// Path relative to the model's folder.

@@ -1,9 +1,9 @@
 //! The output as segments of known length: bytes in memory, ranges of a file, constants.
 //!
-//! Protobuf puts the length of a message before its content, so every length must be known before the first byte
-//! goes out. A [`Layout`] is built inside out (attribute, node, graph, model), costs memory for the graph and nothing
-//! for the weights, and is then streamed once, through one buffer of 1 MiB; conversions happen on the way.
-//! Neighbouring ranges of one file are merged, so an untouched stretch of nodes is one copy.
+//! Protobuf puts the length of a message before its content, so every length must be known before the first
+//! byte is written. A [`Layout`] is built inside out (attribute, node, graph, model), costs memory for the
+//! graph and nothing for the weights, and is then streamed once, through one buffer of 1 MiB; conversions
+//! happen on the way. Neighbouring ranges of one file are merged, so an untouched stretch of nodes is one copy.
 
 use super::bytes::SourceBytes;
 use super::wire::{Reader, Span, WireErrorKind};
@@ -55,7 +55,7 @@ impl Digest {
     /// The digits.
     ///
     /// # Panics
-    /// If nobody has said yet what the hash is.
+    /// If the hash has not been set yet.
     pub(crate) fn digits(&self) -> String {
         let hash = self.0.get().expect("a data file is streamed before the model that names it");
         format!("{hash:016x}")

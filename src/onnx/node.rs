@@ -1,5 +1,5 @@
-//! `NodeProto` and `AttributeProto`, as far as reading goes without recursion: scalars and lists are decoded,
-//! tensors, types and bodies stay spans.
+//! `NodeProto` and `AttributeProto`, read without recursion: scalars and lists are decoded, tensors, types and
+//! bodies stay spans.
 
 use super::tensor::{floats, ints};
 use super::wire::{Field, Fields, Reader, Span, WireError, WireErrorKind};
@@ -77,7 +77,7 @@ pub enum AttrContent {
         /// The function's attribute.
         name: Symbol,
     },
-    /// A kind this version does not know, or none at all.
+    /// An unknown kind, or no kind.
     Unknown {
         /// ONNX's number of the kind.
         kind: i32,

@@ -1,9 +1,9 @@
-//! How a file says which casts were inserted by an earlier run: they may be reconsidered, a user's may not.
+//! Marks of casts that an earlier run inserted: these may be reconsidered, casts of the user may not.
 //!
-//! From IR version 10 on a node has metadata: `ampc.cast=inserted`. Below that, the model's metadata has one entry,
-//! `ampc.provenance`, with the first results of the nodes, one per line; of a node in a function, which has names of
-//! its own, behind the domain and name of the function and tabs. Inside a module neither entry is metadata: it is the
-//! field `provenance` of the node.
+//! From IR version 10 on a node has metadata: `ampc.cast=inserted`. Below that, the model's metadata has one
+//! entry, `ampc.provenance`, with the first results of the nodes, one per line; for a node in a function, which
+//! has its own names, after the domain and name of the function and tabs. Inside a module neither entry is
+//! metadata: it is the field `provenance` of the node.
 
 use ampc_ir::module::{GraphOwner, Header, Provenance};
 use ampc_ir::{GraphId, Module, Node, Symbol};
@@ -77,7 +77,7 @@ pub(crate) fn same_entries(a: &[(String, String)], b: &[(String, String)]) -> bo
     a.len() == b.len() && (a == b || sorted(a) == sorted(b))
 }
 
-/// How the model's entry says which node makes a value as its first result.
+/// The line of a node in the model's entry, by its first result.
 pub(crate) fn line(module: &Module, graph: GraphId, result: &str) -> String {
     match module.graph(module.root(graph)).owner {
         GraphOwner::Function(function) => {

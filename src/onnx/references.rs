@@ -1,4 +1,4 @@
-//! Which models of a folder refer to a data file, so that it is not removed from under them.
+//! The models of a folder that refer to a data file, so that no data file in use is removed.
 //!
 //! A model is walked, not read: weights are skipped, and other defects of the model do not matter.
 
@@ -36,13 +36,13 @@ impl fmt::Display for SparedFile {
     }
 }
 
-/// Endings of files that are no ONNX models.
+/// Endings of files that are not ONNX models.
 const OTHERS: [&str; 4] = ["ir", "json", "safetensors", "data"];
 
 /// The reason to keep a data file: another model in its folder that refers to it, or may refer to it; `None` without such a model.
 ///
-/// Any file may be a model, whatever its ending; one that cannot be read as a model is taken for one only if its name
-/// ends in `.onnx`.
+/// Any file may be a model, whatever its ending; a file that cannot be read as a model counts as a model only
+/// if its name ends in `.onnx`.
 pub(crate) fn spared(data: &Path) -> Option<SparedFile> {
     let folder = folder_of(data);
     let spared = |model: &Path, is_referred_to| SparedFile {

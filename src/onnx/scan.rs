@@ -176,7 +176,7 @@ pub fn read_function(reader: &mut Reader<'_>, span: Span) -> Result<FunctionMess
     Ok(function)
 }
 
-/// Decodes one of the small messages.
+/// Decodes a small message.
 ///
 /// # Errors
 /// If the bytes are not one, or nest deeper than prost allows.
@@ -185,7 +185,8 @@ pub fn decode<M: Message + Default>(reader: &mut Reader<'_>, span: Span) -> Resu
     M::decode(bytes).map_err(|e| WireError::new(span.offset, WireErrorKind::Message(e)))
 }
 
-/// Reads what a `value_info` entry says besides a type: the name of the value and its metadata, which is mostly empty.
+/// Reads the content of a `value_info` entry besides its type: the name of the value and its metadata, which is
+/// mostly empty.
 ///
 /// # Errors
 /// If the bytes are not such an entry.

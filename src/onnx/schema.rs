@@ -60,7 +60,7 @@ pub(crate) enum Message {
     SimpleShardedDim,
 }
 
-/// How the content of a field is encoded.
+/// The encoding of the content of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// A varint: integers and enumerations.
@@ -140,7 +140,7 @@ impl Message {
         }
     }
 
-    /// The field with this number; `None` for those that this version does not know.
+    /// The field with this number; `None` for an unknown field.
     pub(crate) fn row(self, number: u32) -> Option<&'static Row> {
         self.rows().iter().find(|row| row.number == number)
     }

@@ -1,7 +1,7 @@
 //! Sparse initializers as dense tensors, which is how ONNX Runtime reads them.
 //!
-//! `SparseTensorProto` has the elements that are not zero and where they are: one index each into the flattened
-//! tensor (`indices` of shape `[NNZ]`), or one coordinate per axis (`[NNZ, rank]`), in ascending order. All of
+//! `SparseTensorProto` has the elements that are not zero and their positions, in ascending order: an index
+//! into the flattened tensor (`indices` of shape `[NNZ]`), or a coordinate per axis (`[NNZ, rank]`). All of
 //! this is checked, and the size of the dense tensor is checked against a budget before memory is allocated.
 
 use super::tensor::TensorIssue;
@@ -14,10 +14,11 @@ pub(crate) const MAX_DENSE: u64 = 512 << 20;
 /// The size of an empty string in a list of strings.
 const STRING_BYTES: u64 = 16;
 
-/// The dense tensor; what it takes is taken from `left`.
+/// The dense tensor; its size is subtracted from `left`.
 ///
 /// # Errors
-/// If the indices are not those of a tensor of these dims, in ascending order, or it would take more than `left`.
+/// If the indices are out of range for these dims or not in ascending order, or the tensor would take more than
+/// `left`.
 pub(crate) fn densified(sparse: &SparseData, left: &mut u64) -> Result<TensorData, TensorIssue> {
     let Extent { count, bytes, element, nnz } = extent(sparse, *left)?;
     *left -= bytes;
@@ -50,7 +51,7 @@ pub(crate) fn check(sparse: &SparseData, left: &mut u64) -> Result<(), TensorIss
     positions(sparse, count, |_| ())
 }
 
-/// How large a dense tensor is.
+/// The size of a dense tensor.
 struct Extent {
     /// Elements.
     count: u64,
@@ -62,7 +63,7 @@ struct Extent {
     nnz: usize,
 }
 
-/// How large the dense tensor is, which takes at most `left`.
+/// The size of the dense tensor, at most `left`.
 fn extent(sparse: &SparseData, left: u64) -> Result<Extent, TensorIssue> {
     let dtype = sparse.values.dtype();
     let element = match dtype.bits() {

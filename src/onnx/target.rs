@@ -1,9 +1,9 @@
-//! Where something is written to: a file that appears complete or not at all, or a pipe or device.
+//! Targets of writing: a file that appears complete or not at all, or a pipe or device.
 //!
 //! A file is written under a temporary name in the target's folder and synchronised; a
-//! [`Batch`](crate::files::Batch) of them then gets its names. A failure on the way (a full disk, a source that
-//! was truncated) leaves nothing behind. A file that the model was read from is never written to, under any
-//! path. A target that is a symbolic link stays a link: the file that it leads to is written.
+//! [`Batch`](crate::files::Batch) of them then gets its names. A failure (a full disk, a truncated source)
+//! leaves no files. A file that the model was read from is never written to, under any path. A target that is a
+//! symbolic link stays a link: the file that it leads to is written.
 
 use super::bytes::{FileId, SourceBytes};
 use super::layout::{Layout, StreamError};
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// Files from this size on are synchronised while they are written.
 pub(crate) const WORTH_SYNCING: u64 = 16 << 20;
-/// How long written data may wait for it.
+/// The time that written data may wait for it.
 const SYNC_EVERY: Duration = Duration::from_millis(20);
 /// Symbolic links that are followed, as by the system.
 const MAX_LINKS: u32 = 40;
@@ -140,7 +140,7 @@ pub enum TargetError {
 #[derive(Debug)]
 pub(crate) struct Staged {
     pub(crate) file: Temporary,
-    /// The target as it was asked for.
+    /// The target as requested.
     pub(crate) path: PathBuf,
     /// The file that the path leads to.
     pub(crate) to: PathBuf,
@@ -183,8 +183,8 @@ pub(super) enum Kind {
 /// Checks that `path` may be written; done before any work.
 ///
 /// # Errors
-/// If it exists and `force` is not set, is one of `sources`, or is a folder; or if its folder is not there or not
-/// writable.
+/// If it exists and `force` is not set, is in `sources`, or is a folder; or if its folder does not exist or is
+/// not writable.
 pub(crate) fn check(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Result<(), TargetError> {
     if kind(path, force, sources)? == Kind::File {
         drop(temporary(path, &behind_links(path), None)?);
@@ -197,7 +197,7 @@ pub(crate) fn is_stream(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
 }
 
-/// The file that a path leads to through symbolic links, whether it is there or not; the path itself if it is no link.
+/// The file that a path leads to through symbolic links, whether it is there or not; the path itself if it is not a link.
 pub(crate) fn behind_links(path: &Path) -> PathBuf {
     let mut behind = path.to_owned();
     for _ in 0..MAX_LINKS {
@@ -232,9 +232,9 @@ pub(super) fn kind(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Re
     if force { Ok(Kind::File) } else { Err(TargetError::Exists { path: shown() }) }
 }
 
-/// Writes a layout under a temporary name beside the file that `path` leads to, or keeps it if that is a pipe or
-/// device. A file that is there keeps its permissions; a new one gets those of `owner`, the file that it belongs to.
-/// `known` are the files the layout copies from.
+/// Writes a layout under a temporary name beside the file that `path` leads to, or keeps it if that is a pipe
+/// or device. An existing file keeps its permissions; a new file gets the permissions of `owner`, the file that
+/// it belongs to. `known` are the files the layout copies from.
 pub(crate) fn stage(
     layout: Layout,
     path: &Path,
@@ -252,7 +252,7 @@ pub(crate) fn stage(
     Ok(Prepared::File(Staged { file, path: path.to_owned(), to, force, same: false }))
 }
 
-/// [`stage`] of what `write` writes to a file, about so many bytes. Output for a pipe or device is first
+/// [`stage`] of the output of `write` to a file, about so many bytes. Output for a pipe or device is first
 /// written to a file without a name.
 #[cfg(feature = "run")]
 pub(crate) fn stage_with(
@@ -356,8 +356,8 @@ fn no_folder(path: &Path, to: &Path) -> TargetError {
     TargetError::NoFolder { path: path.display().to_string(), folder: folder_of(to).display().to_string() }
 }
 
-/// A temporary file in the folder of `to`, which `path` leads to, with the permissions of the file there; if there is
-/// none, with those of `owner`.
+/// A temporary file in the folder of `to`, which `path` leads to, with the permissions of the file there; or of
+/// `owner` if there is no file.
 pub(super) fn temporary(path: &Path, to: &Path, owner: Option<&Path>) -> Result<Temporary, TargetError> {
     let folder = folder_of(to);
     let like = [Some(to), owner].into_iter().flatten().find_map(regular);

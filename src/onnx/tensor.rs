@@ -1,4 +1,4 @@
-//! `TensorProto` to [`TensorData`]: large payloads stay where they are, small and compressed ones are read.
+//! `TensorProto` to [`TensorData`]: large payloads stay where they are, small and compressed payloads are read.
 //!
 //! ONNX stores elements in one of seven ways: `raw_data` and packed `float_data` or `double_data` are the
 //! little-endian elements as they are, so the payload is a range of the file; `int32_data`, `int64_data` and
@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use std::io;
 use std::sync::Arc;
 
-/// Payloads up to this size are read into memory: they are the ones that guards and shape inference look at.
+/// Payloads up to this size are read into memory, for guards and shape inference.
 const INLINE_BYTES: u64 = 1 << 10;
 
 /// A tensor message.
@@ -33,7 +33,7 @@ pub enum TensorIssue {
     /// The element type is 0 or missing.
     #[error("it has no element type")]
     NoType,
-    /// The element type is not one that this version knows.
+    /// The element type is unknown to this version.
     #[error("its element type {number} is unknown; expected 1 to 28")]
     UnknownType {
         /// ONNX's number.
@@ -138,7 +138,7 @@ pub enum TensorIssue {
         /// The exclusive upper bound.
         extent: u64,
     },
-    /// The indices of a sparse tensor are not in order, or one is there twice.
+    /// The indices of a sparse tensor are not in order, or an index occurs twice.
     #[error(
         "it is sparse, and its indices are not in ascending order at element {index} of the flattened tensor"
     )]

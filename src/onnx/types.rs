@@ -10,7 +10,7 @@ use ampc_ir::{DType, Dim, Module, Shape, TensorType, Type};
 /// Something about a declared type that is wrong or doubtful.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TypeIssue {
-    /// The element type is not one that this version knows.
+    /// The element type is unknown to this version.
     UnknownElement(i32),
     /// A part that every type of this kind has is missing.
     Missing(&'static str),

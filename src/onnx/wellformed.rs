@@ -2,19 +2,19 @@
 //! parts, and that its text is UTF-8. Malformed messages are found before the model is built, so that copying
 //! or decoding a message later cannot fail.
 //!
-//! Weights are jumped over, unknown fields as well. Messages inside messages wait on a stack of bounded depth;
-//! long texts and packed lists are checked in pieces, so memory is bounded for any file, and the time is that
-//! of reading everything but the weights once.
+//! Weights and unknown fields are skipped. Messages inside messages wait on a stack of bounded depth; long
+//! texts and packed lists are checked in pieces, so memory is bounded for any file, and the time is that of
+//! reading everything except the weights once.
 
 use super::schema::{Kind, Message, Row};
 use super::wire::{Field, Fields, Payload, Reader, Span, WireError, WireErrorKind};
 
-/// How deep messages may nest: above what bodies of the deepest model that is read need, which have three messages
-/// each.
+/// The largest nesting depth of messages: more than the bodies of the deepest accepted model, which have three
+/// messages each.
 pub(crate) const MAX_DEPTH: usize = 1024;
-/// How deep types may nest; what decodes them stops at 100.
+/// The largest nesting depth of types; their decoder stops at 100.
 pub(crate) const MAX_TYPE_DEPTH: usize = 90;
-/// Long texts and lists are looked at in pieces of this size.
+/// Long texts and lists are checked in pieces of this size.
 const PIECE: u64 = 64 << 10;
 
 /// A message that is being walked.
@@ -31,7 +31,7 @@ struct Frame {
 /// Walks all of a file as a model.
 ///
 /// # Errors
-/// If a field that is in the schema is not what the schema says, or the bytes are no messages.
+/// If a field contradicts the schema, or the bytes are not messages.
 pub(crate) fn check(reader: &mut Reader<'_>) -> Result<(), WireError> {
     check_message(reader, Message::Model)
 }
@@ -62,7 +62,7 @@ fn check_message(reader: &mut Reader<'_>, message: Message) -> Result<(), WireEr
 enum Step {
     /// The message is at its end.
     Done,
-    /// A field has been looked at.
+    /// A field has been checked.
     Over,
     /// A field is a message.
     Into(Frame),
@@ -81,7 +81,7 @@ fn step(reader: &mut Reader<'_>, frame: &mut Frame) -> Result<Step, WireError> {
     Ok(Step::Over)
 }
 
-/// A field that is no message.
+/// A field that is not a message.
 fn check_field(reader: &mut Reader<'_>, field: &Field, row: &Row) -> Result<(), WireError> {
     match (row.kind, field.payload) {
         (Kind::Int, Payload::Varint(_))
@@ -165,7 +165,7 @@ fn check_varints(reader: &mut Reader<'_>, span: Span) -> Result<(), WireError> {
     })
 }
 
-/// The error with the messages around it: names of fields, and which one of a list.
+/// The error with the messages around it: names of fields, and indices in lists.
 fn located(reader: &mut Reader<'_>, stack: &[Frame], mut error: WireError) -> WireError {
     for pair in stack.windows(2).rev() {
         let [around, inner] = pair else { continue };

@@ -1,11 +1,11 @@
 //! Walking the protobuf wire format without decoding it.
 //!
-//! [`Fields`] steps through the fields of one message; a field that is itself a message is a [`Span`] to step
-//! through or to leave alone. [`Reader`] looks at the file through a window that grows while reading goes forward
-//! and starts small after a jump, so skipping a weight reads nothing of it.
+//! [`Fields`] steps through the fields of one message; a field that is itself a message is a [`Span`], which
+//! can be stepped through or skipped. [`Reader`] looks at the file through a window that grows while reading
+//! goes forward and starts small after a jump, so skipping a weight reads nothing of it.
 //!
-//! Invariants: a span lies inside the span of the message around it, and the outermost is the file, so every length
-//! is checked before memory is asked for. Nothing here recurses.
+//! Invariants: a span lies inside the span of the message around it, and the outermost is the file, so every
+//! length is checked before memory is allocated. Nothing here recurses.
 //!
 //! ```text
 //! 3a 05 0a 03 61 62 63      field 7, 5 bytes: { field 1, 3 bytes: "abc" }
@@ -243,7 +243,7 @@ impl WireError {
     }
 }
 
-/// Looks at a source through a window.
+/// Reads a source through a window.
 #[derive(Debug)]
 pub struct Reader<'s> {
     source: &'s dyn ByteSource,

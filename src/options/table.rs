@@ -1,6 +1,6 @@
 //! The table of the options of a rewrite: spelling, passes that use the option, and recording in a report.
 //!
-//! A report records all of them, and as a policy it repeats them; tests over random options choose by the table.
+//! A report records all options, and repeats them as a policy; tests over random options choose from the table.
 
 use super::RewriteOptions;
 use crate::error::Error;
@@ -222,7 +222,7 @@ impl RecordedOption {
     /// Sets the option to a value, or to the meaning of its absence from a report.
     ///
     /// # Errors
-    /// If that is no value of it.
+    /// If that is not a value of it.
     pub fn set(&self, options: &mut RewriteOptions, value: Option<&str>) -> Result<(), OptionError> {
         if let ("target", Some(name)) = (self.name, value) {
             Profile::preset(name).map_err(OptionError::Target)?;
@@ -246,7 +246,7 @@ pub(crate) fn record(options: &RewriteOptions, module: &Module) -> Vec<(&'static
 }
 
 impl RewriteOptions {
-    /// The options that repeat the run that a report is of, with the report as policy; `None` if the text is no report.
+    /// The options that repeat the run that a report is of, with the report as policy; `None` if the text is not a report.
     ///
     /// # Errors
     /// If the report has no options or one of them twice, has an invalid value of an option, or names a target
@@ -266,7 +266,7 @@ impl Recorded {
     /// The options recorded in a report; `None` if the text is not a report.
     ///
     /// # Errors
-    /// With line and column, if the report has no options, or one of them twice.
+    /// With line and column, if the report has no options, or an option twice.
     pub fn read(text: &str) -> Result<Option<Recorded>, JsonError> {
         #[derive(Deserialize)]
         struct Report {
@@ -296,7 +296,7 @@ impl Recorded {
         self.0.remove(option);
     }
 
-    /// The options, with this policy: a report has the name of the one that it was made with.
+    /// The options, with this policy: a report has only the name of its policy.
     ///
     /// # Errors
     /// If an option has an invalid value.
@@ -442,7 +442,7 @@ mod tests {
         assert!(RewriteOptions::from_report("{}").unwrap().is_none());
         assert_eq!(
             error("\n\"to\": \"bf16\",\n\"keep_io\": \"none\",\n\"to\": \"fp16\""),
-            "line 4, column 4: `to` is there twice: keep one"
+            "line 4, column 4: `to` occurs twice: keep one"
         );
         let error = |report: &str| RewriteOptions::from_report(report).unwrap_err().to_string();
         assert_eq!(

@@ -32,7 +32,8 @@ pub(crate) struct Decisions<'a> {
     hoisted: Vec<(Node, String)>,
     /// The nodes of functions that one call has for itself.
     instances: Vec<Instance>,
-    /// The nodes of the source, those of a raised opset, casts that left loops, then nodes of calls that do not agree.
+    /// The nodes of the source, nodes of a raised opset, casts that left loops, then nodes of calls that do not
+    /// agree.
     nodes: Option<Vec<NodeReport>>,
     time: Option<TimeReport>,
     optimum: Option<OptimumReport>,
@@ -131,7 +132,7 @@ impl<'a> Decisions<'a> {
         }
     }
 
-    /// All that is to be reported: nodes, and the paths of those that are not in the source.
+    /// The content of the report: nodes, and the paths of nodes that are not in the source.
     pub(crate) fn finish(mut self, module: &Module) -> Decided {
         let nodes = self.nodes.take().unwrap_or_else(|| self.of_source(module));
         let copies = self.instances.into_iter().filter(|i| i.node != i.source);

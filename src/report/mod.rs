@@ -134,7 +134,7 @@ pub const MAX_FORCED: usize = 20;
 /// Cost of pinning a type variable to the other format.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ForcedReport {
-    /// The path of the node, as it was asked for.
+    /// The path of the node, as requested.
     pub node: String,
     /// ONNX's name of the variable.
     pub var: String,
@@ -189,8 +189,8 @@ pub struct Summary {
 pub struct Casts {
     /// In the source, including casts of an earlier rewrite.
     pub present: u64,
-    /// The author's that are there now, where they were or moved, or one in place of two; of functions that calls do not
-    /// share one for each.
+    /// The casts of the author that remain, moved or not, two merged casts counted once; in functions once for
+    /// each copy.
     pub kept: u64,
     /// Casts of the source that were removed: identities after the rewrite, and casts that an earlier rewrite
     /// inserted.
@@ -230,8 +230,8 @@ pub struct ReportWarning {
     pub node: Option<String>,
 }
 
-/// The warnings about the file of the model by which what is rewritten comes out otherwise: initializers that a caller
-/// may replace are not converted.
+/// The warnings about the file of the model that affect the rewrite: initializers that a caller may replace are
+/// not converted.
 const NOT_CONVERTED: [&str; 2] = ["onnx.listed-initializers", "onnx.overridable-initializers"];
 
 /// True if a warning is about the result, such as nodes that stay fp32 for another reason than the policy, and
@@ -246,7 +246,7 @@ pub fn is_about_result(code: &str) -> bool {
 /// The code of the warning that no node is low.
 pub const NOTHING_LOWERED: &str = "rewrite.nothing";
 
-/// A warning if nodes could be low and none is.
+/// A warning if nodes could be low but no node is.
 fn warn_of_nothing(summary: &Summary) -> Option<ReportWarning> {
     let nothing = summary.low == 0 && summary.full > 0;
     nothing.then(|| ReportWarning {
@@ -289,7 +289,7 @@ pub struct NodeReport {
     pub precision: Option<Cow<'static, str>>,
     /// The rule that decided the class or precision.
     pub rule: String,
-    /// The pin that speaks of it, or of a cast the list: then it stays where it is.
+    /// The pin that names the node, or for a cast the list; such a cast stays in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pin: Option<String>,
     /// Each type variable.
@@ -395,7 +395,7 @@ impl Report {
         }
     }
 
-    /// Says that nothing is lowered because nothing gains.
+    /// The warning that nothing is lowered because nothing gains.
     pub(crate) fn leave_full(&mut self, options: &RewriteOptions) {
         self.warnings.retain(|warning| ![NOTHING_LOWERED, SLOWER].contains(&warning.code.as_str()));
         let target = options.by.cut().map_or("the target", |(_, target)| &target.name);
@@ -420,7 +420,7 @@ fn float_decisions(module: &Module, node: Node) -> impl Iterator<Item = &Decisio
     module.node(node).decisions.iter().filter(|d| d.precision.is_some_and(DType::is_float))
 }
 
-/// The report of a node. A call of a copy is one of the function that the copy was made of.
+/// The report of a node. A call of a copy counts as a call of the function that the copy was made from.
 fn node_report(
     module: &Module,
     sources: &FxHashMap<FunctionId, FunctionId>,

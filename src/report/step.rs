@@ -72,7 +72,7 @@ pub struct StepOptions {
     /// The largest norm of all gradients together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
-    /// How weights are kept that are read in 16 bits only: `fp32` or `none`.
+    /// The storage of weights that are only read in 16 bits: `fp32` or `none`.
     pub master_weights: &'static str,
     /// The activations to recompute for gradients: `cheap` or `none`.
     pub recompute: &'static str,
@@ -108,7 +108,7 @@ pub struct StepParameter {
     /// The name of the parameter in the exported program, if it is another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub origin: Option<String>,
-    /// The decay that its optimizer has; absent where the optimizer is a user's or none.
+    /// The decay of its optimizer; absent for a custom optimizer or none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight_decay: Option<f64>,
 }
@@ -201,7 +201,7 @@ impl StepReport {
     /// The report of a step, with the warnings of passes.
     ///
     /// # Errors
-    /// If the module is no step.
+    /// If the module is not a step.
     pub fn new(module: &Module, options: &TrainOptions, warnings: &[Warning]) -> Result<StepReport, Error> {
         let paths = Paths::of(module);
         let main = module.main();

@@ -13,7 +13,7 @@ pub struct TimeReport {
     pub scale: i64,
     /// The source as it was read.
     pub source: i64,
-    /// As it is written.
+    /// The time of the written model.
     pub rewritten: i64,
     /// Assumptions about facts that the model leaves open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -31,8 +31,8 @@ impl TimeReport {
         self.rewritten > self.source
     }
 
-    /// How many times as fast as the source the rewrite is predicted to be, with two digits; never 1.00 of one that is
-    /// slower. `None` of one that takes no time.
+    /// The predicted speed of the rewrite as a multiple of the source's, with two digits; never 1.00 for a
+    /// slower rewrite. `None` of one that takes no time.
     pub fn ratio(&self) -> Option<String> {
         let (source, rewritten) = (u128::try_from(self.source).ok()?, u128::try_from(self.rewritten).ok()?);
         let half = if self.is_slower() { 0 } else { rewritten / 2 };

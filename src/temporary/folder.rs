@@ -1,8 +1,8 @@
 //! Temporary folders, which change places with the folder that they replace.
 //!
-//! A folder whose files belong together is made anew beside the old one, with links to whatever else the old
-//! one has, and both change places in one step of the system: at any moment all files are those of one run. The
-//! rest of the old folder is removed afterwards, except files that appeared in it meanwhile, which move.
+//! A folder whose files belong together is made anew beside the old one, with links to all other files of the
+//! old folder, and both are exchanged in one system call: at any moment all files belong to one run. The rest
+//! of the old folder is removed afterwards, except files that appeared in it meanwhile, which move.
 
 use super::{PREFIX, RANDOM, names};
 use crate::onnx::bytes::FileId;
@@ -25,8 +25,9 @@ pub(crate) struct TemporaryFolder {
 }
 
 impl TemporaryFolder {
-    /// A folder that may take the place of `old`, with links to all files of it but those of the names `replaced`. `None`
-    /// where that is not possible: it has other things than files, is where the process stands, or the system refuses.
+    /// A folder that may replace `old`, with links to all its files except the names `replaced`. `None` where
+    /// that is not possible: it has other things than files, is where the process stands, or the system
+    /// refuses.
     pub(crate) fn beside(old: &Path, replaced: &BTreeSet<OsString>) -> Option<TemporaryFolder> {
         let old = fs::canonicalize(old).ok()?;
         if std::env::current_dir().ok()?.starts_with(&old) {
@@ -70,10 +71,10 @@ impl TemporaryFolder {
         fs::set_permissions(&self.path, of_old.permissions())
     }
 
-    /// Takes the place of the old folder.
+    /// Replaces the old folder.
     ///
     /// # Errors
-    /// If the system cannot exchange folders: both are then what they were.
+    /// If the system cannot exchange folders; both are then unchanged.
     pub(crate) fn replace(self, replaced: &BTreeSet<OsString>) -> io::Result<()> {
         {
             let mut names = names();
@@ -137,8 +138,8 @@ fn has_owner_of(_: &fs::Metadata, _: &fs::Metadata) -> bool {
     true
 }
 
-/// Removes the folders that killed processes left in a folder: new ones that are not whole, and old ones that were replaced.
-/// Files that have no other name stay, unless they are test data.
+/// Removes the folders that killed processes left in a folder: new folders that are not complete, and old
+/// folders that were replaced. Files that have no other name stay, unless they are test data.
 fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten().filter(|entry| is_temporary(&entry.file_name())) {
@@ -187,7 +188,8 @@ fn is_test_data(name: &OsStr) -> bool {
 mod tests {
     use super::*;
 
-    /// Files of the old folder that are not replaced stay, one that appears meanwhile too, and nothing is left beside it.
+    /// Files of the old folder that are not replaced stay, including files that appear meanwhile, and nothing
+    /// is left beside it.
     #[test]
     fn a_folder_is_replaced_in_one_step() {
         let parent = tempfile::tempdir().unwrap();

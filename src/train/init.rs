@@ -1,4 +1,4 @@
-//! Weights of another run: a state begins with those of a file that have the names and dims of its own.
+//! Weights of another run: a state begins with the weights of a file whose names and dims match its own.
 
 use super::{State, states_of};
 use crate::error::Error;
@@ -19,20 +19,22 @@ pub struct Initialized {
     pub taken: Vec<String>,
     /// The weights and running statistics of the step that the file lacks.
     pub missing: Vec<String>,
-    /// Weights that the file has with other dims or elements that are no floats: in words.
+    /// Weights that the file has with other dims or elements that are not floats: in words.
     pub unfit: Vec<String>,
     /// Constants of the step that the file has with the same dims and other values: they are frozen, so they keep the values
     /// of the model that the step was made of.
     pub frozen: Vec<String>,
-    /// Other tensors of the file that are no weight and no running statistic of the step, such as states of its optimizer.
+    /// Other tensors of the file that are neither weights nor running statistics of the step, such as states of its
+    /// optimizer.
     pub left: Vec<String>,
 }
 
-/// Takes the weights and running statistics of a safetensors file that have the names and dims of those of a step, converted
-/// to their element types; low copies are rounded anew. All other tensors of the state stay what they are.
+/// Takes the weights and running statistics of a safetensors file whose names and dims match those of a step,
+/// converted to the step's element types; low copies are rounded anew. All other tensors of the state stay
+/// unchanged.
 ///
 /// # Errors
-/// If the model is no step, the file cannot be read or was damaged, or it has no weight of the step.
+/// If the model is not a step, the file cannot be read or was damaged, or it has no weight of the step.
 pub fn init_state(step: &Module, state: &mut State, path: &Path) -> Result<Initialized, Error> {
     let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
     let entries = states_of(step).map_err(|error| Error::Pass(error.into()))?;

@@ -243,7 +243,7 @@ fn words_in_the_wrong_place() {
     assert_eq!(dir.files(), ["m.onnx"]);
 }
 
-/// A word that nobody knows is still told from those that there are.
+/// An unknown word still gets the suggestion of a known word.
 #[test]
 fn words_that_nobody_knows() {
     let dir = Dir::new();

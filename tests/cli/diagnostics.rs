@@ -165,7 +165,8 @@ fn operators_that_only_onnx_runtime_has() {
     snapshot("raise_runtime_only", &dir.run(&["opt", "m.onnx", "--passes", "raise-opset{to=17}"]));
 }
 
-/// Raising an operator to where ONNX Runtime's CPU provider has no kernel is said, whoever chose the opset.
+/// Raising an operator to an opset at which ONNX Runtime's CPU provider has no kernel warns, whether the opset
+/// was given or chosen.
 #[test]
 fn opsets_at_which_a_kernel_is_lost() {
     let dir = Dir::new();
@@ -268,7 +269,7 @@ fn warnings_have_codes() {
     let swapped = replaced(swapped, b"\x0a\x02a?\x12\x02h?", b"\x0a\x02a2\x12\x02h2");
     dir.write("unsorted.onnx", swapped);
     snapshot("warning_unsorted", &dir.run(&["rewrite", "unsorted.onnx"]));
-    // How the file is written down is no matter of the result.
+    // How the file is written down is not a matter of the result.
     let quiet = dir.run(&["rewrite", "unsorted.onnx", "-q", "--force"]);
     assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""));
     snapshot("warning_unsorted_check", &dir.run(&["check", "unsorted.onnx"]));

@@ -36,7 +36,7 @@ const POLICY: &str = r#"{"name": "mine, {really} \"so\"", "base": "safe", "ops":
   "inputs": [{"name": "x", "type": "T"}], "outputs": [{"name": "y", "type": "T", "shape": "x"}],
   "types": {"T": ["f32", "f16", "bf16"]}, "class": "allow"}}}"#;
 
-/// A target of the user's on which low products are no faster, so that nothing is gained by them.
+/// A target of the user's on which low products are not faster, so that nothing is gained by them.
 fn target() -> String {
     let (name, text) = PROFILES[0];
     let text = text.replace(&format!("\"name\": \"{name}\""), "\"name\": \"mine\"");

@@ -133,7 +133,7 @@ fn a_report_says_its_options_once() {
     );
     for (file, said) in [
         ("without.json", "line 2, column 12: missing field `options`"),
-        ("twice.json", "line 2, column 48: `to` is there twice: keep one"),
+        ("twice.json", "line 2, column 48: `to` occurs twice: keep one"),
     ] {
         for command in [&["rewrite", "m.onnx", "--policy", file][..], &["policy", "check", file]] {
             let run = dir.run(command);

@@ -315,7 +315,7 @@ fn an_input_of_any_rank_is_said_to_be_a_scalar() {
     let dir = Dir::new();
     dir.write("m.ir", module("  input %x : f32[*]\n  %y = Relu(%x) : f32[*]\n  output %y : f32[*]\n"));
     let run = dir.run(&["run", "m.ir", "--random", "1"]);
-    let said = "inputs without a number of dims, which got none: x; `--inputs DATA` gives others";
+    let said = "inputs of unknown rank, taken as scalars: x; `--inputs DATA` replaces them";
     assert!(run.code == 0 && run.stderr.contains(said), "{run}");
 }
 

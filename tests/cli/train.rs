@@ -158,7 +158,7 @@ fn a_run_that_diverges_ends_and_keeps_the_checkpoint_before() {
     assert!(bytes(&dir, "t.safetensors") == before);
 }
 
-/// A run whose lines nobody reads any more, such as `| head`, goes on to its end.
+/// A run whose reader has closed the pipe, such as `| head`, continues to its end.
 #[cfg(unix)]
 #[test]
 fn a_run_goes_on_when_nobody_reads() {

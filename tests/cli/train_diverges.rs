@@ -109,7 +109,7 @@ fn a_loss_that_is_no_number_ends_the_run() {
     assert!(!tensors(&dir, "t.safetensors").is_empty());
 }
 
-/// Weights that grow beyond all measure with losses that are finite are no error, and a warning says so.
+/// Weights that grow beyond all measure with losses that are finite are not an error, and a warning says so.
 #[test]
 fn weights_that_explode_are_told() {
     let dir = folder(&["--fp32"]);

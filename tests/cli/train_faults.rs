@@ -340,7 +340,7 @@ fn two_signals_end_the_program() {
 fn outputs_that_are_no_plain_files() {
     let dir = folder(&[]);
     let state = format!("--state s.safetensors {RUN} --steps 4");
-    let pipe = "found a pipe or device, which no checkpoint can be replaced in";
+    let pipe = "found a pipe or device, in which no checkpoint can be replaced";
     std::process::Command::new("mkfifo").arg(dir.path("pipe")).status().unwrap();
     for save in ["/dev/full", "/dev/null", "pipe", "-"] {
         refused(&dir, &format!("{state} --save {save}"), 2, &[pipe]);

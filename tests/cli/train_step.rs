@@ -289,7 +289,7 @@ fn files_that_exist_stay() {
     assert!(run.code == 2 && dir.files() == ["m.ir"], "{run}");
 }
 
-/// A parameter that the loss does not depend on is no input of the step: every tensor of the state comes back.
+/// A parameter that the loss does not depend on is not an input of the step: every tensor of the state comes back.
 #[test]
 fn a_state_has_a_next_value_for_all_that_is_in_it() {
     let unused = format!(
@@ -317,7 +317,7 @@ fn a_state_has_a_next_value_for_all_that_is_in_it() {
     refused("none_reached", floor, &["--loss", "mse", "--freeze-unused"], 3);
 }
 
-/// Without an optimizer, weights are no states, and the state has them.
+/// Without an optimizer, weights are not states, and the state has them.
 #[test]
 fn a_step_without_an_optimizer_is_exported() {
     let dir = Dir::new();

@@ -53,7 +53,7 @@ fn the_first_node_that_differs_is_named() {
     assert_eq!(found["values"].as_array().map(Vec::len), Some(4));
     let wide = [&["verify", "a.ir", "b.ir", "--tolerance", "0.1"][..], &args].concat();
     assert_eq!(dir.run(&wide).code, 0);
-    // In a loop, with the iteration; another name of the output is no output.
+    // In a loop, with the iteration; another name of the output is not an output.
     dir.write("loop.ir", looped("0.5"));
     dir.write("faulty.ir", looped("0.51"));
     let inner = dir.run(&["verify", "loop.ir", "faulty.ir", "--random", "1"]);
@@ -180,7 +180,7 @@ fn a_rewrite_that_is_too_far_off_is_not_written() {
     dir.write("m.ir", net("2.0"));
     let verify = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--dim", "N=4"];
     let good = dir.run(&verify);
-    assert!(good.code == 0 && good.stderr.contains("verified: the outputs are at most"), "{good}");
+    assert!(good.code == 0 && good.stderr.contains("verified: the outputs are off by at most"), "{good}");
     std::fs::remove_file(dir.path("low.onnx")).unwrap();
     let strict = [&verify[..], &["--tolerance", "1e-6"]].concat();
     let bad = dir.run(&strict);
@@ -260,7 +260,7 @@ fn nodes_that_no_pin_makes_fp32_are_named() {
     let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
     let run = dir.run(&[&strict[..], &["--pin", "mm#T=fp16", "--report", "report.json"]].concat());
     let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    let help = "no pins were found that help: with all that were tried 1 node would still be low: `mm`";
+    let help = "no pins that help were found: with all pins that were tried, 1 node would still be low: `mm`";
     assert!(run.code == 1 && said.contains(help), "{run}");
     let report = std::fs::read(dir.path("report.json")).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report).unwrap();

@@ -88,7 +88,7 @@ fn what_a_killed_run_left_goes_with_the_next_one() {
     assert_eq!(dir.files(), [".ampc-mine.tmp", "m.ir", "o.ir"]);
 }
 
-/// A model whose dumps and outputs are larger than what a pipe takes before somebody reads it: 64 KiB.
+/// A model whose dumps and outputs are larger than the buffer of a pipe: 64 KiB.
 fn large_model() -> String {
     let name = "n".repeat(1 << 10);
     let relu = |i: usize| format!("  %r{} = Relu(%r{i}) : f32[1024, 32] @{name}{i}\n", i + 1);
@@ -341,7 +341,7 @@ fn a_data_file_has_no_place_beside_a_device() {
         "rewrite m.ir --emit onnx -o - --external-data always",
     ] {
         let done = dir.run(&run.split(' ').collect::<Vec<_>>());
-        assert!(done.code == 2 && done.stderr.contains("no place beside"), "{run}: {done}");
+        assert!(done.code == 2 && done.stderr.contains("beside the output"), "{run}: {done}");
         assert_eq!(in_dev(), devices, "{run}");
         assert!(data_files(&dir, "pipe").is_empty());
     }

@@ -208,7 +208,7 @@ impl Differentiated {
             let gradient = roles.map(|role| &role.values).find(|values| values[0] == value)?[1];
             graph.outputs().iter().position(|output| output.value == gradient)
         };
-        // Parameters that are frozen are no inputs any more.
+        // Parameters that are frozen are not inputs any more.
         let place = |value: Value| {
             let name = name_of(&module, value);
             names.iter().position(|known| *known == name).expect("no input is new")

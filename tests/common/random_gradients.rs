@@ -154,7 +154,7 @@ graph @main {
   role parameter(%wide)
 ";
 
-/// The text of a graph of these steps; what nobody reads leaves it.
+/// The text of a graph of these steps; unread values are its outputs.
 pub(crate) fn graph(steps: &[Step]) -> String {
     let mut text = HEAD.to_owned();
     let mut values = vec!["%x".to_owned(), "%y".to_owned()];

@@ -51,7 +51,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
         if is_code {
             continue;
         }
-        // What stands in backquotes is no link.
+        // What stands in backquotes is not a link.
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
         for rest in prose.split("](").skip(1) {
             let target = rest.split([')', ' ']).next().unwrap();

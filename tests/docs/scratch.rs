@@ -143,7 +143,7 @@ fn alike(line: &str, other: &str) -> bool {
         })
 }
 
-/// A package of somebody else, with these lines in its manifest and this program, beside a folder `ampc` with this
+/// A separate package, with these lines in its manifest and this program, beside a folder `ampc` with this
 /// repository.
 pub(crate) struct Package {
     folder: tempfile::TempDir,

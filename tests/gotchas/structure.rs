@@ -430,7 +430,7 @@ fn g34_one_value_as_two_outputs() {
     assert_eq!(boundary(&out.output), [("y".into(), DType::F32), ("y".into(), DType::F32)]);
 }
 
-/// A product with a weight that is listed as an input: whoever runs the model may give another one.
+/// A product with a weight that is listed as an input: a caller may give another weight.
 fn overridable(ir_version: i64) -> ModelProto {
     let graph = GraphProto {
         name: some("g"),

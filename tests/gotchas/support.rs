@@ -141,7 +141,7 @@ pub(crate) trait Ask {
             .collect()
     }
 
-    /// All casts of the main graph, whoever put them there.
+    /// All casts of the main graph, of the author or inserted.
     fn n_casts(&self) -> usize {
         self.nodes_of("Cast").len()
     }

@@ -373,7 +373,7 @@ fn g26_f64_and_integers_are_left_alone() {
     }
 }
 
-/// G27: an operator is its domain and its name: a custom Relu is nobody we know.
+/// G27: an operator is its domain and its name: a custom Relu is an unknown operator.
 #[test]
 fn g27_a_custom_relu_is_not_relu() {
     let graph = "input %x : f32[2, 2]
@@ -428,7 +428,7 @@ fn g28_low_precision_models_keep_their_format() {
     }
 }
 
-/// G28: a model that somebody converted in part: its casts are the author's, and what is between may be lowered.
+/// G28: a partly converted model: its casts are the author's, and the nodes in between may be lowered.
 #[test]
 fn g28_partially_converted_models() {
     let graph = "input %x : f32[2, 2]

@@ -68,7 +68,7 @@ pub enum Form {
     ClipCoef,
     /// GradCheck of so many gradients; the overload is the number.
     GradCheck {
-        /// How many, at least 1.
+        /// The number of gradients, at least 1.
         n: usize,
     },
     /// PhiloxDropout; the overload is `philox4x32_10`.
@@ -100,7 +100,7 @@ pub enum Form {
 const EITHER: [bool; 2] = [false, true];
 
 impl Form {
-    /// All forms of an operator, but for GradCheck, which has one for every number of gradients.
+    /// All forms of an operator, except GradCheck, which has a form for every number of gradients.
     fn all(kind: OpKind) -> Vec<Form> {
         let mut forms = Vec::new();
         match kind {

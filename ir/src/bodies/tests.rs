@@ -1,5 +1,5 @@
-//! Bodies and their operators have the same types, at every opset. `runtime/tests/bodies.rs` compares what they
-//! compute.
+//! Bodies and their operators have the same types, at every opset. `runtime/tests/bodies.rs` compares their
+//! results.
 
 use super::*;
 use crate::op::LATEST_OPSETS;
@@ -8,7 +8,7 @@ use crate::verify::verify_module;
 use crate::{DType, infer};
 use proptest::prelude::*;
 
-/// All forms but those of GradCheck, of which there are as many as numbers of gradients.
+/// All forms except those of GradCheck, which has a form for every number of gradients.
 fn finite() -> Vec<Form> {
     OpKind::ALL.iter().flat_map(|&kind| Form::all(kind)).collect()
 }
@@ -78,7 +78,7 @@ fn attrs(form: Form, w_lo: DType) -> String {
     all.join(", ")
 }
 
-/// The types of the outputs, those of the node before those of the call; the module is verified.
+/// The types of the outputs, first of the node, then of the call; the module is verified.
 fn types(text: &str) -> Vec<String> {
     let mut module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     infer::infer_module(&mut module).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));

@@ -9,7 +9,7 @@ impl Module {
     /// operand of the owning node, if the body does not capture `outer` yet.
     ///
     /// # Panics
-    /// If `body` is no body of a node in the graph of `outer`.
+    /// If `body` is not a body of a node in the graph of `outer`.
     pub fn capture(&mut self, body: GraphId, outer: Value) -> Value {
         let GraphOwner::Body { node, .. } = self.graphs[body].owner else {
             panic!("{body} has no owning node to capture through");
@@ -53,7 +53,7 @@ impl Module {
     /// Adds a capture to a body: a value that stands for operand `slot` of the owning node, of its type.
     ///
     /// # Panics
-    /// If `body` is no body, or `slot` no capture operand of its node.
+    /// If `body` is not a body, or `slot` no capture operand of its node.
     pub fn add_capture(&mut self, body: GraphId, slot: usize) -> Value {
         let GraphOwner::Body { node, .. } = self.graphs[body].owner else {
             panic!("{body} has no owning node to capture through");
@@ -126,7 +126,7 @@ impl Module {
         true
     }
 
-    /// Marks what reads operand `slot` of `node` inside its bodies, at any depth.
+    /// Marks the readers of operand `slot` of `node` inside its bodies, at any depth.
     pub(super) fn mark_capture_readers(&mut self, node: Node, slot: usize) {
         let (mut work, mut left) = (vec![(node, slot)], Vec::new());
         while let Some((node, slot)) = work.pop() {

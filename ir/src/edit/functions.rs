@@ -1,4 +1,4 @@
-//! Copies of functions: one for a call of its own, and back.
+//! Copies of functions: a copy per call, and merging equal copies again.
 
 use super::{NewNode, Position};
 use crate::attr::AttrValue;
@@ -8,8 +8,8 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
 impl Module {
-    /// Adds a function that is as another one in all but its name. Nothing calls it yet; it comes from no message of
-    /// the source.
+    /// Adds a copy of a function under another name. Nothing calls it yet; it comes from no message of the
+    /// source.
     pub fn copy_function(&mut self, function: FunctionId, name: Symbol, overload: Symbol) -> FunctionId {
         let data = self.functions[function].clone();
         let graph = self.copy_graph(data.graph);
@@ -31,10 +31,10 @@ impl Module {
         }
     }
 
-    /// Lets a call call another function of the same formals. Nothing is decided about it any more.
+    /// Makes a call call another function with the same formals. Its decisions are dropped.
     ///
     /// # Panics
-    /// If the node is no call.
+    /// If the node is not a call.
     pub fn set_callee(&mut self, call: Node, function: FunctionId) {
         assert!(matches!(self.nodes[call].op, Op::Call(_)), "{call} is no call");
         self.forget_names();
@@ -109,7 +109,8 @@ impl Module {
         root
     }
 
-    /// Fills empty graphs as others are, the last pair of the list first, with what is in the bodies of their nodes.
+    /// Copies the content of graphs into empty graphs, bodies of nodes included; the last pair of the list
+    /// comes first.
     pub(super) fn copy_bodies(
         &mut self,
         mut work: Vec<(GraphId, GraphId)>,

@@ -1,4 +1,4 @@
-//! Bodies that take the place of their node.
+//! Inlining: replacing a node by its body.
 
 use super::{NewNode, Position};
 use crate::module::{Def, GraphOwner, Op, Provenance};
@@ -13,7 +13,7 @@ impl Module {
     /// that name. Returns the node that stands where the node stood: the first of the body, or the one behind it.
     ///
     /// # Panics
-    /// If `body` is no body of the node, has formal inputs, or has another number of outputs.
+    /// If `body` is not a body of the node, has formal inputs, or has another number of outputs.
     pub fn inline_body(&mut self, node: Node, body: GraphId) -> Option<Node> {
         let is_own = matches!(self.graphs[body].owner, GraphOwner::Body { node: owner, .. } if owner == node);
         assert!(is_own, "{body} is no body of {node}");
@@ -55,7 +55,7 @@ impl Module {
         }
     }
 
-    /// Lets values stand for the results of a node, under the names of these, and erases the node.
+    /// Replaces the results of a node by values, which take the names of the results, and erases the node.
     fn hand_over(&mut self, node: Node, outputs: &[Value], moved: &FxHashSet<Node>, may_rename: bool) {
         let graph = self.nodes[node].graph;
         let mut renamed: Vec<(Value, Symbol)> = Vec::new();

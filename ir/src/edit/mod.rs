@@ -90,7 +90,7 @@ impl Module {
         id
     }
 
-    /// Lets a value leave the graph as its next output.
+    /// Appends a value to the outputs of the graph.
     pub fn add_output(&mut self, graph: GraphId, value: Value, declared: Type) {
         let index = u32::try_from(self.graphs[graph].outputs.len()).expect("fewer than 2^32 outputs");
         self.leaving.entry(value).or_default().push_back(index);
@@ -98,8 +98,8 @@ impl Module {
         self.graphs[graph].dirty = true;
     }
 
-    /// Lets another value leave as output `index`. Its declared type stays. If a value leaves n times, the first and the
-    /// last of them are changed in one step, one in between in up to n/2.
+    /// Replaces the value of output `index`. The declared type stays. If a value is an output n times, changing
+    /// the first or the last of these outputs takes one step, any other up to n/2.
     pub fn set_output(&mut self, graph: GraphId, index: usize, value: Value) {
         let before = std::mem::replace(&mut self.graphs[graph].outputs[index].value, value);
         self.lose_reader(Some(before));
@@ -122,8 +122,8 @@ impl Module {
         }
     }
 
-    /// Lets only those outputs of a main graph leave it for which `keep` holds. A state whose next value does
-    /// not leave the graph any more is removed from the states.
+    /// Removes the outputs of a main graph for which `keep` is false. A state whose next value is no longer an
+    /// output is removed from the states.
     ///
     /// # Panics
     /// If the graph is a body or a function, whose outputs are results of a node.
@@ -175,7 +175,7 @@ impl Module {
         }
     }
 
-    /// Where a value's message is in the source file.
+    /// The place of a value's message in the source file.
     pub fn set_value_origin(&mut self, value: Value, origin: Option<u32>) {
         self.values[value].origin = origin;
     }

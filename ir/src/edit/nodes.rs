@@ -5,7 +5,7 @@ use crate::module::{Decision, Def, Dirty, GraphOwner, Module, NodeData, Op, Prov
 use crate::{GraphId, Node, Symbol, Type, Value};
 use smallvec::SmallVec;
 
-/// Where to put a new node.
+/// The place of a new node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Position {
     /// At the end of the graph.
@@ -90,7 +90,7 @@ impl Module {
         node
     }
 
-    /// A value that is a result; the node is told of it by the caller.
+    /// A value that is a result; the caller adds it to the node.
     fn push_result(&mut self, graph: GraphId, node: Node, slot: u32, name: Symbol, ty: Type) -> Value {
         self.taken.insert(name);
         let (def, name) = (Def::Result { node, slot }, Some(name));
@@ -113,7 +113,7 @@ impl Module {
         value
     }
 
-    /// Has a result that nobody reads be no value any more.
+    /// Makes an unread result absent.
     fn erase_result(&mut self, value: Value) {
         assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
         let graph = self.values[value].graph;
@@ -188,8 +188,8 @@ impl Module {
         self.taken.extend(name);
     }
 
-    /// Lets a node compute something else: another version of its operator, another function. Its decisions hold for
-    /// another version of the same operator with as many type variables.
+    /// Changes the operator of a node: to another version, or another function. Its decisions hold for another
+    /// version of the same operator with as many type variables.
     pub fn set_op(&mut self, node: Node, op: Op) {
         self.forget_names();
         self.forget_call(node);
@@ -215,7 +215,7 @@ impl Module {
         }
     }
 
-    /// Sets an attribute, replacing the one of that name. Not for bodies.
+    /// Sets an attribute, replacing an existing attribute of that name. Not for bodies.
     pub fn set_attr(&mut self, node: Node, name: Symbol, value: AttrValue) {
         let data = &mut self.nodes[node];
         data.dirty.attrs = true;
@@ -233,10 +233,10 @@ impl Module {
         data.dirty.attrs |= data.attrs.len() != before;
     }
 
-    /// Takes the results from number `n` on from a node.
+    /// Removes the results of a node from number `n` on.
     ///
     /// # Panics
-    /// If one of them is read or leaves the graph.
+    /// If any of them is read or is an output of the graph.
     pub fn truncate_results(&mut self, node: Node, n: usize) {
         self.forget_names();
         while self.nodes[node].results.len() > n {
@@ -247,10 +247,10 @@ impl Module {
         }
     }
 
-    /// Gives a node a result that it did not have, in slot `slot`; results before it that are absent stay so.
+    /// Adds a result to a node, in slot `slot`; earlier absent results stay absent.
     ///
     /// # Panics
-    /// If the result is there.
+    /// If the result is present.
     pub fn add_result(&mut self, node: Node, slot: usize, name: Symbol, ty: Type) -> Value {
         self.forget_names();
         let graph = self.nodes[node].graph;

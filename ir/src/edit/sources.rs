@@ -36,7 +36,7 @@ impl Module {
     /// Sets the default of an input of a main graph.
     ///
     /// # Panics
-    /// If the value is no input.
+    /// If the value is not an input.
     pub fn set_default(&mut self, input: Value, payload: Payload) {
         let data = &mut self.values[input];
         let Def::Input { default, .. } = &mut data.def else { panic!("{input} is no input") };
@@ -48,7 +48,7 @@ impl Module {
     /// linear in the number of inputs and roles.
     ///
     /// # Panics
-    /// If one of the values is read, leaves the graph, or is no input, or if the graph is a body or a function, whose
+    /// If a value is read, is an output, or is not an input, or if the graph is a body or a function, whose
     /// inputs are operands of a node.
     pub fn erase_inputs(&mut self, graph: GraphId, unread: &FxHashSet<Value>) {
         if unread.is_empty() {
@@ -88,7 +88,7 @@ impl Module {
     /// Sets the payload of a constant, and its type with it.
     ///
     /// # Panics
-    /// If the value is no constant.
+    /// If the value is not a constant.
     pub fn set_constant(&mut self, value: Value, payload: Payload) {
         let data = &mut self.values[value];
         assert!(matches!(data.def, Def::Constant(_)), "{value} is no constant");
@@ -100,7 +100,7 @@ impl Module {
     /// Erases an unused constant.
     ///
     /// # Panics
-    /// If it is read, leaves the graph, or is no constant.
+    /// If it is read, leaves the graph, or is not a constant.
     pub fn erase_constant(&mut self, value: Value) {
         assert!(matches!(self.values[value].def, Def::Constant(_)), "{value} is no constant");
         assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");

@@ -1,4 +1,4 @@
-//! Operands, and the edges of the use graph that they are.
+//! Operands, and their edges in the use graph.
 
 use crate::module::{Def, Module, Use};
 use crate::{GraphId, Node, Value};
@@ -73,8 +73,8 @@ impl Module {
         }
     }
 
-    /// Lets `new` stand for `old` wherever it is read or leaves its graph, except for the node that makes `new` from it.
-    /// Each keeps its name.
+    /// Replaces `old` by `new` in all readers and outputs, except in the node that makes `new` from `old`. Both
+    /// values keep their names.
     pub fn replace_value(&mut self, old: Value, new: Value) {
         let maker = self.producer(new).map(|(node, _)| node);
         self.replace_uses(old, new, |node, _| Some(node) != maker);
@@ -84,7 +84,7 @@ impl Module {
         }
     }
 
-    /// Gives a node another list of formal operands.
+    /// Sets the formal operands of a node.
     ///
     /// # Panics
     /// If its bodies capture operands, or an operand is not in its graph.

@@ -5,8 +5,8 @@ use crate::op::OpSchema;
 use crate::{GraphId, Node};
 
 impl Module {
-    /// Lets a node be of another version of its operator. The version is not in a node's message, so that the node
-    /// is as clean as it was; the import that selects it is changed by [`set_opset`](Self::set_opset).
+    /// Sets the version of a node's operator. The version is not in a node's message, so the node does not
+    /// become dirty; the import that selects it is changed by [`set_opset`](Self::set_opset).
     ///
     /// # Panics
     /// If the node is of another operator.
@@ -17,11 +17,11 @@ impl Module {
         data.decisions.clear();
     }
 
-    /// Lets a node of an unknown operator, or of an operator with another signature, be of the operator that a
-    /// signature describes. Its message stays as it was.
+    /// Binds a node of an unknown operator, or of an operator with another signature, to the operator of a
+    /// signature. Its message stays unchanged.
     ///
     /// # Panics
-    /// If the node is of another operator, or the schema of none that is described so.
+    /// If the node has another operator, or the schema belongs to no operator of the table.
     pub fn declare(&mut self, node: Node, schema: &'static OpSchema) {
         assert_eq!(self.op_name(node), (schema.domain, schema.name, ""), "{node} is of another operator");
         assert!(!matches!(self.nodes[node].op, Op::Call(_)), "{node} is a call");

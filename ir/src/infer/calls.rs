@@ -1,9 +1,9 @@
 //! Calls of functions.
 //!
 //! The body of a function is inferred once for every signature it is called with: types and integer elements of
-//! the operands, and attributes. Its values get the types that hold in all calls. Calls of calls may multiply
-//! signatures without bound, so a function that is called in very many ways is inferred for less precise
-//! signatures: first without elements, then without shapes, in the end not at all.
+//! the operands, and attributes. Its values get the types that hold in all calls. Nested calls may multiply
+//! signatures without bound, so a function with very many signatures is inferred for less precise signatures:
+//! first without elements, then without shapes, finally not at all.
 
 use super::driver::Driver;
 use super::{Inferred, Int, control};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 const MANY: usize = 16;
 /// From so many on, shapes no longer count.
 const VERY_MANY: usize = 64;
-/// So many are the most.
+/// The largest number of signatures.
 const MOST: usize = 256;
 
 /// Inferred types of calls so far.
@@ -28,7 +28,7 @@ pub(super) struct Calls {
     n_signatures: FxHashMap<FunctionId, usize>,
     /// Functions that the walk is in.
     active: Vec<FunctionId>,
-    /// For every value of a function what holds in all its calls so far.
+    /// For every value of a function, the facts that hold in all its calls so far.
     joined: FxHashMap<Value, Type>,
 }
 
@@ -151,8 +151,8 @@ impl Driver<'_> {
     }
 }
 
-/// The attributes that a call gives its function: those of the node, with references resolved to `outer`, the
-/// attributes of the call that the node itself is in, and the defaults.
+/// The attributes that a call gives its function: the attributes of the node, with references resolved to
+/// `outer`, the attributes of the call around the node, and the defaults.
 pub fn call_attrs(module: &Module, node: Node, function: FunctionId, outer: &[Attr]) -> Vec<Attr> {
     let mut attrs: Vec<Attr> = Vec::new();
     for attr in module.node(node).attrs() {

@@ -1,8 +1,8 @@
 //! ONNX Runtime's own operators, of the domain `com.microsoft`.
 //!
 //! Shapes follow the documentation of ONNX Runtime where it is simple; elsewhere only element types are
-//! inferred. A node for which a function returns an error stays as it is ([`misfit`](super::misfit)), so an
-//! error is also how a function says that the types of a node depend on more than its type variables.
+//! inferred. A node for which a function returns an error stays unchanged ([`misfit`](super::misfit)), so a
+//! function also returns an error if the types of a node depend on more than its type variables.
 
 use super::size::{at_least, part, ranked};
 use super::{Inferred, shape_error};

@@ -3,8 +3,8 @@
 //! If: no formals; a result is the least upper bound of both branches, or the result of the branch that a known
 //! condition takes. Loop: formals are iteration number, condition and state. State may change its shape from
 //! iteration to iteration, so a body is inferred until the types of the state are a fixpoint: changing types
-//! are joined, and forgotten if they keep changing. Elements of integer state are never followed. Scan hands in
-//! slices of its inputs; its state keeps its shape. SequenceMap hands in elements.
+//! are joined, and forgotten if they keep changing. Elements of integer state are never followed. Scan passes
+//! slices of its inputs; its state keeps its shape. SequenceMap passes elements.
 
 use super::{Facts, Inferred, Int, describe};
 use crate::attr::AttrValue;
@@ -54,15 +54,16 @@ fn output_type(view: &NodeView<'_>, body: GraphId, i: usize) -> Type {
     outputs.get(i).map_or(Type::Unknown, |o| view.type_of(o.value).clone())
 }
 
-/// Formals of a Loop's body that are no state: iteration number and condition.
+/// Formals of a Loop's body that are not states: iteration number and condition.
 const N_FIXED: usize = 2;
 /// From this round on, state that changes loses its shape.
 const WIDEN: usize = 2;
 /// From this round on, all state loses its type if some changes, and the next round is the last.
 const GIVE_UP: usize = 4;
 
-/// The number of the first round of a Loop in so many Loops, itself included. Every level multiplies the rounds,
-/// so the deep ones start with state of unknown shape, and the very deep ones with state of unknown type.
+/// The number of the first round of a Loop in so many Loops, itself included. Every level multiplies the number
+/// of rounds, so deep levels start with state of unknown shape, and very deep levels with state of unknown
+/// type.
 pub(super) fn first_round(loops: usize, formals: &mut [Type]) -> usize {
     match loops {
         0..=2 => return 0,
@@ -89,8 +90,9 @@ fn loop_formals(view: &NodeView<'_>, body: GraphId) -> Vec<Type> {
     types
 }
 
-/// The types of the formals of a Loop's body after one more round: what holds of `formals` and of the body's
-/// results under them. The rounds end: what changes after the first few loses its shape, and in the end its type.
+/// The types of the formals of a Loop's body after one more iteration: the join of `formals` and of the body's
+/// results under them. The rounds end: what changes after the first few loses its shape, and in the end its
+/// type.
 pub(super) fn next_formals(view: &NodeView<'_>, body: GraphId, formals: &[Type], round: usize) -> Vec<Type> {
     let mut next = formals.to_vec();
     for (i, ty) in next.iter_mut().enumerate().skip(N_FIXED) {
@@ -159,7 +161,7 @@ fn scan_formals(view: &NodeView<'_>) -> Result<Vec<Type>, OpError> {
     Ok(formals)
 }
 
-/// If: what holds of both branches, or of the one that is taken.
+/// If: the join of both branches, or the branch that is taken.
 pub(super) fn infer_if(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let branch = |name: &str| match view.attr(name) {
         Some(AttrValue::Graph(body)) => Ok(*body),
@@ -336,7 +338,7 @@ fn scan_extent(view: &NodeView<'_>, scan: &ScanView) -> Result<Dim, OpError> {
     Ok(extent)
 }
 
-/// SequenceMap: sequences of what the body gives.
+/// SequenceMap: sequences of the results of the body.
 pub(super) fn infer_sequence_map(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let Some(body) = view.data().bodies().next() else { return Ok(()) };
     for i in 0..view.n_results() {

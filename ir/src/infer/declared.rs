@@ -1,9 +1,9 @@
-//! Operators that a user describes: results that have the shape of an operand.
+//! Operators with a signature of the user: results that have the shape of an operand.
 
 use super::Inferred;
 use crate::views::{NodeView, OpError};
 
-/// The shapes that the signature speaks of; a variadic result is the last.
+/// The shapes that the signature declares; a variadic result is the last.
 pub(super) fn infer_declared(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let shapes = view.schema.declared.map_or(&[][..], |declared| declared.shapes);
     for i in 0..out.types.len() {

@@ -1,4 +1,4 @@
-//! Which function infers which operator.
+//! The inference function of each operator.
 
 use super::{
     InferFn, attention, cast, contrib, control, declared, elementwise, gather, image, join, linear, ml, norm,

@@ -43,7 +43,7 @@ pub fn infer(module: &Module) -> (Inference, Vec<InferError>) {
     (Inference { types: cx.types, facts: cx.facts }, cx.errors)
 }
 
-/// Gives the values of a module the types that [`infer`] finds, also where it finds nodes that do not fit.
+/// Stores the types that [`infer`] finds in a module, even if some nodes do not fit.
 ///
 /// # Errors
 /// All nodes whose operands do not fit their operator.
@@ -63,8 +63,8 @@ pub fn check_node(module: &Module, node: Node, facts: &Facts) -> Result<Option<I
     infer_here(&view, facts, infer_node).map(Some)
 }
 
-/// Infers a node of the operator table that was just made. Unlike [`check_node`] it excuses nothing: its
-/// attributes have to be those of the operator, also in an open domain.
+/// Infers a node of the operator table that was just made. Unlike [`check_node`] it makes no exceptions: the
+/// attributes have to fit the operator, also in an open domain.
 ///
 /// # Errors
 /// If operands, results or attributes do not fit its operator.
@@ -73,8 +73,8 @@ pub(crate) fn check_new(module: &Module, node: Node, facts: &Facts) -> Result<In
     infer_here(&view, facts, fitting)
 }
 
-/// As `infer`. In a branch that is never taken shapes need not fit: a model may ask for the rank of an input and have
-/// a branch for every answer.
+/// Like `infer`. In a branch that is never taken, shapes need not fit: a model may test the rank of an input
+/// and have a branch for every case.
 fn infer_here(
     view: &NodeView<'_>,
     facts: &Facts,
@@ -101,7 +101,7 @@ pub fn infer_actual(module: &Module, node: Node, actual: Actual<'_>) -> Result<O
 }
 
 /// The reason why a node of an open domain ([`op::is_open`]) differs from the operator of its name in the
-/// table, if it does: its results are then unknown, and that is no error.
+/// table, if it does: its results are then unknown, and that is not an error.
 pub fn misfit(module: &Module, node: Node) -> Option<OpError> {
     let view = NodeView::new(module, node)?;
     if !op::is_open(view.schema.domain) {
@@ -110,7 +110,7 @@ pub fn misfit(module: &Module, node: Node) -> Option<OpError> {
     fitting(&view).err()
 }
 
-/// The walk and what it knows so far.
+/// The walk and its facts so far.
 pub(super) struct Driver<'m> {
     pub(super) module: &'m Module,
     pub(super) types: Types,
@@ -180,7 +180,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Goes one level down.
+    /// Enters a level of nesting.
     fn nested<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, OpError>) -> Result<T, OpError> {
         if self.depth == MAX_DEPTH {
             let expected = format!("bodies and calls nested at most {MAX_DEPTH} deep");
@@ -247,7 +247,7 @@ fn no_schema() -> OpError {
     OpError::node("an operator of the table", "another one")
 }
 
-/// Types by schema, then by family; of a node that an open domain may mean otherwise, none if it does not fit.
+/// Types by schema, then by family; no types for a node of an open domain that does not fit the schema.
 fn infer_node(view: &NodeView<'_>) -> Result<Inferred, OpError> {
     if !op::is_open(view.schema.domain) {
         return infer_by_schema(view);
@@ -306,8 +306,9 @@ fn infer_by_schema(view: &NodeView<'_>) -> Result<Inferred, OpError> {
     Ok(inferred)
 }
 
-/// True if a result may be of a type: one that its formal has. A Constant is of the type of its value at every version:
-/// version 1 lists floats only, but exporters wrote shapes and labels with it, which checkers and runtimes take.
+/// True if the formal of a result admits the type. A Constant is of the type of its value at every version:
+/// version 1 lists floats only, but exporters wrote shapes and labels with it, which checkers and runtimes
+/// take.
 fn may_give(schema: &OpSchema, formal: &Formal, ty: &Type) -> bool {
     schema.types_of(formal).admits(ty) || schema.kind == OpKind::Constant && matches!(ty, Type::Tensor(_))
 }

@@ -117,7 +117,7 @@ pub(super) fn infer_dropout(view: &NodeView<'_>, out: &mut Inferred) -> Result<(
     Ok(())
 }
 
-/// PhiloxDropout: what is dropped has its place.
+/// PhiloxDropout: dropped elements keep their place, so the shape stays.
 pub(super) fn infer_philox_dropout(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     (1..4).try_for_each(|i| ranked(view, i, 0).map(drop))?;
     out.shape(0, view.shape(0));

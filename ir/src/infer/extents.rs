@@ -55,7 +55,7 @@ pub(super) fn times(dim: Dim, factor: u64) -> Dim {
 /// The shape that integers spell.
 ///
 /// # Errors
-/// If one is negative.
+/// If an extent is negative.
 pub(super) fn shape_of_ints(ints: &[Int], part: &Part) -> Result<Shape, OpError> {
     match ints.iter().find(|n| n.known().is_some_and(|n| n < 0)) {
         Some(n) => Err(OpError {
@@ -104,7 +104,7 @@ pub(super) fn with_dim(dims: &[Dim], axis: usize, dim: Dim) -> Shape {
     Shape(Some(dims))
 }
 
-/// The more precise of two descriptions of what has to be one extent.
+/// The more precise of two descriptions of the same extent.
 ///
 /// # Errors
 /// If they contradict each other.

@@ -1,4 +1,4 @@
-//! Operators on images and the regions of them.
+//! Operators on images and their regions.
 
 use super::size::{agree, agree_all, at_least, one_element, part, product, ranked};
 use super::{Inferred, shape_error};

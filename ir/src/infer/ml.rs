@@ -56,7 +56,7 @@ pub(super) fn infer_feature_vectorizer(view: &NodeView<'_>, out: &mut Inferred) 
     Ok(())
 }
 
-/// LabelEncoder: the type of the values, which are in one of some attributes.
+/// LabelEncoder: the type of the values, which any of several attributes holds.
 pub(super) fn infer_label_encoder(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let values = ["values_tensor", "values_strings", "values_int64s", "values_floats"];
     let mut dtypes = values.iter().filter_map(|name| match view.attr(name)? {

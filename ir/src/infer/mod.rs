@@ -4,7 +4,8 @@
 //! module. Both start from the graph inputs and constants alone: `value_info` of a file is never read. Element
 //! types follow from the schemas: a result whose formal names a type variable has the type its operands bind to
 //! it. Shapes, and element types that an attribute names, come from one function per family of operators. An
-//! operator without one is inferred as far as its schema goes, with unknown shapes: [`is_inferred`] says which.
+//! operator without a family function is inferred by its schema, with unknown shapes; [`is_inferred`] is false
+//! for it.
 //!
 //! Shapes are often computed inside the graph (Shape → Gather → Concat → Reshape), so small integer values are
 //! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims
@@ -77,7 +78,7 @@ impl Facts {
     pub fn call_attrs(&self) -> &[Attr] {
         self.call_attrs.as_deref().unwrap_or_default()
     }
-    /// True if the body of a function is being inferred, for one of its calls.
+    /// True if the body of a function is being inferred for a call.
     pub fn in_call(&self) -> bool {
         self.call_attrs.is_some()
     }
@@ -104,7 +105,7 @@ impl Types {
     fn set(&mut self, value: Value, ty: Type) {
         self.0[value] = Some(ty);
     }
-    /// Gives the values of the module their types.
+    /// Stores the inferred types in the module.
     pub fn apply(self, module: &mut Module) {
         for (value, ty) in self.0.into_entries() {
             if let Some(ty) = ty {
@@ -157,7 +158,7 @@ impl Inferred {
     }
 }
 
-/// A family function: what the operators of one family say of their results.
+/// A family function: infers the results of the operators of a family.
 pub(crate) type InferFn = fn(&NodeView<'_>, &mut Inferred) -> Result<(), OpError>;
 
 /// The error of an operand whose shape does not fit.

@@ -1,4 +1,4 @@
-//! LSTM, GRU and RNN: results, and whether all weights fit each other.
+//! LSTM, GRU and RNN: results, and the consistency of the weights.
 
 use super::size::{agree, agree_all, part, ranked, times};
 use super::{Inferred, shape_error};

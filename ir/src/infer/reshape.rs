@@ -62,7 +62,7 @@ struct Asked {
     dims: Dims,
     /// Axes that are copied from the data.
     copied: Vec<usize>,
-    /// The axis that takes what is left.
+    /// The axis with the remaining elements.
     rest: Option<usize>,
 }
 

@@ -139,7 +139,7 @@ pub(super) fn infer_optional(view: &NodeView<'_>, out: &mut Inferred) -> Result<
     Ok(())
 }
 
-/// OptionalGetElement: what is no optional passes.
+/// OptionalGetElement: an operand that is not an optional passes through.
 pub(super) fn infer_get_element(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     match view.operand_type(0) {
         Some(Type::Optional(element)) => out.ty(0, (**element).clone()),

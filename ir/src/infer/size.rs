@@ -1,4 +1,4 @@
-//! Arithmetic on extents, and the questions every family asks of the shapes of operands.
+//! Arithmetic on extents, and common queries about the shapes of operands.
 //!
 //! Nothing here overflows: a size that does not fit ONNX's 63 bits is not known.
 
@@ -6,7 +6,7 @@ use super::shape_error;
 use crate::views::{NodeView, OpError};
 use crate::{Dim, Dims};
 
-/// A number computed from sizes as an extent; a negative or huge one is not known.
+/// A number computed from sizes as an extent; a negative or huge number becomes unknown.
 pub(crate) fn extent(n: i128) -> Dim {
     match u64::try_from(n) {
         Ok(n) if i64::try_from(n).is_ok() => Dim::Known(n),
@@ -74,7 +74,7 @@ pub(crate) fn at_least<'a>(view: &NodeView<'a>, i: usize, rank: usize) -> Result
 /// Makes `dim` the more precise of itself and an extent of operand `i`.
 ///
 /// # Errors
-/// If the two contradict each other; `what` says what the extent is.
+/// If the two contradict each other; `what` describes the extent.
 pub(crate) fn agree(
     view: &NodeView<'_>,
     i: usize,
@@ -136,7 +136,7 @@ pub(crate) fn known_scalar(view: &NodeView<'_>, i: usize) -> Result<Option<i64>,
     Ok(view.known_ints(i).and_then(|v| v.first().copied()))
 }
 
-/// Dims with one of them replaced.
+/// Dims with a replaced dim.
 pub(crate) fn with(dims: &[Dim], axis: usize, dim: Dim) -> Dims {
     dims.iter().enumerate().map(|(i, &d)| if i == axis { dim } else { d }).collect()
 }

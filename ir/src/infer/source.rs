@@ -1,4 +1,4 @@
-//! Operators that make tensors of nothing but attributes and sizes: constants, ranges, random numbers.
+//! Operators that make tensors from attributes and sizes alone: constants, ranges, random numbers.
 
 use super::extents::{list_len, same_shape, shape_of_ints, shape_of_rank};
 use super::{Inferred, Int, shape_error};
@@ -7,7 +7,7 @@ use crate::tensor::TensorData;
 use crate::views::{MAX_INTS, NodeView, OpError, Part};
 use crate::{DType, Dim, Shape};
 
-/// Constant: exactly one attribute says what it is. A sparse one is a dense tensor behind the node.
+/// Constant: exactly one attribute has the value. The result of a sparse constant is a dense tensor.
 pub(super) fn infer_constant(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let given: Vec<&AttrValue> = view.schema.attrs.iter().filter_map(|a| view.attr(a.name)).collect();
     let [value] = given.as_slice() else {

@@ -10,8 +10,8 @@ use std::sync::Arc;
 /// A vertex of the use graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Vertex {
-    /// A formal input, capture or constant, or a result other than the first: so the readers of one of many results are
-    /// found without looking at those of the others.
+    /// A formal input, capture or constant, or a result other than the first, so that the readers of each
+    /// result are found without visiting the readers of other results.
     Source(Value),
     /// A node, and its first result.
     Node(Node),
@@ -106,7 +106,7 @@ pub struct NodeData {
     /// The graph it is in.
     pub graph: GraphId,
     pub(crate) operands: SmallVec<[Option<Value>; 4]>,
-    /// Operands from this slot on are what the node's bodies capture.
+    /// Operands from this slot on are the captures of the node's bodies.
     pub(crate) n_formal: u32,
     pub(crate) results: SmallVec<[Option<Value>; 2]>,
     pub(crate) attrs: Vec<Attr>,
@@ -116,7 +116,7 @@ pub struct NodeData {
     pub provenance: Provenance,
     /// Metadata (`metadata_props`), in source order.
     pub metadata: Vec<(Symbol, Symbol)>,
-    /// Which message of the source file it came from; the table is the reader's.
+    /// The message of the source file that it came from; the reader has the table.
     pub origin: Option<u32>,
     /// The parts that changed since the message was read.
     pub dirty: Dirty,

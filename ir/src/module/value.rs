@@ -5,21 +5,21 @@ use crate::{GraphId, Node, Shape, Symbol, TensorType, Type};
 use petgraph::stable_graph::NodeIndex;
 use std::sync::Arc;
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Debug)]
 pub enum Def {
     /// A result of a node.
     Result {
         /// The node.
         node: Node,
-        /// Which of its results.
+        /// The number of the result.
         slot: u32,
     },
     /// A formal input of its graph.
     Input {
-        /// Which of its inputs.
+        /// The number of the input.
         slot: u32,
-        /// The value it has if nobody gives one: an IR 3 initializer that is listed as input.
+        /// The default value: an IR 3 initializer that is listed as input.
         default: Option<Payload>,
     },
     /// An operand of the node that owns the graph.
@@ -66,7 +66,7 @@ impl Payload {
 pub struct ValueData {
     /// Its type.
     pub ty: Type,
-    /// Where it comes from.
+    /// The origin of the value.
     pub def: Def,
     /// The name of the value; captures take the name of the captured value.
     pub name: Option<Symbol>,
@@ -76,7 +76,7 @@ pub struct ValueData {
     pub(crate) vertex: Option<NodeIndex>,
     /// Metadata of an input or constant (`metadata_props` of its `value_info`), in source order.
     pub metadata: Vec<(Symbol, Symbol)>,
-    /// Which message of the source file it came from (an initializer, an input); the table is the reader's.
+    /// The message of the source file that it came from (an initializer, an input); the reader has the table.
     pub origin: Option<u32>,
     /// True if name, type or payload changed since.
     pub dirty: bool,

@@ -2,14 +2,14 @@
 //!
 //! A 16-bit format rounds each number relatively: f16 by at most 2^-11 of it, bf16 by 2^-8. For most operators,
 //! which are well-conditioned, the error of the result is then about as large. The rows of [`AMPLIFIERS`] are
-//! the others, whose condition number has no bound: a small relative error of the operand may be a large one of
+//! operands whose condition number has no bound: a small relative error of the operand may be a large error of
 //! the result. For example, 100.03 is 100 in f16, and exp(100.03) is 3 % more than exp(100). Guards check if
 //! the values of the operand make that happen.
 
 use super::OpKind;
 use super::OpKind as K;
 
-/// Which error of an operand must be small for the relative error of the result to be small.
+/// The error of an operand that must be small for the relative error of the result to be small.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Amplified {
     /// The absolute error, which becomes the relative error of the result: exp(x + e) = exp(x)·exp(e).
@@ -35,7 +35,7 @@ pub struct Amplifier {
     pub kind: OpKind,
     /// The operand; for a variadic formal its first.
     pub operand: usize,
-    /// Which of its errors must be small.
+    /// The error of the operand that must be small.
     pub what: Amplified,
     /// The purpose of the operand, in words for the evidence of a decision.
     pub why: &'static str,
@@ -111,7 +111,7 @@ mod tests {
 
     type Function = fn(f64) -> f64;
 
-    /// Functions of one operand: if one is here, so is its inverse, as far as that is an operator.
+    /// Functions of one operand; the inverse of each listed function is listed as well, if it is an operator.
     const FUNCTIONS: [(OpKind, Function); 20] = [
         (K::Acos, f64::acos),
         (K::Acosh, f64::acosh),
@@ -135,7 +135,7 @@ mod tests {
         (K::Tanh, f64::tanh),
     ];
 
-    /// A function amplifies what the table says, as its slope near 0, 1, 30 and 1000 turns shows.
+    /// A function amplifies errors as the table says: its slope near 0, 1, 30 and 1000 turns shows it.
     #[test]
     fn functions_amplify_what_the_table_says() {
         for (kind, f) in FUNCTIONS {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How an operand or result behaves when a model is lowered to a 16-bit format.
+/// The behaviour of an operand or result when a model is lowered to a 16-bit format.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
     /// Always low precision: the operator AMP exists for.
@@ -12,7 +12,7 @@ pub enum Class {
     Clear,
     /// Safe unless a deny operator is upstream.
     Infer,
-    /// Takes the widest precision among the operands that arrive.
+    /// Takes the widest precision of its operands.
     Promote,
     /// Turns floats into decisions: accepts any float type, never causes a narrowing cast.
     Discrete,

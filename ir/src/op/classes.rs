@@ -10,7 +10,7 @@
 //!   and Y move; before, they share `T` with X, and the whole node stays f32.
 //! - LayerNormalization: the saved mean and deviation (`U`) stay, X, Scale, B and Y (`T`) move.
 //! - RMSNormalization: `scale` and Y share `V`, so the scale has to move with Y.
-//! - Pow: the exponent is free to stay from 12 on; before, it shares `T` with X and says nothing.
+//! - Pow: the exponent may keep its type from 12 on; before, it shares `T` with X and adds no constraint.
 //!
 //! Limits of this table, which sees neither attributes nor values:
 //!

@@ -25,7 +25,7 @@ const fn accepts(kind: OpKind, formals: &'static [&'static str]) -> Exception {
     Exception { kind, side: Side::Operand, formals, since: 1, class: Class::Discrete }
 }
 
-/// An operand that may be large: what it comes from decides, as for an operator that adds it to scores.
+/// An operand that may be large: its origin decides, as for an operator that adds it to scores.
 const fn taints(kind: OpKind, formals: &'static [&'static str]) -> Exception {
     Exception { kind, side: Side::Operand, formals, since: 1, class: Class::Infer }
 }
@@ -80,7 +80,7 @@ static EXCEPTIONS: &[Exception] = &[
     keeps(K::ContribSkipSimplifiedLayerNormalization, Side::Result, &["mean", "inv_std_var"]),
 ];
 
-/// The class of a formal that has one of its own, by the table or by what a user says of the operator.
+/// The class of a formal with its own class, by the table or by the user's signature of the operator.
 pub(super) fn exception(schema: &OpSchema, side: Side, formal: &str) -> Option<Class> {
     if let Some(declared) = schema.declared {
         let (formals, classes) = match side {

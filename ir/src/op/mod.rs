@@ -3,7 +3,7 @@
 //!
 //! Operators that ONNX Runtime adds to ONNX's and that exporters and its optimizer write are in the table as
 //! well, as far as ampc knows them. Their domain `com.microsoft` is open: it has more operators, and ONNX
-//! Runtime changes its versions, so an unknown operator there is no error ([`is_open`]).
+//! Runtime changes its versions, so an unknown operator there is not an error ([`is_open`]).
 //!
 //! An operator is described once. The schemas of ONNX (formals, type variables, legal types, attributes) are
 //! generated into [`SCHEMAS`]; written by hand beside it are the precision classes ([`formal_class`],
@@ -11,7 +11,7 @@
 //! ([`AMPLIFIERS`]), and the amount of computation ([`work`]). No other code lists operators by their
 //! properties: passes ask the table.
 //!
-//! A node means the newest version of its operator that is not newer than the operator set its model imports:
+//! A node has the newest version of its operator that is not newer than the operator set imported by its model:
 //!
 //! ```
 //! use ampc_ir::op::{Lookup, OpKind, lookup};
@@ -70,7 +70,7 @@ pub enum Lookup {
     },
     /// The domain is known and has no operator of this name in any version.
     UnknownOp,
-    /// The domain is not one of ONNX, and the operator is not a known one of an open domain.
+    /// The domain is not a domain of ONNX, and the operator is not a known operator of an open domain.
     UnknownDomain,
 }
 

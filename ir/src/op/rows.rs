@@ -1,7 +1,7 @@
 //! Constructors of the rows of the generated table.
 //!
-//! They exist to keep a row to the facts that differ: the domain and name follow from the kind, the least and
-//! greatest number of actuals from the formals (the generator refuses to write a table for which they do not).
+//! They reduce a row to the facts that differ: the domain and name follow from the kind, the least and greatest
+//! number of actuals from the formals (the generator refuses to write a table for which they do not).
 
 use super::OpKind;
 use super::schema::{

@@ -87,7 +87,7 @@ pub enum FormalType {
 pub enum Arity {
     /// Exactly one.
     Single,
-    /// One or none.
+    /// At most one.
     Optional,
     /// Any number, at least the given one; always the last formal.
     Variadic {

@@ -47,9 +47,9 @@ pub enum Count {
     /// One.
     #[default]
     One,
-    /// One or none.
+    /// At most one.
     Optional,
-    /// Any number, none included; of the last formal.
+    /// Any number, including zero; only for the last formal.
     Variadic,
 }
 
@@ -58,9 +58,9 @@ pub enum Count {
 pub struct Declared {
     /// The class of the operator.
     pub class: Class,
-    /// The classes of formal operands that have one of their own.
+    /// The classes of formal operands with their own class.
     pub inputs: &'static [Option<Class>],
-    /// The classes of formal results that have one of their own.
+    /// The classes of formal results with their own class.
     pub outputs: &'static [Option<Class>],
     /// For each formal result the formal operand whose shape it has.
     pub shapes: &'static [Option<u8>],
@@ -95,7 +95,7 @@ impl Signature {
     /// The schema of this signature.
     ///
     /// # Errors
-    /// If the operator is one of the table's or of a domain of ONNX's, or the signature contradicts itself.
+    /// If the operator is in the table or in a domain of ONNX, or the signature contradicts itself.
     pub fn schema(&self) -> Result<&'static OpSchema, SignatureError> {
         self.check()?;
         let mut signature = self.clone();

@@ -1,7 +1,7 @@
 //! Numeric traits of operators that passes ask for, besides the precision class.
 //!
-//! They hold for every version of an operator. A test compares each with the names or schemas of all operators, so
-//! that the next one is not forgotten.
+//! They hold for every version of an operator. A test compares each trait with the names or schemas of all
+//! operators, so that a new operator is not forgotten.
 
 use super::OpKind as K;
 use super::{AttrDefault, AttrKind, OpKind, OpSchema};
@@ -242,8 +242,7 @@ pub fn sums(kind: OpKind) -> bool {
     )
 }
 
-/// True if the operator gives the same results for the same operands: all operators except those that draw
-/// random numbers.
+/// True if the operator gives the same results for the same operands: all operators except random generators.
 pub fn is_deterministic(kind: OpKind) -> bool {
     !matches!(
         kind,
@@ -294,8 +293,8 @@ mod tests {
         (0..3).any(|i| moves(kind, i).is_some())
     }
 
-    /// Clear operators move, but for those that make constants, choose by value, or change the magnitude; of the
-    /// others only casts move.
+    /// Clear operators move, except operators that make constants, choose by value, or change the magnitude; of
+    /// the other classes only casts move.
     #[test]
     fn clear_operators_move_or_are_named_here() {
         let rest = names(|k| base_class(k, DType::F16) == Class::Clear && !moves_any(k));

@@ -1,8 +1,8 @@
 //! Amount of computation of operators, for estimates of time: products of matrices, work per element, or only
 //! moving.
 //!
-//! The numbers are relative: an addition is 1. They hold for every version of an operator. How often the work is
-//! done follows from shapes, which is not said here.
+//! The numbers are relative: an addition is 1. They hold for every version of an operator. The amount per node
+//! also depends on shapes, which are not considered here.
 
 use super::OpKind as K;
 use super::OpKind;
@@ -13,7 +13,7 @@ use super::traits::moves;
 pub enum Work {
     /// Sums of products along an axis that the result does not have, as matrix units compute them.
     Product,
-    /// So many operations for each element of the largest operand, or of the results if they are larger.
+    /// The number of operations for each element of the largest operand, or of the results if they are larger.
     Elementwise {
         /// Additions that take as long.
         per_element: u32,

@@ -1,4 +1,4 @@
-//! Values of attributes, bodies excepted: those are the business of the lines they hold.
+//! Values of attributes except bodies, whose lines are parsed elsewhere.
 
 use super::lexer::Kind;
 use super::parser::{Broken, Parsed, Parser};

@@ -1,8 +1,8 @@
 //! From lists of lines to a module.
 //!
-//! Graphs are built from a list of work, bodies after the node that owns them exists, so that captures are made
-//! through the same verbs as everywhere. A name means a value of its own graph: one that was defined by an input,
-//! capture or constant, or by a node above.
+//! Graphs are built from a worklist, bodies after their owning node, so that captures are made by the usual
+//! edit verbs. A name means a value of its own graph, which is defined by an input, capture or constant, or by
+//! a node above.
 
 use super::ast::{CaptureAst, Decided, FunctionAst, Lines, Name, NodeAst, SourceAst, Tail};
 use super::parser::{Parser, clip};
@@ -17,7 +17,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The values that a graph knows by name; `None` for those of broken lines.
+/// The values of a graph by name; `None` for values of broken lines.
 type Scope = FxHashMap<Symbol, Option<Value>>;
 
 type OpsetImports = Rc<[(Symbol, u16)]>;
@@ -40,7 +40,7 @@ struct Owner {
     by_name: Rc<FxHashMap<Symbol, u32>>,
 }
 
-/// Builds the module of `parser` from its lines; what is wrong becomes errors of `parser`.
+/// Builds the module of `parser` from its lines; problems become errors of `parser`.
 pub(super) fn build(parser: &mut Parser<'_, '_>) {
     let opsets: OpsetImports = parser.module.header.opsets.as_slice().into();
     let mut builder =

@@ -191,7 +191,7 @@ impl Packer {
         Packer { dtype, bytes: Vec::new(), count: 0 }
     }
 
-    /// Appends an element; `None` if the literal is none of this type.
+    /// Appends an element; `None` if the literal does not fit the type.
     pub(super) fn push(&mut self, literal: &Literal<'_>) -> Option<()> {
         if let (Form::Complex(part), Literal::Complex(parts)) = (form(self.dtype), literal) {
             for literal in &**parts {
@@ -296,7 +296,7 @@ pub(super) fn parse_f32(text: &str) -> Option<f32> {
     }
 }
 
-/// The bits of a NaN, checked to be one; the quiet one if none are given.
+/// The bits of a NaN, checked; the quiet NaN if no bits are given.
 pub(super) fn nan_bits(dtype: DType, bits: Option<u64>) -> Option<u64> {
     let width = dtype.bits()?;
     let Some(bits) = bits else {

@@ -1,4 +1,4 @@
-//! Tokens of the text form, found on demand, each with its place and whether a line begins with it.
+//! Tokens of the text form, found on demand, each with its place and a flag for the first token of a line.
 
 use super::quote::is_name_byte;
 

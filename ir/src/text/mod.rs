@@ -10,12 +10,12 @@
 //! - the canonical text is a pure function of the module: `parse(print(m)) == m` in the sense of
 //!   [`same_module`](crate::eq::same_module), and canonical text prints to itself.
 //!
-//! Printing tells where each node stands in the text, and [`PrintOptions::note`] puts comments below nodes:
-//! diagnostics are drawn over the printed module.
+//! Printing returns the position of each node in the text, and [`PrintOptions::note`] puts comments below
+//! nodes: diagnostics are drawn over the printed module.
 //!
 //! Reading has two steps: `parser` turns lines into a syntax tree, recovering at the next line after an error;
-//! `build` makes the module through the edit verbs. Both go on after an error, so that all of them are reported
-//! at once. Bodies nest at most [`MAX_DEPTH`] deep; neither step recurses over bodies.
+//! `build` makes the module through the edit verbs. Both continue after an error, so that all errors are
+//! reported at once. Bodies nest at most [`MAX_DEPTH`] deep; neither step recurses over bodies.
 //!
 //! ```
 //! use ampc_ir::text::{NoData, parse};
@@ -155,7 +155,7 @@ impl<F: Fn(&str, DType, &[u64], Option<u128>) -> Option<TensorData>> DataResolve
     }
 }
 
-/// Has no data: for texts whose constants are all small or random.
+/// A resolver without data, for texts whose constants are all small or random.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoData;
 
@@ -165,7 +165,7 @@ impl DataResolver for NoData {
     }
 }
 
-/// How to read a text.
+/// Options of reading a text.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ParseOptions {
     /// Accepts large constants that the resolver does not have: dumps and reproducers come without weights. Such

@@ -273,7 +273,7 @@ impl Parser<'_, '_> {
         Ok(body)
     }
 
-    /// Goes on with a node after the brace that closes a body.
+    /// Continues a node after the brace that closes a body.
     pub(super) fn body_closed(&mut self, open: Open) -> Parsed<Option<Step>> {
         let Open { mut node, graph, attr, list, body, start_depth } = open;
         let value = match list {

@@ -1,10 +1,10 @@
 //! From text to the syntax tree of its lines.
 //!
 //! Recursive descent, except that bodies nest by a list of open nodes, so that no text can use up the stack.
-//! Names are interned, types and constants are made at once; which value or operator a name means is `build`'s.
+//! Names are interned, types and constants are made at once; `build` resolves names to values and operators.
 //!
-//! After an error the parser goes on at the next line; if the line opened a region, after the region.
-//! Values that a broken line defines are remembered, so that their readers are not errors too.
+//! After an error the parser continues at the next line; if the line opened a region, after the region. Values
+//! that a broken line defines are remembered, so that their readers are not errors too.
 
 use super::ast::{FunctionAst, Lines, Name, Open, Step};
 
@@ -190,7 +190,7 @@ impl<'a> Parser<'a, '_> {
         if self.eat(punct) { Ok(()) } else { self.fail(format!("`{}`", char::from(punct))) }
     }
 
-    /// The end of what a line says: the next token begins another line or closes a region.
+    /// The end of a line: the next token begins another line or closes a region.
     pub(super) fn line_end(&mut self) -> Parsed<()> {
         if self.tok.first || self.at(b'}') { Ok(()) } else { self.fail("the end of the line") }
     }
@@ -287,7 +287,7 @@ impl<'a> Parser<'a, '_> {
         self.fail(expected)
     }
 
-    /// Goes on after an error in something that began at brace depth `depth` and byte `start`.
+    /// Recovers from an error in a region that began at brace depth `depth` and byte `start`.
     fn recover(&mut self, start: u32, depth: u32, in_region: bool) {
         if self.tok.span.start == start {
             self.advance();

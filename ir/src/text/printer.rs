@@ -415,8 +415,8 @@ impl Printer<'_> {
         self.out.push(')');
     }
 
-    /// Writes attributes: on the node's line, or one below the other if one of them is a body. `end` becomes the
-    /// end of the node's first line if there are more.
+    /// Writes attributes: on the node's line, or each on its own line if any of them is a body. `end` becomes
+    /// the end of the node's first line if there are more.
     fn attrs(&mut self, node: Node, data: &NodeData, end: &mut Option<usize>) {
         let module = self.module;
         if data.attrs().is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! A name that is a plain word stands as it is; every other name, and every string, is quoted. Between quotes
 //! stand UTF-8 text as it is and escapes for the rest: `\"`, `\\`, `\n`, `\r`, `\t`, and `\xNN` for any one
-//! byte, so that bytes that are no UTF-8 survive too. Characters that a terminal would act on or not show
+//! byte, so that bytes that are not UTF-8 survive too. Characters that a terminal would act on or not show
 //! (controls, directional marks, zero-width spaces) are escaped.
 
 use std::borrow::Cow;

@@ -1,5 +1,5 @@
-//! Signatures in the text form: `signature acme::Scale(x: T, scale?: f32, rest*: T) -> (y: T shape=x) {T=[f32, f16]}
-//! class=infer`, for the operators of no table that nodes of the module are of.
+//! Signatures in the text form: `signature acme::Scale(x: T, scale?: f32, rest*: T) -> (y: T shape=x) {T=[f32,
+//! f16]} class=infer`, for operators of nodes in the module that no table has.
 
 use super::parser::{Parsed, Parser};
 use super::quote::write_word;
@@ -8,7 +8,7 @@ use crate::{DType, Module, Symbol};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// The signatures of the operators that a module has nodes of, one for each name, sorted.
+/// The signatures of the operators of nodes in the module, one per name, sorted.
 pub fn signatures(module: &Module) -> Vec<Signature> {
     let mut found: BTreeMap<(&str, &str), &OpSchema> = BTreeMap::new();
     for graph in module.graph_ids() {

@@ -1,4 +1,4 @@
-//! Hand-written texts: what canonical text looks like, and what is said of text that is wrong.
+//! Hand-written texts: the form of canonical text, and the errors of invalid texts.
 
 use super::*;
 use crate::Shape;
@@ -191,7 +191,7 @@ fn regions_and_captures() {
 }
 
 /// Two captured operands that have become the same value, a capture of another type, a name of the body's own:
-/// what no valid model has, and passes may meet in between.
+/// states that no valid model has, but that passes may create in between.
 #[test]
 fn ambiguous_captures_are_numbered() {
     canonical(&main_graph(

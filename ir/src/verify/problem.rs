@@ -38,7 +38,7 @@ pub enum Problem {
         /// The name.
         name: String,
     },
-    /// I5: a required attribute that is not there, or one of another kind.
+    /// I5: a missing required attribute, or an attribute of another kind.
     #[error("attribute `{attr}` of `{op}`: expected {expected}, found {found}")]
     Attribute {
         /// The operator and its version.

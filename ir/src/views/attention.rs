@@ -30,15 +30,16 @@ pub struct AttentionView {
     pub scale: Option<f32>,
     /// Bound of the scores, 0 for none.
     pub softcap: f32,
-    /// The element type in which the softmax is computed, where one is asked for.
+    /// The element type in which the softmax is computed, if the node sets it.
     pub softmax: Option<DType>,
     /// The content of the fourth result.
     pub scores: Scores,
-    /// How far before its own position a query looks, if there is a bound.
+    /// The number of earlier positions that a query attends to, if bounded.
     pub left_window: Option<u64>,
-    /// How far behind its own position a query looks, if there is a bound.
+    /// The number of later positions that a query attends to, if bounded.
     pub right_window: Option<u64>,
-    /// True if a mask that is shorter than the keys masks the rest of them; before, one of extent 1 is broadcast.
+    /// True if a mask that is shorter than the keys masks the remaining keys; in earlier versions, a mask of
+    /// extent 1 is broadcast.
     pub short_masks: bool,
 }
 

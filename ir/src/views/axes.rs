@@ -1,4 +1,4 @@
-//! Lists of axes, which are an attribute at old versions and an operand at new ones.
+//! Lists of axes, which are an attribute at old versions and an operand at new versions.
 
 use super::{NodeView, OpError, Part, normalize_axis};
 
@@ -35,7 +35,7 @@ impl Axes {
         }
     }
 
-    /// Where they are, for error messages: the attribute or operand `i`.
+    /// The place of the axes, for error messages: the attribute or operand `i`.
     pub fn part(view: &NodeView<'_>, i: usize) -> Part {
         if view.schema.attr("axes").is_some() { Part::Attr("axes".into()) } else { Part::Operand(i) }
     }
@@ -44,7 +44,7 @@ impl Axes {
 /// Axes counted from the front, each at most once.
 ///
 /// # Errors
-/// If one is outside [-rank, rank) or there twice.
+/// If an axis is outside [-rank, rank) or occurs twice.
 pub fn distinct_axes(axes: &[i64], rank: usize, part: &Part) -> Result<Vec<usize>, OpError> {
     let mut seen = vec![false; rank];
     axes.iter()

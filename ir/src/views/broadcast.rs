@@ -1,9 +1,9 @@
-//! How the operands of an element-wise operator meet.
+//! Broadcasting of the operands of an element-wise operator.
 
 use super::{NodeView, OpError};
 use crate::op::OpKind;
 
-/// How shapes of operands combine.
+/// The broadcasting rule of operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broadcast {
     /// All shapes are the same: variadic operators below 8, arithmetic below 7 without `broadcast`.
@@ -44,7 +44,7 @@ impl Broadcast {
 /// PhiloxDropout of ai.ampc.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PhiloxDropoutView {
-    /// Which of the sequences of a seed and offset it is.
+    /// The number of the stream of a seed and offset.
     pub stream: u32,
 }
 
@@ -52,7 +52,7 @@ impl PhiloxDropoutView {
     /// Reads a PhiloxDropout.
     ///
     /// # Errors
-    /// If `stream` is no word of 32 bits.
+    /// If `stream` is not a word of 32 bits.
     pub fn read(view: &NodeView<'_>) -> Result<PhiloxDropoutView, OpError> {
         let found = view.int("stream");
         let stream = found.and_then(|n| u32::try_from(n).ok()).ok_or_else(|| {
@@ -126,7 +126,7 @@ impl ClipView {
     }
 }
 
-/// Which way BitShift shifts.
+/// The direction of BitShift.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shift {
     /// Towards the high bits.

@@ -1,4 +1,4 @@
-//! Control flow: how operands of a Scan are handed to its body.
+//! Control flow: how operands of a Scan are passed to its body.
 
 use super::{NodeView, OpError};
 

@@ -1,4 +1,4 @@
-//! Operators on images and the regions of them.
+//! Operators on images and their regions.
 
 use super::reduce::Axes;
 use super::window::{pads, positive};
@@ -29,7 +29,8 @@ impl<'a> ImageScalerView<'a> {
     /// Reads an ImageScaler. As in ONNX Runtime, the bias has no default.
     ///
     /// # Errors
-    /// If the operand is known not to have four axes, or there is no bias or not one for each channel.
+    /// If the operand is known not to have four axes, or the number of biases differs from the number of
+    /// channels.
     pub fn read(view: &NodeView<'a>) -> Result<ImageScalerView<'a>, OpError> {
         let scale = view.float("scale").unwrap_or(1.0);
         let channels = match view.dims(0) {
@@ -56,7 +57,7 @@ impl<'a> ImageScalerView<'a> {
 /// Height and width that MaxRoiPool or RoiAlign makes of a region.
 ///
 /// # Errors
-/// If one is not positive.
+/// If a size is not positive.
 pub fn pooled_shape(view: &NodeView<'_>) -> Result<[u64; 2], OpError> {
     if view.schema.attr("pooled_shape").is_none() {
         return Ok([positive_int(view, "output_height", 1)?, positive_int(view, "output_width", 1)?]);

@@ -116,7 +116,7 @@ impl FlattenView {
 pub struct ReshapeView<'a> {
     /// The target as far as known: 0 copies an extent (unless `allow_zero`), -1 is the remaining extent.
     pub target: Option<Cow<'a, [Int]>>,
-    /// Where the target is.
+    /// The place of the target.
     pub part: Part,
     /// True if 0 means an extent of 0.
     pub allow_zero: bool,
@@ -194,7 +194,7 @@ pub struct SplitView<'a> {
     pub axis: i64,
     /// The parts.
     pub parts: Parts<'a>,
-    /// Where the sizes are.
+    /// The place of the sizes.
     pub part: Part,
 }
 
@@ -241,7 +241,7 @@ impl<'a> SplitView<'a> {
 pub struct PadView<'a> {
     /// Elements before every axis, then elements behind every axis; negative ones remove.
     pub pads: Option<Cow<'a, [Int]>>,
-    /// Where the pads are.
+    /// The place of the pads.
     pub part: Part,
     /// The axes; absent means all.
     pub axes: Axes,
@@ -285,9 +285,9 @@ pub enum TileView<'a> {
     All(Option<Cow<'a, [Int]>>),
     /// The numbers of repetitions and their axes, as far as known.
     One {
-        /// How often.
+        /// The number of repeats.
         tiles: Option<i64>,
-        /// Which axis.
+        /// The axis.
         axis: Option<i64>,
     },
 }
@@ -333,7 +333,7 @@ impl<'a> TransposeView<'a> {
         self.perm.map(<[i64]>::len)
     }
 
-    /// Which axis of the operand every axis of the result is.
+    /// The axis of the operand for every axis of the result.
     ///
     /// # Errors
     /// If the attribute is not a permutation of the axes of a tensor of this rank.

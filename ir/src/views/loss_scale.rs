@@ -80,7 +80,7 @@ impl UpdateLossScaleView {
     }
 }
 
-/// True if a number of steps can be counted: from 1 to what an i32 holds.
+/// True if a number of steps can be counted: from 1 to the largest i32.
 pub(crate) fn is_count(n: i64) -> bool {
     (1..=i64::from(i32::MAX)).contains(&n)
 }
@@ -105,7 +105,7 @@ impl ClipCoefView {
     /// Reads a ClipCoef.
     ///
     /// # Errors
-    /// If an attribute is no scalar of f64.
+    /// If an attribute is not a scalar of f64.
     pub fn read(view: &NodeView<'_>) -> Result<ClipCoefView, OpError> {
         Ok(ClipCoefView { max_norm: double(view, "max_norm")?, epsilon: double(view, "epsilon")? })
     }

@@ -41,7 +41,7 @@ use crate::{DType, Dim, Dims, Module, Node, Shape, TensorType, Type, Value};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Which part of a node an [`OpError`] is about.
+/// The part of a node that an [`OpError`] is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
     /// The node as a whole.
@@ -58,7 +58,7 @@ pub enum Part {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}expected {expected}, found {found}", place(.part))]
 pub struct OpError {
-    /// Which part of the node is wrong.
+    /// The wrong part of the node.
     pub part: Part,
     /// The value that the operator requires.
     pub expected: String,
@@ -149,7 +149,7 @@ impl<'a> NodeView<'a> {
         Some(NodeView { types: Some(types), ..NodeView::with_facts(module, node, facts)? })
     }
 
-    /// The same view with operands that are what `actual` says, and nothing known of the elements of other values.
+    /// The same view with the operands of `actual`, and no known elements of other values.
     pub(crate) fn with_operands(self, actual: Actual<'a>) -> NodeView<'a> {
         NodeView { actual: Some(actual), facts: None, ..self }
     }
@@ -198,8 +198,8 @@ impl<'a> NodeView<'a> {
             None => Some(self.type_of(self.operand(i)?)),
         }
     }
-    /// The type of a value of this graph or of a body of the node: the one that inference has found so far, or that of
-    /// the module.
+    /// The type of a value of this graph or of a body of the node: the type inferred so far, or the type in the
+    /// module.
     pub fn type_of(&self, value: Value) -> &'a Type {
         match self.types {
             Some(types) => types.of(self.module, value),
@@ -342,7 +342,7 @@ impl<'a> NodeView<'a> {
     /// The element type an integer attribute (`to`, `dtype`) names.
     ///
     /// # Errors
-    /// If the number is no element type.
+    /// If the number is not an element type.
     pub fn dtype_attr(&self, name: &str) -> Result<Option<DType>, OpError> {
         let Some(number) = self.int(name) else { return Ok(None) };
         match i32::try_from(number).ok().and_then(DType::from_number) {
@@ -363,7 +363,7 @@ impl<'a> NodeView<'a> {
     }
 }
 
-/// More elements than this are never looked at as integers.
+/// Tensors with more elements are never read as integers.
 pub const MAX_INTS: u64 = 1024;
 
 /// `axis` counted from the front.

@@ -73,7 +73,7 @@ pub(super) fn axis(view: &NodeView<'_>, name: &str, default: i64) -> Result<Opti
     normalize_axis(view.int(name).unwrap_or(default), rank, Part::Attr(name.into())).map(Some)
 }
 
-/// Which axes of Softmax, LogSoftmax or Hardmax belong together.
+/// The axes of Softmax, LogSoftmax or Hardmax that are normalized together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SoftmaxAxes {
     /// One axis.

@@ -1,4 +1,4 @@
-//! QuantizeLinear and DequantizeLinear: how finely scales are given.
+//! QuantizeLinear and DequantizeLinear: the granularity of scales.
 
 use super::{NodeView, OpError, Part, normalize_axis};
 use crate::{DType, Dim};

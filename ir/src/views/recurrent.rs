@@ -4,7 +4,7 @@ use super::{NodeView, OpError};
 use crate::attr::AttrValue;
 use crate::op::OpKind;
 
-/// Which way a recurrent operator walks along its input.
+/// The direction in which a recurrent operator walks along its input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Direction {
     /// From the first step to the last.
@@ -104,7 +104,7 @@ impl RecurrentView {
     /// The functions of all directions, as many for each: f, g and h in the order of the operator's text.
     ///
     /// # Errors
-    /// If there are too few activations, or one is invalid.
+    /// If there are too few activations, or an activation is invalid.
     pub fn activations(&self, view: &NodeView<'_>) -> Result<Vec<Activation>, OpError> {
         let defaults: &[&str] = match view.kind() {
             OpKind::LSTM => &["sigmoid", "tanh", "tanh"],

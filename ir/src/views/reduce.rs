@@ -1,4 +1,4 @@
-//! Reductions: which axes go, by attribute or operand.
+//! Reductions: the reduced axes, from an attribute or operand.
 
 use super::{NodeView, OpError, Part, normalize_axis};
 
@@ -10,7 +10,7 @@ impl Axes {
     /// Axes that may be counted from the back.
     ///
     /// # Errors
-    /// If one is outside the rank or there twice.
+    /// If an axis is outside the rank or occurs twice.
     pub fn of(axes: &[i64], rank: usize) -> Result<Axes, OpError> {
         let part = || Part::Attr("axes".into());
         let mut found =
@@ -130,7 +130,7 @@ pub struct TopKView {
     pub largest: bool,
     /// True if they come in order.
     pub sorted: bool,
-    /// Where the number comes from.
+    /// The origin of the number.
     k_by_operand: bool,
 }
 
@@ -189,7 +189,7 @@ impl CumulativeView {
     /// Reads a CumSum or CumProd.
     ///
     /// # Errors
-    /// If the axis is no single number or none of the operand's.
+    /// If the axis is not a single number or not an axis of the operand.
     pub fn read(view: &NodeView<'_>) -> Result<CumulativeView, OpError> {
         let axis = match (crate::infer::size::known_scalar(view, 1)?, view.rank(0)) {
             (Some(axis), Some(rank)) => Some(normalize_axis(axis, rank, Part::Operand(1))?),

@@ -5,7 +5,7 @@ use super::{NodeView, OpError, Part, normalize_axis};
 use crate::op::OpKind;
 use crate::{Dim, Dims};
 
-/// How sizes treat the aspect ratio.
+/// The treatment of the aspect ratio by sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AspectRatio {
     /// Not at all.
@@ -43,7 +43,7 @@ pub enum Interpolation {
     Cubic,
 }
 
-/// Which element is the nearest to a position.
+/// The rule for the element nearest to a position.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Nearest {
     /// The nearest; of two the lower.
@@ -319,7 +319,8 @@ fn scales_operand(view: &NodeView<'_>, operand: usize, n: usize) -> Result<Targe
     }
 }
 
-/// The operands `scales` and `sizes` of Resize from 11 on: one of them, where an empty tensor counts as none.
+/// The operands `scales` and `sizes` of Resize from 11 on: exactly one is present, and an empty tensor counts
+/// as absent.
 fn scales_or_sizes(view: &NodeView<'_>, n: usize) -> Result<Target, OpError> {
     let is_empty = |i: usize| matches!(view.dims(i), Some([Dim::Known(0)]));
     let given = |i: usize| view.has(i) && !is_empty(i);

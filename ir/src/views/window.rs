@@ -5,7 +5,7 @@ use crate::infer::size::extent;
 use crate::op::OpKind;
 use crate::{Dim, Dims};
 
-/// How the input is padded.
+/// The padding of the input.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Padding {
     /// So much before and after each axis.

@@ -23,7 +23,7 @@ struct Heads {
     q: Value,
     k: Value,
     v: Value,
-    /// Heads of queries that share one of keys.
+    /// Heads of queries that share a head of keys.
     group: u64,
 }
 
@@ -106,7 +106,8 @@ fn counted(b: &mut Backward<'_>, x: Value, axis: usize) -> Ruled<Value> {
     b.op(OpKind::Range, &[start, n, step], &[])
 }
 
-/// Which keys a query may attend to by position: as it broadcasts to batch, heads, queries and keys. `None` if all.
+/// The keys that a query may attend to by position, as a mask that broadcasts to batch, heads, queries and
+/// keys. `None` if all.
 fn allowed(b: &mut Backward<'_>, view: &AttentionView, heads: &Heads) -> Ruled<Option<Value>> {
     let lengths = b.operand(6);
     let is_bounded = view.causal || view.left_window.is_some() || view.right_window.is_some();

@@ -19,7 +19,7 @@ pub struct Backward<'m> {
     nodes: Nodes<'m>,
     node: Option<Node>,
     dy: Vec<Option<Value>>,
-    /// Which of these the rule has asked for, those from the 64th on as one.
+    /// A bit for each of these that the rule has requested; all from the 64th on share a bit.
     asked: Cell<u64>,
     needs: SecondaryMap<Value, bool>,
     parameters: FxHashSet<Value>,
@@ -67,7 +67,7 @@ impl<'m> Backward<'m> {
         Ok(())
     }
 
-    /// Goes to a node. Returns true if a rule has to be applied: a result has a gradient, and an operand needs
+    /// Moves to a node. Returns true if a rule has to be applied: a result has a gradient, and an operand needs
     /// a gradient.
     pub(super) fn enter(&mut self, node: Node) -> Ruled<bool> {
         self.node = Some(node);
@@ -102,7 +102,7 @@ impl<'m> Backward<'m> {
         Ok(self.dy.iter().any(Option::is_some))
     }
 
-    /// A result whose gradient the rule has not asked for.
+    /// A result whose gradient the rule has not requested.
     pub(super) fn unasked(&self) -> Option<usize> {
         (0..self.dy.len()).find(|&i| self.dy[i].is_some() && self.asked.get() & bit(i) == 0)
     }
@@ -207,9 +207,8 @@ impl Backward<'_> {
     /// # Errors
     /// If the first result has no gradient, because only other results lead to the loss.
     pub fn dy0(&self) -> Ruled<Value> {
-        self.dy(0).ok_or_else(|| {
-            RuleError::Unsupported("only another result than the first leads to the loss".into())
-        })
+        self.dy(0)
+            .ok_or_else(|| RuleError::Unsupported("the loss depends on another result than the first".into()))
     }
 
     /// True if an operand needs a gradient.
@@ -228,7 +227,7 @@ impl Backward<'_> {
         let name =
             self.operand(i).map(|value| ampc_ir::verify::name_of(self.module(), value)).unwrap_or_default();
         Err(RuleError::Unsupported(format!(
-            "there is none for operand {i} (`{name}`), which depends on parameters: freeze these (`--freeze`)"
+            "operand {i} (`{name}`) has none, but depends on parameters: freeze these (`--freeze`)"
         )))
     }
 
@@ -288,7 +287,7 @@ impl Backward<'_> {
                 let shapes = [found, want].map(|dims| Type::tensor(dtype, Shape::of(dims)));
                 let [found, want] = shapes.map(|ty| ampc_ir::infer::describe(&ty));
                 return Err(RuleError::Unsupported(format!(
-                    "there is no formula for operands of these shapes: what it makes of `{name}`, {want}, is {found}"
+                    "there is no formula for operands of these shapes: the gradient of `{name}`, {want}, would be {found}"
                 )));
             }
         }
@@ -297,8 +296,8 @@ impl Backward<'_> {
         Ok(())
     }
 
-    /// Gives a gradient the shape of its value, of which inference may know less: rules that follow need not find out while
-    /// the model runs which axes a broadcast has repeated.
+    /// Gives a gradient the shape of its value, of which inference may know less, so that later rules need not
+    /// determine at run time which axes were broadcast.
     fn shape_as(&mut self, gradient: Value, value: Value) {
         let module = &mut *self.nodes.inserter.module;
         let (Type::Tensor(of_value), Type::Tensor(found)) =
@@ -318,8 +317,8 @@ impl Backward<'_> {
         self.parameters.contains(&value) && self.module().producer(value).is_none()
     }
 
-    /// True if a 16-bit value is a parameter that was only rounded, and perhaps put into another shape or order of axes:
-    /// its gradient goes on to the parameter and is not rounded between.
+    /// True if a 16-bit value is a parameter that was only rounded, and perhaps put into another shape or order
+    /// of axes: its gradient passes on to the parameter without rounding.
     fn stores_parameter(&self, value: Value) -> bool {
         use OpKind::{Cast, Flatten, Identity, Reshape, Squeeze, Transpose, Unsqueeze};
         let (module, mut at) = (self.module(), value);

@@ -6,8 +6,8 @@
 //! Y = Einsum(A, B) "ij,jk->ik"         dA = Einsum(dY, B) "ik,jk->ij"         dB = Einsum(dY, A) "ik,ij->jk"
 //! ```
 //!
-//! The axes of `...` get letters of their own first, aligned at the last ones. An index that is there twice in a term
-//! takes a diagonal: the second one is another letter, and an identity matrix says that both are the same.
+//! The axes of `...` get letters of their own first, aligned at the last ones. An index that occurs twice in a
+//! term takes a diagonal: the second occurrence becomes another letter, and an identity matrix equates both.
 
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled};

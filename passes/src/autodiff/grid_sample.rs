@@ -1,8 +1,8 @@
 //! The gradient of GridSample: of the image, and of the grid.
 //!
-//! The result at a position is a sum of elements of the image, the *taps*, with weights that are a product over the axes:
-//! one tap for the nearest element, 2 and 4 per axis for lines and cubics. With the taps of all positions, numbered as
-//! elements of a plane [N, taps · positions]:
+//! The result at a position is a sum of elements of the image, the *taps*, with weights that are a product over
+//! the axes: one tap for the nearest element, 2 and 4 per axis for linear and cubic interpolation. With the
+//! taps of all positions, numbered as elements of a plane [N, taps · positions]:
 //!
 //! ```text
 //! dx    = ScatterElements(0, taps, dy · weight) {add}
@@ -59,14 +59,14 @@ impl Sampler {
             "nearest" => Mode::Nearest,
             "linear" | "bilinear" => Mode::Linear,
             "cubic" | "bicubic" => Mode::Cubic,
-            other => return Err(RuleError::Unsupported(format!("its mode `{other}` is none that there is"))),
+            other => return Err(RuleError::Unsupported(format!("its mode `{other}` is unknown"))),
         };
         let outside = match view.string("padding_mode").unwrap_or("zeros") {
             "zeros" => Outside::Zeros,
             "border" => Outside::Border,
             "reflection" => Outside::Reflection,
             other => {
-                let what = format!("its padding mode `{other}` is none that there is");
+                let what = format!("its padding mode `{other}` is unknown");
                 return Err(RuleError::Unsupported(what));
             }
         };

@@ -45,8 +45,8 @@ pub(super) fn axis(b: &Backward<'_>, rank: usize) -> Ruled<usize> {
     Ok(normalize_axis(axis, rank, Part::Attr("axis".into()))?)
 }
 
-/// The numbers of the elements of a value, in its shape: what an operator that moves elements does with them says where
-/// each element went.
+/// The numbers of the elements of a value, in its shape: an operator that moves elements moves these numbers
+/// too, which shows where each element went.
 pub(super) fn numbered(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
     let (start, step) = (integer(b, 0)?, integer(b, 1)?);
     let n = b.unary(OpKind::Size, x)?;

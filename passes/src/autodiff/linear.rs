@@ -7,7 +7,7 @@ use ampc_ir::views::TransposeView;
 use ampc_ir::views::linear::GemmView;
 use ampc_ir::{AttrValue, Module, Node, Value};
 
-/// dA = dY·Bᵀ and dB = Aᵀ·dY, each without what was broadcast.
+/// dA = dY·Bᵀ and dB = Aᵀ·dY, each summed over broadcast axes.
 ///
 /// A matrix that multiplies a whole batch gets its gradient by one product that sums over the batch as well, so that it
 /// is rounded once:
@@ -68,7 +68,7 @@ pub(super) fn matmul(b: &mut Backward<'_>) -> Ruled {
     Ok(())
 }
 
-/// The product α·A'·B', where a prime is a transposition or none. For a weight that the forward pass
+/// The product α·A'·B', where a prime is an optional transposition. For a weight that the forward pass
 /// transposes, the weight itself is read transposed, so that the transposed copy need not be kept until the
 /// gradients are computed:
 ///

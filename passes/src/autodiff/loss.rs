@@ -1,7 +1,8 @@
 //! Gradients of the losses of ONNX.
 //!
-//! For an element with label t and weight w, the loss is −w · logp[t], and 0 if the label is the one to ignore. With k the
-//! gradient that reaches the element, times its weight, and divided by the sum of all weights if the loss is a mean:
+//! For an element with label t and weight w, the loss is −w · logp[t], and 0 if the label is ignored. With k
+//! the gradient that reaches the element, times its weight, and divided by the sum of all weights if the loss
+//! is a mean:
 //!
 //! ```text
 //! d logp = −onehot(t) · k                            NegativeLogLikelihoodLoss
@@ -54,7 +55,7 @@ fn labels(b: &mut Backward<'_>, dloss: Value) -> Ruled<(Value, Value)> {
         }
         "sum" | "none" => b.times(weight, dloss)?,
         other => {
-            return Err(RuleError::Unsupported(format!("its reduction `{other}` is none that there is")));
+            return Err(RuleError::Unsupported(format!("its reduction `{other}` is unknown")));
         }
     };
     let k = b.unsqueeze(k, &[1])?;

@@ -19,16 +19,16 @@
 //!
 //! %dy = Expand(%seed, Shape(%y))             ReduceSum: every term counts once
 //! %dh = Where(%h > 0, %dy, 0)                Relu
-//! %dw = Gemm(%x, %dh) {transA=1}             MatMul; nobody asked for the gradient of %x
+//! %dw = Gemm(%x, %dh) {transA=1}             MatMul; the gradient of %x is not needed
 //! ```
 //!
-//! How it goes:
-//! 1. *Which values need a gradient* (forwards): parameters, and float results of nodes that read one that does in an
-//!    operand that the node can be differentiated by (`rules.rs`).
-//! 2. *Gradients* (backwards, from the loss): the contributions of all readers of a value are added, then the rule of the
-//!    node that made it adds a contribution to each of its operands that needs one. A value that contributes nothing to
-//!    the loss gets no gradient, and no node is made for it.
-//! 3. A parameter that got none is an error, unless the pass is told to leave such parameters frozen.
+//! The algorithm:
+//! 1. *Which values need a gradient* (forwards): parameters, and float results of nodes that read such a value
+//!    in a differentiable operand (`rules.rs`).
+//! 2. *Gradients* (backwards, from the loss): the contributions of all readers of a value are added, then the
+//!    rule of its producer adds a contribution to each operand that needs a gradient. A value that contributes
+//!    nothing to the loss gets no gradient, and no node is made for it.
+//! 3. A parameter without a gradient is an error, unless such parameters are to stay frozen.
 //!
 //! # Precision
 //! A rule that takes more than one operation computes in f32 from the 16-bit values as they are stored, and
@@ -91,7 +91,7 @@ pub enum GradientError {
         /// The number of values with the role.
         found: usize,
     },
-    /// The loss is no number.
+    /// The loss is not a number.
     #[error(
         "the loss `{name}` is {found}: expected a float with one element; reduce it with ReduceMean or ReduceSum"
     )]
@@ -143,8 +143,8 @@ pub enum GradientError {
     },
     /// There is no such path from any parameter.
     #[error(
-        "the loss depends on none of the parameters ({}) in a way that can be differentiated: look at what is between them \
-         and the loss for rounding, integers and quantisation, and take the model from before these",
+        "the loss depends on none of the parameters ({}) in a way that can be differentiated: check the nodes between \
+         them and the loss for rounding, integers and quantisation, and use the model without these",
         .names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
     )]
     NoneReached {
@@ -199,7 +199,7 @@ pub type CustomGradient = Arc<dyn Fn(&mut Backward<'_>) -> Result<(), RuleError>
 pub struct CustomGradients(BTreeMap<(String, String), CustomGradient>);
 
 impl CustomGradients {
-    /// Gives an operator a gradient.
+    /// Registers the gradient of an operator.
     pub fn insert(
         &mut self,
         domain: &str,
@@ -328,7 +328,7 @@ impl Pass for Autodiff {
     }
 }
 
-/// Erases the constants that rules have made and then not needed; those in `before` stay.
+/// Erases unused constants that rules have made; the constants in `before` stay.
 fn erase_unread(module: &mut Module, before: &FxHashSet<Value>) {
     let main = module.main();
     let is_read = |value: Value| module.uses(value).next().is_some() || module.is_output(value);
@@ -337,7 +337,7 @@ fn erase_unread(module: &mut Module, before: &FxHashSet<Value>) {
     module.erase_constants(main, &unread);
 }
 
-/// Has parameters that the loss does not depend on be constants again, if their values are known.
+/// Turns parameters that the loss does not depend on back into constants, if their values are known.
 fn freeze(module: &mut Module, parameters: &[Value]) {
     let role = module.intern(PARAMETER);
     let frozen: FxHashSet<Value> = parameters.iter().copied().collect();
@@ -347,7 +347,7 @@ fn freeze(module: &mut Module, parameters: &[Value]) {
 }
 
 impl Autodiff {
-    /// Which values of the main graph need a gradient.
+    /// The values of the main graph that need a gradient.
     fn needs(&self, module: &Module, parameters: &[Value]) -> SecondaryMap<Value, bool> {
         let mut needs: SecondaryMap<Value, bool> = SecondaryMap::default();
         let stops: FxHashSet<Value> = with_role(module, STOP).collect();
@@ -403,7 +403,7 @@ impl Autodiff {
     }
 }
 
-/// True if what a node computes depends on an operand in a way that can be differentiated.
+/// True if the result of a node depends on an operand in a differentiable way.
 pub(crate) fn depends_on(module: &Module, node: Node, slot: usize) -> bool {
     rules::of(module, node).depends_on(slot)
 }

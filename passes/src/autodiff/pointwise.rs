@@ -1,8 +1,7 @@
 //! Gradients of functions of one element.
 //!
-//! Formulas in terms of the result are used where they need no more than the result: y(1 − y) for Sigmoid. At a point
-//! where a function has no derivative, the rule takes PyTorch's: 0 for Relu, Abs and outside of and at the bounds of
-//! Clip.
+//! Formulas in terms of the result are preferred, such as y(1 − y) for Sigmoid. At a point where a function has
+//! no derivative, the rule takes PyTorch's: 0 for Relu, Abs and outside of and at the bounds of Clip.
 
 use super::backward::{Backward, Build, Ruled};
 use ampc_ir::Value;

@@ -22,8 +22,7 @@ pub(super) fn resize(b: &mut Backward<'_>) -> Ruled {
     let view = ResizeView::read(&b.view()?, inputs.len())?;
     if let Target::Sizes(_, AspectRatio::NotLarger | AspectRatio::NotSmaller) = &view.target {
         return Err(RuleError::Unsupported(
-            "with a policy for its aspect ratio it is not differentiated: give the sizes that come out"
-                .into(),
+            "with a policy for its aspect ratio it is not differentiated: give the resulting sizes".into(),
         ));
     }
     let sampling = SamplingView::read(&b.view()?)?;

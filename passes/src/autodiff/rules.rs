@@ -1,4 +1,4 @@
-//! Which operator has which gradient.
+//! The gradient of each operator.
 
 use super::{
     RuleError, arithmetic, attention, backward::Backward, einsum, grid_sample, indexing, is_call, linear,
@@ -10,7 +10,7 @@ use ampc_ir::{Module, Node};
 /// The rule of an operator: it adds the gradients of the operands of a node.
 pub type GradientFn = fn(&mut Backward<'_>) -> Result<(), RuleError>;
 
-/// How an operator is differentiated.
+/// The differentiation of an operator.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
     /// The gradient function, and the operands that it differentiates; the other operands are parameters.
@@ -23,11 +23,11 @@ pub(super) enum Rule {
     Custom,
 }
 
-/// Which operands results depend on in a way that can be differentiated.
+/// The operands on which results depend in a differentiable way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Operands {
     All,
-    /// So many of the first.
+    /// This number of leading operands.
     First(usize),
     /// All from this one on.
     From(usize),
@@ -72,14 +72,14 @@ pub(super) fn of(module: &Module, node: Node) -> Rule {
 const CONTROL_FLOW: &str =
     "control flow is not differentiated yet: unroll the loop or take the branch when the model is exported";
 const RECURRENT: &str = "recurrent operators are not differentiated yet: freeze the parameters before them, or export cells \
-                         that are written out";
-const QUANTIZED: &str = "it computes with integers: take the model from before it was quantised";
+                         as elementary operators";
+const QUANTIZED: &str = "it computes with integers: use the model before quantisation";
 const SEQUENCES: &str = "sequences and optionals are not differentiated: export with tensors";
 const RARE: &str = "freeze the parameters before it, or give its gradient through the library";
 const FUSED: &str =
-    "it is an operator that an optimizer of ONNX Runtime has fused: take the model from before that";
+    "it is an operator that an optimizer of ONNX Runtime has fused: use the model before that optimization";
 const OLD: &str = "it is an operator of old opsets: raise the opset first (`--opset 18`)";
-const STEP: &str = "it belongs to a training step: take the model that the step was made of";
+const STEP: &str = "it belongs to a training step: use the model from which the step was made";
 
 fn rule(kind: OpKind) -> Rule {
     use Operands::{All, First, FirstAndThird, From};

@@ -1,4 +1,4 @@
-//! Gradients of ScatterElements and ScatterND: of the data, and of what is scattered.
+//! Gradients of ScatterElements and ScatterND, with respect to data and updates.
 //!
 //! | reduction | data | updates |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | mul | dy times all that the element was multiplied by | dy times all others that the element is a product of |
 //! | max, min | the share of dy | the share of dy: of all that are the result, equal ones |
 //!
-//! With mul, an element may be a product with zeros: as with ReduceProd, the product without one factor is that of those
-//! that are not 0, if no other is 0.
+//! With mul, an element may be a product with zeros: as with ReduceProd, the product without a factor is the
+//! product of the factors that are not 0, if no other factor is 0.
 
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
@@ -20,7 +20,7 @@ use ampc_ir::{AttrValue, NodeSpec, Value};
 struct At {
     /// The operator that writes.
     scatter: OpKind,
-    /// The operator that reads what was written.
+    /// The operator that gathers the written elements.
     gather: OpKind,
     indices: Value,
     axis: Option<i64>,
@@ -78,7 +78,7 @@ fn scattered(b: &mut Backward<'_>, at: &At) -> Ruled {
         }
         "mul" => multiplied(b, at),
         "max" | "min" => extreme(b, at),
-        other => Err(RuleError::Unsupported(format!("its reduction `{other}` is none that there is"))),
+        other => Err(RuleError::Unsupported(format!("its reduction `{other}` is unknown"))),
     }
 }
 
@@ -96,7 +96,7 @@ fn replaced(b: &mut Backward<'_>, at: &At) -> Ruled {
     Ok(())
 }
 
-/// dy over the number of those that are the result, to each of them.
+/// dy divided by the number of elements equal to the result, to each of them.
 fn extreme(b: &mut Backward<'_>, at: &At) -> Ruled {
     let (x, updates, y, dy) = (b.x(0)?, b.x(2)?, b.y(0)?, b.dy0()?);
     let dy = b.wide(dy)?;

@@ -17,7 +17,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::window::{ConvView, Padding, TransposedView, WindowView};
 use ampc_ir::{AttrValue, Dim, NodeSpec, Value};
 
-/// A value with what its windows meet around it, where the padding follows from extents that are read when it runs.
+/// A value with its padding, where the padding follows from extents that are read when the step runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Padded {
     /// The value with its padding.
@@ -27,7 +27,7 @@ pub(super) struct Padded {
 }
 
 impl Padded {
-    /// The value with elements around it that make its extents what the windows of the result cover.
+    /// The value padded to the extents that the windows of the result cover.
     pub(super) fn of(
         b: &mut Backward<'_>,
         x: Value,
@@ -58,7 +58,7 @@ impl Padded {
         Ok(Padded { value, before })
     }
 
-    /// The part of a value of the padded extents that is no padding of `like`.
+    /// The part of a value of the padded extents that is not padding of `like`.
     pub(super) fn cropped(self, b: &mut Backward<'_>, d: Value, like: Value) -> Ruled<Value> {
         cropped_at(b, d, self.before, like)
     }
@@ -89,7 +89,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// How far the window reaches on an axis.
+    /// The reach of the window on an axis.
     pub(super) fn reach(&self, axis: usize) -> u64 {
         (self.kernel[axis] - 1) * self.dilations[axis] + 1
     }

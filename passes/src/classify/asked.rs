@@ -1,4 +1,4 @@
-//! Decisions that a graph asks for: those that come without a rule, as a person or a framework writes them.
+//! Decisions that a graph requests: decisions without a rule, as a person or a framework writes them.
 //!
 //! Decisions of ampc have a rule. Graphs that ampc has written are therefore decided anew, and other graphs are obeyed:
 //! `class=deny` or `prec=f32` keeps fp32, `prec=f16` lowers, another class counts instead of the operator's. Pins of the
@@ -74,7 +74,7 @@ pub(super) fn asks(module: &Module, node: Node) -> bool {
     module.node(node).decisions.iter().any(|decision| of_decision(decision).is_some())
 }
 
-/// Warns of decisions that a graph has asked for and that are not met, each with the reason.
+/// Warns of requests of a graph that are not met, each with the reason.
 pub(super) fn warn_of_unmet_decisions(
     wanted: &[(Node, SmallVec<[Decision; 1]>)],
     module: &Module,

@@ -110,10 +110,10 @@ fn check_repeated(pins: &Pins<'_>, paths: &Paths) -> Result<(), PassError> {
 /// Suggestion for a name that no node has.
 fn node_hint(name: &str, module: &Module, paths: &Paths) -> String {
     if ValueNames::new(module, true).has(name) {
-        return "; a value is called so: name the node that makes it, or pin the value".into();
+        return "; a value has this name: name the node that makes it, or pin the value".into();
     }
     if name.contains('=') {
-        return "; a pin is one name and one class: give the option once for each".into();
+        return "; a pin has one name and one format: give the option once for each node".into();
     }
     did_you_mean(paths.nearest(name))
 }
@@ -136,8 +136,8 @@ pub(super) fn warn_of_foreign_report(policy: &Policy, paths: &Paths, cx: &mut Pa
     }
 }
 
-/// An operator may be in a policy that is for many models; one that is named for this run and that the model does not have
-/// is most likely not the one that was meant.
+/// A policy may be for many models and name operators that this model lacks; an operator that is named for this
+/// run and that the model lacks is most likely a mistake.
 pub(super) fn warn_of_unmet_lists(policy: &Policy, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
     let present: FxHashSet<&str> = paths.nodes().iter().map(|&node| module.op_name(node).1).collect();
     // A name may have been listed in every domain.
@@ -149,15 +149,15 @@ pub(super) fn warn_of_unmet_lists(policy: &Policy, module: &Module, paths: &Path
     }
 }
 
-/// A node that is not what the table has under its name keeps the types that its author gave it.
+/// A node that does not fit the table's operator of its name keeps the types that its author gave it.
 pub(super) fn warn_of_misfit(module: &Module, node: Node, cx: &mut PassCx<'_>) {
     if let Some(error) = misfit(module, node) {
         let declared = module.node(node).schema().is_some_and(|s| s.declared.is_some());
         let key = node_key(module, node);
         let text = if declared {
-            format!("stays as it is: it does not fit the signature of {key}: {error}")
+            format!("stays unchanged: it does not fit the signature of {key}: {error}")
         } else {
-            format!("stays as it is: no {key} that ampc knows: {error}")
+            format!("stays unchanged: it is not the {key} that ampc knows: {error}")
         };
         cx.warn("operator.signature", Some(node), text);
     }
@@ -176,7 +176,7 @@ pub(super) fn warn_of_other_format(to: DType, module: &Module, paths: &Paths, cx
         count => (format!("{count} nodes of the model are"), "stay"),
     };
     let (other, to) = (Pin::To(other).as_str(), Pin::To(to).as_str());
-    let message = format!("{are} {other} already and {stay} so: only fp32 nodes are lowered to {to}");
+    let message = format!("{are} already {other} and {stay} {other}: only fp32 nodes are lowered to {to}");
     cx.warn("format.other", None, message);
 }
 

@@ -1,8 +1,8 @@
 //! The number of executions of each graph in a run of the model.
 //!
-//! A branch of an If is taken every other time. For that to be a whole number, everything is counted in units of
-//! [`Executions::scale`]: the main graph is run so many times, a power of two with an exponent of at least the depth
-//! of branches in branches. Deeper than [`MAX_DEPTH`] a branch counts as always taken.
+//! A branch of an If is taken in half of the runs. To keep counts whole, they are in units of
+//! [`Executions::scale`]: the main graph is run so many times, a power of two with an exponent of at least the
+//! depth of nested branches. Below [`MAX_DEPTH`] levels, a branch counts as always taken.
 
 use super::extents::{Extents, Sizes};
 use ampc_ir::module::GraphOwner;
@@ -11,7 +11,7 @@ use ampc_ir::views::{NodeView, constant_of, resolve_captures};
 use ampc_ir::{GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// How deep branches in branches are counted.
+/// The depth to which nested branches are counted.
 pub const MAX_DEPTH: u32 = 10;
 /// No graph counts as run more often than this.
 const MAX: i64 = 1 << 20;
@@ -156,7 +156,7 @@ fn loop_trips(module: &Module, node: Node, assumed: i64) -> Option<i64> {
     (stays_true(module, node) || given < assumed).then_some(given)
 }
 
-/// True if the condition of a Loop is true from the beginning and handed on by its body.
+/// True if the condition of a Loop is true at the start and passed through by its body.
 fn stays_true(module: &Module, node: Node) -> bool {
     let is_true = |value| {
         let data = constant_of(module, value)?;

@@ -1,4 +1,4 @@
-//! How large things are: numbers for dims that are names or unknown.
+//! Sizes of values: numbers for dims that are names or unknown.
 
 use ampc_ir::{Dim, Module, Shape, Type, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Sizes {
     /// Extents of dims by name.
     pub named: BTreeMap<String, u64>,
-    /// The size of other dims that are a batch, whatever their names: those of [`batches`](Self::batches), and those whose name
-    /// speaks of one (`batch…`, in any case, or `N`).
+    /// The size of all other dims that are a batch: the dims of [`batches`](Self::batches), and dims with the
+    /// name of a batch (`batch…`, in any case, or `N`).
     pub batch: u64,
     /// Names of dims that are a batch.
     pub batches: BTreeSet<String>,
@@ -26,8 +26,8 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// The sizes of a module of which some dims have an extent. A batch is one number: the extent given for one of its
-    /// names holds for all of them.
+    /// The sizes of a module of which some dims have an extent. A batch is one number: the extent given for any
+    /// of its names holds for all of them.
     pub fn of(module: &Module, named: &BTreeMap<String, u64>) -> Sizes {
         let batches = batches(module);
         let given = batches.iter().find_map(|name| named.get(name).copied());
@@ -50,13 +50,13 @@ impl Sizes {
     }
 }
 
-/// True if the name of a dim speaks of a batch.
+/// True if a dim has the name of a batch.
 fn speaks_of_batch(name: &str) -> bool {
     name.to_ascii_lowercase().contains("batch") || name.eq_ignore_ascii_case("n")
 }
 
-/// The names of dims that are a batch: those that speak of one, and those of the first axis of an input that stand on no
-/// other axis of an input and do not speak of a length.
+/// The names of dims that are a batch: names that say so, and names of the first axis of an input that occur on
+/// no other axis of an input and do not contain a word for a length.
 pub(super) fn batches(module: &Module) -> BTreeSet<String> {
     let (mut first, mut behind) = (BTreeSet::new(), BTreeSet::new());
     for &input in module.graph(module.main()).inputs() {
@@ -72,7 +72,7 @@ pub(super) fn batches(module: &Module) -> BTreeSet<String> {
     first.iter().filter(|name| is_batch(name)).map(|&name| name.to_owned()).collect()
 }
 
-/// Words in the names of dims that are no batch.
+/// Words in the names of dims that are not batch.
 const LENGTHS: [&str; 14] = [
     "seq", "len", "time", "frame", "token", "step", "point", "node", "edge", "atom", "height", "width",
     "channel", "class",
@@ -117,7 +117,7 @@ impl Extents<'_> {
         shape.dims().map_or(self.sizes.other, |dims| self.product(dims))
     }
 
-    /// The number of elements of a value; 0 if it is no tensor or of unknown type.
+    /// The number of elements of a value; 0 if it is not a tensor or of unknown type.
     pub fn elements(&self, value: Value) -> u64 {
         match &self.module.value(value).ty {
             Type::Tensor(tensor) | Type::Sparse(tensor) => self.of_shape(&tensor.shape),

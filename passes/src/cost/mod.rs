@@ -1,13 +1,14 @@
 //! Cost model: the time of a node in either precision, and the cost of a cast.
 //!
 //! A model of time, not a measurement: work (`work.rs`) divided by the rates of a [`Profile`], bytes divided by
-//! its bandwidth, and a launch, added up. A *sum*, and not the larger of computing and reading, so that the
-//! time of a node is a sum over its type variables, which a minimum cut can minimise: computation is charged to
-//! the first float variable of the node, bytes are charged to the variable that types them. All costs are whole
-//! numbers, equal on every machine.
+//! its bandwidth, and a launch, added up. The model takes a *sum*, and not the larger of computing and reading,
+//! so that the time of a node is a sum over its type variables, which a minimum cut can minimise: computation
+//! is charged to the first float variable of the node, bytes are charged to the variable that types them. All
+//! costs are whole numbers, equal on every machine.
 //!
-//! - Costs of [`node_time`](CostModel::node_time) and [`cast_cost`](CostModel::cast_cost) contain how often their
-//!   graph is run, in units of 1 / [`scale`](CostModel::scale) ([`executions`](CostModel::executions)).
+//! - Costs of [`node_time`](CostModel::node_time) and [`cast_cost`](CostModel::cast_cost) include the number of
+//!   executions of their graph, in units of 1 / [`scale`](CostModel::scale)
+//!   ([`executions`](CostModel::executions)).
 //! - No cost is larger than [`limit`](CostModel::limit), chosen such that the sum of all costs of a module fits
 //!   an i64; larger costs, such as the time of a tensor of petabytes, are clamped to it.
 //! - The module has to be inferred: a value of unknown type has no size, and costs nothing.
@@ -84,7 +85,7 @@ impl fmt::Display for Objective {
     }
 }
 
-/// A word that is no objective.
+/// A word that is not an objective.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{found}` is not an objective: expected time, casts or bytes{hint}")]
 pub struct UnknownObjective {
@@ -441,7 +442,7 @@ impl<'a> CostModel<'a> {
     }
 
     /// The cost of storing a constant in both precisions: under [`Objective::Bytes`] the bytes of the low copy,
-    /// under [`Objective::Time`] the time to read them once, when the model is loaded. It is no cast.
+    /// under [`Objective::Time`] the time to read them once, when the model is loaded. It is not a cast.
     pub fn copy_cost(&self, value: Value) -> i64 {
         let copied = bytes(self.format, self.extents().elements(value));
         let once = match self.objective {
@@ -528,12 +529,12 @@ fn has_unknown_dims(module: &Module) -> bool {
     module.graph_ids().flat_map(|graph| module.defined(graph)).any(is_open)
 }
 
-/// The module with a number for every dim of its inputs, if it fits these numbers.
+/// The module with a number for every dim of its inputs, if the model fits these numbers.
 fn measured(module: &Module, dims: &BTreeMap<String, u64>) -> Option<Arc<Module>> {
     BoundInputs::new(module, dims).ok()?.bind(module).map(Arc::new)
 }
 
-/// How a node has a value.
+/// The relation of a node to a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     /// As this operand.

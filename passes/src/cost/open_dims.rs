@@ -1,8 +1,9 @@
 //! Numbers for the dims that the inputs of a model leave open.
 //!
-//! A dim with a name is one number wherever the name stands; an axis without a name is `x[1]`, axis 1 of the input `x`. All
-//! dims of the batch are one number, whatever they are called: it is said once, or 1. They are the open dims that
-//! [`Sizes::of`] takes for a batch by their names, and axes 0 without a name. Every other open dim has the number that is asked for it, or 128.
+//! A named dim is one number wherever the name occurs; an axis without a name is `x[1]`, axis 1 of the input
+//! `x`. All dims of the batch are one number, whatever their names: the given number, or 1. The batch consists
+//! of the open dims that [`Sizes::of`] recognizes by their names, and of axes 0 without a name. Every other
+//! open dim has the requested number, or 128.
 
 use super::Sizes;
 use super::extents::batches;
@@ -27,7 +28,7 @@ pub struct OpenDim {
 /// The reason for the number of a dim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SizeSource {
-    /// It is asked for.
+    /// The size is requested.
     Given,
     /// It is the size of the batch: that of another dim of the batch, or 1.
     Batch,
@@ -50,18 +51,18 @@ pub struct UnknownDim {
 /// The types of the inputs of a model with a number for every dim.
 #[derive(Clone, Debug, Default)]
 pub struct BoundInputs {
-    /// The type of each input; `None` of one that leaves no dim open.
+    /// The type of each input; `None` for an input without open dims.
     pub types: Vec<Option<Type>>,
     /// The dims that were open, in the order of the inputs.
     pub dims: Vec<OpenDim>,
 }
 
 impl BoundInputs {
-    /// Gives every open dim of the inputs the number that is asked for it by name, that of the batch, or the one of
+    /// Gives every open dim of the inputs the number requested by its name, the number of the batch, or
     /// [`Sizes::default`].
     ///
     /// # Errors
-    /// If a number is asked for a dim that there is not.
+    /// If a number is requested for a dim that does not exist.
     pub fn new(module: &Module, asked: &BTreeMap<String, u64>) -> Result<BoundInputs, UnknownDim> {
         let dims = sized(open_dims(module), &batches(module), asked);
         if let Some(name) = asked.keys().find(|name| !dims.iter().any(|dim| dim.name == **name)) {

@@ -193,7 +193,7 @@ fn kernel_facts() {
     assert_eq!(time(gather, OpKind::Gather, &unit()), (100 + 2 * 4 * 8, 100 + 2 * 2 * 8));
 }
 
-/// Integers and fp64 take what they take, whatever the format; a constant is cast when the model is loaded.
+/// The time of integers and fp64 does not depend on the format; a constant is cast when the model is loaded.
 #[test]
 fn what_stays_and_what_is_constant() {
     let of = |ty: &str| {
@@ -420,7 +420,7 @@ fn what_is_open_is_assumed_and_said() {
     assert_eq!(model.node_time(var(of_kind(&module, OpKind::Relu))).full, 100 + 9 * 2 * 3 * 4);
 }
 
-/// The first axes of two inputs have names of their own; a length is no batch, nor is a name of another axis.
+/// The first axes of two inputs have names of their own; a length is not a batch, nor is a name of another axis.
 #[test]
 fn an_open_batch_is_one_number_whatever_its_name() {
     let module = module(

@@ -1,8 +1,8 @@
 //! The amount of computation of a node: multiplications and additions of products of matrices, operations on elements.
 //!
 //! Formulas count a multiplication and an addition as two. Computations of an operator besides its product
-//! (biases, activations) are left out, except for the softmax of attention. A node that its operator does not
-//! allow has no product.
+//! (biases, activations) are left out, except for the softmax of attention. A node that does not fit its
+//! operator has no product.
 
 use super::extents::Extents;
 use ampc_ir::op::{OpKind, Work, work};
@@ -38,7 +38,7 @@ pub fn amount(view: &NodeView<'_>, extents: Extents<'_>) -> Amount {
     }
 }
 
-/// A node, with the sizes of what it reads and writes.
+/// A node, with the sizes of its operands and results.
 struct Operands<'a> {
     view: &'a NodeView<'a>,
     extents: Extents<'a>,

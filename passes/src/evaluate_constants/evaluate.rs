@@ -1,5 +1,5 @@
-//! The results of operators on small constants. Numbers are those of a runtime, bit by bit: movements, arithmetic on integers,
-//! and of floats the operations that are rounded correctly, computed in f64 and rounded once.
+//! The results of operators on small constants. Results equal those of a runtime, bit by bit: movements,
+//! arithmetic on integers, and correctly rounded operations on floats, computed in f64 and rounded once.
 
 use super::small::{Numbers, Small, broadcast_dims, broadcast_to, count, each_place, number_of};
 use ampc_ir::op::OpKind;
@@ -286,7 +286,7 @@ fn split(view: &NodeView<'_>, x: &Small) -> Option<Vec<Small>> {
     Some(parts)
 }
 
-/// Reductions of integers, and maxima and minima of floats: what does not depend on an order.
+/// Reductions of integers, and maxima and minima of floats, which do not depend on the order.
 fn reduce(view: &NodeView<'_>, x: &Small) -> Option<Small> {
     let reduce = ReduceView::read(view).ok()?;
     let axes = reduce.axes?;

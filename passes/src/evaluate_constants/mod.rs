@@ -1,18 +1,19 @@
-//! `evaluate-constants`: what is computed from constants and known extents alone becomes a constant, and an If whose
-//! condition is known becomes the branch that is taken; so does a Loop of known iterations become these.
+//! `evaluate-constants`: a value computed from constants and known extents alone becomes a constant, an If
+//! whose condition is known becomes the branch that is taken, and a Loop with a known trip count is unrolled.
 //!
-//! Gradients are made of a graph as it stands, and exporters compute in it what they might have written down: the pads of
-//! a Pad by Concat, Reshape, Slice and Transpose, the scales of a Resize by Concat, conditions by comparing extents. The
-//! pass goes through the main graph once, in order, and infers behind each constant what is known with it:
+//! Gradients are made from the graph as it stands, in which exporters compute values that they could have
+//! written as constants: the pads of a Pad by Concat, Reshape, Slice and Transpose, the scales of a Resize by
+//! Concat, conditions by comparing extents. The pass goes through the main graph once, in order, and infers
+//! behind each constant what is known with it:
 //!
 //! ```text
 //! %s = Concat([1.0, 1.0], [2.0, 2.0])          %s = Constant() [1.0, 1.0, 2.0, 2.0]
 //! %y = Resize(%x, _, %s) : f32[?, ?, ?, ?]     %y = Resize(%x, _, %s) : f32[2, 4, 16, 16]
 //! ```
 //!
-//! A node that is computed becomes a Constant in its place, under its names, so that what users name is still there; what
-//! nobody reads any more is left to `dce`. No float initializer that a gradient could reach is taken as known: it may be a
-//! weight. Tensors are small, and so are all of them together.
+//! A node that is computed becomes a Constant in its place, under its names, so that names given by users still
+//! exist; `dce` removes unread nodes. A float initializer that a gradient could reach never counts as known,
+//! because it may be a weight. The size of each tensor, and of all tensors together, is bounded.
 
 mod evaluate;
 mod small;
@@ -133,8 +134,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Replaces a Loop whose iterations are known by these, or makes a node a constant if what it computes is known. Returns
-    /// the node to go on with.
+    /// Unrolls a Loop with a known trip count, or makes a node a constant if its result is known. Returns the
+    /// next node to visit.
     fn unroll_or_compute(&mut self, node: Node) -> Option<Node> {
         let behind = self.module.node(node).next();
         let Some(found) = unroll::read(self, node) else {
@@ -148,7 +149,7 @@ impl Walk<'_> {
         made.first().copied().or(behind)
     }
 
-    /// Replaces an If by a branch. Returns the node to go on with.
+    /// Replaces an If by a branch. Returns the next node to visit.
     fn inline(&mut self, node: Node, body: GraphId) -> Option<Node> {
         self.changed = true;
         unroll::constants_as_nodes(self.module, body);
@@ -200,7 +201,7 @@ impl Walk<'_> {
         branch(&view, condition)
     }
 
-    /// Makes a node a constant if what it computes is known.
+    /// Makes a node a constant if its result is known.
     fn compute(&mut self, node: Node) {
         let Some(found) = self.known(node) else { return };
         let results: Vec<Option<Value>> = self.module.node(node).results().to_vec();

@@ -1,4 +1,4 @@
-//! Small tensors as numbers: what the pass computes with.
+//! Small tensors as numbers, with which the pass computes.
 
 use ampc_ir::convert::Conversion;
 use ampc_ir::{DType, TensorData};
@@ -70,7 +70,7 @@ impl Small {
         (count(&dims)? == self.len()).then(|| Small { dims, ..self.clone() })
     }
 
-    /// The constant; `None` if an integer is none of the element type's.
+    /// The constant; `None` if an integer does not fit the element type.
     pub(super) fn to_data(&self) -> Option<TensorData> {
         match &self.numbers {
             Numbers::Ints(list) => {

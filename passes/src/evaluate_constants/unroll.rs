@@ -1,4 +1,4 @@
-//! A Loop whose number of iterations is known becomes these iterations.
+//! Unrolling of a Loop with a known trip count.
 
 use super::Walk;
 use ampc_ir::edit::Position;
@@ -60,7 +60,7 @@ fn goes_on(view: &NodeView<'_>, body: GraphId) -> bool {
     }
 }
 
-/// Float constants of bodies are no weights: they become Constant nodes before they are part of the main graph.
+/// Float constants of bodies are not weights: they become Constant nodes before they are part of the main graph.
 pub(super) fn constants_as_nodes(module: &mut Module, body: GraphId) {
     for constant in module.graph(body).constants().to_vec() {
         let Some(Payload::Dense(data)) = module.constant(constant).cloned() else { continue };
@@ -136,7 +136,7 @@ fn stacked(
     Ok(stacked)
 }
 
-/// Copies the nodes of a body before the Loop, for one iteration, and returns what its outputs are.
+/// Copies the nodes of a body before the Loop, for one iteration, and returns the values of its outputs.
 fn copy(
     module: &mut Module,
     node: Node,

@@ -2,8 +2,8 @@
 //!
 //! Each asks [`numerics`](crate::numerics) for the properties of the results of a variable, and for the sinks
 //! that they reach. The path from the last product to the sink stays fp32, as far as it consists of `infer` and
-//! `clear` operators. A product itself stays fp32 only where its rounding alone would show, since that costs
-//! most of the time that the format saves. For example:
+//! `clear` operators. A product itself stays fp32 only if its own rounding matters, because a product in fp32
+//! forgoes most of the time that the format saves. For example:
 //!
 //! ```text
 //! %h = MatMul(%x, %w)          low, unless every use of it reaches the angle
@@ -27,8 +27,8 @@ use ampc_ir::{Node, Value};
 /// added to.
 pub(super) const SMALL: f64 = 16.0;
 
-/// A table of numbers whose magnitudes differ by this factor is one of distances, in which digits count; one whose
-/// numbers are nearly alike is a mask, in which they do not.
+/// A table of numbers whose magnitudes differ by this factor holds distances, in which digits count; a table of
+/// nearly equal numbers is a mask, in which digits do not count.
 const SPREAD: f32 = 2.0;
 
 /// The slot of the mask of Attention.
@@ -91,8 +91,8 @@ fn end(sinks: Sinks) -> &'static str {
 /// Sums that reach an exponent and have an operand of unknown range (a mask that is an input, a slope times a position),
 /// or a constant that is a table of large numbers.
 ///
-/// Such an operand may be of any size, and what is added to it keeps only the digits that are left: 3.2 + 1000 is 1003
-/// in f16. A mask of −1e9 is −∞ there besides, and the Softmax of a row of those is NaN.
+/// Such an operand may be of any size, and a number added to it keeps only the remaining digits: 3.2 + 1000 is
+/// 1003 in f16. A mask of −1e9 is −∞ there besides, and the Softmax of a row of those is NaN.
 pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let sinks = cx.sinks(var);
@@ -160,9 +160,10 @@ fn multiplies_coordinates(cx: &Cx<'_>, var: Var) -> bool {
     view.is_some_and(|view| terms(cx.module, &view, Sizes::default().other) <= FEW_TERMS)
 }
 
-/// Functions with bounds (Softmax, Sigmoid, Tanh) on the way to what TopK, ArgMax, ArgMin or NonMaxSuppression choose by.
+/// Functions with bounds (Softmax, Sigmoid, Tanh) on the way to the operand by which TopK, ArgMax, ArgMin or
+/// NonMaxSuppression choose.
 ///
-/// Such a function brings numbers together that a product has told apart: the scores 8 and 9 have the Sigmoids
+/// Such a function brings numbers together that a product has separated: the scores 8 and 9 have the Sigmoids
 /// 0.99966 and 0.99988, both of which are 1 in bf16. That makes a tie, and another expert or class is chosen.
 /// Equal values before the function are equal behind it, so the product itself may be low.
 pub(super) fn choice(cx: &mut Cx<'_>) -> Result<(), PassError> {
@@ -186,8 +187,8 @@ fn reads_raw(cx: &Cx<'_>, var: Var) -> bool {
     operands.any(|(_, value)| cx.numerics.properties(cx.module, value).has(Properties::RAW))
 }
 
-/// Squares and sums of them on the way to a root, a logarithm or a divisor; and what is squared before a logarithm, a
-/// product too if all its uses are.
+/// Squares and sums of squares on the way to a root, a logarithm or a divisor; also values that are squared
+/// before a logarithm, and a product all of whose uses are squared before a logarithm.
 ///
 /// The square of 256 is beyond f16 and that of 1e-4 is 0 in it, while the root of the sum is of ordinary size.
 /// A square before a logarithm is typically a spectrum: small values stand beside large ones, and the logarithm
@@ -213,7 +214,7 @@ pub(super) fn square(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Cancellation: differences of nearly equal numbers, and what is computed from their terms on.
+/// Cancellation: differences of nearly equal numbers, and the nodes that compute their terms.
 ///
 /// These are E[x²] − E[x]², ‖a‖² + ‖b‖² − 2ab, an image less its blur, and differences that are multiplied by a large
 /// factor, divided by, or taken the root or logarithm of. Products that are divided by norms, as in a cosine, are
@@ -307,8 +308,8 @@ fn adds_norms(cx: &Cx<'_>, node: Node) -> bool {
     third.is_some_and(|value| cx.numerics.properties(cx.module, value).has(Properties::SUMMED_SQUARES))
 }
 
-/// Saturation: what rounds to 1 or to 0, behind which its distance from there counts. These are probabilities before 1
-/// − p, a logarithm or a division, and what reaches Atanh or Acos.
+/// Saturation: values that round to 1 or to 0 although their distance from it counts. These are probabilities
+/// before 1 − p, a logarithm or a division, and what reaches Atanh or Acos.
 ///
 /// For example, 0.9999 is 1 in f16, so that log(1 − 0.9999) is −∞ instead of −9.2.
 pub(super) fn saturation(cx: &mut Cx<'_>) -> Result<(), PassError> {

@@ -1,5 +1,5 @@
-//! Constants that a variable works with: constants that it reads, that nodes before it only moved, and that are
-//! its own attributes.
+//! Constants of a variable: constants that it reads, directly or moved by earlier nodes, and its own
+//! attributes.
 
 use super::{ConstantStats, Cx, OutOfRange};
 use crate::flow::{self, Var};
@@ -101,7 +101,7 @@ impl Known {
 }
 
 impl Cx<'_> {
-    /// Finds what is made of constants alone. A graph is visited before its bodies and program order is
+    /// Finds values computed from constants alone. A graph is visited before its bodies and program order is
     /// topological, so one walk visits each operand once. Nothing that leaves a body counts.
     pub(super) fn find_moved(&mut self) -> Result<(), PassError> {
         let nodes = flow::nodes(self.module);
@@ -201,7 +201,7 @@ impl Cx<'_> {
         Ok(Some(Known { stats: Arc::new(stats), largest: origin, smallest: origin, value: Some(result) }))
     }
 
-    /// The numbers of a constant that is small enough to be read; of any other the one that is given.
+    /// The numbers of a constant that is small enough to be read; otherwise the given number.
     pub(super) fn numbers_of(&self, known: &Known, number: f64) -> Vec<f64> {
         let numbers = match known.smallest {
             Origin::Constant(value) => ampc_ir::views::constant_of(self.module, value),
@@ -241,7 +241,8 @@ impl Cx<'_> {
         Ok(stats.map(|stats| Known::new(stats, Origin::Constant(value), Some(value))))
     }
 
-    /// The constants that a variable reads or makes, each once, and what it computes of constants alone.
+    /// The constants that a variable reads or makes, each once, and the values that it computes from constants
+    /// alone.
     pub(super) fn constants_at(&mut self, var: Var) -> Result<Vec<Known>, PassError> {
         let mut values: Vec<Value> = flow::operands_of(self.module, var).map(|(_, v)| v).collect();
         let makes = |kind| matches!(kind, OpKind::Constant | OpKind::ConstantOfShape) || is_arithmetic(kind);
@@ -306,7 +307,7 @@ impl Cx<'_> {
     }
 }
 
-/// True if an operator is one of the four of arithmetic on two operands.
+/// True if an operator is Add, Sub, Mul or Div.
 fn is_arithmetic(kind: OpKind) -> bool {
     matches!(kind, OpKind::Add | OpKind::Sub | OpKind::Mul | OpKind::Div)
 }

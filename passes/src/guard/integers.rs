@@ -116,9 +116,9 @@ fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
 
 /// True if a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
 ///
-/// A factor counts as such integers if it is one of `integers`, by its computation, or if the constant is a
-/// quantized weight: many integers, of which some are larger than handwritten ones. For example, 512 terms of
-/// 255 · 127 are up to 16 million, and 733,000 if their signs are drawn by lot: both beyond the 65,504 of f16.
+/// A factor counts as such integers if `integers` has it, by its computation, or if the constant is a quantized
+/// weight: many integers, some of them larger than handwritten integers. For example, 512 terms of 255 · 127
+/// are up to 16 million, and 733,000 if their signs are drawn by lot: both beyond the 65,504 of f16.
 fn adds_up_integers(cx: &mut Cx<'_>, var: Var, integers: bool) -> Result<bool, PassError> {
     if !cx.is_product(var) {
         return Ok(false);
@@ -138,8 +138,8 @@ fn adds_up_integers(cx: &mut Cx<'_>, var: Var, integers: bool) -> Result<bool, P
     Ok(view.is_some_and(|view| reaches(view) > cx.most()))
 }
 
-/// Integer weights that are all below this are written by hand (filters of images go up to 16), and what they multiply
-/// need not be integers.
+/// Integer weights that are all below this are written by hand (filters of images go up to 16), and the values
+/// that they multiply need not be integers.
 const MIN_QUANTIZED: f64 = 17.0;
 
 /// The largest integer of 8 bits: larger weights are not quantized to 8 bits.
@@ -148,7 +148,7 @@ const MAX_QUANTIZED: f64 = 255.0;
 /// At most so many weights are taken to be written by hand as well, whatever their size.
 const FEW: u64 = 16;
 
-/// How an operator passes on an integer that one of its operands holds.
+/// How an operator passes on an integer of an operand.
 ///
 /// The list is this guard's, not a property of operators: it is the arithmetic in which sizes and positions are
 /// computed. Not all of it makes integers of integers, and Mean or Abs, which do as much, are used for features.

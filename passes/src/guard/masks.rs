@@ -1,15 +1,15 @@
 //! Large constants on their way into sums and products.
 //!
 //! A mask is a number near the end of the range in some places of a tensor, so that Softmax gives them nothing.
-//! It need not be a constant of its own: it may stand in one branch of a Where, whose other branch is computed,
-//! or be the factor of a computed 0 or 1. In f16 −65504 − 40 rounds to −∞, and a row of −∞ has no Softmax.
+//! It need not be a separate constant: it may be one branch of a Where, whose other branch is computed, or the
+//! factor of a computed 0 or 1. In f16 −65504 − 40 rounds to −∞, and a row of −∞ has no Softmax.
 //!
 //! One walk in program order (more only if there are bodies) finds the values that may *hold* a constant beyond
 //! half the range, whatever other elements they have: constants, results of operators that move them, and
 //! products. A sum of such a value stays fp32, and so does a product of a constant that does not even fit. So
 //! does a product that leaves the range by another constant. Operators that choose by value (Max, Clip,
-//! MaxPool) do not keep a mask large: a bound may never be used. Anything else ends the way, as does a quotient
-//! by something computed, mostly a square root of a width. Linear; reads no constant except operands of
+//! MaxPool) do not keep a mask large: a bound may never be used. Any other operator ends the walk, as does a
+//! quotient by a computed value, mostly a square root of a width. Linear; reads no constant except operands of
 //! operators that move, add, multiply and divide.
 
 use super::constants::{Known, Origin};
@@ -161,8 +161,8 @@ fn largest(
     Ok(largest)
 }
 
-/// The large constant that a value holds for its readers. If that is low already, or pinned so, a constant that
-/// does not fit is stored as an infinite one for it, unless it is clamped.
+/// The large constant that a value holds for its readers. If the reader is low already, or pinned low, a
+/// constant that does not fit is stored with infinities for it, unless it is clamped.
 fn held_by(
     cx: &mut Cx<'_>,
     held: &FxHashMap<Value, LargeConstant>,

@@ -1,9 +1,9 @@
 //! `guard`: finds patterns and ranges that make a node riskier than its class.
 //!
-//! A guard looks at free variables (f32, not pinned, not fixed) and makes those deny that would go wrong in the
-//! format, with the evidence. A guarded variable taints like any deny variable: a mask of −3.4e38 that must stay
-//! fp32 must not be narrowed one operator later. Each guard has a name, can be left out, and has a test that
-//! fails without it.
+//! A guard looks at free variables (f32, not pinned, not fixed) and makes a variable deny if the format would
+//! make it go wrong, with the evidence. A guarded variable taints like any deny variable: a mask of −3.4e38
+//! that must stay fp32 must not be narrowed one operator later. Each guard has a name, can be left out, and has
+//! a test that fails without it.
 
 mod amplifiers;
 mod constants;
@@ -45,7 +45,7 @@ impl OutOfRange {
     /// All of them.
     pub const ALL: [OutOfRange; 3] = [OutOfRange::Keep, OutOfRange::Clamp, OutOfRange::Error];
 
-    /// The one that a word stands for.
+    /// The group of a word.
     pub fn of(word: &str) -> Option<OutOfRange> {
         OutOfRange::ALL.into_iter().find(|action| action.as_str() == word)
     }
@@ -280,7 +280,8 @@ impl Pass for Guard {
     }
 }
 
-/// Walks that are made for the sake of bodies: what comes out of one, or goes round, is seen in the next walk.
+/// The number of walks for the sake of bodies: a value that leaves a body, or is loop-carried, is seen in the
+/// next walk.
 const MAX_WALKS: usize = 16;
 
 /// State of the guards.

@@ -25,7 +25,7 @@ pub(super) fn stash(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// The nodes that read the results of a variable. Outputs of the model are no part of a pattern.
+/// The nodes that read the results of a variable. Outputs of the model are not part of a pattern.
 fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
     let mut nodes: Vec<Node> = flow::results_of(cx.module, var)
         .flat_map(|(_, value)| flow::readers_beyond_casts(cx.module, value))
@@ -84,8 +84,8 @@ fn is_shifted(cx: &Cx<'_>, var: Var) -> bool {
     shifts && reads(OpKind::ReduceMean) && reads(OpKind::Sub)
 }
 
-/// Long reductions: the sum leaves the range or loses small addends. So do long products, unless one of the factors is a
-/// constant, whose signs differ, or adds up to 1, as results of Softmax do; and so do products with such a sum.
+/// Long reductions: the sum leaves the range or loses small addends. So do long products, unless a factor is a
+/// constant, whose signs differ, or sums to 1, like results of Softmax; and so do products with such a sum.
 pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for node in flow::nodes(cx.module) {
         if let Some(product) = cx.numerics.weighted_mean(cx.module, node) {

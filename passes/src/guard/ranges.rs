@@ -10,7 +10,7 @@ use ampc_ir::convert::{min_normal, unit_roundoff};
 use ampc_ir::op::{self, Class, OpKind};
 use rustc_hash::FxHashSet;
 
-/// A constant of at most this many values is one that somebody wrote, not a trained weight.
+/// A constant of at most this many values is written by hand, not a trained weight.
 pub(super) const FEW: u64 = 16;
 
 /// Constants with finite values beyond the range: the reader stays fp32, or the rewrite fails.
@@ -65,8 +65,8 @@ fn out_of_range(cx: &Cx<'_>, var: Var, known: &Known) -> PassError {
     }
 }
 
-/// Allow variables whose constants alone bring results near the end of the range: a product or a bias of an eighth
-/// of it. They stay low, since nothing says how large the other operand is; the user is told.
+/// Allow variables whose constants alone bring results near the end of the range: a product or a bias of an
+/// eighth of it. They stay low, since the size of the other operand is unknown; a warning names them.
 pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassError> {
     let limit = cx.most() / 8.0;
     let advice = if cx.to == DType::BF16 {
@@ -154,8 +154,8 @@ fn multiplied_by(cx: &Cx<'_>, var: Var, known: &Known) -> Option<Use> {
     }
 }
 
-/// An epsilon: a small constant added to, or bounding from below, what is then divided by, rooted, raised to a
-/// power or taken the logarithm of. The operator and the way to the division stay fp32.
+/// An epsilon: a small constant that is added to, or bounds from below, a divisor or the operand of a root,
+/// power or logarithm. The operator and the way to the division stay fp32.
 pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
     let smallest = min_normal(cx.to).unwrap_or(0.0);
     for var in cx.free_vars() {
@@ -186,7 +186,7 @@ pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// The maximal number of operators between an epsilon and the operator that it protects.
 const MAX_STEPS: usize = 8;
 
-/// The variables from `start` to all operators that are sensitive to a 0, if one is reached through infer and
+/// The variables from `start` to all operators that are sensitive to a 0, if any is reached through infer and
 /// clear variables.
 fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
     let mut sensitive_ones = Vec::new();

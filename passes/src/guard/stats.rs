@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use half::{bf16, f16};
 
-    /// The limits against the conversion itself, around every one of them.
+    /// The limits against the conversion itself, around every limit.
     #[test]
     fn limits_are_those_of_the_conversion() {
         for to in [DType::F16, DType::BF16] {
@@ -165,7 +165,7 @@ mod tests {
     }
 }
 
-/// The statistics of the constants that passes of one run asked for: each constant is read once.
+/// The statistics of constants requested by passes of a run: each constant is read once.
 #[derive(Debug, Default)]
 pub struct Statistics {
     /// By where the constant is in memory, which it keeps as long as it is held here.

@@ -1,7 +1,8 @@
 //! Models that PyTorch's exporter `torch.export` made: their signature says which constants are parameters.
 //!
-//! The exporter also optimizes: it folds, merges and drops parameters. [`Exported::find`] undoes what metadata allows to undo
-//! (`repair.rs`), and says which parameters of the program are not trained as PyTorch trains them, and why.
+//! The exporter also optimizes: it folds, merges and drops parameters. [`Exported::find`] undoes changes of the
+//! exporter where metadata allow it (`repair.rs`), and lists the parameters of the program that are not trained
+//! as in PyTorch, with the reasons.
 
 use super::origin::{Origin, Origins};
 use super::signature::Signature;
@@ -14,13 +15,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A model whose signature can be used.
 pub(super) struct Exported {
     pub(super) origins: Origins,
-    /// The float constants and what they are, in order.
+    /// The float constants and their origins, in order.
     pub(super) of: BTreeMap<Value, Origin>,
 }
 
 impl Exported {
-    /// Reads the signature of a model, and undoes what its exporter merged. Without a usable signature there is none, of which
-    /// a damaged one warns.
+    /// Reads the signature of a model, and separates parameters that its exporter merged. Without a usable
+    /// signature there is none, of which a damaged one warns.
     pub(super) fn find(module: &mut Module, cx: &mut PassCx<'_>) -> Result<Option<Exported>, PassError> {
         let signature = match Signature::of(module) {
             None => return Ok(None),
@@ -110,7 +111,7 @@ impl Exported {
         absent.map(|spec| spec.target.clone()).filter(|name| !name.ends_with("num_batches_tracked")).collect()
     }
 
-    /// Writes the names of parameters beside those of constants that are called otherwise.
+    /// Writes the names of parameters beside constants with other names.
     fn note_names(&self, module: &mut Module) {
         for (&value, origin) in &self.of {
             if let Origin::Moved(name) = origin {

@@ -96,8 +96,8 @@ fn exposed(
 }
 
 /// Makes inputs of the main graph that have a default constants of their names and roles. With `narrows`, the result of an
-/// inserted cast to 16 bits that alone reads an input becomes the constant. Returns the constants in the order of the
-/// inputs; a value that is no such input stands for itself.
+/// inserted cast to 16 bits that is the only reader of an input becomes the constant. Returns the constants in the order
+/// of the inputs; any other value is returned unchanged.
 pub(crate) fn conceal(module: &mut Module, inputs: &[Value], narrows: bool) -> Vec<Value> {
     let mut names = Vec::new();
     let mut constant_of: FxHashMap<Value, Value> = FxHashMap::default();
@@ -138,7 +138,7 @@ fn concealed(module: &mut Module, input: Value, mut payload: Payload, narrows: b
     constant
 }
 
-/// The inserted cast to 16 bits that alone reads a value, and what to.
+/// The inserted cast to 16 bits that is the only reader of a value, and its format.
 pub(crate) fn only_cast(module: &Module, value: Value) -> Option<(Node, DType)> {
     let mut readers = module.uses(value).map(|(node, _)| node);
     let (Some(node), None) = (readers.next(), readers.next()) else { return None };

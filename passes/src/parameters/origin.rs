@@ -1,8 +1,8 @@
 //! The origin of a constant that an exporter of PyTorch wrote: a parameter, a buffer, or a result that was folded.
 //!
-//! Metadata of values and nodes say it. A folded constant is still a parameter if the exporter has only moved its elements
-//! (`t`, `view`, or the weight of a linear layer, which is stored transposed); it is none if numbers were computed (`exp`),
-//! copied (`expand`), or if several parameters contributed.
+//! It follows from the metadata of values and nodes. A folded constant is still a parameter if the exporter has
+//! only moved its elements (`t`, `view`, or the weight of a linear layer, which is stored transposed); it is
+//! not a parameter if numbers were computed (`exp`), copied (`expand`), or if several parameters contributed.
 
 use super::signature::{InputKind, Signature};
 use ampc_ir::op::OpKind;
@@ -99,7 +99,7 @@ pub(super) enum Origin {
     Computed(Vec<String>),
     /// A number or table that no parameter contributed to.
     Table,
-    /// Nothing says what it is.
+    /// The origin is unknown.
     Unknown,
 }
 

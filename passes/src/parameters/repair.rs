@@ -1,5 +1,6 @@
-//! Undoes what an exporter did to parameters, where that is certain: tensors that it merged because they were equal are
-//! taken apart by what nodes say they read, and a parameter that it folded into a second constant is read in its place.
+//! Undoes changes of an exporter to parameters, where that is certain: tensors that it merged because they were
+//! equal are separated by the metadata of their readers, and a parameter that it folded into a second constant
+//! replaces that constant.
 
 use super::ParameterError;
 use super::origin::{ORIGIN, Origin, Origins, is_made_to_read, readers};
@@ -22,7 +23,7 @@ pub(super) fn note_origin(module: &mut Module, value: Value, name: &str) {
     module.set_value_metadata(value, metadata);
 }
 
-/// Gives tensors that are missing because they were merged into an equal one constants of their own.
+/// Restores constants for tensors that were merged into an equal constant.
 pub(super) fn split(module: &mut Module, origins: &Origins, missing: &[String]) {
     if missing.is_empty() {
         return;
@@ -77,7 +78,7 @@ fn meant(module: &Module, origins: &Origins, node: Node, slot: u32, own: &str) -
     }
 }
 
-/// Gives layers their biases again that the exporter left out because they are zeros.
+/// Restores biases that the exporter left out because they are zeros.
 pub(super) fn restore_biases(module: &mut Module, origins: &Origins, missing: &[String]) {
     let nodes: Vec<Node> =
         if missing.is_empty() { Vec::new() } else { module.nodes(module.main()).collect() };
@@ -154,8 +155,8 @@ fn separate(
     }
 }
 
-/// Lets the readers of a parameter's second constant read the first one, moved as the exporter had moved it. Returns the
-/// parameters, each with a constant, for which no move is found.
+/// Redirects the readers of a parameter's second constant to the first constant, moved as the exporter had
+/// moved it. Returns the parameters, each with a constant, for which no move is found.
 pub(super) fn tie(
     module: &mut Module,
     carriers: &BTreeMap<String, Vec<Value>>,
@@ -265,7 +266,7 @@ fn permutations(rank: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// True if the elements of `new` are those of `old` with axes permuted.
+/// True if `new` is `old` with permuted axes.
 fn is_transposed(old: &[u8], from: &[u64], new: &[u8], to: &[u64], perm: &[usize]) -> bool {
     if perm.iter().zip(to).any(|(&axis, &dim)| from[axis] != dim) {
         return false;

@@ -34,7 +34,7 @@ pub enum InputKind {
     Buffer,
     /// A tensor that the program has as a constant.
     Constant,
-    /// Data, and everything else that is no tensor of the model.
+    /// Data, and everything else that is not a tensor of the model.
     Other,
 }
 
@@ -60,7 +60,7 @@ pub struct Signature {
 /// The reason why the text of a signature cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SignatureError {
-    /// The text has none of the known forms.
+    /// The text has no known form.
     #[error("expected `# inputs`, `ExportGraphSignature(...)` or a JSON object, found `{found}`")]
     Form {
         /// The beginning of the text.
@@ -164,7 +164,7 @@ fn kind_of(word: &str) -> Option<InputKind> {
     })
 }
 
-/// An entry that is one of a tensor has a target.
+/// An entry of a tensor has a target.
 fn spec(kind: &str, arg: &str, target: Option<String>) -> Option<InputSpec> {
     let kind = kind_of(kind)?;
     let target = target.unwrap_or_default();

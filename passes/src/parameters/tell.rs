@@ -133,7 +133,7 @@ impl Norms {
             let names = self.lost.iter().map(|name| format!("`{name}`")).collect();
             let message = format!(
                 "BatchNormalization {} trains in PyTorch (statistics of the batch), but the exporter has written it for inference: it computes with running \
-                 statistics, which stay as they are. Export the model with `dynamo=False, \
+                 statistics, which stay unchanged. Export the model with `dynamo=False, \
                  training=torch.onnx.TrainingMode.TRAINING` to keep it (docs/training.md)",
                 listed(names)
             );
@@ -217,7 +217,7 @@ fn merged(
         _ => format!("parameters {} are not in the file", in_quotes(&parameters)),
     };
     message.push_str(
-        ": the exporter merges tied and equal tensors, and leaves out biases of zeros and what nothing reads",
+        ": the exporter merges tied and equal tensors, and leaves out biases of zeros and tensors without readers",
     );
     if !shared.is_empty() {
         let is = if shared.len() == 1 { "is" } else { "are" };

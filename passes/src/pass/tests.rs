@@ -140,7 +140,7 @@ fn pinned(pins: &[(&str, DType)]) -> Lowering {
     lowering(policy)
 }
 
-/// Says something else about a product than what was chosen, and that nothing changed.
+/// Contradicts the decision about a product, and claims that nothing changed.
 #[derive(Debug)]
 struct Meddler;
 

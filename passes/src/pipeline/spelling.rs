@@ -1,8 +1,9 @@
 //! The text of pipelines: `a{k=v, l=w+x}, b`.
 //!
-//! A value is one word or a list of words with `+` between them. A word of letters, digits and most signs stands as it
-//! is; one that is empty or has a space, a control character or one of `, { } + " \` in it stands in double quotes, in
-//! which `\"`, `\\` and `\u{…}` stand for characters: `keep-io="a,b"+c` names `a,b` and `c`.
+//! A value is one word or a list of words with `+` between them. A word of letters, digits and most signs is
+//! written bare; a word that is empty or contains a space, a control character or one of `, { } + " \` is
+//! written in double quotes, in which `\"`, `\\` and `\u{…}` stand for characters: `keep-io="a,b"+c` names
+//! `a,b` and `c`.
 
 use super::{PipelineError, Setting};
 use crate::pass::Pass;
@@ -112,7 +113,7 @@ pub struct Spelling {
 }
 
 impl Spelling {
-    /// Files are `STEM.policy.json` and `STEM.target.json`; those of further ones have numbers.
+    /// Files are `STEM.policy.json` and `STEM.target.json`; further files have numbers.
     pub(super) fn new(passes: &[Box<dyn Pass>], stem: &str) -> Spelling {
         let mut files: Vec<(String, String)> = Vec::new();
         let mut file = |kind: &str, content: String| {
@@ -211,7 +212,7 @@ pub(super) fn split(text: &str) -> Result<Vec<Spec>, PipelineError> {
     Ok(specs)
 }
 
-/// Where an option ends: at the next `,` or `}` that is not in quotes. The error is the expected character.
+/// The end of an option: the next `,` or `}` that is not in quotes. The error is the expected character.
 fn item(text: &str) -> Result<usize, &'static str> {
     let mut at = 0;
     loop {

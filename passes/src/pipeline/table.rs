@@ -1,7 +1,8 @@
 //! The table of passes: names, descriptions and options.
 //!
-//! A pass has a row of [`PASSES`] and an implementation of [`Spelled`] beside it, whose options say both how a value is
-//! read and how it is printed. Parsing, printing, the help of `ampc opt` and the list in `docs/cli.md` go by them.
+//! A pass has a row of [`PASSES`] and an implementation of [`Spelled`] beside it, whose options define both
+//! parsing and printing of a value. Parsing, printing, the help of `ampc opt` and the list in `docs/cli.md` go
+//! by them.
 
 use super::PipelineError;
 use super::spelling::{self, Spec, in_quotes, quoted};
@@ -159,7 +160,7 @@ pub(crate) struct PassOption<P> {
     pub(crate) read: fn(&mut P, &Given<'_>) -> Result<(), Wrong>,
 }
 
-/// An option with its name, what it may be and what it is if nothing is said.
+/// An option with its name, its values and its default.
 pub(crate) const fn option(
     name: &'static str,
     values: &'static str,
@@ -200,7 +201,7 @@ impl Words {
     }
 }
 
-/// How formats are chosen: by a minimum cut, or not.
+/// The choice of formats: by a minimum cut, or not.
 pub(crate) const BY: Words = Words { no: "paint", yes: "cut" };
 
 /// The value of an option in a text.
@@ -264,7 +265,7 @@ impl Given<'_> {
     }
 }
 
-/// How [`KEEP_IO`] is printed; `None` for the default.
+/// The text of [`KEEP_IO`]; `None` for the default.
 pub(crate) fn print_keep_io(keep_io: &KeepIo) -> Option<Setting> {
     // In quotes, the words that stand for sets are names.
     let name =

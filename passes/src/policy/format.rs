@@ -2,7 +2,7 @@
 
 use ampc_ir::DType;
 
-/// Every spelling in lower case; the first of each format is the one that ampc writes.
+/// Every spelling in lower case; ampc writes the first spelling of each format.
 const SPELLINGS: &[(&str, DType)] = &[
     ("fp32", DType::F32),
     ("f32", DType::F32),

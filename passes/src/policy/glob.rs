@@ -18,8 +18,9 @@ use std::str::Chars;
 /// Longer globs are names: a node of the expression takes a few hundred bytes, and a name takes time for each.
 const MAX_LENGTH: usize = 4096;
 
-/// The regular expression that matches what a glob does; `None` if the text is no glob: a bracket or brace without its
-/// other, a range that runs backwards, a `\` at the end, too many characters, or more than a regular expression may have.
+/// The regular expression equivalent to a glob; `None` if the text is not a glob: an unmatched bracket or
+/// brace, a range that runs backwards, a `\` at the end, too many characters, or a regular expression above the
+/// size limit.
 pub(super) fn compile(glob: &str) -> Option<Regex> {
     if glob.len() > MAX_LENGTH {
         return None;
@@ -147,7 +148,7 @@ mod tests {
         }
     }
 
-    /// Globs of up to six parts. They avoid patterns that globset reads in its own way: a `**` that is no whole
+    /// Globs of up to six parts. They avoid patterns that globset reads in its own way: a `**` that is not a whole
     /// name, a `**` in braces, and empty alternatives.
     fn globs() -> impl Strategy<Value = String> {
         let simple = || {

@@ -1,9 +1,9 @@
 //! Policies of [jmp](https://github.com/google-deepmind/jmp), the mixed-precision library of JAX: three element
 //! types, of parameters, computation and output.
 //!
-//! The text is read as `jmp.get_policy` reads it: `p=f32,c=f16,o=f32` or with full words; parameters are f32 if
-//! nothing is said of them, the computation follows the parameters and the output the computation; one type alone is
-//! all three. `+` stands for `,` as well, for commas mean something else in pipelines.
+//! The text is read as `jmp.get_policy` reads it: `p=f32,c=f16,o=f32` or with full words; parameters default to
+//! f32, the computation to the type of the parameters, and the output to the type of the computation; one type
+//! alone is all three. `+` may replace `,`, because commas separate options in pipelines.
 
 use super::{Base, Policy, PolicyError, Wants, float_format};
 use crate::insert_casts::KeepIo;
@@ -60,7 +60,7 @@ fn read(text: &str) -> Result<Types, String> {
             }
         };
         if place.replace(dtype(value)?).is_some() {
-            return Err(format!("`{key}` is there twice: keep one"));
+            return Err(format!("`{key}` occurs twice: keep one"));
         }
     }
     let params = params.unwrap_or(DType::F32);
@@ -68,7 +68,7 @@ fn read(text: &str) -> Result<Types, String> {
     Ok(Types { params, compute, output: output.unwrap_or(compute) })
 }
 
-/// The type that one of jmp's names means, or any other spelling of a format.
+/// The type of a name of jmp, or of any other spelling of a format.
 fn dtype(word: &str) -> Result<DType, String> {
     match word {
         "full" => Ok(DType::F32),
@@ -84,18 +84,18 @@ fn dtype(word: &str) -> Result<DType, String> {
 fn possible(types: Types) -> Result<Types, String> {
     let Types { params, compute, output } = types;
     if [params, compute, output].contains(&DType::F64) {
-        return Err("only f32 is lowered, and nothing is raised: f64 is neither".into());
+        return Err("f64 is not supported: only f32 is lowered, and nothing is widened".into());
     }
     if params != DType::F32 && params != compute {
         return Err(format!(
-            "parameters in {params} that are computed with in {compute} would be rounded for nothing; \
+            "parameters in {params} for computations in {compute} would be rounded for nothing; \
              a constant is stored in the type in which it is read: {}",
             ways('p', compute)
         ));
     }
     if output != DType::F32 && output != compute {
         return Err(format!(
-            "what is computed in {compute} leaves in {compute}, or in the type that it has in the model: \
+            "a result computed in {compute} leaves in {compute}, or in the type that it has in the model: \
              {}",
             ways('o', compute)
         ));

@@ -31,7 +31,7 @@ use ampc_ir::{DType, Module, Node};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where classes come from that no list names.
+/// The source of classes of operators that no list names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Base {
     /// The operator table's classes.
@@ -62,7 +62,7 @@ impl Base {
 pub struct Wants {
     /// The format: lowering to another one is an error.
     pub to: Option<DType>,
-    /// Which inputs and outputs keep their types.
+    /// The inputs and outputs that keep their types.
     pub keep_io: Option<KeepIo>,
     /// True if a training step keeps weights in fp32 that are read in 16 bits only.
     pub master_weights: Option<bool>,
@@ -73,7 +73,7 @@ pub struct Wants {
 pub struct OpClass {
     /// The class.
     pub class: Class,
-    /// `list` for the command line, `policy` for a file, `preset` for a preset, also one that a file starts from.
+    /// `list` for the command line, `policy` for a file, `preset` for a preset, also if a file extends it.
     pub from: &'static str,
 }
 
@@ -82,7 +82,7 @@ pub struct OpClass {
 pub struct Policy {
     /// The name of the policy.
     pub name: String,
-    /// Where unnamed operators get their class.
+    /// The source of the class of unlisted operators.
     pub base: Base,
     wants: Wants,
     ops: BTreeMap<String, OpClass>,
@@ -112,7 +112,7 @@ pub enum PolicyError {
         /// All presets.
         presets: String,
     },
-    /// A text is no policy of jmp, or one that cannot be done.
+    /// A text is not a policy of jmp, or a policy that is not supported.
     #[error("`jmp:{found}`: {reason}")]
     Jmp {
         /// The text behind `jmp:`.
@@ -120,14 +120,14 @@ pub enum PolicyError {
         /// The problem.
         reason: String,
     },
-    /// The policy is one for another format.
+    /// The policy is for another format.
     #[error("the policy `{policy}` computes in {wanted}, so it cannot lower to {to}")]
     Format {
         /// Its name.
         policy: String,
         /// The format it asks for.
         wanted: DType,
-        /// The format that was asked for.
+        /// The requested format.
         to: DType,
     },
     /// No operator has this name.
@@ -180,7 +180,7 @@ pub enum PolicyError {
         /// Why.
         reason: String,
     },
-    /// The file is no JSON of the schema.
+    /// The file is not JSON of the schema.
     #[error(transparent)]
     Json(#[from] JsonError),
 }
@@ -218,8 +218,8 @@ impl Policy {
         Ok(())
     }
 
-    /// Begins a layer: later pins override earlier pins of the same rank. Pins of one rank and layer that ask
-    /// for different things of one node are an error of the run.
+    /// Begins a layer: later pins override earlier pins of the same rank. Contradicting pins of one rank and
+    /// layer for one node are an error of the run.
     pub fn next_layer(&mut self) {
         self.layers.push((self.pins.len(), self.value_pins.len()));
     }
@@ -246,7 +246,7 @@ impl Policy {
     pub fn wants(&self) -> &Wants {
         &self.wants
     }
-    /// Checks that the policy is one for this format.
+    /// Checks that the policy is for this format.
     ///
     /// # Errors
     /// If it asks for the other one.
@@ -297,7 +297,8 @@ impl Policy {
         self.replayed_pins.get(path).map(String::as_str)
     }
 
-    /// The number of nodes with decisions in the report given as policy, and the number of those for which the test is true.
+    /// The number of nodes with decisions in the report given as policy, and the number of these nodes for
+    /// which the test is true.
     pub fn replayed_nodes(&self, test: impl Fn(&str) -> bool) -> (usize, usize) {
         let nodes: BTreeSet<&str> = self.replay.keys().map(|(path, _)| path.as_str()).collect();
         (nodes.len(), nodes.iter().filter(|path| test(path)).count())

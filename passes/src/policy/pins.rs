@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 pub enum Pin {
     /// This element type: f32, f16 or bf16.
     To(DType),
-    /// As if nothing was pinned: undoes a wider pin or list.
+    /// Undoes a wider pin or list, as if the node were not pinned.
     Auto,
 }
 
@@ -46,7 +46,7 @@ pub struct Pattern {
     split: Option<(Name, String)>,
 }
 
-/// A name, and what it matches beside itself.
+/// A name, with its matcher.
 #[derive(Clone, Debug)]
 struct Name {
     text: String,
@@ -78,7 +78,7 @@ impl Name {
                 .map(Matcher::Regex)
                 .map_err(wrong)?
         } else if text.contains(['*', '?', '[', '{']) {
-            // What is no glob may still be a name.
+            // What is not a glob may still be a name.
             glob::compile(text).map_or(Matcher::Exact, Matcher::Regex)
         } else {
             Matcher::Exact
@@ -164,7 +164,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// The names in a model: an exact one is looked up, for others all are gone through.
+/// The names in a model: an exact name is looked up, a pattern is compared with all names.
 pub trait Names {
     /// True if something is called that.
     fn has(&self, name: &str) -> bool;
@@ -175,7 +175,7 @@ pub trait Names {
 /// The pins of a policy as a model reads them.
 #[derive(Debug, Default)]
 pub struct Pins<'a> {
-    /// How each pin of nodes is read; `None` if it matches nothing.
+    /// The meaning of each pin of nodes; `None` if it matches nothing.
     pub nodes: Vec<(Option<Reading<'a>>, Pin)>,
     /// The same of values.
     pub values: Vec<(Option<Reading<'a>>, Pin)>,
@@ -192,14 +192,13 @@ pub struct Pins<'a> {
 pub struct HoldingPin {
     /// The format that it asks for.
     pub pin: Pin,
-    /// How decisions name it: `pin:` and its text.
+    /// The rule of its decisions: `pin:` and its text.
     pub rule: String,
-    /// It and another one of its rank and layer that asks for something else, in the order given, as
-    /// `NAME=PRECISION`.
+    /// The pin and a contradicting pin of its rank and layer, in the order given, as `NAME=PRECISION`.
     pub contradiction: Option<[String; 2]>,
 }
 
-/// The pins of nodes, or those of values.
+/// The pins of nodes, or the pins of values.
 #[derive(Clone, Copy)]
 struct Kind<'p, 'a> {
     pins: &'p [(Option<Reading<'a>>, Pin)],
@@ -207,8 +206,8 @@ struct Kind<'p, 'a> {
 }
 
 impl Kind<'_, '_> {
-    /// The pins at `places` for which the test is true: the last one of the last layer that has any, and the last one of
-    /// that layer that asks for something else.
+    /// The pins at `places` for which the test is true: the last pin of the last layer that has any, and the
+    /// last pin of that layer that contradicts it.
     ///
     /// The test is the expensive part, so it is spared where it would change nothing.
     fn strongest(
@@ -267,8 +266,8 @@ impl<'a> Pins<'a> {
         self.strongest_exact(path, var).map(|(at, _)| at)
     }
 
-    /// The same, with one that contradicts it. A pin that names the variable is narrower than a pin that names
-    /// only the node.
+    /// The same, with a contradicting pin. A pin that names the variable is narrower than a pin that names only
+    /// the node.
     fn strongest_exact(&self, path: &str, var: &str) -> Option<(usize, Option<usize>)> {
         if self.exact_nodes.is_empty() {
             return None;

@@ -2,7 +2,7 @@
 //!
 //! Presets that follow another system are made from its own lists (`presets/sources/`) through a table of the
 //! ONNX names of its operators (`presets/mappings/`); `scripts/diff_presets.py` shows where the three differ,
-//! and a test here fails if they do. One is no file but a family: `jmp:POLICY`.
+//! and a test here fails if they do. The preset `jmp:POLICY` is not a file but a family.
 
 use super::{Policy, PolicyError, jmp};
 use crate::suggest::{did_you_mean, nearest};
@@ -14,7 +14,7 @@ pub struct Preset {
     pub name: &'static str,
     /// A line about it.
     pub about: &'static str,
-    /// The policy file; of a family, none.
+    /// The policy file; `None` for a family of presets.
     file: Option<&'static str>,
 }
 

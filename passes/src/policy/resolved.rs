@@ -1,8 +1,8 @@
 //! Policies as a run has them, as JSON: `ampc-policy-resolved/1`.
 //!
-//! A policy is made of a preset, a file or a report, and of additions of the command line. This form has all of
-//! it with where it comes from, so that a run can be repeated without them. Programs write it; people write
-//! `ampc-policy/1`.
+//! A policy is made of a preset, a file or a report, and of additions of the command line. This form contains
+//! all of them with their sources, so that a run can be repeated without the original files. Programs write it;
+//! people write `ampc-policy/1`.
 
 use super::file::unlisted;
 use super::signature::{SignatureJson, Word, in_order};

@@ -3,7 +3,7 @@
 
 use ampc_ir::op::{Arity, AttrDefault, Formal, FormalType, OpSchema, TypeSet};
 
-/// A way in which a node of one version may not be one of the next, or may mean something else there.
+/// A reason why a node of one version may be invalid at the next version, or may mean something else there.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Difference {
     /// The operator is gone.
@@ -32,7 +32,7 @@ pub(super) enum Difference {
     NewRequiredAttr(&'static str),
 }
 
-/// All differences that could matter for a node of version `from` that becomes one of version `to`.
+/// All differences that could matter for a node that is raised from version `from` to version `to`.
 pub(super) fn differences(from: &'static OpSchema, to: &'static OpSchema) -> Vec<Difference> {
     if to.is_gone() {
         return vec![Difference::Gone];

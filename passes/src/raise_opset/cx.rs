@@ -33,7 +33,7 @@ pub(super) struct Cx<'a> {
     opset: u16,
 }
 
-/// Where a new node stands, and what its result is called after.
+/// The place of a new node, and the base of the name of its result.
 #[derive(Clone, Copy)]
 pub(super) enum At {
     /// Before this node.
@@ -108,7 +108,7 @@ impl<'a> Cx<'a> {
         self.inserter.module.set_formal_operands(node, &operands);
     }
 
-    /// A constant in the graph of a node; one that is there already from this step is shared.
+    /// A constant in the graph of a node; an equal constant of this step is shared.
     pub(super) fn constant(&mut self, node: Node, what: &str, data: TensorData) -> Value {
         self.inserter.move_before(node);
         self.inserter.constant(what, data)
@@ -174,7 +174,7 @@ impl<'a> Cx<'a> {
         Ok(value)
     }
 
-    /// Lets a node be of an operator that took over from its own.
+    /// Changes a node to the operator that replaced its own.
     pub(super) fn rename(&mut self, node: Node, kind: OpKind) -> Result<(), Refused> {
         self.inserter.move_before(node);
         let schema = self.inserter.schema(kind)?;

@@ -1,13 +1,12 @@
 //! History of every operator from version to version, as data.
 //!
 //! [`SAME`] lists the steps in which nothing but the version changes, which a test proves from the schemas;
-//! [`CHANGED`] all others, each with the reason why a node means the same behind it, or with why it cannot be
+//! [`CHANGED`] lists all other steps, each with the reason why the node keeps its meaning, or why it cannot be
 //! raised. A test checks that the two have every step of every operator of ai.onnx, including those of ONNX
 //! Runtime, exactly once, so that a newer onnx names the steps to review.
 //!
-//! Changes that no schema shows were read from the operators' texts at both versions. Where a text had left
-//! something open that a later one settles (windows in the padding, order of equal elements), the reason says
-//! so.
+//! Changes that no schema shows were read from the operators' texts at both versions. Where an old text left a
+//! case open that a later text defines (windows in the padding, order of equal elements), the reason says so.
 
 use super::adapters::{channels, forms, layouts, resizes, shapes};
 use super::step::{Step, drop, form, kept, operand, write};

@@ -1,14 +1,14 @@
-//! `raise-opset`: a model becomes one of a newer operator set, as a whole or not at all.
+//! `raise-opset`: raises a model to a newer operator set, as a whole or not at all.
 //!
 //! ONNX changes operators from opset to opset: attributes become operands, defaults change, names change. A
 //! model is raised one opset at a time. In each step every node whose operator has a version of that opset is
-//! brought into its form (`history`, which is data, says how), in the main graph, in bodies, and in the
-//! functions whose own imports are older. Inserted nodes have the opset of their step, and are raised further
-//! like all other nodes. Values keep their names, so that the interface stays; the IR version rises to the
-//! version that the opset requires.
+//! converted to the new form (by the data in `history`), in the main graph, in bodies, and in functions whose
+//! own imports are older. Inserted nodes have the opset of their step, and are raised further like all other
+//! nodes. Values keep their names, so that the interface stays; the IR version rises to the version that the
+//! opset requires.
 //!
-//! If a node cannot be brought into a form, the model is left as it was, and the error lists all such operators
-//! and steps. Opsets are never lowered. Operators of other domains stay at the version their import says.
+//! If a node cannot be converted, the model is left unchanged, and the error lists all such operators and
+//! steps. Opsets are never lowered. Operators of other domains stay at the version their import says.
 //!
 //! The pass runs first: new nodes are the author's as far as later passes know, and nothing is decided yet.
 

@@ -32,7 +32,7 @@ pub(super) enum Step {
 /// A change of attributes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Form {
-    /// Attributes that go: they have no effect, or say what holds from here on anyway.
+    /// Removed attributes: they have no effect, or state the later default.
     pub(super) drop: &'static [&'static str],
     /// Attributes that are written with this value where they are absent, since absence means something else now.
     pub(super) write: &'static [(&'static str, AttrDefault)],

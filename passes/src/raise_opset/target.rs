@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The newest opset that ONNX Runtime 1.31 reads: `auto` goes no further.
 pub const NEWEST_READ: u16 = 26;
 
-/// How far to raise a model.
+/// The target of raising a model.
 #[derive(Clone, Debug)]
 pub enum Target {
     /// To this opset of ai.onnx.
@@ -34,7 +34,7 @@ impl Target {
         }
     }
 
-    /// The number that was asked for.
+    /// The requested number.
     pub(super) fn number(&self) -> Option<u16> {
         match self {
             &Target::Opset(to) => Some(to),

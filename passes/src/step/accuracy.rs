@@ -1,8 +1,9 @@
 //! The classes that a model chooses, beside the classes of its labels, from which the accuracy of a
 //! classification is counted.
 //!
-//! A loss is one of classes if exactly one SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss leads to it, and its labels
-//! are elements of an input. The class that is chosen is the one with the largest score, of equal ones the first.
+//! A loss is a classification loss if it depends on exactly one SoftmaxCrossEntropyLoss or
+//! NegativeLogLikelihoodLoss, whose labels are elements of an input. The chosen class is the class with the
+//! largest score, the first of equal scores.
 //!
 //! ```text
 //! %loss = SoftmaxCrossEntropyLoss(%p, %target)      %p : f32[N, 10], %target : i64[N]

@@ -1,15 +1,15 @@
-//! `avoid-fusions`: nodes that an optimizer of ONNX Runtime would compute wrong, or refuse, once weights are inputs, are written
-//! otherwise.
+//! `avoid-fusions`: rewrites nodes that an optimizer of ONNX Runtime would compute wrong, or refuse, once
+//! weights are inputs.
 //!
 //! | node | becomes | the optimizer (ONNX Runtime 1.31.1) |
 //! |---|---|---|
 //! | MatMul(A, v), v a vector | Squeeze(MatMul(A, Unsqueeze(v))) | MatmulTransposeFusion gives a wrong result if A is a Transpose |
 //! | Sum(a, b) | Add(a, b) | GemmSumFusion refuses a Gemm that reads the third result of a node, such as Split |
 //!
-//! In a forward model the Transpose or the Split of a weight is computed while the session is made, and neither optimizer finds
-//! anything to fuse. In a step the weights are inputs. Other optimizers move nodes first, so the nodes around are not looked
-//! at: every such node is rewritten, in bodies and functions too. The new nodes cost nothing: Squeeze and Unsqueeze move no
-//! element.
+//! In a forward model the Transpose or the Split of a weight is computed while the session is made, and neither
+//! optimizer finds anything to fuse. In a step the weights are inputs. Other optimizers move nodes first, so
+//! neighbouring nodes are ignored: every such node is rewritten, in bodies and functions too. The new nodes
+//! cost nothing: Squeeze and Unsqueeze move no element.
 
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -26,7 +26,7 @@ pub struct AvoidFusions;
 
 impl Spelled for AvoidFusions {
     const NAME: &'static str = "avoid-fusions";
-    const ABOUT: &'static str = "nodes that optimizers of ONNX Runtime compute wrong are written otherwise";
+    const ABOUT: &'static str = "rewrites nodes that optimizers of ONNX Runtime compute wrong";
     fn blank() -> Self {
         AvoidFusions
     }

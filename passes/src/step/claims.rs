@@ -1,5 +1,5 @@
-//! The claims of a step's metadata about its states, compared with the graph: every input and output is there once, has
-//! the type that it must have, and is computed of what it is said to be computed of.
+//! The claims of a step's metadata about its states, compared with the graph: every input and output exists
+//! once, has the required type, and is computed from the claimed state.
 
 use super::inference::{FORWARD, Forward};
 use super::state::{StateEntry, StateKind};
@@ -41,7 +41,7 @@ struct Claims<'a> {
 }
 
 impl Claims<'_> {
-    /// No input, no output, no state of a kind that a step has once, and none of a weight is listed twice.
+    /// No input, no output, no state of a kind that a step has once, and no state of a weight is listed twice.
     fn once(&self, entries: &[StateEntry]) -> Result<(), String> {
         let (mut inputs, mut outputs, mut kinds) =
             (FxHashSet::default(), FxHashSet::default(), FxHashSet::default());
@@ -201,7 +201,7 @@ fn kind_of(entry: &StateEntry) -> String {
     kind.as_str().unwrap_or_default().to_owned()
 }
 
-/// The result of an optimizer that is the low copy of its weight; `None` if a node is no optimizer.
+/// The result of an optimizer that is the low copy of its weight; `None` if a node is not an optimizer.
 fn low_slot(module: &Module, node: Node) -> Option<usize> {
     match module.node(node).schema()?.kind {
         OpKind::SGD => Some(2),

@@ -1,8 +1,9 @@
 //! `philox-dropout`: dropouts that train draw from a generator whose state the step carries.
 //!
-//! The random numbers of ONNX's Dropout are the runtime's own: two runs of a step differ, and so do two runtimes. A
-//! PhiloxDropout of [`ai.ampc`](ampc_ir::bodies) computes its mask from a seed, an offset and the number of the dropout
-//! in the model, in integers: the same everywhere, and again in the gradient, so that no mask is kept.
+//! The random numbers of ONNX's Dropout are the runtime's own: two runs of a step differ, and so do two
+//! runtimes. A PhiloxDropout of [`ai.ampc`](ampc_ir::bodies) computes its mask from a seed, an offset and the
+//! number of the dropout in the model, in integers, so the mask is the same everywhere and can be recomputed in
+//! the gradient instead of being kept.
 //!
 //! ```text
 //! %y = Dropout(%x, %ratio, %true)

@@ -12,10 +12,10 @@
 //! output %y
 //! ```
 //!
-//! 1. The outputs of the forward model stay, which [`FORWARD`] lists; nodes that lead to none of them are
+//! 1. The outputs of the forward model, which [`FORWARD`] lists, stay; all nodes that they do not depend on are
 //!    removed.
-//! 2. Inputs that are read and are states become constants: weights and running statistics with their values, low copies
-//!    with the values of their weights, rounded. The other inputs of the step go.
+//! 2. Inputs that are read and are states become constants: weights and running statistics with their values,
+//!    low copies with the values of their weights, rounded. The other inputs of the step are removed.
 //! 3. BatchNormalization uses its running statistics, and Dropout drops nothing.
 //!
 //! Casts stay where they are: the model computes as the forward part of the step did.
@@ -54,7 +54,7 @@ pub struct Forward {
     pub inputs: Vec<String>,
     /// The names of its outputs.
     pub outputs: Vec<String>,
-    /// The name of the output of the step that is the loss, one of these or another.
+    /// The name of the output of the step that is the loss; `outputs` may contain it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
     /// The name of the input of the step that is the learning rate, where it is not `lr`.
@@ -91,7 +91,7 @@ impl Spelled for Inference {
 /// Error of extracting a forward model.
 #[derive(Debug, thiserror::Error)]
 pub enum InferenceError {
-    /// It is no step.
+    /// It is not a step.
     #[error(
         "expected a training step, as `ampc train-step` makes it, found a model without the metadata `{METADATA}`"
     )]
@@ -191,7 +191,7 @@ pub(super) fn note_rate(module: &mut Module, name: &str) {
     }
 }
 
-/// Notes what of a step is the forward model's, and its loss.
+/// Records the inputs and outputs of the forward model in the step, and its loss.
 pub(super) fn note_forward(module: &mut Module, forward: Option<Forward>) {
     if let Some(forward) = forward {
         let json = serde_json::to_string(&forward).expect("names are text");
@@ -202,7 +202,7 @@ pub(super) fn note_forward(module: &mut Module, forward: Option<Forward>) {
 /// The part of a step that belongs to the forward model.
 ///
 /// # Errors
-/// If the model is no step, or its metadata is damaged.
+/// If the model is not a step, or its metadata is damaged.
 pub fn forward_of(module: &Module) -> Result<Forward, InferenceError> {
     let text = module.header.metadata.iter().find(|(key, _)| key == FORWARD).map(|(_, text)| text);
     let wrong = |problem: String| InferenceError::Metadata { key: FORWARD, problem };

@@ -8,9 +8,9 @@
 //! | `bce-with-logits` | mean of t · softplus(−p) + (1 − t) · softplus(p) | p's type and shape, within \[0, 1\] |
 //!
 //! With label smoothing ε, cross-entropy is (1 − ε) times the above plus ε/C times the same mean of the sum
-//! over all C classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). The nodes get
-//! the role `loss`, which keeps them in fp32 under every policy (not with `precision=low`). A prediction in f64
-//! is computed in f64.
+//! over all C classes (Szegedy et al., arXiv 1512.00567, as in torch.nn.CrossEntropyLoss). The nodes get the
+//! role `loss`, which keeps them in fp32 under every policy (not with `precision=low`). A prediction in f64 is
+//! computed in f64.
 
 mod formulas;
 
@@ -76,7 +76,7 @@ impl LossKind {
 pub struct LossSpec {
     /// The formula, or the output of the model that is the loss.
     pub kind: LossKind,
-    /// The output that it is the loss of: the first one without it.
+    /// The output that the loss is of; by default the first output.
     pub of: Option<String>,
 }
 
@@ -142,7 +142,7 @@ impl fmt::Display for LossSpec {
 pub struct Loss {
     /// The loss, and its output.
     pub spec: LossSpec,
-    /// The input of targets: one of the model's, or a new one.
+    /// The input of targets: an input of the model, or a new input.
     pub target: String,
     /// True if the loss is computed in fp32 under every policy.
     pub keeps_fp32: bool,
@@ -338,16 +338,16 @@ impl Loss {
         let remedy = format!("name the scores before it (`{loss}:of={scores}`), or take another loss");
         let message = match (&self.spec.kind, kind) {
             (LossKind::BceWithLogits, OpKind::Sigmoid) => format!(
-                "the loss {loss} takes scores, and `{of}` is made of them by Sigmoid, which the loss applies once more: \
+                "the loss {loss} takes scores, but `{of}` is the result of Sigmoid, which the loss applies again: \
                  {remedy}"
             ),
             (LossKind::CrossEntropy { .. }, OpKind::Softmax) => format!(
-                "the loss {loss} takes scores, and `{of}` is made of them by Softmax, which the loss applies once more: \
+                "the loss {loss} takes scores, but `{of}` is the result of Softmax, which the loss applies again: \
                  {remedy}"
             ),
             (LossKind::CrossEntropy { .. }, OpKind::LogSoftmax) => format!(
-                "the loss {loss} takes scores, and `{of}` is made of them by LogSoftmax, which the loss applies once \
-                 more; of the same axis it changes nothing and costs time: {remedy}"
+                "the loss {loss} takes scores, but `{of}` is the result of LogSoftmax, which the loss applies \
+                 again; along the same axis this changes nothing and costs time: {remedy}"
             ),
             _ => return None,
         };
@@ -371,7 +371,7 @@ impl Loss {
             LossKind::L1 => formulas::absolute_error,
             LossKind::BceWithLogits => formulas::binary_cross_entropy,
             LossKind::CrossEntropy { .. } => return self.add_cross_entropy(b, prediction, p),
-            // These are no formulas of a prediction, and have been added before.
+            // These are not formulas of a prediction, and have been added before.
             LossKind::Output(_) | LossKind::Custom(_) => return Ok(prediction),
         };
         let t = self.target(b, &Type::tensor(wide, Shape::of(dims.iter().copied())))?;

@@ -1,8 +1,7 @@
 //! `scale-loss`: the loss scale becomes an input, which is the gradient of the loss.
 //!
 //! The loss itself is not multiplied: the step returns the plain loss, and a large scale cannot make it
-//! overflow. How the scale changes is the matter of a [`Scaler`]; the presets follow the system that they are
-//! called after.
+//! overflow. A [`Scaler`] defines how the scale changes; each preset follows the system that it is named after.
 
 use super::spec::{Settings, SpecError};
 use super::{public_name_or_warn, state_input};
@@ -165,8 +164,8 @@ fn is_scale(scale: f64) -> bool {
 }
 
 impl Scaler {
-    /// True if a step whose gradients are not finite is skipped as a whole: SGD and running statistics
-    /// otherwise go on.
+    /// True if a step whose gradients are not finite is skipped as a whole; otherwise SGD and running
+    /// statistics are updated.
     pub(super) fn skips(&self) -> bool {
         match self {
             Scaler::None | Scaler::Static(_) => true,

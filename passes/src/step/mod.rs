@@ -10,7 +10,7 @@
 //! 5. [`scale-loss`](loss_scale) makes the loss scale an input, and the gradient of the loss;
 //! 6. [`autodiff`](crate::autodiff) adds the gradients;
 //! 7. [`update`] adds the gradient check, the optimizers and the next loss scale;
-//! 8. [`avoid-fusions`](avoid_fusions) writes otherwise what an optimizer of ONNX Runtime would compute wrong;
+//! 8. [`avoid-fusions`](avoid_fusions) rewrites nodes that an optimizer of ONNX Runtime would compute wrong;
 //! 9. [`dce`](crate::dce), then [`recompute`](crate::recompute), which recomputes cheap activations in the backward part
 //!    where that lowers peak memory.
 //!
@@ -114,7 +114,7 @@ pub(crate) fn public_name_or_warn(module: &mut Module, wanted: &str, cx: &mut Pa
     })
 }
 
-/// The name that an input or output of the step was to have, and the one that it has.
+/// The intended name of an input or output of the step, and its actual name.
 pub(crate) type Renamed = (String, String);
 
 /// The same, with a fresh name noted in `renamed`, for passes to warn of.

@@ -1,4 +1,4 @@
-//! Optimizers and how they are spelled: `adamw:beta2=0.95,weight_decay=0.1`.
+//! Optimizers and their spelling: `adamw:beta2=0.95,weight_decay=0.1`.
 
 use super::custom::CustomOptimizer;
 use super::spec::{Settings, SpecError};

@@ -35,7 +35,7 @@ impl<'a> Settings<'a> {
     /// Takes a text apart.
     ///
     /// # Errors
-    /// If a setting is no `key=value`, or is there twice.
+    /// If a setting is not a `key=value`, or is there twice.
     pub fn of(text: &'a str) -> Result<Settings<'a>, SpecError> {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         let pair = |entry: &String| {
@@ -82,7 +82,7 @@ impl<'a> Settings<'a> {
     /// A number in \[lo, hi\], or `None` if the setting is absent.
     ///
     /// # Errors
-    /// If it is no number or outside.
+    /// If it is not a number or outside.
     pub fn within(&mut self, key: &str, lo: f64, hi: f64) -> Result<Option<f64>, SpecError> {
         self.checked(key, &format!("a number from {lo} to {hi}"), |number| (lo..=hi).contains(number))
     }
@@ -90,7 +90,7 @@ impl<'a> Settings<'a> {
     /// A number in \[0, 1), or `None` if the setting is absent.
     ///
     /// # Errors
-    /// If it is no number or outside.
+    /// If it is not a number or outside.
     pub fn share(&mut self, key: &str) -> Result<Option<f64>, SpecError> {
         self.checked(key, "a number of at least 0 and less than 1", |number| (0.0..1.0).contains(number))
     }
@@ -130,7 +130,8 @@ impl<'a> Settings<'a> {
         unknown.map_or(Ok(()), |(key, _)| Err(self.unknown(key, known)))
     }
 
-    /// Fails if a setting was not read by any of the calls above. `known` lists the valid ones for the message.
+    /// Fails if a setting was not read by any of the calls above. `known` lists the valid settings for the
+    /// message.
     ///
     /// # Errors
     /// If there is such a setting.

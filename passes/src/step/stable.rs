@@ -7,14 +7,14 @@
 //! | Log(1 − Sigmoid(x)) | −Softplus(x) |
 //! | Log(Softmax(x)) | LogSoftmax(x), of the same axis |
 //!
-//! Identity between them is looked through. From x = 17.4 on in fp32 and x = 8.4 on in fp16, sigmoid(x) is rounded to 1.
-//! Log(1 - sigmoid(x)) is then -inf, and its gradient 0 * inf = NaN. The forms are finite wherever x is, and so are their
-//! gradients: (1 − σ(x))·dy and −σ(x)·dy. New nodes have the role of a loss, so that they stay in fp32, and take the name
-//! of the logarithm; nodes that are no longer read are erased.
+//! Identity nodes in between are ignored. From x = 17.4 on in fp32 and x = 8.4 on in fp16, sigmoid(x) is
+//! rounded to 1. Log(1 - sigmoid(x)) is then -inf, and its gradient 0 * inf = NaN. The forms are finite
+//! wherever x is, and so are their gradients: (1 − σ(x))·dy and −σ(x)·dy. New nodes have the role of a loss, so
+//! that they stay in fp32, and take the name of the logarithm; nodes that are no longer read are erased.
 //!
-//! The author may have put a bound between them, as in Log(Clip(Sigmoid(x), ε, 1 − ε)) or Log(Sigmoid(x) + ε). Such a bound
-//! limits the loss of a confident wrong prediction; a rewrite would remove that limit, so the graph stays as it is. In fp16
-//! the bound itself would be rounded away, so these nodes get the role too.
+//! The author may have put a bound between them, as in Log(Clip(Sigmoid(x), ε, 1 − ε)) or Log(Sigmoid(x) + ε).
+//! Such a bound limits the loss of a confident wrong prediction; a rewrite would remove that limit, so the
+//! graph stays unchanged. In fp16 the bound itself would be rounded away, so these nodes get the role too.
 //!
 //! Only nodes of the main graph that the loss depends on are considered.
 

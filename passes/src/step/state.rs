@@ -61,7 +61,7 @@ pub(super) struct State {
     pub(super) input: Value,
     pub(super) next: Value,
     pub(super) kind: StateKind,
-    /// The weight that it belongs to; none for a weight itself, and for what the step has once.
+    /// The weight that the state belongs to; `None` for a weight itself, and for states that a step has once.
     pub(super) of: Option<Value>,
 }
 
@@ -96,7 +96,7 @@ pub struct StateEntry {
 /// The states of a step, in the order of its outputs.
 ///
 /// # Errors
-/// If the model is no step, or its metadata cannot be read or is not true of it.
+/// If the model is not a step, or its metadata cannot be read or is not true of it.
 pub fn states_of(module: &Module) -> Result<Vec<StateEntry>, InferenceError> {
     let text = module.header.metadata.iter().find(|(key, _)| key == METADATA).map(|(_, text)| text);
     let text = text.ok_or(InferenceError::NoStep)?;

@@ -49,7 +49,7 @@ impl Statistics {
                     }
                     Some(_) if !taken.insert(now) => {
                         why.push(format!(
-                            "`{}` is that of another node, which updates it",
+                            "`{}` belongs to another node, which updates it",
                             name_of(module, now)
                         ));
                     }

@@ -80,8 +80,7 @@ const LOW_COPIES: Words = Words { no: "none", yes: "written" };
 
 impl Spelled for Update {
     const NAME: &'static str = "update";
-    const ABOUT: &'static str =
-        "gradients are checked, weights updated in fp32, and the loss scale with them";
+    const ABOUT: &'static str = "checks gradients, updates weights in fp32, and adjusts the loss scale";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: option("optimizer", "as `train-step --optimizer`", Some("adamw")),
@@ -240,7 +239,7 @@ impl Pass for Update {
     }
 }
 
-/// The parameters of a model that is no step yet, each with its gradient.
+/// The parameters of a model that is not a step yet, each with its gradient.
 fn parameters_and_gradients(module: &Module) -> Result<Vec<(Value, Value)>, UpdateError> {
     let roles = &module.graph(module.main()).roles;
     let pairs = roles.iter().filter(|role| module.text(role.name) == GRAD);
@@ -264,7 +263,7 @@ fn warn_of_statistics(module: &Module, cx: &mut PassCx<'_>) {
         n => format!(" (and those of {n} more)"),
     };
     let message = format!(
-        "running statistics stay as they are{others}: {why}; give every node constants of its own, and results for their \
+        "running statistics stay unchanged{others}: {why}; give every node constants of its own, and results for their \
          next values"
     );
     cx.warn("update.statistics", Some(*node), message);
@@ -309,7 +308,7 @@ impl Update {
         }
     }
 
-    /// Warns if weights were to be kept in 16 bits alone, and none is.
+    /// Warns if weights should be kept in 16 bits alone, but no weight is.
     fn warn_of_master_weights(&self, module: &Module, states: &[State], cx: &mut PassCx<'_>) {
         let is_low = |state: &State| {
             state.kind == StateKind::Weight && module.value(state.input).ty.dtype().is_some_and(DType::is_low)

@@ -1,7 +1,7 @@
 //! Profiles of targets: rates, the price of a launch, and facts about kernels.
 //!
 //! A *profile* is data, schema `ampc-target/1`, documented in `docs/target.md`. It is a profile of ampc
-//! ([`PROFILES`]) or a file of the user. Every number and every list says where it comes from.
+//! ([`PROFILES`]) or a file of the user. Every number and every list has its source.
 //!
 //! All arithmetic is in integers, so that costs are the same on every machine: rates are whole operations or bytes
 //! per microsecond, times are picoseconds, and work divided by a rate is rounded up ([`picoseconds`]).
@@ -97,11 +97,11 @@ impl OpSet {
 pub struct OpList {
     /// The operators.
     pub ops: OpSet,
-    /// A document, or `assumption: …`; empty if nothing was said.
+    /// A document, or `assumption: …`; empty if absent.
     pub source: String,
 }
 
-/// Which operators have a kernel for a format.
+/// The operators with a kernel for a format.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Kernels {
     /// These alone.
@@ -167,7 +167,7 @@ pub struct Profile {
     pub dims: BTreeMap<String, u64>,
 }
 
-/// Reads the extents of dims: `N=8,seq=128`. `None` if that is not what a text is, or a name has two extents.
+/// Reads the extents of dims: `N=8,seq=128`. `None` if the text has another form, or a name has two extents.
 pub fn read_dims(text: &str) -> Option<BTreeMap<String, u64>> {
     let mut dims = BTreeMap::new();
     for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -198,15 +198,15 @@ pub enum ProfileError {
         /// All profiles.
         targets: String,
     },
-    /// A file calls itself like a profile that comes with ampc.
+    /// A file has the name of a built-in profile.
     #[error(
-        "`name`: a target that comes with ampc is called `{name}`, and a report knows targets by their names; call it otherwise"
+        "`name`: `{name}` is a target of ampc, and reports refer to targets by name; choose another name"
     )]
     TakenName {
         /// The name.
         name: String,
     },
-    /// The file is no JSON of the schema.
+    /// The file is not JSON of the schema.
     #[error(transparent)]
     Json(#[from] JsonError),
 }
@@ -238,13 +238,13 @@ impl Profile {
     /// The profile, of a user's file.
     ///
     /// # Errors
-    /// If it is called like one that comes with ampc.
+    /// If it has the name of a built-in profile.
     pub fn of_user(self) -> Result<Profile, ProfileError> {
         let taken = PROFILES.iter().any(|(name, _)| *name == self.name);
         if taken { Err(ProfileError::TakenName { name: self.name }) } else { Ok(self) }
     }
 
-    /// Which operators have a kernel for a format.
+    /// The operators with a kernel for a format.
     pub fn kernels(&self, format: DType) -> Option<&Kernels> {
         match format {
             DType::F16 => Some(&self.fp16_kernels),

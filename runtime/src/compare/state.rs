@@ -5,7 +5,7 @@ use crate::float::Format;
 use crate::host::{HostTensor, TensorRef};
 use ampc_ir::DType;
 
-/// Elements that are looked at at a time: both blocks stay in the first cache.
+/// Elements compared at a time: both blocks stay in the first-level cache.
 const BLOCK: usize = 1 << 10;
 
 /// Sums of so large numbers, which are the largest of their tensor, could be larger than any f64: 2^900.
@@ -92,7 +92,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Compares numbers block by block, so that element types are told apart once for each.
+    /// Compares numbers block by block, so that element types are dispatched once per block.
     pub(super) fn blocks<T: Copy + Default>(
         &mut self,
         got: &'a HostTensor,

@@ -39,7 +39,7 @@ pub enum ExecuteError {
     /// An input is missing, or is not declared by the graph.
     #[error("input {input}: expected {expected}, found {found}")]
     Input {
-        /// Which of the inputs.
+        /// The number of the input.
         input: usize,
         /// The type in the graph.
         expected: String,
@@ -77,7 +77,7 @@ pub enum ExecuteError {
         /// Bytes needed.
         bytes: u64,
     },
-    /// A loop goes on for longer than it may.
+    /// A loop exceeds its limit of iterations.
     #[error("expected at most {limit} iterations, found more")]
     Iterations {
         /// The Loop.
@@ -93,7 +93,7 @@ pub enum ExecuteError {
         /// The limit.
         limit: Duration,
     },
-    /// Another thread asked for an end.
+    /// Another thread requested the end.
     #[error("stopped")]
     Stopped,
     /// A failed run has updated some states in place, and they were not all set again.
@@ -102,7 +102,7 @@ pub enum ExecuteError {
     /// An output has no value: its producer returned none.
     #[error("output {output} has no value")]
     NoOutput {
-        /// Which of the outputs.
+        /// The number of the output.
         output: usize,
     },
     /// An output cannot be copied.

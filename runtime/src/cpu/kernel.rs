@@ -122,7 +122,7 @@ pub(crate) struct Site<'a> {
     pub(crate) view: NodeView<'a>,
     /// The types of its results as far as known; `None` for absent ones.
     pub(crate) results: &'a [Option<Type>],
-    /// How large the lists may be that the kernel makes of parameters.
+    /// The largest size of lists that the kernel makes from parameters.
     pub(crate) room: Room,
 }
 
@@ -199,7 +199,7 @@ fn dims_of(ty: Option<&Type>) -> Result<Dims> {
 
 /// A result to be written.
 pub(crate) enum Out<'a> {
-    /// Nobody asks for it.
+    /// The result is not requested.
     Absent,
     /// A tensor of numbers of known dims.
     Placed { dtype: DType, bytes: &'a mut [u8] },
@@ -212,7 +212,8 @@ pub(crate) struct Io<'a> {
     pub(crate) operands: Vec<Option<DataRef<'a>>>,
     pub(crate) results: Vec<Out<'a>>,
     pub(crate) scratch: &'a mut [u8],
-    /// The operand whose bytes are those of result 0 before it is written; it is not among the operands.
+    /// The operand that shares its bytes with result 0 before the result is written; it is not among the
+    /// operands.
     pub(crate) in_place: Option<usize>,
     /// All results that are computed in the place of operands, with these, which are not among the operands.
     pub(crate) taken: &'a [(usize, usize)],
@@ -294,7 +295,7 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// Says what result `j` is, whose size was not known. A result that nobody asks for is dropped.
+    /// Sets result `j`, whose size was not known. A result that is not requested is dropped.
     pub(crate) fn emit(&mut self, j: usize, data: impl Into<Data>) -> Result<()> {
         let data = data.into();
         match self.results.get_mut(j) {
@@ -316,14 +317,14 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The scratch memory that the kernel asked for, as `T`s. It holds anything before. Once only.
+    /// The scratch memory of the kernel, as `T`s. It holds anything before. Once only.
     pub(crate) fn scratch<T: bytemuck::Pod>(&mut self) -> &'a mut [T] {
         let bytes = std::mem::take(&mut self.scratch);
         let whole = bytes.len() / size_of::<T>() * size_of::<T>();
         elements_mut(&mut bytes[..whole])
     }
 
-    /// How large the lists may be that the kernel makes while it runs.
+    /// The largest size of lists that the kernel makes while it runs.
     pub(crate) fn room(&self) -> Room {
         Room::of(self.max_bytes)
     }

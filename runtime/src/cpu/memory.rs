@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// Where nobody says how much there is.
+/// The assumption if the available memory is unknown.
 const OTHERWISE: u64 = 16 << 30;
 
 /// The bytes that the program can still allocate: on Linux the least of the available memory of the system, the
@@ -28,7 +28,7 @@ fn taken_of_group(current: u64, stat: &str) -> u64 {
 }
 
 /// The bytes left of the limit of the address space of the process (`ulimit -v`); `None` if there is no limit,
-/// or the system does not tell. Stacks of threads count whole, used or not.
+/// or it is unknown. Stacks of threads count whole, used or not.
 pub fn left_of_limit() -> Option<u64> {
     let limit = of_limits(&fs::read_to_string("/proc/self/limits").ok()?)?;
     let taken = of_status(&fs::read_to_string("/proc/self/status").ok()?).unwrap_or(0);

@@ -87,8 +87,8 @@ pub struct Executable {
     /// What was computed of constants alone.
     folded: Constants,
     bound: Option<Bound>,
-    /// The program of the dims before the last ones, such as those of the smaller batch at the end of an epoch: going back
-    /// to them plans nothing.
+    /// The program of the previous dims, such as the smaller batch at the end of an epoch, so that returning to
+    /// them needs no planning.
     previous: Option<Bound>,
     /// The memory of the main graph. That of its states is there before it is planned if they were set, and stays.
     frame: Frame,
@@ -143,7 +143,7 @@ impl Bound {
     }
 }
 
-/// Inputs, with states for those that are not given.
+/// Inputs, with states for inputs that are not given.
 fn with_states<'a>(
     inputs: &[Option<DataRef<'a>>],
     states: &'a BTreeMap<usize, Data>,
@@ -222,8 +222,8 @@ fn read_constant(payload: &Payload) -> Result<HostTensor, HostError> {
 }
 
 impl Executable {
-    /// Computes the outputs, in order. There is an input for every formal input of the graph, in order; one that has
-    /// a default may be `None`.
+    /// Computes the outputs, in order. There is an input for every formal input of the graph, in order; an
+    /// input with a default may be `None`.
     ///
     /// # Errors
     /// If inputs do not fit the graph, a node cannot be computed, or a limit is reached.
@@ -231,7 +231,7 @@ impl Executable {
         self.run_observed(inputs, None)
     }
 
-    /// As [`run`](Self::run); `observer` sees every value that is computed.
+    /// Like [`run`](Self::run); `observer` sees every value that is computed.
     ///
     /// # Errors
     /// Those of [`run`](Self::run).
@@ -251,9 +251,9 @@ impl Executable {
         Ok(outputs)
     }
 
-    /// As [`run`](Self::run), but nothing is copied: `visit` looks at each output where it is. From the second run with
-    /// the same dims on, a graph whose dims are all known before it runs allocates no tensor, and nothing else but what the
-    /// crate `gemm` takes for a product and a block of the thread queue with every 63rd run.
+    /// Like [`run`](Self::run), but without copies: `visit` sees each output in place. From the second run with
+    /// the same dims on, a graph whose dims are all known before it runs allocates no tensor, and nothing else
+    /// but what the crate `gemm` takes for a product and a block of the thread queue with every 63rd run.
     ///
     /// # Errors
     /// Those of [`run`](Self::run).
@@ -265,7 +265,7 @@ impl Executable {
         self.run_to_observed(inputs, None, visit)
     }
 
-    /// As [`run_to`](Self::run_to); `observer` sees every value that is computed.
+    /// Like [`run_to`](Self::run_to); `observer` sees every value that is computed.
     ///
     /// # Errors
     /// Those of [`run`](Self::run).
@@ -355,7 +355,8 @@ impl Executable {
         self.options.time_limit.and_then(|limit| Instant::now().checked_add(limit))
     }
 
-    /// Walks the program, shows `visit` the outputs, and moves the states on. Gives those that are not in the arena.
+    /// Walks the program, shows `visit` the outputs, and moves the states on. Provides the values that are not
+    /// in the arena.
     fn walk(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
@@ -387,8 +388,8 @@ impl Executable {
         })
     }
 
-    /// Plans the graph for these inputs, unless it is planned for their dims. States that are given are taken over, those that
-    /// are not stay.
+    /// Plans the graph for these inputs, unless it is planned for their dims. Given states replace the old
+    /// states; all other states stay.
     ///
     /// # Errors
     /// If inputs do not fit the graph.

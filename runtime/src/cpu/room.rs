@@ -1,7 +1,7 @@
 //! Room for lists whose lengths a file, an attribute or an operand says.
 //!
-//! Such a list is asked for here: one that would take more than a run may is an error before anything is taken, and
-//! one that the system has no memory for is an error instead of the end of the process.
+//! Such a list is allocated here: a list above the limit of the run is an error before anything is allocated,
+//! and a list for which the system has no memory is an error instead of the end of the process.
 
 use super::kernel::{KernelError, Result, check_size};
 use crate::host::HostError;

@@ -39,7 +39,7 @@ impl<'a> TensorRef<'a> {
         TensorRef { dims, ..self }
     }
 
-    /// The index of the first element that is NaN; none if no element is, or the elements are no floats of 16 bits or more.
+    /// The index of the first element that is NaN; none if no element is, or the elements are not floats of 16 bits or more.
     pub fn first_nan(&self) -> Option<u64> {
         fn first<T: Element>(tensor: &TensorRef<'_>, is_nan: impl Fn(T) -> bool) -> Option<usize> {
             tensor.as_slice::<T>().ok()?.iter().position(|&element| is_nan(element))
@@ -130,7 +130,7 @@ impl<'a> TensorRef<'a> {
     /// two floats.
     ///
     /// # Errors
-    /// If the elements are no floats.
+    /// If the elements are not floats.
     pub fn f64s(&self) -> Result<Box<dyn Iterator<Item = f64> + 'a>, HostError> {
         let error = || self.no_view("f64");
         let format = Format::of(self.dtype).ok_or_else(error)?;
@@ -151,7 +151,7 @@ impl<'a> TensorRef<'a> {
     /// The elements of a float tensor of at most 32 bits as f32, which holds all of them exactly.
     ///
     /// # Errors
-    /// If the elements are no floats, or wider.
+    /// If the elements are not floats, or wider.
     pub fn f32s(&self) -> Result<impl Iterator<Item = f32> + use<'a>, HostError> {
         if matches!(self.dtype, DType::F64 | DType::Complex128) {
             return Err(self.no_view("f32"));
@@ -163,7 +163,7 @@ impl<'a> TensorRef<'a> {
     /// The elements of an integer tensor but u64 as i64, `false` and `true` as 0 and 1.
     ///
     /// # Errors
-    /// If the elements are no integers, or u64.
+    /// If the elements are not integers, or u64.
     pub fn i64s(&self) -> Result<impl Iterator<Item = i64> + use<'a>, HostError> {
         let ints = if self.dtype == DType::U64 { None } else { self.ints() };
         #[expect(clippy::cast_possible_truncation, reason = "all integer types but u64 are exact in i64")]

@@ -15,7 +15,7 @@ pub(crate) struct Request {
     pub(crate) last: usize,
 }
 
-/// Where storages are.
+/// The places of storages.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     /// The offset of each, in the order of the requests.
@@ -24,10 +24,11 @@ pub(crate) struct Layout {
     pub(crate) bytes: usize,
 }
 
-/// So many storages are laid out in the better of two ways; more only in the linear one.
+/// The largest number of storages for which the better of two layouts is chosen; for more, only the linear
+/// layout is tried.
 const TRY_BOTH: usize = 4096;
 
-/// Lays storages out so that those that live at the same time do not overlap.
+/// Lays out storages so that storages with overlapping live ranges do not overlap in memory.
 pub(crate) fn lay_out(requests: &[Request]) -> Layout {
     let in_time = by_time(requests);
     if requests.len() > TRY_BOTH {
@@ -152,9 +153,9 @@ impl Default for Part<'_> {
     }
 }
 
-/// The parts of the arena that one step reads (`false`) and writes (`true`). Parts that are read may overlap. The arena is
-/// in two pieces, one behind the other, and a part in one of them. The parts are left in `found`; `order` is room for the
-/// order in which they lie.
+/// The parts of the arena that one step reads (`false`) and writes (`true`). Parts that are read may overlap.
+/// The arena is split in two pieces, and a storage lies in one of them. The parts are left in `found`; `order`
+/// is room for the order in which they lie.
 ///
 /// # Panics
 /// If a part that is written overlaps another: the plan would be wrong.

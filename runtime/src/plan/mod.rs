@@ -1,14 +1,15 @@
-//! Plans: in which order a graph is computed and where every value lies meanwhile.
+//! Plans: the order in which a graph is computed, and the place of every value.
 //!
 //! A plan is made from a module whose values have their types ([`infer_module`](ampc_ir::infer::infer_module),
 //! with the dims of the inputs at hand), and from the requirements of a backend for each node ([`Needs`]). It
-//! is the same for all backends: the steps in order; for every value whether it is in the arena, at which
-//! offset, or elsewhere; and how large the arena is.
+//! is the same for all backends: the steps in order; for every value its offset in the arena or its place
+//! elsewhere; and the size of the arena.
 //!
 //! - A *storage* is a range of the arena that one or more values share: a view (Reshape) has the bytes of its
 //!   operand, and a result computed in place takes the bytes of an operand without later readers.
-//! - Storages live from the step that writes them to the last that reads one of their values; scratch memory lives
-//!   for one step. Storages that live at the same time do not overlap (`plan/arena.rs` lays them out).
+//! - Storages live from the step that writes them to the last step that reads one of their values; scratch
+//!   memory lives for one step. Storages that live at the same time do not overlap (`plan/arena.rs` lays them
+//!   out).
 //! - A state keeps its storage from run to run. States are at the beginning of the arena, in their order, so
 //!   that plans for other dims have them at the same offsets. Its next value is computed in place of it if
 //!   everything else reads it before; if not, it is copied there when all steps are done. A state of unknown or
@@ -16,7 +17,8 @@
 //! - A value whose dims are known only at run time, and a value that is not a tensor of numbers, is on the
 //!   *heap*.
 //!
-//! Every graph has a plan of its own: that of a body is used for every iteration, that of a function for every call.
+//! Every graph has its own plan: the plan of a body is used for every iteration, the plan of a function for
+//! every call.
 
 pub(crate) mod arena;
 mod peak;
@@ -88,13 +90,13 @@ pub struct State {
 pub struct Planned {
     /// The value.
     pub value: Value,
-    /// Where its bytes are.
+    /// The place of its bytes.
     pub place: Place,
     /// Element type and dims, where they are known before it is computed.
     pub tensor: Option<(DType, Vec<u64>)>,
 }
 
-/// Where the bytes of a value are.
+/// The place of the bytes of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
     /// The caller's value of formal input `i`.
@@ -114,7 +116,7 @@ pub enum Place {
     View(u32),
     /// The backend makes room for them once it knows how much.
     Heap,
-    /// Nobody computes it.
+    /// The value is not computed.
     Unused,
 }
 
@@ -151,7 +153,7 @@ impl Step {
     }
 }
 
-/// Where values are in the plans of their graphs.
+/// The places of values in the plans of their graphs.
 #[derive(Clone, Debug, Default)]
 pub struct Index(SecondaryMap<Value, u32>);
 
@@ -167,7 +169,7 @@ struct Storage {
     bytes: usize,
     first: usize,
     last: usize,
-    /// The last step that reads one of its values: of a state earlier than the last step that it lives for.
+    /// The last step that reads one of its values; for a state, this is earlier than the end of its live range.
     read: usize,
 }
 

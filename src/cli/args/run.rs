@@ -56,7 +56,7 @@ pub(crate) struct VerifyArgs {
     /// Largest absolute error of an element, beside the relative one [default: 1e-7 for test data]
     #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true)]
     pub(crate) atol: Option<f64>,
-    /// Exit with 0, with a warning, if outputs are too far off that low products alone make as far off: MODEL with its
+    /// Exit with 0, with a warning, if low products alone explain why outputs are too far off: MODEL with its
     /// products rounded as in OTHER; outputs that are not finite where MODEL's are finite are never accepted
     #[arg(long, conflicts_with_all = ["tolerance", "rtol", "atol", "test_data"])]
     pub(crate) accept_excused: bool,
@@ -104,7 +104,7 @@ impl LimitArgs {
 }
 
 impl DataArgs {
-    /// True if values were asked for.
+    /// True if values were requested.
     pub(crate) fn has_values(&self) -> bool {
         self.inputs.is_some() || self.random.is_some()
     }

@@ -21,12 +21,12 @@ pub(crate) struct TrainArgs {
         conflicts_with = "resume"
     )]
     pub(crate) state: Option<PathBuf>,
-    /// Begin with the weights and running statistics of another checkpoint or state, of another precision, optimizer or last
-    /// layer: those that have the names and dims of the step's; all others are those of `--state`
+    /// Begin with weights and running statistics of a checkpoint or state of another precision, optimizer or
+    /// last layer, if their names and dims match the step's; all other tensors are those of `--state`
     #[arg(long, value_name = "FILE.safetensors", requires = "state", conflicts_with = "resume")]
     pub(crate) init: Option<PathBuf>,
     /// Resume from a checkpoint, bit for bit like an uninterrupted run; steps, lr, batch, order of samples and
-    /// last default to those of the checkpoint
+    /// last default to the values in the checkpoint
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) resume: Option<PathBuf>,
     #[command(flatten)]
@@ -106,8 +106,8 @@ pub(crate) struct TrainOutputArgs {
     /// Write a line of JSON for every step to this file, or to `train.jsonl` in this folder
     #[arg(long, value_name = "FILE.jsonl|DIR")]
     pub(crate) log: Option<PathBuf>,
-    /// Write histograms of the exponents of all gradients to the log, and how many updates of weights were lost to rounding,
-    /// after every N steps
+    /// Write histograms of the exponents of all gradients to the log, and the number of weight updates lost to
+    /// rounding, after every N steps
     #[arg(long, value_name = "N", requires = "log", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) histogram_every: Option<u64>,
     /// Print a line after every N steps [default: a tenth of them]

@@ -74,11 +74,11 @@ pub(crate) struct StepArgs {
     #[arg(long, value_name = "X", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) clip_norm: Option<f64>,
     /// Weight decay of parameters with these names, instead of the optimizer's; may be repeated, the last match
-    /// counts
+    /// wins
     #[arg(long, value_name = "GLOB=X", value_parser = decay)]
     pub(crate) decay: Vec<(String, f64)>,
-    /// Constants not to train, by name, glob or `re:REGEX`; may be repeated. If `--freeze` and `--train`
-    /// both match, the more specific pattern holds
+    /// Constants not to train, by name, glob or `re:REGEX`; may be repeated. If `--freeze` and `--train` both
+    /// match, the more specific pattern wins
     #[arg(long, value_name = "GLOB")]
     pub(crate) freeze: Vec<String>,
     /// Constants to train although they do not look like parameters; may be repeated

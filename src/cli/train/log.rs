@@ -56,8 +56,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Goes on with a log behind step `step`: what it has of later ones goes, as does a line that is not whole. A file that
-    /// is no log is left alone; a pipe or device begins anew.
+    /// Continues a log after step `step`: lines of later steps are removed, as is an incomplete line. A file
+    /// that is not a log is left alone; a pipe or device begins anew.
     pub(super) fn go_on(path: &Path, step: u64) -> Result<Log, Failure> {
         // A pipe or a device has no lines that could be read again.
         if std::fs::metadata(path).map_or(true, |found| !found.is_file() || found.len() == 0) {
@@ -76,7 +76,7 @@ impl Log {
             let schema = record.as_ref().and_then(|record| record.get("schema"));
             if kept == 0 && schema.and_then(Value::as_str) != Some(SCHEMA) {
                 let message = format!(
-                    "`--log {}`: expected a log of `ampc train` to go on with, found another file; choose another name",
+                    "`--log {}`: expected a log of `ampc train` to continue, found another file; choose another name",
                     path.display()
                 );
                 return Err(Failure::usage("log", message));

@@ -23,13 +23,13 @@ pub(super) fn is_same(a: &Path, b: &Path) -> bool {
     canonical(a) == canonical(b)
 }
 
-/// Checks that what is to be written may be, before any work is done for it.
+/// Checks that the outputs may be written, before any work is done for them.
 pub(super) fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Result<(), Failure> {
     let fail = |error: ampc::Error| diagnose::failure(&error, None);
     if let Some(save) = &args.output.save {
         if ampc::files::is_stream(save) || save.as_os_str() == "-" {
             let message = format!(
-                "`--save {}`: expected the name of a file, found a pipe or device, which no checkpoint can be replaced in",
+                "`--save {}`: expected the name of a file, found a pipe or device, in which no checkpoint can be replaced",
                 save.display()
             );
             return Err(Failure::usage("save", message));
@@ -48,7 +48,7 @@ pub(super) fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Resu
         });
         if let Some(folder) = folder {
             let message = format!(
-                "`--save {}`: expected a file beside the folder of samples `{}`, found one in it, where it would be taken for \
+                "`--save {}`: expected a file beside the folder of samples `{}`, found a file in it, which would be read as \
                  samples; choose another place",
                 save.display(),
                 folder.display()
@@ -65,7 +65,7 @@ pub(super) fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Resu
     Ok(())
 }
 
-/// Opens the log that was asked for, before any work is done for it.
+/// Opens the requested log, before any work is done for it.
 pub(super) fn open_log(
     args: &TrainArgs,
     position: Option<&Position>,

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::Instant;
 
 impl Session<'_> {
-    /// Says which weights were taken of another file, and which not.
+    /// Prints the weights that were taken from another file, and the other weights.
     pub(super) fn tell_init(&self, found: &Initialized, path: &Path) {
         let path = shown::message(&path.display().to_string());
         let all = found.taken.len() + found.missing.len() + found.unfit.len();
@@ -26,8 +26,8 @@ impl Session<'_> {
         );
         for (what, names) in [
             ("not in the file", &found.missing),
-            ("of other dims", &found.unfit),
-            ("of the file not taken", &found.left),
+            ("with other dims", &found.unfit),
+            ("only in the file", &found.left),
         ] {
             if !names.is_empty() {
                 let _ = writeln!(text, "            {what}: {}", shown::message(&listed(names)));
@@ -36,9 +36,9 @@ impl Session<'_> {
         self.ui.say(&text);
         if !found.frozen.is_empty() {
             let message = format!(
-                "{} of `{path}` {} not taken, because the step has {} as frozen constants with the values of the model that it \
-                 was made of: {}; to begin with those of the file, export it (`ampc train-step --export STEP --state {path} -o \
-                 MODEL`), and make the step of that model",
+                "{} of `{path}` {} not taken, because the step has {} as frozen constants with the values of its forward \
+                 model: {}; to begin with the values of the file, export it (`ampc train-step --export STEP --state {path} -o \
+                 MODEL`), and make the step from that model",
                 count(found.frozen.len() as u64, "weight"),
                 if found.frozen.len() == 1 { "was" } else { "were" },
                 if found.frozen.len() == 1 { "it" } else { "them" },
@@ -48,7 +48,7 @@ impl Session<'_> {
         }
     }
 
-    /// Says what is about to be done, and what is odd about it.
+    /// Prints the plan of the training, and warnings about it.
     pub(super) fn begin(&self, position: Option<&Position>) {
         let (training, data) = (&self.training, self.training.data());
         let options = training.options();
@@ -77,7 +77,7 @@ impl Session<'_> {
         {
             if !data.unread().is_empty() {
                 let names = data.unread().join(", ");
-                warn("train.unread", format!("arrays that no input of the step has the name of: {names}"));
+                warn("train.unread", format!("arrays that match no input of the step: {names}"));
             }
             if !data.same_for_all().is_empty() {
                 let names = data.same_for_all().join(", ");
@@ -112,7 +112,7 @@ impl Session<'_> {
         let matters = |name: &str| name != "steps" || training.options().schedule.depends_on_steps();
         for (name, before, now) in differences.into_iter().filter(|(name, ..)| matters(name)) {
             let message =
-                format!("`{name}` is {now}, and was {before}: this is not the run that was stopped");
+                format!("`{name}` is {now}, and was {before}: the resumed run differs from the stopped run");
             warn("train.other_run", message);
         }
     }
@@ -121,13 +121,13 @@ impl Session<'_> {
         self.ui.say(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
     }
 
-    /// Says what is odd about a training that took all its steps.
+    /// Warns about oddities of a training that took all its steps.
     pub(super) fn warn_of_result(&self) {
         let position = self.training.position();
         let failed = position.failed_in_a_row;
         if failed > 0 {
             let message = format!(
-                "the last {} had no finite gradients and a finite loss: nothing was learned in them",
+                "the gradients or the loss of the last {} were not finite: nothing was learned in these steps",
                 count(failed, "step")
             );
             self.warning("train.skipped", message);
@@ -149,13 +149,13 @@ impl Session<'_> {
         }
     }
 
-    /// Says which data was not the same from the first step to the last.
+    /// Warns about data that changed between the first step and the last.
     pub(super) fn warn_of_written_data(&self) {
         let of_evaluation = self.evaluation.iter().flat_map(|evaluation| evaluation.data().written_to());
         for path in self.training.data().written_to().chain(of_evaluation) {
             let path = shown::message(&path.display().to_string());
             let message = format!(
-                "`{path}` was written to while it was read: batches may have had some of its old samples and some of the new"
+                "`{path}` was written to while it was read: a batch may have had old and new samples"
             );
             self.warning("train.written", message);
         }

@@ -74,7 +74,7 @@ fn parts(module: &Module, needs: &MemoryNeeds) -> Vec<String> {
     parts.map(|(bytes, what)| format!("{} {what}", table::bytes(bytes))).collect()
 }
 
-/// The numbers that open dims have: the batch, those that were given, and those that are assumed, by name.
+/// The sizes of open dims, by name: the batch, the given sizes, and the assumed sizes.
 fn notes(inputs: &BoundInputs) -> Vec<String> {
     let named = |source: SizeSource| inputs.dims.iter().filter(move |dim| dim.source == source);
     let mut notes = Vec::new();
@@ -103,7 +103,7 @@ fn unsized_values(module: &Module, values: &[Value]) -> Option<String> {
     let names: Vec<String> =
         values.iter().map(|&value| format!("`{}`", ampc::ir::verify::name_of(module, value))).collect();
     (!names.is_empty()).then(|| {
-        shown::message(&format!("without {}, whose memory is taken as they are computed", list(&names)))
+        shown::message(&format!("without {}, whose memory is allocated as they are computed", list(&names)))
     })
 }
 

@@ -1,4 +1,4 @@
-//! Folders of test data as ONNX's own tests have them: a file per input and output.
+//! Folders of test data, as in ONNX's own tests: a file per input and output.
 
 use super::{InputProblem, Named, describe, io_error, no_memory, regular};
 use crate::error::Error;
@@ -24,7 +24,7 @@ pub struct TestData {
 /// Reads `input_0.pb` … as [`Inputs::read`](super::Inputs::read) does, and `output_0.pb` … in the order of the model.
 ///
 /// # Errors
-/// If a file cannot be read or is no value of the type that the model has there; if files are missing or are for no
+/// If a file cannot be read or is not a value of the type that the model has there; if files are missing or are for no
 /// input or output: all of them.
 pub fn read_test_data(folder: &Path, module: &Module, most: u64) -> Result<TestData, Error> {
     let mut named = Named::of(module);

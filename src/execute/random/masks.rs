@@ -3,7 +3,7 @@
 use ampc_ir::DType;
 use ampc_runtime::float::Format;
 
-/// The rows of a mask: what stands along its last axis.
+/// The rows of a mask, along its last axis.
 ///
 /// In a row of `n > 1` elements, `1 + (w · (n div 2)) div 2^32` elements are hidden: at the end of the row if
 /// the numbers of the row and of the draw are both even or both odd, at its beginning otherwise.
@@ -42,8 +42,8 @@ impl Rows<'_> {
     }
 
     /// Additive mask for scores, row by row: 0 at visible positions. In the last draw the first of every eight
-    /// queries (the axis before the last, of masks of three axes and more) sees nothing at all, as what pads a
-    /// text from the left does under a causal mask.
+    /// queries (the axis before the last, of masks of three axes and more) sees nothing at all, like the
+    /// padding on the left of a text under a causal mask.
     pub(super) fn additive(self, dtype: DType, word: impl FnMut() -> u32) -> impl Iterator<Item = f32> {
         let width = self.width().max(1);
         let queries = match self.dims {

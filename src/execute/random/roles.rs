@@ -7,7 +7,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Which numbers make sense for an input.
+/// The role of an input, which determines its numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
     /// Unknown use: any float; for integers a flag, or the value of a pixel.
@@ -243,7 +243,7 @@ fn least_indexed(module: &Module, node: Node) -> Option<u64> {
     known?.into_iter().min()
 }
 
-/// Where the elements of an operand go on unchanged.
+/// The results to which the elements of an operand pass unchanged.
 fn follow(module: &Module, node: Node, slot: u32, work: &mut Vec<Value>) {
     let data = module.node(node);
     let slot = slot as usize;

@@ -148,7 +148,7 @@ fn random_masks_are_masks() {
             }
         }
     }
-    // What is added to scores and read elsewhere as well is no mask, nor is what is added to an input.
+    // What is added to scores and read elsewhere as well is not a mask, nor is what is added to an input.
     let read = added.replace(
         "  output %p",
         "  %r = MatMul(%k, %k) : f32[2, 1, 16, 16]\n  output %r : f32[2, 1, 16, 16]\n  output %p",
@@ -183,7 +183,7 @@ fn draws_are_of_several_magnitudes() {
         both[2].iter().all(|values| values.iter().zip(0u32..).all(|(&v, i)| v == f64::from(i % 50 % 30)))
     );
     assert!(both[3].iter().all(|values| reach(values).1 < 30.0) && both[3][0] != both[3][1]);
-    // Features are no pixels.
+    // Features are not pixels.
     for (dims, is_pixel) in [
         ("1, 3, 8, 8", true),
         ("8, 8, 3", true),

@@ -1,7 +1,7 @@
 //! The arrays of files: of `.npz` and `.safetensors` files, of folders of them, and of test data.
 //!
-//! Several arrays of one name, in several files, are the pieces of one list. Arrays of safetensors files stay where they
-//! are, others are read.
+//! Several arrays of one name, in several files, are the pieces of one list. Arrays of safetensors files stay
+//! in their files, other arrays are read.
 
 use super::super::inputs::test_data::{DataFile, numbered};
 use super::super::inputs::{io_error, no_memory, regular};
@@ -32,7 +32,7 @@ pub(super) struct Array {
     pub(super) file: Option<Arc<Path>>,
 }
 
-/// Where the bytes of an array are.
+/// The place of the bytes of an array.
 #[derive(Debug)]
 pub(super) enum Bytes {
     Memory(HostTensor),
@@ -92,7 +92,7 @@ impl Array {
 pub(super) struct Arrays {
     /// The arrays of each input, by name.
     pub(super) by_name: BTreeMap<String, Vec<Array>>,
-    /// The names of those of no input, each once.
+    /// The names of arrays that match no input, each once.
     pub(super) unread: Vec<String>,
     left_out: FxHashSet<String>,
     /// The names of the inputs that arrays are for.
@@ -126,7 +126,7 @@ impl Arrays {
         Ok(arrays)
     }
 
-    /// No arrays yet; those that come are for these inputs, and may take so many bytes in memory.
+    /// An empty collection for the arrays of these inputs, which may take so many bytes in memory.
     pub(super) fn of(wanted: impl IntoIterator<Item = String>, most: u64) -> Arrays {
         Arrays {
             by_name: BTreeMap::new(),

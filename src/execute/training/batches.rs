@@ -1,4 +1,4 @@
-//! In which order samples are trained on, and which of them are a batch.
+//! The order of samples, and their batches.
 
 use crate::error::{Error, Finding};
 use ampc_ir::random::{philox4x32, words};
@@ -9,7 +9,7 @@ use std::ops::Range;
 pub enum Incomplete {
     /// They are a smaller batch.
     Kept,
-    /// They are left out; in a shuffled order, others in every epoch.
+    /// They are left out; in a shuffled order, different samples in every epoch.
     Dropped,
 }
 
@@ -86,7 +86,7 @@ impl Batches {
         Ok(&self.order[at(start)..at(end)])
     }
 
-    /// Has the list be these samples.
+    /// Sets the list to these samples.
     fn fill(&mut self, samples: Range<u64>) -> Result<(), Error> {
         let count = samples.end - samples.start;
         self.order.clear();
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(kept.samples(5).unwrap(), [8, 9]);
     }
 
-    /// A list in order takes the memory of a batch, and a shuffled one that no memory is for is an error.
+    /// A list in order takes the memory of a batch; too little memory for a shuffled list is an error.
     #[test]
     fn many_samples_take_little_memory_or_are_an_error() {
         let many = 1 << 60;
@@ -184,8 +184,8 @@ mod tests {
         assert!(counts.iter().flatten().all(|n| (3_700..4_300).contains(n)), "{counts:?}");
     }
 
-    /// The order is documented: a change would have runs go on otherwise than they began. The list is that of the same
-    /// formulas written down in Python.
+    /// The order is documented: a change would make resumed runs differ from uninterrupted runs. The list is
+    /// that of the same formulas written down in Python.
     #[test]
     fn the_order_is_fixed() {
         let mut list: Vec<u64> = (0..10).collect();

@@ -1,8 +1,8 @@
-//! Checkpoints: the state of a step in a safetensors file, with where the training stood.
+//! Checkpoints: the state of a step in a safetensors file, with the position of the training.
 //!
 //! The tensors have the names of the step's inputs, as in the state that `train-step` writes. The position of
 //! the training is JSON text beside them, under [`POSITION`]: other readers of the file ignore it. A
-//! [hash](crate::state_hash) of both tells a file that was damaged or edited.
+//! [hash](crate::state_hash) of both reveals a damaged or edited file.
 
 use super::dataset::Dataset;
 use super::{Incomplete, Schedule, TrainingOptions};
@@ -21,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Where a training stood, and by which options it came there.
+/// The position of a training, and its options.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Position {
     /// The number of steps that were taken.
@@ -99,8 +99,8 @@ impl Position {
         Some(format!("`lr`: {lr}"))
     }
 
-    /// The options in which another position differs from this one, and with which training would go on otherwise: the name
-    /// of each, its value here, and its value there.
+    /// The options in which another position differs from this one and which affect the continued training: the
+    /// name of each, its value here, and its value there.
     pub fn differences(&self, other: &Position) -> Vec<(&'static str, String, String)> {
         let mut found = Vec::new();
         let mut compare = |name, a: String, b: String| {
@@ -125,14 +125,14 @@ impl Position {
 pub struct Checkpoint {
     /// The tensors, by the names of the step's inputs.
     pub state: State,
-    /// Where the training stood; none if the file is a state that was not trained yet.
+    /// The position of the training; `None` if the file is a state that was not trained yet.
     pub position: Option<Position>,
     /// The [identity](crate::train::identity_of) of the step that it is the state of, if the file says it.
     pub identity: Option<String>,
 }
 
 impl Checkpoint {
-    /// Reads a safetensors file. Tensors are ranges of the file until they are asked for.
+    /// Reads a safetensors file. Tensors are ranges of the file until they are read.
     ///
     /// # Errors
     /// If the file cannot be read, is damaged, or has an impossible position.

@@ -2,7 +2,7 @@
 //!
 //! A file has an array per input of the step, whose axis 0 counts samples. Arrays of safetensors files are read
 //! from the file, a batch at a time, arrays of `.npz` files once. An array that has exactly the dims that the
-//! step declares for its input, all of them numbers, is no list of samples: it goes into every batch as it is,
+//! step declares for its input, all of them numbers, is not a list of samples: it goes into every batch as it is,
 //! such as the weights of classes.
 //!
 //! ```text
@@ -317,7 +317,7 @@ impl Batch {
 }
 
 impl Column {
-    /// The number of samples; none of what is the same for every batch.
+    /// The number of samples; `None` for an array that is the same for every batch.
     pub(super) fn samples(&self) -> Option<u64> {
         match &self.values {
             Values::Whole { .. } => None,
@@ -350,7 +350,7 @@ impl Column {
     }
 }
 
-/// Which of the pieces of a list has a sample.
+/// The piece of a list that has a sample.
 fn piece_of(pieces: &[Piece], sample: u64) -> usize {
     pieces.partition_point(|piece| piece.samples.end <= sample)
 }

@@ -1,4 +1,4 @@
-//! Trainings that diverge: the step with which it began, and the node.
+//! Diverging trainings: the step and the node at which the divergence began.
 
 use super::checkpoint::Taken;
 use super::finite::{FirstNonFinite, Observers, StepWatch, node_in_words};
@@ -8,7 +8,7 @@ use ampc_runtime::cpu::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor};
 use std::fmt;
 
-/// A training that cannot go on.
+/// A training that cannot continue.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Divergence {
     /// The first step, counted from 1, that was not as it should be.
@@ -72,7 +72,7 @@ impl fmt::Display for Symptom {
     }
 }
 
-/// The next step of a training, and what tells whether it diverges.
+/// The next step of a training, and the numbers that show if it diverges.
 pub(super) struct WatchedStep<'a> {
     pub(super) trainer: &'a mut Trainer,
     pub(super) watch: &'a mut StepWatch,

@@ -22,7 +22,7 @@ pub struct Evaluation {
     /// The names of its inputs.
     inputs: Vec<String>,
     reader: BatchReader,
-    /// True if the classes that are chosen, and those of the labels, are outputs after the loss.
+    /// True if the chosen classes, and the classes of the labels, are outputs after the loss.
     has_classes: bool,
     /// The label that counts for nothing.
     ignored: Option<i64>,

@@ -1,4 +1,5 @@
-//! Numbers that are not finite: in which step of a training they appear, and which node makes the first of them.
+//! Numbers that are not finite: the step of a training in which they appear, and the node that makes the first
+//! of them.
 
 use crate::execute::trainer::Trainer;
 use ampc_ir::module::Def;

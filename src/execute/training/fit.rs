@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The nearest name to a missing input is looked for among so many arrays that are not read.
+/// The number of unread arrays among which the nearest name to a missing input is searched.
 const MOST_CANDIDATES: usize = 64;
 
 /// All problems with the arrays for the inputs of a module.
@@ -221,7 +221,7 @@ impl Problems<'_> {
     }
 }
 
-/// So many samples can be counted in f64, and their bytes in u64.
+/// The largest number of samples: it is exact in f64, and their bytes fit u64.
 const MOST_SAMPLES: u64 = 1 << 53;
 
 /// True if an array has the element type of an input, and its dims but for the first.
@@ -234,7 +234,7 @@ fn fits(array: &Array, ty: &Type) -> bool {
     ty.dtype() == Some(array.dtype) && dims
 }
 
-/// True if arrays have the same bytes, as one that is no list of samples has in every file.
+/// True if arrays have the same bytes, as one that is not a list of samples has in every file.
 fn are_alike(arrays: &[Array]) -> Result<bool, Error> {
     let [first, others @ ..] = arrays else { return Ok(true) };
     let bytes = first.byte_len();

@@ -1,4 +1,4 @@
-//! How large gradients are: histograms of the exponents of their elements.
+//! Histograms of the exponents of the elements of gradients.
 //!
 //! The share of gradient elements below 2⁻²⁴, the smallest fp16 number, shows if fp16 holds the gradients of a
 //! model, and with which loss scale (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, figure
@@ -91,7 +91,7 @@ fn exponent(number: f64) -> i32 {
     highest + LEAST
 }
 
-/// Which gradients a value is one of.
+/// The kind of gradients that a value belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Weight,

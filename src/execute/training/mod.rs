@@ -1,5 +1,5 @@
-//! Training: a step, run over samples in an order that a seed gives, with a learning rate that changes, and checkpoints to
-//! go on from.
+//! Training: a step, run over samples in an order that depends on a seed, with a learning-rate schedule, and
+//! checkpoints from which a run resumes.
 //!
 //! A [`Training`] is a [`Trainer`] with a [`Dataset`], [`Batches`] and a [`Schedule`]. Its next step depends
 //! only on these and on the number of steps taken: a training run that was saved ([`Training::save`]) and
@@ -56,7 +56,7 @@ use reader::BatchReader;
 use smallvec::SmallVec;
 use std::path::Path;
 
-/// How a step is trained with.
+/// Options of a training.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TrainingOptions {
     /// The total number of steps, including those before a checkpoint.
@@ -80,7 +80,7 @@ pub struct TrainingOptions {
 /// Error message for a step that only computes gradients.
 pub const NO_OPTIMIZER: &str = "the step has no optimizer, so that its weights are no state: make it with one, such as `--optimizer adamw`";
 
-/// Samples of a batch if nobody says.
+/// Default number of samples of a batch.
 const BATCH: u64 = 32;
 
 /// Steps without finite gradients, one after the other, after which a training has diverged. A scaler that halves its scale
@@ -120,7 +120,7 @@ pub struct Training {
 pub struct StepRecord {
     /// Its number, counted from 1.
     pub number: u64,
-    /// Which time the samples are gone over, counted from 0.
+    /// The number of the pass over the samples, from 0.
     pub epoch: u64,
     /// The number of samples.
     pub samples: u64,
@@ -186,7 +186,7 @@ impl Training {
         })
     }
 
-    /// Goes on after the steps of a checkpoint, whose state the trainer has.
+    /// Continues after the steps of a checkpoint, whose state the trainer has.
     ///
     /// # Errors
     /// If the checkpoint has taken more steps than there are.
@@ -202,7 +202,7 @@ impl Training {
         Ok(())
     }
 
-    /// Takes so many epochs altogether, instead of so many steps.
+    /// Sets the total number of epochs, instead of a number of steps.
     pub fn set_epochs(&mut self, epochs: u64) {
         self.options.steps = epochs.saturating_mul(self.batches().per_epoch());
     }
@@ -227,7 +227,7 @@ impl Training {
         &self.trainer
     }
 
-    /// Where it stands.
+    /// The position of the training.
     pub fn position(&self) -> Position {
         Position::of(&self.options, self.data(), &self.taken)
     }
@@ -241,8 +241,8 @@ impl Training {
         self.step_observed(None, |_, _| {})
     }
 
-    /// As [`step`](Self::step); `observer`, such as [`GradientHistograms`] or [`LostUpdates`], sees every value that is
-    /// computed, and `visit` each output of the step, by its name.
+    /// Like [`step`](Self::step); `observer`, such as [`GradientHistograms`] or [`LostUpdates`], sees every
+    /// value that is computed, and `visit` each output of the step, by its name.
     ///
     /// # Errors
     /// As [`step`](Self::step).

@@ -19,7 +19,7 @@ pub(super) struct BatchReader {
 pub(super) struct ReadBatch<'a> {
     pub(super) data: &'a Dataset,
     pub(super) batch: &'a Batch,
-    /// Which samples it has.
+    /// The samples in the batch.
     pub(super) samples: &'a [u64],
 }
 

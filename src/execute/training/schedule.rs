@@ -1,4 +1,4 @@
-//! Learning-rate schedules and how they are spelled: `cosine:lr=1e-3,warmup=100`.
+//! Learning-rate schedules and their spelling: `cosine:lr=1e-3,warmup=100`.
 
 use ampc_passes::step::SpecError;
 use ampc_passes::step::spec::Settings;
@@ -20,7 +20,7 @@ use std::str::FromStr;
 /// without its cycle of momenta.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Schedule {
-    /// How the rate changes.
+    /// The course of the rate.
     pub kind: ScheduleKind,
     /// The rate after the warm-up; for `one-cycle`, the rate at the top.
     pub lr: f64,
@@ -32,7 +32,7 @@ pub struct Schedule {
     pub steps: Option<u64>,
 }
 
-/// How a learning rate changes.
+/// The course of a learning rate.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ScheduleKind {
     /// It does not, after the warm-up.
@@ -164,7 +164,7 @@ fn rate_of(settings: &mut Settings<'_>, key: &str) -> Result<Option<f64>, SpecEr
 }
 
 impl fmt::Display for Schedule {
-    /// As it is spelled.
+    /// Its spelling.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Schedule { kind, lr, warmup, final_lr, steps } = self;
         let name = match kind {

@@ -1,4 +1,4 @@
-//! Values of two models, compared as they come.
+//! Values of two models, compared as they are computed.
 
 use super::{Compared, is_worse, of_outputs};
 use crate::execute::agree::agree;
@@ -21,7 +21,7 @@ pub(super) struct Comparer<'a> {
     draw: usize,
     pub(super) values: Vec<Compared>,
     pub(super) first: Option<Compared>,
-    /// Where in `values` a value of a path is.
+    /// The index in `values` of a value by path.
     index: FxHashMap<(Arc<str>, Value), usize>,
     /// The error of each value when it was computed last.
     errors: FxHashMap<Value, f64>,
@@ -58,7 +58,7 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// Begins with another draw of inputs: what is held of the one before goes, what was found stays.
+    /// Begins with another draw of inputs: held values of the previous draw are dropped, findings stay.
     pub(super) fn begin(&mut self, draw: usize) {
         self.draw = draw;
         self.first = None;
@@ -85,7 +85,7 @@ impl<'a> Comparer<'a> {
         Ok(())
     }
 
-    /// Takes what the model tells.
+    /// Takes the values that the model reports.
     pub(super) fn event(&mut self, event: Event, found: &Receiver<Event>) -> Result<(), HostError> {
         match event {
             Event::Enter { node, graph } => {
@@ -207,7 +207,7 @@ impl<'a> Comparer<'a> {
         bound::propagated(self.side.module, node, noise_of)
     }
 
-    /// The origin of a value, through captures and calls; `None` for values that a node hands into its bodies.
+    /// The origin of a value, through captures and calls; `None` for values that a node passes into its bodies.
     fn origin(&self, mut value: Value) -> Option<Origin> {
         let module = self.side.module;
         loop {
@@ -241,7 +241,7 @@ impl<'a> Comparer<'a> {
     }
 }
 
-/// Where a value comes from.
+/// The origin of a value.
 enum Origin {
     /// An input of the model or a constant.
     Given,

@@ -26,7 +26,7 @@ pub enum ExportError {
         name: String,
         /// Its type.
         from: ampc_ir::DType,
-        /// The type asked for.
+        /// The requested type.
         to: ampc_ir::DType,
     },
     /// An operator of ai.ampc cannot be written as a call of a function.
@@ -37,7 +37,7 @@ pub enum ExportError {
         /// The obstacle.
         issue: BodyIssue,
     },
-    /// A sparse constant is not one that readers accept.
+    /// Readers do not accept a sparse constant.
     #[error("constant `{name}`: {issue}")]
     Sparse {
         /// The constant.
@@ -57,7 +57,7 @@ pub enum ExportError {
     },
     /// A data file has no place beside a pipe or device.
     #[error(
-        "constants of the model go to a data file, which has no place beside `{path}`, a pipe or device; write to a \
+        "constants of the model go to a data file beside the output, but `{path}` is a pipe or device; write to a \
          file, or put them into the model (`--external-data never`)"
     )]
     NoFolder {

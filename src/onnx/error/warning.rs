@@ -119,7 +119,7 @@ pub(super) fn others(more: usize, what: &str) -> String {
 }
 
 impl Warning {
-    /// Counts another thing of the kind of this warning, of which the first is named; whether it is one that counts.
+    /// Counts another case of this warning, which names the first case; returns true if the case counts.
     pub(crate) fn absorbs(&mut self, other: &Warning) -> bool {
         if std::mem::discriminant(self) != std::mem::discriminant(other) {
             return false;

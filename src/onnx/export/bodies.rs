@@ -20,7 +20,7 @@ const OVERLOADS_SINCE: i64 = 10;
 /// The functions that a model is written with.
 #[derive(Debug, Default)]
 pub(super) struct Functions {
-    /// Where the messages start that are copied.
+    /// The starts of the copied messages.
     kept: FxHashSet<u64>,
     /// New functions, each in a module of its own.
     new: Vec<(Module, FunctionId)>,
@@ -38,7 +38,7 @@ impl Functions {
     }
 }
 
-/// Which functions there have to be, in the order in which nodes need them.
+/// The required functions, in the order in which nodes need them.
 pub(super) fn plan(exporter: &Exporter<'_>, order: &[GraphId]) -> Result<Functions, ExportError> {
     let module = exporter.module;
     let opset = module.opset(module.main(), "");

@@ -1,4 +1,4 @@
-//! New messages. Fields go out in the order of their numbers, as protobuf's own encoders do.
+//! New messages. Fields are written in the order of their numbers, as by protobuf's own encoders.
 
 use super::{Elements, Exporter, Location, bodies, plan};
 use crate::onnx::data_file::ENDING;
@@ -254,7 +254,7 @@ impl Exporter<'_> {
         out
     }
 
-    /// The initializer of a constant or of an input's default, if it has one that is sparse or dense as asked.
+    /// The initializer of a constant or of an input's default, if it is sparse or dense as requested.
     pub(super) fn new_initializer(&mut self, out: &mut Layout, value: Value, sparse: bool) {
         let module = self.module;
         let (Def::Constant(payload) | Def::Input { default: Some(payload), .. }) = &module.value(value).def

@@ -1,9 +1,9 @@
 //! From a [`Module`] to the bytes of a model.
 //!
-//! With the file it was read from at hand, writing is copying with corrections: a message in which nothing
-//! changed is copied as it stands; one in which something changed is walked, the changed fields replaced and
-//! all others, the unknown ones included, copied. Without a file, and for new parts, messages are encoded. So
-//! an untouched model is the identity, and the size of a change decides the size of the difference.
+//! With the file it was read from at hand, writing is copying with corrections: an unchanged message is copied
+//! as it stands; a changed message is walked, its changed fields are replaced, and all other fields, unknown
+//! fields included, are copied. Without a file, and for new parts, messages are encoded. So an unchanged model
+//! is written byte for byte, and a small change makes a small difference.
 //!
 //! `plan` finds unchanged parts, `bodies` the functions that the operators of ai.ampc need, `patch` corrects
 //! messages, `encode` makes new ones; none of them reads or copies a weight, and none recurses: bodies of nodes
@@ -55,12 +55,12 @@ pub enum ExternalData {
     Never,
 }
 
-/// How to write a model.
+/// Options of writing a model.
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
     /// True if an existing file may be replaced.
     pub force: bool,
-    /// Where constants go.
+    /// The place of constants.
     pub external_data: ExternalData,
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn stage(
     Ok(report)
 }
 
-/// A model laid out for a file, with the data files of the source that it goes on referring to.
+/// A model laid out for a file, with the data files of the source to which it still refers.
 fn lay_out_for(
     module: &Module,
     source: Option<&Source>,
@@ -170,7 +170,7 @@ fn lay_out_for(
     Ok((limited(written)?, kept_files))
 }
 
-/// The data files that are named after the model at `path` and that it refers to; none if it is no model.
+/// The data files that are named after the model at `path` and that it refers to; none if it is not a model.
 pub(crate) fn data_files_of(path: &Path) -> Vec<PathBuf> {
     let (folder, name) = (target::folder_of(path), path.file_name().and_then(OsStr::to_str));
     let Some(name) = name.filter(|_| path.is_file()) else { return Vec::new() };
@@ -241,7 +241,7 @@ pub fn false_value_info(module: &Module, source: &Source) -> Result<Vec<Warning>
 struct Written {
     model: Layout,
     data: Option<Layout>,
-    /// Where the model says that the data is.
+    /// The location of the data in the model.
     location: Option<Location>,
     identical: bool,
     warnings: Vec<Warning>,
@@ -281,14 +281,14 @@ impl Location {
     }
 }
 
-/// Where the elements of initializers go.
+/// The destination of the elements of initializers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Elements {
     /// Into the model.
     Inline,
     /// Into the external file, if there are enough of them.
     External,
-    /// Where they are in the source.
+    /// Their place in the source.
     AsInSource,
 }
 

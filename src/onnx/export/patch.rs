@@ -220,7 +220,7 @@ fn metadata_fields(out: &mut Layout, metadata: &[(String, String)]) {
     metadata.iter().for_each(|(key, value)| entry_field(out, 14, key, value));
 }
 
-/// Which fields of a message have been met.
+/// The fields of a message that have occurred.
 #[derive(Default)]
 struct Seen(FxHashSet<u32>);
 

@@ -15,7 +15,7 @@ use rustc_hash::FxHashSet;
 #[derive(Debug, Default)]
 pub(super) struct Clean {
     pub(super) graphs: FxHashSet<GraphId>,
-    /// Nodes in which nothing changed but what their bodies are made of.
+    /// Nodes in which only their bodies changed.
     dirty_inside: FxHashSet<Node>,
 }
 
@@ -41,7 +41,7 @@ pub(super) fn graphs(module: &Module) -> Vec<GraphId> {
     order
 }
 
-/// Finds what is clean, innermost graphs first.
+/// Finds unchanged graphs and nodes, innermost graphs first.
 pub(super) fn clean(exporter: &Exporter<'_>, order: &[GraphId]) -> Clean {
     let mut clean = Clean::default();
     let module = exporter.module;
@@ -130,7 +130,7 @@ pub(super) fn is_large(data: &TensorData) -> bool {
     data.byte_len() >= super::EXTERNAL_MIN
 }
 
-/// A name nobody has, for a value that was made without one.
+/// A unique name for a value that was made without a name.
 pub(super) fn spare_name(module: &Module, value: Value) -> String {
     let mut name = value.to_string();
     while module.symbol(&name).is_some() {

@@ -89,8 +89,8 @@ impl Exporter<'_> {
         Ok(())
     }
 
-    /// A `value_info` entry: kept where it agrees with what is known, retyped where only the element type differs,
-    /// left out where it is false or about nothing.
+    /// A `value_info` entry: kept if it agrees with the inferred type, retyped if only the element type
+    /// differs, left out if it is false or its value does not exist.
     pub(super) fn declared_type(
         &mut self,
         out: &mut Layout,

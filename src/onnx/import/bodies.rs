@@ -1,9 +1,10 @@
-//! Which functions are operators of ai.ampc: those whose body is the operator's own, up to names of values and nodes.
+//! Recognition of functions that are operators of ai.ampc: their body equals the operator's own, up to names of
+//! values and nodes.
 //!
 //! Calls of such a function are nodes of the operator, and the function is not in the module: the writer copies
-//! its message or encodes it again. Any other function of the domain is an ordinary one, and so is a function
-//! with the right body but a call in another form (another attribute, an absent result): a node must mean what
-//! its file says, so a name alone decides nothing.
+//! its message or encodes it again. Any other function of the domain is an ordinary function, and so is a
+//! function with the right body but a call in another form (another attribute, an absent result): a node must
+//! keep the meaning of its file, so a name alone decides nothing.
 
 use super::Import;
 use super::raw::{RawAttrValue, RawFunction, RawGraph, RawNode, Tables};
@@ -158,7 +159,8 @@ fn form_of(names: &Module, node: &RawNode, schema: &OpSchema) -> Option<Form> {
     Form::of(schema.kind, node.inputs.len(), |name| attr_of(names, node, name))
 }
 
-/// Checks a node of an operator of ai.ampc that calls no function: it may name the overload of its form, or none.
+/// Checks a node of an operator of ai.ampc that calls no function: it may name the overload of its form, or no
+/// overload.
 fn check_node(import: &mut Import<'_>, tables: &Tables, g: usize, i: usize) {
     let node = &tables.graphs[g].nodes[i];
     let Some(Op::Schema(schema)) = node.op else { return };

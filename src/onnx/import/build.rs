@@ -20,8 +20,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Makes the module and the table of its messages. Last comes what the model's metadata calls an inserted cast and is
-/// none.
+/// Makes the module and the table of its messages. The last result lists casts that the metadata of the model
+/// falsely call inserted.
 pub(super) fn build(
     module: Module,
     tables: Tables,
@@ -81,7 +81,7 @@ pub(super) fn build(
     (module, source, stale)
 }
 
-/// Which functions are called.
+/// The called functions.
 fn called(graphs: &[RawGraph], n: usize) -> Vec<bool> {
     let mut called = vec![false; n];
     for node in graphs.iter().flat_map(|g| &g.nodes) {

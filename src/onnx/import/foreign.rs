@@ -1,8 +1,8 @@
-//! Files that are something else than a model, recognised by how they begin.
+//! Files of other formats, recognised by their first bytes.
 
 use crate::onnx::wire::{Reader, Span, WireError};
 
-/// Bytes that are looked at.
+/// The number of inspected bytes.
 const HEAD: u64 = 256;
 
 const TORCH: &str =
@@ -71,7 +71,7 @@ fn is_safetensors(head: &[u8]) -> bool {
     json.starts_with(b"{\"") && u64::from_le_bytes(*len) < 100 << 20
 }
 
-/// The probable format of a file that is no model.
+/// The probable format of a file that is not a model.
 pub(super) fn likely(reader: &mut Reader<'_>) -> Option<&'static str> {
     let head = head(reader).ok()?;
     if let [0x80, 2..=5, ..] = head {

@@ -1,12 +1,11 @@
 //! From the bytes of a model to a [`Module`].
 //!
-//! Reading never changes the program: it reports all independent problems, repairs defects with one obvious
-//! meaning (order of nodes, missing opset imports) with a warning, and stops there. Only types of constants,
-//! inputs and outputs are read, other types are inferred; `value_info` is not trusted.
+//! Reading never changes the program: it reports all independent problems, and repairs only defects with one
+//! obvious meaning (order of nodes, missing opset imports), with a warning. Only types of constants, inputs and
+//! outputs are read, other types are inferred; `value_info` is not trusted.
 //!
-//! Before anything else `wellformed` walks the file: every field that ONNX has, used or not, is encoded as it
-//! should. Then five steps, none of which recurses, so that hostile nesting meets a limit and not the end of
-//! the stack:
+//! First `wellformed` walks the file and checks the encoding of every field that ONNX defines, used or not.
+//! Then five steps, none of which recurses, so that hostile nesting meets a limit and not the end of the stack:
 //!
 //! 1. `raw` reads every graph into a table, bodies after the graph of their owner;
 //! 2. `scope` resolves names: names that a body does not define are captured from outside;
@@ -36,13 +35,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Problems that are kept; the others are counted.
+/// The number of problems that are kept; further problems are only counted.
 const MAX_PROBLEMS: usize = 10_000;
 
-/// How to read a model.
+/// Options of reading a model.
 #[derive(Clone, Debug)]
 pub struct ReadOptions {
-    /// How deep bodies may nest.
+    /// The largest nesting depth of bodies.
     pub max_depth: usize,
 }
 
@@ -55,7 +54,7 @@ impl Default for ReadOptions {
 /// Reads a model from a file; `-` is standard input.
 ///
 /// # Errors
-/// If the file cannot be read, is no model, or the model is invalid.
+/// If the file cannot be read, is not a model, or the model is invalid.
 pub fn read(path: &Path, options: &ReadOptions) -> Result<(Module, Source, Vec<Warning>), ImportError> {
     let opened = if path == Path::new("-") {
         SourceBytes::spool("standard input", &mut std::io::stdin().lock())
@@ -159,7 +158,7 @@ struct Import<'s> {
     dense_left: u64,
     /// The number of sparse initializers.
     sparse_initializers: usize,
-    /// Problems beyond those that are kept.
+    /// The number of problems beyond the kept problems.
     more_problems: usize,
     /// The main graph (`None`) and the functions whose imports are in `opset_of`.
     imports_seen: FxHashSet<Option<usize>>,
@@ -174,7 +173,7 @@ struct Import<'s> {
 }
 
 impl Import<'_> {
-    /// Steps 1 to 4; `None` if a problem leaves nothing to go on with.
+    /// Steps 1 to 4; `None` if a problem prevents the next steps.
     fn tables(&mut self) -> Result<Option<raw::Tables>, WireError> {
         let Some(mut tables) = self.read_tables()? else { return Ok(None) };
         scope::resolve(self, &mut tables);

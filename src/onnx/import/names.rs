@@ -1,7 +1,7 @@
 //! The value of each name of one graph, as an array over symbols.
 //!
-//! Graphs are worked on one after the other, so one array serves all of them: an entry counts only if it carries the
-//! stamp of the present graph. Look-up is an index, and starting over costs nothing.
+//! Graphs are processed one after the other, so one array serves all of them: an entry counts only if it
+//! carries the stamp of the current graph. Look-up is an index, and starting over costs nothing.
 
 use ampc_ir::Symbol;
 use ampc_ir::entity::EntityRef;
@@ -29,7 +29,7 @@ impl<T: Copy> NameTable<T> {
         }
     }
 
-    /// Sets what a name stands for and returns what it stood for before.
+    /// Sets the meaning of a name and returns its previous meaning.
     pub(super) fn insert(&mut self, name: Symbol, value: T) -> Option<T> {
         let before = self.get(name);
         if self.entries.len() <= name.index() {

@@ -11,8 +11,8 @@ use ampc_ir::op::{LATEST_IR_VERSION, Lookup, all, latest_opset, lookup_overload}
 use ampc_ir::{FunctionId, Op, Symbol};
 use rustc_hash::FxHashMap;
 
-/// The newest opset of ai.onnx at the release that brought an IR version, from version 1 on: what a model without
-/// import is taken to mean. See "Released versions" in ONNX's `docs/Versioning.md`.
+/// The newest opset of ai.onnx at the release that brought an IR version, from version 1 on: the opset that a
+/// model without import is assumed to mean. See "Released versions" in ONNX's `docs/Versioning.md`.
 const OPSET_OF_IR: [u16; 14] = [1, 1, 8, 10, 11, 11, 14, 18, 20, 22, 23, 24, 26, 28];
 
 /// The functions of a model by domain, name and overload.

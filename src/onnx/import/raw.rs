@@ -1,7 +1,6 @@
 //! Step 1: every graph as a table of named things, operators looked up, attributes decoded.
 //!
-//! Graphs are read from a list that grows at its end while it is worked off, so bodies come after the graph of their
-//! owner, and nesting costs no stack.
+//! Graphs are read from a worklist, so bodies come after the graph of their owner, and nesting uses no stack.
 
 use super::Import;
 use super::operator::FunctionNames;
@@ -39,7 +38,7 @@ pub(super) struct RawFunction {
     pub(super) message: FunctionMessage,
     pub(super) opsets: Vec<(Symbol, u16)>,
     pub(super) attr_defaults: Vec<Attr>,
-    /// The operator of ai.ampc that it is, in which form; known once `bodies` has looked at it.
+    /// The operator of ai.ampc and its form; set by `bodies`.
     pub(super) form: Option<Form>,
 }
 

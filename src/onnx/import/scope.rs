@@ -1,8 +1,9 @@
 //! Steps 2 and 3: names and order.
 //!
-//! A name that a body reads and does not define comes from the graphs around it; such *free* names are collected
-//! from the innermost graphs outwards. They count as operands of the owning node, so a body that reads a later value
-//! moves its owner behind it, and one that reads a value that needs the owner is a cycle.
+//! A name that a body reads and does not define comes from the graphs around it; such *free* names are
+//! collected from the innermost graphs outwards. They count as operands of the owning node, so a body that
+//! reads a later value moves its owner behind that value, and a body that reads a value that depends on the
+//! owner is a cycle.
 
 use super::Import;
 use super::names::NameTable;
@@ -15,7 +16,7 @@ use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Where a name of a graph is defined.
+/// The definition of a name in a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum DefinedBy {
     Input,
@@ -23,7 +24,7 @@ enum DefinedBy {
     Node(usize),
 }
 
-/// A name taken from outside, and who reads it: graph and node, or no node for an output.
+/// A name taken from outside, and its reader: graph and node, or no node for an output.
 #[derive(Clone, Copy)]
 struct Free {
     name: Symbol,

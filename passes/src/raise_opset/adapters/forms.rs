@@ -12,7 +12,7 @@ pub(in super::super) fn drop_consumed(cx: &mut Cx<'_>, node: Node) -> Result<(),
     Ok(())
 }
 
-/// Below 25 a mask may be shorter than the keys, those of the past included.
+/// Below 25 a mask may be shorter than the keys, past keys included.
 pub(in super::super) fn attention_25(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     const MASK: usize = 3;
     const PAST_KEY: usize = 4;
@@ -52,7 +52,7 @@ pub(in super::super) fn batch_normalization_9(cx: &mut Cx<'_>, node: Node) -> Re
     Ok(())
 }
 
-/// From 14 on there are no saved mean and variance, and an attribute says what the number of results said.
+/// From 14 on there are no saved mean and variance, and an attribute replaces the number of results.
 pub(in super::super) fn batch_normalization_14(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     if !BatchNormView::read(&cx.view(node)).training {
         return Ok(());
@@ -125,8 +125,8 @@ pub(in super::super) fn dropout_10(cx: &mut Cx<'_>, node: Node) -> Result<(), Re
     Ok(())
 }
 
-/// The ratio is written for whoever trains the model later: without `training_mode` nothing is dropped. The mask is
-/// true then, and before 12 no text says what it is (in ONNX Runtime false).
+/// The ratio is written for a later training of the model: without `training_mode` nothing is dropped. The mask
+/// is true then; before 12 no text defines it (in ONNX Runtime it is false).
 pub(in super::super) fn dropout_12(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     if cx.inserter.module.node(node).result(1).is_some_and(|mask| cx.is_used(mask)) {
         return refuse("a mask that is read and not drawn");

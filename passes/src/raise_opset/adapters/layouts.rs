@@ -37,7 +37,7 @@ pub(in super::super) fn split_2(cx: &mut Cx<'_>, node: Node) -> Result<(), Refus
     Ok(())
 }
 
-/// From 18 on one of lengths and number is written.
+/// From 18 on either the lengths or the number is written.
 pub(in super::super) fn split_18(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     if !cx.view(node).has(1) {
         let n = cx.view(node).n_results();

@@ -1,8 +1,8 @@
 //! Upsample and Resize.
 //!
-//! Below 11 nothing says which element of the operand an element of the result is near. ONNX Runtime, and the
-//! frameworks such models come from, take x / scale (`asymmetric`), rounded down where there are more elements
-//! and up where there are fewer; version 11 makes this explicit.
+//! Below 11 the mapping from elements of the result to elements of the operand is not defined. ONNX Runtime,
+//! and the frameworks such models come from, take x / scale (`asymmetric`), rounded down where there are more
+//! elements and up where there are fewer; version 11 makes this explicit.
 
 use super::super::cx::{Cx, Refused, refuse};
 use ampc_ir::Node;
@@ -13,7 +13,7 @@ fn text(value: &str) -> AttrValue {
     AttrValue::String(value.as_bytes().into())
 }
 
-/// Version 1 has a scale for height and one for width of an image.
+/// Version 1 has a scale for the height and a scale for the width of an image.
 pub(in super::super) fn upsample_7(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     let (height, width) = (cx.view(node).float("height_scale"), cx.view(node).float("width_scale"));
     let (Some(height), Some(width)) = (height, width) else { return refuse("no scales") };
@@ -27,7 +27,7 @@ pub(in super::super) fn upsample_7(cx: &mut Cx<'_>, node: Node) -> Result<(), Re
     Ok(())
 }
 
-/// The operands and modes are those of Resize 10.
+/// Operands and modes are the same as in Resize 10.
 pub(in super::super) fn upsample_10(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     cx.rename(node, OpKind::Resize)
 }

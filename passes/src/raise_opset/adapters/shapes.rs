@@ -1,4 +1,4 @@
-//! Steps after which shapes meet differently: broadcasting, and Softmax over a matrix.
+//! Steps that change how shapes combine: broadcasting, and Softmax over a matrix.
 
 use super::super::cx::{At, Cx, Refused, refuse};
 use ampc_ir::attr::AttrValue;

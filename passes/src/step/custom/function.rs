@@ -44,14 +44,14 @@ pub enum FunctionError {
     },
 }
 
-/// A graph whose inputs are a weight, a gradient, a rate, a number of steps and states, and whose outputs are what they
-/// are next.
+/// A graph whose inputs are a weight, a gradient, a rate, a number of steps and states, and whose outputs are
+/// the next weight and states.
 pub(super) struct Function {
     module: Module,
     name: String,
 }
 
-/// The inputs before those of states.
+/// The inputs before the states.
 const FIRST_STATE: usize = 4;
 
 impl Function {

@@ -104,7 +104,7 @@ impl<'m> Build<'m> for LossNodes<'m> {
 }
 
 impl LossNodes<'_> {
-    /// The output that the loss is of: the first one, or the one that was named (`of`). In f32 or wider.
+    /// The output that the loss is of: the first output, or the named output (`of`). In f32 or wider.
     ///
     /// # Errors
     /// If the model has none.
@@ -116,7 +116,7 @@ impl LossNodes<'_> {
     /// An output of the model, in f32 or wider.
     ///
     /// # Errors
-    /// If it has none of the name.
+    /// If it has no output of the name.
     pub fn output(&mut self, name: &str) -> Result<Value, RuleError> {
         let value = output_named(self.module(), name).map_err(unsupported)?;
         self.wide(value)

@@ -3,8 +3,8 @@
 //!
 //! A function computes the formula; the rest is as for the losses and optimizers of ampc: nodes have their
 //! phase and role, a loss stays in fp32, a step whose gradients are not finite changes no state of an
-//! optimizer, and low copies of weights, names of states and metadata are made for it. A pipeline with one
-//! cannot be printed in a way that is read again: its text has the name only.
+//! optimizer, and low copies of weights, names of states and metadata are made for it. The text of a pipeline
+//! has only the name of a custom loss or optimizer, so it cannot be parsed again.
 
 mod function;
 mod loss;

@@ -55,9 +55,9 @@ impl CustomOptimizer {
 
     /// An optimizer that is the main graph of a module, such as a text: its inputs are the weight, the
     /// gradient, the learning rate, the number of steps and then states, its outputs the next weight and the
-    /// next states in the same order. A state whose type is a number is one, and begins with the input's
-    /// default or 0; others are of the weight's shape and begin with zeros. Types of values are inferred
-    /// separately for each weight.
+    /// next states in the same order. A state whose type is a number begins with the input's default or 0;
+    /// other states have the weight's shape and begin with zeros. Types of values are inferred separately for
+    /// each weight.
     ///
     /// ```
     /// use ampc_ir::text::{NoData, parse};
@@ -140,7 +140,7 @@ pub(in crate::step) struct Shared {
     pub(in crate::step) proceeds: Option<Value>,
 }
 
-/// A state that was asked for.
+/// A requested state.
 #[derive(Debug)]
 struct Asked {
     kind: String,
@@ -309,7 +309,7 @@ impl UpdateNodes<'_> {
     /// Gives a state its next value, which is of the same type.
     ///
     /// # Errors
-    /// If it is no state of this parameter, or has a next value.
+    /// If it is not a state of this parameter, or has a next value.
     pub fn next(&mut self, state: Value, next: Value) -> Result<(), RuleError> {
         let found = self.states.iter_mut().find(|asked| asked.input == state);
         let wrong = match found {

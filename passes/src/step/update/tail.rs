@@ -39,7 +39,7 @@ pub(super) struct Trained {
     pub(super) decay: f64,
 }
 
-/// Factors that apply to all gradients, and whether one of them is not finite.
+/// Factors that apply to all gradients, and the flag for gradients that are not finite.
 #[derive(Clone, Copy)]
 struct GradientScaling {
     /// 1 / loss scale, or 1: a scalar of f32.
@@ -384,7 +384,7 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
         self.state(&format!("{prefix}.{name}"), data)
     }
 
-    /// The number of steps taken: one more, unless this one is skipped.
+    /// The number of steps taken: grows by one, unless the step is skipped.
     fn next_step(&mut self, step_count: Value, found: Option<Value>) -> Result<Value, InsertError> {
         let taken = match self.proceeds(found)? {
             None => self.inserter.constant("one", integer(DType::I64, 1)),
@@ -442,7 +442,7 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
         Ok(())
     }
 
-    /// The seed of dropouts stays; the offset is another one in every step, whether it is skipped or not.
+    /// The seed of dropouts stays; the offset changes in every step, even in a skipped step.
     fn random_numbers(&mut self) -> Result<(), InsertError> {
         if let [seed] = with_role(self.inserter.module, dropout::SEED).collect::<Vec<_>>()[..] {
             let next = self.op(OpKind::Identity, &[seed], Purpose::DropoutSeed)?;

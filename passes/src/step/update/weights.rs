@@ -1,4 +1,5 @@
-//! How weights are kept from step to step: in fp32, with a low copy that the optimizer writes beside, or in 16 bits alone.
+//! Storage of weights from step to step: in fp32, with a low copy that the optimizer writes as well, or in 16
+//! bits alone.
 //!
 //! A weight `%w: f32` that the forward pass reads through `%low = Cast(%w)`, an inserted cast to f16:
 //!

@@ -1,7 +1,7 @@
 //! Functions of one number, element by element: mathematical functions and activations.
 //!
-//! The formulas are from ONNX's operator text. Where they lose digits in f32, as `exp(x) − 1` does near 0, the
-//! function is computed that has them.
+//! The formulas are from ONNX's operator text. Where they lose digits in f32, as `exp(x) − 1` does near 0, an
+//! equivalent function without the loss is computed.
 
 use super::functions::{erf, exp, gelu, gelu_tanh, mish, sigmoid, tanh};
 use super::lanes::{Real, Wide, for_int, for_real, map, map_in_place};

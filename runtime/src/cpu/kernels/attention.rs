@@ -80,7 +80,7 @@ impl<'a, W> Heads<'a, W> {
     }
 }
 
-/// Keys or values: those of the past and those that are new.
+/// Keys or values: past and new ones together.
 #[derive(Clone, Copy)]
 struct Cache {
     new: Layout,
@@ -127,7 +127,7 @@ impl Cache {
         });
     }
 
-    /// All keys, wide; the result with the joined ones is written if it is asked for.
+    /// All keys, wide; the result with the joined keys is written if it is requested.
     fn gather<'a, T: Real>(
         &self,
         new: &'a [T],

@@ -2,7 +2,7 @@
 //!
 //! `(x - mean) / √(var + epsilon) · scale + bias` per channel. In training, mean and variance are computed from
 //! the batch (divided by the number of elements), with all their digits as in `normalize.rs`, and the running
-//! ones become `running · momentum + batch · (1 - momentum)`.
+//! statistics become `running · momentum + batch · (1 - momentum)`.
 
 use super::fold::{
     Folding, Load, Number, Sum, SumOfDistances, SumOfSquares, read_floats, transform, write_floats,

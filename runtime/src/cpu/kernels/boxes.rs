@@ -1,4 +1,4 @@
-//! Regions of images and boxes around things: RoiAlign, MaxRoiPool, NonMaxSuppression.
+//! Regions of images and bounding boxes: RoiAlign, MaxRoiPool, NonMaxSuppression.
 
 use super::convolution::floor;
 use super::elements::to_f64;
@@ -22,7 +22,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The extents of images, and of what is made of each region.
+/// The extents of images, and of the result of each region.
 #[derive(Clone, Copy)]
 struct Regions {
     batch: usize,

@@ -175,8 +175,8 @@ pub(super) fn gather<T: Real>(from: &[T], at: usize, step: usize, to: &mut [T::W
     }
 }
 
-/// `to = f(a, b)` elementwise with broadcasting, computed wide and rounded once. An operand that is `None` is what
-/// `to` holds.
+/// `to = f(a, b)` elementwise with broadcasting, computed wide and rounded once. `None` stands for the content
+/// of `to`.
 pub(crate) fn zip_real<T: Real>(
     walk: &Walk,
     a: Option<&[T]>,

@@ -1,11 +1,11 @@
 //! Convolutions: Conv, DeformConv, ConvInteger, QLinearConv.
 //!
-//! `y[n, m, o] = b[m] + Σ w[m, c, k] · x[n, c, o · stride + k · dilation - before]`, zero in the padding, where `m` and
-//! `c` are of one group. It is a product of matrices: the weights, and *columns*, which have a row per `(c, k)` and a
-//! column per position `o`. They are written a block of positions at a time, as many as fit the second-level cache.
-//! Convolutions of one tap need none, for there the input is the columns. Where a group has one input channel there
-//! is nothing to multiply, see [`depthwise`](super::depthwise), and where there are more taps than positions the two
-//! change places, see [`few_positions`].
+//! `y[n, m, o] = b[m] + Σ w[m, c, k] · x[n, c, o · stride + k · dilation - before]`, zero in the padding, where
+//! `m` and `c` belong to the same group. It is a product of matrices: the weights, and *columns*, which have a
+//! row per `(c, k)` and a column per position `o`. They are written a block of positions at a time, as many as
+//! fit the second-level cache. Convolutions of one tap need none, for there the input is the columns. Where a
+//! group has one input channel there is nothing to multiply, see [`depthwise`](super::depthwise), and where
+//! there are more taps than positions the two change places, see [`few_positions`].
 //!
 //! Integers are computed in f64, which holds every sum of fewer than 2^37 products.
 
@@ -199,7 +199,7 @@ fn multiply_columns<W: Wide, T: Send + 'static>(
     })
 }
 
-/// How elements of the input become what is computed with.
+/// The conversion of elements of the input to the type of the computation.
 trait Load<W>: Copy + Send + Sync {
     type From: Element;
     fn row(self, from: &[Self::From], to: &mut [W]);

@@ -35,7 +35,7 @@ fn step(steps: &Steps, axis: Axis) -> Option<usize> {
     steps.iter().find(|(a, _)| *a == axis).map(|&(_, step)| step)
 }
 
-/// Where the elements of something are: in an operand or, from an offset on, among what is computed before.
+/// The place of elements: in an operand or, from an offset on, in intermediate results.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Operand(usize),

@@ -27,7 +27,7 @@ pub(super) trait Movement: Send + Sync + 'static {
     /// True if the first result may be in the place of the first operand, whose elements then are none.
     const IN_PLACE: bool = false;
 
-    /// Writes all elements of results; those of one that nobody asks for are none.
+    /// Writes all elements of results; a result that is not requested has no elements.
     fn run<T: Cell>(&self, io: &Io<'_>, from: &[&[T]], to: &mut [&mut [T]]) -> Result<()>;
 }
 

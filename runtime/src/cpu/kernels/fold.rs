@@ -90,7 +90,7 @@ impl<A: Number> Fold<A> for Product {
     }
 }
 
-/// The greatest, or NaN if there is one; of none it is what it holds.
+/// The greatest element, or NaN if there is one; an empty fold keeps the initial value.
 #[derive(Clone, Copy)]
 pub(crate) struct Greatest<A>(pub(crate) A);
 
@@ -108,7 +108,7 @@ impl<A: Number> Fold<A> for Greatest<A> {
     }
 }
 
-/// The least, or NaN if there is one; of none it is what it holds.
+/// The least element, or NaN if there is one; an empty fold keeps the initial value.
 #[derive(Clone, Copy)]
 pub(crate) struct Least<A>(pub(crate) A);
 

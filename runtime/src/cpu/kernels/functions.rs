@@ -81,7 +81,7 @@ const TWO_U: [f64; 2] = [1.595_769_121_605_730_8, 0.071_354_816_272_600_25];
 /// From here on tanh(ln(1 + exp(x))) is 1.
 const MISH_END: f64 = 20.0;
 
-/// 1.5 · 2^23: what is added to it is rounded to a whole number, which stands in the low bits.
+/// 1.5 · 2^23: a number added to it is rounded to a whole number, which is in the low bits.
 const WHOLE: f32 = 12_582_912.0;
 
 /// The terms of a polynomial from the highest power down, at `x`.

@@ -1,6 +1,6 @@
 //! Elements at indices: Gather, GatherElements, GatherND.
 //!
-//! Indices below 0 count from the back. One that is in no axis is an error.
+//! Indices below 0 count from the back. An index outside of its axis is an error.
 
 use super::elements::{Cell, Indices, Movement, around, count, moved, rows, size, strides};
 use crate::cpu::kernel::{Dims, Io, Prepare, Prepared, Result, Site};
@@ -64,7 +64,7 @@ pub(super) fn pick<T: Cell>(
 
 /// GatherElements: an index per element of the result, along one axis.
 struct Elements {
-    /// Extents of the result, as one axis each for what is before the last.
+    /// Extents of the result, with all axes before the last as one axis.
     dims: Dims,
     /// Steps of the operand.
     steps: Dims,

@@ -1,7 +1,7 @@
 //! Positions and running values along an axis: ArgMax, ArgMin, TopK, OneHot, CumSum, CumProd, Hardmax.
 //!
-//! The first of equal elements counts, unless the node says the last. NaN is the greatest number for TopK, and
-//! both greatest and least for ArgMax and ArgMin, as in NumPy.
+//! The first of equal elements counts, unless the node selects the last. NaN is the greatest number for TopK,
+//! and both greatest and least for ArgMax and ArgMin, as in NumPy.
 
 use super::elements::{Cell, Movement, around, count, moved, rows, size};
 use super::gather::axis_of;
@@ -240,8 +240,8 @@ impl Top {
 const FEW: usize = 16;
 
 impl Top {
-    /// As [`search`](Self::search), for few of many: what is best so far is kept as a heap with the last one on top,
-    /// which most of the others do not pass.
+    /// Like [`search`](Self::search), for few of many elements: the best so far are kept as a heap with the
+    /// worst of them on top, which most other elements do not pass.
     fn search_few<'r, T: Ordered>(
         &self,
         from: &[T],
@@ -282,7 +282,7 @@ fn sink(heap: &mut [u32], order: impl Fn(&u32, &u32) -> Ordering) {
     }
 }
 
-/// The first `n` elements of what is left, or all.
+/// The first `n` of the remaining elements, or all.
 fn cut<'a, T>(left: &mut Option<&'a mut [T]>, n: usize) -> Option<&'a mut [T]> {
     let list = left.take()?;
     let (head, rest) = list.split_at_mut(n.min(list.len()));

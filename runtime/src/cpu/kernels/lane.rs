@@ -1,8 +1,8 @@
 //! Elements of any type in blocks of one of four types that each is exact in: f32, f64, i64, u64. From there they are
 //! rounded once to any other.
 //!
-//! Floats become integers without their fraction; where that is out of range, what the low bits of the 64-bit integer
-//! say, as for integers. Integers become floats rounded to nearest even, and booleans by whether they differ from 0.
+//! Floats become integers without their fraction; out of range, they take the low bits of the 64-bit integer,
+//! as integers do. Integers become floats rounded to nearest even, and booleans by whether they differ from 0.
 
 use super::lanes::Real;
 use crate::cpu::kernel::{KernelError, Result};

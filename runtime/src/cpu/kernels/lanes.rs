@@ -125,7 +125,7 @@ macro_rules! low {
 wide!(f32, f64);
 low!(f16, bf16);
 
-/// Elements per block: what is widened at a time stays in the first-level cache.
+/// Elements per block: a widened block stays in the first-level cache.
 pub(crate) const BLOCK: usize = 1024;
 
 /// Elements per piece of work that one thread takes; pieces do not depend on the number of threads.

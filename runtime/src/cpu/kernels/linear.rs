@@ -32,7 +32,7 @@ pub(in crate::cpu) struct Matrix<'a, W> {
     pub(in crate::cpu) column: usize,
 }
 
-/// `to = a · b`, or `to = before · to + a · b`, row by row; `to` has `m` rows of `n`, `k` is what is summed.
+/// `to = a · b`, or `to = before · to + a · b`, row by row; `to` has `m` rows of `n`, `k` is the summed extent.
 ///
 /// Sums are the same for any number of threads.
 pub(in crate::cpu) fn multiply<W: Wide>(
@@ -383,7 +383,7 @@ impl Gemm {
         .scratch(words * size_of::<W>())
     }
 
-    /// Products wrap; with factors that are no integers the sum is computed in f64 and cut off.
+    /// Products wrap; with factors that are not integers the sum is computed in f64 and cut off.
     fn of_integers<T: Multiply + Load<f64> + Load<i128>>(self) -> Prepared {
         Prepared::new(move |io| {
             let [a, b] = self.matrices(io.slice::<T>(0)?, io.slice::<T>(1)?);

@@ -25,7 +25,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// Extents of a LinearAttention and what it does.
+/// Extents of a LinearAttention and its update rule.
 #[derive(Clone, Copy)]
 struct Recurrence {
     batch: usize,

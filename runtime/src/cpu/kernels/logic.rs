@@ -152,7 +152,7 @@ fn bit_shift(site: &Site<'_>) -> Result<Prepared> {
     Ok(kernel)
 }
 
-/// Elements one by one that are tested for what only floats are.
+/// Element-wise tests that only floats can satisfy.
 fn test(site: &Site<'_>, narrow: fn(f32) -> bool, wide: fn(f64) -> bool) -> Result<Prepared> {
     match site.dtype(0)? {
         DType::F64 => tested::<f64>(site, wide),
@@ -243,7 +243,7 @@ fn selected<T: Pod + Send + Sync>(walk: Walk) -> Prepared {
     .in_place(&[1, 2])
 }
 
-/// `to = condition ? x : y`. An operand that is `None` is what `to` holds.
+/// `to = condition ? x : y`. `None` stands for the content of `to`.
 fn choose<T: Pod + Send + Sync>(
     walk: &Walk,
     condition: &[u8],

@@ -98,7 +98,7 @@ fn needed(site: &Site<'_>, names: &[&str]) -> Result<HostTensor> {
     list(site, names)?.ok_or_else(|| KernelError::value(format!("one of {}", names.join(", ")), "none"))
 }
 
-/// Numbers as what two of them have alike if they are equal: all NaNs are, and both zeros.
+/// Keys of numbers, equal for equal numbers: all NaNs are equal, and both zeros.
 fn keys<'a>(tensor: TensorRef<'a>) -> Result<Box<dyn Iterator<Item = u64> + 'a>> {
     if tensor.dtype().is_integer() {
         #[expect(clippy::cast_sign_loss, reason = "all bits count")]

@@ -1,4 +1,5 @@
-//! Elements elsewhere: Transpose, Concat, Split, Slice, Tile, Expand, DepthToSpace, SpaceToDepth, Trilu.
+//! Operators that move elements: Transpose, Concat, Split, Slice, Tile, Expand, DepthToSpace, SpaceToDepth,
+//! Trilu.
 
 use super::elements::{Cell, Movement, around, count, moved, rows, size, strides};
 use super::lanes::{PIECE, pieces};
@@ -174,7 +175,7 @@ fn split(site: &Site<'_>) -> Result<Prepared> {
 pub(super) struct Cut(Vec<Strided>);
 
 impl Cut {
-    /// Parts of these sizes; the last has what is left.
+    /// Parts of these sizes; the last part has the remaining elements.
     pub(super) fn new(dims: &[usize], axis: usize, sizes: &[usize]) -> Result<Cut> {
         let (outer, extent, inner) = around(dims, axis);
         if count(dims)? == 0 {

@@ -40,7 +40,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// Calls `prepare::<S, T, A>` of a norm: what is read, what is written, what is computed in. Elements that
+/// Calls `prepare::<S, T, A>` of a norm, with the types of operands, results and the computation. Elements that
 /// cannot be read directly are converted to the type of the computation.
 macro_rules! prepare_norm {
     ($norm:expr, $site:expr, $y:expr, $double:expr) => {
@@ -59,7 +59,7 @@ macro_rules! prepare_norm {
     };
 }
 
-/// The first elements of what is left of a room.
+/// The first elements of the rest of a buffer.
 fn take<'a, A>(room: &mut &'a mut [A], n: usize) -> &'a mut [A] {
     let (taken, rest) = std::mem::take(room).split_at_mut(n);
     *room = rest;
@@ -379,7 +379,7 @@ impl ChannelNorm {
     }
 }
 
-/// How a tensor is walked together with what is known of its elements along some axes.
+/// The walk over a tensor together with numbers for its elements along some axes.
 fn spread_walk(dims: &[usize], is_gone: impl Fn(usize) -> bool) -> Walk {
     let kept: Dims = dims.iter().enumerate().map(|(i, &d)| if is_gone(i) { 1 } else { d }).collect();
     Walk::new(dims, &[&kept])

@@ -1,4 +1,4 @@
-//! Elements around a tensor: Pad, CenterCropPad.
+//! Operators that pad or crop a tensor: Pad, CenterCropPad.
 
 use super::elements::{Cell, Movement, moved, rows, strides};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
     use crate::cpu::kernels::tests::{ints, no_io, run};
 
-    /// Which elements of an axis of extent `n` are along the result: what is cut off first, then what is repeated.
+    /// The elements of an axis of extent `n` along the result: first the cut, then the repetition.
     fn axis(n: i64, before: i64, after: i64, mode: Mode) -> Vec<Option<i64>> {
         let kept: Vec<i64> = ((-before).max(0)..n - (-after).max(0)).collect();
         let len = signed(kept.len());

@@ -384,7 +384,7 @@ fn powers<T: Element + Send + Sync, E: Lane>(
     .scratch(count * size_of::<E>())
 }
 
-/// x to the power of n; of a negative power the whole part, and 0 for what is infinite.
+/// x to the power of n; the whole part for a negative power, and 0 if infinite.
 fn int_power<T: PrimInt>(x: T, n: i64, times: impl Fn(T, T) -> T) -> T {
     let (mut rest, mut square, mut y) = (n.unsigned_abs(), x, T::one());
     let is_unit = x == T::one() || x < T::zero() && x + T::one() == T::zero();

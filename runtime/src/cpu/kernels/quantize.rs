@@ -179,7 +179,7 @@ pub(super) fn integer_range(dtype: DType) -> Option<(f32, f32)> {
     })
 }
 
-/// 1.5 · 2^23: what is added to it is rounded to a whole number, ties to even, which stands in the low bits.
+/// 1.5 · 2^23: a number added to it is rounded to a whole number, ties to even, which is in the low bits.
 const WHOLE: f32 = 12_582_912.0;
 
 /// A number rounded to whole, moved, and put into a range; both ends and `zero` are whole. NaN is as 0.

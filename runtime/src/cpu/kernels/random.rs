@@ -186,7 +186,7 @@ fn multinomial(site: &Site<'_>) -> Result<Prepared> {
     Ok(kernel.scratch((classes + samples) * size_of::<f64>()))
 }
 
-/// Logarithms as running sums of what they are logarithms of.
+/// Running sums of the numbers whose logarithms are given.
 fn accumulate(numbers: &mut [f64]) {
     let greatest = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let mut sum = 0.0;
@@ -196,7 +196,7 @@ fn accumulate(numbers: &mut [f64]) {
     }
 }
 
-/// Dropout: what is kept is scaled by 1 / (1 − ratio).
+/// Dropout: kept elements are scaled by 1 / (1 − ratio).
 fn dropout(site: &Site<'_>) -> Result<Prepared> {
     let view = DropoutView::read(&site.view);
     let mask = if site.wants(1) { Some(site.result_dtype(1)?) } else { None };
@@ -265,7 +265,7 @@ impl Job {
         })
     }
 
-    /// 1 for what is kept, 0 for what is dropped.
+    /// 1 for kept elements, 0 for dropped elements.
     fn keep(&self, ratio: f64, start: usize, to: &mut [f64]) {
         if ratio == 0.0 {
             to.fill(1.0);

@@ -227,7 +227,7 @@ impl<W: Wide> Cell<W> {
         });
     }
 
-    /// The gates z and r of a GRU, and what r leaves of the state or of its product.
+    /// The gates z and r of a GRU, and the state or its product times r.
     fn reset(&self, weights: &Weights<'_, W>, gates: &mut [W], product: &[W], h: &[W], reset: &mut [W]) {
         let n = h.len();
         let (zr, hidden_gate) = gates.split_at_mut(2 * n);
@@ -293,7 +293,7 @@ struct Recurrent {
     view: RecurrentView,
     /// The functions of all directions.
     functions: Vec<Activation>,
-    /// Elements of the operands that are widened; 0 for what is absent.
+    /// Elements of the widened operands; 0 for an absent operand.
     sizes: [usize; 5],
 }
 

@@ -77,8 +77,8 @@ pub(super) fn as_float<A: Wide>(count: usize) -> A {
     A::of(to_f64(count))
 }
 
-/// Sums, products and extremes wrap; what needs a root or a logarithm is computed in f64, a mean exactly, and what is
-/// no integer is cut off.
+/// Sums, products and extremes wrap; reductions with a root or a logarithm are computed in f64, a mean exactly,
+/// and fractions are cut off.
 fn integers<T>(site: &Site<'_>, folding: Folding, least: T, most: T) -> Result<Prepared>
 where
     T: Load<T> + Load<f64> + Load<i128> + Number,
@@ -125,7 +125,7 @@ fn bools(site: &Site<'_>, folding: Folding) -> Result<Prepared> {
     }))
 }
 
-/// A kernel that folds, and stores what `finish` makes of the results.
+/// A kernel that folds, and stores the results after `finish`.
 fn folded<T: Load<A>, A: Number>(
     folding: Folding,
     fold: impl Fold<A> + 'static,

@@ -120,7 +120,7 @@ fn is_one(x: f64) -> bool {
 }
 
 impl Table {
-    /// Appends what the element at a position is made of.
+    /// Appends the taps of a position.
     fn push(&mut self, position: f64, narrow: f64, sampling: &SamplingView) {
         let last = self.input - 1;
         if sampling.coordinates == Coordinates::CropAndResize {
@@ -346,7 +346,7 @@ fn moved_elements<T: bytemuck::Pod + Send + Sync>(moves: Moves) -> Prepared {
     })
 }
 
-/// An element type with what it is interpolated in.
+/// An element type with the type of its interpolation.
 pub(super) trait Sampled: Element + Send + Sync {
     type Wide: Wide;
     fn load(from: &[Self], to: &mut [Self::Wide]);
@@ -418,7 +418,7 @@ macro_rules! sampled_ints {
 sampled_floats!(f64, f32, f16, bf16);
 sampled_ints!(i64: f64, i32: f64, i16: f32, i8: f32, u64: f64, u32: f64, u16: f32, u8: f32);
 
-/// The sums along one axis after another. Stage `i` is what pass `i` reads.
+/// The sums along one axis after another. Pass `i` reads stage `i`.
 struct Passes {
     tables: Vec<Table>,
     /// Elements before and after each pass.

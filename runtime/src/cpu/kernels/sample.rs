@@ -1,4 +1,4 @@
-//! Images at positions that a grid says: GridSample, AffineGrid.
+//! Images sampled at the positions of a grid: GridSample, AffineGrid.
 //!
 //! A position is a number from -1 to 1 per axis, the last axis first. The elements and weights of a position
 //! are the same for all channels.
@@ -211,7 +211,7 @@ impl Sampler {
         self.image.iter().fold(1, |n: usize, _| n.saturating_mul(per_axis))
     }
 
-    /// Positions of a tile, so that what they are made of fits the first-level cache.
+    /// Positions of a tile, so that their taps fit the first-level cache.
     fn tile(&self) -> usize {
         (2048 / self.taps()).max(8)
     }
@@ -247,7 +247,7 @@ impl Sampler {
         Ok(all)
     }
 
-    /// Calls `row` with each channel of a tile: the plane's first element, what its positions are made of, and the
+    /// Calls `row` with each channel of a tile: the plane's first element, the taps of its positions, and the
     /// results to be written.
     fn run<T: Send + 'static>(
         &self,

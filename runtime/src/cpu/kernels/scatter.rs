@@ -1,7 +1,8 @@
 //! Elements written at indices: Scatter, ScatterElements, ScatterND, TensorScatter.
 //!
-//! Updates are written one after the other, so of several at one place the last counts, and sums are in that order.
-//! Floats narrower than f32 are summed up and multiplied in f32 and rounded once, when all updates are in.
+//! Updates are written one after the other, so the last of several updates of an element counts, and sums are
+//! in that order. Floats narrower than f32 are summed up and multiplied in f32 and rounded once, when all
+//! updates are in.
 
 use super::elements::{Cell, Indices, Movement, around, count, moved, size, strides};
 use super::gather::{Tuples, axis_of, check_extents, row_start};
@@ -190,7 +191,7 @@ fn scattered<P: Places>(site: &Site<'_>, updates: usize, places: P) -> Result<Pr
     Ok(for_real!(dtype, site, T => reduced_reals::<T, P>(updates, places, reduction, elements)))
 }
 
-/// Updates that take the place of what is there.
+/// Updates that replace elements.
 struct Written<P>(P);
 
 impl<P: Places> Movement for Written<P> {
@@ -205,7 +206,7 @@ impl<P: Places> Movement for Written<P> {
     }
 }
 
-/// Result 0 with what is in operand 0.
+/// Result 0 with the elements of operand 0.
 fn start<'a, T: crate::host::Element>(io: &mut Io<'a>) -> Result<&'a mut [T]> {
     let from = if io.in_place.is_none() { Some(io.slice::<T>(0)?) } else { None };
     let to = io.out::<T>(0)?;

@@ -270,7 +270,7 @@ fn optional(site: &Site<'_>) -> Result<Prepared> {
 }
 
 fn get_element(site: &Site<'_>) -> Result<Prepared> {
-    // What is no optional passes.
+    // What is not an optional passes.
     if !matches!(site.view.operand_type(0), Some(Type::Optional(_))) {
         return same(site);
     }

@@ -1,4 +1,5 @@
-//! The same elements under other dims, and dims as elements: Reshape, Squeeze, Flatten, Identity, Shape, Size.
+//! Operators that change dims but not elements, or return dims as elements: Reshape, Squeeze, Flatten,
+//! Identity, Shape, Size.
 
 use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use crate::data::Data;
@@ -38,7 +39,7 @@ fn numbers(sizes: Vec<u64>) -> Prepared {
     })
 }
 
-/// The elements of operand 0, shared where nobody says where the result is to be.
+/// The elements of operand 0, shared if the result has no assigned place.
 pub(super) fn same(site: &Site<'_>) -> Result<Prepared> {
     let is_tensor = site.view.operand_type(0).is_some_and(|t| t.as_tensor().is_some());
     let dims: Option<Vec<u64>> = site.result_dims(0).ok().map(|d| d.iter().map(|&d| d as u64).collect());

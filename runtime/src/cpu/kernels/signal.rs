@@ -1,9 +1,10 @@
 //! Fourier transforms and windows: DFT, STFT, HannWindow, HammingWindow, BlackmanWindow, MelWeightMatrix.
 //!
-//! `X[k] = Σ_n x[n] · exp(-2πi·k·n / N)` and its inverse `x[n] = 1/N · Σ_k X[k] · exp(2πi·k·n / N)`, by the crate
-//! `rustfft`. Spectra are computed in f64, since bins that ought to be zero are what is left of sums that are not small;
-//! signals, which are divided by their length, in f32 (f64 for f64). Windows and mel weights are made in f64:
-//! `w[n] = a0 - a1 · cos(2πn / N) + a2 · cos(4πn / N)` with N the size, or one less for a symmetric window.
+//! `X[k] = Σ_n x[n] · exp(-2πi·k·n / N)` and its inverse `x[n] = 1/N · Σ_k X[k] · exp(2πi·k·n / N)`, by the
+//! crate `rustfft`. Spectra are computed in f64, since bins that should be zero are the rest of sums that are
+//! not small; signals, which are divided by their length, in f32 (f64 for f64). Windows and mel weights are
+//! made in f64: `w[n] = a0 - a1 · cos(2πn / N) + a2 · cos(4πn / N)` with N the size, or one less for a
+//! symmetric window.
 
 use super::lanes::{Real, Wide, for_real};
 use super::slots;
@@ -41,7 +42,7 @@ struct Transform<W> {
     lines: Mutex<Vec<Line<W>>>,
 }
 
-/// The numbers of one transform, and what it needs beside.
+/// The numbers of a transform, and its scratch memory.
 struct Line<W> {
     numbers: Vec<Complex<W>>,
     scratch: Vec<Complex<W>>,

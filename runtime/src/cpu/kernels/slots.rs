@@ -1,4 +1,4 @@
-//! Work in parts that each need memory of their own.
+//! Work in parts that each need their own memory.
 
 use rayon::prelude::*;
 

@@ -131,7 +131,7 @@ fn columns<T: Load<A>, A: Wide + Number>(parts: [usize; 3], log: bool) -> Prepar
 /// Statistics of the elements for softmaxes along the middle one of three axes.
 pub(super) struct Statistics {
     folding: Folding,
-    /// How the elements are walked together with what is known of them.
+    /// The walk over the elements together with their statistics.
     pub(super) walk: Walk,
 }
 

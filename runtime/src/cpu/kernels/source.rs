@@ -1,4 +1,4 @@
-//! Tensors made of attributes and sizes: Constant, ConstantOfShape, EyeLike, Range.
+//! Tensors made from attributes and sizes: Constant, ConstantOfShape, EyeLike, Range.
 
 use super::lane::{Encoding, bits_of, encode};
 use super::lanes::{PIECE, Real, Wide, for_int, pieces};

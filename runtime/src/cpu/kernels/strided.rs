@@ -1,4 +1,4 @@
-//! Copies of elements that lie in steps: transposition, slices, repetition.
+//! Copies of strided elements: transposition, slices, repetition.
 
 use super::elements::{Cell, Movement};
 use super::lanes::{PIECE, pieces};

@@ -18,8 +18,8 @@ pub(super) struct Tile<'t, 'a, T> {
     pub(super) rows: &'t mut [&'a mut [T]],
 }
 
-/// The rows of all tiles of a result, one tile behind the other. The memory of the list stays with the kernel from run to
-/// run, though what it lists does not.
+/// The rows of all tiles of a result, one tile behind the other. The memory of the list stays with the kernel
+/// from run to run; its content does not.
 pub(super) struct TileRows<T: 'static>(Mutex<Vec<&'static mut [T]>>);
 
 impl<T> Default for TileRows<T> {

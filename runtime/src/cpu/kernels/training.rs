@@ -194,7 +194,7 @@ fn product(view: &UpdateLossScaleView, scale: f32, factor: f64) -> f32 {
     }
 }
 
-/// The one element of result `j`, if anybody asks for it.
+/// The single element of result `j`, if the result is requested.
 fn write<T: Element>(io: &mut Io<'_>, j: usize, number: T) -> Result<()> {
     if io.wants(j) {
         io.out(j)?.fill(number);

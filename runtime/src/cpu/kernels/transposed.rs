@@ -120,7 +120,7 @@ fn conv_transpose_of<T: Real>(plan: Transposed) -> Prepared {
 }
 
 impl Transposed {
-    /// Adds to the planes of output channels from `first` on what all positions make.
+    /// Adds the contributions of all positions to the planes of output channels from `first` on.
     fn add<W: super::lanes::Wide>(
         &self,
         (group, first): (usize, usize),

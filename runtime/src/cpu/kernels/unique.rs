@@ -1,6 +1,7 @@
 //! Operators whose results list the values that occur: NonZero, Unique.
 //!
-//! How large the results are is known when they are. Unique knows NaN as one element, the greatest, as NumPy does.
+//! The sizes of the results are known only after the computation. Unique treats all NaNs as one element, the
+//! greatest, as NumPy does.
 
 use super::elements::{Cell, Movement, around, cells, made, strides, texts};
 use super::gather::pick;

@@ -1,4 +1,4 @@
-//! Loops in wider vectors than every processor has.
+//! Loops in wider vectors than the baseline of the processor architecture.
 
 /// Calls `work`, compiled for AVX2 if the processor at hand has it. The results are those of any other processor: loops
 /// are only made wide, no two operations become one.

@@ -9,8 +9,8 @@ use ampc_ir::{GraphId, Node, Value};
 use rustc_hash::FxHashMap;
 
 impl Exporter<'_> {
-    /// Names in the source, and now, of what a node reads and makes, where they differ. By position: what is read in
-    /// place of an operand is its cast.
+    /// Names of the operands and results of a node in the source and now, where they differ. By position: what
+    /// is read in place of an operand is its cast.
     pub(super) fn renamed_ports(
         &mut self,
         node: Node,

@@ -29,8 +29,8 @@ fn sizes(site: &Site<'_>, states: usize) -> Result<(usize, usize)> {
     Ok((n, n.saturating_mul(size_of::<f32>()).saturating_mul(absent)))
 }
 
-/// The first `N` results, or scratch memory in place of those that nobody asks for, with the values that the states of
-/// `operands` have now: what is computed in place has them already.
+/// The first `N` results, or scratch memory in place of results that are not requested, with the current values
+/// of the states of `operands`; results computed in place have these values already.
 fn states<'a, const N: usize>(io: &mut Io<'a>, n: usize, operands: [usize; N]) -> Result<[&'a mut [f32]; N]> {
     let mut room = io.scratch::<f32>().chunks_exact_mut(n.max(1));
     let mut found = [(); N].map(|()| Default::default());
@@ -80,7 +80,7 @@ fn sized<T>(i: usize, found: &[T], n: usize) -> Result<&[T]> {
     Err(OpError::operand(i, format!("{n} elements"), found.len().to_string()).into())
 }
 
-/// Result `j`, the weights rounded, if the node makes it and anybody asks for it.
+/// Result `j`, the weights rounded, if the node makes it and it is requested.
 fn low_copy(io: &mut Io<'_>, j: usize, dtype: Option<DType>, w: &[f32]) -> Result<()> {
     match dtype.filter(|_| io.wants(j)) {
         None => {}
@@ -95,7 +95,7 @@ fn low<T: Real<Wide = f32>>(from: &[f32], to: &mut [T]) {
     pieces(to, PIECE, |at, to| T::narrow(&from[at..at + to.len()], to));
 }
 
-/// One step of Adam or AdamW, with what its scalars give.
+/// One step of Adam or AdamW, with the factors derived from its scalars.
 struct AdamStep {
     /// `None` for Adam.
     mode: Option<AdamWMode>,
@@ -174,7 +174,8 @@ impl AdamStep {
     }
 }
 
-/// Replaces the elements of a weight and its moments by what `next` makes of them and the unscaled gradient.
+/// Replaces the elements of a weight and its moments by the results of `next` for them and the unscaled
+/// gradient.
 #[inline(always)]
 fn each_of<T: Real<Wide = f32>>(
     g: &[T],
@@ -244,7 +245,7 @@ fn sgd_step<T: Real<Wide = f32>>(io: &mut Io<'_>, view: &SgdView, n: usize) -> R
     low_copy(io, 2, view.w_lo, w)
 }
 
-/// One step of SGD, with what its scalars give.
+/// One step of SGD, with the factors derived from its scalars.
 struct SgdStep {
     direction: Momentum,
     /// True if there is no momentum yet.
