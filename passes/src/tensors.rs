@@ -9,7 +9,7 @@ use crate::exact::composes;
 use crate::flow::{self, Reader, Var};
 use crate::fusions::Fusions;
 use crate::insert_casts::KeepIo;
-use crate::sequences::Groups;
+use crate::sequences::{Group, Groups};
 use crate::simplify_casts::{is_exact_in, is_plain};
 use ampc_ir::module::Def;
 use ampc_ir::op::{Class, OpKind};
@@ -84,6 +84,8 @@ pub struct Tensors<'m> {
     pub keep_io: &'m KeepIo,
     /// What the target fuses.
     pub fusions: &'m Fusions,
+    /// The first variables of the groups with a member that follows ([`follows`](Self::follows)).
+    following: FxHashSet<Var>,
 }
 
 impl<'m> Tensors<'m> {
@@ -95,7 +97,11 @@ impl<'m> Tensors<'m> {
         groups: &'m Groups,
         fusions: &'m Fusions,
     ) -> Tensors<'m> {
-        Tensors { module, to, keep_io, groups, fusions }
+        let follows =
+            |group: &&Group| group.members.iter().any(|&member| is_of_following_class(module, member));
+        let following = groups.iter().filter(follows).filter_map(|group| group.members.first().copied());
+        let following = following.collect();
+        Tensors { module, to, keep_io, groups, fusions, following }
     }
 
     /// All tensors of fp32 and of 16-bit formats, in program order.
@@ -294,15 +300,17 @@ impl<'m> Tensors<'m> {
 
     /// Whether a variable takes what arrives and never has anything narrowed for it.
     pub fn follows(&self, var: Var) -> bool {
-        let follows = |var: &Var| {
-            let class = flow::decision(self.module, *var).map(|d| d.class);
-            matches!(class, Some(Class::Discrete | Class::Promote))
-        };
         match self.groups.get(var) {
-            Some(group) => group.members.iter().any(follows),
-            None => follows(&var),
+            Some(_) => self.following.contains(&self.groups.leader(var)),
+            None => is_of_following_class(self.module, var),
         }
     }
+}
+
+/// True if a variable by itself takes the precision that arrives.
+fn is_of_following_class(module: &Module, var: Var) -> bool {
+    let class = flow::decision(module, var).map(|d| d.class);
+    matches!(class, Some(Class::Discrete | Class::Promote))
 }
 
 /// The outputs of a model that keep their types, and what an earlier run cast to one.

@@ -500,7 +500,7 @@ fn a_policy_or_target_that_is_not_utf8_is_wrong_usage() {
     ] {
         let run = dir.run(args);
         assert!(
-            run.code == 2 && run.stderr.contains("expected UTF-8") && run.stderr.contains("byte 12"),
+            run.code == 2 && run.stderr.contains("expected UTF-8") && run.stderr.contains("byte at 12"),
             "{run}"
         );
     }

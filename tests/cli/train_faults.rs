@@ -433,9 +433,10 @@ fn odd_data_and_steps() {
     write(&dir.path("inf.npz"), &HostTensor::from_slice(&[50, 6], &numbers).unwrap(), &target);
     let run = "--data d.npz --batch 8 --steps 1 --lr one-cycle:lr=1e-2";
     trained(&dir, &format!("--state s.safetensors {run}"));
-    // A batch with an infinity is skipped by the loss scale.
+    // A batch with an infinity is skipped, and a run does not end well with such a loss.
     let skipping = "--data inf.npz --batch 50 --steps 2 --log t.jsonl --save t.safetensors";
-    trained(&dir, &format!("--state s.safetensors {skipping}"));
+    let run_of_nan = train(&dir, &format!("--state s.safetensors {skipping}"));
+    assert!(run_of_nan.code == 1 && run_of_nan.stderr.contains("the training diverged"), "{run_of_nan}");
     assert!(log(&dir, "t.jsonl")[1..].iter().all(|record| record["skipped"] == true));
     for more in [&["--to", "bf16"][..], &["--emit", "emulated"], &["--fp32"]] {
         let dir = folder(more);

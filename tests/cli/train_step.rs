@@ -360,7 +360,7 @@ fn states_are_files_of_their_own() {
         ),
         ("over its constants", &["--state", "s.safetensors", "-o", "s.ir"], 0, ""),
         ("no state", &["--state", "none.safetensors", "-o", "e.onnx"], 5, "cannot open `none.safetensors`"),
-        ("a stream", &["--state", "-", "-o", "e.onnx"], 2, "a state is a file"),
+        ("a stream", &["--state", "-", "-o", "e.onnx"], 2, "expected the name of a file"),
     ] {
         let run = dir.run(&[&export[..], args].concat());
         assert!(run.code == code && run.stderr.contains(message), "{what}: {run}");

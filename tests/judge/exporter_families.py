@@ -17,6 +17,7 @@ class Family:
 
     loss: `mse` of the first output against random targets, or `own` if the output is the loss.
     random: whether the model draws random numbers, so that gradients are not compared.
+    detaches: whether the model stops gradients, which no file says, so that gradients are not compared.
     """
 
     name: str
@@ -24,6 +25,7 @@ class Family:
     args: Callable[[], tuple[torch.Tensor, ...]]
     loss: str = "mse"
     random: bool = False
+    detaches: bool = False
     options: list[str] = field(default_factory=list)
 
 

@@ -350,7 +350,7 @@ def task_uncertainty_and_unused():
     return MultiTask()
 
 
-@family(floats(4, 6), loss="own")
+@family(floats(4, 6), loss="own", detaches=True)
 def teacher_student():
     student = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 5))
     teacher = copy.deepcopy(student)
@@ -368,7 +368,7 @@ def teacher_student():
     return m
 
 
-@family(floats(3, 4, 6), loss="own")
+@family(floats(3, 4, 6), loss="own", detaches=True)
 def vector_quantizer():
     def forward(m, x):
         z = m.encoder(x)
@@ -440,7 +440,7 @@ def state_space_scan():
     return nn.Sequential(SSM(), SSM())
 
 
-@family(floats(2, 12))
+@family(floats(2, 12), detaches=True)
 def capsule_routing():
     def squash(s):
         n = (s**2).sum(-1, keepdim=True)
@@ -665,7 +665,7 @@ def pruned_and_noisy_linear():
     return m
 
 
-@family(floats(3, 6))
+@family(floats(3, 6), detaches=True)
 def learned_step_quantization():
     class LSQLinear(nn.Linear):
         def __init__(self, n_in, n_out, levels=7):

@@ -9,6 +9,8 @@ step at a rate of 1, and the changes of the weights are compared with the gradie
 - each BatchNormalization that updates its statistics in PyTorch updates them in the step, or a warning names it;
 - an operator without gradient is refused with exit code 4.
 
+No file says which parameters have no `requires_grad`, so the judge freezes them by name, as docs/training.md tells users.
+
 Where PyTorch is not installed (in the Python that runs the judge, or the one of AMPC_TORCH), the judge says so and passes.
 """
 
@@ -160,9 +162,16 @@ def judge(ampc: str, family, model, work: Path, name: str, recipe: str) -> Resul
     graph = onnx.load(source, load_external_data=False).graph
     loss = f"output:{graph.output[0].name}" if family.loss == "own" else "mse"
     report = work / "report.json"
-    made = run(ampc, "train-step", str(source), "-o", str(step), "--state", str(state), "--loss", loss, "--fp32",
+    command = [ampc, "train-step", str(source), "-o", str(step), "--state", str(state), "--loss", loss, "--fp32",
                "--optimizer", "sgd", "--force", "--report", str(report), "--target-input", "target_", "--freeze-unused",
-               *family.options)
+               *family.options]
+    made = run(*command)
+    # No file says which parameters PyTorch does not train: a user freezes them by name.
+    frozen = {n for n, p in model.named_parameters() if not p.requires_grad}
+    if made.returncode == 0 and frozen:
+        listed = json.loads(report.read_text())["parameters"]
+        frozen &= {p["name"] for p in listed} | {p["origin"] for p in listed if "origin" in p}
+        made = run(*command, *(word for n in sorted(frozen) for word in ("--freeze", n)))
     if made.returncode != 0:
         result.refused = made.stderr.strip().splitlines()[0] if made.stderr.strip() else f"exit {made.returncode}"
         names_all = "computed constants" in made.stderr and all(f"`{name}`" in made.stderr for name in wanted)
@@ -227,7 +236,7 @@ def compare(result, family, initial, aliases, wanted, now, out, kinds, told, rep
                 result.problems.append(f"`{name}` is trained in PyTorch, not in the step, and no warning names it")
             continue
         off = float(np.abs(trained[name] - gradient).max()) / largest
-        if family.random or off <= TOLERANCE:
+        if family.random or family.detaches or off <= TOLERANCE:
             result.same += 1
         elif is_named(name, told) or is_inference:
             result.told.append(name)

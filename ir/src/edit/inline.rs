@@ -20,8 +20,45 @@ impl Module {
         assert!(self.graphs[body].inputs.is_empty(), "{body} has formal inputs");
         assert_eq!(self.graphs[body].outputs.len(), self.nodes[node].results.len(), "outputs of {body}");
         let graph = self.nodes[node].graph;
+        let before = self.nodes[node].prev;
+        let (outputs, moved, has_bodies) = self.copy_in(node, body, FxHashMap::default());
+        // Bodies may define values of the names that results have.
+        self.hand_over(node, &outputs, &moved.into_iter().collect(), !has_bodies);
+        match before {
+            Some(before) => self.nodes[before].next,
+            None => self.graphs[graph].first,
+        }
+    }
+
+    /// Copies the nodes of a body of a node in front of that node: an iteration of a Loop. `inputs` are the values that stand
+    /// for the formal inputs of the body. Values of the copies keep their names where the graph has no values of these names;
+    /// the copied nodes have no names. Returns the values of the outputs of the body, and the copied nodes, in order.
+    ///
+    /// # Panics
+    /// If `body` is not a body of the node, or has another number of formal inputs.
+    pub fn copy_body(&mut self, node: Node, body: GraphId, inputs: &[Value]) -> (Vec<Value>, Vec<Node>) {
+        let is_own = matches!(self.graphs[body].owner, GraphOwner::Body { node: owner, .. } if owner == node);
+        assert!(is_own, "{body} is no body of {node}");
+        assert_eq!(self.graphs[body].inputs.len(), inputs.len(), "inputs of {body}");
+        let copies = self.graphs[body].inputs.iter().copied().zip(inputs.iter().copied()).collect();
+        let (outputs, copied, _) = self.copy_in(node, body, copies);
+        for &copy in &copied {
+            self.nodes[copy].name = None;
+        }
+        self.forget_names();
+        (outputs, copied)
+    }
+
+    /// Copies the constants and nodes of a body in front of its node; `copies` has the values for its formal inputs. Returns
+    /// the values of its outputs, the copied nodes, and true if they have bodies.
+    fn copy_in(
+        &mut self,
+        node: Node,
+        body: GraphId,
+        mut copies: FxHashMap<Value, Value>,
+    ) -> (Vec<Value>, Vec<Node>, bool) {
+        let graph = self.nodes[node].graph;
         let mut taken = self.names_in(graph);
-        let mut copies: FxHashMap<Value, Value> = FxHashMap::default();
         for capture in self.graphs[body].captures().to_vec() {
             let Def::Capture { slot } = self.values[capture].def else { continue };
             let outer = self.nodes[node].operands[slot as usize];
@@ -32,27 +69,20 @@ impl Module {
             self.copy_value(constant, copy, &mut copies);
             self.rename_if_taken(copy, &mut taken);
         }
-        let before = self.nodes[node].prev;
-        let (mut work, mut moved) = (Vec::new(), FxHashSet::default());
+        let (mut work, mut moved) = (Vec::new(), Vec::new());
         for inner in self.nodes(body).collect::<Vec<_>>() {
             work.extend(self.copy_node(inner, graph, &mut copies));
             let copy = self.graphs[graph].last.expect("it was added at the end");
             self.move_node(copy, Position::Before(node));
-            moved.insert(copy);
+            moved.push(copy);
             for result in self.nodes[copy].results.clone().into_iter().flatten() {
                 self.rename_if_taken(result, &mut taken);
             }
         }
-        // Bodies may define values of the names that results have.
-        let may_rename = work.is_empty();
+        let has_bodies = !work.is_empty();
         self.copy_bodies(work, &mut copies);
-        let outputs: Vec<Value> =
-            self.graphs[body].outputs.iter().map(|output| copies[&output.value]).collect();
-        self.hand_over(node, &outputs, &moved, may_rename);
-        match before {
-            Some(before) => self.nodes[before].next,
-            None => self.graphs[graph].first,
-        }
+        let outputs = self.graphs[body].outputs.iter().map(|output| copies[&output.value]).collect();
+        (outputs, moved, has_bodies)
     }
 
     /// Replaces the results of a node by values, which take the names of the results, and erases the node.

@@ -167,8 +167,9 @@ impl<'m> Choice<'m> {
                     self.arriving.insert(var);
                     continue;
                 }
-                let held = self.held(leader);
-                let is_new = self.held.insert(leader, held).is_none();
+                let known = self.held.get(&leader).copied();
+                let (held, is_new) = (known.unwrap_or_else(|| self.held(leader)), known.is_none());
+                self.held.insert(leader, held);
                 let vertex = self.vertex(End::Var(leader))?;
                 if matches!(held, Held::Other(_)) {
                     continue;

@@ -163,7 +163,9 @@ impl<'m> Paint<'m> {
     fn free_groups(&mut self) {
         for i in 0..self.order.len() {
             let var = self.order[i];
-            let Some(group) = self.groups.get(var) else { continue };
+            let Some(group) = self.groups.get(var).filter(|_| self.groups.leader(var) == var) else {
+                continue;
+            };
             let free = |&var: &Var| {
                 flow::is_free(self.module, var)
                     && flow::legality(self.module, var, self.to) == Legality::Legal

@@ -1,5 +1,6 @@
 //! `evaluate-constants`: a value computed from constants and known extents alone becomes a constant, an If
-//! whose condition is known becomes the branch that is taken, and a Loop with a known trip count is unrolled.
+//! whose condition is known becomes the branch that is taken, a Loop with a known number of iterations is unrolled, and
+//! sequences of known elements become tensors. An If of two small branches that cannot fail becomes a Where of both.
 //!
 //! Gradients are made from the graph as it stands, in which exporters compute values that they could have
 //! written as constants: the pads of a Pad by Concat, Reshape, Slice and Transpose, the scales of a Resize by
@@ -16,7 +17,10 @@
 //! because it may be a weight. The size of each tensor, and of all tensors together, is bounded.
 
 mod evaluate;
+mod lists;
+mod select;
 mod small;
+mod trips;
 mod unroll;
 
 use self::evaluate::evaluate;
@@ -65,9 +69,10 @@ impl Pass for EvaluateConstants {
         let mut walk = Walk {
             facts: cx.facts.clone(),
             reached,
-            constant,
+            constant_op: constant,
             total: 0,
             unrolled: 0,
+            seen: 0,
             is_newer: SecondaryMap::default(),
             is_fresh: SecondaryMap::default(),
             changed: false,
@@ -109,11 +114,14 @@ struct Walk<'m> {
     module: &'m mut Module,
     facts: Facts,
     reached: SecondaryMap<Value, bool>,
-    constant: &'static OpSchema,
+    /// The operator Constant.
+    constant_op: &'static OpSchema,
     /// The number of elements that were computed so far.
     total: u64,
     /// The number of nodes that Loops became so far.
     unrolled: usize,
+    /// The number of nodes of sequences that were looked at so far.
+    seen: usize,
     /// Values of which more is known than before.
     is_newer: SecondaryMap<Value, bool>,
     /// Nodes of branches that were inlined.
@@ -138,13 +146,19 @@ impl Walk<'_> {
     /// next node to visit.
     fn unroll_or_compute(&mut self, node: Node) -> Option<Node> {
         let behind = self.module.node(node).next();
-        let Some(found) = unroll::read(self, node) else {
+        let made = if let Some(found) = unroll::read(self, node) {
+            let made = sound(unroll::unroll(self.module, node, &found));
+            self.unrolled += made.len();
+            made
+        } else if let Some(found) = select::read(self, node) {
+            sound(select::select(self.module, node, &found))
+        } else if let Some(made) = lists::of_known_elements(self, node) {
+            made
+        } else {
             self.compute(node);
             return behind;
         };
         self.changed = true;
-        let made = sound(unroll::unroll(self.module, node, &found));
-        self.unrolled += made.len();
         made.iter().for_each(|&node| self.is_fresh[node] = true);
         made.first().copied().or(behind)
     }
@@ -235,7 +249,7 @@ impl Walk<'_> {
         module.set_formal_operands(node, &[]);
         let names: Vec<_> = module.node(node).attrs().iter().map(|attr| attr.name).collect();
         names.into_iter().for_each(|name| module.remove_attr(node, name));
-        module.set_op(node, Op::Schema(self.constant));
+        module.set_op(node, Op::Schema(self.constant_op));
         let ty = Type::tensor(data.dtype(), data.shape());
         let value = module.intern("value");
         module.set_attr(node, value, AttrValue::Tensor(Arc::new(data)));
@@ -283,7 +297,12 @@ impl Walk<'_> {
 
     /// An operand that is a small constant, and no weight.
     fn operand(&self, view: &NodeView<'_>, i: usize) -> Option<Small> {
-        let value = resolve_captures(self.module, view.operand(i)?);
+        self.constant(view.operand(i)?)
+    }
+
+    /// The elements of a value that is a small constant, and no weight.
+    fn constant(&self, value: Value) -> Option<Small> {
+        let value = resolve_captures(self.module, value);
         let is_initializer = matches!(self.module.value(value).def, Def::Constant(_));
         let is_float = self.module.value(value).ty.element_dtype().is_none_or(DType::is_float);
         if is_initializer && is_float && self.reached[value] {

@@ -1,17 +1,16 @@
-//! Unrolling of a Loop with a known trip count.
+//! Unrolling of a Loop with a known number of iterations.
 
-use super::Walk;
+use super::{Walk, trips};
 use ampc_ir::edit::Position;
 use ampc_ir::infer::Int;
-use ampc_ir::module::{Def, Payload, Provenance};
+use ampc_ir::module::Payload;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{AttrValue, GraphId, Inserter, Module, NewNode, Node, NodeSpec, TensorData, Value};
+use ampc_ir::{AttrValue, GraphId, Inserter, Module, Node, NodeSpec, TensorData, Value};
 use ampc_ir::{DType, InsertError};
-use rustc_hash::FxHashMap;
 
 /// The number of iterations that a Loop may have.
-const MAX_ITERATIONS: u64 = 64;
+const MAX_ITERATIONS: u64 = 1024;
 
 /// The number of nodes that Loops may become in all.
 pub(super) const MAX_NODES: usize = 1 << 14;
@@ -22,24 +21,46 @@ pub(super) struct Unrolled {
     iterations: i64,
 }
 
-/// Reads a Loop: how often it runs is known, nothing ends it before, and its body has no bodies.
+/// Reads a Loop whose number of iterations is known.
 pub(super) fn read(walk: &Walk<'_>, node: Node) -> Option<Unrolled> {
     let view = NodeView::with_facts(walk.module, node, &walk.facts)?;
     if view.kind() != OpKind::Loop {
         return None;
     }
-    let &[iterations] = view.known_ints(0)?.as_slice() else { return None };
     let body = view.data().bodies().next()?;
     if !(2..view.n_operands()).all(|i| view.has(i)) {
         return None;
     }
-    let starts = !view.has(1) || view.known_ints(1)? == [1];
-    let nodes: Vec<Node> = walk.module.nodes(body).collect();
-    let has_bodies = nodes.iter().any(|&inner| walk.module.node(inner).bodies().next().is_some());
+    let iterations = iterations(walk, &view, body)?;
     let few = u64::try_from(iterations).is_ok_and(|n| (1..=MAX_ITERATIONS).contains(&n));
-    let n = usize::try_from(iterations).ok()?.checked_mul(nodes.len() + 4)?;
+    let n = usize::try_from(iterations).ok()?.checked_mul(nodes_within(walk.module, body) + 4)?;
     let fits = few && walk.unrolled.checked_add(n)? <= MAX_NODES;
-    (starts && !has_bodies && fits && goes_on(&view, body)).then_some(Unrolled { body, iterations })
+    fits.then_some(Unrolled { body, iterations })
+}
+
+/// The number of nodes of a graph and of the bodies within it.
+fn nodes_within(module: &Module, graph: GraphId) -> usize {
+    let (mut count, mut work) = (0, vec![graph]);
+    while let Some(graph) = work.pop() {
+        for node in module.nodes(graph) {
+            count += 1;
+            work.extend(module.node(node).bodies());
+        }
+    }
+    count
+}
+
+/// The number of iterations: the trip count, or the number after which a condition that is computed of known values ends it.
+fn iterations(walk: &Walk<'_>, view: &NodeView<'_>, body: GraphId) -> Option<i64> {
+    let trips = match view.has(0) {
+        true => Some(*view.known_ints(0)?.first()?),
+        false => None,
+    };
+    let starts = !view.has(1) || view.known_ints(1)? == [1];
+    match trips {
+        Some(trips) if starts && goes_on(view, body) => Some(trips),
+        _ => trips::count(walk, view, body, trips, MAX_ITERATIONS),
+    }
 }
 
 /// True if the condition that a body gives is true as long as the one it gets is.
@@ -83,15 +104,23 @@ pub(super) fn unroll(module: &mut Module, node: Node, of: &Unrolled) -> Result<V
     constants_as_nodes(module, of.body);
     let data = module.node(node);
     let n_state = data.n_formal().saturating_sub(2);
-    let mut state: Vec<Option<Value>> = data.operands()[2..2 + n_state].to_vec();
+    let operands = data.operands()[2..2 + n_state].iter();
+    let mut state: Vec<Value> =
+        operands.map(|operand| operand.expect("a Loop that is read has states")).collect();
     let results: Vec<Option<Value>> = data.results().to_vec();
     let mut stacks: Vec<Vec<Value>> = vec![Vec::new(); results.len() - n_state];
     let mut made = Vec::new();
     for iteration in 0..of.iterations {
-        let outputs = copy(module, node, of.body, (iteration, &state), &mut made);
+        let mut inserter = Inserter::before(module, node);
+        let number = TensorData::from_i64(&[], &[iteration]).expect("one element");
+        let truth = TensorData::from_bytes(DType::Bool, &[], vec![1u8]).expect("one element");
+        let mut inputs = vec![inserter.constant("iteration", number), inserter.constant("goes_on", truth)];
+        inputs.append(&mut state);
+        let (outputs, copied) = module.copy_body(node, of.body, &inputs);
+        made.extend(copied);
         state = outputs[1..=n_state].to_vec();
         for (stack, output) in stacks.iter_mut().zip(&outputs[1 + n_state..]) {
-            stack.extend(*output);
+            stack.push(*output);
         }
     }
     for (i, result) in results.into_iter().enumerate() {
@@ -99,8 +128,7 @@ pub(super) fn unroll(module: &mut Module, node: Node, of: &Unrolled) -> Result<V
         let name = module.value(result).name.expect("results have names");
         let mut inserter = Inserter::before(module, node);
         let value = if i < n_state {
-            let operands = state[i].into_iter().collect::<Vec<_>>();
-            let [value] = inserter.insert(NodeSpec::new(OpKind::Identity, &operands).result_name(name))?;
+            let [value] = inserter.insert(NodeSpec::new(OpKind::Identity, &[state[i]]).result_name(name))?;
             value
         } else {
             stacked(&mut inserter, &stacks[i - n_state], name, &mut made)?
@@ -113,7 +141,7 @@ pub(super) fn unroll(module: &mut Module, node: Node, of: &Unrolled) -> Result<V
 }
 
 /// Values one behind the other along a new first axis.
-fn stacked(
+pub(super) fn stacked(
     inserter: &mut Inserter<'_>,
     parts: &[Value],
     name: ampc_ir::Symbol,
@@ -134,61 +162,4 @@ fn stacked(
     let spec = NodeSpec::new(OpKind::Concat, &rows).attr("axis", AttrValue::Int(0));
     let [stacked] = inserter.insert(spec.result_name(name))?;
     Ok(stacked)
-}
-
-/// Copies the nodes of a body before the Loop, for one iteration, and returns the values of its outputs.
-fn copy(
-    module: &mut Module,
-    node: Node,
-    body: GraphId,
-    (iteration, state): (i64, &[Option<Value>]),
-    made: &mut Vec<Node>,
-) -> Vec<Option<Value>> {
-    let mut copies: FxHashMap<Value, Option<Value>> = FxHashMap::default();
-    for capture in module.graph(body).captures().to_vec() {
-        if let Def::Capture { slot } = module.value(capture).def {
-            copies.insert(capture, module.node(node).operands()[slot as usize]);
-        }
-    }
-    let inputs = module.graph(body).inputs().to_vec();
-    let mut inserter = Inserter::before(module, node);
-    let number = TensorData::from_i64(&[], &[iteration]).expect("one element");
-    let truth = TensorData::from_bytes(DType::Bool, &[], vec![1u8]).expect("one element");
-    for (input, (suffix, data)) in inputs.iter().zip([("iteration", number), ("goes_on", truth)]) {
-        copies.insert(*input, Some(inserter.constant(suffix, data)));
-    }
-    for (input, state) in inputs.iter().skip(2).zip(state) {
-        copies.insert(*input, *state);
-    }
-    let graph = module.node(node).graph;
-    let mapped = |copies: &FxHashMap<Value, Option<Value>>, value: Option<Value>| {
-        value.and_then(|value| copies.get(&value).copied().flatten())
-    };
-    for inner in module.nodes(body).collect::<Vec<_>>() {
-        let data = module.node(inner).clone();
-        let operands = data.operands().iter().map(|&operand| mapped(&copies, operand)).collect();
-        let mut results = Vec::with_capacity(data.results().len());
-        for result in data.results() {
-            results.push(result.map(|result| {
-                let ty = module.value(result).ty.clone();
-                (module_name(module, result), ty)
-            }));
-        }
-        let new = NewNode {
-            op: data.op,
-            name: None,
-            operands,
-            attrs: data.attrs().iter().map(|attr| (attr.name, attr.value.clone())).collect(),
-            results,
-            provenance: Provenance::User,
-        };
-        let copied = module.add_node(graph, Position::Before(node), new);
-        *module.node_mut(copied).metadata = data.metadata.clone();
-        for (from, to) in data.results().iter().zip(module.node(copied).results()) {
-            copies.extend(from.map(|from| (from, *to)));
-        }
-        made.push(copied);
-    }
-    let outputs: Vec<Value> = module.graph(body).outputs().iter().map(|output| output.value).collect();
-    outputs.into_iter().map(|output| mapped(&copies, Some(output))).collect()
 }

@@ -49,7 +49,7 @@ impl Exported {
         exported.classify(module);
         repair::split(module, &exported.origins, &exported.missing());
         exported.classify(module);
-        repair::restore_biases(module, &exported.origins, &exported.missing());
+        repair::restore_biases(module, &exported.origins, &exported.missing(), &exported.carriers());
         exported.classify(module);
         for (parameter, constant) in repair::tie(module, &exported.carriers())? {
             let message = format!(

@@ -10,7 +10,8 @@ use ampc_ir::edit::Position;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::NodeView;
-use ampc_ir::{AttrValue, Inserter, Module, Node, NodeSpec, Payload, TensorData, Value};
+use ampc_ir::{AttrValue, Inserter, Module, Node, NodeSpec, Payload, Shape, TensorData, Type, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -78,25 +79,38 @@ fn meant(module: &Module, origins: &Origins, node: Node, slot: u32, own: &str) -
     }
 }
 
-/// Restores biases that the exporter left out because they are zeros.
-pub(super) fn restore_biases(module: &mut Module, origins: &Origins, missing: &[String]) {
-    let nodes: Vec<Node> =
-        if missing.is_empty() { Vec::new() } else { module.nodes(module.main()).collect() };
-    for node in nodes {
+/// Restores biases that the exporter left out because they are zeros. Every layer that PyTorch gives a bias reads the one
+/// constant of this bias: a layer that is called twice has two nodes, and the exporter may leave the bias out of one only.
+pub(super) fn restore_biases(
+    module: &mut Module,
+    origins: &Origins,
+    missing: &[String],
+    carriers: &BTreeMap<String, Vec<Value>>,
+) {
+    let first = |(name, values): (&String, &Vec<Value>)| Some((name.clone(), *values.first()?));
+    let mut bias_of: FxHashMap<String, Value> = carriers.iter().filter_map(first).collect();
+    let missing: FxHashSet<&String> = missing.iter().collect();
+    let named: FxHashSet<String> =
+        module.graph(module.main()).constants().iter().map(|&value| name_of(module, value)).collect();
+    for node in module.nodes(module.main()).collect::<Vec<_>>() {
         let Some(count) = outputs_of_layer(module, node) else { continue };
         let operands = origins.operands(module, node);
-        let is_bias = |name: &&String| name.rsplit('.').next() == Some("bias") && missing.contains(name);
+        let is_bias = |name: &&String| {
+            name.rsplit('.').next() == Some("bias") && (missing.contains(name) || bias_of.contains_key(*name))
+        };
         let mut biases = operands.iter().filter(is_bias);
         let (Some(name), None) = (biases.next(), biases.next()) else { continue };
-        let is_there =
-            module.graph(module.main()).constants().iter().any(|&value| name_of(module, value) == *name);
         let read: Vec<Option<Value>> = module.node(node).operands().to_vec();
         let dtype = read.get(1).copied().flatten().and_then(|weight| module.value(weight).ty.dtype());
-        let Some(data) =
-            dtype.and_then(|dtype| TensorData::zeros(dtype, &[count]).ok()).filter(|_| !is_there)
-        else {
+        if let Some(&bias) = bias_of.get(name) {
+            let ty = dtype.map(|dtype| Type::tensor(dtype, Shape::known(&[count])));
+            if ty.as_ref() == Some(&module.value(bias).ty) && is_of_zeros(module, bias) {
+                module.set_formal_operands(node, &[read[0], read[1], Some(bias)]);
+            }
             continue;
-        };
+        }
+        let data = dtype.and_then(|dtype| TensorData::zeros(dtype, &[count]).ok());
+        let Some(data) = data.filter(|_| !named.contains(name)) else { continue };
         let (main, fresh) = (module.main(), module.fresh_name(name));
         let is_renamed = module.text(fresh) != name;
         let bias = module.add_constant(main, fresh, Payload::Dense(Arc::new(data)));
@@ -106,7 +120,15 @@ pub(super) fn restore_biases(module: &mut Module, origins: &Origins, missing: &[
             note_origin(module, bias, name);
         }
         module.set_formal_operands(node, &[read[0], read[1], Some(bias)]);
+        bias_of.insert(name.clone(), bias);
     }
+}
+
+/// True if all elements of a constant are 0.
+fn is_of_zeros(module: &Module, value: Value) -> bool {
+    dense(module, value)
+        .and_then(|data| data.to_bytes().ok())
+        .is_some_and(|bytes| bytes.iter().all(|&b| b == 0))
 }
 
 /// The number of outputs of a layer without bias that could have one.
