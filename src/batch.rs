@@ -30,6 +30,10 @@ pub struct Batch {
     /// The file that the others belong to.
     model: Option<ModelFile>,
     streams: Vec<Stream>,
+    /// The place in `streams` of a model that goes to a pipe or device.
+    model_stream: Option<usize>,
+    /// Files that are removed before the files of the batch get their names.
+    withdrawn: Vec<PathBuf>,
     read: Vec<Arc<SourceBytes>>,
     /// The addresses of the sources in `read`.
     known: FxHashSet<usize>,
@@ -143,14 +147,40 @@ impl Batch {
                 self.model = Some(ModelFile { file, data_files });
                 Ok(())
             }
-            stream @ Prepared::Stream(_) => self.keep(stream),
+            stream @ Prepared::Stream(_) => {
+                self.model_stream = Some(self.streams.len());
+                self.keep(stream)
+            }
         }
     }
 
-    /// Adds the content for standard output, which copies from `read`.
+    /// Adds a model for standard output, which copies from `read`.
     pub(crate) fn stdout(&mut self, layout: Layout, read: &[Arc<SourceBytes>]) {
         self.reads(read);
+        self.model_stream = Some(self.streams.len());
         self.streams.push(Stream::stdout(layout));
+    }
+
+    /// The [`digest`](crate::files::digest) of the model that was added, by which a report says which model it is about;
+    /// `None` without a model.
+    ///
+    /// # Errors
+    /// If the model cannot be read again.
+    pub fn model_digest(&mut self) -> Result<Option<String>, Error> {
+        let found = match (&mut self.model, self.model_stream) {
+            (Some(model), _) => model.file.digest().map(Some),
+            (None, Some(at)) => self.streams[at].digest(),
+            (None, None) => Ok(None),
+        };
+        Ok(found.map_err(ExportError::from)?)
+    }
+
+    /// Marks a file that the batch replaces: marked files are removed in order before any file of a batch without a model
+    /// gets its name. A kill in between leaves fewer files, and never new files beside old ones.
+    pub fn withdraw(&mut self, path: &Path) {
+        if target::regular(path).is_some() {
+            self.withdrawn.push(target::behind_links(path));
+        }
     }
 
     /// Adds files that the results are made of: [`commit`](Self::commit) fails if any of them has changed.
@@ -203,7 +233,7 @@ impl Batch {
     }
 
     pub(crate) fn commit_all(self) -> Result<Vec<SparedFile>, TargetError> {
-        let Batch { files, data, model, streams, read, .. } = self;
+        let Batch { files, data, model, streams, read, withdrawn, .. } = self;
         let mut left = "no file was written";
         if !streams.is_empty() {
             unchanged(&read, left)?;
@@ -215,7 +245,7 @@ impl Batch {
         unchanged(&read, left)?;
         match model {
             Some(model) => model.replace(data, files, &read),
-            None => rename_all(files).map(|()| Vec::new()),
+            None => rename_all(files, &withdrawn).map(|()| Vec::new()),
         }
     }
 }
@@ -233,7 +263,7 @@ impl ModelFile {
         // A data file of this name that the source refers to has the same bytes already, and is never replaced.
         let data = data.filter(|data| !is_one_of(&data.to, read));
         let unneeded = unneeded(&file.to, &data_files, read);
-        rename_all(data.into_iter().chain(files).chain([file]).collect())?;
+        rename_all(data.into_iter().chain(files).chain([file]).collect(), &[])?;
         let mut kept = Vec::new();
         for path in unneeded {
             match spared(&path) {
@@ -294,14 +324,23 @@ fn unneeded(model: &Path, new: &[PathBuf], read: &[Arc<SourceBytes>]) -> Vec<Pat
     old
 }
 
-/// Gives files their names, the last file once all others are on the disk; signals are held back meanwhile. If
-/// a name cannot be given, the files that already have their names are removed again, unless they replaced a
-/// file.
-fn rename_all(files: Vec<Staged>) -> Result<(), TargetError> {
+/// Removes the files that are withdrawn, and gives files their names, the last file once all others are on the disk;
+/// signals are held back meanwhile. If a name cannot be given, the files that already have their names are removed
+/// again, unless they replaced a file.
+fn rename_all(files: Vec<Staged>, withdrawn: &[PathBuf]) -> Result<(), TargetError> {
     let mut files = VecDeque::from(files);
     // Declared after `files`, so dropped before them: dropping a temporary file takes the lock that this holds.
     let mut renaming = Renaming::start();
     let (mut added, mut replaced, mut folders) = (Vec::new(), Vec::new(), BTreeSet::new());
+    for path in withdrawn {
+        match fs::remove_file(path) {
+            Ok(()) => replaced.push(path.clone()),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => continue,
+            Err(e) => return Err(not_renamed(path, e, &replaced)),
+        }
+        // On the disk as well, no later file is there before an earlier one has gone.
+        synchronise(&BTreeSet::from([folder_of(path).to_owned()]));
+    }
     while let Some(Staged { file, path, to, force, same }) = files.pop_front() {
         if files.is_empty() {
             synchronise(&folders);

@@ -351,11 +351,49 @@ fn trained(module: &Module) -> Result<Vec<Value>, Error> {
 /// # Errors
 /// If the model is not a step, the file cannot be read or is a checkpoint that was damaged or edited, or it lacks a weight or has one of another type: all that are wrong.
 pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
-    let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
     let (tensors, _) = safetensors::Tensors::open(path)?.ok_or_else(|| safetensors::not_found(path))?;
     state_hash::check(&tensors, path)?;
+    let (mut state, wrong) = tensors_of(step, &tensors, trained(step)?);
+    for input in untold(step)? {
+        let (name, ty) = (ampc_ir::verify::name_of(step, input), &step.value(input).ty);
+        let known = ty.dtype().zip(ty.shape().and_then(ampc_ir::Shape::to_known));
+        let data = known.and_then(|(dtype, dims)| tensors.get(&name)?.read_as(dtype, &dims));
+        state.extend(data.map(|data| (name, Arc::new(data))));
+    }
+    refuse_unfitting(wrong, path)?;
+    refuse_state_of_other(step, tensors.metadata(IDENTITY), path)?;
+    Ok(state)
+}
+
+/// Checks that the safetensors file at `path` is a state or checkpoint of this step: it has each state of the step, with
+/// its type, and is not that of another step.
+///
+/// # Errors
+/// If the model is no step, the file cannot be read or is a checkpoint that was damaged or edited, or it is not a state of
+/// this step.
+pub fn check_state(step: &Module, path: &Path) -> Result<(), Error> {
+    let (tensors, _) = safetensors::Tensors::open(path)?.ok_or_else(|| safetensors::not_found(path))?;
+    state_hash::check(&tensors, path)?;
+    let states = states_of(step).map_err(|error| Error::Pass(error.into()))?;
+    let wanted: BTreeSet<&str> = states.iter().map(|state| state.input.as_str()).collect();
+    let named = |&input: &Value| ampc_ir::verify::name_of(step, input);
+    let inputs: Vec<Value> = step.graph(step.main()).inputs().to_vec();
+    let told = inputs.iter().copied().filter(|input| wanted.contains(named(input).as_str())).collect();
+    // Without an optimizer, weights are inputs and no states.
+    let untold = untold(step)?.into_iter().filter(|input| tensors.get(&named(input)).is_some());
+    let (_, mut wrong) = tensors_of(step, &tensors, told);
+    wrong.extend(tensors_of(step, &tensors, untold.collect()).1);
+    let known: BTreeSet<String> = inputs.iter().map(named).collect();
+    let unknown = tensors.iter().map(|(name, _)| name).filter(|&name| !known.contains(name));
+    wrong.extend(unknown.map(|name| format!("`{name}`: the step has no such input")));
+    refuse_unfitting(wrong, path)?;
+    refuse_state_of_other(step, tensors.metadata(IDENTITY), path)
+}
+
+/// The tensors of a file for inputs of a step, by their names, and the problems of those that are absent or of another type.
+fn tensors_of(step: &Module, tensors: &safetensors::Tensors, inputs: Vec<Value>) -> (State, Vec<String>) {
     let (mut state, mut wrong) = (State::new(), Vec::new());
-    for input in trained(step)? {
+    for input in inputs {
         let name = ampc_ir::verify::name_of(step, input);
         let ty = &step.value(input).ty;
         let known = ty.dtype().zip(ty.shape().and_then(ampc_ir::Shape::to_known));
@@ -375,15 +413,13 @@ pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
             },
         }
     }
-    for input in untold(step)? {
-        let (name, ty) = (ampc_ir::verify::name_of(step, input), &step.value(input).ty);
-        let known = ty.dtype().zip(ty.shape().and_then(ampc_ir::Shape::to_known));
-        let data = known.and_then(|(dtype, dims)| tensors.get(&name)?.read_as(dtype, &dims));
-        state.extend(data.map(|data| (name, Arc::new(data))));
-    }
+    (state, wrong)
+}
+
+/// Refuses the state at `path` if there are tensors in it that do not fit the step.
+fn refuse_unfitting(mut wrong: Vec<String>, path: &Path) -> Result<(), Error> {
     if wrong.is_empty() {
-        refuse_state_of_other(step, tensors.metadata(IDENTITY), path)?;
-        return Ok(state);
+        return Ok(());
     }
     let more = wrong.len().saturating_sub(MOST_NAMED);
     wrong.truncate(MOST_NAMED);
@@ -391,7 +427,8 @@ pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
     if more > 0 {
         let _ = write!(reason, "; and {more} more");
     }
-    Err(bad(format!("it is not a state of this step: {reason}")))
+    let reason = format!("it is not a state of this step: {reason}");
+    Err(Error::Data { path: path.to_owned(), reason })
 }
 
 /// The maximal number of unfitting tensors that a message names.

@@ -11,6 +11,9 @@ mod answers;
 #[path = "cli/bounds.rs"]
 mod bounds;
 
+#[path = "cli/collisions.rs"]
+mod collisions;
+
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 

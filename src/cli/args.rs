@@ -270,6 +270,12 @@ pub(crate) struct OptArgs {
 pub(crate) struct CheckArgs {
     /// The model; `-` is standard input
     pub(crate) model: PathBuf,
+    /// A state or checkpoint that has to belong to the model, a training step
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(crate) state: Option<PathBuf>,
+    /// A report that has to be about the model, as it was written
+    #[arg(long, value_name = "FILE.json")]
+    pub(crate) report: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -17,7 +17,7 @@ pub(crate) fn run(args: &CheckArgs, ui: Ui) -> Result<(), Failure> {
     let progress = Progress::start(ui);
     progress.stage("checking");
     no_device(&args.model)?;
-    let (problems, code) = problems(&args.model);
+    let (problems, code) = problems(args)?;
     drop(progress);
     if code == ampc::ErrorKind::Io.exit_code() {
         return Err(Failure { code, problems, see: None });
@@ -27,22 +27,28 @@ pub(crate) fn run(args: &CheckArgs, ui: Ui) -> Result<(), Failure> {
 }
 
 /// Problems, then warnings, and the exit code.
-fn problems(path: &Path) -> (Vec<Problem>, u8) {
+fn problems(args: &CheckArgs) -> Result<(Vec<Problem>, u8), Failure> {
+    let path = &args.model;
     let mut model = match ampc::load(path) {
         Ok(model) => model,
         Err(error) => {
             let failure = diagnose::failure(&error, None);
-            return (failure.problems, failure.code);
+            return Ok((failure.problems, failure.code));
         }
     };
     let inputs = BodyInputs::of(&model.module);
     let findings = ampc::check(&mut model.module);
     if let Err(error) = ampc::files::unchanged(&model.files()) {
         let failure = diagnose::failure(&error, None);
-        return (failure.problems, failure.code);
+        return Ok((failure.problems, failure.code));
     }
     let mut problems = diagnose::of_findings(&findings, Some(&model.module));
-    let code = if problems.is_empty() { 0 } else { ampc::ErrorKind::InvalidInput.exit_code() };
+    let mut code = if problems.is_empty() { 0 } else { ampc::ErrorKind::InvalidInput.exit_code() };
+    if code == 0 {
+        let beside = beside(&model, args)?;
+        code = beside.iter().map(|failure| failure.code).max().unwrap_or(0);
+        problems.extend(beside.into_iter().flat_map(|failure| failure.problems));
+    }
     problems.extend(model.warnings.iter().map(diagnose::of_warning));
     if code == 0 {
         problems.extend(without_data(&model, path));
@@ -51,7 +57,27 @@ fn problems(path: &Path) -> (Vec<Problem>, u8) {
         let entries = model.source.as_ref().map(|s| ampc::onnx::false_value_info(&model.module, s));
         problems.extend(entries.into_iter().flatten().flatten().map(|w| diagnose::of_warning(&w)));
     }
-    (problems, code)
+    Ok((problems, code))
+}
+
+/// The problems of files that have to belong to the model.
+fn beside(model: &Model, args: &CheckArgs) -> Result<Vec<Failure>, Failure> {
+    let mut found = Vec::new();
+    if let Some(path) = &args.state {
+        if !ampc::train::is_step(&model.module) {
+            let message = format!(
+                "`--state`: expected a training step, which has a state, found another model in `{}`; \
+                 `ampc train-step` makes a training step from it",
+                args.model.display()
+            );
+            return Err(Failure::usage("step", message));
+        }
+        found.push(ampc::train::check_state(&model.module, path));
+    }
+    if let Some(path) = &args.report {
+        found.push(ampc::report::refuse_report_of_other(model, path));
+    }
+    Ok(found.into_iter().filter_map(|checked| Some(diagnose::failure(&checked.err()?, None))).collect())
 }
 
 /// A warning if a text names constants that are in a file which does not exist.

@@ -33,6 +33,8 @@ pub(crate) struct Written {
     pub(crate) bytes: u64,
     /// Bytes of the files that it refers to.
     pub(crate) data_bytes: u64,
+    /// The digest of the model, if a report needs it.
+    pub(crate) digest: Option<String>,
     /// The files.
     pub(crate) files: Vec<PathBuf>,
     /// Data files of the source that the model refers to.
@@ -227,6 +229,7 @@ impl Emit {
         Written {
             bytes,
             data_bytes,
+            digest: None,
             files: model.into_iter().chain(data.map(|(p, _)| p)).collect(),
             kept_files: Vec::new(),
             spared: Vec::new(),

@@ -144,9 +144,13 @@ impl Observer for Search {
     }
 }
 
-/// Writes a module with the passes that are left, and beside it the files that these name.
+/// Writes a module with the passes that are left, and beside it the files that these name. An older module goes before
+/// these files are replaced, so that it never names newer files.
 fn write(path: &Path, passes: &Spelling, module: &str, force: bool) -> Result<(), Error> {
     let mut batch = Batch::new();
+    if force && !passes.files.is_empty() {
+        batch.withdraw(path);
+    }
     for (name, content) in &passes.files {
         batch.add(&path.with_file_name(name), content.as_bytes(), force, &[])?;
     }

@@ -177,6 +177,9 @@ impl HandOut<'_> {
             message: w.to_string(),
             node: None,
         }));
+        if self.args.report.is_some() {
+            written.digest = batch.model_digest().map_err(|e| diagnose::failure(&e, None))?;
+        }
         let text = report_text(self.args, report, self.before, Some(&written), verdict)?;
         self.stage(&text, model, &mut batch, &mut written)?;
         Ok((batch, written))
@@ -251,6 +254,8 @@ struct Files {
     data_bytes_before: Option<u64>,
     bytes_after: Option<u64>,
     data_bytes_after: Option<u64>,
+    /// By which the report says which model it is about.
+    hash_after: Option<String>,
 }
 
 /// The report as JSON; empty if not requested.
@@ -269,6 +274,7 @@ fn report_text(
         data_bytes_before: before.map(|(_, data)| data),
         bytes_after: written.map(|written| written.bytes),
         data_bytes_after: written.map(|written| written.data_bytes),
+        hash_after: written.and_then(|written| written.digest.clone()),
     };
     let verify = verdict.map(Verdict::report);
     let mut text = serde_json::to_string_pretty(&FullReport { report, verify, files }).map_err(|e| {

@@ -5,7 +5,7 @@ mod outputs;
 mod told;
 
 use self::log::Log;
-use self::outputs::{check_outputs, is_same, open_log};
+use self::outputs::{check_outputs, is_same, open_log, states_read};
 use self::told::{WIDTH, told_of};
 use super::args::{LastArg, TrainArgs};
 use super::pipeline::load;
@@ -73,8 +73,9 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let mut read = files;
     read.extend(training.data().files().iter().cloned());
     read.extend(evaluation.iter().flat_map(|evaluation| evaluation.data().files().iter().cloned()));
+    read.extend(states_read(args));
     check_outputs(args, &read)?;
-    let log = open_log(args, position, &read)?;
+    let log = open_log(args, &training.position(), &read)?;
     let session = Session::new(args, ui, &progress, training, evaluation, log).map_err(fail)?;
     progress.suspend(|| {
         if let (Some(found), Some(path)) = (&init, &args.init) {

@@ -1,7 +1,7 @@
 //! `ampc train-step`: from a forward model to a training step.
 
 use super::args::{EmitArg, LossPrecisionArg, MasterWeightsArg, RecomputeArg, TrainStepArgs};
-use super::emit::{self, Emit, Target};
+use super::emit::{self, Emit, Target, Written};
 use super::pipeline::{Run, load};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
@@ -20,6 +20,7 @@ use ampc::passes::step::loss::LossSpec;
 use ampc::passes::step::{self, Phase, Scaler, StateKind};
 use ampc::report::StepReport;
 use ampc::train::{TrainOptions, stage_state, train_step_in_place};
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
@@ -106,10 +107,7 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
     if ui.verbose {
         summary.insert_str(0, &parameters(&model.module));
     }
-    let report = match args.report {
-        Some(_) => report_of(&model.module, &options, &warnings)?,
-        None => String::new(),
-    };
+    let report = args.report.as_ref().map(|_| report_of(&model.module, &options, &warnings)).transpose()?;
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
         let (emulated, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
@@ -120,6 +118,8 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
     let bytes = stage_state(&state, &model, &args.state, emit.force(), &mut batch)
         .map_err(|e| diagnose::failure(&e, None))?;
     let mut written = emit.stage(&model, &mut batch)?;
+    let report =
+        report.map(|report| report_text(report, &written, &mut batch)).transpose()?.unwrap_or_default();
     match report_file {
         Some(path) => batch
             .add(path, report.as_bytes(), emit.force(), &model.files())
@@ -143,10 +143,31 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
     Ok(())
 }
 
-/// The report as JSON.
-fn report_of(module: &Module, options: &TrainOptions, warnings: &[Warning]) -> Result<String, Failure> {
-    let report = StepReport::new(module, options, warnings).map_err(|e| diagnose::failure(&e, None))?;
-    let mut text = serde_json::to_string_pretty(&report).expect("a report is numbers and text");
+fn report_of(module: &Module, options: &TrainOptions, warnings: &[Warning]) -> Result<StepReport, Failure> {
+    StepReport::new(module, options, warnings).map_err(|e| diagnose::failure(&e, None))
+}
+
+/// The report with the size and digest of the step that was written.
+#[derive(Serialize)]
+struct FullReport {
+    #[serde(flatten)]
+    report: StepReport,
+    files: Files,
+}
+
+#[derive(Serialize)]
+struct Files {
+    bytes_after: u64,
+    /// By which the report says which step it is about.
+    hash_after: Option<String>,
+}
+
+/// The report of the step of a batch as JSON.
+fn report_text(report: StepReport, written: &Written, batch: &mut Batch) -> Result<String, Failure> {
+    let hash_after = batch.model_digest().map_err(|e| diagnose::failure(&e, None))?;
+    let files = Files { bytes_after: written.bytes, hash_after };
+    let mut text =
+        serde_json::to_string_pretty(&FullReport { report, files }).expect("a report is numbers and text");
     text.push('\n');
     Ok(text)
 }

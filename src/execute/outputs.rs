@@ -219,7 +219,13 @@ fn save_folder(
         let failed = |source| TargetError::Write { path: path.display().to_string(), source };
         std::fs::create_dir(path).map_err(|e| ExportError::from(failed(e)))?;
     }
-    let staged = stage_folder(path, path, results, force, read);
+    let staged = stage_folder(path, path, results, force, read).map(|mut batch| {
+        // Outputs go before inputs and come after them, so that those that are there are always of one run.
+        let files = files_of(path, &results.inputs.values, results.outputs.len()).filter(|_| force);
+        let files: Vec<PathBuf> = files.collect();
+        files.iter().rev().for_each(|file| batch.withdraw(file));
+        batch
+    });
     let saved = staged.and_then(|batch| batch.commit_all().map_err(|e| refused(e, results.inputs)));
     if is_new && saved.is_err() {
         // One that is not empty stays.

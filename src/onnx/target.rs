@@ -7,11 +7,10 @@
 
 use super::bytes::{FileId, SourceBytes};
 use super::layout::{Layout, StreamError};
+use crate::files::Hash;
 use crate::temporary::Temporary;
 use std::fs::{self, File, Metadata, OpenOptions};
-#[cfg(feature = "run")]
-use std::io::Seek;
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -148,6 +147,22 @@ pub(crate) struct Staged {
     pub(crate) force: bool,
     /// True if a file of that name with the same bytes was there.
     pub(crate) same: bool,
+}
+
+impl Staged {
+    /// The [`digest`](crate::files::digest) of its bytes.
+    pub(crate) fn digest(&mut self) -> Result<String, TargetError> {
+        let file = self.file.file();
+        let mut hash = Hash::default();
+        let read = file.seek(io::SeekFrom::Start(0)).and_then(|_| io::copy(file, &mut hash));
+        let what = || format!("`{}` again", self.path.display());
+        read.map_err(|source| TargetError::Read {
+            path: self.path.display().to_string(),
+            what: what(),
+            source,
+        })?;
+        Ok(hash.digits())
+    }
 }
 
 /// Something for a pipe or device, not yet sent.
@@ -324,6 +339,19 @@ impl Stream {
         Stream { path: PathBuf::from("-"), content: Content::Layout(layout) }
     }
 
+    /// The [`digest`](crate::files::digest) of its bytes; `None` if they can be read once only.
+    pub(crate) fn digest(&self) -> Result<Option<String>, TargetError> {
+        match &self.content {
+            Content::Layout(layout) => {
+                let mut hash = Hash::default();
+                layout.stream(&mut hash).map_err(|e| incomplete(&self.path, e))?;
+                Ok(Some(hash.digits()))
+            }
+            #[cfg(feature = "run")]
+            Content::File(_) => Ok(None),
+        }
+    }
+
     /// Sends it.
     pub(crate) fn send(self) -> Result<(), TargetError> {
         if let (Content::Layout(layout), true) = (&self.content, self.path == Path::new("-")) {
@@ -344,7 +372,7 @@ impl Stream {
 }
 
 /// Metadata of a regular file; `None` for any other file.
-pub(super) fn regular(path: &Path) -> Option<Metadata> {
+pub(crate) fn regular(path: &Path) -> Option<Metadata> {
     fs::metadata(path).ok().filter(Metadata::is_file)
 }
 

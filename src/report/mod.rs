@@ -1,12 +1,14 @@
 //! The report: every decision with its reason, every cast, every converted constant (schema `ampc-report/1`,
 //! documented in `docs/report.md`). A report is accepted as a policy, which repeats its decisions.
 
+mod beside;
 mod constants;
 mod decisions;
 mod kept;
 mod step;
 mod time;
 
+pub use self::beside::refuse_report_of_other;
 pub use self::constants::{ConstantReport, Constants, Loss};
 pub(crate) use self::decisions::{Decided, Decisions};
 pub use self::kept::{ElsewhereReport, Fp32Report};

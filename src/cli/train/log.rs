@@ -2,7 +2,9 @@
 
 use crate::cli::diagnose;
 use crate::cli::problem::Failure;
-use ampc::execute::training::{Evaluated, GradientHistograms, Log2Histogram, LostUpdates, StepRecord};
+use ampc::execute::training::{
+    Evaluated, GradientHistograms, Log2Histogram, LostUpdates, Position, StepRecord,
+};
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -25,6 +27,9 @@ const LONGEST: u64 = 1 << 20;
 /// The schema that the first line of a log names.
 const SCHEMA: &str = "ampc-train-log/1";
 
+/// The field of the first line with the identity of the run, which checkpoints have as well.
+const RUN: &str = "run";
+
 /// The name of the log in a folder.
 const NAME: &str = "train.jsonl";
 
@@ -34,8 +39,8 @@ pub(super) fn path_of(path: &Path) -> PathBuf {
 }
 
 impl Log {
-    /// A new log. One that is there is replaced if `force` is set; a pipe or device is written to.
-    pub(super) fn start(path: &Path, force: bool) -> Result<Log, Failure> {
+    /// A new log of the run `run`. One that is there is replaced if `force` is set; a pipe or device is written to.
+    pub(super) fn start(path: &Path, run: Option<&str>, force: bool) -> Result<Log, Failure> {
         let mut options = OpenOptions::new();
         options.write(true);
         match force || ampc::files::is_stream(path) {
@@ -52,16 +57,18 @@ impl Log {
             _ => failed(path, &e),
         })?;
         let mut log = Log { path: path.to_owned(), out: BufWriter::new(file), evaluated: None, last: None };
-        log.write(&json!({ "schema": SCHEMA }))?;
+        let run = run.map_or_else(String::new, |run| format!(",\"{RUN}\":{}", Value::from(run)));
+        log.line(&format!("{{\"schema\":\"{SCHEMA}\"{run}}}"))?;
         Ok(log)
     }
 
-    /// Continues a log after step `step`: lines of later steps are removed, as is an incomplete line. A file
-    /// that is not a log is left alone; a pipe or device begins anew.
-    pub(super) fn go_on(path: &Path, step: u64) -> Result<Log, Failure> {
+    /// Continues the log of a run after the step of a checkpoint: lines of later steps are removed, as is an incomplete
+    /// line. A file that is not a log, or that is the log of another run, is left alone; a pipe or device begins anew.
+    pub(super) fn go_on(path: &Path, position: &Position) -> Result<Log, Failure> {
+        let (step, run) = (position.step, position.run.as_deref());
         // A pipe or a device has no lines that could be read again.
         if std::fs::metadata(path).map_or(true, |found| !found.is_file() || found.len() == 0) {
-            return Log::start(path, true);
+            return Log::start(path, run, true);
         }
         let fail = |e: &std::io::Error| failed(path, e);
         let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| fail(&e))?;
@@ -81,6 +88,16 @@ impl Log {
                 );
                 return Err(Failure::usage("log", message));
             }
+            let of_run = record.as_ref().and_then(|record| record.get(RUN)).and_then(Value::as_str);
+            if let (0, Some(expected), Some(found)) = (kept, run, of_run)
+                && expected != found
+            {
+                let reason = format!(
+                    "expected the log of the run that the checkpoint is of (`{RUN}` {expected}), found that of another run \
+                     ({found}); choose another name for `--log`"
+                );
+                return Err(diagnose::failure(&ampc::Error::Data { path: path.to_owned(), reason }, None));
+            }
             if record.is_none() || is_later || line.last() != Some(&b'\n') {
                 break;
             }
@@ -93,15 +110,18 @@ impl Log {
         drop(reader);
         // The line with the schema was not whole.
         if kept == 0 {
-            return Log::start(path, true);
+            return Log::start(path, run, true);
         }
         file.set_len(kept).and_then(|()| file.seek(SeekFrom::Start(kept))).map_err(|e| fail(&e))?;
         Ok(Log { path: path.to_owned(), out: BufWriter::new(file), evaluated, last })
     }
 
     fn write(&mut self, record: &Value) -> Result<(), Failure> {
-        let line = format!("{record}\n");
-        let written = self.out.write_all(line.as_bytes()).and_then(|()| self.out.flush());
+        self.line(&record.to_string())
+    }
+
+    fn line(&mut self, line: &str) -> Result<(), Failure> {
+        let written = writeln!(self.out, "{line}").and_then(|()| self.out.flush());
         written.map_err(|e| failed(&self.path, &e))
     }
 

@@ -5,15 +5,17 @@ use crate::cli::args::TrainArgs;
 use crate::cli::diagnose;
 use crate::cli::problem::Failure;
 use ampc::execute::training::Position;
-use ampc::onnx::bytes::SourceBytes;
+use ampc::onnx::bytes::{FileId, SourceBytes};
+use std::fs::Metadata;
 use std::path::Path;
 use std::sync::Arc;
 
 /// True if two paths lead to one file.
 pub(super) fn is_same(a: &Path, b: &Path) -> bool {
-    // Of a file that is not there yet, the folder is.
+    // Of a file that is not there yet, the folder is; a link may lead to it.
     let canonical = |path: &Path| {
         let folder = || {
+            let path = &ampc::files::behind_links(path);
             let folder =
                 path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
             Some(std::fs::canonicalize(folder).ok()?.join(path.file_name()?))
@@ -23,9 +25,39 @@ pub(super) fn is_same(a: &Path, b: &Path) -> bool {
     canonical(a) == canonical(b)
 }
 
+/// True if two paths lead to one file, hard links included.
+fn is_one_file(a: &Path, b: &Path) -> bool {
+    let id = |path: &Path| {
+        std::fs::metadata(path).ok().filter(Metadata::is_file).and_then(|found| FileId::of(&found))
+    };
+    is_same(a, b) || id(a).is_some_and(|found| id(b) == Some(found))
+}
+
+/// The files of states that a training reads but does not go on writing.
+pub(super) fn states_read(args: &TrainArgs) -> Vec<Arc<SourceBytes>> {
+    let goes_on = |path: &Path| args.output.save.as_ref().is_some_and(|save| is_same(path, save));
+    let resume = args.resume.as_ref().filter(|resume| !goes_on(resume));
+    let states = [args.state.as_ref(), args.init.as_ref(), resume].into_iter().flatten();
+    states.filter_map(|state| SourceBytes::open(state).ok()).map(Arc::new).collect()
+}
+
+/// The failure of an output that may not be written.
+fn refused(option: &str, path: &Path, error: &ampc::Error) -> Failure {
+    let failure = diagnose::failure(error, None);
+    match failure.problems.first() {
+        Some(problem) if problem.code == "ampc::export::target_is_source" => {
+            let message = format!(
+                "`{option} {}` is a file that the training reads; choose another name",
+                path.display()
+            );
+            Failure::usage("same_file", message)
+        }
+        _ => failure,
+    }
+}
+
 /// Checks that the outputs may be written, before any work is done for them.
 pub(super) fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Result<(), Failure> {
-    let fail = |error: ampc::Error| diagnose::failure(&error, None);
     if let Some(save) = &args.output.save {
         if ampc::files::is_stream(save) || save.as_os_str() == "-" {
             let message = format!(
@@ -55,20 +87,21 @@ pub(super) fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Resu
             );
             return Err(Failure::usage("save", message));
         }
-        let goes_on = args.resume.as_ref().is_some_and(|resume| is_same(resume, save));
-        ampc::files::check(save, args.output.force || goes_on, read).map_err(fail)?;
-        if args.output.log.as_ref().is_some_and(|log| is_same(&log::path_of(log), save)) {
+        if args.output.log.as_ref().is_some_and(|log| is_one_file(&log::path_of(log), save)) {
             let message = "`--save` and `--log` name one file; choose another name for one of them";
             return Err(Failure::usage("same_file", message));
         }
+        let goes_on = args.resume.as_ref().is_some_and(|resume| is_same(resume, save));
+        ampc::files::check(save, args.output.force || goes_on, read)
+            .map_err(|error| refused("--save", save, &error))?;
     }
     Ok(())
 }
 
-/// Opens the requested log, before any work is done for it.
+/// Opens the requested log of a training that stands at `begin`, before any work is done for it.
 pub(super) fn open_log(
     args: &TrainArgs,
-    position: Option<&Position>,
+    begin: &Position,
     read: &[Arc<SourceBytes>],
 ) -> Result<Option<Log>, Failure> {
     let Some(path) = &args.output.log else { return Ok(None) };
@@ -78,21 +111,21 @@ pub(super) fn open_log(
             "`--log -`: expected the name of a file; `/dev/stdout` writes the log to standard output";
         return Err(Failure::usage("log", message));
     }
-    let states = [args.state.as_ref(), args.resume.as_ref()].into_iter().flatten();
+    let states = [args.state.as_ref(), args.init.as_ref(), args.resume.as_ref()].into_iter().flatten();
     if let Some(state) = states.into_iter().find(|state| is_same(state, &path)) {
         let message =
             format!("`--log {}` is the state `{}`; choose another name", path.display(), state.display());
         return Err(Failure::usage("same_file", message));
     }
-    let force = args.output.force || position.is_some();
-    // The state may be the file under another name.
-    let state = [args.state.as_ref(), args.resume.as_ref()].into_iter().flatten();
-    let state = state.filter_map(|state| SourceBytes::open(state).ok()).map(Arc::new);
-    let read: Vec<Arc<SourceBytes>> = read.iter().cloned().chain(state).collect();
-    ampc::files::check(&path, force, &read).map_err(|e| diagnose::failure(&e, None))?;
-    match position {
-        Some(position) => Log::go_on(&path, position.step),
-        None => Log::start(&path, args.output.force),
+    let goes_on = args.resume.is_some();
+    let force = args.output.force || goes_on;
+    // What is gone on with may be the file under another name.
+    let resume = args.resume.iter().filter_map(|state| SourceBytes::open(state).ok()).map(Arc::new);
+    let read: Vec<Arc<SourceBytes>> = read.iter().cloned().chain(resume).collect();
+    ampc::files::check(&path, force, &read).map_err(|error| refused("--log", &path, &error))?;
+    match goes_on {
+        true => Log::go_on(&path, begin),
+        false => Log::start(&path, begin.run.as_deref(), args.output.force),
     }
     .map(Some)
 }

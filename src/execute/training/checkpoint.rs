@@ -15,6 +15,7 @@ use crate::safetensors::{self, Tensors};
 use crate::state_hash::{self, HASH, POSITION};
 use crate::train::{State, identity_of};
 use ampc_passes::step::state::IDENTITY;
+use ampc_runtime::TensorRef;
 use serde::{Deserialize, Serialize};
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -43,6 +44,10 @@ pub struct Position {
     pub seed: Option<u64>,
     /// True if an epoch leaves out samples that are fewer than a batch.
     pub drops_incomplete: bool,
+    /// The identity of the run, which its log has as well: a hash of what it began with. Runs that go on from a checkpoint
+    /// keep it; none in checkpoints of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
@@ -72,7 +77,20 @@ impl Position {
             samples: data.samples(),
             seed: options.shuffles.then_some(options.seed),
             drops_incomplete: options.incomplete == Some(Incomplete::Dropped),
+            run: None,
         }
+    }
+
+    /// The identity of a run that begins here with a state of this hash. Of two runs with the same identity and the same
+    /// samples, each step is the same.
+    pub(super) fn identity(&self, step: Option<&str>, state: &str, schedule: &Schedule) -> String {
+        let Position { steps, batch, samples, seed, drops_incomplete, .. } = self;
+        let mut schedule = schedule.clone();
+        if schedule.depends_on_steps() {
+            schedule.steps = Some(*steps);
+        }
+        let text = format!("{step:?} {state} {schedule} {batch} {samples} {seed:?} {drops_incomplete}");
+        format!("{:032x}", xxh3_128(text.as_bytes()))
     }
 
     /// A contradiction within the position, as in a file that was edited or damaged: expected and found.
@@ -156,6 +174,18 @@ impl Checkpoint {
     }
 }
 
+/// The hash of the state of a trainer.
+pub(super) fn hash_of_state(trainer: &Trainer) -> String {
+    hash_of(&trainer.state_views(), "")
+}
+
+fn hash_of(views: &[(&str, TensorRef<'_>)], position: &str) -> String {
+    let hashed = views
+        .iter()
+        .filter_map(|(name, view)| Some((*name, view.dtype(), view.dims(), xxh3_128(view.bytes()?))));
+    state_hash::hash_of(hashed, position)
+}
+
 /// Writes the state of a trainer and where the training stands to a file, whole or not at all. An existing file
 /// is replaced if `force` is set. Returns how many bytes it has.
 pub(super) fn save(trainer: &Trainer, position: &Position, path: &Path, force: bool) -> Result<u64, Error> {
@@ -163,10 +193,7 @@ pub(super) fn save(trainer: &Trainer, position: &Position, path: &Path, force: b
     let views = trainer.state_views();
     let text = serde_json::to_string(position).expect("numbers and text");
     let tensors: u64 = views.iter().filter_map(|(_, view)| view.bytes()).map(|b| b.len() as u64).sum();
-    let hashed = views
-        .iter()
-        .filter_map(|(name, view)| Some((*name, view.dtype(), view.dims(), xxh3_128(view.bytes()?))));
-    let hash = state_hash::hash_of(hashed, &text);
+    let hash = hash_of(&views, &text);
     let mut written = 0;
     let mut batch = Batch::new();
     let staged = batch.stage_with(path, tensors, force, &[], |file| {

@@ -113,6 +113,10 @@ pub struct Training {
     /// The learning rate, and the input that it is for.
     lr: HostTensor,
     lr_input: String,
+    /// The hash of the state that the training began with.
+    begun: String,
+    /// The identity of the run that is gone on with, if it is one.
+    resumed: Option<Option<String>>,
 }
 
 /// Record of one step.
@@ -174,6 +178,7 @@ impl Training {
         let batches = if options.shuffles { batches.shuffled(options.seed) } else { batches };
         let watch = StepWatch::new(&trainer);
         let lr = HostTensor::from_slice(&[], &[0.0f32]).map_err(|e| super::inputs::no_memory("lr", &e))?;
+        let begun = checkpoint::hash_of_state(&trainer);
         Ok(Training {
             trainer,
             reader: BatchReader::new(data, batches, size),
@@ -183,6 +188,8 @@ impl Training {
             divergence: None,
             lr,
             lr_input,
+            begun,
+            resumed: None,
         })
     }
 
@@ -199,6 +206,7 @@ impl Training {
         }
         let Position { skipped, failed_in_a_row, .. } = *position;
         self.taken = Taken { steps: taken, skipped, failed_in_a_row };
+        self.resumed = Some(position.run.clone());
         Ok(())
     }
 
@@ -229,7 +237,12 @@ impl Training {
 
     /// The position of the training.
     pub fn position(&self) -> Position {
-        Position::of(&self.options, self.data(), &self.taken)
+        let position = Position::of(&self.options, self.data(), &self.taken);
+        let run = self.resumed.clone().unwrap_or_else(|| {
+            let step = crate::train::identity_of(self.trainer.module());
+            Some(position.identity(step, &self.begun, &self.options.schedule))
+        });
+        Position { run, ..position }
     }
 
     /// Takes the next step; `None` if all are taken.
