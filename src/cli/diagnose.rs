@@ -267,7 +267,14 @@ fn of_text(path: &Path, errors: &ParseErrors) -> Vec<Problem> {
         .0
         .iter()
         .map(|e| {
-            let problem = Problem::new(code, format!("`{name}`: {e}"));
+            let mut problem = Problem::new(code, format!("`{name}`: {e}"));
+            if e.expected.starts_with("data of hash ") {
+                problem = problem.with_help(format!(
+                    "the constants in `{}` are those of another run, or were edited: write both files again, in one run; \
+                     if these constants are meant, remove the hash from `{name}`",
+                    ampc::model::data_path(path).display()
+                ));
+            }
             match &shown {
                 Some(shown) if fits(e.span.start) => {
                     let label = format!("expected {}", e.expected);

@@ -8,6 +8,7 @@ use super::ui::{self, Stream, Ui};
 use ampc::files::{Batch, SparedFile};
 use ampc::ir::tensor::ByteSource;
 use ampc::ir::text::{PrintOptions, print};
+use ampc::onnx::bytes::SourceBytes;
 use ampc::onnx::{ExternalData, WriteOptions};
 use ampc::{Error, Model};
 use std::path::{Path, PathBuf};
@@ -199,6 +200,18 @@ impl Emit {
             (EmitArg::Json, Target::Stdout) => self.text(model, ampc::json::print(&model.module).text, batch),
             (EmitArg::Dot, _) => self.text(model, ampc::dot::print(&model.module), batch),
         }
+    }
+
+    /// The digest of the model that was staged, by which its report knows it; `None` for a drawing.
+    ///
+    /// # Errors
+    /// If the model cannot be read again.
+    pub(crate) fn digest(&self, written: &Written, batch: &mut Batch) -> Result<Option<String>, Failure> {
+        if self.target == Target::Stdout && matches!(self.kind, EmitArg::Text | EmitArg::Json) {
+            let text = SourceBytes::from_memory("-", written.text.as_bytes());
+            return ampc::files::digest(&text).map(Some).map_err(|e| Failure::io("-", &e));
+        }
+        batch.model_digest().map_err(|e| diagnose::failure(&e, None))
     }
 
     fn text(&self, model: &Model, text: String, batch: &mut Batch) -> Result<Written, Failure> {

@@ -178,7 +178,7 @@ impl HandOut<'_> {
             node: None,
         }));
         if self.args.report.is_some() {
-            written.digest = batch.model_digest().map_err(|e| diagnose::failure(&e, None))?;
+            written.digest = emit.digest(&written, &mut batch)?;
         }
         let text = report_text(self.args, report, self.before, Some(&written), verdict)?;
         self.stage(&text, model, &mut batch, &mut written)?;

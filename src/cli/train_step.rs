@@ -119,7 +119,7 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
         .map_err(|e| diagnose::failure(&e, None))?;
     let mut written = emit.stage(&model, &mut batch)?;
     let report =
-        report.map(|report| report_text(report, &written, &mut batch)).transpose()?.unwrap_or_default();
+        report.map(|report| report_text(report, emit, &written, &mut batch)).transpose()?.unwrap_or_default();
     match report_file {
         Some(path) => batch
             .add(path, report.as_bytes(), emit.force(), &model.files())
@@ -163,8 +163,13 @@ struct Files {
 }
 
 /// The report of the step of a batch as JSON.
-fn report_text(report: StepReport, written: &Written, batch: &mut Batch) -> Result<String, Failure> {
-    let hash_after = batch.model_digest().map_err(|e| diagnose::failure(&e, None))?;
+fn report_text(
+    report: StepReport,
+    emit: &Emit,
+    written: &Written,
+    batch: &mut Batch,
+) -> Result<String, Failure> {
+    let hash_after = emit.digest(written, batch)?;
     let files = Files { bytes_after: written.bytes, hash_after };
     let mut text =
         serde_json::to_string_pretty(&FullReport { report, files }).expect("a report is numbers and text");

@@ -80,6 +80,8 @@ fn meaning(dir: &Dir, output: &str) -> Option<Vec<u8>> {
     let checked = dir.run(&["check", output]);
     if checked.code != 0 {
         assert_eq!(checked.code, 3, "{checked}");
+        let said = checked.stdout.replace("\n  | ", " ");
+        assert!(said.contains("are those of another run, or were edited"), "{checked}");
         return None;
     }
     let whole = dir.run(&["opt", output, "--passes=", "--emit", "onnx", "-o", "-"]);

@@ -324,3 +324,66 @@ fn the_summary_says_what_keeps_nodes_fp32() {
         assert!(run.code == 0 && !run.stderr.contains("would leave"), "{run}");
     }
 }
+
+/// A report is about one file of a model, in whatever form and wherever both are; an edited model is another one.
+#[test]
+fn a_report_says_which_model_it_is_about() {
+    let dir = Dir::new();
+    dir.write("m.ir", super::writing::model("0.5"));
+    let run = |words: &str| dir.run(&words.split(' ').collect::<Vec<_>>());
+    let refused = |words: &str, expected: &str| {
+        let refused = run(words);
+        let said = refused.stdout.replace("\n  | ", " ");
+        assert!(refused.code == 3 && said.contains(expected), "{words}: {refused}");
+    };
+    for options in
+        ["-o o.onnx", "-o o.onnx --external-data always", "-o o.onnx --emit emulated", "-o o.ir", "-o o.json"]
+    {
+        let made = run(&format!("rewrite m.ir {options} --report r.json --force"));
+        assert_eq!(made.code, 0, "{options}: {made}");
+        let model = options.split(' ').nth(1).unwrap();
+        let checked = run(&format!("check {model} --report r.json"));
+        assert_eq!(checked.code, 0, "{options}: {checked}");
+        refused("check m.ir --report r.json", "found that of another model");
+        // A report is a policy as well, for the model that was read.
+        let again = run("rewrite m.ir --policy r.json -o again.onnx --force");
+        assert_eq!(again.code, 0, "{options}: {again}");
+    }
+    // Standard output, and files that have got other names.
+    let made = run("rewrite m.ir -o - --report r.json --force");
+    assert_eq!(made.code, 0, "{made}");
+    std::fs::create_dir(dir.path("moved")).unwrap();
+    dir.write("moved/x.onnx", &made.bytes);
+    std::fs::rename(dir.path("r.json"), dir.path("moved/y.json")).unwrap();
+    let checked = run("check moved/x.onnx --report moved/y.json");
+    assert_eq!(checked.code, 0, "{checked}");
+    for form in ["text", "json"] {
+        let ending = if form == "text" { "ir" } else { "json" };
+        let made = run(&format!("rewrite m.ir -o - --emit {form} --report r.json --force"));
+        assert_eq!(made.code, 0, "{made}");
+        dir.write(&format!("moved/z.{ending}"), &made.bytes);
+        let checked = run(&format!("check moved/z.{ending} --report r.json"));
+        assert_eq!(checked.code, 0, "{checked}");
+    }
+    let text = std::fs::read_to_string(dir.path("o.ir")).unwrap();
+    assert_eq!(run("rewrite m.ir -o o.ir --report r.json --force").code, 0);
+    dir.write("o.ir", format!("// mine\n{text}"));
+    refused("check o.ir --report r.json", "or the model was edited");
+    // The weights of an edited text are still its own.
+    assert_eq!(run("check o.ir").code, 0);
+    let report = std::fs::read_to_string(dir.path("r.json")).unwrap();
+    let mut report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    for files in [serde_json::json!({ "hash_after": null }), serde_json::json!({}), serde_json::json!(null)] {
+        report["files"] = files;
+        dir.write("r.json", report.to_string());
+        refused("check o.ir --report r.json", "(`files.hash_after`), found none");
+    }
+    dir.write("r.json", "{}");
+    refused("check o.ir --report r.json", "found other JSON");
+    dir.write("r.json", "[");
+    refused("check o.ir --report r.json", "expected a report, found other content");
+    assert_eq!(run("check o.ir --report none.json").code, 5);
+    // The problems of a broken model come first.
+    dir.write("o.ir", text.replace("MatMul(", "Relu("));
+    assert_eq!(run("check o.ir --report none.json").code, 3);
+}

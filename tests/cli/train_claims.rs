@@ -294,3 +294,53 @@ fn export_of_weights_that_are_nan() {
     assert!(run.code == 3 && run.stderr.contains("`v`: expected numbers, found a NaN"), "{run}");
     assert!(!dir.path("e.onnx").exists());
 }
+
+/// `check` takes a state of the step, also of a step whose text was edited and under other names, and no other file.
+#[test]
+fn check_of_a_step_with_a_state() {
+    let dir = folder(&["--optimizer", "adamw"]);
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 2 --save c.safetensors"));
+    let run = |words: &str| dir.run(&words.split(' ').collect::<Vec<_>>());
+    for state in ["s.safetensors", "c.safetensors"] {
+        let checked = run(&format!("check s.onnx --state {state}"));
+        assert!(checked.code == 0 && checked.stdout.contains("no problems"), "{checked}");
+    }
+    assert_eq!(run("opt s.onnx --passes= -o s.ir -q").code, 0);
+    let text = fs::read_to_string(dir.path("s.ir")).unwrap();
+    dir.write("edited.ir", format!("// mine\n{}", text.replace("@relu", "@act")));
+    fs::copy(dir.path("c.safetensors"), dir.path("other.safetensors")).unwrap();
+    for words in [
+        "check edited.ir --state other.safetensors".to_owned(),
+        format!("train edited.ir --state other.safetensors {RUN} --steps 1 -q"),
+    ] {
+        let done = run(&words);
+        assert_eq!(done.code, 0, "{words}: {done}");
+    }
+    dir.write("n.ir", module(&MODEL.replace("16", "8")));
+    dir.write("k.ir", module(&MODEL.replace("Relu", "Sigmoid")));
+    for (model, name) in [("n.ir", "n"), ("k.ir", "k"), ("m.ir", "f")] {
+        let more = if name == "f" { " --optimizer none --scaler none" } else { "" };
+        let words = format!(
+            "train-step {model} -o {name}.onnx --state {name}.safetensors --loss cross-entropy -q{more}"
+        );
+        let made = run(&words);
+        assert_eq!(made.code, 0, "{words}: {made}");
+        let checked = run(&format!("check {name}.onnx --state {name}.safetensors"));
+        assert_eq!(checked.code, 0, "{checked}");
+    }
+    for (state, expected) in [
+        ("n.safetensors", "`w`: expected f32[6, 16], found F32[6, 8]"),
+        ("k.safetensors", "found that of another step"),
+        ("f.safetensors", "found none"),
+        ("d.npz", "safetensors"),
+    ] {
+        let checked = run(&format!("check s.onnx --state {state}"));
+        let said = checked.stdout.replace("\n  | ", " ");
+        assert!(checked.code == 3 && said.contains(expected), "{state}: {checked}");
+    }
+    // The state of a step without an optimizer is its weights.
+    let checked = run("check f.onnx --state s.safetensors");
+    assert!(checked.code == 3 && checked.stdout.contains("the step has no such input"), "{checked}");
+    assert_eq!(run("check s.onnx --state none.safetensors").code, 5);
+    assert_eq!(run("check m.ir --state s.safetensors").code, 2);
+}

@@ -81,8 +81,8 @@ impl Position {
         }
     }
 
-    /// The identity of a run that begins here with a state of this hash. Of two runs with the same identity and the same
-    /// samples, each step is the same.
+    /// The identity of a run that begins here with a state of this hash. Two runs with the same identity and the same
+    /// samples take the same steps.
     pub(super) fn identity(&self, step: Option<&str>, state: &str, schedule: &Schedule) -> String {
         let Position { steps, batch, samples, seed, drops_incomplete, .. } = self;
         let mut schedule = schedule.clone();
