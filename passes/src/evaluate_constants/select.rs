@@ -50,19 +50,33 @@ pub(super) fn read(walk: &Walk<'_>, node: Node) -> Option<Selected> {
     .then_some(Selected { branches, condition, is_scalar: dims.is_empty() })
 }
 
-/// True if a branch is small, without bodies, and of operators that fail on no operands of their types.
+/// True if a branch is small, and of operators that fail on no operands of their types.
 fn is_plain(module: &Module, body: GraphId) -> bool {
     let nodes: Vec<Node> = module.nodes(body).take(MAX_NODES + 1).collect();
+    let never_fails = |&node: &Node| match module.node(node).schema().map(|schema| schema.kind) {
+        Some(OpKind::If) => module.node(node).bodies().all(|inner| is_plain(module, inner)),
+        Some(OpKind::Equal | OpKind::Less | OpKind::LessOrEqual | OpKind::Greater | OpKind::GreaterOrEqual) => {
+            broadcasts(module, node)
+        }
+        Some(kind) => never_fails(kind),
+        None => false,
+    };
     nodes.len() <= MAX_NODES
-        && nodes.iter().all(|&node| {
-            let kind = module.node(node).schema().map(|schema| schema.kind);
-            kind.is_some_and(never_fails)
-        })
+        && nodes.iter().all(never_fails)
         && module
             .graph(body)
             .outputs()
             .iter()
             .all(|output| module.value(output.value).ty.shape().and_then(Shape::rank).is_some())
+}
+
+/// True if the operands of an elementwise node have shapes that broadcast: all are known, or all but one have one element.
+fn broadcasts(module: &Module, node: Node) -> bool {
+    let operands = module.node(node).operands().iter().flatten();
+    let shapes: Vec<Option<Vec<u64>>> =
+        operands.map(|&value| module.value(value).ty.shape().and_then(Shape::to_known)).collect();
+    let is_one = |dims: &&Option<Vec<u64>>| dims.as_ref().is_some_and(|dims| dims.iter().all(|&d| d == 1));
+    shapes.iter().all(Option::is_some) || shapes.iter().filter(is_one).count() + 1 >= shapes.len()
 }
 
 /// True if an operator has a result for all operands of known rank: Slice cuts what is there, and a sum of nothing is 0.
