@@ -18,6 +18,7 @@ class Family:
     loss: `mse` of the first output against random targets, or `own` if the output is the loss.
     random: whether the model draws random numbers, so that gradients are not compared.
     detaches: whether the model stops gradients, which no file says, so that gradients are not compared.
+    recipes: the recipes whose export computes the same as the model.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Family:
     loss: str = "mse"
     random: bool = False
     detaches: bool = False
+    recipes: tuple[str, ...] = ("default", "dynamo", "legacy")
     options: list[str] = field(default_factory=list)
 
 

@@ -124,3 +124,42 @@ def layers_shared():
 @family(floats(4, 6))
 def scaled_output():
     return Of(lambda m, x: m.a(x) * m.s + m.w.abs(), dict(s=torch.tensor([2.0]), w=torch.randn(4)), a=nn.Linear(6, 4))
+
+
+def bags(mode: str, *, weighted: bool = False):
+    """An EmbeddingBag of bags that begin at offsets, one of which is empty."""
+
+    def forward(m, x, offsets, *weights):
+        return m.l(m.e(x, offsets, **({"per_sample_weights": weights[0]} if weighted else {})))
+
+    return Of(forward, e=nn.EmbeddingBag(8, 3, mode=mode), l=nn.Linear(3, 2))
+
+
+def bag_arguments(*more: torch.Tensor):
+    return (torch.randint(0, 8, (12,)), torch.tensor([0, 2, 2, 9]), *more)
+
+
+@family(bag_arguments)
+def bags_summed():
+    return bags("sum")
+
+
+# The older exporter writes an empty bag as the mean or the largest of nothing.
+@family(bag_arguments, recipes=("default", "dynamo"))
+def bags_averaged():
+    return bags("mean")
+
+
+@family(bag_arguments, recipes=("default", "dynamo"))
+def bags_of_maxima():
+    return bags("max")
+
+
+@family(lambda: bag_arguments(torch.rand(12)))
+def bags_weighted():
+    return bags("sum", weighted=True)
+
+
+@family(tokens(4, 3, count=8))
+def bags_of_rows():
+    return Of(lambda m, x: m.l(m.e(x)), e=nn.EmbeddingBag(8, 3, mode="mean"), l=nn.Linear(3, 2))

@@ -264,6 +264,7 @@ def main() -> int:
         return 0
     families = __import__(args.module).FAMILIES
     chosen = [f for f in families if not args.families or f.name in args.families.split(",")]
+    chosen = [f for f in chosen if args.recipe in f.recipes]
     if args.write:
         write_small(args.write, chosen)
         return 0

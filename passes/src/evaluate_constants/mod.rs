@@ -150,7 +150,7 @@ impl Walk<'_> {
             let made = sound(unroll::unroll(self.module, node, &found));
             self.unrolled += made.len();
             made
-        } else if let Some(found) = select::read(self, node) {
+        } else if let Some(found) = self.selected(node) {
             sound(select::select(self.module, node, &found))
         } else if let Some(made) = lists::of_known_elements(self, node) {
             made
@@ -161,6 +161,11 @@ impl Walk<'_> {
         self.changed = true;
         made.iter().for_each(|&node| self.is_fresh[node] = true);
         made.first().copied().or(behind)
+    }
+
+    fn selected(&mut self, node: Node) -> Option<select::Selected> {
+        select::renew_branches(self, node);
+        select::read(self, node)
     }
 
     /// Replaces an If by a branch. Returns the next node to visit.

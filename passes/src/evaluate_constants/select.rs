@@ -11,13 +11,20 @@
 //! } : f32[2]
 //! ```
 //!
-//! The gradient of a Where is 0 for the operand that is not taken.
+//! The gradient of a Where is 0 for the operand that is not taken. It must not meet an infinite derivative there, since 0 times
+//! infinity is a NaN: a divisor in a branch becomes 1 if the branch is not taken.
 
 use super::unroll::constants_as_nodes;
 use super::{Walk, branch};
+use ampc_ir::convert::Conversion;
+use ampc_ir::infer::check_node;
+use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{GraphId, InsertError, Inserter, Module, Node, NodeSpec, Shape, Value};
+use ampc_ir::{
+    AttrValue, DType, GraphId, InsertError, Inserter, Module, Node, NodeSpec, Shape, TensorData, Type, Value,
+};
+use std::sync::Arc;
 
 /// The most nodes of a branch.
 const MAX_NODES: usize = 16;
@@ -50,14 +57,54 @@ pub(super) fn read(walk: &Walk<'_>, node: Node) -> Option<Selected> {
     .then_some(Selected { branches, condition, is_scalar: dims.is_empty() })
 }
 
+/// Gives the values of the branches of an If the types that follow from what is known of the values they capture.
+pub(super) fn renew_branches(walk: &mut Walk<'_>, node: Node) {
+    let is_if =
+        |module: &Module, node: Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::If);
+    if !is_if(walk.module, node) {
+        return;
+    }
+    // The bodies, the innermost last.
+    let mut bodies: Vec<(Node, GraphId)> = Vec::new();
+    let mut work = vec![node];
+    while let Some(node) = work.pop() {
+        for body in walk.module.node(node).bodies() {
+            bodies.push((node, body));
+            work.extend(walk.module.nodes(body).filter(|&inner| is_if(walk.module, inner)));
+        }
+    }
+    for &(node, body) in &bodies {
+        for capture in walk.module.graph(body).captures().to_vec() {
+            let Def::Capture { slot } = walk.module.value(capture).def else { continue };
+            let Some(outer) = walk.module.node(node).operands()[slot as usize] else { continue };
+            refine(walk.module, capture, walk.module.value(outer).ty.clone());
+        }
+        for inner in walk.module.nodes(body).collect::<Vec<_>>() {
+            let Ok(Some(inferred)) = check_node(walk.module, inner, &walk.facts) else { continue };
+            for (result, ty) in walk.module.node(inner).results().to_vec().into_iter().zip(inferred.types) {
+                if let Some(result) = result {
+                    refine(walk.module, result, ty);
+                }
+            }
+        }
+    }
+}
+
+/// Gives a value a type that says more than its own.
+fn refine(module: &mut Module, value: Value, ty: Type) {
+    let known = &module.value(value).ty;
+    if *known != ty && known.meet(&ty).as_ref() == Some(&ty) {
+        module.set_type(value, ty);
+    }
+}
+
 /// True if a branch is small, and of operators that fail on no operands of their types.
 fn is_plain(module: &Module, body: GraphId) -> bool {
     let nodes: Vec<Node> = module.nodes(body).take(MAX_NODES + 1).collect();
     let never_fails = |&node: &Node| match module.node(node).schema().map(|schema| schema.kind) {
         Some(OpKind::If) => module.node(node).bodies().all(|inner| is_plain(module, inner)),
-        Some(OpKind::Equal | OpKind::Less | OpKind::LessOrEqual | OpKind::Greater | OpKind::GreaterOrEqual) => {
-            broadcasts(module, node)
-        }
+        Some(OpKind::Div) => is_of_floats(module, node) && broadcasts(module, node),
+        Some(kind) if is_binary(kind) => broadcasts(module, node),
         Some(kind) => never_fails(kind),
         None => false,
     };
@@ -70,6 +117,27 @@ fn is_plain(module: &Module, body: GraphId) -> bool {
             .all(|output| module.value(output.value).ty.shape().and_then(Shape::rank).is_some())
 }
 
+/// True if a node makes a float.
+fn is_of_floats(module: &Module, node: Node) -> bool {
+    let dtype = module.node(node).result(0).and_then(|result| module.value(result).ty.dtype());
+    dtype.is_some_and(DType::is_float)
+}
+
+/// True if an operator is elementwise with two operands, and has a finite derivative everywhere.
+fn is_binary(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::Add
+            | OpKind::Equal
+            | OpKind::Greater
+            | OpKind::GreaterOrEqual
+            | OpKind::Less
+            | OpKind::LessOrEqual
+            | OpKind::Mul
+            | OpKind::Sub
+    )
+}
+
 /// True if the operands of an elementwise node have shapes that broadcast: all are known, or all but one have one element.
 fn broadcasts(module: &Module, node: Node) -> bool {
     let operands = module.node(node).operands().iter().flatten();
@@ -79,7 +147,8 @@ fn broadcasts(module: &Module, node: Node) -> bool {
     shapes.iter().all(Option::is_some) || shapes.iter().filter(is_one).count() + 1 >= shapes.len()
 }
 
-/// True if an operator has a result for all operands of known rank: Slice cuts what is there, and a sum of nothing is 0.
+/// True if an operator has a result for all operands of known rank (Slice cuts what is there, and a sum of nothing is 0), and
+/// a finite derivative everywhere.
 fn never_fails(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -87,9 +156,7 @@ fn never_fails(kind: OpKind) -> bool {
             | OpKind::Cast
             | OpKind::CastLike
             | OpKind::Constant
-            | OpKind::Exp
             | OpKind::Identity
-            | OpKind::Log
             | OpKind::Neg
             | OpKind::ReduceMax
             | OpKind::ReduceMean
@@ -98,7 +165,6 @@ fn never_fails(kind: OpKind) -> bool {
             | OpKind::Relu
             | OpKind::Sigmoid
             | OpKind::Slice
-            | OpKind::Sqrt
             | OpKind::Tanh
     )
 }
@@ -106,12 +172,6 @@ fn never_fails(kind: OpKind) -> bool {
 /// Replaces an If by both branches and a Where for each result. Returns the nodes that took its place, in order.
 pub(super) fn select(module: &mut Module, node: Node, of: &Selected) -> Result<Vec<Node>, InsertError> {
     let mut made = Vec::new();
-    let [taken, other] = of.branches.map(|body| {
-        constants_as_nodes(module, body);
-        let (outputs, copied) = module.copy_body(node, body, &[]);
-        made.extend(copied);
-        outputs
-    });
     let mut inserter = Inserter::before(module, node);
     let condition = match of.is_scalar {
         true => of.condition,
@@ -121,7 +181,19 @@ pub(super) fn select(module: &mut Module, node: Node, of: &Selected) -> Result<V
             scalar
         }
     };
+    let mut branches = Vec::new();
+    for (body, is_then) in of.branches.into_iter().zip([true, false]) {
+        constants_as_nodes(module, body);
+        let (outputs, copied) = module.copy_body(node, body, &[]);
+        for copy in copied {
+            guard_divisor(module, copy, (condition, is_then), &mut made)?;
+            made.push(copy);
+        }
+        branches.push(outputs);
+    }
+    let mut inserter = Inserter::before(module, node);
     let results: Vec<Option<Value>> = inserter.module.node(node).results().to_vec();
+    let [taken, other] = <[Vec<Value>; 2]>::try_from(branches).expect("an If has two branches");
     for ((result, taken), other) in results.into_iter().zip(taken).zip(other) {
         let Some(result) = result else { continue };
         let name = inserter.module.value(result).name.expect("results have names");
@@ -132,4 +204,29 @@ pub(super) fn select(module: &mut Module, node: Node, of: &Selected) -> Result<V
     }
     module.erase_node(node);
     Ok(made)
+}
+
+/// Makes the divisor of a Div 1 if its branch is not taken.
+fn guard_divisor(
+    module: &mut Module,
+    node: Node,
+    (condition, is_then): (Value, bool),
+    made: &mut Vec<Node>,
+) -> Result<(), InsertError> {
+    let is_division = module.node(node).schema().is_some_and(|schema| schema.kind == OpKind::Div);
+    let Some(divisor) = module.node(node).operand(1).filter(|_| is_division && is_of_floats(module, node))
+    else {
+        return Ok(());
+    };
+    let one = TensorData::from_f32(&[], &[1.0]).expect("one element");
+    let dtype = module.value(divisor).ty.dtype().unwrap_or(DType::F32);
+    let one = one.converted(Conversion { to: dtype, clamp: false });
+    let mut inserter = Inserter::before(module, node);
+    let spec = NodeSpec::new(OpKind::Constant, &[]).attr("value", AttrValue::Tensor(Arc::new(one)));
+    let [one] = inserter.insert(spec)?;
+    let (taken, other) = if is_then { (divisor, one) } else { (one, divisor) };
+    let [guarded] = inserter.insert(NodeSpec::new(OpKind::Where, &[condition, taken, other]))?;
+    made.extend([one, guarded].into_iter().filter_map(|value| module.producer(value).map(|(node, _)| node)));
+    module.set_operand(node, 1, Some(guarded));
+    Ok(())
 }
