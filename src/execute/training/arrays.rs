@@ -235,6 +235,8 @@ impl Arrays {
             entries.map_err(|e| io_error(path, e))?.iter().map(std::fs::DirEntry::path).collect();
         paths.sort_by_key(|path| natural(path));
         let mut sets: Vec<PathBuf> = paths.iter().filter(|path| is_set(path)).cloned().collect();
+        let first_file = paths.iter().find(|file| is_array_file(file) && file.is_file());
+        refuse_mixture(path, sets.first(), first_file)?;
         if is_set(path) {
             sets = vec![path.to_owned()];
         }
@@ -247,10 +249,9 @@ impl Arrays {
         }
         let mut found = 0;
         for file in &paths {
-            let is_array_file = ["npz", "safetensors"].contains(&ending(file).as_str());
             if !file.is_file() {
                 // A link to nothing, a pipe or a folder with such a name would be samples that are missed.
-                if is_array_file && !regular(file)?.is_file() {
+                if is_array_file(file) && !regular(file)?.is_file() {
                     let reason = "expected a file of arrays by its name, found a folder".to_owned();
                     return Err(Error::Data { path: file.clone(), reason });
                 }
@@ -326,6 +327,28 @@ fn natural(path: &Path) -> (Vec<(String, usize, String)>, PathBuf) {
 
 fn ending(path: &Path) -> String {
     path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase()
+}
+
+/// True if a file has the name of a file of arrays.
+fn is_array_file(path: &Path) -> bool {
+    ["npz", "safetensors"].contains(&ending(path).as_str())
+}
+
+/// Refuses a folder with samples of several kinds, of which only one kind would be read: test data in the folder itself, the
+/// first data set in it, and the first file of arrays.
+fn refuse_mixture(folder: &Path, set: Option<&PathBuf>, file: Option<&PathBuf>) -> Result<(), Error> {
+    let own = is_set(folder).then(|| folder.join("input_0.pb"));
+    let kinds = own.iter().chain(set).chain(file);
+    let kinds: Vec<String> = kinds.map(|path| format!("`{}`", path.display())).collect();
+    if kinds.len() < 2 {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "`{}`: expected samples of one kind (files of arrays, test data, or folders of test data), found {}; move the others \
+         to another folder",
+        folder.display(),
+        kinds.join(" and ")
+    )))
 }
 
 /// True if a folder has `input_0.pb`.
