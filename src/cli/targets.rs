@@ -33,7 +33,12 @@ impl Known {
 
     /// True if both paths lead to one file, links included.
     pub(super) fn same(&self, other: &Known) -> bool {
-        (self.id.is_some() && self.id == other.id) || self.canonical == other.canonical
+        (self.id.is_some() && self.id == other.id) || self.has_name_of(other)
+    }
+
+    /// True if both paths lead to one name of a file, symbolic links included.
+    pub(super) fn has_name_of(&self, other: &Known) -> bool {
+        self.canonical == other.canonical
     }
 }
 

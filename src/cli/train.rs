@@ -5,7 +5,7 @@ mod outputs;
 mod told;
 
 use self::log::Log;
-use self::outputs::{ReadFiles, check_outputs, is_same, open_log};
+use self::outputs::{ReadFiles, check_outputs, open_log, saves_resumed};
 use self::told::{WIDTH, told_of};
 use super::args::{LastArg, TrainArgs};
 use super::pipeline::load;
@@ -249,7 +249,7 @@ impl<'a> Session<'a> {
         let now = Instant::now();
         let largest_before = training.largest_weight().map(|(_, largest)| largest);
         // What is gone on with is there already.
-        let begins = args.resume.as_ref().zip(args.output.save.as_ref()).filter(|(a, b)| is_same(a, b));
+        let begins = args.output.save.as_ref().filter(|_| saves_resumed(args));
         let saved = begins.as_ref().map(|_| training.position().step);
         Ok(Session {
             args,
@@ -262,7 +262,7 @@ impl<'a> Session<'a> {
             first: None,
             last: None,
             saved,
-            written: begins.and_then(|(_, path)| seen(path)),
+            written: begins.and_then(|path| seen(path)),
             evaluated: None,
             since: now,
             samples: 0,

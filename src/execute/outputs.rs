@@ -245,7 +245,8 @@ fn save_folder(
     let staged = stage_folder(path, path, results, force, read).map(|mut batch| {
         // Outputs go before inputs and come after them, so that those that are there are always of one run.
         let own = files_of(path, &results.inputs.values, results.outputs.len()).filter(|_| force);
-        let (own, others): (Vec<PathBuf>, _) = (own.collect(), others.iter().filter(|other| !other.is_symlink()));
+        let (own, others): (Vec<PathBuf>, _) =
+            (own.collect(), others.iter().filter(|other| !other.is_symlink()));
         let mut files: Vec<&PathBuf> = own.iter().rev().chain(others).collect();
         files.sort_by_key(|file| !is_output(file));
         files.into_iter().for_each(|file| batch.withdraw(file));

@@ -522,7 +522,27 @@ fn files_that_are_read_are_not_written() {
     fs::hard_link(dir.path("t.safetensors"), dir.path("t.jsonl")).unwrap();
     let resume = format!("--resume t.safetensors {RUN} --steps 4");
     refused(&dir, &format!("{resume} --log t.jsonl"), 2, &["is the state `t.safetensors`"]);
+    fs::hard_link(dir.path("t.safetensors"), dir.path("hard.safetensors")).unwrap();
+    refused(
+        &dir,
+        &format!("{resume} --save hard.safetensors --force"),
+        2,
+        &["the checkpoint that the training continues"],
+    );
     trained(&dir, &format!("{resume} --save t.safetensors"));
+}
+
+/// Samples of other dims than the input has are not read: those of an archive that is cut off are not there.
+#[test]
+fn samples_that_do_not_fit_are_not_read() {
+    let dir = folder(&[]);
+    let whole = bytes(&dir, "d.npz");
+    let at = whole.windows(5).position(|window| window == b"(50, ").unwrap();
+    dir.write("e.npz", [&whole[..at], b"(9,8,", &whole[at + 5..]].concat());
+    let words = "--state s.safetensors --data e.npz --steps 2";
+    refused(&dir, words, 2, &["`x`: expected f32[N, 6], found f32[9, 8, 6]"]);
+    dir.write("e.npz", [&whole[..at], b"(99, ", &whole[at + 5..]].concat());
+    refused(&dir, words, 3, &["the header says 2376 bytes, 1200 are there"]);
 }
 
 /// A log that is a link to the checkpoint, which is not there yet, and a checkpoint that is a link into the samples.

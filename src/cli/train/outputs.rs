@@ -66,8 +66,15 @@ impl ReadFiles {
     }
 }
 
+/// True if the training continues the checkpoint that it saves: the output replaces the name of that file, not another name of
+/// it, which would leave the old checkpoint there.
+pub(super) fn saves_resumed(args: &TrainArgs) -> bool {
+    let paths = args.resume.as_ref().zip(args.output.save.as_ref());
+    paths.is_some_and(|(resume, save)| Known::new("", resume).has_name_of(&Known::new("", save)))
+}
+
 /// True if two paths lead to one file, which need not be there.
-pub(super) fn is_same(a: &Path, b: &Path) -> bool {
+fn is_same(a: &Path, b: &Path) -> bool {
     Known::new("", a).same(&Known::new("", b))
 }
 
@@ -82,7 +89,7 @@ pub(super) fn check_outputs(args: &TrainArgs, read: &ReadFiles) -> Result<(), Fa
         );
         return Err(Failure::usage("save", message));
     }
-    let goes_on = args.resume.as_ref().is_some_and(|resume| is_same(resume, save));
+    let goes_on = saves_resumed(args);
     read.refuse("--save", save, goes_on)?;
     refuse_among_samples(args, "--save", save)?;
     let replaced = Some(save.as_path()).filter(|_| goes_on);
@@ -118,11 +125,7 @@ fn refuse_among_samples(args: &TrainArgs, option: &str, output: &Path) -> Result
 }
 
 /// Opens the requested log of a training that stands at `begin`, before any work is done for it.
-pub(super) fn open_log(
-    args: &TrainArgs,
-    begin: &Position,
-    read: &ReadFiles,
-) -> Result<Option<Log>, Failure> {
+pub(super) fn open_log(args: &TrainArgs, begin: &Position, read: &ReadFiles) -> Result<Option<Log>, Failure> {
     let Some(path) = &args.output.log else { return Ok(None) };
     let path = log::path_of(path);
     if path.as_os_str() == "-" {
