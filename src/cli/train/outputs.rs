@@ -47,7 +47,7 @@ impl ReadFiles {
     /// the output may replace it.
     fn refuse(&self, option: &str, path: &Path, replaces_resumed: bool) -> Result<(), Failure> {
         let new = Known::new(option, path);
-        let mut refused = self.known.iter().filter(|old| !(replaces_resumed && old.what == RESUMED));
+        let mut refused = self.known.iter().filter(|old| !replaces_resumed || old.what != RESUMED);
         let Some(old) = refused.find(|old| old.same(&new)) else { return Ok(()) };
         let old_name = match old.path == path {
             true => String::new(),
