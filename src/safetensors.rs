@@ -8,6 +8,7 @@
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
+use crate::onnx::target;
 use ::safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use ampc_ir::tensor::{ByteSource, FileRange, Storage};
 use ampc_ir::{DType, TensorData};
@@ -52,6 +53,11 @@ impl Tensors {
     /// Reads the header; `None` if there is no such file.
     pub(crate) fn open(path: &Path) -> Result<Option<(Tensors, Arc<SourceBytes>)>, Error> {
         let io = |source| Error::Io { path: path.to_owned(), source };
+        // A pipe or device may block forever.
+        if target::is_stream(path) {
+            let message = "expected a file to read tensors from, found a pipe or device";
+            return Err(Error::Usage(format!("`{}`: {message}", path.display())));
+        }
         let bytes = match SourceBytes::open(path) {
             Ok(bytes) => Arc::new(bytes),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),

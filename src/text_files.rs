@@ -15,12 +15,14 @@ use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
 use crate::onnx::target::{self, TargetError};
 use crate::safetensors::{self, Tensors};
+use crate::state_hash::POSITION;
 use ampc_ir::tensor::{Storage, TensorError};
 use ampc_ir::text::{
     DataResolver, LargeConstant, MAX_INLINE, ParseError, ParseErrors, ParseOptions, PrintOptions, parse_with,
     print,
 };
 use ampc_ir::{DType, Module, Payload, TensorData};
+use ampc_passes::step::state::IDENTITY;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -161,7 +163,7 @@ pub(crate) fn stage_as(
 /// If the file exists and `force` is not set, is one of `read`, has other tensors, or cannot be written.
 pub fn check_data(path: &Path, data: &Path, force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
     target::check(data, force, read).map_err(ExportError::from)?;
-    if !data.exists() || target::is_stream(data) || is_data_of(path, data) {
+    if !data.exists() || target::is_stream(data) || (is_data_of(path, data) && !is_state(data)) {
         return Ok(());
     }
     let shown = |path: &Path| path.display().to_string();
@@ -187,6 +189,13 @@ fn is_data_of(path: &Path, data: &Path) -> bool {
     };
     let named = named.take();
     parsed.is_ok() && tensors.is_of_ampc() && tensors.iter().all(|(name, _)| named.contains(name))
+}
+
+/// True if a safetensors file is the state of a training step or a checkpoint: the tensors of either may have the names of
+/// the constants of a text.
+fn is_state(data: &Path) -> bool {
+    let tensors = Tensors::open(data).ok().flatten();
+    tensors.is_some_and(|(tensors, _)| [IDENTITY, POSITION].iter().any(|key| tensors.metadata(key).is_some()))
 }
 
 /// The reason why a text with large constants is not written to a pipe or device.

@@ -138,6 +138,20 @@ impl Item {
     }
 }
 
+/// The element type and dims of an array, of which only the header is read.
+///
+/// # Errors
+/// If the header is not that of an array of a supported type.
+pub fn header(mut reader: impl Read) -> Result<(DType, Vec<u64>), NpyError> {
+    let header = read_header(&mut reader)?;
+    let item = parse_descr(&header.descr).ok_or(NpyError::Descr { descr: header.descr })?;
+    let dtype = match item {
+        Item::Number { dtype, .. } => dtype,
+        Item::Bytes(_) | Item::Unicode { .. } => DType::String,
+    };
+    Ok((dtype, header.shape))
+}
+
 /// Bytes that the list of strings takes for each, beside its text.
 const STRING: u64 = size_of::<Box<[u8]>>() as u64;
 
@@ -406,6 +420,16 @@ fn parse_header(text: &str) -> Result<Header, &'static str> {
     while !rest.starts_with('}') {
         let (key, after) = quoted(rest).ok_or("a quoted key")?;
         let value = after.trim_start().strip_prefix(':').ok_or("`:` behind a key")?.trim_start();
+        // Python takes the last of two, other readers take the first.
+        let is_known = match key {
+            "descr" => descr.is_some(),
+            "fortran_order" => fortran_order.is_some(),
+            "shape" => shape.is_some(),
+            _ => false,
+        };
+        if is_known {
+            return Err("each key once");
+        }
         rest = match key {
             "descr" => {
                 let (text, after) =
@@ -542,6 +566,10 @@ mod tests {
         assert!(refused(&file("{'descr': [('a', '<i4')], }", &[])).contains("structured"));
         assert!(refused(&file(&float("(-1,)"), &[])).contains("tuple of sizes"));
         assert!(refused(&file("{'descr': '<f4', 'shape': ()}", &[])).contains("fortran_order"));
+        for more in ["'descr': '<f4'", "'fortran_order': True", "'shape': (2,)"] {
+            let twice = float("(1,)").replace(", }", &format!(", {more}}}"));
+            assert!(refused(&file(&twice, &[0; 4])).contains("each key once"), "{twice}");
+        }
         assert!(refused(&file(&float("()").replace("<f4", "|O"), &[])).contains("`|O` is not supported: "));
         assert!(refused(&file(&float("()").replace("<f4", "<f16"), &[])).contains("`<f16` is not supported"));
         assert!(refused(&file(&float("()").replace("<f4", "é"), &[])).contains("is not supported"));

@@ -54,7 +54,12 @@ pub enum NpzError {
 pub struct Archive<R: Read + Seek> {
     zip: ZipArchive<R>,
     names: Vec<String>,
+    /// The bytes of the file.
+    len: u64,
 }
+
+/// The most bytes that a byte of a deflated entry stands for: two bits are 258 bytes.
+const MOST_PER_BYTE: u64 = 4 * 258;
 
 impl<R: Read + Seek> Archive<R> {
     /// Reads the directory of an archive, and no array.
@@ -65,22 +70,37 @@ impl<R: Read + Seek> Archive<R> {
         let mut reader = reader;
         let start = ZipArchive::new(&mut reader).map_err(archive_error)?.central_directory_start();
         refuse_twice(&mut reader, start)?;
+        let len = reader.seek(io::SeekFrom::End(0)).map_err(NpzError::Archive)?;
         let mut zip = ZipArchive::new(reader).map_err(archive_error)?;
         let mut names = Vec::with_capacity(zip.len());
+        let mut known = BTreeSet::new();
         for index in 0..zip.len() {
             let entry = zip.by_index_raw(index).map_err(archive_error)?;
             let file = entry.name().map_err(archive_error)?.into_owned();
+            // Names of two encodings may be one text.
+            if !known.insert(file.clone()) {
+                return Err(NpzError::Twice { name: file });
+            }
             match file.strip_suffix(".npy") {
                 Some(name) => names.push(name.to_owned()),
                 None => return Err(NpzError::NotAnArray { name: file }),
             }
         }
-        Ok(Archive { zip, names })
+        Ok(Archive { zip, names, len })
     }
 
     /// The names of the entries, in order; of a type that NumPy lacks with its suffix.
     pub fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// The element type and dims of entry `index` as it is stored, of which only the header is read.
+    ///
+    /// # Errors
+    /// If the header cannot be read, or has an unsupported element type.
+    pub fn header(&mut self, index: usize) -> Result<(DType, Vec<u64>), NpzError> {
+        let entry = self.zip.by_index(index).map_err(archive_error)?;
+        npy::header(entry).map_err(|source| array_error(&self.names[index], source))
     }
 
     /// The tensor of entry `index` as it is stored, if it takes at most `most` bytes: see [`restored`].
@@ -89,16 +109,27 @@ impl<R: Read + Seek> Archive<R> {
     /// If it is larger, or cannot be read.
     pub fn read(&mut self, index: usize, most: u64) -> Result<HostTensor, NpzError> {
         let entry = self.zip.by_index(index).map_err(archive_error)?;
-        let stored = entry.size();
-        let tensor = npy::read(entry, stored, most);
-        tensor.map_err(|source| match source {
-            NpyError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => NpzError::NoArchive,
-            source => NpzError::Array { name: self.names[index].clone(), source },
-        })
+        // Sizes are claims of the archive. The bytes of the file bound them.
+        let there = self.len.saturating_sub(entry.data_start().unwrap_or(0)).min(entry.compressed_size());
+        let bound = match entry.compression() {
+            CompressionMethod::Stored => there,
+            _ => there.saturating_mul(MOST_PER_BYTE),
+        };
+        let stored = entry.size().min(bound);
+        npy::read(entry, stored, most).map_err(|source| array_error(&self.names[index], source))
     }
 }
 
-/// Refuses a directory that has a name twice, of which a reader of zip archives takes the last.
+/// The error of an array; an entry that ends early is that of a damaged archive.
+fn array_error(name: &str, source: NpyError) -> NpzError {
+    match source {
+        NpyError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => NpzError::NoArchive,
+        source => NpzError::Array { name: name.to_owned(), source },
+    }
+}
+
+/// Refuses a directory that has a name twice, of which a reader of zip archives takes the last. An entry may have a second
+/// name, its Unicode path, which some readers take and others do not: neither may be a name of another entry.
 fn refuse_twice(reader: &mut (impl Read + Seek), start: u64) -> Result<(), NpzError> {
     const MARK: [u8; 4] = *b"PK\x01\x02";
     reader.seek(io::SeekFrom::Start(start)).map_err(NpzError::Archive)?;
@@ -110,14 +141,29 @@ fn refuse_twice(reader: &mut (impl Read + Seek), start: u64) -> Result<(), NpzEr
         let length = |at: usize| u64::from(u16::from_le_bytes([entry[at], entry[at + 1]]));
         let mut name = Vec::new();
         reader.by_ref().take(length(28)).read_to_end(&mut name).map_err(NpzError::Archive)?;
-        let rest = length(30) + length(32);
-        io::copy(&mut reader.by_ref().take(rest), &mut io::sink()).map_err(NpzError::Archive)?;
-        if names.contains(&name) {
-            return Err(NpzError::Twice { name: String::from_utf8_lossy(&name).into_owned() });
+        let mut extra = Vec::new();
+        reader.by_ref().take(length(30)).read_to_end(&mut extra).map_err(NpzError::Archive)?;
+        io::copy(&mut reader.by_ref().take(length(32)), &mut io::sink()).map_err(NpzError::Archive)?;
+        let own: BTreeSet<Vec<u8>> = unicode_paths(&extra).map(<[u8]>::to_vec).chain([name]).collect();
+        if let Some(name) = own.intersection(&names).next() {
+            return Err(NpzError::Twice { name: String::from_utf8_lossy(name).into_owned() });
         }
-        names.insert(name);
+        names.extend(own);
     }
     Ok(())
+}
+
+/// The Unicode paths among the extra fields of an entry, each behind a version and the checksum of the other name.
+fn unicode_paths(mut extra: &[u8]) -> impl Iterator<Item = &[u8]> {
+    const UNICODE_PATH: u16 = 0x7075;
+    let fields = std::iter::from_fn(move || {
+        let (head, rest) = extra.split_first_chunk::<4>()?;
+        let [id, len] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes);
+        let (field, rest) = rest.split_at_checked(usize::from(len))?;
+        extra = rest;
+        Some((id, field))
+    });
+    fields.filter(|(id, _)| *id == UNICODE_PATH).filter_map(|(_, field)| field.get(5..))
 }
 
 fn archive_error(error: ZipError) -> NpzError {
@@ -237,6 +283,14 @@ pub fn restored(entry: &str, tensor: HostTensor) -> Result<(&str, HostTensor), N
     }
 }
 
+/// The name and the element type that [`restored`] gives an entry that is stored with elements of `dtype`.
+pub fn restored_type(entry: &str, dtype: DType) -> (&str, DType) {
+    match told(entry) {
+        Some((plain, other)) if stored_as(other) == Some(dtype) => (plain, other),
+        _ => (entry, dtype),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,6 +343,67 @@ mod tests {
         assert_eq!(archive(&[("x", one.clone())]), archive(&[("x", one.clone())]));
         let twice = write(Cursor::new(Vec::new()), [("x", &one), ("x", &one)]);
         assert!(matches!(twice, Err(NpzError::NoArchive)));
+    }
+
+    /// The bytes of an archive in which the 4 bytes at `from` of every header with this mark are replaced.
+    fn with_field(mut bytes: Vec<u8>, mark: &[u8], from: usize, field: u32) -> Vec<u8> {
+        for at in 0..bytes.len().saturating_sub(from + 4) {
+            if bytes[at..].starts_with(mark) {
+                bytes[at + from..at + from + 4].copy_from_slice(&field.to_le_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// An array of 1 GiB in a file of a few hundred bytes, by the sizes that the archive claims.
+    #[test]
+    fn an_entry_has_at_most_the_bytes_of_the_file() {
+        let header = "{'descr': '|u1', 'fortran_order': False, 'shape': (1073741824,), }\n";
+        let len = u16::try_from(header.len()).unwrap().to_le_bytes();
+        let array = [b"\x93NUMPY\x01\x00", &len[..], header.as_bytes(), &[7; 100]].concat();
+        for method in [CompressionMethod::Stored, CompressionMethod::Deflated] {
+            let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+            zip.start_file("x.npy", SimpleFileOptions::default().compression_method(method)).unwrap();
+            zip.write_all(&array).unwrap();
+            let mut bytes = zip.finish().unwrap().into_inner();
+            for (mark, from) in [(b"PK\x01\x02", 20), (b"PK\x03\x04", 18)] {
+                let claimed = if method == CompressionMethod::Stored { (1 << 30) + 200 } else { 150 };
+                bytes = with_field(bytes, mark, from, claimed);
+                bytes = with_field(bytes, mark, from + 4, (1 << 30) + 200);
+            }
+            let mut archive = Archive::open(Cursor::new(bytes)).unwrap();
+            assert_eq!(archive.header(0).unwrap(), (DType::U8, vec![1 << 30]));
+            let error = archive.read(0, u64::MAX).unwrap_err();
+            let NpzError::Array { source: NpyError::Short { there, .. }, .. } = error else {
+                panic!("{error:?}")
+            };
+            assert!(there < 1 << 19, "{there}");
+        }
+    }
+
+    #[test]
+    fn a_second_name_of_an_entry_is_no_name_of_another() {
+        let stored = SimpleFileOptions::default().compression_method(CompressionMethod::Stored);
+        let archive = |other: &str| {
+            let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
+            zip.start_file("x.npy", stored).unwrap();
+            let mut options = zip::write::FullFileOptions::default();
+            // Found only if the checksum of the other name is right; readers differ in that, too.
+            let mut field = vec![1, 0, 0, 0, 0];
+            field.extend(other.as_bytes());
+            options.add_extra_field(0x6e76, field, true).unwrap();
+            zip.start_file("y.npy", options).unwrap();
+            let mut bytes = zip.finish().unwrap().into_inner();
+            for at in 0..bytes.len() - 2 {
+                if bytes[at..].starts_with(b"\x76\x6e") {
+                    bytes[at..at + 2].copy_from_slice(b"\x75\x70");
+                }
+            }
+            Archive::open(Cursor::new(bytes)).map(|archive| archive.names().to_vec())
+        };
+        assert_eq!(archive("z.npy").unwrap().len(), 2);
+        assert_eq!(archive("y.npy").unwrap().len(), 2);
+        assert!(matches!(archive("x.npy"), Err(NpzError::Twice { name }) if name == "x.npy"));
     }
 
     /// Takes so many bytes and no more.

@@ -13,15 +13,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// A file and its role in the run.
-struct Known {
-    what: String,
-    path: PathBuf,
+pub(super) struct Known {
+    pub(super) what: String,
+    pub(super) path: PathBuf,
     id: Option<FileId>,
     canonical: PathBuf,
 }
 
 impl Known {
-    fn new(what: impl Into<String>, path: &Path) -> Known {
+    pub(super) fn new(what: impl Into<String>, path: &Path) -> Known {
         let regular = fs::metadata(path).ok().filter(fs::Metadata::is_file);
         Known {
             what: what.into(),
@@ -32,8 +32,13 @@ impl Known {
     }
 
     /// True if both paths lead to one file, links included.
-    fn same(&self, other: &Known) -> bool {
-        (self.id.is_some() && self.id == other.id) || self.canonical == other.canonical
+    pub(super) fn same(&self, other: &Known) -> bool {
+        (self.id.is_some() && self.id == other.id) || self.has_name_of(other)
+    }
+
+    /// True if both paths lead to one name of a file, symbolic links included.
+    pub(super) fn has_name_of(&self, other: &Known) -> bool {
+        self.canonical == other.canonical
     }
 }
 
@@ -128,7 +133,7 @@ pub(crate) fn check(
 }
 
 /// The files that a model was read from.
-fn sources(model: &Model, path: &Path) -> Vec<Known> {
+pub(super) fn sources(model: &Model, path: &Path) -> Vec<Known> {
     let mut known = Vec::new();
     if path == Path::new("-") {
         // What the shell connected; a pipe is not a file that could be written to.

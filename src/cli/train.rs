@@ -5,7 +5,7 @@ mod outputs;
 mod told;
 
 use self::log::Log;
-use self::outputs::{check_outputs, is_same, open_log, states_read};
+use self::outputs::{ReadFiles, check_outputs, open_log, saves_resumed};
 use self::told::{WIDTH, told_of};
 use super::args::{LastArg, TrainArgs};
 use super::pipeline::load;
@@ -14,7 +14,7 @@ use super::progress::Progress;
 use super::run::{device, digits};
 use super::table::{count, number};
 use super::ui::{self, Ui};
-use super::{diagnose, interrupt, shown};
+use super::{diagnose, interrupt, shown, targets};
 use ampc::ErrorKind;
 use ampc::execute::Trainer;
 use ampc::execute::training::{
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
         init.map(|path| ampc::train::init_state(&model.module, &mut checkpoint.state, path)).transpose();
     let init = init.map_err(fail)?;
     let position = checkpoint.position.as_ref().filter(|_| args.resume.is_some());
-    let files = model.files();
+    let (files, sources) = (model.files(), targets::sources(&model, &args.step));
     let cpu = Cpu { threads: threads.map_or(0, |n| usize::try_from(n).unwrap_or(0)), ..Cpu::default() };
     let trainer = Trainer::new(model, &checkpoint.state, &cpu);
     let trainer = trainer.map_err(|error| of_state(&error, args))?;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let mut read = files;
     read.extend(training.data().files().iter().cloned());
     read.extend(evaluation.iter().flat_map(|evaluation| evaluation.data().files().iter().cloned()));
-    read.extend(states_read(args));
+    let read = ReadFiles::new(args, sources, read);
     check_outputs(args, &read)?;
     let log = open_log(args, &training.position(), &read)?;
     let session = Session::new(args, ui, &progress, training, evaluation, log).map_err(fail)?;
@@ -249,7 +249,7 @@ impl<'a> Session<'a> {
         let now = Instant::now();
         let largest_before = training.largest_weight().map(|(_, largest)| largest);
         // What is gone on with is there already.
-        let begins = args.resume.as_ref().zip(args.output.save.as_ref()).filter(|(a, b)| is_same(a, b));
+        let begins = args.output.save.as_ref().filter(|_| saves_resumed(args));
         let saved = begins.as_ref().map(|_| training.position().step);
         Ok(Session {
             args,
@@ -262,7 +262,7 @@ impl<'a> Session<'a> {
             first: None,
             last: None,
             saved,
-            written: begins.and_then(|(_, path)| seen(path)),
+            written: begins.and_then(|path| seen(path)),
             evaluated: None,
             since: now,
             samples: 0,

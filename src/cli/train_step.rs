@@ -182,7 +182,7 @@ fn options(
     args: &TrainStepArgs,
     loss: &LossSpec,
 ) -> Result<(TrainOptions, Vec<settings::ReadFile>), Failure> {
-    let (precision, read) = if args.fp32 {
+    let (precision, mut read) = if args.fp32 {
         (None, Vec::new())
     } else {
         let (precision, read) = settings::options(&args.precision, args.debug.verify_each, false)?;
@@ -192,7 +192,10 @@ fn options(
     let scaler = match &args.step.scaler {
         None if is_fp16 => "ampc".parse(),
         None => Ok(Scaler::None),
-        Some(text) if Path::new(text).extension().is_some_and(|e| e == "json") => Ok(scaler_of_file(text)?),
+        Some(text) if Path::new(text).extension().is_some_and(|e| e == "json") => {
+            read.push(settings::ReadFile { what: "the scaler", path: text.into() });
+            Ok(scaler_of_file(text)?)
+        }
         Some(text) => text.parse(),
     };
     let scaler = scaler.map_err(|error| Failure::usage("scaler", format!("`--scaler`: {error}")))?;

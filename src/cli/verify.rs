@@ -354,17 +354,40 @@ fn of_test_data(args: &VerifyArgs) -> (StoredTolerance, &'static str) {
     }
 }
 
+/// True if a folder has a file with a name of test data.
+fn has_values(folder: &Path) -> bool {
+    let is_value = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        let stem = name.to_str().and_then(|name| name.strip_suffix(".pb"));
+        let number =
+            stem.and_then(|stem| stem.strip_prefix("input_").or_else(|| stem.strip_prefix("output_")));
+        number.is_some_and(|number| number.parse::<usize>().is_ok())
+    };
+    std::fs::read_dir(folder).is_ok_and(|entries| entries.flatten().any(is_value))
+}
+
 /// The folder, or the folders in it that have test data, by name.
 fn data_sets(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let failed = |e: std::io::Error| Failure::io(&folder.display().to_string(), &e);
+    let entries = std::fs::read_dir(folder).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
+    let mut folders: Vec<PathBuf> = entries.map_err(failed)?.iter().map(std::fs::DirEntry::path).collect();
+    folders.retain(|path| has_values(path));
+    folders.sort();
+    if let (true, [inner, ..]) = (has_values(folder), &folders[..]) {
+        let message = format!(
+            "`{}`: expected output_0.pb … in the folder or in folders of it, found test data in it and in `{}`; give one of \
+             the two",
+            folder.display(),
+            inner.display()
+        );
+        return Err(Failure::usage("test_data", message));
+    }
     let has_data = |path: &Path| path.join("output_0.pb").exists();
     if has_data(folder) {
         return Ok(vec![folder.to_owned()]);
     }
-    let entries = std::fs::read_dir(folder).map_err(|e| Failure::io(&folder.display().to_string(), &e))?;
-    let mut folders: Vec<PathBuf> =
-        entries.flatten().map(|e| e.path()).filter(|path| has_data(path)).collect();
-    folders.sort();
-    if folders.is_empty() {
+    // A data set without outputs is an error where it is read, unless no other folder has any.
+    if !folders.iter().any(|path| has_data(path)) {
         let message = format!(
             "`{}`: expected output_0.pb … in the folder or in folders of it, found none",
             folder.display()

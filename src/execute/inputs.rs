@@ -13,7 +13,7 @@ use crate::onnx::data::{self, Names};
 use crate::safetensors::Tensors;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
-use ampc_ir::{DType, Dim, Module, Symbol, Type};
+use ampc_ir::{DType, Dim, Module, Shape, Symbol, Type};
 use ampc_passes::suggest::{did_you_mean, listed, nearest};
 use ampc_runtime::cpu::ExecuteError;
 use ampc_runtime::npy::NpyError;
@@ -140,25 +140,30 @@ impl Inputs {
         let mut named = Named { in_npz: true, ..Named::of(module) };
         for index in 0..archive.names().len() {
             let entry = archive.names()[index].clone();
-            if let Some(slot) = named.slot(&entry) {
-                let tensor =
-                    archive.read(index, most).map_err(|error| match named.help_of_descr(slot, &error) {
-                        Some(help) => {
-                            Error::Data { path: path.to_owned(), reason: format!("{error}: {help}") }
-                        }
-                        None => bad(error),
-                    });
-                named.set(slot, tensor?.into());
-                continue;
-            }
-            // The suffix of a type that NumPy lacks is known to be one once the array is read.
-            if named.slot(npz::plain_name(&entry)).is_none() {
+            let own = named.slot(&entry);
+            if own.or_else(|| named.slot(npz::plain_name(&entry))).is_none() {
                 named.unknown(&entry);
                 continue;
             }
+            let with_help =
+                |error: npz::NpzError| match own.and_then(|slot| named.help_of_descr(slot, &error)) {
+                    Some(help) => Error::Data { path: path.to_owned(), reason: format!("{error}: {help}") },
+                    None => bad(error),
+                };
+            // An array of another type is not read: an archive of a few bytes holds any number of zeros.
+            let (dtype, dims) = archive.header(index).map_err(with_help)?;
+            let (name, dtype) =
+                if own.is_some() { (&*entry, dtype) } else { npz::restored_type(&entry, dtype) };
+            let Some(slot) = named.slot(name) else {
+                named.unknown(name);
+                continue;
+            };
+            if !named.admit(slot, Type::tensor(dtype, Shape::known(&dims))) {
+                continue;
+            }
             let tensor = archive.read(index, most).map_err(bad)?;
-            let (name, tensor) = npz::restored(&entry, tensor).map_err(bad)?;
-            named.give(name, tensor);
+            let tensor = if own.is_some() { tensor } else { npz::restored(&entry, tensor).map_err(bad)?.1 };
+            named.values[slot] = Some(tensor.into());
         }
         named.finish(vec![Arc::new(bytes)])
     }
@@ -365,6 +370,8 @@ struct Named<'m> {
     /// The inputs without a default.
     required: Vec<usize>,
     values: Vec<Option<Data>>,
+    /// The types of the values that were given, those of refused values included.
+    given: Vec<Option<Type>>,
     problems: Vec<InputProblem>,
     /// The number of names given so far that no input has.
     unknown: usize,
@@ -391,6 +398,7 @@ impl<'m> Named<'m> {
             required: (0..defaults.len()).filter(|&slot| !defaults[slot]).collect(),
             defaults,
             values: inputs.iter().map(|_| None).collect(),
+            given: vec![None; inputs.len()],
             problems: Vec::new(),
             unknown: 0,
             in_npz: false,
@@ -442,17 +450,25 @@ impl<'m> Named<'m> {
     }
 
     fn set(&mut self, slot: usize, value: Data) {
-        if self.values[slot].is_some() {
+        self.admit(slot, value.view().ty());
+        self.values[slot] = Some(value);
+    }
+
+    /// Notes the type of a value for an input, and returns true if the input is of that type.
+    fn admit(&mut self, slot: usize, given: Type) -> bool {
+        if self.given[slot].is_some() {
             self.problem("twice", slot, "expected one value, found two".into(), "leave one of the two out");
         }
-        let (given, declared) = (value.view().ty(), &self.types[slot]);
-        if !ampc_runtime::cpu::admits(declared, &given) {
+        let declared = &self.types[slot];
+        let is_admitted = ampc_runtime::cpu::admits(declared, &given);
+        if !is_admitted {
             let expected = describe(self.module, declared);
             let found = describe(self.module, &given);
             let help = help_of_type(&self.names[slot], declared, &given, self.in_npz);
             self.problem("type", slot, format!("expected {expected}, found {found}"), &help);
         }
-        self.values[slot] = Some(value);
+        self.given[slot] = Some(given);
+        is_admitted
     }
 
     /// Reads the files of a folder of test data that are for inputs.
@@ -482,7 +498,7 @@ impl<'m> Named<'m> {
     /// All problems, once nothing more comes.
     fn problems(&mut self) -> Vec<InputProblem> {
         for slot in 0..self.values.len() {
-            if self.values[slot].is_none() && !self.defaults[slot] {
+            if self.given[slot].is_none() && !self.defaults[slot] {
                 let message = format!("expected {}, found none", describe(self.module, &self.types[slot]));
                 let help = "every input without a default needs a value of its name";
                 self.problem("missing", slot, message, help);
@@ -510,17 +526,17 @@ impl<'m> Named<'m> {
 
     /// The dims of a value that have a name in the model, and their sizes.
     fn named_dims(&self, slot: usize) -> Vec<(Symbol, u64)> {
-        let (Some(Data::Tensor(tensor)), Some(declared)) = (&self.values[slot], self.types[slot].as_tensor())
-        else {
+        let given = self.given[slot].as_ref().and_then(Type::as_tensor).and_then(|ty| ty.shape.to_known());
+        let (Some(given), Some(declared)) = (given, self.types[slot].as_tensor()) else {
             return Vec::new();
         };
         let dims = declared.shape.dims().unwrap_or_default();
-        if dims.len() != tensor.dims().len() {
+        if dims.len() != given.len() {
             return Vec::new();
         }
-        let pairs = dims.iter().zip(tensor.dims());
+        let pairs = dims.iter().zip(given);
         pairs
-            .filter_map(|(dim, &size)| if let Dim::Sym(symbol) = dim { Some((*symbol, size)) } else { None })
+            .filter_map(|(dim, size)| if let Dim::Sym(symbol) = dim { Some((*symbol, size)) } else { None })
             .collect()
     }
 

@@ -1,6 +1,7 @@
 //! Outputs of a run: statistics, and files.
 
-use super::inputs::Inputs;
+use super::inputs::test_data::numbered;
+use super::inputs::{Inputs, io_error};
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
@@ -135,7 +136,8 @@ pub fn check(
     match OutputForm::of(path)? {
         OutputForm::Npz | OutputForm::Safetensors => check(path),
         OutputForm::TestData if path.is_dir() => {
-            files_of(path, &inputs.values, n_outputs).try_for_each(|file| check(&file))
+            let others = others_in(path, &inputs.values, n_outputs)?;
+            files_of(path, &inputs.values, n_outputs).chain(others).try_for_each(|file| check(&file))
         }
         OutputForm::TestData => {
             // A name without the slash is one that a folder can be made under, or a file that is there.
@@ -169,8 +171,25 @@ fn files_of(folder: &Path, inputs: &[Option<Data>], n_outputs: usize) -> impl It
     inputs.chain((0..n_outputs).map(move |i| name("output", i)))
 }
 
+/// The test data in a folder that are of another run with more inputs or outputs: beside those of this run they would be
+/// taken for one data set.
+fn others_in(folder: &Path, inputs: &[Option<Data>], n_outputs: usize) -> Result<Vec<PathBuf>, Error> {
+    let mut others = Vec::new();
+    for (prefix, own) in [("input", inputs.iter().flatten().count()), ("output", n_outputs)] {
+        let numbers = numbered(folder, prefix).map_err(|e| io_error(folder, e))?;
+        let more = numbers.into_iter().filter(|&number| number >= own);
+        others.extend(more.map(|number| folder.join(format!("{prefix}_{number}.pb"))));
+    }
+    Ok(others)
+}
+
+/// True if a file of test data is an output.
+fn is_output(file: &Path) -> bool {
+    file.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("output_"))
+}
+
 /// Writes results completely or not at all. A folder of test data is made if it is not there, and gets the inputs
-/// that have a value as well.
+/// that have a value as well; test data of an earlier run go, other files stay.
 ///
 /// # Errors
 /// If a file exists and `force` is not set, is one that the model or the inputs were read from, or cannot be written;
@@ -219,14 +238,26 @@ fn save_folder(
         let failed = |source| TargetError::Write { path: path.display().to_string(), source };
         std::fs::create_dir(path).map_err(|e| ExportError::from(failed(e)))?;
     }
+    let others = others_in(path, &results.inputs.values, results.outputs.len())?;
+    for other in &others {
+        target::check(other, force, read).map_err(|error| refused(error, results.inputs))?;
+    }
     let staged = stage_folder(path, path, results, force, read).map(|mut batch| {
         // Outputs go before inputs and come after them, so that those that are there are always of one run.
-        let files = files_of(path, &results.inputs.values, results.outputs.len()).filter(|_| force);
-        let files: Vec<PathBuf> = files.collect();
-        files.iter().rev().for_each(|file| batch.withdraw(file));
+        let own = files_of(path, &results.inputs.values, results.outputs.len()).filter(|_| force);
+        let (own, others): (Vec<PathBuf>, _) =
+            (own.collect(), others.iter().filter(|other| !other.is_symlink()));
+        let mut files: Vec<&PathBuf> = own.iter().rev().chain(others).collect();
+        files.sort_by_key(|file| !is_output(file));
+        files.into_iter().for_each(|file| batch.withdraw(file));
         batch
     });
     let saved = staged.and_then(|batch| batch.commit_all().map_err(|e| refused(e, results.inputs)));
+    if saved.is_ok() {
+        // A link goes, and the file that it leads to stays.
+        let mut links = others.iter().filter(|other| other.is_symlink());
+        links.try_for_each(|link| std::fs::remove_file(link).map_err(|e| io_error(link, e)))?;
+    }
     if is_new && saved.is_err() {
         // One that is not empty stays.
         std::fs::remove_dir(path).ok();
@@ -238,7 +269,8 @@ fn save_folder(
 /// false if the system cannot do that.
 fn replace_folder(path: &Path, results: &Results<'_>, read: &[Arc<SourceBytes>]) -> Result<bool, Error> {
     let files = files_of(path, &results.inputs.values, results.outputs.len());
-    let files: Vec<PathBuf> = files.collect();
+    let others = others_in(path, &results.inputs.values, results.outputs.len())?;
+    let files: Vec<PathBuf> = files.chain(others).collect();
     for file in &files {
         target::check(file, true, read).map_err(|error| refused(error, results.inputs))?;
     }

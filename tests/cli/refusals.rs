@@ -222,3 +222,18 @@ fn options_that_say_nothing_or_too_much() {
         assert!(run.code == 2 && run.stderr.contains(&message), "{text}: {run}");
     }
 }
+
+/// The file of constants of a text or JSON is read from no pipe.
+#[cfg(target_os = "linux")]
+#[test]
+fn constants_are_read_from_no_pipe() {
+    let dir = Dir::new();
+    dir.write("m.onnx", std::fs::read(support::MLP).unwrap());
+    for (name, data) in [("a.ir", "a.ir.safetensors"), ("b.json", "b.safetensors")] {
+        assert_eq!(dir.run(&["opt", "m.onnx", "--passes=", "-o", name, "-q"]).code, 0);
+        std::fs::remove_file(dir.path(data)).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(dir.path(data)).status().unwrap().success());
+        let run = dir.run(&["check", name]);
+        assert!(run.code == 2 && run.stderr.contains("found a pipe or device"), "{name}: {run}");
+    }
+}

@@ -201,3 +201,27 @@ fn what_is_replaced_keeps_its_permissions() {
         }
     }
 }
+
+/// A checkpoint is no file of constants, though the graph beside it refers to all of its tensors.
+#[test]
+fn states_are_not_replaced_as_constants() {
+    for metadata in ["ampc.step", "ampc.training"] {
+        let dir = Dir::new();
+        dir.copy(support::MLP, "m.onnx");
+        for (name, data) in [("c.json", "c.safetensors"), ("c.ir", "c.ir.safetensors")] {
+            let rewrite = format!("opt m.onnx --passes= -o {name} --force");
+            done(&dir, &rewrite);
+            done(&dir, &rewrite);
+            let bytes = fs::read(dir.path(data)).unwrap();
+            let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+            let text = std::str::from_utf8(&bytes[8..8 + length]).unwrap();
+            let text = text.replacen("\"format\":", &format!("\"{metadata}\":\"0\",\"format\":"), 1);
+            let state =
+                [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &bytes[8 + length..]].concat();
+            fs::write(dir.path(data), &state).unwrap();
+            let run = dir.run(&rewrite.split(' ').collect::<Vec<_>>());
+            assert!(run.code == 5 && run.stderr.contains("move it away"), "{name}: {run}");
+            assert!(fs::read(dir.path(data)).unwrap() == state, "{name}");
+        }
+    }
+}

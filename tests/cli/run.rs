@@ -422,3 +422,60 @@ fn what_has_no_kernel_is_named_with_a_node() {
     let run = dir.run(&["run", "m.ir"]);
     assert!(run.code == 4 && run.stderr.contains("acme::Bar (`bar1`), acme::Foo (`foo1`)"), "{run}");
 }
+
+/// Test data of a run with more outputs, which would be of one data set with those of this run.
+#[test]
+fn a_folder_of_outputs_has_those_of_one_run() {
+    let net = |outputs: &str| {
+        let body = "  input %x : f32[2]\n  input %z : f32[2]\n  %y = Add(%x, %z) : f32[2] @add\n";
+        module(&format!("{body}  output %y : f32[2]\n{outputs}"))
+    };
+    // With a folder in it, the folder cannot be exchanged as a whole.
+    for has_folder in [false, true] {
+        let dir = Dir::new();
+        dir.write("two.ir", net("  output %x : f32[2]\n"));
+        dir.write(
+            "one.ir",
+            module("  input %x : f32[2]\n  %y = Neg(%x) : f32[2] @neg\n  output %y : f32[2]\n"),
+        );
+        assert_eq!(dir.run(&["run", "two.ir", "--random", "1", "--outputs", "t/"]).code, 0);
+        for other in ["t/notes.txt", "t/output_01.pb"] {
+            dir.write(other, "mine");
+        }
+        if has_folder {
+            std::fs::create_dir(dir.path("t/more")).unwrap();
+        }
+        let one = ["run", "one.ir", "--random", "1", "--outputs", "t/"];
+        let refused = dir.run(&one);
+        assert!(refused.code == 5 && refused.stderr.contains("exists"), "{refused}");
+        let run = dir.run(&[&one[..], &["--force"]].concat());
+        assert_eq!(run.code, 0, "{run}");
+        let mut left = Dir::files_of(&dir.path("t"));
+        left.retain(|name| name != "more");
+        assert_eq!(left, ["input_0.pb", "notes.txt", "output_0.pb", "output_01.pb"]);
+        assert_eq!(dir.run(&["verify", "one.ir", "--test-data", "t"]).code, 0);
+    }
+    // Only what is left over, without --force.
+    let dir = Dir::new();
+    dir.write("one.ir", module("  input %x : f32[2]\n  %y = Neg(%x) : f32[2] @neg\n  output %y : f32[2]\n"));
+    std::fs::create_dir(dir.path("t")).unwrap();
+    dir.write("t/output_7.pb", "old");
+    let refused = dir.run(&["run", "one.ir", "--random", "1", "--outputs", "t/"]);
+    assert!(refused.code == 5 && refused.stderr.contains("output_7.pb"), "{refused}");
+    assert_eq!(Dir::files_of(&dir.path("t")), ["output_7.pb"]);
+}
+
+/// The dims of an array are compared before its elements are read: those of an array that is cut off are not there.
+#[test]
+fn an_array_that_does_not_fit_is_not_read() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    write_npz(&dir, "x.npz", &[("x", HostTensor::zeros(ampc::ir::DType::F32, &[32, 4]).unwrap())]);
+    let whole = std::fs::read(dir.path("x.npz")).unwrap();
+    let at = whole.windows(5).position(|w| w == b"(32, ").unwrap();
+    dir.write("long.npz", [&whole[..at], b"(9,8,", &whole[at + 5..]].concat());
+    let run = dir.run(&["run", "m.ir", "--inputs", "long.npz"]);
+    let said = run.stderr.replace("\n  | ", " ");
+    assert!(run.code == 2 && said.contains("expected f32[N, 4], found f32[9, 8, 4]"), "{run}");
+    assert!(!said.contains("found none"), "{run}");
+}

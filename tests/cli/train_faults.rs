@@ -488,3 +488,172 @@ fn accuracy_is_counted() {
     assert!(!run.stdout.contains("accuracy"), "{run}");
     assert!(log(&other, "t.jsonl").last().unwrap().get("eval_accuracy").is_none());
 }
+
+/// Files that a training reads, under their names, through links and as hard links: neither output replaces them.
+#[cfg(unix)]
+#[test]
+fn files_that_are_read_are_not_written() {
+    let dir = folder(&[]);
+    fs::copy(dir.path("s.safetensors"), dir.path("init.safetensors")).unwrap();
+    fs::copy(dir.path("d.npz"), dir.path("e.npz")).unwrap();
+    fs::create_dir(dir.path("shards")).unwrap();
+    fs::copy(dir.path("d.npz"), dir.path("shards/a.npz")).unwrap();
+    let read = ["s.onnx", "s.safetensors", "init.safetensors", "d.npz", "e.npz", "shards/a.npz"];
+    let before: Vec<Vec<u8>> = read.iter().map(|name| bytes(&dir, name)).collect();
+    for (i, name) in read.iter().enumerate() {
+        let (hard, soft) = (format!("hard{i}.safetensors"), format!("soft{i}.safetensors"));
+        fs::hard_link(dir.path(name), dir.path(&hard)).unwrap();
+        std::os::unix::fs::symlink(dir.path(name), dir.path(&soft)).unwrap();
+        let data = if name.starts_with("shards") { "shards" } else { "d.npz" };
+        for option in ["--save", "--log"] {
+            for written in [*name, &*hard, &*soft] {
+                let words = format!(
+                    "--state s.safetensors --init init.safetensors --data {data} --eval e.npz --steps 2 --force {option} {written}"
+                );
+                refused(&dir, &words, 2, &[&format!("`{option} {written}`")]);
+            }
+        }
+    }
+    for (name, before) in read.iter().zip(&before) {
+        assert!(bytes(&dir, name) == *before, "{name}");
+    }
+    // The checkpoint that is resumed is no log by any name, and may be replaced by its own.
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 2 --save t.safetensors"));
+    fs::hard_link(dir.path("t.safetensors"), dir.path("t.jsonl")).unwrap();
+    let resume = format!("--resume t.safetensors {RUN} --steps 4");
+    refused(&dir, &format!("{resume} --log t.jsonl"), 2, &["is the state `t.safetensors`"]);
+    fs::hard_link(dir.path("t.safetensors"), dir.path("hard.safetensors")).unwrap();
+    refused(
+        &dir,
+        &format!("{resume} --save hard.safetensors --force"),
+        2,
+        &["the checkpoint that the training continues"],
+    );
+    trained(&dir, &format!("{resume} --save t.safetensors"));
+}
+
+/// Samples of other dims than the input has are not read: those of an archive that is cut off are not there.
+#[test]
+fn samples_that_do_not_fit_are_not_read() {
+    let dir = folder(&[]);
+    let whole = bytes(&dir, "d.npz");
+    let at = whole.windows(5).position(|window| window == b"(50, ").unwrap();
+    dir.write("e.npz", [&whole[..at], b"(9,8,", &whole[at + 5..]].concat());
+    let words = "--state s.safetensors --data e.npz --steps 2";
+    refused(&dir, words, 2, &["`x`: expected f32[N, 6], found f32[9, 8, 6]"]);
+    dir.write("e.npz", [&whole[..at], b"(99, ", &whole[at + 5..]].concat());
+    refused(&dir, words, 3, &["the header says 2376 bytes, 1200 are there"]);
+}
+
+/// A log that is a link to the checkpoint, which is not there yet, and a checkpoint that is a link into the samples.
+#[cfg(unix)]
+#[test]
+fn links_to_nothing_are_followed() {
+    let dir = folder(&[]);
+    fs::create_dir(dir.path("shards")).unwrap();
+    fs::copy(dir.path("d.npz"), dir.path("shards/a.npz")).unwrap();
+    let link = |to: &str, name: &str| std::os::unix::fs::symlink(to, dir.path(name)).unwrap();
+    link("b.safetensors", "a.jsonl");
+    link("shards/n.safetensors", "n.safetensors");
+    link("shards", "folder");
+    let words = "--state s.safetensors --data shards --steps 2";
+    refused(&dir, &format!("{words} --log a.jsonl --save b.safetensors"), 2, &["name one file"]);
+    for save in ["n.safetensors", "folder/n.safetensors", "shards/n.npz", "shards/n.NPZ"] {
+        refused(&dir, &format!("{words} --save {save}"), 2, &["choose another place"]);
+    }
+    refused(&dir, &format!("{words} --log shards/n.npz"), 2, &["choose another place"]);
+    assert_eq!(Dir::files_of(&dir.path("shards")), ["a.npz"]);
+}
+
+/// Lines of a log that a resumed run cannot write again are not removed.
+#[test]
+fn a_resumed_log_loses_only_later_steps() {
+    let dir = folder(&[]);
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 8 --save t.safetensors --log t.jsonl"));
+    let text = fs::read_to_string(dir.path("t.jsonl")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let resume = format!("--resume t.safetensors {RUN} --steps 9 --log r.jsonl");
+    let long = format!("{{\"note\":\"{}\"}}", "x".repeat(1 << 20));
+    let behind = lines[2].replace("\"step\":2", "\"step\":20");
+    assert_ne!(behind, lines[2]);
+    let join = |lines: &[&str]| format!("{}\n", lines.join("\n"));
+    for content in [
+        join(&[lines[0], "a note", lines[1], lines[2]]),
+        join(&[lines[0], lines[1], &long, lines[2]]),
+        join(&[lines[0], lines[1], &behind, lines[2]]),
+        join(&[lines[0], lines[1], &behind, "{\"note\":1}"]),
+        format!("{}a note", join(&lines)),
+    ] {
+        dir.write("r.jsonl", &content);
+        refused(&dir, &resume, 3, &["r.jsonl", "expected only lines of later steps"]);
+        assert!(bytes(&dir, "r.jsonl") == content.as_bytes());
+    }
+    // Later steps, and what a killed run leaves; a whole last line stays without its line break, as does an empty line.
+    let torn = [
+        join(&[&lines[..], &[&behind, &behind]].concat()),
+        format!("{text}{{\"step\":9,\"lo"),
+        format!("{text}{{\"ste\0\0\0"),
+        format!("{text}\0\0\0\0"),
+        lines.join("\n"),
+        join(&[&lines[..4], &[""], &lines[4..]].concat()),
+    ];
+    for content in torn {
+        dir.write("r.jsonl", &content);
+        let run = trained(&dir, &resume);
+        assert!(!run.stderr.contains("train.log_gap"), "{content}: {run}");
+        let found = fs::read_to_string(dir.path("r.jsonl")).unwrap();
+        let found: Vec<&str> = found.lines().filter(|line| !line.is_empty()).collect();
+        assert_eq!((&found[..9], found.len()), (&lines[..9], 10), "{content}");
+    }
+    // Without any step there is a gap, too.
+    dir.write("r.jsonl", format!("{}\n", lines[0]));
+    let run = trained(&dir, &resume);
+    assert!(run.stderr.contains("train.log_gap") && run.stderr.contains("ends after step 0"), "{run}");
+}
+
+/// Named pipes where a file is read, and one for the log that no process reads.
+#[cfg(target_os = "linux")]
+#[test]
+fn training_waits_for_no_pipe() {
+    let dir = folder(&[]);
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 2 --save t.safetensors"));
+    std::process::Command::new("mkfifo").arg(dir.path("p")).status().unwrap();
+    let state = format!("--state s.safetensors {RUN} --steps 4");
+    refused(&dir, &format!("{state} --init p"), 2, &["found a pipe or device"]);
+    let export = dir.run(&["train-step", "--export", "s.onnx", "--state", "p", "-o", "f.onnx"]);
+    assert!(export.code == 2 && export.stderr.contains("found a pipe or device"), "{export}");
+    for words in [state, format!("--resume t.safetensors {RUN} --steps 4")] {
+        refused(&dir, &format!("{words} --log p"), 2, &["expected a pipe with a reader"]);
+        // With a reader the log is written to the pipe.
+        let mut reader = std::process::Command::new("cat");
+        reader.arg(dir.path("p")).stdout(std::process::Stdio::piped());
+        let reader = reader.spawn().unwrap();
+        trained(&dir, &format!("{words} --log p"));
+        let read = reader.wait_with_output().unwrap().stdout;
+        assert!(read.starts_with(b"{\"schema\"") && read.ends_with(b"}\n"));
+    }
+}
+
+/// A folder with samples of two kinds, of which one would be left out.
+#[test]
+fn samples_of_two_kinds_are_refused() {
+    let dir = folder(&[]);
+    let made = dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=8", "--outputs", "set/", "-q"]);
+    assert_eq!(made.code, 0, "{made}");
+    let copy_set = |to: &str| {
+        fs::create_dir_all(dir.path(to)).unwrap();
+        fs::copy(dir.path("set/input_0.pb"), dir.path(to).join("input_0.pb")).unwrap();
+    };
+    for (folder, sets, files) in [
+        ("a", &["a", "a/one"][..], &[][..]),
+        ("b", &["b/one", "b/two"], &["b/d.npz"]),
+        ("c", &["c"], &["c/d.npz"]),
+    ] {
+        sets.iter().for_each(|set| copy_set(set));
+        for file in files {
+            fs::copy(dir.path("d.npz"), dir.path(file)).unwrap();
+        }
+        let expected = ["expected samples of one kind", "move the others"];
+        refused(&dir, &format!("--state s.safetensors --data {folder} --steps 2"), 2, &expected);
+    }
+}

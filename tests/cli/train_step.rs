@@ -377,3 +377,26 @@ fn states_are_files_of_their_own() {
         assert_eq!(dir.files(), before, "{run}");
     }
 }
+
+/// The file of a scaler is read, so it is none of the files that are written.
+#[test]
+fn the_scaler_is_not_replaced() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(LINEAR));
+    let scaler = r#"{"init": 1024}"#;
+    dir.write("sc.json", scaler);
+    let base = ["train-step", "m.ir", "--loss", "mse", "--scaler", "sc.json", "--force"];
+    for more in [
+        &["-o", "s.onnx", "--state", "s.safetensors", "--report", "sc.json"][..],
+        &["-o", "s.onnx", "--state", "sc.json"],
+        &["-o", "sc.json", "--state", "s.safetensors"],
+    ] {
+        let run = dir.run(&[&base[..], more].concat());
+        let said = run.stderr.replace("\n  | ", " ");
+        assert!(run.code == 2 && said.contains("the same file as the scaler `sc.json`"), "{run}");
+        assert_eq!(std::fs::read_to_string(dir.path("sc.json")).unwrap(), scaler);
+        assert_eq!(dir.files(), ["m.ir", "sc.json"]);
+    }
+    let run = dir.run(&[&base[..], &["-o", "s.onnx", "--state", "s.safetensors"]].concat());
+    assert_eq!(run.code, 0, "{run}");
+}

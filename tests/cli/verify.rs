@@ -387,3 +387,29 @@ fn a_failing_verification_still_reports_and_explains() {
     let printed = dir.run(&[&strict[..], &["--force", "--report", "-"]].concat());
     assert_eq!((printed.code, json(&printed)["schema"].as_str()), (1, Some("ampc-report/1")));
 }
+
+/// Test data in a folder and in a folder of it: one of the two would be left out.
+#[test]
+fn test_data_in_two_places_are_refused() {
+    let dir = Dir::new();
+    dir.write("a.ir", net("2.0"));
+    for set in ["t/", "t/u/"] {
+        let run = dir.run(&["run", "a.ir", "--random", "1", "--dim", "N=4", "--outputs", set, "-q"]);
+        assert_eq!(run.code, 0, "{run}");
+    }
+    let verify = || {
+        let run = dir.run(&["verify", "a.ir", "--test-data", "t"]);
+        (run.code, run.stderr.replace("\n  | ", " "))
+    };
+    let (code, said) = verify();
+    assert!(code == 2 && said.contains("found test data in it and in `t/u`"), "{said}");
+    std::fs::remove_file(dir.path("t/output_0.pb")).unwrap();
+    assert_eq!(verify().0, 2);
+    std::fs::remove_file(dir.path("t/input_0.pb")).unwrap();
+    assert_eq!(verify().0, 0);
+    // A data set without outputs is no data set that passes.
+    std::fs::create_dir(dir.path("t/v")).unwrap();
+    std::fs::copy(dir.path("t/u/input_0.pb"), dir.path("t/v/input_0.pb")).unwrap();
+    let (code, said) = verify();
+    assert!(code == 2 && said.contains("output_0.pb"), "{said}");
+}

@@ -330,17 +330,47 @@ def concats(n: int) -> ModelProto:
     return graph_of(nodes, [value("x")], [V(f"s{n}", I64, None)])
 
 
-def npz_header(descr: str) -> bytes:
+def npy_header(descr: str) -> bytes:
+    head = descr.encode() + b" " * 64 + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head
+
+
+def npz_header(descr: str, data: bytes = b"") -> bytes:
     """An archive with an array whose header lies about its dims."""
     import io
     import zipfile
 
-    head = descr.encode() + b" " * 64 + b"\n"
-    array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head
+    array = npy_header(descr) + data
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         archive.writestr("x.npy", array)
     return out.getvalue()
+
+
+def claimed_entry(size: int, method: int = 0) -> bytes:
+    """An archive of a few hundred bytes, whose entry claims so many, stored or deflated."""
+    import zlib
+
+    array = npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (%d, 2), }" % (size // 8))
+    compress = zlib.compressobj(9, zlib.DEFLATED, -15)
+    body = compress.compress(array) + compress.flush() if method else array
+    name, packed = b"x.npy", len(body) if method else size
+    extra = struct.pack("<HHQQ", 1, 16, size, packed)
+    local = struct.pack("<4sHHHHHIIIHH", b"PK\x03\x04", 45, 0, method, 0, 33, 0, 0xFFFFFFFF, 0xFFFFFFFF, len(name), len(extra))
+    central = struct.pack("<4sHHHHHHIIIHHHHHII", b"PK\x01\x02", 45, 45, 0, method, 0, 33, 0, 0xFFFFFFFF, 0xFFFFFFFF, len(name), len(extra), 0, 0, 0, 0, 0)
+    local, central = local + name + extra + body, central + name + extra
+    return local + central + struct.pack("<4sHHHHIIH", b"PK\x05\x06", 0, 0, 1, 1, len(central), len(local), 0)
+
+
+def zeros_of_other_dims(folder: Path) -> None:
+    """An array of 240 MB of zeros in 240 kB, whose dims are not those of the input."""
+    import zipfile
+
+    save(small(), folder)
+    with zipfile.ZipFile(folder / "d.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as out:
+        out.write(npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (60000000,), }"))
+        for _ in range(240):
+            out.write(bytes(1_000_000))
 
 
 def with_data(name: str, content: bytes) -> Callable[[Path], None]:
@@ -385,6 +415,10 @@ def memory() -> Iterator[Row]:
     yield row("arrays that are no inputs", lambda folder: unknown_arrays(6000, folder), tensors, (2,))
     yield row("dims of an array", with_data("d.npz", npz_header("{'descr': '<f4', 'fortran_order': False, 'shape': (1099511627776, 2), }")), data, REFUSED)
     yield row("dims of an array whose product is no number", with_data("d.npz", npz_header("{'descr': '<f4', 'fortran_order': False, 'shape': (4611686018427387904, 4611686018427387904), }")), data, REFUSED)
+    for size in (1 << 30, 3 << 30, 1 << 40, (1 << 63) - 8):
+        yield row(f"the size of an entry, {size} bytes", with_data("d.npz", claimed_entry(size)), data, REFUSED)
+        yield row(f"the size of a deflated entry, {size} bytes", with_data("d.npz", claimed_entry(size, 8)), data, REFUSED)
+    yield row("zeros of other dims", zeros_of_other_dims, data, (2,))
     yield row("elements of an array of no bytes", with_data("d.npz", npz_header("{'descr': '|V0', 'fortran_order': False, 'shape': (1099511627776,), }")), data, REFUSED)
     yield row("the header of a safetensors file", with_data("d.safetensors", safetensors("{}", 0, 1 << 60)), tensors, REFUSED)
     yield row("offsets of a safetensors file", with_data("d.safetensors", safetensors(json.dumps({"x": {"dtype": "F32", "shape": [1 << 40, 2], "data_offsets": [0, 1 << 43]}}))), tensors, REFUSED)
@@ -517,6 +551,22 @@ def member_twice() -> bytes:
     return out.getvalue()
 
 
+def unicode_path_twice() -> bytes:
+    """An archive in which the Unicode path of an entry is the name of the other entry."""
+    import io
+    import zipfile
+    import zlib
+
+    out, array = io.BytesIO(), io.BytesIO()
+    np.save(array, np.ones((4, 2), np.float32))
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("x.npy", array.getvalue())
+        other = zipfile.ZipInfo("y.npy")
+        other.extra = struct.pack("<HHBI", 0x7075, 10, 1, zlib.crc32(b"y.npy")) + b"x.npy"
+        archive.writestr(other, array.getvalue())
+    return out.getvalue()
+
+
 TEXT = "module ir=10\nopset ai.onnx=20\n\ngraph @main {{\n  input %x : f32[2]\n{more}  %y = Relu(%x) : f32[2] @n\n  output %y : f32[2]\n}}\n"
 
 
@@ -560,6 +610,10 @@ def twice() -> Iterator[Row]:
     yield row("metadata", changed(lambda m: [entry(m.metadata_props, "k", v) for v in "ab"]), REWRITE, EITHER)
     yield row("sparse and dense initializers", changed(lambda m: m.graph.sparse_initializer.append(helper.make_sparse_tensor(const("w", (1,)), number("w_at", 0), [2, 2]))), CHECK)
     yield row("arrays of an .npz", with_data("d.npz", member_twice()), ["run", "m.onnx", "--inputs", "d.npz"])
+    yield row("arrays of an .npz, by a Unicode path", with_data("d.npz", unicode_path_twice()), ["run", "m.onnx", "--inputs", "d.npz"])
+    for more in ("'descr': '<f4'", "'fortran_order': True", "'shape': (2, 2)"):
+        header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), %s, }" % more
+        yield row(f"{more.split(':')[0]} of an array", with_data("d.npz", npz_header(header, bytes(8))), ["run", "m.onnx", "--inputs", "d.npz"])
     spelled = '{"x": %s, "x": %s}' % ((json.dumps({"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]}),) * 2)
     yield row("arrays of a .safetensors", with_data("d.safetensors", safetensors(spelled, 8)), ["run", "m.onnx", "--inputs", "d.safetensors"])
     yield row("bytes of a .safetensors", with_data("d.safetensors", safetensors(json.dumps({n: {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]} for n in "xz"}), 8)), ["run", "m.onnx", "--inputs", "d.safetensors"])
@@ -755,6 +809,24 @@ def into_itself(folder: Path) -> None:
     (folder / "data" / "input_0.pb").write_bytes(const("x", (2, 64)).SerializeToString())
 
 
+def training(folder: Path) -> None:
+    """The files that a training reads, and other names of them."""
+    step(lambda model: None)(folder)
+    (folder / "i.safetensors").write_bytes((folder / "s.safetensors").read_bytes())
+    (folder / "e.npz").write_bytes((folder / "d.npz").read_bytes())
+    for name in TRAINED:
+        os.link(folder / name, folder / f"hard-{name}")
+        os.symlink(name, folder / f"soft-{name}")
+
+
+TRAINED = ("m.onnx", "s.safetensors", "i.safetensors", "d.npz", "e.npz")
+
+
+def scaler(folder: Path) -> None:
+    save(small(), folder)
+    (folder / "sc.json").write_text('{"init": 1024}')
+
+
 def external(folder: Path) -> None:
     """A model whose constants are in w.bin."""
     model = small()
@@ -786,6 +858,12 @@ def replaced() -> Iterator[Row]:
     yield row("the inputs of --verify by the rewrite", ["rewrite", "m.onnx", "-o", "d.npz", "--emit", "onnx", "--verify", "--inputs", "d.npz", "--force"])
     yield row("the policy by the rewrite", ["rewrite", "m.onnx", "-o", "p.json", "--policy", "p.json", "--force"], lambda f: (into_itself(f), (f / "p.json").write_text('{"schema": "ampc-policy/1", "name": "p", "base": "safe"}')) and None)
     yield row("the step by the state", ["train-step", "m.onnx", "-o", "o.onnx", "--state", "o.onnx", "--loss", "mse", "--force"])
+    for option in ("--save", "--log"):
+        for name in (how + name for name in TRAINED for how in ("", "hard-", "soft-")):
+            words = [*TRAIN, "--init", "i.safetensors", "--eval", "e.npz", "--force", option, name]
+            yield row(f"{name} of a training by {option}", words, training, (2,))
+    for more in (["-o", "sc.json", "--state", "n.safetensors"], ["-o", "o.onnx", "--state", "sc.json"], ["-o", "o.onnx", "--state", "n.safetensors", "--report", "sc.json"]):
+        yield row(f"the scaler by {' '.join(more)}", ["train-step", "m.onnx", "--loss", "mse", "--scaler", "sc.json", "--force", *more], scaler, (2,))
     yield row("a file without --force", ["rewrite", "m.onnx", "-o", "hard.onnx"])
     yield row("a folder by the rewrite", ["rewrite", "m.onnx", "-o", "data", "--force"])
 

@@ -9,6 +9,8 @@ use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+#[cfg(unix)]
+use std::time::{Duration, Instant};
 
 /// A log that is written to.
 #[derive(Debug)]
@@ -17,7 +19,7 @@ pub(super) struct Log {
     out: BufWriter<File>,
     /// The step of the last evaluation.
     evaluated: Option<u64>,
-    /// The last step that it had when it was gone on with.
+    /// The last step that it had when it was gone on with; 0 if it had none.
     last: Option<u64>,
 }
 
@@ -48,6 +50,7 @@ impl Log {
             // A file that appeared since the check is left alone.
             false => options.create_new(true),
         };
+        let _held = await_reader(path)?;
         // A link stays a link: the file behind it is made.
         let file = options.open(ampc::files::behind_links(path)).map_err(|e| match e.kind() {
             std::io::ErrorKind::AlreadyExists => {
@@ -62,8 +65,9 @@ impl Log {
         Ok(log)
     }
 
-    /// Continues the log of a run after the step of a checkpoint: lines of later steps are removed, as is an incomplete
-    /// line. A file that is not a log, or that is the log of another run, is left alone; a pipe or device begins anew.
+    /// Continues the log of a run after the step of a checkpoint: lines of later steps are removed at its end, as is an
+    /// incomplete line. A file that is not a log or that is the log of another run is left alone, as is a log from which other
+    /// lines would have to be removed; a pipe or device begins anew.
     pub(super) fn go_on(path: &Path, position: &Position) -> Result<Log, Failure> {
         let (step, run) = (position.step, position.run.as_deref());
         // A pipe or a device has no lines that could be read again.
@@ -71,17 +75,22 @@ impl Log {
             return Log::start(path, run, true);
         }
         let fail = |e: &std::io::Error| failed(path, e);
-        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| fail(&e))?;
-        let mut reader = BufReader::new(&mut file);
-        let (mut kept, mut line, mut evaluated, mut last) = (0, Vec::new(), None, None);
+        let file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| fail(&e))?;
+        let mut reader = BufReader::new(&file);
+        // The bytes that are kept, and what the kept lines say.
+        let (mut kept, mut evaluated, mut last, mut is_whole) = (0, None, None, true);
+        let (mut number, mut line, mut removes) = (0u64, Vec::new(), false);
         loop {
             line.clear();
             let read = reader.by_ref().take(LONGEST).read_until(b'\n', &mut line).map_err(|e| fail(&e))?;
-            let record = serde_json::from_slice::<Value>(&line).ok();
-            let of = record.as_ref().and_then(|record| record.get("step")).and_then(Value::as_u64);
-            let is_later = of.is_some_and(|of| of > step);
+            if read == 0 {
+                break;
+            }
+            number += 1;
+            let ends = line.last() == Some(&b'\n');
+            let record = serde_json::from_slice::<Value>(&line).ok().filter(Value::is_object);
             let schema = record.as_ref().and_then(|record| record.get("schema"));
-            if kept == 0 && schema.and_then(Value::as_str) != Some(SCHEMA) {
+            if number == 1 && schema.and_then(Value::as_str) != Some(SCHEMA) {
                 let message = format!(
                     "`--log {}`: expected a log of `ampc train` to continue, found another file; choose another name",
                     path.display()
@@ -89,7 +98,7 @@ impl Log {
                 return Err(Failure::usage("log", message));
             }
             let of_run = record.as_ref().and_then(|record| record.get(RUN)).and_then(Value::as_str);
-            if let (0, Some(expected), Some(found)) = (kept, run, of_run)
+            if let (1, Some(expected), Some(found)) = (number, run, of_run)
                 && expected != found
             {
                 let reason = format!(
@@ -98,22 +107,31 @@ impl Log {
                 );
                 return Err(diagnose::failure(&ampc::Error::Data { path: path.to_owned(), reason }, None));
             }
-            if record.is_none() || is_later || line.last() != Some(&b'\n') {
-                break;
-            }
-            kept += read as u64;
-            last = of.or(last);
-            if record.is_some_and(|record| record.get("eval_loss").is_some()) {
-                evaluated = of;
+            let of = record.as_ref().and_then(|record| record.get("step")).and_then(Value::as_u64);
+            match record {
+                None if ends && line.trim_ascii().is_empty() => kept += if removes { 0 } else { read as u64 },
+                Some(_) if of.is_some_and(|of| of > step) => removes = true,
+                Some(record) if !removes => {
+                    kept += read as u64;
+                    is_whole = ends;
+                    last = of.or(last);
+                    if record.get("eval_loss").is_some() {
+                        evaluated = of;
+                    }
+                }
+                // The last line of a run that was killed.
+                None if !ends && (read as u64) < LONGEST && is_torn(&line) => {}
+                Some(_) => return Err(other_line(path, number, &format!("after lines behind step {step}"))),
+                None => return Err(other_line(path, number, "that is no line of a log")),
             }
         }
-        drop(reader);
-        // The line with the schema was not whole.
-        if kept == 0 {
-            return Log::start(path, run, true);
+        file.set_len(kept).map_err(|e| fail(&e))?;
+        let mut out = BufWriter::new(file);
+        out.seek(SeekFrom::Start(kept)).map_err(|e| fail(&e))?;
+        if !is_whole {
+            out.write_all(b"\n").map_err(|e| fail(&e))?;
         }
-        file.set_len(kept).and_then(|()| file.seek(SeekFrom::Start(kept))).map_err(|e| fail(&e))?;
-        Ok(Log { path: path.to_owned(), out: BufWriter::new(file), evaluated, last })
+        Ok(Log { path: path.to_owned(), out, evaluated, last: last.or(Some(0)) })
     }
 
     fn write(&mut self, record: &Value) -> Result<(), Failure> {
@@ -177,6 +195,58 @@ impl Log {
         }
         self.write(&record)
     }
+}
+
+/// True if a line may be the beginning of a record. Zeros are the end of a file whose bytes were lost with the power.
+fn is_torn(line: &[u8]) -> bool {
+    let text = line.split(|&byte| byte == 0).next().unwrap_or_default();
+    let rest = line.get(text.len()..).unwrap_or_default();
+    let begins = text.iter().zip(b"{\"").all(|(found, expected)| found == expected);
+    begins && rest.iter().all(|&byte| byte == 0)
+}
+
+/// The error of a log that is not continued because a line of it would be lost.
+fn other_line(path: &Path, number: u64, what: &str) -> Failure {
+    let reason = format!(
+        "expected only lines of later steps and an incomplete last line to remove from the log, found line {number} {what}"
+    );
+    diagnose::failure(&ampc::Error::Data { path: path.to_owned(), reason }, None)
+        .with_help("choose another name for `--log`, or take the line out of the file")
+}
+
+/// The time that a pipe may be without a reader.
+#[cfg(unix)]
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Waits a moment for the reader of a named pipe, without which opening the pipe would block forever. Returns a first writer,
+/// which has to live until the pipe is open: a reader ends with the last writer.
+#[cfg(unix)]
+fn await_reader(path: &Path) -> Result<Option<File>, Failure> {
+    use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+    let started = Instant::now();
+    while std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+        let opened = OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path);
+        match opened {
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) && started.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            Err(e) if e.raw_os_error() == Some(libc::ENXIO) => {
+                let message = format!(
+                    "`--log {}`: expected a pipe with a reader, found no process that reads it; start the reader first",
+                    path.display()
+                );
+                return Err(Failure::usage("log", message));
+            }
+            // Another error is that of the real attempt.
+            other => return Ok(other.ok()),
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(not(unix))]
+fn await_reader(_: &Path) -> Result<Option<File>, Failure> {
+    Ok(None)
 }
 
 fn failed(path: &Path, error: &std::io::Error) -> Failure {

@@ -6,6 +6,7 @@
 use super::super::inputs::test_data::{DataFile, numbered};
 use super::super::inputs::{io_error, no_memory, regular};
 use super::super::{input_names, input_types};
+use super::fit::fits;
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::data;
@@ -37,6 +38,8 @@ pub(super) struct Array {
 pub(super) enum Bytes {
     Memory(HostTensor),
     File(FileRange),
+    /// The bytes of an array that does not fit its input, which are not read.
+    Unread,
 }
 
 impl Array {
@@ -53,6 +56,7 @@ impl Array {
         match &self.bytes {
             Bytes::Memory(tensor) => tensor.bytes().map_or(0, |bytes| bytes.len() as u64),
             Bytes::File(range) => range.len,
+            Bytes::Unread => 0,
         }
     }
 
@@ -64,6 +68,7 @@ impl Array {
         let range = match self.bytes {
             Bytes::Memory(tensor) => return Ok(tensor),
             Bytes::File(range) => range,
+            Bytes::Unread => return Err(Error::Bug(format!("`{name}` was not read"))),
         };
         let mut tensor = HostTensor::zeros(self.dtype, &self.dims).map_err(|e| no_memory(name, &e))?;
         if let Some(bytes) = tensor.bytes_mut() {
@@ -84,6 +89,7 @@ impl Array {
                 Ok(())
             }
             Bytes::File(range) => range.source.read_exact_at(to, range.offset + offset),
+            Bytes::Unread => Err(io::Error::other("the array was not read")),
         }
     }
 }
@@ -95,8 +101,8 @@ pub(super) struct Arrays {
     /// The names of arrays that match no input, each once.
     pub(super) unread: Vec<String>,
     left_out: FxHashSet<String>,
-    /// The names of the inputs that arrays are for.
-    wanted: FxHashSet<String>,
+    /// The inputs that arrays are for, and their types where they are known.
+    wanted: FxHashMap<String, Option<Type>>,
     /// The names of the arrays that the file or data set at hand has given so far.
     given: BTreeSet<String>,
     /// The files.
@@ -115,6 +121,9 @@ impl Arrays {
     /// If nothing is there, it cannot be read, or takes more than `most` bytes in memory.
     pub(super) fn open(path: &Path, module: &Module, wanted: &[String], most: u64) -> Result<Arrays, Error> {
         let mut arrays = Arrays::of(wanted.iter().cloned(), most);
+        for (name, ty) in input_names(module).into_iter().zip(input_types(module)) {
+            arrays.wanted.entry(name).and_modify(|known| *known = Some(ty));
+        }
         if regular(path)?.is_dir() {
             arrays.read_folder(path, module, wanted)?;
         } else if !arrays.read_file(path)? {
@@ -132,7 +141,7 @@ impl Arrays {
             by_name: BTreeMap::new(),
             unread: Vec::new(),
             left_out: FxHashSet::default(),
-            wanted: wanted.into_iter().collect(),
+            wanted: wanted.into_iter().map(|name| (name, None)).collect(),
             given: BTreeSet::new(),
             files: Vec::new(),
             streamed: Vec::new(),
@@ -188,9 +197,20 @@ impl Arrays {
         let mut archive = Archive::open(BufReader::new(file)).map_err(|e| bad(&e))?;
         for index in 0..archive.names().len() {
             let entry = archive.names()[index].clone();
-            let is_wanted = |name: &str| self.wanted.contains(name);
+            let is_wanted = |name: &str| self.wanted.contains_key(name);
             if !is_wanted(&entry) && !is_wanted(npz::plain_name(&entry)) {
                 self.leave(&entry);
+                continue;
+            }
+            // An archive of a few bytes holds any number of zeros: only an array that fits its input is read.
+            let (dtype, dims) = archive.header(index).map_err(|e| bad(&e))?;
+            let (name, dtype) = match is_wanted(&entry) {
+                true => (entry.as_str(), dtype),
+                false => npz::restored_type(&entry, dtype),
+            };
+            let array = Array { dtype, dims, bytes: Bytes::Unread, file: Some(shared.clone()) };
+            if self.wanted.get(name).and_then(Option::as_ref).is_some_and(|ty| !fits(&array, ty)) {
+                self.add_once(name, array)?;
                 continue;
             }
             let tensor = archive.read(index, self.left).map_err(|e| bad(&e))?;
@@ -210,7 +230,7 @@ impl Arrays {
         let (tensors, file) =
             Tensors::open(path)?.ok_or_else(|| io_error(path, io::ErrorKind::NotFound.into()))?;
         for (name, entry) in tensors.iter() {
-            if !self.wanted.contains(name) {
+            if !self.wanted.contains_key(name) {
                 self.leave(name);
                 continue;
             }
@@ -235,6 +255,8 @@ impl Arrays {
             entries.map_err(|e| io_error(path, e))?.iter().map(std::fs::DirEntry::path).collect();
         paths.sort_by_key(|path| natural(path));
         let mut sets: Vec<PathBuf> = paths.iter().filter(|path| is_set(path)).cloned().collect();
+        let first_file = paths.iter().find(|file| is_array_file(file) && file.is_file());
+        refuse_mixture(path, sets.first(), first_file)?;
         if is_set(path) {
             sets = vec![path.to_owned()];
         }
@@ -247,10 +269,9 @@ impl Arrays {
         }
         let mut found = 0;
         for file in &paths {
-            let is_array_file = ["npz", "safetensors"].contains(&ending(file).as_str());
             if !file.is_file() {
                 // A link to nothing, a pipe or a folder with such a name would be samples that are missed.
-                if is_array_file && !regular(file)?.is_file() {
+                if is_array_file(file) && !regular(file)?.is_file() {
                     let reason = "expected a file of arrays by its name, found a folder".to_owned();
                     return Err(Error::Data { path: file.clone(), reason });
                 }
@@ -291,7 +312,8 @@ impl Arrays {
         for number in numbered(folder, "input").map_err(|e| io_error(folder, e))? {
             let file = DataFile::open(folder, "input", number)?;
             let told = data::names(&file.bytes).of_tensor.filter(|name| places.contains_key(name));
-            let name = told.or_else(|| wanted.get(number).cloned()).filter(|name| self.wanted.contains(name));
+            let name =
+                told.or_else(|| wanted.get(number).cloned()).filter(|name| self.wanted.contains_key(name));
             let Some(name) = name else {
                 self.leave(&format!("input_{number}.pb"));
                 continue;
@@ -326,6 +348,28 @@ fn natural(path: &Path) -> (Vec<(String, usize, String)>, PathBuf) {
 
 fn ending(path: &Path) -> String {
     path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase()
+}
+
+/// True if a file has the name of a file of arrays.
+fn is_array_file(path: &Path) -> bool {
+    ["npz", "safetensors"].contains(&ending(path).as_str())
+}
+
+/// Refuses a folder with samples of several kinds, of which only one kind would be read: test data in the folder itself, the
+/// first data set in it, and the first file of arrays.
+fn refuse_mixture(folder: &Path, set: Option<&PathBuf>, file: Option<&PathBuf>) -> Result<(), Error> {
+    let own = is_set(folder).then(|| folder.join("input_0.pb"));
+    let kinds = own.iter().chain(set).chain(file);
+    let kinds: Vec<String> = kinds.map(|path| format!("`{}`", path.display())).collect();
+    if kinds.len() < 2 {
+        return Ok(());
+    }
+    Err(Error::Usage(format!(
+        "`{}`: expected samples of one kind (files of arrays, test data, or folders of test data), found {}; move the others \
+         to another folder",
+        folder.display(),
+        kinds.join(" and ")
+    )))
 }
 
 /// True if a folder has `input_0.pb`.

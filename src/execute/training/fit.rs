@@ -225,7 +225,7 @@ impl Problems<'_> {
 const MOST_SAMPLES: u64 = 1 << 53;
 
 /// True if an array has the element type of an input, and its dims but for the first.
-fn fits(array: &Array, ty: &Type) -> bool {
+pub(super) fn fits(array: &Array, ty: &Type) -> bool {
     let dims = ty.shape().and_then(Shape::dims).is_none_or(|dims| {
         let mut inner = dims.iter().zip(&array.dims).skip(1);
         let is_row = |(dim, &size): (&Dim, &u64)| dim.known().is_none_or(|known| known == size);
