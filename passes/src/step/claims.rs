@@ -6,7 +6,7 @@ use super::state::{StateEntry, StateKind};
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
-use ampc_ir::{DType, Module, Node, Shape, Type, Value};
+use ampc_ir::{DType, Dim, Module, Node, Shape, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Compares a list of states with the step.
@@ -112,8 +112,8 @@ impl Claims<'_> {
     }
 
     fn same_type(&self, entry: &StateEntry, (input, output): (Value, Value)) -> Result<(), String> {
-        match self.ty(input).zip(self.ty(output)) {
-            Some((now, next)) if now != next => {
+        match (&self.module.value(input).ty, &self.module.value(output).ty) {
+            (now, next) if !may_follow(now, next) => {
                 let told = |value| ampc_ir::infer::describe(&self.module.value(value).ty);
                 let (now, next) = (told(input), told(output));
                 Err(format!(
@@ -194,6 +194,22 @@ impl Claims<'_> {
         }
         Ok(())
     }
+}
+
+/// True if a value of the type `next` may be the next value of a state of the type `now`: element type, rank and
+/// dims are equal. A dim that inference does not know may be any number where the state has a number, as the
+/// made value is compared when it is there; a dim with a name is another dim than a number.
+fn may_follow(now: &Type, next: &Type) -> bool {
+    let (Some(now), Some(next)) = (now.as_tensor(), next.as_tensor()) else {
+        return now == next || *next == Type::Unknown;
+    };
+    let dims = |shape: &Shape| shape.dims().map(<[Dim]>::to_vec);
+    let fits = |(now, next): (&Dim, &Dim)| now == next || *next == Dim::Unknown || *now == Dim::Unknown;
+    let has_dims = match (dims(&now.shape), dims(&next.shape)) {
+        (Some(now), Some(next)) => now.len() == next.len() && now.iter().zip(&next).all(fits),
+        _ => true,
+    };
+    now.dtype == next.dtype && has_dims
 }
 
 fn kind_of(entry: &StateEntry) -> String {
