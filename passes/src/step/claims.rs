@@ -6,7 +6,7 @@ use super::state::{StateEntry, StateKind};
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
-use ampc_ir::{DType, Dim, Module, Node, Shape, Type, Value};
+use ampc_ir::{Dim, Module, Node, Shape, Symbol, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Compares a list of states with the step.
@@ -27,6 +27,7 @@ pub(super) fn check(module: &Module, entries: &[StateEntry]) -> Result<(), Strin
             .filter(|entry| entry.kind == StateKind::Weight)
             .map(|entry| entry.input.as_str())
             .collect(),
+        open_dims: main.inputs().iter().flat_map(|&input| names_of_dims(module, input)).collect(),
     };
     claims.once(entries)?;
     claims.not_of_forward(entries)?;
@@ -38,6 +39,8 @@ struct Claims<'a> {
     inputs: FxHashMap<String, Value>,
     outputs: FxHashMap<String, Value>,
     weights: FxHashSet<&'a str>,
+    /// The named dims of the inputs.
+    open_dims: FxHashSet<Symbol>,
 }
 
 impl Claims<'_> {
@@ -104,16 +107,9 @@ impl Claims<'_> {
         self.made_of(entry, input, output)
     }
 
-    fn ty(&self, value: Value) -> Option<(DType, Vec<u64>)> {
-        let ty: &Type = &self.module.value(value).ty;
-        ty.dtype()
-            .zip(ty.shape().and_then(Shape::to_known))
-            .map(|(dtype, dims)| (dtype, dims.into_iter().collect()))
-    }
-
     fn same_type(&self, entry: &StateEntry, (input, output): (Value, Value)) -> Result<(), String> {
         match (&self.module.value(input).ty, &self.module.value(output).ty) {
-            (now, next) if !may_follow(now, next) => {
+            (now, next) if !self.may_follow(now, next) => {
                 let told = |value| ampc_ir::infer::describe(&self.module.value(value).ty);
                 let (now, next) = (told(input), told(output));
                 Err(format!(
@@ -122,6 +118,30 @@ impl Claims<'_> {
                 ))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// True if a value of the type `next` may be the next value of a state of the type `now`: element type, rank and
+    /// dims are equal. A dim that inference does not know may be any number; a training compares it when the value
+    /// is made.
+    fn may_follow(&self, now: &Type, next: &Type) -> bool {
+        let (Some(now), Some(next)) = (now.as_tensor(), next.as_tensor()) else {
+            return now == next || *next == Type::Unknown;
+        };
+        now.dtype == next.dtype && self.has_dims(&now.shape, &next.shape)
+    }
+
+    /// True if a value of the shape `found` may have the dims `wanted`. A dim of an input may be any number, and is thus
+    /// no number.
+    fn has_dims(&self, wanted: &Shape, found: &Shape) -> bool {
+        let fits = |(wanted, found): (&Dim, &Dim)| match (wanted, found) {
+            (Dim::Known(_), Dim::Sym(name)) => !self.open_dims.contains(name),
+            (Dim::Unknown, _) | (_, Dim::Unknown) => true,
+            (wanted, found) => wanted == found,
+        };
+        match (wanted.dims(), found.dims()) {
+            (Some(wanted), Some(found)) => wanted.len() == found.len() && wanted.iter().zip(found).all(fits),
+            _ => true,
         }
     }
 
@@ -145,8 +165,9 @@ impl Claims<'_> {
         let weight = self.inputs.get(of).filter(|_| self.weights.contains(of.as_str()));
         let &weight =
             weight.ok_or_else(|| format!("`{}`: `{of}` is no weight that is listed", entry.input))?;
-        let fits =
-            entry.kind == State || self.ty(input).zip(self.ty(weight)).is_none_or(|(own, of)| own.1 == of.1);
+        let shape = |value: Value| self.module.value(value).ty.shape();
+        let fits = entry.kind == State
+            || shape(weight).zip(shape(input)).is_none_or(|(of, own)| self.has_dims(of, own));
         match fits {
             true => Ok(()),
             false => Err(format!("`{}`: expected the dims of its weight `{of}`, found others", entry.input)),
@@ -196,20 +217,13 @@ impl Claims<'_> {
     }
 }
 
-/// True if a value of the type `next` may be the next value of a state of the type `now`: element type, rank and
-/// dims are equal. A dim that inference does not know may be any number where the state has a number, as the
-/// made value is compared when it is there; a dim with a name is another dim than a number.
-fn may_follow(now: &Type, next: &Type) -> bool {
-    let (Some(now), Some(next)) = (now.as_tensor(), next.as_tensor()) else {
-        return now == next || *next == Type::Unknown;
-    };
-    let dims = |shape: &Shape| shape.dims().map(<[Dim]>::to_vec);
-    let fits = |(now, next): (&Dim, &Dim)| now == next || *next == Dim::Unknown || *now == Dim::Unknown;
-    let has_dims = match (dims(&now.shape), dims(&next.shape)) {
-        (Some(now), Some(next)) => now.len() == next.len() && now.iter().zip(&next).all(fits),
-        _ => true,
-    };
-    now.dtype == next.dtype && has_dims
+/// The names of the dims of a value.
+fn names_of_dims(module: &Module, value: Value) -> impl Iterator<Item = Symbol> {
+    let dims = module.value(value).ty.shape().and_then(Shape::dims).unwrap_or_default();
+    dims.iter().filter_map(|dim| match dim {
+        Dim::Sym(name) => Some(*name),
+        Dim::Known(_) | Dim::Unknown => None,
+    })
 }
 
 fn kind_of(entry: &StateEntry) -> String {
