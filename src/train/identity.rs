@@ -5,6 +5,7 @@
 //! values, the order of nodes, Identity nodes and unused nodes are no part of it. Each value has the hash of the
 //! node that computes it, which includes the hashes of the operands.
 
+use crate::onnx::sparse::{MAX_DENSE, densified};
 use ampc_ir::attr::AttrValue;
 use ampc_ir::module::{Def, Op, Payload};
 use ampc_ir::op::OpKind;
@@ -282,7 +283,11 @@ fn length(value: &AttrValue) -> usize {
 fn payload_hash(payload: &Payload) -> Result<u128, TensorError> {
     match payload {
         Payload::Dense(data) => tensor_hash(data),
-        Payload::Sparse(data) => sparse_hash(data),
+        // The reader of ONNX makes sparse constants dense.
+        Payload::Sparse(data) => {
+            let mut left = MAX_DENSE;
+            densified(data, &mut left).map_or_else(|_| sparse_hash(data), |dense| tensor_hash(&dense))
+        }
     }
 }
 

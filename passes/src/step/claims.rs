@@ -15,13 +15,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The first claim that is not true of the step, in words.
 pub(super) fn check(module: &Module, entries: &[StateEntry]) -> Result<(), String> {
     let main = module.graph(module.main());
-    let named = |values: &mut dyn Iterator<Item = Value>| -> FxHashMap<String, Value> {
-        values.map(|value| (name_of(module, value), value)).collect()
-    };
     let claims = Claims {
         module,
-        inputs: named(&mut main.inputs().iter().copied()),
-        outputs: named(&mut main.outputs().iter().map(|output| output.value)),
+        inputs: main.inputs().iter().map(|&input| (name_of(module, input), input)).collect(),
+        outputs: main
+            .outputs()
+            .iter()
+            .map(|output| (name_of(module, output.value), (output.value, &output.declared)))
+            .collect(),
         weights: entries
             .iter()
             .filter(|entry| entry.kind == StateKind::Weight)
@@ -37,7 +38,8 @@ pub(super) fn check(module: &Module, entries: &[StateEntry]) -> Result<(), Strin
 struct Claims<'a> {
     module: &'a Module,
     inputs: FxHashMap<String, Value>,
-    outputs: FxHashMap<String, Value>,
+    /// The outputs and their declared types.
+    outputs: FxHashMap<String, (Value, &'a Type)>,
     weights: FxHashSet<&'a str>,
     /// The named dims of the inputs.
     open_dims: FxHashSet<Symbol>,
@@ -96,29 +98,37 @@ impl Claims<'_> {
         let input = self.inputs.get(&entry.input);
         let &input = input.ok_or_else(|| format!("the model has no input `{}`", entry.input))?;
         let output = self.outputs.get(&entry.output);
-        let &output = output.ok_or_else(|| {
+        let &(output, declared) = output.ok_or_else(|| {
             format!(
                 "`{}`: the model has no output `{}`, which is listed as its next value",
                 entry.input, entry.output
             )
         })?;
-        self.same_type(entry, (input, output))?;
+        self.same_type(entry, input, (output, declared))?;
         self.owner(entry, input)?;
         self.made_of(entry, input, output)
     }
 
-    fn same_type(&self, entry: &StateEntry, (input, output): (Value, Value)) -> Result<(), String> {
-        match (&self.module.value(input).ty, &self.module.value(output).ty) {
-            (now, next) if !self.may_follow(now, next) => {
-                let told = |value| ampc_ir::infer::describe(&self.module.value(value).ty);
-                let (now, next) = (told(input), told(output));
-                Err(format!(
-                    "`{}`: expected {now} as its next value, found {next} of `{}`",
-                    entry.input, entry.output
-                ))
-            }
-            _ => Ok(()),
+    fn same_type(
+        &self,
+        entry: &StateEntry,
+        input: Value,
+        (output, declared): (Value, &Type),
+    ) -> Result<(), String> {
+        // Before inference only the declared type of an output is known.
+        let next = match &self.module.value(output).ty {
+            Type::Unknown => declared,
+            ty => ty,
+        };
+        let now = &self.module.value(input).ty;
+        if self.may_follow(now, next) {
+            return Ok(());
         }
+        let (now, next) = (ampc_ir::infer::describe(now), ampc_ir::infer::describe(next));
+        Err(format!(
+            "`{}`: expected {now} as its next value, found {next} of `{}`",
+            entry.input, entry.output
+        ))
     }
 
     /// True if a value of the type `next` may be the next value of a state of the type `now`: element type, rank and
