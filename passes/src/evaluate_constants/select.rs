@@ -55,9 +55,9 @@ fn is_plain(module: &Module, body: GraphId) -> bool {
     let nodes: Vec<Node> = module.nodes(body).take(MAX_NODES + 1).collect();
     let never_fails = |&node: &Node| match module.node(node).schema().map(|schema| schema.kind) {
         Some(OpKind::If) => module.node(node).bodies().all(|inner| is_plain(module, inner)),
-        Some(OpKind::Equal | OpKind::Less | OpKind::LessOrEqual | OpKind::Greater | OpKind::GreaterOrEqual) => {
-            broadcasts(module, node)
-        }
+        Some(
+            OpKind::Equal | OpKind::Less | OpKind::LessOrEqual | OpKind::Greater | OpKind::GreaterOrEqual,
+        ) => broadcasts(module, node),
         Some(kind) => never_fails(kind),
         None => false,
     };
