@@ -173,7 +173,7 @@ pub fn run_pipeline(
     let run = pipeline.run(&mut model.module, verify_each, observer);
     let warnings = run.map_err(|e| Error::of_run(e, &model.module))?;
     // A step that passes have changed is another step.
-    crate::train::identify_again(&mut model.module)?;
+    crate::train::identify_again(&mut model.module);
     Ok(warnings)
 }
 

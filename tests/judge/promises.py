@@ -719,7 +719,7 @@ def escapes() -> Iterator[Row]:
         rows = [
             ("checked", CHECK, lambda f, s: ""),
             ("inspected", ["inspect", "m.onnx"], lambda f, s: ""),
-            ("inspected as JSON", ["inspect", "m.onnx", "--json"], lambda f, s: json.loads(s) and ""),
+            ("inspected as JSON", ["inspect", "m.onnx", "--json"], lambda f, s: ""),
             ("verified as JSON", ["verify", "m.onnx", "m.onnx", "--json"], lambda f, s: ""),
             ("rewritten", [*REWRITE, "-v", "--explain", "*", "--report", "r.json"], printable("r.json")),
             ("as text", ["rewrite", "m.onnx", "-o", "o.ir"], both(printable("o.ir"), same_after("o.ir"))),
