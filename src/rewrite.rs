@@ -171,7 +171,10 @@ pub fn run_pipeline(
     observer: &mut dyn Observer,
 ) -> Result<Vec<Warning>, Error> {
     let run = pipeline.run(&mut model.module, verify_each, observer);
-    run.map_err(|e| Error::of_run(e, &model.module))
+    let warnings = run.map_err(|e| Error::of_run(e, &model.module))?;
+    // A step that passes have changed is another step.
+    crate::train::identify_again(&mut model.module);
+    Ok(warnings)
 }
 
 /// An fp32-typed model that rounds like `model` with its 16-bit values on a runtime that has them, and

@@ -11,6 +11,7 @@ use crate::onnx::layout::Layout;
 use crate::onnx::target;
 use ::safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use ampc_ir::tensor::{ByteSource, FileRange, Storage};
+use ampc_ir::text::escape_hidden_in_json;
 use ampc_ir::{DType, TensorData};
 #[cfg(feature = "run")]
 use ampc_runtime::TensorRef;
@@ -26,6 +27,9 @@ const MAX_HEADER: u64 = 100 << 20;
 
 /// The value of `format` in the metadata of files that ampc writes.
 const FORMAT: &str = "ampc";
+
+/// The name in a header that is its metadata instead of a tensor.
+const METADATA: &str = "__metadata__";
 
 /// The error of a file that is not there.
 pub(crate) fn not_found(path: &Path) -> Error {
@@ -121,7 +125,8 @@ impl Tensors {
     }
 }
 
-/// The names of a header, which have to be unique: the format's own reader takes the last duplicate.
+/// The names of a header and the keys of its metadata, which have to be unique: the format's own reader takes the
+/// last duplicate.
 struct OnceEach;
 
 impl<'de> Deserialize<'de> for OnceEach {
@@ -143,12 +148,56 @@ impl<'de> Visitor<'de> for Names {
         let mut names = FxHashSet::default();
         while let Some(name) = map.next_key::<String>()? {
             if names.contains(&name) {
-                return Err(A::Error::custom(format!("expected one tensor `{name}`, found two")));
+                return Err(A::Error::custom(match name.as_str() {
+                    METADATA => format!("expected `{METADATA}` once, found it twice"),
+                    _ => format!("expected one tensor `{name}`, found two"),
+                }));
             }
-            map.next_value::<IgnoredAny>()?;
+            if name == METADATA {
+                map.next_value::<UniqueKeys>()?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
             names.insert(name);
         }
         Ok(OnceEach)
+    }
+}
+
+/// The metadata of a header: an object of unique keys, or null.
+struct UniqueKeys;
+
+impl<'de> Deserialize<'de> for UniqueKeys {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<UniqueKeys, D::Error> {
+        deserializer.deserialize_any(Keys)
+    }
+}
+
+struct Keys;
+
+impl<'de> Visitor<'de> for Keys {
+    type Value = UniqueKeys;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of texts")
+    }
+
+    fn visit_unit<E: serde::de::Error>(self) -> Result<UniqueKeys, E> {
+        Ok(UniqueKeys)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<UniqueKeys, A::Error> {
+        let mut keys = FxHashSet::default();
+        while let Some(key) = map.next_key::<String>()? {
+            if keys.contains(&key) {
+                return Err(A::Error::custom(format!(
+                    "expected one entry `{key}` in `{METADATA}`, found two"
+                )));
+            }
+            map.next_value::<IgnoredAny>()?;
+            keys.insert(key);
+        }
+        Ok(UniqueKeys)
     }
 }
 
@@ -198,7 +247,7 @@ fn header(tensors: &[Described<'_>], metadata: &[(&str, &str)]) -> Vec<u8> {
     about.insert("format".into(), FORMAT.into());
     about.extend(metadata.iter().map(|&(key, text)| (key.to_owned(), text.into())));
     let mut header = serde_json::Map::new();
-    header.insert("__metadata__".into(), about.into());
+    header.insert(METADATA.into(), about.into());
     let mut offset = 0;
     for &(name, dtype, dims, bytes) in tensors {
         let end = offset + bytes;
@@ -211,7 +260,8 @@ fn header(tensors: &[Described<'_>], metadata: &[(&str, &str)]) -> Vec<u8> {
         header.insert(name.to_owned(), serde_json::json!(info));
         offset = end;
     }
-    let mut text = serde_json::Value::Object(header).to_string().into_bytes();
+    let mut text =
+        escape_hidden_in_json(&serde_json::Value::Object(header).to_string()).into_owned().into_bytes();
     text.resize(text.len().next_multiple_of(8), b' ');
     let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
     bytes.extend(text);

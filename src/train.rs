@@ -4,6 +4,7 @@
 //! weights: a model whose inputs are data and state, and whose outputs are the loss and the next state. The
 //! passes are in [`ampc_passes::step`].
 
+mod identity;
 mod init;
 
 pub use init::{Initialized, init_state};
@@ -37,7 +38,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
-use xxhash_rust::xxh3::xxh3_128;
 
 /// Options of making a training step.
 #[derive(Clone, Debug)]
@@ -158,32 +158,49 @@ pub fn train_step_in_place(
     Ok((state, warnings))
 }
 
-/// Gives a step the hash of its text as identity, which its states have as well.
+/// Gives a step the hash of its content as identity, which its states have as well.
 fn identify(step: &mut Module) -> Result<(), Error> {
-    let text = step.to_text().map_err(crate::text_files::unreadable)?;
-    let identity = format!("{:032x}", xxh3_128(text.as_bytes()));
-    step.header.metadata.push((IDENTITY.to_owned(), identity));
+    let identity = identity::content_hash(step).map_err(crate::text_files::unreadable)?;
+    let entry = step.header.metadata.iter_mut().find(|(key, _)| key == IDENTITY);
+    match entry {
+        Some((_, known)) => *known = identity,
+        None => step.header.set_metadata(IDENTITY, identity),
+    }
     Ok(())
 }
 
-/// The identity of a step, if it has one.
-pub fn identity_of(step: &Module) -> Option<&str> {
-    let entry = step.header.metadata.iter().find(|(key, _)| key == IDENTITY);
-    entry.map(|(_, identity)| identity.as_str())
+/// Gives a step that has an identity the identity of its present content, if its constants can be read. A dump has
+/// no constants; readers of the dump compute the identity as well.
+pub(crate) fn identify_again(step: &mut Module) {
+    if is_step(step) && step.header.metadata.iter().any(|(key, _)| key == IDENTITY) {
+        let _ = identify(step);
+    }
 }
 
-/// Refuses the state at `path`, which has the identity `found`, if it is that of another step. A step or a
-/// state without identity may have any origin.
+/// The identity of a step: the hash of its content. The metadata says only if the step has an identity, because a step
+/// that was changed is another step.
+///
+/// # Errors
+/// If a constant cannot be read.
+pub fn identity_of(step: &Module) -> Result<Option<String>, Error> {
+    let is_there = step.header.metadata.iter().any(|(key, _)| key == IDENTITY);
+    let identity = is_there.then(|| identity::content_hash(step)).transpose();
+    identity.map_err(crate::text_files::unreadable)
+}
+
+/// Refuses the state at `path`, which has the identity `found`, for a step of the [identity](identity_of) `expected`, if
+/// it is that of another step. A step or a state without identity may have any origin.
 ///
 /// # Errors
 /// If they differ.
-pub fn refuse_state_of_other(step: &Module, found: Option<&str>, path: &Path) -> Result<(), Error> {
-    match (identity_of(step), found) {
+pub fn refuse_state_of_other(expected: Option<&str>, found: Option<&str>, path: &Path) -> Result<(), Error> {
+    match (expected, found) {
         (Some(expected), Some(found)) if expected != found => Err(Error::Data {
             path: path.to_owned(),
             reason: format!(
                 "expected the state of this step (`{IDENTITY}` {expected}), found that of another step ({found}): take both \
-                 from one run of `train-step`; `train --init` takes only weights of another state"
+                 from one run of `train-step`, and the step as that run wrote it; `train --init` takes only weights of \
+                 another state"
             ),
         }),
         _ => Ok(()),
@@ -361,7 +378,7 @@ pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
         state.extend(data.map(|data| (name, Arc::new(data))));
     }
     refuse_unfitting(wrong, path)?;
-    refuse_state_of_other(step, tensors.metadata(IDENTITY), path)?;
+    refuse_state_of_other(identity_of(step)?.as_deref(), tensors.metadata(IDENTITY), path)?;
     Ok(state)
 }
 
@@ -387,7 +404,7 @@ pub fn check_state(step: &Module, path: &Path) -> Result<(), Error> {
     let unknown = tensors.iter().map(|(name, _)| name).filter(|&name| !known.contains(name));
     wrong.extend(unknown.map(|name| format!("`{name}`: the step has no such input")));
     refuse_unfitting(wrong, path)?;
-    refuse_state_of_other(step, tensors.metadata(IDENTITY), path)
+    refuse_state_of_other(identity_of(step)?.as_deref(), tensors.metadata(IDENTITY), path)
 }
 
 /// The tensors of a file for inputs of a step, by their names, and the problems of those that are absent or of another type.
@@ -461,7 +478,8 @@ pub fn stage_state(
     force: bool,
     batch: &mut Batch,
 ) -> Result<u64, Error> {
-    let identity = identity_of(&model.module).map(|identity| (IDENTITY, identity));
+    let identity = identity_of(&model.module)?;
+    let identity = identity.as_deref().map(|identity| (IDENTITY, identity));
     let layout = safetensors::layout_with(state.clone(), &identity.into_iter().collect::<Vec<_>>());
     let bytes = layout.len();
     let read = model.files();

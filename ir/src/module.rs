@@ -71,6 +71,19 @@ pub struct Header {
     pub metadata: Vec<(String, String)>,
 }
 
+impl Header {
+    /// Replaces the metadata of a key, or adds it.
+    pub fn set_metadata(&mut self, key: &str, text: String) {
+        self.metadata.retain(|(known, _)| known != key);
+        self.metadata.push((key.to_owned(), text));
+    }
+}
+
+/// True if a key of the metadata of a model is ampc's own: a model has such a key once.
+pub fn is_own_key(key: &str) -> bool {
+    key.starts_with("ampc.")
+}
+
 /// A model: graphs, functions, names.
 #[derive(Clone, Debug)]
 pub struct Module {

@@ -329,7 +329,15 @@ impl Choices {
             self.module.add_output(graph, value, declared);
         }
         let pick = |c: &mut Self| values[c.below(values.len())];
-        let states = self.many(2, |c| (pick(c), pick(c)));
+        let mut states = self.many(2, |c| (pick(c), pick(c)));
+        // No value is a state twice.
+        let mut known = Vec::new();
+        states.retain(|&(now, _)| {
+            !known.contains(&now) && {
+                known.push(now);
+                true
+            }
+        });
         let roles = self.many(2, |c| Role { name: c.symbol(), values: c.many(3, pick) });
         let (all_roles, all_states) = self.module.graph_roles_mut(graph);
         *all_roles = roles;
@@ -359,6 +367,16 @@ impl Choices {
         }
         function.attr_defaults =
             self.many(2, |c| Attr { name: c.symbol(), value: c.attr_value(), dirty: true });
+        // No attribute is listed twice.
+        let mut known = Vec::new();
+        let mut is_new = |name: Symbol| {
+            !known.contains(&name) && {
+                known.push(name);
+                true
+            }
+        };
+        function.attrs.retain(|&name| is_new(name));
+        function.attr_defaults.retain(|attr| is_new(attr.name));
         let id = self.module.add_function(function);
         self.functions.push(id);
         self.graph(graph, Vec::new(), 0);

@@ -11,6 +11,7 @@ use super::ui::{self, Ui};
 use ampc::Model;
 use ampc::ir::module::{GraphOwner, Provenance};
 use ampc::ir::op::OpKind;
+use ampc::ir::text::escape_hidden_in_json;
 use ampc::ir::verify::name_of;
 use ampc::ir::views::{NodeView, constant_node_data};
 use ampc::ir::{DType, Module, TensorData, Value};
@@ -80,7 +81,7 @@ pub(crate) fn run(args: &InspectArgs, ui: Ui) -> Result<(), Failure> {
     ampc::files::unchanged(&model.files()).map_err(|e| diagnose::failure(&e, None))?;
     if args.json {
         let json = serde_json::to_value(&inspection).unwrap_or_default();
-        return ui::print(&format!("{json:#}\n"));
+        return ui::print(&escape_hidden_in_json(&format!("{json:#}\n")));
     }
     ui::show(&text(&args.model.display().to_string(), &inspection))
 }

@@ -34,6 +34,7 @@ mod verified;
 mod verify;
 
 use args::{Cli, Command};
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 use problem::Failure;
 use std::ffi::OsString;
@@ -76,8 +77,12 @@ pub(crate) fn main() -> ExitCode {
             }
             // Help and versions go to standard output and are not error; nobody may be reading.
             let error = peers::without_far_tips(error);
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            let code = error.exit_code();
+            match error.use_stderr() {
+                true => complain_of_arguments(error),
+                false => drop(error.print()),
+            }
+            return ExitCode::from(u8::try_from(code).unwrap_or(2));
         }
     };
     let ui = Ui::new(&cli.global);
@@ -105,6 +110,27 @@ pub(crate) fn main() -> ExitCode {
             failure.show(ui);
             ExitCode::from(failure.code)
         }
+    }
+}
+
+/// Prints an error about arguments, in which arguments are shown as any other text is.
+fn complain_of_arguments(mut error: clap::Error) {
+    let escaped = |value: &ContextValue| match value {
+        ContextValue::String(text) => Some(ContextValue::String(shown::name(text))),
+        ContextValue::Strings(texts) => {
+            Some(ContextValue::Strings(texts.iter().map(|text| shown::name(text)).collect()))
+        }
+        _ => None,
+    };
+    let values: Vec<(ContextKind, ContextValue)> =
+        error.context().filter_map(|(kind, value)| Some((kind, escaped(value)?))).collect();
+    for (kind, value) in values {
+        error.insert(kind, value);
+    }
+    let (ui, text) = (Ui::default(), error.render());
+    match ui.colors(ui::Stream::Err) {
+        true => ui.complain(&text.ansi().to_string()),
+        false => ui.complain(&text.to_string()),
     }
 }
 

@@ -14,6 +14,7 @@ use super::verified::{Source, Verdict, VerdictReport};
 use super::{data, diagnose, settings, shown, summary, targets};
 use ampc::files::Batch;
 use ampc::ir::DType;
+use ampc::ir::text::escape_hidden_in_json;
 use ampc::passes::Paths;
 use ampc::report::ReportWarning;
 use ampc::{ErrorKind, Model, Report};
@@ -277,12 +278,13 @@ fn report_text(
         hash_after: written.and_then(|written| written.digest.clone()),
     };
     let verify = verdict.map(Verdict::report);
-    let mut text = serde_json::to_string_pretty(&FullReport { report, verify, files }).map_err(|e| {
+    let text = serde_json::to_string_pretty(&FullReport { report, verify, files }).map_err(|e| {
         Failure::of(
             ErrorKind::Bug,
             diagnose::bug(format!("a bug in ampc: the report cannot be written: {e}")),
         )
     })?;
+    let mut text = escape_hidden_in_json(&text).into_owned();
     text.push('\n');
     Ok(text)
 }

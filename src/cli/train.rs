@@ -52,7 +52,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let cpu = Cpu { threads: threads.map_or(0, |n| usize::try_from(n).unwrap_or(0)), ..Cpu::default() };
     let trainer = Trainer::new(model, &checkpoint.state, &cpu);
     let trainer = trainer.map_err(|error| of_state(&error, args))?;
-    ampc::train::refuse_state_of_other(trainer.module(), checkpoint.identity.as_deref(), state_path(args))
+    ampc::train::refuse_state_of_other(trainer.identity(), checkpoint.identity.as_deref(), state_path(args))
         .map_err(fail)?;
     let data = Dataset::of_batches(&args.data.data, &trainer, cpu.max_bytes).map_err(fail)?;
     let mut training = Training::new(trainer, data, options(args, position)?).map_err(fail)?;

@@ -10,6 +10,7 @@ use super::ui::{Stream, Ui};
 use super::{data, diagnose, settings, shown, table, targets};
 use ampc::files::Batch;
 use ampc::ir::op::OpKind;
+use ampc::ir::text::escape_hidden_in_json;
 use ampc::ir::{DType, Module, Node, Value};
 use ampc::passes::Paths;
 use ampc::passes::Warning;
@@ -171,8 +172,9 @@ fn report_text(
 ) -> Result<String, Failure> {
     let hash_after = emit.digest(written, batch)?;
     let files = Files { bytes_after: written.bytes, hash_after };
-    let mut text =
+    let text =
         serde_json::to_string_pretty(&FullReport { report, files }).expect("a report is numbers and text");
+    let mut text = escape_hidden_in_json(&text).into_owned();
     text.push('\n');
     Ok(text)
 }

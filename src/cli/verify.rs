@@ -17,6 +17,7 @@ use ampc::execute::{
     verify_draws, verify_stored,
 };
 use ampc::ir::Module;
+use ampc::ir::text::escape_hidden_in_json;
 use ampc::runtime::{Cpu, Tolerance};
 use ampc::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -156,7 +157,8 @@ pub(crate) fn warn_of_nothing(ui: Ui) {
 }
 
 fn json(report: &VerifyReport) -> String {
-    let mut text = serde_json::to_string_pretty(report).unwrap_or_default();
+    let text = serde_json::to_string_pretty(report).unwrap_or_default();
+    let mut text = escape_hidden_in_json(&text).into_owned();
     text.push('\n');
     text
 }

@@ -135,6 +135,13 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
             let name = input_names(module).get(*input).cloned().unwrap_or_default();
             Error::Usage(format!("input `{name}`: expected {}, found {found}", expected.unwrap_or_default()))
         }
+        ExecuteError::State { input, expected, found } => Error::Run(Finding {
+            code: "state",
+            node: None,
+            place: input_names(module).get(*input).cloned().unwrap_or_default(),
+            op: None,
+            message: format!("expected {expected} as its next value, found {found}"),
+        }),
         ExecuteError::Shapes(errors) => Error::Invalid(findings_of_types(module, errors)),
         ExecuteError::Node { node, error: KernelError::Unsupported(_) } => {
             Error::Unsupported(at("unsupported", *node).to_string())

@@ -42,6 +42,7 @@ pub struct Trainer {
     /// The input that is the learning rate.
     lr: Option<usize>,
     scalars: ScalarOutputs,
+    identity: Option<String>,
 }
 
 impl std::fmt::Debug for Trainer {
@@ -138,6 +139,7 @@ impl Trainer {
         let states = declare_states(&mut module)?;
         let loss = forward_of(&module).map_err(|error| Error::Pass(error.into()))?.loss;
         let lr = crate::train::rate_of(&module)?;
+        let identity = crate::train::identity_of(&module)?;
         let executable = super::prepare(&mut module, cpu)?;
         let (inputs, outputs) = (input_names(&module), output_names(&module));
         let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
@@ -147,6 +149,7 @@ impl Trainer {
         let mut trainer = Trainer {
             lr: lr.and_then(|name| places.get(&name).copied()),
             scalars,
+            identity,
             executable,
             inputs,
             outputs,
@@ -173,6 +176,11 @@ impl Trainer {
     /// True if the step has a state of this name.
     pub fn has_state(&self, name: &str) -> bool {
         self.places.get(name).is_some_and(|&at| self.is_state[at])
+    }
+
+    /// The [identity](crate::train::identity_of) of the step, if it has one.
+    pub fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
     }
 
     /// The step.

@@ -5,8 +5,9 @@ use super::tape::{At, Token};
 use ampc_ir::module::{Decision, Provenance, Reason, Role};
 use ampc_ir::op::{Lookup, lookup_overload};
 use ampc_ir::text::MAX_DEPTH;
+use ampc_ir::verify::name_of;
 use ampc_ir::{GraphId, NewNode, Node, Op, Position, Symbol, Type, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -74,11 +75,18 @@ impl Reader<'_, '_> {
     }
 
     fn graph_end(&mut self, graph: GraphId, scope: &Scope, states: Option<At>, roles: Option<At>) {
-        let mut pairs = Vec::new();
+        let (mut pairs, mut known) = (Vec::new(), FxHashSet::default());
         for at in self.items(states, "states") {
             let Some([input, next]) = self.fields(at, ["input", "next"]) else { continue };
             let (input, next) = (self.required(at, input, "input"), self.required(at, next, "next"));
+            let place = input;
             let input = input.and_then(|at| self.value(scope, at));
+            if let (Some(at), Some(value)) = (place, input)
+                && !known.insert(value)
+            {
+                let found = format!("a second \"{}\"", clip(&name_of(&self.module, value)));
+                self.error(at, "every state once", found);
+            }
             pairs.extend(input.zip(next.and_then(|at| self.value(scope, at))));
         }
         let mut found = Vec::new();

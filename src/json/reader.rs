@@ -8,7 +8,7 @@ use super::SCHEMA;
 use super::tape::{At, Broken, Tape, Token};
 use ampc_ir::attr::Attr;
 use ampc_ir::infer::infer_module;
-use ampc_ir::module::{FunctionData, Reason};
+use ampc_ir::module::{FunctionData, Reason, is_own_key};
 use ampc_ir::op::OpSchema;
 use ampc_ir::text::{DataResolver, ParseError, ParseErrors, ParseOptions};
 use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Symbol, TensorData, Type, Value};
@@ -334,6 +334,13 @@ impl Reader<'_, '_> {
         self.module.header.domain = self.text_or_empty(domain);
         self.module.header.doc_string = self.text_or_empty(doc);
         self.module.header.metadata = self.pairs(metadata);
+        let mut known = FxHashSet::default();
+        let keys = self.module.header.metadata.iter().map(|(key, _)| key).filter(|key| is_own_key(key));
+        if let Some(second) = keys.clone().find(|key| !known.insert(key.as_str())).cloned()
+            && let Some(at) = metadata
+        {
+            self.error(at, "every key of ampc once", format!("a second \"{}\"", clip(&second)));
+        }
         self.signatures(signatures);
         let mut roots = Vec::new();
         if let Some(at) = self.required(root, graph, "graph") {
@@ -425,6 +432,14 @@ impl Reader<'_, '_> {
         pairs.iter().map(|(k, v)| (self.module.intern(k), self.module.intern(v))).collect()
     }
 
+    /// That an attribute of a function is listed once, with a default or without.
+    fn once(&mut self, known: &mut FxHashSet<Symbol>, at: At, name: Symbol) {
+        if !known.insert(name) {
+            let found = format!("a second \"{}\"", clip(self.module.text(name)));
+            self.error(at, "every attribute once, with a default or without", found);
+        }
+    }
+
     fn function(&mut self, at: At) -> Option<Work> {
         let names = [
             "domain",
@@ -443,13 +458,17 @@ impl Reader<'_, '_> {
         let (domain, overload) = (self.symbol_or_empty(domain), self.symbol_or_empty(overload));
         let opsets = Rc::new(self.opsets(opsets));
         let mut attr_names = Vec::new();
+        let mut known = FxHashSet::default();
         for attr in self.items(attrs, "names") {
-            attr_names.extend(self.symbol(attr, "the name of an attribute"));
+            let Some(name) = self.symbol(attr, "the name of an attribute") else { continue };
+            self.once(&mut known, attr, name);
+            attr_names.push(name);
         }
         let mut attr_defaults = Vec::new();
         let mut bodies = Vec::new();
         for (name, value) in self.entries(defaults, "attributes") {
             let name = self.module.intern(&name);
+            self.once(&mut known, value, name);
             let read = self.attr(value, &mut bodies);
             attr_defaults.extend(read.map(|value| Attr { name, value, dirty: true }));
         }

@@ -134,6 +134,24 @@ fn graph(rest: &str) -> String {
     )
 }
 
+/// A graph and a function with these fields.
+fn with_function(fields: &str) -> String {
+    format!(
+        r#"{{"schema": "ampc-graph/1", "graph": {{}}, "functions": [{{"domain": "f", "name": "F", {fields}, "graph": {{}}}}]}}"#
+    )
+}
+
+#[test]
+fn hidden_characters_are_escaped_and_survive() {
+    let text = graph(r#""outputs": [{"name": "x"}]"#);
+    let hidden = "\u{7f}\u{85}\u{9b}\u{2028}\u{202e}\u{200b}\u{e0041}";
+    let mut module = read(&text).unwrap();
+    module.header.producer_name = hidden.to_owned();
+    let printed = super::print(&module).text;
+    assert!(printed.contains("\\u007f\\u0085\\u009b\\u2028\\u202e\\u200b\\udb40\\udc41"), "{printed}");
+    assert_eq!(read(&printed).unwrap().header.producer_name, hidden);
+}
+
 #[test]
 fn mistakes_are_named() {
     let constant = |value: &str| graph(&format!(r#""constants": [{{"name": "c", "value": {value}}}]"#));
@@ -174,6 +192,19 @@ fn mistakes_are_named() {
         (node(r#""captures": ["x"], "operands": [null, 3]"#), "the name of a value at"),
         (graph(r#""captures": ["x"]"#), "captures in bodies only"),
         (graph(r#""states": [{"input": "x"}]"#), "the field \"next\""),
+        (
+            graph(r#""states": [{"input": "x", "next": "x"}, {"input": "x", "next": "x"}]"#),
+            "every state once at `graph.states[1].input`",
+        ),
+        (
+            graph(r#""outputs": []"#).replace(
+                "\"graph\"",
+                "\"metadata\": [[\"ampc.state\", \"\"], [\"ampc.state\", \"\"]], \"graph\"",
+            ),
+            "a second \"ampc.state\"",
+        ),
+        (with_function(r#""attributes": ["a", "a"]"#), "a second \"a\""),
+        (with_function(r#""attributes": ["a"], "attribute_defaults": {"a": {"int": 1}}"#), "a second \"a\""),
         (constant("null"), "the field \"value\""),
         (
             constant(r#"{"dtype": "f32", "shape": [2], "data": [1]}"#),

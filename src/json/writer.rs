@@ -3,7 +3,7 @@
 use super::SCHEMA;
 use ampc_ir::module::{Def, FunctionData, Output, Payload, Provenance, Role};
 use ampc_ir::tensor::TensorError;
-use ampc_ir::text::{LargeConstant, MAX_DEPTH, signatures};
+use ampc_ir::text::{LargeConstant, MAX_DEPTH, escape_hidden_in_json, signatures};
 use ampc_ir::verify::name_of;
 use ampc_ir::{Captured, DType, GraphId, Module, Node, Symbol, Type, Value};
 use ampc_passes::Paths;
@@ -83,7 +83,8 @@ impl Writer<'_> {
 
     pub(super) fn text(&mut self, text: &str) {
         // A string always can be JSON.
-        self.done.text.push_str(&serde_json::to_string(text).unwrap_or_default());
+        let quoted = serde_json::to_string(text).unwrap_or_default();
+        self.done.text.push_str(&escape_hidden_in_json(&quoted));
     }
 
     fn colon(&mut self, key: &str) {
@@ -211,6 +212,7 @@ impl Writer<'_> {
                 self.done.text.push('}');
             }
             serde_json::Value::Array(items) => self.list(items, Self::json),
+            serde_json::Value::String(text) => self.text(text),
             other => self.shown(other),
         }
     }

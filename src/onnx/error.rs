@@ -272,6 +272,12 @@ pub enum ProblemKind {
         /// The attribute.
         name: String,
     },
+    /// An entry of the metadata by which ampc knows its models is given twice.
+    #[error("metadata `{key}` is given twice")]
+    DuplicateMetadata {
+        /// The key.
+        key: String,
+    },
     /// An attribute has no value, or of a kind that is not in ONNX.
     #[error("attribute `{name}` has no value of a known kind (its kind is {kind})")]
     UnknownAttributeKind {

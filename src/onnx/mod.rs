@@ -26,7 +26,7 @@ pub mod references;
 pub mod scan;
 mod schema;
 pub mod source;
-mod sparse;
+pub(crate) mod sparse;
 pub mod target;
 pub mod tensor;
 mod types;

@@ -88,9 +88,17 @@ fn names_cannot_reach_the_terminal() {
         &["target", "show", "target.json"],
         &["policy", "check", "p.json"],
         &["opt", "m.onnx", "--passes", "dce"],
+        &["rewrite", "m.onnx", "--to", "a\r\u{202e}b\u{9b}"],
+        &["rewrite", "m.onnx", "--no\r\u{202e}ne\u{1b}[2J"],
+        &["no\r\u{202e}ne\n\u{9b}"],
+        &["run", "m.onnx", "--threads", "\u{85}1"],
+        &["inspect", "m.onnx", "--json"],
+        &["verify", "m.onnx", "m.onnx", "--random", "1", "--json"],
     ] {
         assert_safe(&dir.run(args));
     }
+    let usage = dir.run(&["rewrite", "m.onnx", "--to", "a\r\u{202e}b"]);
+    assert!(usage.code == 2 && usage.stderr.contains("a\\u{d}\\u{202e}b"), "{usage}");
     let colored = dir.run(&["check", "broken.onnx", "--color", "always"]);
     assert!(colored.stdout.contains("\u{1b}[") && !colored.stdout.contains("a\u{1b}[31m"), "{colored:?}");
     // What programs read has quoting of its own, and says the same.

@@ -117,6 +117,7 @@ pub(crate) fn snapshot(name: &str, run: &Run) {
     settings.add_filter(&regex(MLP), "testdata/mlp.onnx");
     settings.add_filter(r"\.ampc-\w+\.tmp", ".ampc-[random].tmp");
     settings.add_filter(r"/[\w./-]*/\.tmp\w+", "[dir]");
+    settings.add_filter(r#"(meta ampc\.step = )"[0-9a-f]{32}""#, "$1\"[hash]\"");
     settings.bind(|| insta::assert_snapshot!(name, without_guards(&run.to_string())));
 }
 

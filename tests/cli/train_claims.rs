@@ -70,6 +70,8 @@ fn checkpoint_lost_by_lying_step() {
         ("a weight of a weight", |l| at(l, "w")["of"] = "v".into(), "belongs to no weight"),
         ("two counts", |l| at(l, "loss_scale")["kind"] = "step".into(), "a second state of kind step"),
         ("data as state", |l| at(l, "step")["in"] = "x".into(), "is an input of the forward model"),
+        ("another rank", |l| at(l, "b")["out"] = "y".into(), "as its next value"),
+        ("another rank, of a moment", |l| at(l, "m.b")["out"] = "y".into(), "as its next value"),
         ("an unknown kind", |l| at(l, "step")["kind"] = "stride".into(), "unknown variant"),
     ];
     for (what, lie, expected) in lies {
@@ -163,6 +165,95 @@ fn a_state_of_another_step_is_refused() {
         &format!("train o.onnx --state plain.safetensors {RUN} --steps 1 -q").split(' ').collect::<Vec<_>>(),
     );
     assert_eq!(run.code, 0, "{run}");
+}
+
+/// A step that was edited or rewritten is another step; the same step in another form is not.
+#[test]
+fn an_edited_step_is_another_step() {
+    let dir = folder(&["--optimizer", "adamw:weight_decay=0.5"]);
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 2 --save c.safetensors"));
+    let runs = |step: &str| {
+        let words = [
+            format!("train {step} --resume c.safetensors {RUN} --steps 3 -q"),
+            format!("train {step} --state s.safetensors {RUN} --steps 1 -q"),
+            format!("train-step --export {step} --state c.safetensors -o e.onnx --force -q"),
+        ];
+        words.map(|words| (dir.run(&words.split(' ').collect::<Vec<_>>()), words))
+    };
+    let made = |words: &str| {
+        let run = dir.run(&words.split(' ').collect::<Vec<_>>());
+        assert_eq!(run.code, 0, "{words}: {run}");
+    };
+    made("opt s.onnx --passes= -q -o f.ir");
+    made("opt s.onnx --passes= -q -o f.json");
+    made("opt s.onnx --passes= -q -o f.onnx --external-data always");
+    made("opt f.ir --passes= -q -o g.onnx");
+    for form in ["f.ir", "f.json", "f.onnx", "g.onnx"] {
+        for (run, words) in runs(form) {
+            assert_eq!(run.code, 0, "{words}: {run}");
+        }
+    }
+    let text = fs::read_to_string(dir.path("f.ir")).unwrap();
+    assert!(text.contains("= Relu("), "{text}");
+    let decay = text.find("weight_decay=").unwrap();
+    let decay = decay + text[decay..].find("0.5").unwrap();
+    let relu = text.replacen("= Relu(", "= Sigmoid(", 1);
+    dir.write("sigmoid.ir", relu);
+    dir.write("decay.ir", format!("{}0.25{}", &text[..decay], &text[decay + 3..]));
+    made("opt sigmoid.ir --passes= -q -o sigmoid.onnx");
+    made("rewrite s.onnx -q -o low.onnx --policy all");
+    for step in ["sigmoid.ir", "decay.ir", "sigmoid.onnx", "low.onnx"] {
+        for (run, words) in runs(step) {
+            let said = run.stderr.replace("\n  | ", " ");
+            assert!(run.code == 3 && said.contains("found that of another step"), "{words}: {run}");
+        }
+    }
+}
+
+/// The next value of a state has dims that only a run shows: the checkpoint before stays.
+#[test]
+fn a_made_state_of_other_dims_is_refused() {
+    let dir = Dir::new();
+    let step = |least: &str| {
+        format!(
+            "module ir=10\nmeta ampc.forward = \"{{\\\"inputs\\\":[\\\"x\\\"],\\\"outputs\\\":[],\\\"loss\\\":\\\"loss\\\"}}\"\n\
+             meta ampc.state = \"[{{\\\"in\\\":\\\"w\\\",\\\"out\\\":\\\"w_next\\\",\\\"kind\\\":\\\"weight\\\"}}]\"\nopset ai.onnx=21\n\n\
+             graph @main {{\n  input %x : f32[N]\n  input %lr : f32\n  input %w : f32[2]\n  const %least : f32 = {least}\n  %flags = Greater(%x, %least) : bool[N]\n  \
+             %loss = ReduceSum(%x) {{keepdims=0}} : f32\n  %s = Mul(%w, %lr) : f32[2]\n  %w_next = Compress(%s, %flags) {{axis=0}} : f32[?]\n  \
+             output %loss\n  output %w_next\n}}\n"
+        )
+    };
+    dir.write("whole.ir", step("-100.0"));
+    dir.write("part.ir", step("100.0"));
+    let tensor = |name: &str, numbers: &[f32]| {
+        let header = format!(
+            "{{\"{name}\":{{\"dtype\":\"F32\",\"shape\":[{}],\"data_offsets\":[0,{}]}}}}",
+            numbers.len(),
+            numbers.len() * 4
+        );
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &bytes].concat()
+    };
+    dir.write("s.safetensors", tensor("w", &[1.0, 2.0]));
+    dir.write("d.safetensors", tensor("x", &[1.0, 2.0, 3.0, 4.0]));
+    let data = "--data d.safetensors --batch 2 --lr 0.5 -q";
+    let run = dir.run(
+        &format!("train whole.ir --state s.safetensors {data} --steps 1 --save c.safetensors")
+            .split(' ')
+            .collect::<Vec<_>>(),
+    );
+    assert_eq!(run.code, 0, "{run}");
+    let good = bytes(&dir, "c.safetensors");
+    let run = dir.run(
+        &format!("train part.ir --resume c.safetensors {data} --steps 3 --save c.safetensors")
+            .split(' ')
+            .collect::<Vec<_>>(),
+    );
+    let said = run.stderr.replace("\n  | ", " ");
+    assert!(run.code != 0 && said.contains("expected f32[2] as its next value"), "{run}");
+    let kept = ampc::execute::training::Checkpoint::read(&dir.path("c.safetensors")).unwrap();
+    assert!(kept.state.iter().all(|(_, data)| data.dims() == [2]));
+    assert!(bytes(&dir, "c.safetensors") == good);
 }
 
 /// A file of a few bytes can claim any number of samples without elements.

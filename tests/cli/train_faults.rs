@@ -54,6 +54,35 @@ fn with_position(file: &[u8], key: &str, value: serde_json::Value) -> Vec<u8> {
     })
 }
 
+/// An entry of the metadata that is listed twice is refused: the format's own reader takes the last.
+#[test]
+fn an_entry_of_a_checkpoint_is_listed_once() {
+    let dir = folder(&[]);
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 1 --save c.safetensors"));
+    let file = bytes(&dir, "c.safetensors");
+    let length = usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
+    let header = std::str::from_utf8(&file[8..8 + length]).unwrap().trim_end();
+    let begin = "\"__metadata__\":{";
+    assert!(header.contains(begin), "{header}");
+    for (more, expected) in [
+        ("\"ampc.step\":\"0\",", "expected one entry `ampc.step` in `__metadata__`, found two"),
+        ("\"ampc.\\u0073tep\":\"0\",", "expected one entry `ampc.step` in `__metadata__`, found two"),
+        ("},\"__metadata__\":{", "expected `__metadata__` once, found it twice"),
+    ] {
+        let text = header.replacen(begin, &format!("{begin}{more}"), 1);
+        let twice = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &file[8 + length..]].concat();
+        dir.write("t.safetensors", twice);
+        for words in [
+            format!("train s.onnx --resume t.safetensors {RUN} --steps 2"),
+            "train-step --export s.onnx --state t.safetensors -o e.onnx".to_owned(),
+        ] {
+            let run = dir.run(&words.split(' ').collect::<Vec<_>>());
+            let said = run.stderr.replace("\n  | ", " ");
+            assert!(run.code == 3 && said.contains(expected), "{words}: {run}");
+        }
+    }
+}
+
 /// Cut off anywhere, with any bit changed, or edited: one error, and the file is as it was.
 #[test]
 fn a_damaged_checkpoint_is_refused() {

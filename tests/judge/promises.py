@@ -194,6 +194,21 @@ def altered(model: ModelProto) -> None:
                 break
 
 
+def other_operator(model: ModelProto) -> None:
+    node = next(node for node in model.graph.node if node.op_type == "Relu")
+    node.op_type = "Sigmoid"
+
+
+def other_optimizer(model: ModelProto) -> None:
+    """Changes the first number of an optimizer."""
+    attributes = [a for node in model.graph.node if node.op_type in ("SGD", "Adam", "AdamW") for a in node.attribute]
+    found = next(a for a in attributes if a.type in (a.FLOAT, a.TENSOR))
+    if found.type == found.FLOAT:
+        found.f += 0.25
+    else:
+        found.t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(found.t) + 0.25, found.t.name))
+
+
 def states(change: Callable[[list], object]) -> Callable[[ModelProto], None]:
     """Changes the list of states in the metadata of a step."""
 
@@ -244,6 +259,11 @@ def lies() -> Iterator[Row]:
     yield row("nodes of a step have the role of others", step(on_nodes("ampc.role", "step")), EXPORT)
     yield row("no function of a step has its body", step(altered), TRAIN)
     yield row("no function of a step has its body, to export", step(altered), EXPORT)
+    yield row("a weight has an output of another rank", step(states(lambda s: next(x for x in s if x["kind"] == "weight" and x["in"] == "b").update(out="y"))), TRAIN, REFUSED)
+    yield row("a weight has an output of another rank, to export", step(states(lambda s: next(x for x in s if x["kind"] == "weight" and x["in"] == "b").update(out="y"))), EXPORT, REFUSED)
+    for name, argv in (("", TRAIN), (", to export", EXPORT)):
+        yield row(f"an operator of a step is another{name}", step(other_operator), argv, REFUSED)
+        yield row(f"an optimizer of a step is another{name}", step(other_optimizer), argv, REFUSED)
     relu = [N("Relu", ["a0"], ["r0"])]
     for name, operands, results in (("AdamW", 1, 1), ("GradCheck", 1, 1), ("PhiloxDropout", 1, 1), ("LossScale", 1, 1), ("AllFinite", 1, 1)):
         model = lambda name=name, o=operands, r=results: call("ai.ampc", name, "", relu, o, r)  # noqa: E731
@@ -472,6 +492,12 @@ def outputs(n: int, folder: Path) -> None:
     save(graph_of([N("Relu", ["x"], [f"y{i}"]) for i in range(n)], [value("x")], [value(f"y{i}") for i in range(n)]), folder)
 
 
+def chain(n: int, folder: Path) -> None:
+    """Inputs of one row, each joined to the inputs before it."""
+    nodes = [N("Concat", [f"h{i - 1}" if i else "x0", f"x{i + 1}"], [f"h{i}"], axis=0) for i in range(n)]
+    save(graph_of(nodes, [value(f"x{i}", [f"D{i}"]) for i in range(n + 1)], [V(f"h{n - 1}", F32, None)]), folder)
+
+
 def dim_names(n: int, folder: Path) -> None:
     save(graph_of([N("Relu", ["x"], ["y"])], [value("x", names(n, "D"))], [V("y", F32, None)]), folder)
 
@@ -497,6 +523,7 @@ def growth() -> Iterator[Row]:
     verify, tensors = ["verify", "m.onnx", "m.onnx"], ["run", "m.onnx", "--inputs", "d.safetensors"]
     yield row("inputs, compared", 1000, relus, verify)
     yield row("inputs with named dims", 1000, lambda n, f: relus(n, f, lambda i: [f"D{i}", f"E{i}"]), RUN)
+    yield row("inputs that a chain joins", 1000, chain, RUN)
     yield row("names of dims", 2000, dim_names, RUN)
     yield row("sizes of dims", 500, dims_given, [*RUN, "@args"])
     yield row("outputs that are written", 1000, outputs, [*RUN, "--outputs", "o.npz"])
@@ -607,6 +634,11 @@ def twice() -> Iterator[Row]:
     yield row("opsets that differ", changed(lambda m: m.opset_import.append(helper.make_opsetid("", 13))), CHECK)
     yield row("opsets of a function that differ", of(lambda: function_opsets()), CHECK)
     yield row("declared types that differ", changed(lambda m: m.graph.value_info.extend([value("p", ["N", 2]), value("p", ["N", 3])])), CHECK, EITHER)
+    for key in ("ampc.state", "ampc.step", "ampc.forward", "ampc.loss_scale", "ampc.provenance"):
+        yield row(f"metadata {key}", changed(lambda m, key=key: [entry(m.metadata_props, key, v) for v in "ab"]), CHECK)
+    yield row("attributes of a function", of(lambda: function_attributes(["a", "a"], [])), CHECK)
+    yield row("attributes of a function, with a default", of(lambda: function_attributes(["a"], ["a"])), CHECK)
+    yield row("defaults of a function", of(lambda: function_attributes([], ["a", "a"])), CHECK)
     yield row("metadata", changed(lambda m: [entry(m.metadata_props, "k", v) for v in "ab"]), REWRITE, EITHER)
     yield row("sparse and dense initializers", changed(lambda m: m.graph.sparse_initializer.append(helper.make_sparse_tensor(const("w", (1,)), number("w_at", 0), [2, 2]))), CHECK)
     yield row("arrays of an .npz", with_data("d.npz", member_twice()), ["run", "m.onnx", "--inputs", "d.npz"])
@@ -616,6 +648,8 @@ def twice() -> Iterator[Row]:
         yield row(f"{more.split(':')[0]} of an array", with_data("d.npz", npz_header(header, bytes(8))), ["run", "m.onnx", "--inputs", "d.npz"])
     spelled = '{"x": %s, "x": %s}' % ((json.dumps({"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]}),) * 2)
     yield row("arrays of a .safetensors", with_data("d.safetensors", safetensors(spelled, 8)), ["run", "m.onnx", "--inputs", "d.safetensors"])
+    spelled = '{"__metadata__": {"k": "1", "k": "2"}, "x": %s}' % json.dumps({"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]})
+    yield row("metadata of a .safetensors", with_data("d.safetensors", safetensors(spelled, 8)), ["run", "m.onnx", "--inputs", "d.safetensors"])
     yield row("bytes of a .safetensors", with_data("d.safetensors", safetensors(json.dumps({n: {"dtype": "F32", "shape": [1, 2], "data_offsets": [0, 8]} for n in "xz"}), 8)), ["run", "m.onnx", "--inputs", "d.safetensors"])
     yield row("fields of a policy", with_data("p.json", b'{"schema": "ampc-policy/1", "name": "p", "base": "safe", "base": "all"}'), [*REWRITE, "--policy", "p.json"])
     yield row("fields of a target", target_twice, [*REWRITE, "--target", "t.json"])
@@ -625,12 +659,29 @@ def twice() -> Iterator[Row]:
     yield row("attributes in a text", with_data("m.ir", text_with("  %z = LeakyRelu(%x) {alpha=0.1, alpha=0.2} : f32[2]\n")), ["check", "m.ir"])
     yield row("graphs in a text", with_data("m.ir", text_with("") + text_with("").split(b"\n\n", 1)[1]), ["check", "m.ir"])
     yield row("opsets in a text", with_data("m.ir", text_with("").replace(b"opset ai.onnx=20", b"opset ai.onnx=20\nopset ai.onnx=13")), ["check", "m.ir"])
+    for line in ("module ir=10", 'producer "a" "1"', "version 1", 'domain "a"', 'doc "a"', 'meta ampc.state = "[]"'):
+        yield row(f"a line of a text, {line.split(' ')[0]}", with_data("m.ir", f"{line}\n{line}\n".encode() + text_with("").replace(b"module ir=10\n", b"")), ["check", "m.ir"])
+    for tail in ("@a @b", "class=allow class=deny", "class=T:allow,T:deny", "class=deny prec=f16 prec=f32"):
+        yield row(f"marks of a node in a text, {tail}", with_data("m.ir", text_with(f"  %z = Neg(%x) : f32[2] {tail}\n")), ["check", "m.ir"])
+    yield row("states in a text", with_data("m.ir", text_with("  state %x -> %x\n  state %x -> %x\n")), ["check", "m.ir"])
+    in_function = b"\nfunction f::F {\n  attr a\n  attr a = 1\n}\n"
+    yield row("attributes of a function in a text", with_data("m.ir", text_with("") + in_function), ["check", "m.ir"])
+    for fields in ('"attributes": ["a", "a"]', '"attributes": ["a"], "attribute_defaults": {"a": {"int": 1}}'):
+        graph = '{"schema": "ampc-graph/1", "graph": {}, "functions": [{"domain": "f", "name": "F", %s, "graph": {}}]}' % fields
+        yield row(f"attributes of a function as JSON, {fields}", with_data("g.json", graph.encode()), ["check", "g.json"])
     yield row("sizes of a dim", changed(lambda m: None), [*RUN, "--dim", "N=2", "--dim", "N=3"])
 
 
 def doubled_output() -> ModelProto:
     model = call("f", "F", "", [N("Relu", ["a0"], ["r0"])], 1, 2)
     model.functions[0].output[:] = ["r0", "r0"]
+    return model
+
+
+def function_attributes(names: list[str], defaults: list[str]) -> ModelProto:
+    model = call("f", "F", "", [N("Relu", ["a0"], ["r0"])])
+    model.functions[0].attribute.extend(names)
+    model.functions[0].attribute_proto.extend(helper.make_attribute(name, 1) for name in defaults)
     return model
 
 
@@ -696,7 +747,7 @@ def printable(file: str) -> Callable[[Path, str], str]:
             json.loads(text)
         if file.endswith(".dot") and (text.count('"') - text.count('\\"')) % 2:
             return "quotes of the drawing are not in pairs"
-        found = re.search("[\x00-\x08\x0b-\x1f\x7f]", text)
+        found = (HIDDEN if file.endswith(".json") else re.compile("[\x00-\x08\x0b-\x1f\x7f]")).search(text)
         return f"{file} has the character {found[0]!r}" if found else ""
 
     return check
@@ -722,6 +773,8 @@ def escapes() -> Iterator[Row]:
         rows = [
             ("checked", CHECK, lambda f, s: ""),
             ("inspected", ["inspect", "m.onnx"], lambda f, s: ""),
+            ("inspected as JSON", ["inspect", "m.onnx", "--json"], lambda f, s: ""),
+            ("verified as JSON", ["verify", "m.onnx", "m.onnx", "--json"], lambda f, s: ""),
             ("rewritten", [*REWRITE, "-v", "--explain", "*", "--report", "r.json"], printable("r.json")),
             ("as text", ["rewrite", "m.onnx", "-o", "o.ir"], both(printable("o.ir"), same_after("o.ir"))),
             ("as JSON", ["rewrite", "m.onnx", "-o", "o.json"], both(printable("o.json"), same_after("o.json"))),
@@ -737,6 +790,8 @@ def escapes() -> Iterator[Row]:
     yield Row("escapes", "the name of a file", lambda f: save(small(), f, "a\x1b[31m\nb.onnx"), ["check", "a\x1b[31m\nb.onnx"], EITHER)
     yield Row("escapes", "the name of a file that is not there", lambda f: None, ["check", "a\x1b[31m\n\u202eb.onnx"], REFUSED)
     yield Row("escapes", "an option", of(small), [*REWRITE, "--pin", "\x1b[31m\u202e=fp16"], REFUSED)
+    for argv in ([*REWRITE, "--to", "a\r\u202eb\x9b"], [*REWRITE, "--no\r\u202ene"], ["no\r\u202ene"], [*RUN, "--threads", "\x851"]):
+        yield Row("escapes", f"words that are wrong, {argv[-2:]!a}", of(small), argv, REFUSED)
     yield Row("escapes", "an array", lambda f: (save(small(), f), np.savez(f / "d.npz", **{EVIL.replace("/", "_"): np.ones(2)})) and None, [*RUN, "--inputs", "d.npz"], REFUSED)
     yield Row("escapes", "a field of a policy", with_data("p.json", json.dumps({EVIL: 1}).encode()), [*REWRITE, "--policy", "p.json"], REFUSED)
 

@@ -5,6 +5,7 @@ use crate::attr::{Attr, AttrValue};
 use crate::module::{Payload, Provenance};
 use crate::op::Class;
 use crate::{DType, GraphId, Symbol, Type};
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 
 /// A name and where it stands.
@@ -94,7 +95,9 @@ pub(super) struct FunctionAst {
     pub(super) opsets: Vec<(Symbol, u16)>,
     pub(super) attrs: Vec<Symbol>,
     pub(super) attr_defaults: Vec<Attr>,
-    pub(super) doc_string: String,
+    /// The names of `attrs` and `attr_defaults`.
+    pub(super) known_attrs: FxHashSet<Symbol>,
+    pub(super) doc_string: Option<String>,
     pub(super) metadata: Vec<(Symbol, Symbol)>,
 }
 

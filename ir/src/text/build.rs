@@ -11,7 +11,7 @@ use crate::edit::{NewNode, Position};
 use crate::module::{Decision, FunctionData, Op, Reason, Role};
 use crate::op::{Class, Lookup, lookup_overload};
 use crate::{FunctionId, GraphId, Node, Symbol, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -94,7 +94,7 @@ impl Builder<'_, '_, '_> {
             opsets: function.opsets,
             attrs: function.attrs,
             attr_defaults: function.attr_defaults,
-            doc_string: function.doc_string,
+            doc_string: function.doc_string.unwrap_or_default(),
             metadata: function.metadata,
             origin: None,
         });
@@ -151,7 +151,12 @@ impl Builder<'_, '_, '_> {
             }
         }
         let mut states = Vec::new();
+        let mut known = FxHashSet::default();
         for (input, next) in lines.states {
+            if !known.insert(input.symbol) {
+                let found = format!("a second `%{}`", clip(self.parser.module.text(input.symbol)));
+                self.parser.error(input.span, "every state once", found);
+            }
             let pair = (self.value(scope, input, lost_unknown), self.value(scope, next, lost_unknown));
             if let (Some(input), Some(next)) = pair {
                 states.push((input, next));
@@ -368,6 +373,10 @@ impl Builder<'_, '_, '_> {
             by_name |= named.is_some();
             let index = named.or_else(|| text.parse().ok());
             match index {
+                Some(index) if all.get(index).is_some_and(Option::is_some) => {
+                    let found = format!("a second `{}`", clip(text));
+                    self.parser.error(span, "every type variable once", found);
+                }
                 Some(index) if index < all.len() => all[index] = Some(what),
                 // Classes by number may be more than the variables, one after the other.
                 Some(index) if n.is_none() && index == all.len() => all.push(Some(what)),

@@ -49,7 +49,7 @@ mod signature;
 mod value_parser;
 mod value_printer;
 
-pub use quote::{escape_hidden, is_hidden};
+pub use quote::{escape_hidden, escape_hidden_in_json, is_hidden};
 pub use signature::signatures;
 
 use crate::entity::SecondaryMap;

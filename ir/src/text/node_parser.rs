@@ -2,7 +2,7 @@
 
 use super::ast::{CaptureAst, Decided, Lines, Name, NodeAst, Open, SourceAst, Step};
 use super::lexer::Kind;
-use super::parser::{Broken, Parsed, Parser};
+use super::parser::{Broken, Parsed, Parser, clip};
 use crate::attr::{Attr, AttrValue};
 use crate::module::Provenance;
 use crate::{GraphId, Symbol, Type};
@@ -123,11 +123,14 @@ impl Parser<'_, '_> {
             self.functions.last_mut().ok_or(Broken)?.opsets.extend(opsets);
             return Ok(());
         }
-        self.advance();
+        let span = self.advance().span;
         match keyword {
             "doc" => {
                 let doc = self.string("a quoted text")?.into_owned();
-                self.functions.last_mut().ok_or(Broken)?.doc_string = doc;
+                let before = self.functions.last_mut().ok_or(Broken)?.doc_string.replace(doc);
+                if before.is_some() {
+                    self.error(span, "one `doc` line per function", "a second one");
+                }
             }
             "meta" => {
                 let (key, value) = self.key_value()?;
@@ -135,7 +138,12 @@ impl Parser<'_, '_> {
                 self.functions.last_mut().ok_or(Broken)?.metadata.push(entry);
             }
             _ => {
+                let span = self.tok.span;
                 let name = self.word_symbol("the name of an attribute")?;
+                if !self.functions.last_mut().ok_or(Broken)?.known_attrs.insert(name) {
+                    let found = format!("a second `{}`", clip(self.module.text(name)));
+                    self.error(span, "every attribute once", found);
+                }
                 if self.eat(b'=') {
                     let value = self.attr_value()?;
                     let default = Attr { name, value, dirty: true };
@@ -328,15 +336,27 @@ impl Parser<'_, '_> {
     }
 
     fn tail(&mut self, node: &mut NodeAst) -> Parsed<()> {
+        let mut seen: SmallVec<[&str; 6]> = SmallVec::new();
         while !self.tok.first {
+            let word = match self.tok.kind {
+                Kind::At => "@",
+                Kind::Word => self.tok.text,
+                _ => return Ok(()),
+            };
+            if seen.contains(&word) {
+                let expected = match word {
+                    "@" => "one name such as `@add` per node".to_owned(),
+                    word => format!("one `{word}` per node"),
+                };
+                self.error(self.tok.span, expected, "a second one");
+            } else if matches!(word, "@" | "class" | "prec" | "why" | "cast" | "meta") {
+                seen.push(word);
+            }
             if self.tok.kind == Kind::At {
                 node.name = Some(self.at_name()?.symbol);
                 continue;
             }
-            if self.tok.kind != Kind::Word {
-                return Ok(());
-            }
-            let keyword = self.tok.text;
+            let keyword = word;
             let tail = match keyword {
                 "class" | "prec" | "why" | "cast" | "meta" => node.tail.get_or_insert_default(),
                 _ => return Ok(()),

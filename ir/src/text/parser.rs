@@ -11,10 +11,11 @@ use super::ast::{FunctionAst, Lines, Name, Open, Step};
 use super::lexer::{Kind, Lexer, Span, Token};
 use super::quote::unquote;
 use super::{DataResolver, MAX_DEPTH, ParseError, ParseErrors, ParseOptions, build};
+use crate::module::is_own_key;
 use crate::op::OpSchema;
 use crate::tensor::TensorData;
 use crate::{DType, GraphId, Module, Symbol};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -55,6 +56,10 @@ pub(super) struct Parser<'a, 'r> {
     /// The values that the present line defines so far, and whether these are all.
     pub(super) defining: Vec<Name>,
     pub(super) defined: bool,
+    /// The lines of the header that a text has once and that were read.
+    header_lines: FxHashSet<&'static str>,
+    /// The keys of ampc in the metadata of the model.
+    own_keys: FxHashSet<String>,
 }
 
 pub(super) fn parse(
@@ -81,6 +86,8 @@ pub(super) fn parse(
         signatures: FxHashMap::default(),
         defining: Vec::new(),
         defined: false,
+        header_lines: FxHashSet::default(),
+        own_keys: FxHashSet::default(),
     };
     if u32::try_from(text.len()).is_ok_and(|n| n < u32::MAX) {
         parser.file();
@@ -344,7 +351,7 @@ impl<'a> Parser<'a, '_> {
             (Kind::Word, "function") => self.function(),
             (Kind::Word, "signature") => self.signature(),
             (Kind::Word, "module") => {
-                self.advance();
+                self.header_line("module");
                 if !self.eat_word("ir") {
                     return self.fail("`ir=`");
                 }
@@ -353,29 +360,34 @@ impl<'a> Parser<'a, '_> {
                 self.line_end()
             }
             (Kind::Word, "version") => {
-                self.advance();
+                self.header_line("version");
                 self.module.header.model_version = self.number("a version number")?;
                 self.line_end()
             }
             (Kind::Word, "producer") => {
-                self.advance();
+                self.header_line("producer");
                 self.module.header.producer_name = self.string("a quoted name")?.into_owned();
                 self.module.header.producer_version = self.string("a quoted version")?.into_owned();
                 self.line_end()
             }
             (Kind::Word, "domain") => {
-                self.advance();
+                self.header_line("domain");
                 self.module.header.domain = self.string("a quoted domain")?.into_owned();
                 self.line_end()
             }
             (Kind::Word, "doc") => {
-                self.advance();
+                self.header_line("doc");
                 self.module.header.doc_string = self.string("a quoted text")?.into_owned();
                 self.line_end()
             }
             (Kind::Word, "meta") => {
                 self.advance();
+                let span = self.tok.span;
                 let (key, value) = self.key_value()?;
+                if is_own_key(&key) && !self.own_keys.insert(key.clone().into_owned()) {
+                    let found = format!("a second `{}`", clip(&key));
+                    self.error(span, "every key of ampc once", found);
+                }
                 self.module.header.metadata.push((key.into_owned(), value.into_owned()));
                 self.line_end()
             }
@@ -388,6 +400,14 @@ impl<'a> Parser<'a, '_> {
                 "`module`, `producer`, `version`, `domain`, `doc`, `meta`, `opset`, `signature`, `graph` or `function`",
             ),
         }
+    }
+
+    /// Steps over the first word of a line that the header has once.
+    fn header_line(&mut self, word: &'static str) {
+        if !self.header_lines.insert(word) {
+            self.error(self.tok.span, format!("one `{word}` line"), "a second one");
+        }
+        self.advance();
     }
 
     pub(super) fn key_value(&mut self) -> Parsed<(Cow<'a, str>, Cow<'a, str>)> {
@@ -428,7 +448,8 @@ impl<'a> Parser<'a, '_> {
             opsets: Vec::new(),
             attrs: Vec::new(),
             attr_defaults: Vec::new(),
-            doc_string: String::new(),
+            known_attrs: FxHashSet::default(),
+            doc_string: None,
             metadata: Vec::new(),
         });
         self.lines.insert(graph, Lines::default());

@@ -6,6 +6,7 @@
 //! (controls, directional marks, zero-width spaces) are escaped.
 
 use std::borrow::Cow;
+use std::fmt::Write;
 
 /// Words that begin a line: an operator, domain or function of such a name is quoted.
 const KEYWORDS: [&str; 16] = [
@@ -95,6 +96,27 @@ pub fn escape_hidden(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
+/// A JSON text in which hidden characters ([`is_hidden`]) of its strings are spelled `\u202e`: another spelling of the
+/// same JSON, which a terminal shows. Line breaks and other white space between its values stay.
+pub fn escape_hidden_in_json(json: &str) -> Cow<'_, str> {
+    // Controls below the space are white space here: a string of JSON has none.
+    let is_escaped = |c: char| c >= ' ' && is_hidden(c);
+    if !json.contains(is_escaped) {
+        return Cow::Borrowed(json);
+    }
+    let mut shown = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        if is_escaped(c) {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                let _ = write!(shown, "\\u{unit:04x}");
+            }
+        } else {
+            shown.push(c);
+        }
+    }
+    Cow::Owned(shown)
+}
+
 fn write_hex(out: &mut String, bytes: &[u8]) {
     for b in bytes {
         out.push_str("\\x");
@@ -165,6 +187,14 @@ mod tests {
     #[test]
     fn hidden_characters_are_spelled_for_people() {
         assert_eq!(escape_hidden("größe\u{1b}\u{2060}\n", |c| c == '\n'), "größe\\u{1b}\\u{2060}\n");
+    }
+
+    #[test]
+    fn json_with_escapes_is_the_same_json() {
+        let text = "[\n  \"größe \u{7f}\u{85}\u{9b}\u{2028}\u{202e}\u{200b}\u{e0041}\"\n]";
+        let shown = "[\n  \"größe \\u007f\\u0085\\u009b\\u2028\\u202e\\u200b\\udb40\\udc41\"\n]";
+        assert_eq!(escape_hidden_in_json(text), shown);
+        assert_eq!(escape_hidden_in_json(shown), shown);
     }
 
     #[test]

@@ -449,6 +449,26 @@ fn meaning_is_checked() {
         ("  input %\"\\xff\" : f32\n", "1:9 UTF-8 | other bytes"),
         ("  %y = a::B() {k=1, k=2} : ?\n", "1:3 attributes of different names | a name given twice"),
         (
+            "  input %x : f32\n  %y = Relu(%x) : f32 @a @b\n",
+            "2:26 one name such as `@add` per node | a second one",
+        ),
+        (
+            "  input %x : f32\n  %y = Relu(%x) : f32 class=allow class=deny\n",
+            "2:35 one `class` per node | a second one",
+        ),
+        (
+            "  input %x : f32\n  %y = Relu(%x) : f32 class=deny prec=f16 prec=f32\n",
+            "2:43 one `prec` per node | a second one",
+        ),
+        (
+            "  input %x : f32\n  %y = Relu(%x) : f32 class=T:allow,T:deny\n",
+            "2:37 every type variable once | a second `T`",
+        ),
+        (
+            "  input %x : f32\n  output %x\n  state %x -> %x\n  state %x -> %x\n",
+            "4:9 every state once | a second `%x`",
+        ),
+        (
             "  %y = a::B() {k=[1, 2.0]} : ?\n",
             "1:22 items of one kind | an item of another kind than the first",
         ),
@@ -500,6 +520,27 @@ fn a_line_that_ends_too_early_is_pointed_at_its_end() {
         "3:16 `:` | the end of the line",
     ];
     assert_eq!(found, expected);
+}
+
+#[test]
+fn lines_of_a_header_and_attributes_of_a_function_stand_once() {
+    for line in [
+        "module ir=10",
+        "producer \"a\" \"1\"",
+        "version 1",
+        "domain \"a\"",
+        "doc \"a\"",
+        "meta ampc.state = \"\"",
+    ] {
+        let found = errors(&format!("{line}\n{line}\ngraph {{\n}}\n"));
+        assert!(found.starts_with("line 2, column ") && found.contains("a second"), "{line}: {found}");
+        assert_eq!(found.lines().count(), 1, "{line}: {found}");
+    }
+    assert_eq!(errors("meta a = \"1\"\nmeta a = \"2\"\ngraph {\n}\n"), "");
+    for lines in ["  attr a\n  attr a\n", "  attr a\n  attr a = 1\n", "  doc \"a\"\n  doc \"b\"\n"] {
+        let found = errors(&format!("graph {{\n}}\nfunction f::F {{\n{lines}}}\n"));
+        assert!(found.starts_with("line 5, column ") && found.contains("a second"), "{lines}: {found}");
+    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use crate::insert_casts::KeepIo;
 use crate::json::{Entries, JsonError, entries};
 use ampc_ir::DType;
 use ampc_ir::op::{Class, OpSchema, Signature};
+use ampc_ir::text::escape_hidden_in_json;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -129,7 +130,8 @@ impl Policy {
             disable_guards: disabled_guards.iter().cloned().collect(),
             signatures: signatures.iter().map(signature).collect(),
         };
-        serde_json::to_string_pretty(&resolved).expect("it has only strings as keys") + "\n"
+        let text = serde_json::to_string_pretty(&resolved).expect("it has only strings as keys");
+        escape_hidden_in_json(&text).into_owned() + "\n"
     }
 
     /// True if the policy is the preset of its name, and nothing has been put on top.

@@ -6,7 +6,7 @@ use super::state::{StateEntry, StateKind};
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
-use ampc_ir::{DType, Module, Node, Shape, Type, Value};
+use ampc_ir::{Dim, Module, Node, Shape, Symbol, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Compares a list of states with the step.
@@ -15,18 +15,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The first claim that is not true of the step, in words.
 pub(super) fn check(module: &Module, entries: &[StateEntry]) -> Result<(), String> {
     let main = module.graph(module.main());
-    let named = |values: &mut dyn Iterator<Item = Value>| -> FxHashMap<String, Value> {
-        values.map(|value| (name_of(module, value), value)).collect()
-    };
     let claims = Claims {
         module,
-        inputs: named(&mut main.inputs().iter().copied()),
-        outputs: named(&mut main.outputs().iter().map(|output| output.value)),
+        inputs: main.inputs().iter().map(|&input| (name_of(module, input), input)).collect(),
+        outputs: main
+            .outputs()
+            .iter()
+            .map(|output| (name_of(module, output.value), (output.value, &output.declared)))
+            .collect(),
         weights: entries
             .iter()
             .filter(|entry| entry.kind == StateKind::Weight)
             .map(|entry| entry.input.as_str())
             .collect(),
+        open_dims: main.inputs().iter().flat_map(|&input| names_of_dims(module, input)).collect(),
     };
     claims.once(entries)?;
     claims.not_of_forward(entries)?;
@@ -36,8 +38,11 @@ pub(super) fn check(module: &Module, entries: &[StateEntry]) -> Result<(), Strin
 struct Claims<'a> {
     module: &'a Module,
     inputs: FxHashMap<String, Value>,
-    outputs: FxHashMap<String, Value>,
+    /// The outputs and their declared types.
+    outputs: FxHashMap<String, (Value, &'a Type)>,
     weights: FxHashSet<&'a str>,
+    /// The named dims of the inputs.
+    open_dims: FxHashSet<Symbol>,
 }
 
 impl Claims<'_> {
@@ -93,35 +98,60 @@ impl Claims<'_> {
         let input = self.inputs.get(&entry.input);
         let &input = input.ok_or_else(|| format!("the model has no input `{}`", entry.input))?;
         let output = self.outputs.get(&entry.output);
-        let &output = output.ok_or_else(|| {
+        let &(output, declared) = output.ok_or_else(|| {
             format!(
                 "`{}`: the model has no output `{}`, which is listed as its next value",
                 entry.input, entry.output
             )
         })?;
-        self.same_type(entry, (input, output))?;
+        self.same_type(entry, input, (output, declared))?;
         self.owner(entry, input)?;
         self.made_of(entry, input, output)
     }
 
-    fn ty(&self, value: Value) -> Option<(DType, Vec<u64>)> {
-        let ty: &Type = &self.module.value(value).ty;
-        ty.dtype()
-            .zip(ty.shape().and_then(Shape::to_known))
-            .map(|(dtype, dims)| (dtype, dims.into_iter().collect()))
+    fn same_type(
+        &self,
+        entry: &StateEntry,
+        input: Value,
+        (output, declared): (Value, &Type),
+    ) -> Result<(), String> {
+        // Before inference only the declared type of an output is known.
+        let next = match &self.module.value(output).ty {
+            Type::Unknown => declared,
+            ty => ty,
+        };
+        let now = &self.module.value(input).ty;
+        if self.may_follow(now, next) {
+            return Ok(());
+        }
+        let (now, next) = (ampc_ir::infer::describe(now), ampc_ir::infer::describe(next));
+        Err(format!(
+            "`{}`: expected {now} as its next value, found {next} of `{}`",
+            entry.input, entry.output
+        ))
     }
 
-    fn same_type(&self, entry: &StateEntry, (input, output): (Value, Value)) -> Result<(), String> {
-        match self.ty(input).zip(self.ty(output)) {
-            Some((now, next)) if now != next => {
-                let told = |value| ampc_ir::infer::describe(&self.module.value(value).ty);
-                let (now, next) = (told(input), told(output));
-                Err(format!(
-                    "`{}`: expected {now} as its next value, found {next} of `{}`",
-                    entry.input, entry.output
-                ))
-            }
-            _ => Ok(()),
+    /// True if a value of the type `next` may be the next value of a state of the type `now`: element type, rank and
+    /// dims are equal. A dim that inference does not know may be any number; a training compares it when the value
+    /// is made.
+    fn may_follow(&self, now: &Type, next: &Type) -> bool {
+        let (Some(now), Some(next)) = (now.as_tensor(), next.as_tensor()) else {
+            return now == next || *next == Type::Unknown;
+        };
+        now.dtype == next.dtype && self.has_dims(&now.shape, &next.shape)
+    }
+
+    /// True if a value of the shape `found` may have the dims `wanted`. A dim of an input may be any number, and is thus
+    /// no number.
+    fn has_dims(&self, wanted: &Shape, found: &Shape) -> bool {
+        let fits = |(wanted, found): (&Dim, &Dim)| match (wanted, found) {
+            (Dim::Known(_), Dim::Sym(name)) => !self.open_dims.contains(name),
+            (Dim::Unknown, _) | (_, Dim::Unknown) => true,
+            (wanted, found) => wanted == found,
+        };
+        match (wanted.dims(), found.dims()) {
+            (Some(wanted), Some(found)) => wanted.len() == found.len() && wanted.iter().zip(found).all(fits),
+            _ => true,
         }
     }
 
@@ -145,8 +175,9 @@ impl Claims<'_> {
         let weight = self.inputs.get(of).filter(|_| self.weights.contains(of.as_str()));
         let &weight =
             weight.ok_or_else(|| format!("`{}`: `{of}` is no weight that is listed", entry.input))?;
-        let fits =
-            entry.kind == State || self.ty(input).zip(self.ty(weight)).is_none_or(|(own, of)| own.1 == of.1);
+        let shape = |value: Value| self.module.value(value).ty.shape();
+        let fits = entry.kind == State
+            || shape(weight).zip(shape(input)).is_none_or(|(of, own)| self.has_dims(of, own));
         match fits {
             true => Ok(()),
             false => Err(format!("`{}`: expected the dims of its weight `{of}`, found others", entry.input)),
@@ -194,6 +225,15 @@ impl Claims<'_> {
         }
         Ok(())
     }
+}
+
+/// The names of the dims of a value.
+fn names_of_dims(module: &Module, value: Value) -> impl Iterator<Item = Symbol> {
+    let dims = module.value(value).ty.shape().and_then(Shape::dims).unwrap_or_default();
+    dims.iter().filter_map(|dim| match dim {
+        Dim::Sym(name) => Some(*name),
+        Dim::Known(_) | Dim::Unknown => None,
+    })
 }
 
 fn kind_of(entry: &StateEntry) -> String {

@@ -195,7 +195,7 @@ pub(super) fn note_rate(module: &mut Module, name: &str) {
 pub(super) fn note_forward(module: &mut Module, forward: Option<Forward>) {
     if let Some(forward) = forward {
         let json = serde_json::to_string(&forward).expect("names are text");
-        module.header.metadata.push((FORWARD.to_owned(), json));
+        module.header.set_metadata(FORWARD, json);
     }
 }
 

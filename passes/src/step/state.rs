@@ -125,9 +125,8 @@ pub(super) fn declare(module: &mut Module, states: &[State], scaler: &Scaler, cx
         });
     }
     let list = serde_json::to_string(&list).expect("names are text");
-    let metadata = &mut module.header.metadata;
-    metadata.push((METADATA.to_owned(), list));
-    metadata.push((SCALER_METADATA.to_owned(), scaler.to_string()));
+    module.header.set_metadata(METADATA, list);
+    module.header.set_metadata(SCALER_METADATA, scaler.to_string());
 }
 
 /// Zeros of a type whose dims are known.

@@ -5,6 +5,7 @@ use crate::json::JsonError;
 use crate::policy::op_key;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::op;
+use ampc_ir::text::escape_hidden_in_json;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
@@ -140,7 +141,8 @@ impl Profile {
 
     /// The profile as JSON that [`Profile::from_json`] reads back as the same profile.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(&ProfileJson::of(self)).expect("it has only strings as keys") + "\n"
+        let text = serde_json::to_string_pretty(&ProfileJson::of(self)).expect("it has only strings as keys");
+        escape_hidden_in_json(&text).into_owned() + "\n"
     }
 
     /// True if the profile equals the built-in profile of its name.

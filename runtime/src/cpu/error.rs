@@ -96,6 +96,16 @@ pub enum ExecuteError {
     /// Another thread requested the end.
     #[error("stopped")]
     Stopped,
+    /// The next value of a state has another type than the state.
+    #[error("state {input}: expected {expected} as its next value, found {found}")]
+    State {
+        /// The number of the input that is the state.
+        input: usize,
+        /// The type of the state in the graph.
+        expected: String,
+        /// The type of the next value.
+        found: String,
+    },
     /// A failed run has updated some states in place, and they were not all set again.
     #[error("a run that failed had updated some of the states: set all of them before the next one")]
     TornStates,
@@ -123,6 +133,7 @@ impl ExecuteError {
             | ExecuteError::Iterations { .. }
             | ExecuteError::Time { .. }
             | ExecuteError::Stopped
+            | ExecuteError::State { .. }
             | ExecuteError::TornStates
             | ExecuteError::NoOutput { .. } => false,
         }

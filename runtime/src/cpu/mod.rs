@@ -364,7 +364,7 @@ impl Executable {
         deadline: Option<Instant>,
         visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), ExecuteError> + Send,
     ) -> Result<BTreeMap<usize, Data>, ExecuteError> {
-        let Executable { options, pool, bound, frame, .. } = self;
+        let Executable { options, pool, bound, frame, module, .. } = self;
         let Some(Bound { program, .. }) = bound else { return Ok(BTreeMap::new()) };
         let mut run = Run {
             program,
@@ -380,6 +380,7 @@ impl Executable {
         let scope = Scope { program, plan: program.plan(main), given };
         pool.install(|| {
             run_graph(&mut run, main, frame, given)?;
+            states::check_made(module, scope, frame)?;
             let next = states::next_states(scope, frame)?;
             visit(frame, scope)?;
             let moved = states::store_states(scope.plan, frame, next);
@@ -410,6 +411,7 @@ impl Executable {
         let next = self.program_for(types, deadline)?;
         let program = &next.program;
         let plan = program.main_plan();
+        states::check_planned(&self.module, plan)?;
         // The memory of the last program goes, or is that of the next one, before more is taken.
         if let Some(last) = self.bound.take() {
             self.previous = Some(last);

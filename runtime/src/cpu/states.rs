@@ -11,7 +11,8 @@ use crate::data::{Data, DataRef};
 use crate::host::{HostError, TensorRef};
 use crate::plan::arena::rounded;
 use crate::plan::{GraphPlan, Place, State, Step};
-use ampc_ir::{DType, Module, Value};
+use ampc_ir::infer::describe;
+use ampc_ir::{DType, Module, Shape, Type, Value};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -191,6 +192,44 @@ fn copied_from(plan: &GraphPlan, state: &State) -> Option<(usize, usize)> {
         Place::Arena { offset, len } if offset >= plan.state_bytes => Some((offset, len)),
         _ => None,
     }
+}
+
+/// Compares the types of the next values that are known before a run with the types that the graph declares for states.
+///
+/// # Errors
+/// If a next value is no value of its state.
+pub(super) fn check_planned(module: &Module, plan: &GraphPlan) -> Result<(), ExecuteError> {
+    plan.states.iter().chain(&plan.moved).try_for_each(|state| {
+        match &plan.values[state.next as usize].tensor {
+            Some((dtype, dims)) => check_next(module, state, &Type::tensor(*dtype, Shape::known(dims))),
+            None => Ok(()),
+        }
+    })
+}
+
+/// [`check_planned`] for the next values whose types only a run shows, before they replace states.
+///
+/// # Errors
+/// If a next value is no value of its state.
+pub(super) fn check_made(module: &Module, scope: Scope<'_>, frame: &Frame) -> Result<(), ExecuteError> {
+    let plan = scope.plan;
+    let is_open = |state: &&State| plan.values[state.next as usize].tensor.is_none();
+    plan.states.iter().chain(&plan.moved).filter(is_open).try_for_each(|state| {
+        match frame.get(scope, state.next) {
+            Some(data) => check_next(module, state, &data.ty()),
+            None => Ok(()),
+        }
+    })
+}
+
+fn check_next(module: &Module, state: &State, next: &Type) -> Result<(), ExecuteError> {
+    let input = state.now as usize;
+    let formals = module.graph(module.main()).inputs();
+    let Some(declared) = formals.get(input).map(|&value| &module.value(value).ty) else { return Ok(()) };
+    if super::admits(declared, next) {
+        return Ok(());
+    }
+    Err(ExecuteError::State { input, expected: describe(declared), found: describe(next) })
 }
 
 /// The next values of the states that neither are in place already nor can be copied there as they are, by formal input.

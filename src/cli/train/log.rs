@@ -5,6 +5,7 @@ use crate::cli::problem::Failure;
 use ampc::execute::training::{
     Evaluated, GradientHistograms, Log2Histogram, LostUpdates, Position, StepRecord,
 };
+use ampc::ir::text::escape_hidden_in_json;
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -139,6 +140,7 @@ impl Log {
     }
 
     fn line(&mut self, line: &str) -> Result<(), Failure> {
+        let line = escape_hidden_in_json(line);
         let written = writeln!(self.out, "{line}").and_then(|()| self.out.flush());
         written.map_err(|e| failed(&self.path, &e))
     }

@@ -46,142 +46,226 @@ impl Role {
 pub(crate) fn roles(module: &Module) -> Vec<Role> {
     let inputs = module.graph(module.main()).inputs();
     let names = input_names(module);
-    inputs.iter().zip(&names).map(|(&input, name)| role(module, input, name)).collect()
+    let mut uses = Uses::new(module);
+    inputs.iter().zip(&names).map(|(&input, name)| uses.role(input, name)).collect()
 }
 
-fn role(module: &Module, input: Value, name: &str) -> Role {
-    let name = name.to_ascii_lowercase();
-    let dtype = module.value(input).ty.element_dtype();
-    if dtype.is_some_and(DType::is_float) {
-        let is_named = name.contains("mask");
-        return match is_added_to_scores(module, input, is_named) {
-            true => Role::Additive,
-            false if is_named => Role::Mask,
-            false => Role::Any,
-        };
-    }
-    let found = role_by_use(module, input);
-    if name.contains("position") && dtype.is_some_and(DType::is_integer) {
-        match found {
-            None => return Role::Position(u64::MAX),
-            Some(Role::Index(extent)) => return Role::Position(extent),
-            Some(_) => {}
+/// The facts that are known of values.
+type Known<T> = FxHashMap<Value, T>;
+
+/// A value whose uses are being visited: the facts of its own uses, and the values that are followed.
+struct Open<T> {
+    value: Value,
+    own: T,
+    followed: Vec<Value>,
+}
+
+/// The facts of all uses of a value, and of the values that have its elements. `visit` gives the facts of a
+/// use, and a further value to follow. The facts of every visited value are kept, so that all calls together
+/// visit every use once.
+fn of_uses<T: Copy + Default>(
+    module: &Module,
+    known: &mut Known<T>,
+    value: Value,
+    join: impl Fn(T, T) -> T,
+    mut visit: impl FnMut(Node, u32) -> (T, Option<Value>),
+) -> T {
+    let mut open = |value: Value| {
+        let (mut own, mut followed) = (T::default(), Vec::new());
+        for (node, slot) in module.uses(value) {
+            let (facts, next) = visit(node, slot);
+            own = join(own, facts);
+            followed.extend(next);
+            follow(module, node, slot, &mut followed);
         }
-    }
-    let masked = || (name.contains("mask") || chooses_scores(module, input)).then_some(Role::Mask);
-    found.or_else(masked).unwrap_or(Role::Any)
-}
-
-/// The role of an input by the nodes that read its elements unchanged.
-fn role_by_use(module: &Module, input: Value) -> Option<Role> {
-    let mut found: Option<Role> = None;
-    each_use(module, vec![input], |node, slot| {
-        if let Some(role) = role_at(module, node, slot) {
-            found = Some(stricter(found, role));
-        }
-        None
-    });
-    found
-}
-
-/// Visits all uses of values, and of values that have their elements. Values that `visit` returns are followed
-/// as well.
-fn each_use(module: &Module, mut work: Vec<Value>, mut visit: impl FnMut(Node, u32) -> Option<Value>) {
+        Open { value, own, followed }
+    };
     let mut seen: FxHashSet<Value> = FxHashSet::default();
-    while let Some(value) = work.pop() {
-        if !seen.insert(value) {
+    let mut stack = Vec::new();
+    if !known.contains_key(&value) {
+        seen.insert(value);
+        stack.push((open(value), 0));
+    }
+    while let Some((top, at)) = stack.last_mut() {
+        if let Some(&next) = top.followed.get(*at) {
+            *at += 1;
+            if !known.contains_key(&next) && seen.insert(next) {
+                stack.push((open(next), 0));
+            }
             continue;
         }
-        for (node, slot) in module.uses(value) {
-            work.extend(visit(node, slot));
-            follow(module, node, slot, &mut work);
+        let of_followed = top.followed.iter().filter_map(|value| known.get(value)).copied();
+        let facts = of_followed.fold(top.own, &join);
+        known.insert(top.value, facts);
+        stack.pop();
+    }
+    known.get(&value).copied().unwrap_or_default()
+}
+
+/// The ways of a float to the scores of a Softmax.
+#[derive(Clone, Copy, Default)]
+struct Scores {
+    /// True if an operator takes it as the mask of scores.
+    is_given: bool,
+    /// True if a use neither moves it nor adds it to computed values.
+    is_elsewhere: bool,
+    /// True if a sum with computed values goes into a Softmax.
+    reaches: bool,
+    /// True if a sum with computed values does not go into a Softmax.
+    misses: bool,
+}
+
+impl Scores {
+    fn join(self, other: Scores) -> Scores {
+        Scores {
+            is_given: self.is_given || other.is_given,
+            is_elsewhere: self.is_elsewhere || other.is_elsewhere,
+            reaches: self.reaches || other.reaches,
+            misses: self.misses || other.misses,
         }
     }
 }
 
-/// True if an input is only added to computed values on the way to a Softmax: once the sum is made, it may be
-/// scaled, bounded and moved. An input that is a mask by its name needs only a part of this evidence.
-fn is_added_to_scores(module: &Module, input: Value, is_named: bool) -> bool {
-    let mut sums: Vec<Value> = Vec::new();
-    let (mut is_given, mut elsewhere) = (false, false);
-    // How many operands of a sum are computed; one sum may read the input, or what it moves, many times.
-    let mut computed: FxHashMap<Node, usize> = FxHashMap::default();
-    let is_computed = |v: Value| module.producer(v).is_some();
-    each_use(module, vec![input], |node, slot| {
-        let data = module.node(node);
-        match data.schema().map(|schema| schema.kind) {
-            Some(OpKind::Add | OpKind::Sum) => {
-                let operands = || data.operands().iter().flatten().filter(|&&v| is_computed(v));
-                let all = *computed.entry(node).or_insert_with(|| operands().count());
-                let own = data.operand(slot as usize).is_some_and(is_computed);
-                match all > usize::from(own) {
-                    true => sums.extend(data.result(0)),
-                    false => elsewhere = true,
+/// The uses of values, each of which is visited once for all inputs.
+struct Uses<'m> {
+    module: &'m Module,
+    roles: Known<Option<Role>>,
+    scores: Known<Scores>,
+    chosen: Known<bool>,
+    softmax: Known<bool>,
+    /// The number of computed operands of a sum.
+    computed: FxHashMap<Node, usize>,
+}
+
+impl<'m> Uses<'m> {
+    fn new(module: &'m Module) -> Uses<'m> {
+        Uses {
+            module,
+            roles: Known::default(),
+            scores: Known::default(),
+            chosen: Known::default(),
+            softmax: Known::default(),
+            computed: FxHashMap::default(),
+        }
+    }
+
+    fn role(&mut self, input: Value, name: &str) -> Role {
+        let name = name.to_ascii_lowercase();
+        let dtype = self.module.value(input).ty.element_dtype();
+        if dtype.is_some_and(DType::is_float) {
+            let is_named = name.contains("mask");
+            return match self.is_added_to_scores(input, is_named) {
+                true => Role::Additive,
+                false if is_named => Role::Mask,
+                false => Role::Any,
+            };
+        }
+        let found = self.role_by_use(input);
+        if name.contains("position") && dtype.is_some_and(DType::is_integer) {
+            match found {
+                None => return Role::Position(u64::MAX),
+                Some(Role::Index(extent)) => return Role::Position(extent),
+                Some(_) => {}
+            }
+        }
+        let is_mask = found.is_none() && (name.contains("mask") || self.chooses_scores(input));
+        found.unwrap_or(if is_mask { Role::Mask } else { Role::Any })
+    }
+
+    /// The role of an input by the nodes that read its elements unchanged.
+    fn role_by_use(&mut self, input: Value) -> Option<Role> {
+        let module = self.module;
+        of_uses(module, &mut self.roles, input, stricter, |node, slot| (role_at(module, node, slot), None))
+    }
+
+    /// True if an input is only added to computed values on the way to a Softmax: once the sum is made, it may be
+    /// scaled, bounded and moved. An input that is a mask by its name needs only a part of this evidence.
+    fn is_added_to_scores(&mut self, input: Value, is_named: bool) -> bool {
+        let Uses { module, scores, softmax, computed, .. } = self;
+        let module = *module;
+        let is_computed = |v: Value| module.producer(v).is_some();
+        let elsewhere = Scores { is_elsewhere: true, ..Scores::default() };
+        let found = of_uses(module, scores, input, Scores::join, |node, slot| {
+            let data = module.node(node);
+            let facts = match data.schema().map(|schema| schema.kind) {
+                Some(OpKind::Add | OpKind::Sum) => {
+                    let operands = || data.operands().iter().flatten().filter(|&&v| is_computed(v));
+                    let all = *computed.entry(node).or_insert_with(|| operands().count());
+                    let own = data.operand(slot as usize).is_some_and(is_computed);
+                    match (all > usize::from(own), data.result(0)) {
+                        (true, Some(sum)) => {
+                            let reaches = reaches_softmax(module, softmax, sum);
+                            Scores { reaches, misses: !reaches, ..Scores::default() }
+                        }
+                        (true, None) => Scores::default(),
+                        (false, _) => elsewhere,
+                    }
                 }
-            }
-            Some(OpKind::Attention) if slot == 3 => is_given = true,
-            Some(OpKind::ContribAttention | OpKind::ContribMultiHeadAttention) if slot == 5 => {
-                is_given = true
-            }
-            Some(kind) if moves_whole(kind, slot) => {}
-            _ => elsewhere = elsewhere || data.bodies().next().is_none() && !matches!(data.op, Op::Call(_)),
-        }
-        None
-    });
-    let is_alone = !elsewhere || is_named;
-    let (mut to_scores, mut all) = (is_given, true);
-    sums.dedup();
-    for sum in sums {
-        let reaches = reaches_softmax(module, sum);
-        to_scores |= reaches;
-        all &= reaches;
+                Some(OpKind::Attention) if slot == 3 => Scores { is_given: true, ..Scores::default() },
+                Some(OpKind::ContribAttention | OpKind::ContribMultiHeadAttention) if slot == 5 => {
+                    Scores { is_given: true, ..Scores::default() }
+                }
+                Some(kind) if moves_whole(kind, slot) => Scores::default(),
+                _ if data.bodies().next().is_none() && !matches!(data.op, Op::Call(_)) => elsewhere,
+                _ => Scores::default(),
+            };
+            (facts, None)
+        });
+        let to_scores = found.is_given || found.reaches;
+        to_scores && (is_named || !found.is_elsewhere && !found.misses)
     }
-    to_scores && is_alone && (all || is_named)
-}
 
-/// True if flags or integers select the scores of a Softmax: as the condition of a Where, or converted into an
-/// additive mask.
-fn chooses_scores(module: &Module, input: Value) -> bool {
-    let mut chosen: Vec<Value> = Vec::new();
-    let is_flag = module.value(input).ty.element_dtype() == Some(DType::Bool);
-    each_use(module, vec![input], |node, slot| {
-        let data = module.node(node);
-        match data.schema().map(|schema| schema.kind)? {
-            OpKind::Where if slot == 0 => chosen.extend(data.result(0)),
-            OpKind::Attention if slot == 3 => chosen.extend(data.result(0)),
-            OpKind::Not | OpKind::And | OpKind::Or if is_flag => return data.result(0),
-            _ => {}
-        }
-        None
-    });
-    let given = |v: Value| {
-        module.producer(v).is_some_and(|(node, _)| {
-            module.node(node).schema().is_some_and(|schema| schema.kind == OpKind::Attention)
-        })
-    };
-    is_flag && chosen.into_iter().any(|value| given(value) || reaches_softmax(module, value))
+    /// True if flags or integers select the scores of a Softmax: as the condition of a Where, or converted into an
+    /// additive mask.
+    fn chooses_scores(&mut self, input: Value) -> bool {
+        let Uses { module, chosen, softmax, .. } = self;
+        let module = *module;
+        let is_flag = module.value(input).ty.element_dtype() == Some(DType::Bool);
+        is_flag
+            && of_uses(
+                module,
+                chosen,
+                input,
+                |a, b| a || b,
+                |node, slot| {
+                    let data = module.node(node);
+                    match data.schema().map(|schema| schema.kind) {
+                        Some(OpKind::Where) if slot == 0 => {
+                            let result = data.result(0);
+                            (result.is_some_and(|value| reaches_softmax(module, softmax, value)), None)
+                        }
+                        Some(OpKind::Attention) if slot == 3 => (data.result(0).is_some(), None),
+                        Some(OpKind::Not | OpKind::And | OpKind::Or) => (false, data.result(0)),
+                        _ => (false, None),
+                    }
+                },
+            )
+    }
 }
 
 /// True if a value goes into a Softmax after nothing but sums, scales, bounds and moves.
-fn reaches_softmax(module: &Module, value: Value) -> bool {
-    let mut reaches = false;
-    each_use(module, vec![value], |node, slot| {
-        let data = module.node(node);
-        match data.schema().map(|schema| schema.kind)? {
-            OpKind::Softmax | OpKind::LogSoftmax => {
-                reaches = true;
-                None
+fn reaches_softmax(module: &Module, known: &mut Known<bool>, value: Value) -> bool {
+    of_uses(
+        module,
+        known,
+        value,
+        |a, b| a || b,
+        |node, slot| {
+            let data = module.node(node);
+            match data.schema().map(|schema| schema.kind) {
+                Some(OpKind::Softmax | OpKind::LogSoftmax) => (true, None),
+                Some(OpKind::Add | OpKind::Sum | OpKind::Max | OpKind::Min | OpKind::Clip) => {
+                    (false, data.result(0))
+                }
+                Some(OpKind::Mul | OpKind::Div) => {
+                    let by = data.operand(usize::from(slot == 0));
+                    let is_scale = by.is_some_and(|v| module.constant(v).is_some());
+                    (false, data.result(0).filter(|_| is_scale))
+                }
+                _ => (false, None),
             }
-            OpKind::Add | OpKind::Sum | OpKind::Max | OpKind::Min | OpKind::Clip => data.result(0),
-            OpKind::Mul | OpKind::Div => {
-                let by = data.operand(usize::from(slot == 0));
-                let is_scale = by.is_some_and(|v| module.constant(v).is_some());
-                is_scale.then(|| data.result(0)).flatten()
-            }
-            _ => None,
-        }
-    });
-    reaches
+        },
+    )
 }
 
 /// True if all that an operator does with an operand is to move it.
@@ -190,11 +274,11 @@ fn moves_whole(kind: OpKind, slot: u32) -> bool {
 }
 
 /// The role that leaves less.
-fn stricter(old: Option<Role>, new: Role) -> Role {
-    let largest = |role: Role| role.range().0 + role.range().1;
-    match old {
-        Some(old) if largest(old) <= largest(new) => old,
-        _ => new,
+fn stricter(old: Option<Role>, new: Option<Role>) -> Option<Role> {
+    let size = |role: Role| (role.range().0.saturating_add(role.range().1), role.range().1);
+    match (old, new) {
+        (Some(old), Some(new)) if size(new) < size(old) => Some(new),
+        _ => old.or(new),
     }
 }
 

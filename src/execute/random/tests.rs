@@ -160,6 +160,27 @@ fn random_masks_are_masks() {
     }
 }
 
+/// Inputs that share a way have the role at its end, and each use on it is visited once: a chain of many inputs
+/// takes no quadratic time.
+#[test]
+fn inputs_of_one_chain_have_its_role() {
+    let chain = |n: usize, end: &str| {
+        let mut body: String = (0..=n).map(|i| format!("  input %x{i} : f32[D{i}]\n")).collect();
+        body.push_str("  input %s : f32[L]\n  %r = Relu(%s) : f32[L]\n");
+        for i in 0..n {
+            let before = if i == 0 { "x0".to_owned() } else { format!("h{}", i - 1) };
+            body.push_str(&format!("  %h{i} = Concat(%{before}, %x{}) {{axis=0}} : f32[*]\n", i + 1));
+        }
+        roles(&parsed(&(body + &end.replace("LAST", &format!("h{}", n - 1)))))
+    };
+    let scores = "  %a = Add(%r, %LAST) : f32[*]\n  %y = Softmax(%a) : f32[*]\n  output %y : f32[*]\n";
+    assert_eq!(chain(3, scores)[..4], [Role::Additive; 4]);
+    let both = format!("{scores}  %b = Add(%r, %LAST) : f32[*]\n  output %b : f32[*]\n");
+    assert_eq!(chain(3, &both)[..4], [Role::Any; 4]);
+    let plain = chain(10_000, "  output %LAST : f32[*]\n  output %r : f32[L]\n");
+    assert!(plain.iter().all(|role| *role == Role::Any) && plain.len() == 10_002);
+}
+
 #[test]
 fn draws_are_of_several_magnitudes() {
     let both = drawn(

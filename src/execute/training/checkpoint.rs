@@ -13,7 +13,7 @@ use crate::execute::trainer::Trainer;
 use crate::onnx::ExportError;
 use crate::safetensors::{self, Tensors};
 use crate::state_hash::{self, HASH, POSITION};
-use crate::train::{State, identity_of};
+use crate::train::State;
 use ampc_passes::step::state::IDENTITY;
 use ampc_runtime::TensorRef;
 use serde::{Deserialize, Serialize};
@@ -198,7 +198,7 @@ pub(super) fn save(trainer: &Trainer, position: &Position, path: &Path, force: b
     let mut batch = Batch::new();
     let staged = batch.stage_with(path, tensors, force, &[], |file| {
         let mut out = BufWriter::with_capacity(1 << 16, &mut *file);
-        let identity = identity_of(trainer.module()).map(|identity| (IDENTITY, identity));
+        let identity = trainer.identity().map(|identity| (IDENTITY, identity));
         let told: Vec<(&str, &str)> =
             [(POSITION, &*text), (HASH, &*hash)].into_iter().chain(identity).collect();
         safetensors::write(&mut out, &views, &told)?;

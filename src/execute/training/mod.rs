@@ -239,7 +239,7 @@ impl Training {
     pub fn position(&self) -> Position {
         let position = Position::of(&self.options, self.data(), &self.taken);
         let run = self.resumed.clone().unwrap_or_else(|| {
-            let step = crate::train::identity_of(self.trainer.module());
+            let step = self.trainer.identity();
             Some(position.identity(step, &self.begun, &self.options.schedule))
         });
         Position { run, ..position }

@@ -6,10 +6,10 @@ use crate::onnx::error::{ProblemKind, Warning};
 use crate::onnx::node::NodeMessage;
 use crate::onnx::scan::ModelMessage;
 use ampc_ir::entity::EntityRef;
-use ampc_ir::module::Header;
+use ampc_ir::module::{Header, is_own_key};
 use ampc_ir::op::{LATEST_IR_VERSION, Lookup, all, latest_opset, lookup_overload};
 use ampc_ir::{FunctionId, Op, Symbol};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The newest opset of ai.onnx at the release that brought an IR version, from version 1 on: the opset that a
 /// model without import is assumed to mean. See "Released versions" in ONNX's `docs/Versioning.md`.
@@ -64,6 +64,12 @@ impl Import<'_> {
     }
 
     pub(super) fn header(&mut self, model: &ModelMessage) -> Header {
+        let mut known = FxHashSet::default();
+        for (key, _) in model.metadata.iter().filter(|(key, _)| is_own_key(key)) {
+            if !known.insert(key) {
+                self.problem("", ProblemKind::DuplicateMetadata { key: key.clone() });
+            }
+        }
         Header {
             ir_version: model.ir_version.unwrap_or_default(),
             opsets: self.opsets(&model.opsets, ""),

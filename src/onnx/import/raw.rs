@@ -198,11 +198,21 @@ impl Import<'_> {
         let message = read_function(&mut self.reader, at.body)?;
         let place = format!("function `{}`", message.name);
         let opsets = self.opsets(&message.opsets, &place);
+        let mut known = FxHashSet::default();
+        for attr in &message.attrs {
+            if !known.insert(self.module.intern(attr)) {
+                self.problem(place.clone(), ProblemKind::DuplicateAttribute { name: attr.clone() });
+            }
+        }
         let mut attr_defaults = Vec::new();
         for default in &message.attr_defaults {
             let module = &mut self.module;
             let attr = read_attr(&mut self.reader, default.body, &mut |text| module.intern(text))?;
             let name = attr.name;
+            if !known.insert(name) {
+                let name = self.module.text(name).to_owned();
+                self.problem(place.clone(), ProblemKind::DuplicateAttribute { name });
+            }
             if attr.value.graphs().is_empty() {
                 if let Some(value) = self.attr_value(attr, &place)? {
                     attr_defaults.push(Attr { name, value, dirty: false });
