@@ -42,6 +42,7 @@ pub mod error;
 pub mod execute;
 pub mod files;
 mod forced;
+mod foreign;
 pub mod json;
 pub mod model;
 pub mod onnx;

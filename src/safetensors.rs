@@ -6,6 +6,7 @@
 //! is a range of the file, a tensor that is written is streamed.
 
 use crate::error::Error;
+use crate::foreign;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
 use crate::onnx::target;
@@ -67,7 +68,12 @@ impl Tensors {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(io(source)),
         };
-        let bad = |reason: String| Error::Safetensors { path: path.to_owned(), reason };
+        // A file of another format is called by its name, whatever its first bytes would mean here.
+        let bad = |reason: String| {
+            let foreign = foreign::kind_of(path).filter(|kind| !kind.contains("safetensors file"));
+            let reason = foreign.map_or(reason, |kind| format!("it is {kind}"));
+            Error::Safetensors { path: path.to_owned(), reason }
+        };
         let source: Arc<dyn ByteSource> = bytes.clone();
         if source.len() < 8 {
             return Err(bad(format!("expected 8 bytes and a header, found {} bytes", source.len())));
@@ -213,18 +219,23 @@ impl Entry {
 
     /// The tensor, if it is of a type that we have.
     pub(crate) fn read(&self) -> Option<TensorData> {
-        let dtype = DType::ALL.iter().copied().find(|&dtype| stored_as(dtype) == Some(self.stored))?;
-        self.with(dtype, &self.dims)
+        self.with(self.dtype()?, &self.dims)
     }
 
     fn with(&self, dtype: DType, dims: &[u64]) -> Option<TensorData> {
         TensorData::new(dtype, dims.iter().copied(), Storage::File(self.range.clone())).ok()
     }
 
-    /// Element type and dims, as the format spells them.
+    /// The element type, if it is of a type that we have.
+    fn dtype(&self) -> Option<DType> {
+        DType::ALL.iter().copied().find(|&dtype| stored_as(dtype) == Some(self.stored))
+    }
+
+    /// Element type and dims as messages spell them; a type that we lack as the format spells it.
     pub(crate) fn describe(&self) -> String {
         let dims: Vec<String> = self.dims.iter().map(u64::to_string).collect();
-        format!("{:?}[{}]", self.stored, dims.join(", "))
+        let dtype = self.dtype().map_or_else(|| format!("{:?}", self.stored), |dtype| dtype.to_string());
+        format!("{dtype}[{}]", dims.join(", "))
     }
 
     /// The error for an entry called `name` of an unsupported type.

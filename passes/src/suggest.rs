@@ -13,7 +13,7 @@ const FIRST: usize = 12;
 const LETTERS: usize = 64;
 
 /// The candidate with the least edit distance to `wanted`, if that is at most a third of its length (but no more than
-/// 8) or 2. Takes time in proportion to the length of all candidates.
+/// 8) or 2; of several, the one that begins alike for longest. Takes time in proportion to the length of all candidates.
 pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // A transposition counts two.
     let n = wanted.chars().count();
@@ -23,8 +23,14 @@ pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) 
         .filter(|c| c.len().abs_diff(wanted.len()) <= limit * 4)
         .map(|c| (distance(wanted, c, limit), c))
         .filter(|&(d, _)| d <= limit)
-        .min_by_key(|&(d, _)| d)
+        .min_by_key(|&(d, c)| (d, std::cmp::Reverse(common(wanted, c))))
         .map(|(_, c)| c)
+}
+
+/// The number of characters with which two words begin alike, without regard to case.
+fn common(a: &str, b: &str) -> usize {
+    let pairs = a.chars().zip(b.chars());
+    pairs.take_while(|(a, b)| a.to_lowercase().eq(b.to_lowercase())).count()
 }
 
 /// The end of a message about a name that is not known: the name that was probably meant, if there is one.
@@ -91,6 +97,7 @@ mod tests {
         assert_eq!(nearest("matmul", ["Conv", "MatMul", "Gemm"]), Some("MatMul"));
         assert_eq!(nearest("taint", ["paint", "taints"]), Some("paint"));
         assert_eq!(nearest("xyz", ["Conv", "MatMul"]), None);
+        assert_eq!(nearest("h100", ["v100", "a100", "h200"]), Some("h200"));
     }
 
     /// The distance in the band is the distance, wherever that is within the limit.

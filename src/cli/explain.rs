@@ -26,6 +26,8 @@ const SHOWN_NODES: usize = 20;
 /// Nodes to explain, found before the passes run.
 pub(crate) struct Explained {
     nodes: Vec<Wanted>,
+    /// The failure of patterns that match nothing, beside patterns that match.
+    unmatched: Option<Failure>,
     /// Note about patterns that match more than is shown.
     more: String,
     paths: Option<Arc<Paths>>,
@@ -44,23 +46,27 @@ impl Explained {
     /// Finds the nodes: names, globs and regular expressions, read as in pins.
     ///
     /// # Errors
-    /// If there is no such node.
+    /// If no pattern matches a node.
     pub(crate) fn find(module: &Module, wanted: &[String]) -> Result<Explained, Failure> {
         if wanted.is_empty() {
-            return Ok(Explained { nodes: Vec::new(), more: String::new(), paths: None });
+            return Ok(Explained { nodes: Vec::new(), unmatched: None, more: String::new(), paths: None });
         }
         let paths = Paths::of(module);
         let (mut nodes, mut more) = (Vec::new(), String::new());
+        let mut unmatched: Option<Failure> = None;
         for pattern in wanted {
             if let Some(node) = paths.by_call(module, pattern).filter(|_| paths.node(pattern).is_none()) {
                 nodes.push(Wanted { path: pattern.clone(), node, by_call: true });
                 continue;
             }
-            let found = matching(&paths, pattern)?;
+            let found = matching(&paths, pattern, str::to_owned)?;
             if found.is_empty() {
-                let hint = did_you_mean(paths.nearest(pattern));
-                let message = format!("`--explain {pattern}`: the model has no such node{hint}");
-                return Err(Failure::usage("explain", message).with_help(super::help::PATHS));
+                let failure = no_such_node(&paths, pattern);
+                match &mut unmatched {
+                    Some(first) => first.problems.extend(failure.problems),
+                    None => unmatched = Some(failure),
+                }
+                continue;
             }
             if found.len() > SHOWN_NODES {
                 let pattern = shown::name(pattern);
@@ -73,7 +79,15 @@ impl Explained {
                 by_call: false,
             }));
         }
-        Ok(Explained { nodes, more, paths: Some(paths) })
+        match unmatched {
+            Some(failure) if nodes.is_empty() => Err(failure),
+            unmatched => Ok(Explained { nodes, unmatched, more, paths: Some(paths) }),
+        }
+    }
+
+    /// The failure of patterns that match nothing, once the nodes of the others are explained.
+    pub(crate) fn unmatched(&self) -> Option<Failure> {
+        self.unmatched.clone()
     }
 
     /// Their paths.
@@ -107,26 +121,42 @@ impl Explained {
     }
 }
 
-/// The nodes that a pattern names, in program order.
-fn matching(paths: &Paths, pattern: &str) -> Result<Vec<Node>, Failure> {
+/// The failure of a pattern that matches no node. Names are case-sensitive, so a name that differs in case only is told as
+/// such.
+fn no_such_node(paths: &Paths, pattern: &str) -> Failure {
+    let in_case = matching(paths, pattern, str::to_lowercase).ok();
+    let hint = match in_case.as_ref().and_then(|nodes| nodes.first()) {
+        Some(&node) => {
+            format!("; `{}` differs in upper and lower case only, which counts in names", paths.path(node))
+        }
+        None => did_you_mean(paths.nearest(pattern)),
+    };
+    let message = format!("`--explain {pattern}`: the model has no such node{hint}");
+    Failure::usage("explain", message).with_help(super::help::PATHS)
+}
+
+/// The nodes that a pattern names, in program order. Pattern and names are compared in the case that `of` gives them.
+fn matching(paths: &Paths, pattern: &str, of: fn(&str) -> String) -> Result<Vec<Node>, Failure> {
+    let pattern = &of(pattern);
     if let Some(node) = paths.node(pattern) {
         return Ok(vec![node]);
     }
     let mut policy = Policy::default();
     policy.pin(pattern, Pin::Auto).map_err(|e| diagnose::policy(&e, None))?;
-    let pins = policy.pins_in(&NodeNames(paths), &NoNames);
+    let pins = policy.pins_in(&NodeNames(paths, of), &NoNames);
     let Some((Some(reading), _)) = pins.nodes.first() else { return Ok(Vec::new()) };
-    Ok(paths.nodes().iter().copied().filter(|&n| paths.names(n).any(|name| reading.matches(name))).collect())
+    let is_meant = |&node: &Node| paths.names(node).any(|name| reading.matches(&of(name)));
+    Ok(paths.nodes().iter().copied().filter(is_meant).collect())
 }
 
-struct NodeNames<'a>(&'a Paths);
+struct NodeNames<'a>(&'a Paths, fn(&str) -> String);
 
 impl Names for NodeNames<'_> {
     fn has(&self, name: &str) -> bool {
-        self.0.node(name).is_some()
+        self.any(&|known| known == name)
     }
     fn any(&self, test: &dyn Fn(&str) -> bool) -> bool {
-        self.0.nodes().iter().any(|&n| self.0.names(n).any(test))
+        self.0.nodes().iter().any(|&n| self.0.names(n).any(|name| test(&self.1(name))))
     }
 }
 

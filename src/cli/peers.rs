@@ -286,6 +286,14 @@ const ANSWERS: &[Answer] = &[
         ],
         "`signatures` of a policy file declare operands and results of your own operators (docs/policy.md)",
     ),
+    (
+        &["--batchsize", "--batch-size", "--train-batch-size", "--bs"],
+        "`ampc train … --batch N` says how many samples a step takes; `--dim NAME=N` gives an open dim its size elsewhere",
+    ),
+    (
+        &["--learning-rate", "--base-lr"],
+        "`ampc train … --lr X` says the learning rate, `--lr cosine:lr=X` a schedule (docs/training.md)",
+    ),
     (&["--log-level", "--verbosity"], "`-v` prints more, `-q` only errors and warnings about the result"),
     (
         &[

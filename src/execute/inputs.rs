@@ -8,6 +8,7 @@ use self::test_data::{DataFile, numbered};
 use super::random::{self, Draw, Refused, Role};
 use super::{input_names, input_types, of_run};
 use crate::error::{Error, Finding};
+use crate::foreign;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::data::{self, Names};
 use crate::safetensors::Tensors;
@@ -124,13 +125,12 @@ impl Inputs {
 
     fn of_npz(path: &Path, module: &Module, most: u64) -> Result<Inputs, Error> {
         let bad = |error: npz::NpzError| match &error {
+            npz::NpzError::NoArchive | npz::NpzError::NotAnArray { .. } => no_npz(path, &error),
             npz::NpzError::Array { name, source: NpyError::Host(refused) } if refused.is_no_memory() => {
                 no_memory(name, refused)
             }
             npz::NpzError::Archive(_)
-            | npz::NpzError::NoArchive
             | npz::NpzError::Unsupported { .. }
-            | npz::NpzError::NotAnArray { .. }
             | npz::NpzError::Twice { .. }
             | npz::NpzError::Array { .. } => Error::Data { path: path.to_owned(), reason: error.to_string() },
         };
@@ -549,6 +549,16 @@ impl<'m> Named<'m> {
     }
 }
 
+/// The error of a file that is no `.npz` file, with the format that it has if that is known.
+pub(in crate::execute) fn no_npz(path: &Path, error: &npz::NpzError) -> Error {
+    let foreign = foreign::kind_of(path).filter(|kind| !kind.contains("`.npz` files"));
+    let reason = match foreign {
+        Some(kind) => format!("expected an `.npz` file, found {kind}"),
+        None => error.to_string(),
+    };
+    Error::Data { path: path.to_owned(), reason }
+}
+
 /// The NumPy form of elements of a type that it lacks.
 fn help_of_bits(name: &str, dtype: DType, bits: DType) -> String {
     let unsigned = if bits == DType::U16 { "uint16" } else { "uint8" };
@@ -568,6 +578,9 @@ pub(in crate::execute) fn help_of_type(name: &str, declared: &Type, given: &Type
     let (Some(want), Some(got)) = (declared.element_dtype(), given.element_dtype()) else {
         return DIMS.into();
     };
+    if are_scores_of_classes(declared, given) {
+        return "give one class number per sample, such as `labels.argmax(axis)` of one-hot rows".into();
+    }
     if want == got {
         return DIMS.into();
     }
@@ -578,6 +591,13 @@ pub(in crate::execute) fn help_of_type(name: &str, declared: &Type, given: &Type
     let dims = |ty: &Type| ty.as_tensor().map(|tensor| tensor.shape.clone());
     let converted = Type::tensor(want, dims(given).unwrap_or_default());
     if ampc_runtime::cpu::admits(declared, &converted) { convert } else { format!("{convert}, and {DIMS}") }
+}
+
+/// True if a value has an axis more than the integers that are declared: a row for each integer, as one-hot labels have.
+fn are_scores_of_classes(declared: &Type, given: &Type) -> bool {
+    let rank = |ty: &Type| Some(ty.shape()?.dims()?.len());
+    let (Some(want), Some(got)) = (rank(declared), rank(given)) else { return false };
+    declared.element_dtype().is_some_and(DType::is_integer) && want > 0 && got == want + 1
 }
 
 /// A type as people read it: `f32[N, 4]`.

@@ -337,13 +337,16 @@ pub(super) fn with_dims(module: &Module, asked: &Dims) -> Result<(Vec<Option<Typ
     }
     if let Some(unknown) = asked.keys().find(|name| !bound.names.contains(*name)) {
         let names: Vec<&str> = bound.dims.iter().map(|b| b.name.as_str()).collect();
-        let hint = did_you_mean(nearest(unknown, names.iter().copied()));
+        let near = nearest(unknown, names.iter().copied());
+        let option = |name: &str| format!("{name}={}", asked[unknown]);
+        let hint = did_you_mean(near.map(option).as_deref());
         let known = if names.is_empty() {
             "no input has a dim that is not a number".to_owned()
         } else {
-            format!("expected one of {}", listed(names))
+            format!("the open dims are {}", listed(names))
         };
-        return Err(Error::Usage(format!("`--dim {unknown}`: no input has such a dim; {known}{hint}")));
+        let given = option(unknown);
+        return Err(Error::Usage(format!("`--dim {given}`: no input has a dim `{unknown}`; {known}{hint}")));
     }
     Ok((types, bound.dims))
 }

@@ -76,7 +76,7 @@ fn dim_belongs_to_rewrite_and_changes_predictions() {
     let (again, _) = of(&["--policy", "first.json"]);
     assert_eq!(again["time"], given["time"]);
     let wrong = dir.run(&["rewrite", "m.ir", "-o", "o.onnx", "--force", "--dim", "s1=8"]);
-    assert!(wrong.code == 2 && words(&wrong).contains("no input has such a dim"), "{wrong}");
+    assert!(wrong.code == 2 && words(&wrong).contains("no input has a dim"), "{wrong}");
 }
 
 #[test]

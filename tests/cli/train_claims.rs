@@ -1,7 +1,7 @@
 //! Claims of the files of a training that are not true: lists of states, counts of samples, and pairs of a step and
 //! a state that do not belong together.
 
-use super::support::{Dir, module};
+use super::support::{Dir, MLP, module};
 use super::train::{MODEL, RUN, bytes, folder, tensors, train, trained};
 use std::fs;
 
@@ -420,7 +420,7 @@ fn check_of_a_step_with_a_state() {
         assert_eq!(checked.code, 0, "{checked}");
     }
     for (state, expected) in [
-        ("n.safetensors", "`w`: expected f32[6, 16], found F32[6, 8]"),
+        ("n.safetensors", "`w`: expected f32[6, 16], found f32[6, 8]"),
         ("k.safetensors", "found that of another step"),
         ("f.safetensors", "found none"),
         ("d.npz", "safetensors"),
@@ -434,4 +434,54 @@ fn check_of_a_step_with_a_state() {
     assert!(checked.code == 3 && checked.stdout.contains("the step has no such input"), "{checked}");
     assert_eq!(run("check s.onnx --state none.safetensors").code, 5);
     assert_eq!(run("check m.ir --state s.safetensors").code, 2);
+}
+
+/// Files of other formats are called by their names wherever tensors are read.
+#[test]
+fn files_of_other_formats_are_called_by_their_names() {
+    let dir = Dir::new();
+    dir.copy(MLP, "m.onnx");
+    dir.copy(MLP, "x.npz");
+    dir.copy(MLP, "x.safetensors");
+    let state = ["--state", "s.safetensors"];
+    let step = ["train-step", "m.onnx", "-o", "s.onnx", "--loss", "cross-entropy:of=logits", "-q"];
+    assert_eq!(dir.run(&[&step[..], &state].concat()).code, 0);
+    let train = |more: &[&str]| dir.run(&[&["train", "s.onnx", "--steps", "1"][..], &state, more].concat());
+    let model = "is not a safetensors file: it is an ONNX model";
+    let archive = "expected an `.npz` file, found an ONNX model";
+    for (run, expected) in [
+        (train(&["--init", "m.onnx", "--data", "x.npz"]), model),
+        (train(&["--data", "x.safetensors"]), model),
+        (train(&["--data", "x.npz"]), archive),
+        (dir.run(&["run", "m.onnx", "--inputs", "x.safetensors"]), model),
+        (dir.run(&["run", "m.onnx", "--inputs", "x.npz"]), archive),
+    ] {
+        let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ").replace("| ", "");
+        assert!(run.code == 3 && said.contains(expected), "{run}");
+    }
+}
+
+/// Words of other tools and near words are answered with the words of ampc.
+#[test]
+fn near_words_are_answered() {
+    let dir = Dir::new();
+    let train = ["train", "s.onnx", "--state", "s.safetensors", "--data", "x.npz", "--steps", "1"];
+    for (more, expected) in [
+        (["--batchsize", "4"], "`ampc train … --batch N`"),
+        (["--learning-rate", "1"], "`ampc train … --lr X`"),
+        (["--lr", "cosine:1e-3"], "such as `cosine:lr=1e-3`"),
+        (["--lr", "cosin:lr=1"], "did you mean `cosine`?"),
+        (["--lr", "cosine:lr=1,warmpu=3"], "did you mean `warmup`?"),
+    ] {
+        let run = dir.run(&[&train[..], &more].concat());
+        assert!(run.code == 2 && run.stderr.contains(expected), "{more:?}: {run}");
+    }
+    let step = ["train-step", "m.ir", "-o", "s.onnx", "--state", "s.safetensors"];
+    for (more, expected) in [
+        (&["--loss", "cross_entropy"][..], "did you mean `cross-entropy`?"),
+        (&["--loss", "mse", "--optimizer", "adma"], "did you mean `adam`?"),
+    ] {
+        let run = dir.run(&[&step[..], more].concat());
+        assert!(run.code == 2 && run.stderr.contains(expected), "{more:?}: {run}");
+    }
 }

@@ -38,10 +38,12 @@ pub enum SizeSource {
 
 /// A number for a dim that no input leaves open.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`--dim {name}`: no input has such a dim; {known}{hint}")]
+#[error("`--dim {name}={size}`: no input has a dim `{name}`; {known}{hint}")]
 pub struct UnknownDim {
     /// The name that was given.
     pub name: String,
+    /// The size that was given.
+    pub size: u64,
     /// The names that there are, as a sentence.
     pub known: String,
     /// A name that is nearly the same, as a question.
@@ -65,8 +67,9 @@ impl BoundInputs {
     /// If a number is requested for a dim that does not exist.
     pub fn new(module: &Module, asked: &BTreeMap<String, u64>) -> Result<BoundInputs, UnknownDim> {
         let dims = sized(open_dims(module), &batches(module), asked);
-        if let Some(name) = asked.keys().find(|name| !dims.iter().any(|dim| dim.name == **name)) {
-            return Err(unknown(name, &dims));
+        let is_there = |name: &String| dims.iter().any(|dim| dim.name == *name);
+        if let Some((name, &size)) = asked.iter().find(|(name, _)| !is_there(name)) {
+            return Err(unknown(name, size, &dims));
         }
         let sizes: BTreeMap<&str, u64> = dims.iter().map(|dim| (dim.name.as_str(), dim.size)).collect();
         let mut types = Vec::new();
@@ -186,15 +189,16 @@ fn sized(found: Vec<Found>, batches: &BTreeSet<String>, asked: &BTreeMap<String,
     found.into_iter().map(sized).collect()
 }
 
-fn unknown(name: &str, dims: &[OpenDim]) -> UnknownDim {
+fn unknown(name: &str, size: u64, dims: &[OpenDim]) -> UnknownDim {
     let names: Vec<&str> = dims.iter().map(|dim| dim.name.as_str()).collect();
-    let hint = did_you_mean(nearest(name, names.iter().copied()));
+    let near = nearest(name, names.iter().copied()).map(|near| format!("{near}={size}"));
+    let hint = did_you_mean(near.as_deref());
     let known = if names.is_empty() {
         "no input has a dim that is not a number".to_owned()
     } else {
-        format!("expected one of {}", names.join(", "))
+        format!("the open dims are {}", names.join(", "))
     };
-    UnknownDim { name: name.to_owned(), known, hint }
+    UnknownDim { name: name.to_owned(), size, known, hint }
 }
 
 #[cfg(test)]
@@ -231,6 +235,6 @@ mod tests {
         let module = parse(text, &NoData).unwrap();
         let asked = BTreeMap::from([("n".to_owned(), 2)]);
         let error = BoundInputs::new(&module, &asked).unwrap_err().to_string();
-        assert!(error.starts_with("`--dim n`: no input has such a dim; expected one of N"), "{error}");
+        assert!(error.starts_with("`--dim n=2`: no input has a dim `n`; the open dims are N"), "{error}");
     }
 }

@@ -107,8 +107,9 @@ impl FromStr for LossSpec {
             "l1" => (LossKind::L1, "of"),
             "bce-with-logits" => (LossKind::BceWithLogits, "of"),
             other => {
-                let expected = "cross-entropy, mse, l1, bce-with-logits or output:NAME".into();
-                return Err(SpecError { expected, found: other.into() });
+                let expected = "cross-entropy, mse, l1, bce-with-logits or output:NAME";
+                let words = ["cross-entropy", "mse", "l1", "bce-with-logits"];
+                return Err(SpecError::new(expected, other).with_words(words));
             }
         };
         let of = given.word("of");

@@ -184,19 +184,17 @@ impl FromStr for Scaler {
         }
         if let Some(number) = text.strip_prefix("static:") {
             let scale = number.parse().ok().filter(|&scale| is_scale(scale));
-            let wrong = || SpecError { expected: format!("{SCALES} after `static:`"), found: number.into() };
+            let wrong = || SpecError::new(format!("{SCALES} after `static:`"), number);
             return scale.map(Scaler::Static).ok_or_else(wrong);
         }
         if text.starts_with('{') {
             let read = Dynamic::from_json(text);
-            return read
-                .map(Scaler::Dynamic)
-                .map_err(|problem| SpecError { expected: "a scaler".into(), found: problem });
+            return read.map(Scaler::Dynamic).map_err(|problem| SpecError::new("a scaler", problem));
         }
         let mut given = Settings::of(text)?;
         let Some(mut dynamic) = Dynamic::preset(given.kind()) else {
             let expected = format!("none, static:N, a JSON file or one of {}", PRESETS.join(", "));
-            return Err(SpecError { expected, found: given.kind().into() });
+            return Err(SpecError::new(expected, given.kind()).with_words(PRESETS.iter().copied()));
         };
         let number = "a number";
         let fields =
@@ -210,9 +208,7 @@ impl FromStr for Scaler {
         dynamic.max = given.number("max", number)?.or(dynamic.max);
         given.finish("init, growth, backoff, interval, backoff_every, min, max")?;
         match dynamic.problem() {
-            Some(problem) => {
-                Err(SpecError { expected: problem.replace(" has to be ", " to be "), found: text.into() })
-            }
+            Some(problem) => Err(SpecError::new(problem.replace(" has to be ", " to be "), text)),
             None => Ok(Scaler::Dynamic(dynamic)),
         }
     }

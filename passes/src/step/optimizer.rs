@@ -70,8 +70,8 @@ impl FromStr for Optimizer {
                 let dampening = given.within("dampening", 0.0, 1.0)?.unwrap_or(0.0);
                 let nesterov = given.flag("nesterov")?;
                 if nesterov && (momentum == 0.0 || dampening != 0.0) {
-                    let expected = "a momentum and no dampening beside `nesterov`".into();
-                    return Err(SpecError { expected, found: text.into() });
+                    let expected = "a momentum and no dampening beside `nesterov`";
+                    return Err(SpecError::new(expected, text));
                 }
                 (
                     OptimizerKind::Sgd { momentum, dampening, nesterov },
@@ -90,8 +90,8 @@ impl FromStr for Optimizer {
                         None | Some("torch") => false,
                         Some("hf") => true,
                         Some(other) => {
-                            let expected = "torch or hf for `mode`".into();
-                            return Err(SpecError { expected, found: other.into() });
+                            let expected = "torch or hf for `mode`";
+                            return Err(SpecError::new(expected, other));
                         }
                     };
                     let kind = OptimizerKind::AdamW { beta1, beta2, epsilon, hf };
@@ -99,8 +99,8 @@ impl FromStr for Optimizer {
                 }
             }
             other => {
-                let expected = "sgd, adam, adamw or none, with `:key=value`".into();
-                return Err(SpecError { expected, found: other.into() });
+                let expected = "sgd, adam, adamw or none, with `:key=value`";
+                return Err(SpecError::new(expected, other).with_words(["sgd", "adam", "adamw", "none"]));
             }
         };
         let weight_decay = given.within("weight_decay", 0.0, most)?.unwrap_or(decay);

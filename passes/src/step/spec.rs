@@ -7,16 +7,31 @@
 //! ```
 
 use crate::pipeline::{in_quotes, list};
+use crate::suggest::{did_you_mean, nearest};
 use std::str::FromStr;
 
 /// Error in the spelling of a loss, optimizer, loss scaler or learning-rate schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {expected}, found `{found}`")]
+#[error("expected {expected}, found `{found}`{hint}")]
 pub struct SpecError {
     /// The expected text, as it follows `expected` in the message.
     pub expected: String,
     /// The text it found.
     pub found: String,
+    /// The word that was probably meant, as it follows the message; empty if there is none.
+    pub hint: String,
+}
+
+impl SpecError {
+    /// An error without a hint.
+    pub fn new(expected: impl Into<String>, found: impl Into<String>) -> SpecError {
+        SpecError { expected: expected.into(), found: found.into(), hint: String::new() }
+    }
+
+    /// The error with a hint at the nearest of the words that are valid there.
+    pub fn with_words<'a>(self, words: impl IntoIterator<Item = &'a str>) -> SpecError {
+        SpecError { hint: did_you_mean(nearest(&self.found, words)), ..self }
+    }
 }
 
 /// The settings after the first `:` of a text, which all have to be taken.
@@ -41,21 +56,15 @@ impl<'a> Settings<'a> {
         let pair = |entry: &String| {
             let pair = entry.split_once('=');
             let pair = pair.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()));
-            pair.ok_or_else(|| SpecError {
-                expected: "settings like `key=value`".into(),
-                found: entry.clone(),
-            })
+            pair.ok_or_else(|| SpecError::new("settings like `key=value`", entry.clone()))
         };
-        let entries = list(rest, ',').ok_or_else(|| SpecError {
-            expected: "settings with quotes that end".into(),
-            found: rest.into(),
-        })?;
+        let entries = list(rest, ',').ok_or_else(|| SpecError::new("settings with quotes that end", rest))?;
         let entries = entries.iter().filter(|entry| !entry.trim().is_empty());
         let rest: Vec<(String, String)> = entries.map(pair).collect::<Result<_, _>>()?;
         let twice =
             rest.iter().enumerate().find(|(i, (key, _))| rest[..*i].iter().any(|(other, _)| other == key));
         if let Some((_, (key, _))) = twice {
-            return Err(SpecError { expected: "every setting once".into(), found: key.clone() });
+            return Err(SpecError::new("every setting once", key.clone()));
         }
         Ok(Settings { kind, rest })
     }
@@ -105,7 +114,7 @@ impl<'a> Settings<'a> {
         let Some(text) = self.word(key) else { return Ok(None) };
         match text.parse() {
             Ok(value) if is_valid(&value) => Ok(Some(value)),
-            _ => Err(SpecError { expected: format!("{expected} for `{key}`"), found: text }),
+            _ => Err(SpecError::new(format!("{expected} for `{key}`"), text)),
         }
     }
 
@@ -117,7 +126,7 @@ impl<'a> Settings<'a> {
         match self.word(key).as_deref() {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
-            Some(other) => Err(SpecError { expected: format!("0 or 1 for `{key}`"), found: other.into() }),
+            Some(other) => Err(SpecError::new(format!("0 or 1 for `{key}`"), other)),
         }
     }
 
@@ -141,6 +150,6 @@ impl<'a> Settings<'a> {
 
     fn unknown(&self, key: &str, known: &str) -> SpecError {
         let expected = format!("settings of `{}`: {known}", self.kind);
-        SpecError { expected, found: key.into() }
+        SpecError::new(expected, key).with_words(known.split(", "))
     }
 }

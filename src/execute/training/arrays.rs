@@ -4,7 +4,7 @@
 //! in their files, other arrays are read.
 
 use super::super::inputs::test_data::{DataFile, numbered};
-use super::super::inputs::{io_error, no_memory, regular};
+use super::super::inputs::{io_error, no_memory, no_npz, regular};
 use super::super::{input_names, input_types};
 use super::fit::fits;
 use crate::error::Error;
@@ -186,6 +186,7 @@ impl Arrays {
 
     fn read_npz(&mut self, path: &Path) -> Result<(), Error> {
         let bad = |error: &NpzError| match error {
+            NpzError::NoArchive | NpzError::NotAnArray { .. } => no_npz(path, error),
             NpzError::Array { name, source: NpyError::Host(refused) } if refused.is_no_memory() => {
                 no_memory(name, refused)
             }

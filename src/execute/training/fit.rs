@@ -5,7 +5,7 @@ use super::arrays::Array;
 use super::dataset::{Column, Piece, Values};
 use crate::error::Error;
 use ampc_ir::{DType, Dim, Module, Shape, Symbol, Type};
-use ampc_passes::suggest::{did_you_mean, nearest};
+use ampc_passes::suggest::{did_you_mean, listed, nearest};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +30,11 @@ impl Problems<'_> {
         let near = nearest(name, self.unread.iter().map(String::as_str).take(MOST_CANDIDATES));
         let near = near.map(|near| did_you_mean(Some(near))).unwrap_or_default();
         let expected = describe(self.module, ty);
-        let message = format!("expected {expected}, found none in `{}`{near}", path.display());
+        let others = match self.unread {
+            [] => String::new(),
+            names => format!("; it has {} besides", listed(names.iter().map(String::as_str))),
+        };
+        let message = format!("expected {expected}, found none in `{}`{others}{near}", path.display());
         let help = "the data needs an array of this name, with a row for each sample";
         self.add("missing", name, message, help.into());
     }

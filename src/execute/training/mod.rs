@@ -81,7 +81,7 @@ pub struct TrainingOptions {
 pub const NO_OPTIMIZER: &str = "the step has no optimizer, so that its weights are no state: make it with one, such as `--optimizer adamw`";
 
 /// Default number of samples of a batch.
-const BATCH: u64 = 32;
+pub const BATCH: u64 = 32;
 
 /// Steps without finite gradients, one after the other, after which a training has diverged. A scaler that halves its scale
 /// comes from 2^16 to 1 in 16.

@@ -93,6 +93,17 @@ const START: f64 = 25.0;
 const LAST: f64 = 1e4;
 const RISE: f64 = 0.3;
 
+/// The kinds of schedules.
+const KINDS: [&str; 4] = ["constant", "linear", "cosine", "one-cycle"];
+
+/// A schedule with the name of its rate, if its first setting is a number without a name.
+fn with_rate_named(text: &str) -> Option<String> {
+    let (kind, settings) = text.split_once(':')?;
+    let first = settings.split(',').next()?;
+    let is_rate = KINDS.contains(&kind) && first.trim().parse::<f64>().is_ok();
+    is_rate.then(|| format!("{kind}:lr={settings}"))
+}
+
 impl FromStr for Schedule {
     type Err = SpecError;
 
@@ -100,8 +111,12 @@ impl FromStr for Schedule {
         if let Ok(rate) = text.parse::<f64>() {
             return match is_rate(rate) {
                 true => Ok(Schedule::constant(rate)),
-                false => Err(SpecError { expected: RATE.into(), found: text.into() }),
+                false => Err(SpecError::new(RATE, text)),
             };
+        }
+        if let Some(meant) = with_rate_named(text) {
+            let expected = format!("settings like `key=value` after `:`, such as `{meant}`");
+            return Err(SpecError::new(expected, text));
         }
         let mut settings = Settings::of(text)?;
         let kind = settings.kind();
@@ -110,12 +125,12 @@ impl FromStr for Schedule {
             "linear" | "cosine" => "lr, warmup, final, steps",
             "one-cycle" => "lr, start, final, rise, steps",
             found => {
-                let expected = "a number, constant, linear, cosine or one-cycle".into();
-                return Err(SpecError { expected, found: found.into() });
+                let expected = "a number, constant, linear, cosine or one-cycle";
+                return Err(SpecError::new(expected, found).with_words(KINDS));
             }
         };
         settings.check(known)?;
-        let missing = || SpecError { expected: format!("`{kind}:lr=X`, with {RATE}"), found: text.into() };
+        let missing = || SpecError::new(format!("`{kind}:lr=X`, with {RATE}"), text);
         let rate = rate_of(&mut settings, "lr")?.ok_or_else(missing)?;
         let mut schedule = Schedule::constant(rate);
         if kind != "one-cycle" {
@@ -124,8 +139,8 @@ impl FromStr for Schedule {
         if kind != "constant" {
             let steps = settings.number::<u64>("steps", "a number of steps")?;
             if steps == Some(0) {
-                let expected = "a number of steps, 1 or more, for `steps`".into();
-                return Err(SpecError { expected, found: "0".into() });
+                let expected = "a number of steps, 1 or more, for `steps`";
+                return Err(SpecError::new(expected, "0"));
             }
             schedule.steps = steps;
         }
@@ -156,9 +171,7 @@ fn is_rate(rate: f64) -> bool {
 
 fn rate_of(settings: &mut Settings<'_>, key: &str) -> Result<Option<f64>, SpecError> {
     match settings.number::<f64>(key, RATE)? {
-        Some(rate) if !is_rate(rate) => {
-            Err(SpecError { expected: format!("{RATE} for `{key}`"), found: rate.to_string() })
-        }
+        Some(rate) if !is_rate(rate) => Err(SpecError::new(format!("{RATE} for `{key}`"), rate.to_string())),
         rate => Ok(rate),
     }
 }
