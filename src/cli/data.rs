@@ -2,17 +2,19 @@
 
 use super::args::{DataArgs, LimitArgs};
 use super::diagnose;
-use super::problem::Failure;
+use super::problem::{Failure, Problem};
 use super::settings::ReadFile;
 use super::shown;
+use super::table::count;
 use super::ui::Ui;
+use ampc::Error;
 use ampc::execute::Inputs;
-use ampc::execute::inputs::{Dims, bound_dims};
+use ampc::execute::inputs::{BoundDim, Dims, bound_dims};
 use ampc::ir::Module;
 use ampc::passes::cost::{BoundInputs, OpenDim, SizeSource, Sizes};
 use ampc::runtime::Cpu;
-use std::fs;
 use std::path::PathBuf;
+use std::{fs, slice};
 
 /// The backend with the requested limits.
 pub(crate) fn cpu(threads: Option<u32>, limits: &LimitArgs) -> Cpu {
@@ -85,14 +87,14 @@ pub(crate) fn dims(asked: &[(String, u64)]) -> Result<Dims, Failure> {
 /// no image of 1 x 1. `verify` tries N = H = W = 8, which fits. `run` tries 1, then N = 1 and H = W = 8.
 ///
 /// # Errors
-/// The error for the size `otherwise` if no size fits.
+/// The error for the size `otherwise` if no size fits, with the sizes of the open dims.
 fn first_that_fits(
     module: &Module,
     asked: &Dims,
     otherwise: u64,
-    draw: impl Fn(&Dims) -> Result<Vec<Inputs>, ampc::Error>,
-) -> Result<Vec<Inputs>, ampc::Error> {
-    let drawn = bound_dims(module, asked)?;
+    draw: impl Fn(&Dims) -> Result<Vec<Inputs>, Error>,
+) -> Result<Vec<Inputs>, (Error, Vec<BoundDim>)> {
+    let drawn = bound_dims(module, asked).map_err(|error| (error, Vec::new()))?;
     let mut open = BoundInputs::new(module, asked).map_or_else(|_| Vec::new(), |bound| bound.dims);
     open.retain(|dim| drawn.iter().any(|drawn| drawn.name == dim.name));
     let size_of = |dim: &OpenDim, size: u64| match dim.source {
@@ -103,16 +105,59 @@ fn first_that_fits(
         SizeSource::Assumed => size,
     };
     let sized = |size: u64| open.iter().map(|dim| (dim.name.clone(), size_of(dim, size))).collect::<Dims>();
+    let failed = |error: Error| {
+        let mut sizes = bound_dims(module, &sized(otherwise)).unwrap_or_default();
+        sizes.iter_mut().for_each(|dim| dim.asked = asked.contains_key(&dim.name));
+        (error, sizes)
+    };
     let first = draw(&sized(otherwise));
     let others = SIZES.into_iter().filter(|&size| size != otherwise);
     let mut found = match (first, open.iter().all(|dim| dim.source == SizeSource::Given)) {
-        (Err(error), false) => others.map(|size| draw(&sized(size))).find_map(Result::ok).ok_or(error)?,
-        (first, _) => first?,
+        (Err(error), false) => others.map(|size| draw(&sized(size))).find_map(Result::ok).ok_or_else(|| failed(error))?,
+        (first, _) => first.map_err(failed)?,
     };
     for inputs in &mut found {
         inputs.dims.iter_mut().for_each(|dim| dim.asked = asked.contains_key(&dim.name));
     }
     Ok(found)
+}
+
+/// The sizes of the open dims in draws, which all have the same sizes.
+pub(crate) fn sizes(draws: &[Inputs]) -> &[BoundDim] {
+    draws.first().map_or(&[], |inputs| &inputs.dims)
+}
+
+/// Open dims that a message names.
+const DIMS: usize = 8;
+
+/// The failure of a model that cannot be computed on inputs of these sizes. If sizes were chosen for open dims, the failure
+/// is one problem that names the sizes and the options that give others, however many nodes do not take them.
+pub(crate) fn failure_on(sizes: &[BoundDim], error: &Error, module: Option<&Module>) -> Failure {
+    let chosen: Vec<&BoundDim> = sizes.iter().filter(|dim| !dim.asked).collect();
+    let findings = match error {
+        Error::Invalid(findings) => &findings[..],
+        Error::Run(finding) if finding.node.is_some() && finding.code == "node" => slice::from_ref(finding),
+        _ => &[],
+    };
+    let (Some(first), false) = (findings.first(), chosen.is_empty()) else {
+        return diagnose::failure(error, module);
+    };
+    let left_out = if chosen.len() > DIMS { " …" } else { "" };
+    let of_first = |form: &dyn Fn(&BoundDim) -> String, between: &str| {
+        let some: Vec<String> = chosen.iter().take(DIMS).map(|&dim| form(dim)).collect();
+        format!("{}{left_out}", some.join(between))
+    };
+    let more = match findings.len() - 1 {
+        0 => String::new(),
+        more => format!(", and {}", count(more as u64, "more problem")),
+    };
+    let message = format!(
+        "the model cannot be computed with the sizes that were chosen for its open dims ({}): {first}{more}",
+        of_first(&|dim| format!("{} = {}", dim.name, dim.size), ", ")
+    );
+    let options = of_first(&|dim| format!("--dim {}=SIZE", dim.name), " ");
+    Failure::of(error.kind(), Problem::new("ampc::inputs::sizes", message))
+        .with_help(format!("`{options}` or `--inputs FILE` gives others"))
 }
 
 fn drawn(
@@ -123,13 +168,14 @@ fn drawn(
     ui: Ui,
     draw: impl Fn(&Dims, u64) -> Result<Vec<Inputs>, ampc::Error>,
 ) -> Result<Vec<Inputs>, Failure> {
-    let fail = |error: ampc::Error| diagnose::failure(&error, Some(module));
     if let Some(path) = &args.inputs {
-        return Ok(vec![Inputs::read(path, module, cpu.max_bytes).map_err(fail)?]);
+        let read = Inputs::read(path, module, cpu.max_bytes);
+        return Ok(vec![read.map_err(|error| diagnose::failure(&error, Some(module)))?]);
     }
     let dims = dims(&args.dim)?;
     let seed = args.random.unwrap_or(0);
-    let drawn = first_that_fits(module, &dims, otherwise, |dims| draw(dims, seed)).map_err(fail)?;
+    let drawn = first_that_fits(module, &dims, otherwise, |dims| draw(dims, seed))
+        .map_err(|(error, sizes)| failure_on(&sizes, &error, Some(module)))?;
     let Some(inputs) = drawn.first() else { return Ok(drawn) };
     if args.random.is_none() && inputs.values.iter().any(Option::is_some) {
         let draws: Vec<&str> = drawn.iter().map(|inputs| inputs.about.as_str()).collect();

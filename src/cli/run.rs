@@ -39,13 +39,14 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
         outputs::check(path, &inputs, names.len(), args.force, &model.files()).map_err(fail)?;
     }
     progress.stage("planning");
-    execute::bind(&mut executable, &inputs.values).map_err(fail)?;
+    let fail_on = |error: Error| data::failure_on(&inputs.dims, &error, Some(&model.module));
+    execute::bind(&mut executable, &inputs.values).map_err(fail_on)?;
     if args.print_plan {
         let plan = executable.plan_text();
         progress.suspend(|| ui::show(&plan))?;
     }
     progress.stage("running");
-    let made = execute::run(&mut executable, &inputs.values).map_err(fail)?;
+    let made = execute::run(&mut executable, &inputs.values).map_err(fail_on)?;
     if let Some(path) = &args.outputs {
         progress.stage("writing");
         let input_names = input_names(&model.module);

@@ -67,7 +67,7 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     progress.stage("running");
     let options = VerifyOptions { cpu, tolerance: tolerance(args) };
     let judged = judged(args, &mut model.module, &mut other.module, &draws, &options);
-    let judged = judged.map_err(|e| diagnose::failure(&e, None))?;
+    let judged = judged.map_err(|error| data::failure_on(data::sizes(&draws), &error, None))?;
     drop(progress);
     let found = &judged.found;
     for read in [&model, &other] {
