@@ -6,9 +6,9 @@ use super::diagnose;
 use super::pipeline::Run;
 use super::problem::{Failure, Problem};
 use super::shown;
-use super::table::count;
+use super::table::{count, number};
 use super::ui::Ui;
-use super::verify::{accepts, drawn, excused as said_of_excused, first};
+use super::verify::{accepts, excused as said_of_excused, first};
 use ampc::execute::verify::Compared;
 use ampc::execute::{Excused, Inputs, Judgement, PinSearch, Verification, VerifyOptions, find_pins, judge};
 use ampc::ir::text::is_hidden;
@@ -67,15 +67,20 @@ impl Source {
             // The verdict is about the model that is written.
             written = ampc::emulate(Model::from(written)).map_err(fail)?.0.module;
         }
-        let judged = judge(&mut source, &mut written, &self.draws, &self.options).map_err(fail)?;
+        let judged = judge(&mut source, &mut written, &self.draws, &self.options);
+        let judged = judged.map_err(|error| data::failure_on(data::sizes(&self.draws), &error, None))?;
         let accepted = run.progress.suspend(|| accepts(&judged, self.accept_excused, run.ui));
         let Judgement { found, excused, is_excused } = judged;
         if accepted {
             let said = match (found.passed(), found.says_something()) {
-                (false, _) => "verified: outputs beyond the tolerance were accepted".into(),
-                (true, false) => "verified nothing: the outputs have no finite elements".into(),
-                (true, true) => shown::message(&format!("verified: {}", summary(&found))),
+                (false, _) => vec!["verified: outputs beyond the tolerance were accepted".into()],
+                (true, false) => vec!["verified nothing: the outputs have no finite elements".into()],
+                (true, true) => {
+                    let lines = summary(&found).into_iter();
+                    lines.map(|line| shown::message(&format!("verified: {line}"))).collect()
+                }
             };
+            let said = said.join("\n");
             return Ok(Verdict::Passed { said, excused });
         }
         run.progress.stage("searching for nodes that have to stay fp32");
@@ -113,13 +118,14 @@ impl Verdict {
     pub(crate) fn report(&self) -> VerdictReport<'_> {
         match self {
             Verdict::Passed { excused, .. } => {
-                VerdictReport { passed: true, excused, pins: None, left_low: &[] }
+                VerdictReport { passed: true, excused, pins: None, deny: &[], left_low: &[] }
             }
             Verdict::Beyond { pins, excused, .. } => {
                 let search = pins.as_ref().ok();
                 let pins = search.filter(|search| search.passes).map(|search| Pins(&search.pins));
                 let left_low = search.map_or(&[][..], |search| &search.left_low);
-                VerdictReport { passed: false, excused, pins, left_low }
+                let deny = search.map_or(&[][..], |search| &search.deny);
+                VerdictReport { passed: false, excused, pins, deny, left_low }
             }
         }
     }
@@ -136,6 +142,9 @@ pub(crate) struct VerdictReport<'a> {
     /// If not: the pins with which they do, in the form of a policy's; absent if none help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pins: Option<Pins<'a>>,
+    /// Operators whose nodes are all among the pins: with these denied and the pins of other nodes the outputs agree as well.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    deny: &'a [String],
     /// If none help: the nodes that were low all the same.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     left_low: &'a [String],
@@ -150,67 +159,78 @@ impl Serialize for Pins<'_> {
     }
 }
 
-/// The errors of the outputs, and their bounds.
-fn summary(found: &Verification) -> String {
+/// The largest error of the outputs and its bound, a line for each draw.
+fn summary(found: &Verification) -> Vec<String> {
     if found.outputs.is_empty() {
-        return "there are no outputs".into();
+        return vec!["there are no outputs".into()];
+    }
+    let of_draw = |outputs: &Vec<Compared>| {
+        let drawn = outputs.first().and_then(|output| found.draw_of(output));
+        let drawn = drawn.map_or_else(String::new, |about| format!(", with {about}"));
+        format!("{}{drawn}", errors(outputs))
+    };
+    found.by_draw.iter().map(of_draw).collect()
+}
+
+/// The largest error of some outputs, and its bound.
+fn errors(outputs: &[Compared]) -> String {
+    if outputs.iter().all(|output| output.agreement.found.max_abs == 0.0) {
+        return "the outputs are equal".into();
     }
     let (zeros, others): (Vec<&Compared>, Vec<&Compared>) =
-        found.outputs.iter().partition(|output| output.agreement.found.all_zero);
-    let mut said: Vec<String> = Vec::new();
+        outputs.iter().partition(|output| output.agreement.found.all_zero);
     let of_bound = |output: &Compared| output.agreement.found.of_bound();
-    if let Some(worst) = others.into_iter().max_by(|a, b| of_bound(a).total_cmp(&of_bound(b))) {
-        let errors = &worst.agreement.found;
-        let most = match errors.bound() {
-            bound if bound > 0.0 => {
-                let share = bound / errors.max_want;
-                format!(", {share:.2e} allowed), an error of {:.2e} ({bound:.2e} allowed)", errors.max_abs)
-            }
-            _ => "), as allowed".into(),
-        };
-        let (error, drawn) = (worst.agreement.error(), drawn(found, worst));
-        let name = &worst.value;
+    let worst = others.into_iter().max_by(|a, b| of_bound(a).total_cmp(&of_bound(b)));
+    let mut said: Vec<String> = worst.into_iter().map(error).collect();
+    for zero in zeros.into_iter().filter(|zero| zero.agreement.found.max_abs > 0.0) {
+        let (errors, name) = (&zero.agreement.found, shown::name(&zero.value));
         said.push(format!(
-            "the outputs are off by at most {error:.2e} of their largest element (`{name}`{most}{drawn}"
+            "`{name}` is expected to be 0: largest error {:.2e} (limit {:.2e})",
+            errors.max_abs,
+            errors.bound()
         ));
-    }
-    for zero in zeros {
-        let errors = &zero.agreement.found;
-        let is = match errors.max_abs {
-            0.0 => "and is".to_owned(),
-            error => {
-                format!("and is at most {error:.2e}, {:.2e} allowed as rounding error", errors.bound())
-            }
-        };
-        said.push(format!("every wanted element of `{}` is zero, {is}{}", zero.value, drawn(found, zero)));
     }
     said.join("; ")
 }
 
-/// Pins that are shown if the report has them all.
+/// The largest error of an output, as a share of its largest element.
+fn error(output: &Compared) -> String {
+    let errors = &output.agreement.found;
+    let (share, name) = (output.agreement.error(), shown::name(&output.value));
+    match errors.bound() / errors.max_want {
+        limit if limit > 0.0 => format!("largest error {share:.2e} of max |{name}| (limit {limit:.2e})"),
+        _ => format!("largest error {share:.2e} of max |{name}|"),
+    }
+}
+
+/// Options that are shown.
 const SHOWN: usize = 20;
 
-/// Advice with the pins that help, spelled as arguments.
+/// Advice with the options that help, spelled as arguments: pins, and operators to deny whose nodes all need a pin.
 fn advice(search: &PinSearch, is_reported: bool) -> (String, Vec<String>) {
-    if search.passes {
-        let all = search.pins.len();
-        let shown = if is_reported { all.min(SHOWN) } else { all };
-        let pins = count(all as u64, "pin");
-        let help = match (all - shown, all) {
-            (0, 1) => "with this pin all outputs are within the tolerance:".to_owned(),
-            (0, _) => format!("with these {pins} all outputs are within the tolerance:"),
-            _ => format!(
-                "with {pins} all outputs are within the tolerance; the report has all of them (`verify.pins`), and \
-                 the first {shown} are:"
-            ),
-        };
-        let mut lines: Vec<String> = search.pins[..shown].iter().map(|node| option(node)).collect();
-        // All of them can be pasted at once.
-        let last = lines.len().saturating_sub(1);
-        lines[..last].iter_mut().for_each(|line| line.push_str(" \\"));
-        return (help, lines);
+    if !search.passes {
+        return (why_none_helps(search), Vec::new());
     }
-    (why_none_helps(search), Vec::new())
+    let pins = if search.deny.is_empty() { &search.pins } else { &search.rest };
+    let denied = search.deny.iter().map(|op| format!("--deny {}", quoted(op)));
+    let all: Vec<String> = denied.chain(pins.iter().map(|node| option(node))).collect();
+    let with = match (search.deny.is_empty(), all.len()) {
+        (true, 1) => "this pin".to_owned(),
+        (true, n) => format!("these {}", count(n as u64, "pin")),
+        (false, 1) => "this option".to_owned(),
+        (false, n) => format!("these {}", count(n as u64, "option")),
+    };
+    let help = format!("with {with} all outputs are within the tolerance:");
+    let mut lines: Vec<String> = all.iter().take(SHOWN).cloned().collect();
+    // All of them can be pasted at once.
+    let last = lines.len().saturating_sub(1);
+    lines[..last].iter_mut().for_each(|line| line.push_str(" \\"));
+    let more = all.len() - lines.len();
+    if more > 0 {
+        let report = if is_reported { "the report" } else { "`--report FILE`" };
+        lines.push(format!("and {} more: {report} has all (`verify.pins`)", number(more as u64)));
+    }
+    (help, lines)
 }
 
 fn why_none_helps(search: &PinSearch) -> String {
@@ -290,20 +310,39 @@ mod tests {
         }
     }
 
+    /// At most 20 options are shown, with the way to all of them.
     #[test]
     fn no_pin_is_lost() {
         let pins: Vec<String> = (0..25).map(|i| format!("{}{i}", "n".repeat(300))).collect();
         let search = PinSearch { pins: pins.clone(), passes: true, ..PinSearch::default() };
-        let (help, lines) = advice(&search, false);
-        assert_eq!(help, "with these 25 pins all outputs are within the tolerance:");
         let whole: Vec<String> = pins.iter().map(|pin| format!("--pin {pin}=fp32")).collect();
-        assert_eq!(lines.join("\n"), whole.join(" \\\n"));
-        let (help, lines) = advice(&search, true);
-        assert!(help.contains("the report has all of them (`verify.pins`)"), "{help}");
-        assert_eq!(lines.join("\n"), whole[..SHOWN].join(" \\\n"));
+        for (is_reported, report) in [(false, "`--report FILE`"), (true, "the report")] {
+            let (help, lines) = advice(&search, is_reported);
+            assert_eq!(help, "with these 25 pins all outputs are within the tolerance:");
+            let more = format!("\nand 5 more: {report} has all (`verify.pins`)");
+            assert_eq!(lines.join("\n"), whole[..SHOWN].join(" \\\n") + &more);
+        }
         let verdict = Verdict::Beyond { message: String::new(), pins: Ok(search), excused: Vec::new() };
         let report = serde_json::to_value(verdict.report()).unwrap();
         assert_eq!(report["pins"].as_object().unwrap().len(), pins.len());
         assert_eq!(report["pins"][&pins[24]], "fp32");
+    }
+
+    #[test]
+    fn an_operator_that_is_pinned_throughout_is_denied() {
+        let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let pins = names(&["c1", "c2", "mm"]);
+        let search = PinSearch {
+            pins,
+            deny: names(&["Conv"]),
+            rest: names(&["mm"]),
+            passes: true,
+            ..PinSearch::default()
+        };
+        let (help, lines) = advice(&search, false);
+        assert_eq!(help, "with these 2 options all outputs are within the tolerance:");
+        assert_eq!(lines, ["--deny Conv \\", "--pin mm=fp32"]);
+        let (help, _) = advice(&PinSearch { rest: Vec::new(), ..search }, false);
+        assert_eq!(help, "with this option all outputs are within the tolerance:");
     }
 }

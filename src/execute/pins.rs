@@ -6,7 +6,8 @@
 //! nodes that are low then are ranked by the errors that they add then: low regions end at pinned nodes, so
 //! that other nodes become low that were fp32 before. At the end, halves, quarters and so on of the pins are
 //! removed as long as the outputs stay within the tolerance, as in delta debugging (Zeller and Hildebrandt
-//! 2002). The rewrites of both parts are bounded.
+//! 2002). The rewrites of both parts are bounded. Between the two, pins without an effect are left out: pins of nodes that read
+//! no element, and of nodes that are fp32 anyway once the nodes that add more are pinned.
 
 use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use super::{Inputs, scope};
@@ -15,12 +16,13 @@ use crate::model::Model;
 use crate::options::RewriteOptions;
 use crate::rewrite::rewrite_in_place;
 use ampc_ir::module::Decision;
-use ampc_ir::op::Class;
+use ampc_ir::op::{Class, OpKind, reads_only_dims};
 use ampc_ir::{DType, Module, Node};
 use ampc_passes::classify::ALREADY_LOW;
-use ampc_passes::policy::Pin;
+use ampc_passes::policy::{Pin, node_key};
 use ampc_passes::{Paths, Policy};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Rewrites tried at most to find pins that help: all nodes are pinned after fewer, unless new ones become low.
@@ -34,6 +36,11 @@ const MOST_TRIES: usize = 32;
 pub struct PinSearch {
     /// Paths of nodes to pin to fp32, in the order of the model.
     pub pins: Vec<String>,
+    /// Operators that are denied in the same with fewer words: all their nodes are in `pins`. The outputs are within the
+    /// tolerance with these operators denied and the pins of `rest`.
+    pub deny: Vec<String>,
+    /// The pins of nodes of other operators than those in `deny`.
+    pub rest: Vec<String>,
     /// True if all outputs are within the tolerance with these pins; otherwise no pins help.
     pub passes: bool,
     /// Rewrites that were run.
@@ -90,13 +97,20 @@ pub fn find_pins(
         }
         last = Some(trial);
     }
+    let pins = search.effective(pins, &paths)?;
     let mut pins = search.needed(&pins)?;
     pins.sort_by_key(|candidate| candidate.at);
-    let pins = pins.into_iter().map(|candidate| candidate.path.clone()).collect();
-    Ok(PinSearch { pins, passes: true, tried: search.tried, ..PinSearch::default() })
+    let (deny, rest) = search.by_operator(&pins, &paths, rewritten)?;
+    let pins = list(&pins);
+    Ok(PinSearch { pins, deny, rest, passes: true, tried: search.tried, ..PinSearch::default() })
+}
+
+fn list(pins: &[&Candidate]) -> Vec<String> {
+    pins.iter().map(|candidate| candidate.path.clone()).collect()
 }
 
 /// A node that can be pinned.
+#[derive(Clone)]
 struct Candidate {
     path: String,
     /// The place in the model.
@@ -113,12 +127,8 @@ fn ranked(source: &Module, paths: &Paths, rewritten: &Module, found: &Verificati
     let mut index: FxHashMap<&str, usize> = FxHashMap::default();
     for value in found.values.iter().chain(&found.outputs) {
         let (Some(node), path) = (value.node, &value.path) else { continue };
-        // A path through a call leads to the form of the function that the call has in the rewrite.
-        let (is_known, now) = match (paths.node(path), paths.by_call(source, path)) {
-            (Some(_), _) | (None, None) => (paths.node(path).is_some(), node),
-            (None, Some(_)) => (true, result.by_call(rewritten, path).unwrap_or(node)),
-        };
-        if !is_known || !is_lowered(rewritten, now) {
+        let now = now(source, paths, rewritten, &result, path, node);
+        if now.is_none_or(|now| !is_lowered(rewritten, now)) {
             continue;
         }
         // What a node with bodies or a call adds is added by the nodes in it, which are ranked themselves.
@@ -137,6 +147,30 @@ fn ranked(source: &Module, paths: &Paths, rewritten: &Module, found: &Verificati
     ranked.extend(others.map(|(node, path)| Candidate { path: path.to_owned(), at: place(node), adds: 0.0 }));
     ranked.sort_by(|a, b| b.adds.total_cmp(&a.adds).then(a.at.cmp(&b.at)));
     ranked
+}
+
+/// The node that a path of the source leads to in a rewrite. A path through a call leads to the form of the function that
+/// the call has there; `node` is the node in the function of the source.
+fn now(
+    source: &Module,
+    paths: &Paths,
+    rewritten: &Module,
+    result: &Paths,
+    path: &str,
+    node: Node,
+) -> Option<Node> {
+    match (paths.node(path), paths.by_call(source, path)) {
+        (Some(_), _) => Some(node),
+        (None, None) => None,
+        (None, Some(_)) => Some(result.by_call(rewritten, path).unwrap_or(node)),
+    }
+}
+
+/// True if rounding the elements that a node reads, or those of its own, changes a result of another node: not for the
+/// operators that read dims only, and not for constants, which their readers round as well.
+fn has_effect(source: &Module, node: Node) -> bool {
+    let kind = source.node(node).schema().map(|schema| schema.kind);
+    !kind.is_some_and(|kind| reads_only_dims(kind) || kind == OpKind::Constant)
 }
 
 /// The error that a node adds. A result that is not a number on one side only has no measurable error and is
@@ -165,8 +199,25 @@ struct Search<'a> {
 impl Search<'_> {
     /// Rewrites with these pins, and compares.
     fn trial<'c>(&mut self, pins: impl Iterator<Item = &'c Candidate>) -> Result<Trial, Error> {
+        self.trial_with(pins, &[])
+    }
+
+    /// Rewrites with these pins, and with these operators denied.
+    fn rewritten<'c>(
+        &mut self,
+        pins: impl Iterator<Item = &'c Candidate>,
+        deny: &[String],
+    ) -> Result<Module, Error> {
         self.tried += 1;
-        let mut rewritten = with_pins(self.source, self.options, pins.map(|pin| pin.path.as_str()))?;
+        with_pins(self.source, self.options, pins.map(|pin| pin.path.as_str()), deny)
+    }
+
+    fn trial_with<'c>(
+        &mut self,
+        pins: impl Iterator<Item = &'c Candidate>,
+        deny: &[String],
+    ) -> Result<Trial, Error> {
+        let mut rewritten = self.rewritten(pins, deny)?;
         let mut source = self.source.clone();
         for at in 0..self.order.len() {
             let draw = std::slice::from_ref(&self.draws[self.order[at]]);
@@ -177,6 +228,70 @@ impl Search<'_> {
             }
         }
         Err(Error::Usage("there are no inputs to compare on".into()))
+    }
+
+    /// Helpful pins without those that have no effect. Pins are taken in descending order of the error that their nodes add,
+    /// twice as many in each round; after each round the nodes are left out that are fp32 with the pins taken so far.
+    fn effective(&mut self, pins: Vec<Candidate>, paths: &Paths) -> Result<Vec<Candidate>, Error> {
+        let node = |candidate: &Candidate| {
+            let by_call = || paths.by_call(self.source, &candidate.path);
+            paths.node(&candidate.path).or_else(by_call)
+        };
+        let mut rest: Vec<Candidate> = pins
+            .iter()
+            .filter(|&pin| node(pin).is_none_or(|n| has_effect(self.source, n)))
+            .cloned()
+            .collect();
+        rest.sort_by(|a, b| b.adds.total_cmp(&a.adds).then(a.at.cmp(&b.at)));
+        let mut taken: Vec<Candidate> = Vec::new();
+        while !rest.is_empty() {
+            taken.extend(rest.drain(..taken.len().clamp(1, rest.len())));
+            if rest.is_empty() {
+                break;
+            }
+            let rewritten = self.rewritten(taken.iter(), &[])?;
+            let result = Paths::of(&rewritten);
+            rest.retain(|pin| {
+                let path = &pin.path;
+                let node = paths.node(path).or_else(|| paths.by_call(self.source, path));
+                let now = node.and_then(|node| now(self.source, paths, &rewritten, &result, path, node));
+                now.is_none_or(|now| is_lowered(&rewritten, now))
+            });
+        }
+        if taken.is_empty() || taken.len() == pins.len() {
+            return Ok(pins);
+        }
+        Ok(if self.trial(taken.iter())?.found.passed() { taken } else { pins })
+    }
+
+    /// The operators whose nodes are all among the pins, and the pins of other nodes, if the outputs are within the
+    /// tolerance with these operators denied; otherwise nothing.
+    fn by_operator(
+        &mut self,
+        pins: &[&Candidate],
+        paths: &Paths,
+        rewritten: &Module,
+    ) -> Result<(Vec<String>, Vec<String>), Error> {
+        let source = self.source;
+        let mut nodes: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        let has_floats = |node: Node| {
+            rewritten.node(node).decisions.iter().any(|d| d.precision.is_some_and(DType::is_float))
+        };
+        for &node in paths.nodes().iter().filter(|&&node| has_floats(node)) {
+            if source.node(node).schema().is_some() {
+                nodes.entry(node_key(source, node)).or_default().push(paths.path(node));
+            }
+        }
+        let pinned: FxHashSet<&str> = pins.iter().map(|pin| pin.path.as_str()).collect();
+        nodes.retain(|_, of_op| of_op.len() > 1 && of_op.iter().all(|path| pinned.contains(path)));
+        let denied: FxHashSet<&str> = nodes.values().flatten().copied().collect();
+        let deny: Vec<String> = nodes.into_keys().collect();
+        let rest: Vec<&Candidate> =
+            pins.iter().copied().filter(|pin| !denied.contains(pin.path.as_str())).collect();
+        if deny.is_empty() || !self.trial_with(rest.iter().copied(), &deny)?.found.passed() {
+            return Ok((Vec::new(), Vec::new()));
+        }
+        Ok((deny, list(&rest)))
     }
 
     /// Reduces helpful pins to the pins that are needed, as far as a bounded number of rewrites can tell.
@@ -205,13 +320,17 @@ impl Search<'_> {
     }
 }
 
-/// A model rewritten with nodes pinned to fp32, which overrides other pins.
+/// A model rewritten with nodes pinned to fp32, which overrides other pins, and with operators denied.
 fn with_pins<'c>(
     source: &Module,
     options: &RewriteOptions,
     paths: impl Iterator<Item = &'c str>,
+    deny: &[String],
 ) -> Result<Module, Error> {
     let mut policy: Policy = (*options.policy).clone();
+    for op in deny {
+        policy.set_class(op, Class::Deny, "list")?;
+    }
     policy.next_layer();
     for path in paths {
         policy.pin(path, Pin::To(DType::F32))?;

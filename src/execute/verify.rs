@@ -50,6 +50,8 @@ pub struct Verification {
     pub reason: String,
     /// The outputs, in order; of several draws of inputs, the draw with the largest error.
     pub outputs: Vec<Compared>,
+    /// The outputs on each draw that says something.
+    pub by_draw: Vec<Vec<Compared>>,
     /// Every value that both models compute, in the order of the model; of several draws, iterations or calls
     /// of the same path, the value with the largest error.
     pub values: Vec<Compared>,
@@ -253,6 +255,7 @@ pub fn verify_draws(
         tolerance,
         reason,
         outputs: summary.outputs,
+        by_draw: summary.by_draw,
         values: std::mem::take(&mut comparer.values),
         first: summary.first,
         lone_values,
@@ -284,6 +287,7 @@ fn sides_of<'m>(
 #[derive(Default)]
 struct Summary {
     outputs: Vec<Compared>,
+    by_draw: Vec<Vec<Compared>>,
     first: Option<Compared>,
     /// True if an output is beyond the tolerance.
     failed: bool,
@@ -299,6 +303,7 @@ impl Summary {
             self.first = first.or_else(|| off.cloned()).or_else(|| self.first.take());
         }
         self.failed |= off.is_some();
+        self.by_draw.push(outputs.clone());
         if self.outputs.is_empty() {
             self.outputs = outputs;
             return;

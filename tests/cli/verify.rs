@@ -180,7 +180,7 @@ fn a_rewrite_that_is_too_far_off_is_not_written() {
     dir.write("m.ir", net("2.0"));
     let verify = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--dim", "N=4"];
     let good = dir.run(&verify);
-    assert!(good.code == 0 && good.stderr.contains("verified: the outputs are off by at most"), "{good}");
+    assert!(good.code == 0 && good.stderr.contains("verified: largest error "), "{good}");
     std::fs::remove_file(dir.path("low.onnx")).unwrap();
     let strict = [&verify[..], &["--tolerance", "1e-6"]].concat();
     let bad = dir.run(&strict);
@@ -230,13 +230,13 @@ fn what_becomes_low_by_a_pin_is_pinned_as_well() {
     dir.write("m.ir", module(EMBEDDING));
     let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
     let run = dir.run(&[&strict[..], &["--report", "report.json"]].concat());
-    let help = "with these 3 pins all outputs are within the tolerance:\n    --pin word=fp32 \\\n    \
-                --pin position=fp32 \\\n    --pin mm=fp32\n";
+    let help = "with these 2 options all outputs are within the tolerance:\n    --deny Gather \\\n    \
+                --pin mm=fp32\n";
     assert!(run.code == 1 && run.stderr.contains(help), "{run}");
     let report: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.path("report.json")).unwrap()).unwrap();
     let pins = serde_json::json!({ "word": "fp32", "position": "fp32", "mm": "fp32" });
-    assert_eq!(report["verify"], serde_json::json!({ "passed": false, "pins": pins }));
+    assert_eq!(report["verify"], serde_json::json!({ "passed": false, "pins": pins, "deny": ["Gather"] }));
     // As the pins of a policy they do what was found.
     dir.write("pins.json", serde_json::json!({ "pins": report["verify"]["pins"] }).to_string());
     let pinned = dir.run(&[&strict[..], &["--policy", "pins.json", "--report", "good.json"]].concat());
@@ -278,7 +278,7 @@ fn pins_are_printed_whole_for_a_shell() {
         let name = name.replace('\u{7}', "\\x07");
         text.push_str(&format!("  %v{} = MatMul(%v{i}, %w) : f32[4, 4] @\"{name}\"\n", i + 1));
     }
-    text.push_str(&format!("  output %v{} : f32[4, 4]\n", names.len()));
+    text.push_str(&format!("{EXACT}  output %exact\n  output %v{} : f32[4, 4]\n", names.len()));
     dir.write("m.ir", module(&text));
     let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
     let run = dir.run(&strict);
@@ -305,14 +305,18 @@ fn of_many_pins_the_report_has_those_that_are_not_shown() {
     for i in 0..24 {
         text.push_str(&format!("  %v{} = MatMul(%v{i}, %w) : f32[4, 4] @mm{i}\n", i + 1));
     }
-    text.push_str("  output %v24 : f32[4, 4]\n");
+    text.push_str(&format!("{EXACT}  output %exact\n  output %v24 : f32[4, 4]\n"));
     dir.write("m.ir", module(&text));
     let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
     let all = dir.run(&strict);
-    assert!(all.stderr.contains("with these 24 pins") && all.stderr.contains("--pin mm23=fp32\n"), "{all}");
+    assert!(
+        all.stderr.contains("with these 24 pins")
+            && all.stderr.contains("and 4 more: `--report FILE` has all"),
+        "{all}"
+    );
     let some = dir.run(&[&strict[..], &["--report", "report.json"]].concat());
     let shown = some.stderr.lines().filter(|line| line.contains("--pin ")).count();
-    assert!(shown == 20 && some.stderr.contains("the report has all of them"), "{some}");
+    assert!(shown == 20 && some.stderr.contains("and 4 more: the report has all"), "{some}");
     let report = std::fs::read(dir.path("report.json")).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
     assert_eq!(report["verify"]["pins"].as_object().unwrap().len(), 24);
@@ -412,4 +416,82 @@ fn test_data_in_two_places_are_refused() {
     std::fs::copy(dir.path("t/u/input_0.pb"), dir.path("t/v/input_0.pb")).unwrap();
     let (code, said) = verify();
     assert!(code == 2 && said.contains("output_0.pb"), "{said}");
+}
+
+/// Sizes that were chosen for open dims and that the model does not take are one problem, whatever the number of nodes that do
+/// not take them.
+#[test]
+fn sizes_that_do_not_fit_are_one_problem() {
+    let dir = Dir::new();
+    let body = "  input %x : f32[N, T, 64]\n  const %s : i64[3] = [3, 5, 7]\n  \
+                %a = Reshape(%x, %s) : f32[3, 5, 7] @r1\n  %b = Reshape(%x, %s) : f32[3, 5, 7] @r2\n  \
+                %c = Add(%a, %b) : f32[3, 5, 7] @plus\n  output %c : f32[3, 5, 7]\n";
+    dir.write("m.ir", module(body));
+    for args in [
+        &["rewrite", "m.ir", "-o", "low.onnx", "--verify"][..],
+        &["verify", "m.ir", "m.ir"],
+        &["run", "m.ir"],
+    ] {
+        let run = dir.run(args);
+        let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ").replace("| ", "");
+        assert!(run.code == 3 && run.stderr.matches("\n  x ").count() == 1, "{run}");
+        assert!(
+            said.contains("sizes that were chosen for its open dims (N = ") && said.contains(", T = "),
+            "{run}"
+        );
+        assert!(said.contains("Reshape `r1`") && said.contains("and 1 more problem"), "{run}");
+        assert!(said.contains("`--dim N=SIZE --dim T=SIZE` or `--inputs FILE` gives others"), "{run}");
+        assert!(!said.contains("this node"), "{run}");
+    }
+    // Sizes that were asked for are no choice: the nodes are shown.
+    let asked = dir.run(&["run", "m.ir", "--dim", "N=1,T=1"]);
+    assert!(asked.code == 3 && asked.stderr.contains("this node"), "{asked}");
+}
+
+/// A product of zeros, which is exact in every format, so that the operator has a node that needs no pin.
+const EXACT: &str =
+    "  %zero = Sub(%v0, %v0) : f32[4, 4] @zero\n  %exact = MatMul(%zero, %w) : f32[4, 4] @exact\n";
+
+#[test]
+fn an_operator_whose_nodes_all_need_a_pin_is_denied() {
+    let dir = Dir::new();
+    let mut text = String::from("  input %v0 : f32[4, 4]\n  const %w : f32[4, 4] = random(1)\n");
+    for i in 0..24 {
+        text.push_str(&format!("  %v{} = MatMul(%v{i}, %w) : f32[4, 4] @mm{i}\n", i + 1));
+    }
+    // Shape reads no element, so that a pin would do nothing.
+    text.push_str("  %s = Shape(%v24) : i64[2] @shape\n  %y = Reshape(%v24, %s) : f32[4, 4] @back\n  output %y : f32[4, 4]\n");
+    dir.write("m.ir", module(&text));
+    let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
+    let run = dir.run(&[&strict[..], &["--report", "report.json"]].concat());
+    assert!(
+        run.stderr.contains("with this option all outputs are within the tolerance:\n    --deny MatMul\n"),
+        "{run}"
+    );
+    assert!(!run.stderr.contains("shape=fp32"), "{run}");
+    let report = std::fs::read(dir.path("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["verify"]["pins"].as_object().unwrap().len(), 24);
+    assert_eq!(report["verify"]["deny"], serde_json::json!(["MatMul"]));
+    let denied = dir.run(&[&strict[..], &["--deny", "MatMul"]].concat());
+    assert!(denied.code == 0 && denied.stderr.contains("verified: the outputs are equal\n"), "{denied}");
+}
+
+/// The summary has a line for each kind of data, with the largest error and its limit.
+#[test]
+fn a_verification_says_the_largest_error_of_each_kind_of_data() {
+    let dir = Dir::new();
+    dir.write("m.ir", net("2.0"));
+    let run = dir.run(&["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--dim", "N=4"]);
+    let lines: Vec<&str> = run.stderr.lines().filter(|line| line.starts_with("verified: ")).collect();
+    assert!(run.code == 0 && lines.len() == 3, "{run}");
+    for (line, kind) in
+        lines.iter().zip(["floats in [-1, 1)", "pixels in [0, 255)", "floats in [-1/256, 1/256)"])
+    {
+        assert!(
+            line.starts_with("verified: largest error ") && line.contains(&format!(", with {kind}")),
+            "{line}"
+        );
+        assert!(line.contains(" of max |") && line.contains(" (limit 7.81e-3)"), "{line}");
+    }
 }

@@ -47,7 +47,7 @@ pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, O
 pub use signature::{Count, Declared, Signature, SignatureError, SignatureFormal};
 pub use traits::{
     Sign, adds, compares, dequantizes, dtype_follows_operand, is_deterministic, is_elementwise, may_reduce,
-    moves, moves_all, quantizes, replacement, result_range, stays_within_operand, sums,
+    moves, moves_all, quantizes, reads_only_dims, replacement, result_range, stays_within_operand, sums,
 };
 pub use work::{Work, is_single_product, work};
 

@@ -83,6 +83,11 @@ pub fn moves_all(kind: OpKind) -> bool {
     )
 }
 
+/// True for operators that read the dims of their operand and none of its elements.
+pub fn reads_only_dims(kind: OpKind) -> bool {
+    matches!(kind, K::Shape | K::Size)
+}
+
 /// True if every element of the first result lies between the least and the greatest element of the first
 /// operand: means, and operators that choose by value. Dropout does where it drops nothing, as in inference.
 pub fn stays_within_operand(kind: OpKind) -> bool {

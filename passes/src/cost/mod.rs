@@ -34,7 +34,7 @@ use crate::flow::{self, Var};
 use crate::fusions::Fusions;
 use crate::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, picoseconds};
-use ampc_ir::op::{OpKind, moves};
+use ampc_ir::op::{OpKind, moves, reads_only_dims};
 use ampc_ir::views::{NodeView, resolve_captures};
 use ampc_ir::{DType, Dim, GraphId, Module, Shape, Type, Value};
 use rustc_hash::FxHashSet;
@@ -381,7 +381,7 @@ impl<'a> CostModel<'a> {
             let elements = match side {
                 _ if self.is_inside(view, side, value) => 0,
                 // No runtime reads numbers to say how many there are.
-                Side::Read(_) if matches!(view.kind(), OpKind::Shape | OpKind::Size) => 0,
+                Side::Read(_) if reads_only_dims(view.kind()) => 0,
                 Side::Read(slot) if moves(view.kind(), slot).is_some() => extents.elements(value).min(made),
                 Side::Read(_) | Side::Made => extents.elements(value),
             };

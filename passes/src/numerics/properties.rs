@@ -16,7 +16,7 @@
 use super::{Numerics, is_constant, is_product, kind, repeat, scalar, squares};
 use crate::cost::{Extents, Sizes, amount};
 use crate::flow;
-use ampc_ir::op::{self, OpKind};
+use ampc_ir::op::{self, OpKind, reads_only_dims};
 use ampc_ir::views::{NodeView, resolve_captures};
 use ampc_ir::{DType, Module, Node, Type, Value};
 use std::ops::{BitOr, BitOrAssign};
@@ -193,7 +193,7 @@ impl Numerics {
         };
         let all = operands().fold(Properties::NOTHING, |properties, i| properties | operand(i));
         let properties = match kind {
-            OpKind::Shape | OpKind::Size => return Properties::NOTHING,
+            kind if reads_only_dims(kind) => return Properties::NOTHING,
             OpKind::Constant | OpKind::ConstantOfShape | OpKind::EyeLike => return Properties::CONSTANT,
             OpKind::Range | OpKind::NonZero | OpKind::ArgMax | OpKind::ArgMin => {
                 return by(Properties::UNKNOWN_RANGE);
