@@ -17,12 +17,13 @@ pub use self::expose::ExposeParameters;
 pub(crate) use self::expose::{conceal, expose, only_cast};
 pub use self::origin::origin_of;
 pub use self::signature::{InputKind, InputSpec, SIGNATURE, Signature, SignatureError};
-pub use self::tell::untrained;
+pub use self::tell::{tied, untrained};
 
 use self::exported::Exported;
 use self::origin::{Origin, is_internal};
 use crate::autodiff::{self, LOSS, PARAMETER, STOP};
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::paths::Paths;
 use crate::pipeline::{PassOption, Setting, Spelled, option, quoted, settings};
 use crate::policy::Pattern;
 use crate::suggest::{did_you_mean, nearest};
@@ -487,30 +488,55 @@ fn statistics_read(module: &Module) -> impl Iterator<Item = Value> {
 /// The warning about nodes in inference mode that behave differently in training, as in a model that was
 /// exported for inference.
 fn inference_mode(module: &Module, norms_are_told: bool) -> Option<String> {
-    let (mut norms, mut dropouts) = (0, 0);
+    let (mut norms, mut dropouts, mut attentions) = (Vec::new(), Vec::new(), Vec::new());
+    let paths = Paths::of(module);
     for node in module.nodes(module.main()) {
         let Some(view) = NodeView::new(module, node) else { continue };
-        match view.kind() {
-            OpKind::BatchNormalization if !norms_are_told => {
-                norms += usize::from(!BatchNormView::read(&view).training);
+        let list = match view.kind() {
+            OpKind::BatchNormalization if !norms_are_told && !BatchNormView::read(&view).training => {
+                &mut norms
             }
-            OpKind::Dropout => dropouts += usize::from(DropoutView::read(&view).training == Some(false)),
-            _ => {}
-        }
+            OpKind::Dropout if DropoutView::read(&view).training == Some(false) => {
+                if is_dropout_of_attention(module, &view) { &mut attentions } else { &mut dropouts }
+            }
+            _ => continue,
+        };
+        list.push(paths.path(node).to_owned());
     }
-    let counted = |n: usize, op: &str, does: &str| (n > 0).then(|| format!("{n} {op} {does}"));
-    let parts = [
-        counted(norms, "BatchNormalization", "with running statistics, which stay unchanged"),
-        counted(dropouts, "Dropout", "that drops nothing"),
+    let counted = |nodes: &[String], op: &str, does: [&str; 2]| {
+        let does = does[usize::from(nodes.len() > 1)];
+        (!nodes.is_empty()).then(|| format!("{} {op} ({}) {does}", nodes.len(), first_of(nodes)))
+    };
+    let none = ["drops nothing", "drop nothing"];
+    let stay = "with running statistics, which stay unchanged";
+    let exported = [
+        counted(&norms, "BatchNormalization", [&format!("normalizes {stay}"), &format!("normalize {stay}")]),
+        counted(&dropouts, "Dropout", none),
     ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    (!parts.is_empty()).then(|| {
+    let exported: Vec<String> = exported.into_iter().flatten().collect();
+    let exported = (!exported.is_empty()).then(|| {
         format!(
-            "the model is in inference mode and is trained so: {}; export it for training (`training_mode` of its nodes) \
-             to train them",
-            parts.join(", ")
+            "{}; export the model for training (`training_mode` of its nodes) to train them",
+            exported.join(", ")
         )
-    })
+    });
+    let attention = counted(&attentions, "Dropout of attention", none).map(|counted| {
+        format!(
+            "{counted}: PyTorch's legacy exporter writes the dropout of `scaled_dot_product_attention` without \
+             `training_mode` even in an export for training; compute the attention with `softmax` and `nn.Dropout` to have it \
+             drop"
+        )
+    });
+    let parts: Vec<String> = exported.into_iter().chain(attention).collect();
+    (!parts.is_empty())
+        .then(|| format!("nodes of the model are in inference mode and are trained so: {}", parts.join("; ")))
+}
+
+/// True if a Dropout takes the probabilities of an attention, and has no `training_mode`.
+fn is_dropout_of_attention(module: &Module, dropout: &NodeView<'_>) -> bool {
+    let maker = dropout.operand(0).and_then(|value| module.producer(value));
+    let kind = maker.and_then(|(node, _)| module.node(node).schema()).map(|schema| schema.kind);
+    kind == Some(OpKind::Softmax) && dropout.operand(2).is_none()
 }
 
 /// Gives values a role of the main graph.

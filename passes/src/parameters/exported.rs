@@ -17,6 +17,8 @@ pub(super) struct Exported {
     pub(super) origins: Origins,
     /// The float constants and their origins, in order.
     pub(super) of: BTreeMap<Value, Origin>,
+    /// Parameters that are tied in PyTorch, each with the parameter under whose name the file has its tensor.
+    pub(super) tied: BTreeMap<String, String>,
 }
 
 impl Exported {
@@ -45,8 +47,9 @@ impl Exported {
             cx.warn("parameters.signature", None, unusable(&why));
             return Ok(None);
         }
-        let mut exported = Exported { origins, of: BTreeMap::new() };
+        let mut exported = Exported { origins, of: BTreeMap::new(), tied: BTreeMap::new() };
         exported.classify(module);
+        exported.tied = exported.origins.tied(module, &exported.missing());
         repair::split(module, &exported.origins, &exported.missing());
         exported.classify(module);
         repair::restore_biases(module, &exported.origins, &exported.missing(), &exported.carriers());
@@ -95,7 +98,8 @@ impl Exported {
         carriers
     }
 
-    /// The tensors of the program that no constant is and that contributed to none, in order; counts of batches excepted.
+    /// The tensors of the program that no constant is and that contributed to none, in order; counts of batches and tied
+    /// parameters excepted.
     pub(super) fn missing(&self) -> Vec<String> {
         let mut known: BTreeSet<&str> = self.origins.contributors.iter().map(String::as_str).collect();
         for origin in self.of.values() {
@@ -108,7 +112,9 @@ impl Exported {
         let tensors = self.origins.signature.tensors();
         let absent = tensors
             .filter(|spec| !known.contains(spec.target.as_str()) && !known.contains(spec.arg.as_str()));
-        absent.map(|spec| spec.target.clone()).filter(|name| !name.ends_with("num_batches_tracked")).collect()
+        let names =
+            absent.map(|spec| spec.target.clone()).filter(|name| !name.ends_with("num_batches_tracked"));
+        names.filter(|name| !self.tied.contains_key(name)).collect()
     }
 
     /// Writes the names of parameters beside constants with other names.

@@ -4,11 +4,12 @@
 //! only moved its elements (`t`, `view`, or the weight of a linear layer, which is stored transposed); it is
 //! not a parameter if numbers were computed (`exp`), copied (`expand`), or if several parameters contributed.
 
-use super::signature::{InputKind, Signature};
+use super::signature::{InputKind, InputSpec, Signature};
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, Node, Symbol, Value};
 use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The key of a value that is a parameter of another name.
 pub(super) const ORIGIN: &str = "ampc.parameter";
@@ -22,6 +23,8 @@ const ARG: &str = "pkg.torch.onnx.original_node_name";
 const RULE: &str = "pkg.onnxscript.rewriter.rule_name";
 /// The node of the exported program that a node was made for.
 const FX_NODE: &str = "pkg.torch.onnx.fx_node";
+/// The modules around a node of the exported program and the name of the node, as a Python list, outermost first.
+const SCOPES: &str = "pkg.torch.onnx.name_scopes";
 
 /// Operators of PyTorch that move elements and change no number.
 const MOVES: &[&str] = &[
@@ -120,6 +123,8 @@ pub(super) struct Origins {
     says_folds: bool,
     /// True if tensors that the exporter has not changed are marked as such.
     says_kinds: bool,
+    /// True if a node has constant operands only: the exporter's optimizer, which computes such nodes, was off.
+    pub(super) is_unoptimized: bool,
     /// The names of intermediate values from which constants were folded.
     pub(super) contributors: Vec<String>,
 }
@@ -130,7 +135,12 @@ impl Origins {
         let (says_folds, says_kinds) = (has(FOLDED_FROM) || has(KIND), has(KIND));
         let lists = constants.iter().filter_map(|&value| entry(module, value, FOLDED_FROM));
         let contributors = lists.flat_map(python_list).collect();
-        Origins { signature, says_folds, says_kinds, contributors }
+        let is_constant = |value: &Option<Value>| value.is_some_and(|value| module.constant(value).is_some());
+        let is_unoptimized = module.nodes(module.main()).any(|node| {
+            let operands = module.node(node).operands();
+            !operands.is_empty() && operands.iter().all(is_constant)
+        });
+        Origins { signature, says_folds, says_kinds, is_unoptimized, contributors }
     }
 
     pub(super) fn of(&self, module: &Module, value: Value) -> Origin {
@@ -201,27 +211,77 @@ impl Origins {
         if node_entry(module, node, RULE).is_some_and(|rule| rule.contains("BatchNorm")) {
             return Vec::new();
         }
-        let Some(text) = node_entry(module, node, FX_NODE) else { return Vec::new() };
-        let arguments = text.split_once("](").map_or("", |(_, arguments)| arguments);
-        let is_word = |c: char| c.is_alphanumeric() || c == '_';
-        let names =
-            arguments.split('%').skip(1).map(|rest| rest.split(|c| !is_word(c)).next().unwrap_or_default());
         let mut found: Vec<String> = Vec::new();
-        for spec in names.filter_map(|name| self.signature.get(name)) {
+        for spec in self.arguments(module, node) {
             if !found.contains(&spec.target) {
                 found.push(spec.target.clone());
             }
         }
         found
     }
+
+    /// The tensors of the model that the node of the exported program reads for which a node was made.
+    fn arguments<'a>(&'a self, module: &'a Module, node: Node) -> impl Iterator<Item = &'a InputSpec> {
+        fx_arguments(module, node).filter_map(|name| self.signature.get(name))
+    }
+
+    /// The parameters among some that are tied, each with the parameter that has its tensor. PyTorch's exported program reads a
+    /// tied tensor under one of its names: so no node names a tied parameter, and a node of its module reads the other one.
+    pub(super) fn tied(&self, module: &Module, missing: &[String]) -> BTreeMap<String, String> {
+        let mut tied = BTreeMap::new();
+        if missing.is_empty() {
+            return tied;
+        }
+        let is_parameter = |spec: &&InputSpec| spec.kind == InputKind::Parameter;
+        let nodes: Vec<Node> = module.nodes(module.main()).collect();
+        let named: BTreeSet<&str> = nodes
+            .iter()
+            .flat_map(|&node| self.arguments(module, node))
+            .map(|spec| spec.target.as_str())
+            .collect();
+        for &node in &nodes {
+            let Some(scope) = scope_of(module, node) else { continue };
+            for read in self.arguments(module, node).filter(is_parameter) {
+                let (owner, last) = read.target.rsplit_once('.').unwrap_or(("", &read.target));
+                let own = if scope.is_empty() { last.to_owned() } else { format!("{scope}.{last}") };
+                let is_absent = missing.contains(&own) && !named.contains(own.as_str());
+                if owner != scope
+                    && is_absent
+                    && self.signature.get(&own).is_some_and(|spec| is_parameter(&spec))
+                {
+                    tied.entry(own).or_insert_with(|| read.target.clone());
+                }
+            }
+        }
+        tied
+    }
+}
+
+/// The names that the arguments of a node of the exported program have.
+fn fx_arguments(module: &Module, node: Node) -> impl Iterator<Item = &str> {
+    let text = node_entry(module, node, FX_NODE).unwrap_or_default();
+    let arguments = text.split_once("](").map_or("", |(_, arguments)| arguments);
+    let is_word = |c: char| c.is_alphanumeric() || c == '_';
+    arguments.split('%').skip(1).map(move |rest| rest.split(|c| !is_word(c)).next().unwrap_or_default())
+}
+
+/// The name of the node of the exported program that a node was made for.
+pub(super) fn program_node(module: &Module, node: Node) -> Option<&str> {
+    let (name, _) = node_entry(module, node, FX_NODE)?.split_once(" : ")?;
+    name.strip_prefix('%')
+}
+
+/// The module of PyTorch in which a node is, by its path; empty for the outermost module.
+fn scope_of(module: &Module, node: Node) -> Option<String> {
+    let mut scopes = python_list(node_entry(module, node, SCOPES)?);
+    // The last one is the node itself.
+    scopes.pop()?;
+    scopes.pop()
 }
 
 /// True if a node was made to read the folded result of this name.
 pub(super) fn is_made_to_read(module: &Module, node: Node, name: &str) -> bool {
-    let arguments =
-        node_entry(module, node, FX_NODE).and_then(|text| text.split_once("](")).unwrap_or_default().1;
-    let is_word = |c: char| c.is_alphanumeric() || c == '_';
-    arguments.split('%').skip(1).any(|rest| rest.split(|c| !is_word(c)).next() == Some(name))
+    fx_arguments(module, node).any(|argument| argument == name)
 }
 
 /// True if all readers of a folded constant without a name in the exported program are made for operators that read weights

@@ -2,7 +2,7 @@
 
 use super::exported::Exported;
 use super::is_whole_reader;
-use super::origin::{Origin, is_made_to_read, readers};
+use super::origin::{Origin, is_made_to_read, program_node, readers};
 use super::signature::InputKind;
 use crate::pass::PassCx;
 use ampc_ir::op::OpKind;
@@ -16,8 +16,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// the reason behind a tab.
 pub(super) const UNTRAINED: &str = "ampc.untrained";
 
+/// The entry of the metadata of the main graph that lists tied parameters: a line each, with the parameter that has the
+/// tensor behind a tab.
+const TIED: &str = "ampc.tied";
+
 /// The way out of most such differences.
 pub(super) const HINT: &str = "Export the model with `optimize=False` to keep every parameter";
+
+/// The way out for a model with BatchNormalization, which no other export writes for training.
+const TRAINING: &str = "Export the model with `dynamo=False, training=torch.onnx.TrainingMode.TRAINING, \
+                        do_constant_folding=False`, which keeps every parameter and has BatchNormalization train \
+                        (docs/training.md)";
 
 /// Parameters that are not trained as in PyTorch, and why.
 type Untrained = BTreeMap<String, String>;
@@ -28,11 +37,18 @@ pub(super) fn tell(exported: &Exported, module: &mut Module, cx: &mut PassCx<'_>
     let mut untrained = Untrained::new();
     let missing = exported.missing();
     let norms = Norms::of(exported, module, &missing);
-    folded(exported, module, cx, &mut untrained);
+    folded(exported, module, &norms, cx, &mut untrained);
     norms.tell(exported, module, cx, &mut untrained);
     merged(exported, module, &missing, &norms, cx, &mut untrained);
-    let lines: Vec<String> = untrained.iter().map(|(name, why)| format!("{name}\t{why}")).collect();
-    let entry = (module.intern(UNTRAINED), module.intern(&lines.join("\n")));
+    note(module, UNTRAINED, &untrained);
+    note(module, TIED, &exported.tied);
+    !norms.lost.is_empty()
+}
+
+/// Writes a list into the metadata of the main graph.
+fn note(module: &mut Module, key: &str, list: &BTreeMap<String, String>) {
+    let lines: Vec<String> = list.iter().map(|(name, what)| format!("{name}\t{what}")).collect();
+    let entry = (module.intern(key), module.intern(&lines.join("\n")));
     let main = module.main();
     let mut metadata = module.graph(main).metadata.clone();
     metadata.retain(|&(key, _)| key != entry.0);
@@ -40,14 +56,22 @@ pub(super) fn tell(exported: &Exported, module: &mut Module, cx: &mut PassCx<'_>
         metadata.push(entry);
     }
     module.set_graph_metadata(main, metadata);
-    !norms.lost.is_empty()
 }
 
-/// The parameters that are not trained as in PyTorch, each with the reason, in the order of the warnings.
+/// The parameters that are not trained as in PyTorch, each with the reason, in the order of their names.
 pub fn untrained(module: &Module) -> Vec<(String, String)> {
+    noted(module, UNTRAINED)
+}
+
+/// The parameters that are tied in PyTorch and whose tensor the file has under the name of another parameter, each with
+/// that parameter.
+pub fn tied(module: &Module) -> Vec<(String, String)> {
+    noted(module, TIED)
+}
+
+fn noted(module: &Module, list: &str) -> Vec<(String, String)> {
     let entries = module.graph(module.main()).metadata.iter();
-    let mut lists =
-        entries.filter(|&&(key, _)| module.text(key) == UNTRAINED).map(|&(_, text)| module.text(text));
+    let mut lists = entries.filter(|&&(key, _)| module.text(key) == list).map(|&(_, text)| module.text(text));
     let lines = lists.next().unwrap_or_default().lines();
     lines
         .filter_map(|line| line.split_once('\t'))
@@ -56,7 +80,13 @@ pub fn untrained(module: &Module) -> Vec<(String, String)> {
 }
 
 /// Warns of parameters from which constants were computed.
-fn folded(exported: &Exported, module: &Module, cx: &mut PassCx<'_>, untrained: &mut Untrained) {
+fn folded(
+    exported: &Exported,
+    module: &Module,
+    norms: &Norms,
+    cx: &mut PassCx<'_>,
+    untrained: &mut Untrained,
+) {
     let mut folded: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (&value, origin) in &exported.of {
         if let Origin::Computed(names) = origin {
@@ -70,8 +100,9 @@ fn folded(exported: &Exported, module: &Module, cx: &mut PassCx<'_>, untrained: 
     let parts = folded.iter().map(|(name, constants)| format!("`{name}` (in {})", constants.join(", ")));
     let (are, them) = if folded.len() == 1 { ("a parameter is", "it") } else { ("parameters are", "them") };
     let message = format!(
-        "{are} not trained as in PyTorch, since the exporter has computed constants from {them}: {}. {HINT}",
-        listed(parts.collect())
+        "{are} not trained as in PyTorch, since the exporter has computed constants from {them}: {}. {}",
+        listed(parts.collect()),
+        norms.hint()
     );
     cx.warn("parameters.folded", None, message);
     for (name, constants) in folded {
@@ -128,13 +159,17 @@ impl Norms {
         Norms { lost, folded: names.filter(|name| is_missing(name)).collect() }
     }
 
+    /// The way out of differences of this model.
+    fn hint(&self) -> &'static str {
+        if self.lost.is_empty() && self.folded.is_empty() { HINT } else { TRAINING }
+    }
+
     fn tell(&self, exported: &Exported, module: &Module, cx: &mut PassCx<'_>, untrained: &mut Untrained) {
         if !self.lost.is_empty() {
             let names = self.lost.iter().map(|name| format!("`{name}`")).collect();
             let message = format!(
                 "BatchNormalization {} trains in PyTorch (statistics of the batch), but the exporter has written it for inference: it computes with running \
-                 statistics, which stay unchanged. Export the model with `dynamo=False, \
-                 training=torch.onnx.TrainingMode.TRAINING` to keep it (docs/training.md)",
+                 statistics, which stay unchanged. {TRAINING}",
                 listed(names)
             );
             cx.warn("parameters.statistics", None, message);
@@ -159,7 +194,7 @@ impl Norms {
         };
         let names = self.folded.iter().map(|name| format!("`{name}`")).collect();
         let message = format!(
-            "parameters of BatchNormalization are not trained, since the exporter has folded them into {into}: {}. {HINT}",
+            "parameters of BatchNormalization are not trained, since the exporter has folded them into {into}: {}. {TRAINING}",
             listed(names)
         );
         cx.warn("parameters.folded", None, message);
@@ -206,32 +241,69 @@ fn merged(
     if parameters.is_empty() && (buffers.is_empty() || shared.is_empty()) {
         return;
     }
-    let in_quotes = |names: &[&String]| listed(names.iter().map(|name| format!("`{name}`")).collect());
-    let mut message = match parameters.len() {
-        0 => format!(
-            "{} {} not in the file",
-            if buffers.len() == 1 { "buffer" } else { "buffers" },
-            in_quotes(&buffers)
-        ),
-        1 => format!("parameter {} is not in the file", in_quotes(&parameters)),
-        _ => format!("parameters {} are not in the file", in_quotes(&parameters)),
+    let joint = joint(exported, module);
+    let same = |name: &str| {
+        let mut alike = joint.iter().filter(|other| last(other) == last(name));
+        alike.next().filter(|_| alike.next().is_none())
     };
-    message.push_str(
-        ": the exporter merges tied and equal tensors, and leaves out biases of zeros and tensors without readers",
-    );
-    if !shared.is_empty() {
-        let is = if shared.len() == 1 { "is" } else { "are" };
-        message.push_str(&format!(
-            "; {} {is} read by several nodes and trained as one tensor each",
-            listed(shared)
+    let (same, gone): (Vec<_>, Vec<_>) =
+        parameters.iter().map(|&name| (name, same(name))).partition(|(_, same)| same.is_some());
+    let gone: Vec<&String> = gone.into_iter().map(|(name, _)| name).collect();
+    let in_quotes = |names: &[&String]| listed(names.iter().map(|name| format!("`{name}`")).collect());
+    let mut parts: Vec<String> = Vec::new();
+    for (name, other) in same.iter().filter_map(|&(name, other)| Some((name, other?))) {
+        parts.push(format!(
+            "parameter `{name}` is in the file as the same tensor as `{other}`, which is right if the two are tied in PyTorch"
         ));
     }
-    cx.warn("parameters.merged", None, format!("{message}. {HINT}"));
-    untrained.extend(
-        parameters
-            .into_iter()
-            .map(|name| (name.clone(), "merged with a tied or equal tensor, or left out".to_owned())),
-    );
+    let not_there = match (gone.len(), buffers.len()) {
+        (0, 0) => None,
+        (0, _) if shared.is_empty() => None,
+        (0, 1) => Some(format!("buffer {} is", in_quotes(&buffers))),
+        (0, _) => Some(format!("buffers {} are", in_quotes(&buffers))),
+        (1, _) => Some(format!("parameter {} is", in_quotes(&gone))),
+        _ => Some(format!("parameters {} are", in_quotes(&gone))),
+    };
+    parts.extend(not_there.map(|are| {
+        format!(
+            "{are} not in the file: the exporter merges tied and equal tensors, and leaves out biases of zeros and \
+             tensors without readers"
+        )
+    }));
+    if !shared.is_empty() {
+        let is = if shared.len() == 1 { "is" } else { "are" };
+        parts.push(format!(
+            "{} {is} read by several nodes and trained as one tensor each",
+            listed(shared.clone())
+        ));
+    }
+    let has_remedy = !(gone.is_empty() && shared.is_empty()) && !exported.origins.is_unoptimized;
+    let hint = if has_remedy { format!(". {}", norms.hint()) } else { String::new() };
+    cx.warn("parameters.merged", None, format!("{}{hint}", parts.join("; ")));
+    let why = |other: Option<&String>| match other {
+        Some(other) => format!("the same tensor as `{other}`"),
+        None => "merged with a tied or equal tensor, or left out".to_owned(),
+    };
+    untrained.extend(same.into_iter().map(|(name, other)| (name.clone(), why(other))));
+    untrained.extend(gone.into_iter().map(|name| (name.clone(), why(None))));
+}
+
+/// The name of a parameter in its module.
+fn last(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}
+
+/// Parameters in the file that several nodes of the program read: a parameter that another one is tied to is among them.
+fn joint(exported: &Exported, module: &Module) -> Vec<String> {
+    let mut readers: BTreeMap<String, BTreeSet<&str>> = BTreeMap::new();
+    for node in module.nodes(module.main()) {
+        for name in exported.origins.operands(module, node) {
+            readers.entry(name).or_default().extend(program_node(module, node));
+        }
+    }
+    let there: BTreeSet<&str> = exported.of.values().filter_map(Origin::parameter).collect();
+    let joint = readers.into_iter().filter(|(name, nodes)| nodes.len() > 1 && there.contains(name.as_str()));
+    joint.map(|(name, _)| name).collect()
 }
 
 /// Parameters that several nodes read whole, and not because the program does so.
