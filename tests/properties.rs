@@ -300,6 +300,21 @@ proptest! {
         prop_assert_eq!(m, n, "{}\n{}", text_of(&one), text_of(&two));
     }
 
+    /// The nodes of a report are low, fp32 by a cause, fp32 as their readers are, or without floats to lower; no policy changes
+    /// the number of nodes with floats to lower.
+    #[test]
+    fn summaries_add_up(graph in graphs(), first in options(), second in options()) {
+        let totals = [first, second].map(|options| {
+            let report = rewrite(graph.model(), &options).unwrap().report;
+            let sum = &report.summary;
+            let (causes, followers) = (report.fp32.causes.values().sum::<u64>(), sum.followers.values().sum::<u64>());
+            assert_eq!((sum.fp16 + sum.bf16, causes + followers), (sum.low, sum.full), "{sum:?}");
+            assert_eq!(sum.low + sum.full + sum.other, sum.nodes, "{sum:?}");
+            sum.low + sum.full
+        });
+        prop_assert_eq!(totals[0], totals[1], "{}", text_of(&graph.model().module));
+    }
+
     /// A report is a policy that repeats its decisions.
     #[test]
     fn reports_replay(graph in graphs(), options in options()) {

@@ -98,12 +98,10 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "`--opset auto` raises the model as far as the format needs"
         }
         "warning::rewrite.slower" => {
-            "`--only-if-faster` lowers only operators that make the model faster; `--target` names the device, \
-             `--dim NAME=N` gives an open dim its size"
+            "`--only-if-faster` lowers only operators that make the model faster; `--target` names the device"
         }
         "warning::rewrite.not_faster" => {
-            "`--target` names the device, and `--dim NAME=N` gives an open dim its size; without `--only-if-faster` the \
-             model is lowered all the same"
+            "`--target` names the device; without `--only-if-faster` the model is lowered all the same"
         }
         "warning::verify.excused" => {
             "docs/verify.md defines excused outputs; without `--accept-excused` the exit code is 1"

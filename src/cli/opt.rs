@@ -67,7 +67,8 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
         say(ui, drawn.trim_start_matches('\n'));
     }
     for warning in model.warnings.iter().chain(&written.warnings) {
-        ui.say(diagnose::of_warning(warning).draw(ui, Stream::Err).trim_start_matches('\n'));
+        let say = if is_about_result(warning.code()) { Ui::complain } else { Ui::say };
+        say(ui, diagnose::of_warning(warning).draw(ui, Stream::Err).trim_start_matches('\n'));
     }
     for line in summary::as_before(&written).into_iter().chain(summary::spared(&written)) {
         ui.say(&shown::message(&format!("data {line}")));

@@ -7,16 +7,17 @@ use super::opsets::OpsetAdvice;
 use super::pipeline::{Run, load};
 use super::problem::Failure;
 use super::progress::Progress;
-use super::summary::{Done, Low};
+use super::summary::Done;
 use super::targets::Beside;
 use super::ui::Ui;
 use super::verified::{Source, Verdict, VerdictReport};
 use super::{data, diagnose, settings, shown, summary, targets};
+use ampc::execute::inputs::{Dims, open_dims};
 use ampc::files::Batch;
 use ampc::ir::DType;
 use ampc::ir::text::escape_hidden_in_json;
 use ampc::passes::Paths;
-use ampc::report::ReportWarning;
+use ampc::report::{ReportWarning, SLOWER};
 use ampc::{ErrorKind, Model, Report};
 use serde::Serialize;
 use std::path::Path;
@@ -57,7 +58,6 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let source =
         progress.suspend(|| Source::of(args, threads, &model, emit.kind == EmitArg::Emulated, ui))?;
     let before = emit::source_bytes(&model, &args.model);
-    let nodes = model.module.program_nodes().to_vec();
 
     let run = Run {
         ui,
@@ -74,13 +74,15 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
     let hand_out = HandOut { args, before, report_file, force: emit.force(), explanation };
+    if let Some(unmatched) = explained.unmatched() {
+        return Err(hand_out.without(&emit, unmatched, &report, None, &model, &progress));
+    }
     let verdict = source.as_ref().map(|source| source.compare(&run, &model, &options)).transpose()?;
     if let Some(verdict @ Verdict::Beyond { .. }) = &verdict
         && let Some(failure) = hand_out.without_model(&emit, verdict, &report, &model, &progress)
     {
         return Err(failure);
     }
-    let low = Low::of(&nodes, &model.module, options.to);
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
         model = emulated(model, &mut report)?;
@@ -89,9 +91,10 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     drop(progress);
     // If they cannot be printed, no file appears either.
     let written = emit::finish(batch, written)?;
-    let done = Done { report: &report, low, opsets };
+    let has_open_dims = open_dims(&model.module, &Dims::new()).is_ok_and(|dims| !dims.is_empty());
+    let done = Done { report: &report, opsets, has_open_dims };
     if ui.quiet {
-        ui.complain_if_any(&summary::warnings(&report, &done.opsets, ui));
+        ui.complain_if_any(&summary::warnings(&done, ui));
     }
     ui.say(&summary::text(args, &done, &emit, before, &written, ui));
     if let Some(Verdict::Passed { said, .. }) = verdict {
@@ -139,6 +142,8 @@ fn report_file<'a>(args: &'a RewriteArgs, emit: &Emit) -> Result<Option<&'a Path
 /// already warned about declared types.
 fn emulated(model: Model, report: &mut Report) -> Result<Model, Failure> {
     let (model, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
+    // Times are predicted for the 16-bit model.
+    report.warnings.retain(|warning| warning.code != SLOWER);
     let paths = Paths::of(&model.module);
     for warning in told {
         if report.warnings.iter().all(|said| said.message != warning.message) {
@@ -195,17 +200,30 @@ impl HandOut<'_> {
         model: &Model,
         progress: &Progress,
     ) -> Option<Failure> {
-        let told = report_text(self.args, report, self.before, None, Some(verdict)).and_then(|text| {
+        let failure = verdict.failure(self.args.report.is_some())?;
+        Some(self.without(emit, failure, report, Some(verdict), model, progress))
+    }
+
+    /// A failure, after the report and the explanation have been handed out without a model.
+    fn without(
+        &self,
+        emit: &Emit,
+        failure: Failure,
+        report: &Report,
+        verdict: Option<&Verdict>,
+        model: &Model,
+        progress: &Progress,
+    ) -> Failure {
+        let told = report_text(self.args, report, self.before, None, verdict).and_then(|text| {
             let (mut batch, mut written) = (Batch::new(), Written::default());
             self.stage(&text, model, &mut batch, &mut written)?;
             progress.suspend(|| emit::finish(batch, written))
         });
-        let mut failure = verdict.failure(self.args.report.is_some() && told.is_ok())?;
         let kept = emit.existing().map(|path| format!("; `{}` was left as it was", path.display()));
         let kept = kept.unwrap_or_else(|| "; no model was written".into());
-        failure = failure.retold(|message| format!("{message}{kept}"));
+        let mut failure = failure.retold(|message| format!("{message}{kept}"));
         failure.problems.extend(told.err().into_iter().flat_map(|failure| failure.problems));
-        Some(failure)
+        failure
     }
 
     /// Adds the report, which is empty if not requested, and the explanation to the files of a batch.

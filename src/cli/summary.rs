@@ -1,6 +1,6 @@
 //! Summary of a rewrite, in a few lines.
 
-use super::args::RewriteArgs;
+use super::args::{EmitArg, RewriteArgs};
 use super::emit::{Emit, Written};
 use super::opsets::OpsetAdvice;
 use super::problem::{LINES, Problem};
@@ -8,44 +8,18 @@ use super::shown;
 use super::table::{Table, bytes, count, duration, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
-use ampc::ir::{DType, Module, Node};
 use ampc::passes::assign::NO_GAIN;
-use ampc::report::{Fp32Report, OptimumReport, TimeReport, is_about_result};
+use ampc::report::{Fp32Report, NOT_FASTER, OptimumReport, SLOWER, Summary, TimeReport, is_about_result};
 
 /// Warnings printed in full before they are only counted.
 const SAID: usize = 8;
 
-/// Nodes with a type variable in a 16-bit format, by format.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Low {
-    fp16: u64,
-    bf16: u64,
-}
-
-impl Low {
-    /// Counts nodes of the source, by their element types now. A node with both formats counts as the requested
-    /// format.
-    pub(crate) fn of(nodes: &[Node], module: &Module, to: DType) -> Low {
-        let mut low = Low::default();
-        for &node in nodes {
-            let data = module.node(node);
-            let has = |dtype| data.decisions.iter().any(|d| d.precision == Some(dtype));
-            let formats = [to, DType::F16, DType::BF16];
-            match formats.into_iter().find(|&f| has(f)) {
-                Some(DType::BF16) => low.bf16 += 1,
-                Some(_) => low.fp16 += 1,
-                None => {}
-            }
-        }
-        low
-    }
-}
-
 /// The facts that the summary of a rewrite prints.
 pub(crate) struct Done<'a> {
     pub(crate) report: &'a Report,
-    pub(crate) low: Low,
     pub(crate) opsets: OpsetAdvice,
+    /// True if an input of the model has a dim without a number.
+    pub(crate) has_open_dims: bool,
 }
 
 /// A cost, in the unit of the objective.
@@ -114,6 +88,15 @@ fn kept(fp32: &Fp32Report, to: &str) -> Option<String> {
     (all > 0).then(|| format!("{} ({}){less}", number(all), words.join("; ")))
 }
 
+/// The number of fp32 nodes that no cause keeps fp32, by operator.
+fn followers(summary: &Summary) -> Option<String> {
+    let mut ops: Vec<(&str, u64)> = summary.followers.iter().map(|(op, &n)| (op.as_str(), n)).collect();
+    ops.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    let all: u64 = ops.iter().map(|(_, n)| n).sum();
+    let words: Vec<String> = ops.iter().map(|(op, n)| format!("{} {op}", number(*n))).collect();
+    (all > 0).then(|| format!("{} ({}: as their readers are)", number(all), words.join(", ")))
+}
+
 /// A cause of [`Fp32Report::causes`] in words.
 fn reason(cause: &str, to: &str) -> String {
     if let Some((name, rule)) = cause.strip_suffix(')').and_then(|cause| cause.split_once(" (")) {
@@ -159,10 +142,10 @@ fn known(rule: &str) -> Option<String> {
 }
 
 /// The number of lowered nodes by format, and the number of products among them.
-fn lowered(report: &Report, low: Low, to: &str) -> String {
+fn lowered(report: &Report, to: &str) -> String {
     let summary = &report.summary;
-    let all = low.fp16 + low.bf16 + summary.full;
-    let formats: Vec<String> = [("fp16", low.fp16), ("bf16", low.bf16)]
+    let all = summary.low + summary.full;
+    let formats: Vec<String> = [("fp16", summary.fp16), ("bf16", summary.bf16)]
         .into_iter()
         .filter(|(format, n)| *n > 0 || *format == to)
         .map(|(format, n)| (format, number(n)))
@@ -212,18 +195,24 @@ pub(crate) fn text(
     written: &Written,
     ui: Ui,
 ) -> String {
-    let Done { report, low, opsets } = done;
+    let report = done.report;
     let mut table = Table::new(2, &[]);
     let to = report.options.get("to").unwrap_or_default();
     if let Some(opset) = report.options.get("opset").filter(|opset| *opset != "keep") {
         table.row(["opset".to_owned(), opset.to_owned()]);
     }
-    table.row(["lowered".to_owned(), lowered(report, *low, to)]);
+    table.row(["lowered".to_owned(), lowered(report, to)]);
     if let Some(kept) = kept(&report.fp32, to) {
         table.row(["kept fp32".to_owned(), kept]);
     }
+    if let Some(followers) = followers(&report.summary) {
+        table.row(["also fp32".to_owned(), followers]);
+    }
     if report.summary.other > 0 && ui.verbose {
-        table.row(["others".to_owned(), format!("{} without floats to lower", number(report.summary.other))]);
+        table.row([
+            "no floats".to_owned(),
+            format!("{} without floats to lower", number(report.summary.other)),
+        ]);
     }
     table.row(["casts".to_owned(), casts(report)]);
     let after = written.bytes.saturating_add(written.data_bytes);
@@ -238,7 +227,9 @@ pub(crate) fn text(
         ]);
     }
     let target = report.options.get("target").unwrap_or("the target");
-    if let Some(time) = report.time.as_ref().and_then(|time| time_line(time, target)) {
+    // The prediction is for the 16-bit model, and an emulated model is fp32.
+    let time = report.time.as_ref().filter(|_| emit.kind != EmitArg::Emulated);
+    if let Some(time) = time.and_then(|time| time_line(time, target)) {
         table.row(["time".to_owned(), time]);
     }
     if let Some(optimum) = report.optimum.as_ref().filter(|optimum| !optimum.optimal) {
@@ -256,7 +247,7 @@ pub(crate) fn text(
         report.options.get("policy").unwrap_or_default()
     );
     let heading = shown::message(&heading);
-    format!("{heading}\n{table}{}", warnings(report, opsets, ui))
+    format!("{heading}\n{table}{}", warnings(done, ui))
 }
 
 /// The data files of the source that the output refers to.
@@ -271,15 +262,26 @@ pub(crate) fn spared(written: &Written) -> impl Iterator<Item = String> {
 }
 
 /// The warnings as they are drawn; with `-q` only those about the result.
-pub(crate) fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String {
+pub(crate) fn warnings(done: &Done<'_>, ui: Ui) -> String {
+    let Done { report, opsets, has_open_dims } = done;
     let said = if ui.verbose { LINES } else { SAID };
     let mut text = String::new();
     let warnings = || report.warnings.iter().filter(|w| !ui.quiet || is_about_result(&w.code));
+    // Advice that stands above already is not repeated.
+    let mut advice: Vec<String> = Vec::new();
     for warning in warnings().take(said) {
         let place = warning.node.as_ref().map_or_else(String::new, |n| format!("`{n}`: "));
         let mut problem = Problem::warning(&warning.code, format!("{place}{}", warning.message));
         if OpsetAdvice::is_about(&warning.code) {
             problem = problem.with_help(opsets.text(&warning.message));
+        }
+        if [SLOWER, NOT_FASTER].contains(&warning.code.as_str()) && *has_open_dims {
+            let help = problem.help.take().unwrap_or_default();
+            problem = problem.with_help(format!("{help}; `--dim NAME=N` gives an open dim its size"));
+        }
+        match &problem.help {
+            Some(help) if advice.contains(help) => problem.help = None,
+            help => advice.extend(help.clone()),
         }
         text.push_str(problem.draw(ui, Stream::Err).trim_matches('\n'));
         text.push('\n');

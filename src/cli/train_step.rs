@@ -15,11 +15,11 @@ use ampc::ir::{DType, Module, Node, Value};
 use ampc::passes::Paths;
 use ampc::passes::Warning;
 use ampc::passes::autodiff::{self, CustomGradients};
-use ampc::passes::parameters::{Signature, origin_of};
+use ampc::passes::parameters::{Signature, origin_of, tied};
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::step::loss::LossSpec;
 use ampc::passes::step::{self, Phase, Scaler, StateKind};
-use ampc::report::StepReport;
+use ampc::report::{StepReport, is_about_result};
 use ampc::train::{TrainOptions, stage_state, train_step_in_place};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ fn export(args: &TrainStepArgs, step: &Path, emit: &Emit, ui: Ui) -> Result<(), 
     drop(progress);
     let output = shown::message(&args.output.display().to_string());
     let tensors = table::count(state.len() as u64, "tensor");
-    ui.say(&format!("wrote       {output} ({} bytes), with {tensors} of the state", written.bytes));
+    ui.say(&format!("wrote       {output} ({}), with {tensors} of the state", table::bytes(written.bytes)));
     Ok(())
 }
 
@@ -133,13 +133,14 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
     for warning in warnings {
         let place = warning.node.map_or_else(String::new, |node| format!("`{}`: ", paths.path(node)));
         let problem = Problem::warning(warning.code, format!("{place}{}", warning.message));
-        ui.say(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
+        let say = if is_about_result(warning.code) { Ui::complain } else { Ui::say };
+        say(ui, problem.draw(ui, Stream::Err).trim_start_matches('\n'));
     }
     let name = |path: &Path| shown::message(&path.display().to_string());
     let mut text = summary;
-    let _ = writeln!(text, "wrote       {} ({} bytes)", name(&args.output), written.bytes);
+    let _ = writeln!(text, "wrote       {} ({})", name(&args.output), table::bytes(written.bytes));
     let tensors = table::count(state.len() as u64, "tensor");
-    let _ = write!(text, "state       {} ({tensors}, {bytes} bytes)", name(&args.state));
+    let _ = write!(text, "state       {} ({tensors}, {})", name(&args.state), table::bytes(bytes));
     ui.say(&text);
     Ok(())
 }
@@ -259,7 +260,7 @@ fn summary(module: &Module) -> String {
     let of = |kind: Kept| -> Vec<Value> {
         kept.iter().filter(|&&(_, found)| found == kind).map(|&(value, _)| value).collect()
     };
-    let bytes = |values: Vec<Value>| values.into_iter().map(|value| bytes(module, value)).sum::<u64>();
+    let bytes = |values: Vec<Value>| table::bytes(values.into_iter().map(|value| bytes(module, value)).sum());
     let is_low = |&value: &Value| module.value(value).ty.dtype().is_some_and(DType::is_low);
     let (low, full): (Vec<Value>, Vec<Value>) = of(Kept::Parameter).into_iter().partition(is_low);
     let parameters = table::count((low.len() + full.len()) as u64, "parameter");
@@ -269,10 +270,10 @@ fn summary(module: &Module) -> String {
     let (full, optimizer, statistics) = (bytes(full), bytes(of(Kept::Optimizer)), bytes(of(Kept::Statistic)));
     let _ = writeln!(
         text,
-        "fp32 bytes  {full} of parameters, {optimizer} of the optimizer, {statistics} of running statistics"
+        "fp32        {full} of parameters, {optimizer} of the optimizer, {statistics} of running statistics"
     );
     let (low, copies) = (bytes(low), bytes(of(Kept::LowCopy)));
-    let _ = writeln!(text, "low bytes   {low} of parameters, {copies} of low copies");
+    let _ = writeln!(text, "low         {low} of parameters, {copies} of low copies");
     for (what, phase) in
         [("forward", Phase::Forward), ("backward", Phase::Backward), ("update", Phase::Update)]
     {
@@ -288,11 +289,16 @@ fn signature(module: &Module, trained: &[Value]) -> String {
         origin_of(module, value).map_or_else(|| ampc::ir::verify::name_of(module, value), str::to_owned)
     });
     let names: BTreeSet<String> = names.collect();
-    let all = signature.parameters().count();
+    let tied: BTreeSet<String> = tied(module).into_iter().map(|(name, _)| name).collect();
+    let all = signature.parameters().filter(|name| !tied.contains(*name)).count();
     let known = signature.parameters().filter(|name| names.contains(*name)).count();
     let more = names.len() - known;
     let more = if more > 0 { format!(", and {more} more") } else { String::new() };
-    format!("PyTorch     {known} of the {all} parameters of the exported program{more}\n")
+    let tied = match tied.len() {
+        0 => String::new(),
+        n => format!(", and {} tied to one of them", table::count(n as u64, "parameter")),
+    };
+    format!("PyTorch     {known} of the {all} parameters of the exported program{tied}{more}\n")
 }
 
 /// Kinds of states that a step keeps.

@@ -1,6 +1,6 @@
 //! Reasons why nodes stay fp32: one cause for each node, the cause of its riskiest type variable.
 
-use super::float_decisions;
+use super::{float_decisions, is_full};
 use crate::rewrite::op_of;
 use ampc_ir::module::Decision;
 use ampc_ir::op::Class;
@@ -36,10 +36,8 @@ impl Fp32Report {
     pub(super) fn of(module: &Module, paths: &Paths, elsewhere: Option<&Elsewhere>) -> Fp32Report {
         let alive = || paths.nodes().iter().copied().filter(|&node| module.node(node).is_alive());
         let mut causes = BTreeMap::new();
-        for node in alive().filter(|&node| is_left_full(module, node)) {
-            if let Some(decision) = leading(module, node) {
-                *causes.entry(cause(module, paths, node, decision)).or_default() += 1;
-            }
+        for cause in paths.nodes().iter().filter_map(|&node| cause_of(module, paths, node)) {
+            *causes.entry(cause).or_default() += 1;
         }
         let elsewhere = elsewhere.map(|elsewhere| ElsewhereReport {
             policy: elsewhere.policy.clone(),
@@ -47,6 +45,14 @@ impl Fp32Report {
         });
         Fp32Report { causes, elsewhere }
     }
+}
+
+/// The cause that keeps a node fp32; `None` for nodes that are not fp32, and for nodes whose type follows from their
+/// readers.
+pub(super) fn cause_of(module: &Module, paths: &Paths, node: Node) -> Option<String> {
+    let is_kept = module.node(node).is_alive() && is_full(module, node) && is_left_full(module, node);
+    let decision = leading(module, node).filter(|_| is_kept)?;
+    Some(cause(module, paths, node, decision))
 }
 
 /// The decision about the riskiest variable.

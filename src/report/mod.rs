@@ -21,6 +21,7 @@ pub use self::time::TimeReport;
 use self::constants::{constant_bytes, constants, constants_report};
 use crate::model::Model;
 use crate::options::{Objective, RewriteOptions};
+use crate::rewrite::op_of;
 use ampc_ir::module::{Decision, Op, Provenance};
 use ampc_ir::op::{Class, OpKind, Signature, schema_class};
 use ampc_ir::{DType, FunctionId, Module, Node};
@@ -170,12 +171,19 @@ impl OptimumReport {
 /// Numbers over all nodes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Summary {
-    /// Nodes of the source, in all graphs.
+    /// Nodes of the source, in all graphs: `low`, `full` and `other`.
     pub nodes: u64,
-    /// Nodes of the main graph with a type variable in the low format now.
+    /// Nodes with a type variable in a 16-bit format now: `fp16` and `bf16`.
     pub low: u64,
-    /// Nodes of the main graph with f32 type variables only.
+    /// The low nodes in fp16. A node with both formats counts as low in the format of the rewrite.
+    pub fp16: u64,
+    /// The low nodes in bf16.
+    pub bf16: u64,
+    /// Nodes with floats, all of them f32: those with a cause in [`Fp32Report::causes`], and `followers`.
     pub full: u64,
+    /// Operator → fp32 nodes that no cause keeps fp32: the types of casts and constants follow from their readers, and a
+    /// removed node has no reader.
+    pub followers: BTreeMap<String, u64>,
     /// Nodes without floats or of other element types.
     pub other: u64,
     /// Nodes of allow operators on f32 in the main graph.
@@ -236,13 +244,12 @@ pub struct ReportWarning {
 /// not converted.
 const NOT_CONVERTED: [&str; 2] = ["onnx.listed-initializers", "onnx.overridable-initializers"];
 
-/// True if a warning is about the result, such as nodes that stay fp32 for another reason than the policy, and
-/// not only about the encoding of the model file: all warnings except codes that begin with `onnx.`, and of
-/// these the codes about constants that are not converted. The command line says them even where it is to be
-/// quiet.
+/// True if a warning is about the result, such as nodes that stay fp32 for another reason than the policy: for all codes
+/// except [`SLOWER`], which is about a predicted time, and the codes that begin with `onnx.`, which are about the encoding of
+/// the model file; of these the codes about constants that are not converted are about the result. The command line prints
+/// warnings about the result even where it is to be quiet.
 pub fn is_about_result(code: &str) -> bool {
-    let is_prediction = code == SLOWER;
-    !is_prediction && (!code.starts_with("onnx.") || NOT_CONVERTED.contains(&code))
+    code != SLOWER && (!code.starts_with("onnx.") || NOT_CONVERTED.contains(&code))
 }
 
 /// The code of the warning that no node is low.
@@ -253,7 +260,7 @@ fn warn_of_nothing(summary: &Summary) -> Option<ReportWarning> {
     let nothing = summary.low == 0 && summary.full > 0;
     nothing.then(|| ReportWarning {
         code: NOTHING_LOWERED.to_owned(),
-        message: format!("nothing is lowered: all nodes with floats stay fp32 ({})", summary.full),
+        message: format!("nothing is lowered: all nodes with floats to lower stay fp32 ({})", summary.full),
         node: None,
     })
 }
@@ -371,7 +378,7 @@ impl Report {
                 None => before.paths.path(n).to_owned(),
             }),
         }));
-        let summary = summary(module, &before.paths);
+        let summary = summary(module, &before.paths, options.to);
         all.extend(warn_of_nothing(&summary));
         all.extend(warn_of_slower(time.as_ref(), options));
         Report {
@@ -480,18 +487,32 @@ fn vars(module: &Module, node: Node) -> Vec<VarReport> {
         .collect()
 }
 
-fn summary(module: &Module, paths: &Paths) -> Summary {
+/// True if a node has floats, and all of them are f32.
+fn is_full(module: &Module, node: Node) -> bool {
+    let has =
+        |test: &dyn Fn(DType) -> bool| float_decisions(module, node).any(|d| d.precision.is_some_and(test));
+    has(&|dtype| dtype == DType::F32) && !has(&DType::is_low)
+}
+
+fn summary(module: &Module, paths: &Paths, to: DType) -> Summary {
     let mut sum = Summary::default();
     for &node in paths.nodes() {
         sum.nodes += 1;
         let data = module.node(node);
-        let low = float_decisions(module, node).any(|d| d.precision.is_some_and(DType::is_low));
-        let full = float_decisions(module, node).any(|d| d.precision == Some(DType::F32));
-        match (low, full) {
-            (true, _) => sum.low += 1,
-            (false, true) => sum.full += 1,
-            (false, false) => sum.other += 1,
+        let has = |dtype| float_decisions(module, node).any(|d| d.precision == Some(dtype));
+        let low = [to, DType::F16, DType::BF16].into_iter().find(|&dtype| dtype.is_low() && has(dtype));
+        let full = is_full(module, node);
+        match low {
+            Some(DType::BF16) => sum.bf16 += 1,
+            Some(_) => sum.fp16 += 1,
+            None if full => sum.full += 1,
+            None => sum.other += 1,
         }
+        if full && kept::cause_of(module, paths, node).is_none() {
+            *sum.followers.entry(op_of(module, node)).or_default() += 1;
+        }
+        let low = low.is_some();
+        sum.low += u64::from(low);
         let allow = data.schema().is_some_and(|s| schema_class(s, DType::F16) == Class::Allow);
         if allow && (low || full) {
             sum.allow += 1;

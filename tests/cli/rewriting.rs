@@ -1,6 +1,6 @@
 //! `ampc rewrite`: what it writes, where, and what it says about it.
 
-use super::support::{self, Dir, MLP, snapshot};
+use super::support::{self, Dir, MATMUL, MLP, module, snapshot};
 
 #[test]
 fn rewrite_writes_beside_the_model_and_says_what_it_did() {
@@ -240,4 +240,113 @@ fn quiet_runs_say_what_is_not_as_one_would_expect() {
     assert!(late.contains("opset.bf16") && late.contains("`--opset auto` raises the model"), "{late}");
     let opt = dir.run(&["opt", "m.ir", "-q", "--passes", "classify{to=bf16}", "-o", "o.ir"]);
     assert!(opt.code == 0 && opt.stderr.contains("opset.bf16"), "{opt}");
+}
+
+/// The numbers of a summary and of a report add up to a total, which no policy changes.
+#[test]
+fn the_numbers_of_a_summary_add_up() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let models = [
+        "mlp.onnx",
+        "if_captures.ir",
+        "loop_state.ir",
+        "hidden/layer_norm.ir",
+        "exported/layer_norm.onnx",
+        "exported/tied_modules.onnx",
+        "mlp_step.ir",
+    ];
+    let dir = Dir::new();
+    for model in models {
+        let path = format!("{root}/testdata/{model}");
+        let mut totals = Vec::new();
+        for options in
+            [&["--policy", "safe"][..], &["--policy", "perf"], &["--policy", "zero-risk"], &["--to", "bf16"]]
+        {
+            let args = [&["rewrite", &path, "-o", "low.onnx", "--force", "--report", "r.json"][..], options]
+                .concat();
+            let run = dir.run(&args);
+            assert_eq!(run.code, 0, "{model}: {run}");
+            let row = |name: &str| run.stderr.lines().find_map(|line| line.trim().strip_prefix(name));
+            let first = |text: &str| -> u64 { text.trim().split(' ').next().unwrap().parse().unwrap() };
+            let lowered = row("lowered ").unwrap();
+            let total = first(lowered.split(" of ").nth(1).unwrap());
+            let formats = lowered.split(';').next().unwrap().split(", ").map(first).sum::<u64>();
+            let others = ["kept fp32 ", "also fp32 "].map(|name| row(name).map_or(0, first));
+            assert_eq!(formats + others[0] + others[1], total, "{model}: {run}");
+            let report: serde_json::Value =
+                serde_json::from_slice(&std::fs::read(dir.path("r.json")).unwrap()).unwrap();
+            let of = |name: &str| report["summary"][name].as_u64().unwrap();
+            let sum = |counts: &serde_json::Value| -> u64 {
+                counts.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
+            };
+            let (causes, followers) = (sum(&report["fp32"]["causes"]), sum(&report["summary"]["followers"]));
+            assert_eq!((of("fp16") + of("bf16"), causes + followers), (of("low"), of("full")), "{model}");
+            assert_eq!((of("low") + of("full"), formats), (total, of("low")), "{model}");
+            assert_eq!(total + of("other"), of("nodes"), "{model}");
+            totals.push(total);
+        }
+        totals.dedup();
+        assert_eq!(totals.len(), 1, "{model}: {totals:?}");
+    }
+}
+
+/// With `-q` warnings about the result are printed, of every command, and predictions are not.
+#[test]
+fn quiet_prints_warnings_about_the_result_only() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    let slower = dir.run(&["rewrite", "m.ir", "-o", "a.onnx"]);
+    assert!(slower.stderr.contains("rewrite.slower"), "{slower}");
+    let quiet = dir.run(&["rewrite", "m.ir", "-o", "b.onnx", "-q"]);
+    assert_eq!((quiet.code, quiet.stderr.as_str()), (0, ""));
+    let body = MATMUL
+        .replace("  output", "  const %s : f32 = [2.0]\n  %z = Mul(%y, %s) : f32[N, 2]\n  output")
+        .replace("output %y", "output %z");
+    dir.write("n.ir", module(&body));
+    let step = ["train-step", "n.ir", "-o", "s.onnx", "--state", "s.safetensors", "--loss", "mse", "-q"];
+    let step = dir.run(&step);
+    assert!(step.code == 0 && step.stderr.starts_with("ampc::warning::parameters.numbers\n"), "{step}");
+}
+
+/// `--dim` is a remedy only for models with open dims, and a file that is fp32 has no predicted time.
+#[test]
+fn advice_on_predicted_times_fits_the_model() {
+    let dir = Dir::new();
+    dir.write("open.ir", module(MATMUL));
+    dir.write("sized.ir", module(&MATMUL.replace('N', "2")));
+    for (model, is_open) in [("open.ir", true), ("sized.ir", false)] {
+        let run = dir.run(&["rewrite", model, "-o", "low.onnx", "--force"]);
+        let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(said.contains("rewrite.slower") && said.contains("predicted for generic"), "{run}");
+        assert_eq!(said.contains("`--dim NAME=N`"), is_open, "{run}");
+    }
+    let emulated = dir.run(&["rewrite", "open.ir", "-o", "e.onnx", "--emit", "emulated"]);
+    assert!(emulated.code == 0 && !emulated.stderr.contains("predicted"), "{emulated}");
+}
+
+/// Advice that several warnings share is printed once.
+#[test]
+fn advice_on_the_opset_is_printed_once() {
+    let dir = Dir::new();
+    let body = "  input %x : f32[1, 1, 4, 4]\n  const %w : f32[1, 1, 1, 1] = [0.5]\n  \
+                %c = Conv(%x, %w) : f32[1, 1, 4, 4] @conv\n  %p = ConvTranspose(%c, %w) : f32[1, 1, 4, 4] @up\n  \
+                output %p\n";
+    dir.write("m.ir", module(body));
+    let run = dir.run(&["rewrite", "m.ir", "-o", "low.onnx", "--to", "bf16"]);
+    assert_eq!(run.stderr.matches("warning::opset.bf16").count(), 2, "{run}");
+    assert_eq!(run.stderr.matches("--opset auto").count(), 1, "{run}");
+}
+
+/// A pattern that matches nothing ends in an error after the nodes of the other patterns are explained; a pattern that differs
+/// from a name in case only is told as such.
+#[test]
+fn patterns_that_match_nothing_hide_no_explanation() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    let run = dir.run(&["rewrite", "m.ir", "-o", "low.onnx", "--explain", "foo", "--explain", "matmul"]);
+    assert!(run.code == 2 && run.stdout.starts_with("MatMul `matmul`\n"), "{run}");
+    assert!(run.stderr.contains("`--explain foo`: the model has no such node"), "{run}");
+    assert_eq!(dir.files(), ["m.ir"]);
+    let run = dir.run(&["rewrite", "m.ir", "-o", "low.onnx", "--explain", "*MatM*"]);
+    assert!(run.code == 2 && run.stderr.contains("`matmul` differs in upper and lower case only"), "{run}");
 }

@@ -40,7 +40,7 @@ fn weights_are_kept_in_16_bits_on_request() {
     let line = |policy: &str, more: &[&str]| {
         let run = step(&dir, &[&["--loss", "mse", "--force", "--policy", policy], more].concat());
         assert_eq!(run.code, 0, "{run}");
-        run.stderr.lines().find(|line| line.starts_with("low bytes")).unwrap().to_owned()
+        run.stderr.lines().find(|line| line.starts_with("low ")).unwrap().to_owned()
     };
     let none = "low bytes   12 of parameters, 0 of low copies";
     let fp32 = "low bytes   0 of parameters, 12 of low copies";
@@ -67,7 +67,7 @@ fn the_estimate_of_memory_names_the_dims_that_it_assumes() {
     assert!(given.contains("`B` = 2, `T` = 5") && !given.contains("taken as"), "{given}");
     assert_eq!(peak(&["--dim", "B=1", "--dim", "T=128"]).split(" of ").next(), assumed.split(" of ").next());
     for (dims, message) in
-        [("S=1", "no input has such a dim; expected one of B, T"), ("B=1,B=2", "two sizes")]
+        [("S=1", "no input has a dim `S`; the open dims are B, T"), ("B=1,B=2", "two sizes")]
     {
         let run = step(&dir, &["--loss", "mse", "--fp32", "--force", "--dim", dims]);
         assert!(run.code == 2 && run.stderr.contains(message), "{run}");

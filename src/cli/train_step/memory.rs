@@ -3,6 +3,7 @@
 use crate::cli::problem::Failure;
 use crate::cli::{shown, table};
 use ampc::execute::inputs::Dims;
+use ampc::execute::training::BATCH;
 use ampc::execute::{MemoryNeeds, memory_needs};
 use ampc::ir::{DType, Module, Value};
 use ampc::passes::cost::{BoundInputs, SizeSource};
@@ -17,8 +18,7 @@ pub(super) fn summary(module: &Module, dims: &Dims, kept: u64) -> Result<String,
     let failure = |error: ampc::passes::cost::UnknownDim| Failure::usage("dim", error.to_string());
     let inputs = BoundInputs::new(module, dims).map_err(failure)?;
     let (nodes, bytes) = ampc::report::recomputed(module, &inputs);
-    let again =
-        format!("recomputed  {}, {}\n", table::count(nodes as u64, "node"), table::count(bytes, "byte"));
+    let again = format!("recomputed  {}, {}\n", table::count(nodes as u64, "node"), table::bytes(bytes));
     let mut notes = notes(&inputs);
     let needs = match memory_needs(module, &inputs) {
         Ok(needs) => needs,
@@ -80,7 +80,11 @@ fn notes(inputs: &BoundInputs) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(batch) = named(SizeSource::Batch).next() {
         let names: Vec<String> = named(SizeSource::Batch).map(|dim| format!("`{}`", dim.name)).collect();
-        notes.push(shown::message(&format!("batch {} ({})", batch.size, list(&names))));
+        let names = list(&names);
+        notes.push(shown::message(&match batch.size {
+            1 => format!("batch 1 ({names}): `--dim {}={BATCH}` for your batch", batch.name),
+            size => format!("batch {size} ({names})"),
+        }));
     }
     let given: Vec<String> =
         named(SizeSource::Given).map(|dim| format!("`{}` = {}", dim.name, dim.size)).collect();
