@@ -113,7 +113,9 @@ fn first_that_fits(
     let first = draw(&sized(otherwise));
     let others = SIZES.into_iter().filter(|&size| size != otherwise);
     let mut found = match (first, open.iter().all(|dim| dim.source == SizeSource::Given)) {
-        (Err(error), false) => others.map(|size| draw(&sized(size))).find_map(Result::ok).ok_or_else(|| failed(error))?,
+        (Err(error), false) => {
+            others.map(|size| draw(&sized(size))).find_map(Result::ok).ok_or_else(|| failed(error))?
+        }
         (first, _) => first.map_err(failed)?,
     };
     for inputs in &mut found {

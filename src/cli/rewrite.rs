@@ -12,7 +12,7 @@ use super::targets::Beside;
 use super::ui::Ui;
 use super::verified::{Source, Verdict, VerdictReport};
 use super::{data, diagnose, settings, shown, summary, targets};
-use ampc::execute::inputs::{Dims, open_dims};
+use ampc::execute::inputs::{Dims, bound_dims};
 use ampc::files::Batch;
 use ampc::ir::DType;
 use ampc::ir::text::escape_hidden_in_json;
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     drop(progress);
     // If they cannot be printed, no file appears either.
     let written = emit::finish(batch, written)?;
-    let has_open_dims = open_dims(&model.module, &Dims::new()).is_ok_and(|dims| !dims.is_empty());
+    let has_open_dims = bound_dims(&model.module, &Dims::new()).is_ok_and(|dims| !dims.is_empty());
     let done = Done { report: &report, opsets, has_open_dims };
     if ui.quiet {
         ui.complain_if_any(&summary::warnings(&done, ui));

@@ -260,7 +260,7 @@ fn warn_of_nothing(summary: &Summary) -> Option<ReportWarning> {
     let nothing = summary.low == 0 && summary.full > 0;
     nothing.then(|| ReportWarning {
         code: NOTHING_LOWERED.to_owned(),
-        message: format!("nothing is lowered: all nodes with floats to lower stay fp32 ({})", summary.full),
+        message: format!("nothing is lowered: all nodes with floats stay fp32 ({})", summary.full),
         node: None,
     })
 }

@@ -313,7 +313,7 @@ fn weights_of_another_run() {
     let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(run.code, 0, "{run}");
     assert!(said.contains("init 2 of 3 weights of `old.safetensors`"), "{run}");
-    assert!(said.contains("with other dims: 1: `v` is F32[16, 4], here f32[16, 7]"), "{run}");
+    assert!(said.contains("with other dims: 1: `v` is f32[16, 4], here f32[16, 7]"), "{run}");
     assert!(said.contains("only in the file"), "{run}");
     // At a rate of 0 nothing moves: the weights are those of the file, the low copies those of the weights.
     let (old, new) = (tensors(&dir, "old.safetensors"), tensors(&dir, "new.safetensors"));

@@ -62,7 +62,12 @@ fn the_estimate_of_memory_names_the_dims_that_it_assumes() {
         run.stderr.lines().find(|line| line.starts_with("peak")).unwrap().to_owned()
     };
     let assumed = peak(&[]);
-    assert!(assumed.contains("batch 1 (`B`); `T` taken as 128: `--dim T=N` gives another size"), "{assumed}");
+    assert!(
+        assumed.contains(
+            "batch 1 (`B`): `--dim B=32` for your batch; `T` taken as 128: `--dim T=N` gives another size"
+        ),
+        "{assumed}"
+    );
     let given = peak(&["--dim", "B=2,T=5"]);
     assert!(given.contains("`B` = 2, `T` = 5") && !given.contains("taken as"), "{given}");
     assert_eq!(peak(&["--dim", "B=1", "--dim", "T=128"]).split(" of ").next(), assumed.split(" of ").next());

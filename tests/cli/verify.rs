@@ -356,7 +356,7 @@ fn what_no_pin_helps_against_is_said_as_it_is() {
             rounded("f64", ("f32", 1), 11, ""),
             "help: the rewrite lowers no node; the difference may",
         ),
-        ("x.npz", rounded("f32", ("f16", 10), 1, ""), "and its 16-bit types are the model's own; what"),
+        ("x.npz", rounded("f32", ("f16", 10), 1, ""), "and its 16-bit types are the model's own; the"),
         ("p.npz", rounded("f64", ("f32", 1), 11, product), "even with every node that it lowers pinned"),
         ("c.npz", rounded("f64", ("f32", 1), 11, branches), "even with every node that it lowers pinned"),
     ];
@@ -460,7 +460,7 @@ fn an_operator_whose_nodes_all_need_a_pin_is_denied() {
         text.push_str(&format!("  %v{} = MatMul(%v{i}, %w) : f32[4, 4] @mm{i}\n", i + 1));
     }
     // Shape reads no element, so that a pin would do nothing.
-    text.push_str("  %s = Shape(%v24) : i64[2] @shape\n  %y = Reshape(%v24, %s) : f32[4, 4] @back\n  output %y : f32[4, 4]\n");
+    text.push_str("  %s = Shape(%v24) : i64[2] @shape\n  output %s\n  output %v24 : f32[4, 4]\n");
     dir.write("m.ir", module(&text));
     let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
     let run = dir.run(&[&strict[..], &["--report", "report.json"]].concat());
@@ -488,10 +488,10 @@ fn a_verification_says_the_largest_error_of_each_kind_of_data() {
     for (line, kind) in
         lines.iter().zip(["floats in [-1, 1)", "pixels in [0, 255)", "floats in [-1/256, 1/256)"])
     {
-        assert!(
-            line.starts_with("verified: largest error ") && line.contains(&format!(", with {kind}")),
-            "{line}"
-        );
-        assert!(line.contains(" of max |") && line.contains(" (limit 7.81e-3)"), "{line}");
+        let is_error = line.starts_with("verified: largest error ")
+            && line.contains(" of max |")
+            && line.contains(" (limit 7.81e-3)");
+        assert!(is_error || line.starts_with("verified: the outputs are equal"), "{line}");
+        assert!(line.contains(&format!(", with {kind}")), "{line}");
     }
 }

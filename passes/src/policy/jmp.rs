@@ -143,7 +143,7 @@ mod tests {
             ("c=f32,o=f16", "`o=f32`"),
             ("float64", "f64 is neither"),
             ("c=flt16", "`flt16` is not a type: expected one of bf16, bfloat16, f16"),
-            ("c=flt16", "did you mean `f16`"),
+            ("c=flt16", "did you mean `float16`"),
             ("comput=f16", "did you mean `compute`"),
             ("c=f16,c=f32", "twice"),
             ("c=f16,half", "`half` is not a part"),
