@@ -42,8 +42,8 @@ fn weights_are_kept_in_16_bits_on_request() {
         assert_eq!(run.code, 0, "{run}");
         run.stderr.lines().find(|line| line.starts_with("low ")).unwrap().to_owned()
     };
-    let none = "low bytes   12 of parameters, 0 of low copies";
-    let fp32 = "low bytes   0 of parameters, 12 of low copies";
+    let none = "low         12 B of parameters, 0 B of low copies";
+    let fp32 = "low         0 B of parameters, 12 B of low copies";
     assert_eq!(line("jmp:p=f16,c=f16,o=f32", &[]), none);
     assert_eq!(line("jmp:p=f32,c=f16,o=f32", &[]), fp32);
     assert_eq!(line("jmp:p=f16,c=f16,o=f32", &["--master-weights", "fp32"]), fp32);
