@@ -209,7 +209,7 @@ mod tests {
         );
         let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"jmp:c=flt16\"}");
         assert_eq!((line, column), (2, 10));
-        assert!(reason.contains("did you mean `f16`"), "{reason}");
+        assert!(reason.contains("did you mean `float16`"), "{reason}");
         let (line, _, reason) = at("{\n \"unlised\": \"infer\"\n}");
         assert!(line == 2 && reason.contains("did you mean `unlisted`"), "{reason}");
     }
