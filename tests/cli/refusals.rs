@@ -234,6 +234,6 @@ fn constants_are_read_from_no_pipe() {
         std::fs::remove_file(dir.path(data)).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(dir.path(data)).status().unwrap().success());
         let run = dir.run(&["check", name]);
-        assert!(run.code == 2 && run.stderr.contains("found a pipe or device"), "{name}: {run}");
+        assert!(run.code == 2 && run.stdout.contains("found a pipe or device"), "{name}: {run}");
     }
 }

@@ -1,6 +1,6 @@
 """Models of PyTorch, exported by its default exporter without options, train as in PyTorch or warn of each difference by name.
 
-Each family of `exporter_families.py` is exported twice: with the parameters that it begins with, many of which are equal, and
+Each family of `exporter_families*.py` is exported twice: with the parameters that it begins with, many of which are equal, and
 with random ones, as of a trained model. `ampc train-step --fp32` makes a step of SGD of each export, `ampc run` computes one
 step at a rate of 1, and the changes of the weights are compared with the gradients of autograd. A family passes if
 
@@ -36,6 +36,7 @@ except ImportError:
 
 # The metadata of nodes that small exports keep.
 KEPT = ("pkg.torch.onnx.fx_node", "pkg.onnxscript.rewriter.rule_name")
+MODULES = ("exporter_families", "exporter_families_more", "exporter_families_blind")
 # Gradients may be off by this share of the largest element of all gradients of a model.
 TOLERANCE = 1e-4
 
@@ -251,7 +252,7 @@ def main() -> int:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--ampc", default=os.environ.get("AMPC_BIN"), help="the binary [AMPC_BIN]")
     parser.add_argument("--families", default="", help="names, with commas [all]")
-    parser.add_argument("--module", default="exporter_families", help="the module that has the families")
+    parser.add_argument("--module", default=",".join(MODULES), help="the modules that have the families, with commas")
     parser.add_argument("--recipe", default="default", choices=("default", "dynamo", "legacy"), help="how models are exported")
     parser.add_argument("--write", type=Path, help="write small exports of the families there, and do nothing else")
     parser.add_argument("--keep", type=Path, help="a folder for the exports")
@@ -262,7 +263,7 @@ def main() -> int:
             os.execv(other, [other, *sys.argv])
         print("skipped: PyTorch is not installed (AMPC_TORCH may name a Python that has it)")
         return 0
-    families = __import__(args.module).FAMILIES
+    families = [family for module in args.module.split(",") for family in __import__(module).FAMILIES]
     chosen = [f for f in families if not args.families or f.name in args.families.split(",")]
     chosen = [f for f in chosen if args.recipe in f.recipes]
     if args.write:
