@@ -312,7 +312,10 @@ proptest! {
             assert_eq!(sum.low + sum.full + sum.other, sum.nodes, "{sum:?}");
             sum.low + sum.full
         });
-        prop_assert_eq!(totals[0], totals[1], "{}", text_of(&graph.model().module));
+        // Casts of the author that change no number may be removed.
+        let text = text_of(&graph.model().module);
+        let casts = text.matches("= Cast(").count() as u64;
+        prop_assert!(totals[0].abs_diff(totals[1]) <= casts, "{totals:?}: {text}");
     }
 
     /// A report is a policy that repeats its decisions.

@@ -166,7 +166,7 @@ fn a_step_is_no_forward_model() {
     let step = step_of(LINEAR, &options("mse", "sgd", "none", false));
     let error = train_step(step.model, &options("mse", "sgd", "none", false)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
-    assert!(error.to_string().contains("a training step already"), "{error}");
+    assert!(error.to_string().contains("already is a training step"), "{error}");
 }
 
 /// Two features that are normalized by their batch, with running statistics.

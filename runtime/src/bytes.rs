@@ -3,60 +3,37 @@
 
 use bytemuck::{Pod, Zeroable};
 
-/// The unit of alignment: one cache line, and the widest vector register in use.
+/// The unit of allocation: one cache line, and the widest vector register in use.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C, align(64))]
-struct Line([u8; LINE]);
-
-const LINE: usize = 64;
+struct Line([u8; 64]);
 
 /// A fixed number of aligned bytes.
-///
-/// The block is larger than asked for, and the bytes begin at its first line. A block of an alignment that the allocator does
-/// not give by itself would be zeroed byte by byte. The system gives zeroed pages only once they are used: a tensor whose
-/// size a file claims takes as much memory as the file fills.
 #[derive(Default)]
 pub(crate) struct AlignedBytes {
-    block: Vec<u8>,
-    start: usize,
+    lines: Vec<Line>,
     len: usize,
 }
 
 impl AlignedBytes {
     /// Zeroed bytes; `None` if there is not so much memory. Sizes come from files, so running out is an answer.
     pub(crate) fn zeroed(len: usize) -> Option<AlignedBytes> {
-        let block: Vec<u8> = bytemuck::allocation::try_zeroed_vec(len.checked_add(LINE - 1)?).ok()?;
-        let start = block.as_ptr().align_offset(LINE);
-        // The offset is less than a line, unless it cannot be computed.
-        (start < LINE).then_some(AlignedBytes { block, start, len })
+        let lines = bytemuck::allocation::try_zeroed_vec(len.div_ceil(size_of::<Line>())).ok()?;
+        Some(AlignedBytes { lines, len })
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        match self.len {
-            // Aligned as well, where there is no block.
-            0 => bytemuck::cast_slice::<Line, u8>(&[]),
-            len => &self.block[self.start..self.start + len],
-        }
+        &bytemuck::cast_slice(&self.lines)[..self.len]
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        match self.len {
-            0 => bytemuck::cast_slice_mut::<Line, u8>(&mut []),
-            len => &mut self.block[self.start..self.start + len],
-        }
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn none_are_aligned() {
-        let mut none = AlignedBytes::default();
-        assert!(none.as_slice().is_empty() && none.as_slice().as_ptr().align_offset(64) == 0);
-        assert!(none.as_mut_slice().is_empty() && none.as_mut_slice().as_ptr().align_offset(64) == 0);
-    }
 
     #[test]
     fn starts_on_a_cache_line() {

@@ -210,7 +210,7 @@ impl<'a> CostModel<'a> {
         objective: Objective,
         sizes: Sizes,
     ) -> CostModel<'a> {
-        let measured = has_unknown_dims(module).then(|| measured(module, &profile.dims)).flatten();
+        let measured = has_unknown_dims(module).then(|| measured(module, &sizes)).flatten();
         let executions = match objective {
             Objective::Time | Objective::Bytes => {
                 Executions::count(measured.as_deref().unwrap_or(module), &sizes)
@@ -498,7 +498,7 @@ impl<'a> CostModel<'a> {
             }
         }
         if self.measured.is_some() {
-            let bound = BoundInputs::new(self.module, &self.profile.dims).unwrap_or_default();
+            let bound = BoundInputs::new(self.module, &self.sizes.named).unwrap_or_default();
             for dim in bound.dims.iter().filter(|dim| !dim.is_named) {
                 match dim.source {
                     SizeSource::Given => {}
@@ -530,8 +530,18 @@ fn has_unknown_dims(module: &Module) -> bool {
 }
 
 /// The module with a number for every dim of its inputs, if the model fits these numbers.
-fn measured(module: &Module, dims: &BTreeMap<String, u64>) -> Option<Arc<Module>> {
-    BoundInputs::new(module, dims).ok()?.bind(module).map(Arc::new)
+fn measured(module: &Module, sizes: &Sizes) -> Option<Arc<Module>> {
+    let open = BoundInputs::new(module, &BTreeMap::new()).ok()?.dims;
+    let sized = open.into_iter().map(|dim| {
+        let size = match (sizes.named.get(&dim.name), dim.source) {
+            (Some(&size), _) => size,
+            (None, _) if dim.is_named => sizes.of_name(&dim.name),
+            (None, SizeSource::Batch) => sizes.batch,
+            (None, SizeSource::Given | SizeSource::Assumed) => sizes.other,
+        };
+        (dim.name, size)
+    });
+    BoundInputs::new(module, &sized.collect()).ok()?.bind(module).map(Arc::new)
 }
 
 /// The relation of a node to a value.

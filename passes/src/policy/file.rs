@@ -258,7 +258,7 @@ mod tests {
             ("\"infer\"", "\"infer\", \"attributes\": {}", 6, "unknown field `attributes`"),
             (",\n\"class\": \"infer\"", "", 5, "missing field `class`"),
             ("\"T\": [", "\"f32\": [], \"T\": [", 5, "`f32` is not a name of a type variable, such as `T1`"),
-            ("\"T\": [", "\"T\": [\"f32\"], \"T\": [", 5, "`T` is there twice"),
+            ("\"T\": [", "\"T\": [\"f32\"], \"T\": [", 5, "`T` occurs twice"),
         ];
         for (from, to, line, reason) in cases {
             assert!(good.contains(from), "{from}");
@@ -278,6 +278,6 @@ mod tests {
         let text = "{\"pins\": {\"fc\": \"fp32\",\n \"fc\": \"fp16\"}}";
         let error = Policy::from_json(text).unwrap_err();
         assert!(error.to_string().starts_with("line 2, "), "{error}");
-        assert!(error.to_string().contains("`fc` is there twice"), "{error}");
+        assert!(error.to_string().contains("`fc` occurs twice"), "{error}");
     }
 }

@@ -141,7 +141,7 @@ mod tests {
             ("p=f16,c=bf16,o=f32", "`p=f32` or `p=bf16`"),
             ("c=f16,o=bf16", "`o=f32` or `o=f16`"),
             ("c=f32,o=f16", "`o=f32`"),
-            ("float64", "f64 is neither"),
+            ("float64", "f64 is not supported"),
             ("c=flt16", "`flt16` is not a type: expected one of bf16, bfloat16, f16"),
             ("c=flt16", "did you mean `float16`"),
             ("comput=f16", "did you mean `compute`"),

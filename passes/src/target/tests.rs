@@ -90,7 +90,7 @@ fn a_file_is_not_called_like_a_profile_that_comes_with_ampc() {
     let generic = PROFILES[0].1;
     let of_user = |text: &str| Profile::from_json(text).and_then(Profile::of_user);
     let error = of_user(generic).unwrap_err().to_string();
-    assert!(error.contains("is called `generic`"), "{error}");
+    assert!(error.contains("`generic` is a target of ampc"), "{error}");
     let mine = generic.replacen("\"name\": \"generic\"", "\"name\": \"mine\"", 1);
     assert_eq!(of_user(&mine).unwrap().name, "mine");
 }

@@ -49,7 +49,7 @@ fn the_documentation_names_operators_without_kernel() {
         of.map(name).collect::<Vec<_>>().join(", ")
     };
     let contrib = lacking(&|domain| domain == "com.microsoft", false);
-    holds("contrib.md", &format!("It has none for {contrib}."));
+    holds("contrib.md", &format!("It has no kernels for {contrib}."));
     let others = lacking(&|domain| domain != "com.microsoft", true);
     holds("run.md", &format!("There is a kernel for every operator of ONNX's domains but {others};"));
 }
