@@ -312,10 +312,12 @@ proptest! {
             assert_eq!(sum.low + sum.full + sum.other, sum.nodes, "{sum:?}");
             sum.low + sum.full
         });
-        // Casts of the author that change no number may be removed.
+        // Casts of the author that change no number may be removed, and a function may have a form for each precision.
         let text = text_of(&graph.model().module);
         let casts = text.matches("= Cast(").count() as u64;
-        prop_assert!(totals[0].abs_diff(totals[1]) <= casts, "{totals:?}: {text}");
+        if !text.contains("= local::") {
+            prop_assert!(totals[0].abs_diff(totals[1]) <= casts, "{totals:?}: {text}");
+        }
     }
 
     /// A report is a policy that repeats its decisions.

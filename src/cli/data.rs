@@ -93,8 +93,8 @@ fn first_that_fits(
     asked: &Dims,
     otherwise: u64,
     draw: impl Fn(&Dims) -> Result<Vec<Inputs>, Error>,
-) -> Result<Vec<Inputs>, (Error, Vec<BoundDim>)> {
-    let drawn = bound_dims(module, asked).map_err(|error| (error, Vec::new()))?;
+) -> Result<Vec<Inputs>, Box<(Error, Vec<BoundDim>)>> {
+    let drawn = bound_dims(module, asked).map_err(|error| Box::new((error, Vec::new())))?;
     let mut open = BoundInputs::new(module, asked).map_or_else(|_| Vec::new(), |bound| bound.dims);
     open.retain(|dim| drawn.iter().any(|drawn| drawn.name == dim.name));
     let size_of = |dim: &OpenDim, size: u64| match dim.source {
@@ -108,7 +108,7 @@ fn first_that_fits(
     let failed = |error: Error| {
         let mut sizes = bound_dims(module, &sized(otherwise)).unwrap_or_default();
         sizes.iter_mut().for_each(|dim| dim.asked = asked.contains_key(&dim.name));
-        (error, sizes)
+        Box::new((error, sizes))
     };
     let first = draw(&sized(otherwise));
     let others = SIZES.into_iter().filter(|&size| size != otherwise);
@@ -177,7 +177,7 @@ fn drawn(
     let dims = dims(&args.dim)?;
     let seed = args.random.unwrap_or(0);
     let drawn = first_that_fits(module, &dims, otherwise, |dims| draw(dims, seed))
-        .map_err(|(error, sizes)| failure_on(&sizes, &error, Some(module)))?;
+        .map_err(|failed| failure_on(&failed.1, &failed.0, Some(module)))?;
     let Some(inputs) = drawn.first() else { return Ok(drawn) };
     if args.random.is_none() && inputs.values.iter().any(Option::is_some) {
         let draws: Vec<&str> = drawn.iter().map(|inputs| inputs.about.as_str()).collect();

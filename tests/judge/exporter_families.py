@@ -17,7 +17,7 @@ class Family:
 
     loss: `mse` of the first output against random targets, or `own` if the output is the loss.
     random: whether the model draws random numbers, so that gradients are not compared.
-    detaches: whether the model stops gradients, which no file says, so that gradients are not compared.
+    detaches: whether the model stops gradients by `detach` or `padding_idx`, which no file says, so that gradients are not compared.
     recipes: the recipes whose export computes the same as the model.
     """
 

@@ -591,7 +591,7 @@ def grouped_queries_concatenated():
     return Of(forward, parameters, dict(zero_k=torch.zeros(4)))
 
 
-@family(tokens(2, 6))
+@family(tokens(2, 6), detaches=True)
 def albert_factorized():
     class Albert(nn.Module):
         def __init__(self):

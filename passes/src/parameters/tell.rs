@@ -277,7 +277,7 @@ fn merged(
             listed(shared.clone())
         ));
     }
-    let has_remedy = !(gone.is_empty() && shared.is_empty()) && !exported.origins.is_unoptimized;
+    let has_remedy = !exported.origins.is_unoptimized && (!gone.is_empty() || !shared.is_empty());
     let hint = if has_remedy { format!(". {}", norms.hint()) } else { String::new() };
     cx.warn("parameters.merged", None, format!("{}{hint}", parts.join("; ")));
     let why = |other: Option<&String>| match other {
