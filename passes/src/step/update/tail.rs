@@ -406,10 +406,13 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
         let inputs = expose(self.inserter.module, &old, false)?;
         for (input, (_, new)) in inputs.into_iter().zip(updated) {
             let proceeds = if skips { self.proceeds(found)? } else { None };
+            // The statistic is read after a node has read it: to keep it if the step is skipped, or by another node.
+            if proceeds.is_some() || self.norms_of(input).len() > 1 {
+                self.copy_statistic_for_norms(input)?;
+            }
             let next = match proceeds {
                 None => self.op(OpKind::Identity, &[new], Purpose::RunningStatistics)?,
                 Some(proceeds) => {
-                    self.copy_statistic_for_norms(input)?;
                     self.op(OpKind::Where, &[proceeds, new, input], Purpose::RunningStatistics)?
                 }
             };
@@ -418,19 +421,23 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
         Ok(())
     }
 
-    /// Makes BatchNormalization read a copy of `statistic`. ONNX Runtime writes the next running statistic into the buffer
-    /// of the one it reads, even if that is a graph input; a skipped step would then have lost the old value. The copy is
-    /// Max with one operand, which ONNX Runtime's graph optimizers do not remove (unlike Identity).
-    fn copy_statistic_for_norms(&mut self, statistic: Value) -> Result<(), InsertError> {
+    /// The nodes that normalize with a running statistic, each with the slot that reads it.
+    fn norms_of(&self, statistic: Value) -> Vec<(Node, u32)> {
         let module = &*self.inserter.module;
         let is_norm =
             |node: Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::BatchNormalization);
         let is_statistic = |slot: u32| STATISTICS.iter().any(|&(operand, _)| operand == slot as usize);
-        let readers: Vec<(Node, u32)> =
-            module.uses(statistic).filter(|&(node, slot)| is_norm(node) && is_statistic(slot)).collect();
-        for (node, slot) in readers {
+        module.uses(statistic).filter(|&(node, slot)| is_norm(node) && is_statistic(slot)).collect()
+    }
+
+    /// Makes BatchNormalization read a copy of `statistic`. ONNX Runtime writes the next running statistic into the buffer
+    /// of the one it reads, even if that is a graph input; a skipped step would then have lost the old value. The copy is
+    /// Max with one operand, which ONNX Runtime's graph optimizers do not remove (unlike Identity). The copy for the second
+    /// node that reads the statistic is Max with two operands, and so on: the optimizers would make one of equal nodes.
+    fn copy_statistic_for_norms(&mut self, statistic: Value) -> Result<(), InsertError> {
+        for (i, (node, slot)) in self.norms_of(statistic).into_iter().enumerate() {
             self.inserter.move_before(node);
-            let copy = self.inserter.op(OpKind::Max, &[statistic], &[]);
+            let copy = self.inserter.op(OpKind::Max, &vec![statistic; i + 1], &[]);
             let main = self.inserter.module.main();
             self.inserter.move_to(main, Position::Last);
             self.inserter.set_origin(None);
