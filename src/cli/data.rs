@@ -13,6 +13,7 @@ use ampc::execute::inputs::{BoundDim, Dims, bound_dims};
 use ampc::ir::Module;
 use ampc::passes::cost::{BoundInputs, OpenDim, SizeSource, Sizes};
 use ampc::runtime::Cpu;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::{fs, slice};
 
@@ -96,7 +97,8 @@ fn first_that_fits(
 ) -> Result<Vec<Inputs>, Box<(Error, Vec<BoundDim>)>> {
     let drawn = bound_dims(module, asked).map_err(|error| Box::new((error, Vec::new())))?;
     let mut open = BoundInputs::new(module, asked).map_or_else(|_| Vec::new(), |bound| bound.dims);
-    open.retain(|dim| drawn.iter().any(|drawn| drawn.name == dim.name));
+    let drawn: BTreeSet<String> = drawn.into_iter().map(|dim| dim.name).collect();
+    open.retain(|dim| drawn.contains(&dim.name));
     let size_of = |dim: &OpenDim, size: u64| match dim.source {
         SizeSource::Given => dim.size,
         // A batch that is asked for is the batch of all inputs.

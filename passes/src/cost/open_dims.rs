@@ -67,7 +67,8 @@ impl BoundInputs {
     /// If a number is requested for a dim that does not exist.
     pub fn new(module: &Module, asked: &BTreeMap<String, u64>) -> Result<BoundInputs, UnknownDim> {
         let dims = sized(open_dims(module), &batches(module), asked);
-        let is_there = |name: &String| dims.iter().any(|dim| dim.name == *name);
+        let names: BTreeSet<&str> = dims.iter().map(|dim| dim.name.as_str()).collect();
+        let is_there = |name: &String| names.contains(name.as_str());
         if let Some((name, &size)) = asked.iter().find(|(name, _)| !is_there(name)) {
             return Err(unknown(name, size, &dims));
         }

@@ -119,8 +119,8 @@ impl Frame {
     /// Output `i` of the graph, owned: what is on the heap is not copied, so once only.
     pub(crate) fn take_output(&mut self, scope: Scope<'_>, i: usize) -> Result<Option<Data>, HostError> {
         let index = scope.plan.outputs[i];
-        let is_last = !scope.plan.outputs[i + 1..].contains(&index);
-        if scope.plan.values[index as usize].place == Place::Heap && is_last {
+        let is_last = || !scope.plan.outputs[i + 1..].contains(&index);
+        if scope.plan.values[index as usize].place == Place::Heap && is_last() {
             return Ok(self.heap[index as usize].take());
         }
         self.get(scope, index).map(DataRef::to_data).transpose()
