@@ -6,12 +6,15 @@
 //! of PyTorch's exporter has the signature of the exported program, which lists the parameters ([`Signature`]):
 //! then exactly these are trained.
 
+mod chosen;
 mod exported;
 mod expose;
 mod origin;
 mod repair;
 mod signature;
 mod tell;
+
+use self::chosen::Chosen;
 
 pub use self::expose::ExposeParameters;
 pub(crate) use self::expose::{conceal, expose, only_cast};
@@ -25,7 +28,6 @@ use crate::autodiff::{self, LOSS, PARAMETER, STOP};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::pipeline::{PassOption, Setting, Spelled, option, quoted, settings};
-use crate::policy::Pattern;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::inserter::InsertError;
 use ampc_ir::module::{Def, Role};
@@ -317,70 +319,6 @@ impl Found {
     }
 }
 
-/// The patterns of constants to train and to freeze.
-struct Chosen {
-    patterns: Vec<Choice>,
-}
-
-/// A pattern of constants to train or to freeze.
-struct Choice {
-    pattern: Pattern,
-    trains: bool,
-    has_matched: bool,
-    /// The first running statistic that it matches.
-    statistic: Option<String>,
-}
-
-impl Chosen {
-    fn new(train: &[String], freeze: &[String]) -> Result<Chosen, ParameterError> {
-        let choice = |pattern, trains| Choice { pattern, trains, has_matched: false, statistic: None };
-        let of = |list, trains| patterns(list).map(|list| list.into_iter().map(move |p| choice(p, trains)));
-        Ok(Chosen { patterns: of(train, true)?.chain(of(freeze, false)?).collect() })
-    }
-
-    /// True if a constant is to be trained, false if it is to be frozen; none if no pattern matches its name, nor that of the
-    /// parameter that it is.
-    fn choose(&mut self, name: &str, parameter: Option<&str>) -> Option<bool> {
-        let mut best: Option<(usize, bool)> = None;
-        for Choice { pattern, trains, has_matched, .. } in &mut self.patterns {
-            let names = [Some(name), parameter].into_iter().flatten();
-            for name in names {
-                let exactly = pattern.given() == name;
-                if exactly || pattern.matches(name) {
-                    *has_matched = true;
-                    let weight = if exactly { usize::MAX } else { literal(pattern.given()) };
-                    // Of two that say as much, the later one holds, which is that of `freeze`.
-                    if best.is_none_or(|(other, _)| other <= weight) {
-                        best = Some((weight, *trains));
-                    }
-                }
-            }
-        }
-        best.map(|(_, trains)| trains)
-    }
-
-    /// Notes which patterns match a running statistic.
-    fn note_statistic(&mut self, name: &str) {
-        for choice in self.patterns.iter_mut().filter(|choice| choice.statistic.is_none()) {
-            if choice.pattern.given() == name || choice.pattern.matches(name) {
-                choice.statistic = Some(name.to_owned());
-            }
-        }
-    }
-
-    /// The first pattern that matches no constant that can be trained, and a running statistic that it matches.
-    fn unmatched(&self) -> Option<(String, Option<String>)> {
-        let unmatched = self.patterns.iter().find(|choice| !choice.has_matched);
-        unmatched.map(|choice| (choice.pattern.given().to_owned(), choice.statistic.clone()))
-    }
-}
-
-/// The number of characters of a pattern that stand for themselves.
-fn literal(pattern: &str) -> usize {
-    let pattern = pattern.strip_prefix("re:").unwrap_or(pattern);
-    pattern.chars().filter(|c| c.is_alphanumeric() || matches!(c, '_' | '/' | '-' | ':')).count()
-}
-
 /// The number of names in a message.
 const SHOWN: usize = 3;
 
@@ -543,10 +481,6 @@ fn is_dropout_of_attention(module: &Module, dropout: &NodeView<'_>) -> bool {
 pub(crate) fn add_role(module: &mut Module, role: &str, values: Vec<Value>) {
     let name = module.intern(role);
     module.graph_roles_mut(module.main()).0.push(Role { name, values });
-}
-
-fn patterns(list: &[String]) -> Result<Vec<Pattern>, ParameterError> {
-    Ok(list.iter().map(|text| Pattern::of_values(text)).collect::<Result<_, _>>()?)
 }
 
 /// The value that leaves the main graph under a name.

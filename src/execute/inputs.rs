@@ -1,9 +1,12 @@
 //! Values for the inputs of a model: from files, or random.
 
+mod advice;
 pub(in crate::execute) mod test_data;
 
+pub(in crate::execute) use self::advice::help_of_type;
 pub use self::test_data::{TestData, read_test_data};
 
+use self::advice::help_of_bits;
 use self::test_data::{DataFile, numbered};
 use super::random::{self, Draw, Refused, Role};
 use super::{input_names, input_types, of_run};
@@ -14,7 +17,7 @@ use crate::onnx::data::{self, Names};
 use crate::safetensors::Tensors;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
-use ampc_ir::{DType, Dim, Module, Shape, Symbol, Type};
+use ampc_ir::{Dim, Module, Shape, Symbol, Type};
 use ampc_passes::suggest::{did_you_mean, listed, nearest};
 use ampc_runtime::cpu::ExecuteError;
 use ampc_runtime::npy::NpyError;
@@ -90,7 +93,7 @@ pub fn bound_dims(module: &Module, dims: &Dims) -> Result<Vec<BoundDim>, Error> 
 /// Checks that the inputs of a model have dims of these names.
 ///
 /// # Errors
-/// If an input has no value.
+/// If no input has a dim of one of the names.
 pub fn check_dims(module: &Module, dims: &Dims) -> Result<(), Error> {
     bound_dims(module, dims).map(drop)
 }
@@ -557,47 +560,6 @@ pub(in crate::execute) fn no_npz(path: &Path, error: &npz::NpzError) -> Error {
         None => error.to_string(),
     };
     Error::Data { path: path.to_owned(), reason }
-}
-
-/// The NumPy form of elements of a type that it lacks.
-fn help_of_bits(name: &str, dtype: DType, bits: DType) -> String {
-    let unsigned = if bits == DType::U16 { "uint16" } else { "uint8" };
-    format!("store the bits as {unsigned} under the name `{name}__{dtype}`")
-}
-
-/// Advice for a value of another type than the declared type.
-pub(in crate::execute) fn help_of_type(name: &str, declared: &Type, given: &Type, in_npz: bool) -> String {
-    match (declared, given) {
-        (Type::Tensor(_), Type::Tensor(_)) => {}
-        (Type::Sequence(_) | Type::Optional(_), Type::Tensor(_)) => {
-            return "give it in a folder of test data, which holds sequences and optionals".into();
-        }
-        _ => return "give it a value of the type that the model declares".into(),
-    }
-    const DIMS: &str = "give it the dims that the model declares";
-    let (Some(want), Some(got)) = (declared.element_dtype(), given.element_dtype()) else {
-        return DIMS.into();
-    };
-    if are_scores_of_classes(declared, given) {
-        return "give one class number per sample, such as `labels.argmax(axis)` of one-hot rows".into();
-    }
-    if want == got {
-        return DIMS.into();
-    }
-    let convert = match npz::stored_as(want) {
-        Some(bits) if in_npz => help_of_bits(name, want, bits),
-        _ => format!("convert it to {want}"),
-    };
-    let dims = |ty: &Type| ty.as_tensor().map(|tensor| tensor.shape.clone());
-    let converted = Type::tensor(want, dims(given).unwrap_or_default());
-    if ampc_runtime::cpu::admits(declared, &converted) { convert } else { format!("{convert}, and {DIMS}") }
-}
-
-/// True if a value has an axis more than the integers that are declared: a row for each integer, as one-hot labels have.
-fn are_scores_of_classes(declared: &Type, given: &Type) -> bool {
-    let rank = |ty: &Type| Some(ty.shape()?.dims()?.len());
-    let (Some(want), Some(got)) = (rank(declared), rank(given)) else { return false };
-    declared.element_dtype().is_some_and(DType::is_integer) && want > 0 && got == want + 1
 }
 
 /// A type as people read it: `f32[N, 4]`.

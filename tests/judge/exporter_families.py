@@ -42,12 +42,20 @@ def tokens(*dims: int, count: int = 20) -> Callable[[], tuple[torch.Tensor, ...]
     return lambda: (torch.randint(0, count, dims),)
 
 
-def family(args, **settings):
-    def add(make):
-        FAMILIES.append(Family(make.__name__.strip("_"), make, args, **settings))
-        return make
+def collector(families: list[Family]):
+    """The decorator that adds a family to a list."""
 
-    return add
+    def family(args, **settings):
+        def add(make):
+            families.append(Family(make.__name__.strip("_"), make, args, **settings))
+            return make
+
+        return add
+
+    return family
+
+
+family = collector(FAMILIES)
 
 
 class Of(nn.Module):

@@ -10,17 +10,10 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrize, prune
 
-from exporter_families import Family, Of, floats, tokens
+from exporter_families import Of, collector, floats, tokens
 
-FAMILIES: list[Family] = []
-
-
-def family(args, **settings):
-    def add(make):
-        FAMILIES.append(Family(make.__name__.strip("_"), make, args, **settings))
-        return make
-
-    return add
+FAMILIES: list = []
+family = collector(FAMILIES)
 
 
 class LoRALinear(nn.Module):

@@ -6,17 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from exporter_families import Family, Of, floats, tokens
+from exporter_families import Of, collector, floats, tokens
 
-FAMILIES: list[Family] = []
-
-
-def family(args, **settings):
-    def add(make):
-        FAMILIES.append(Family(make.__name__.strip("_"), make, args, **settings))
-        return make
-
-    return add
+FAMILIES: list = []
+family = collector(FAMILIES)
 
 
 @family(floats(2, 6, 8))
