@@ -182,7 +182,7 @@ impl<'m> Tensors<'m> {
     }
 
     /// Whether a value is what a cast of the author makes of what is no float, and the cast can make the format just as
-    /// well: floats of operators are all that reads it, and none that takes what arrives, which would be rounded.
+    /// well: floats of operators are all that reads it, and none that follows its operands, which would be rounded.
     fn may_be_recast(&self, root: Value) -> bool {
         let module = self.module;
         if !is_recast(module, root, self.to) || module.is_output(root) {
@@ -266,7 +266,7 @@ impl<'m> Tensors<'m> {
     }
 
     /// What a cast of the author casts to if that is fp32 or the format, and the cast serves nobody else: one that
-    /// takes what arrives, and that is a capture.
+    /// follows its operands, and that is a capture.
     pub fn serves_itself(&self, node: Node) -> Option<DType> {
         let data = self.module.node(node);
         let (operand, result) = (data.operand(0)?, data.result(0)?);
@@ -298,7 +298,7 @@ impl<'m> Tensors<'m> {
         constant_of(self.module, value).is_some_and(|data| is_exact_in(&data, self.to))
     }
 
-    /// Whether a variable takes what arrives and never has anything narrowed for it.
+    /// Whether a variable follows its operands and never has anything narrowed for it.
     pub fn follows(&self, var: Var) -> bool {
         match self.groups.get(var) {
             Some(_) => self.following.contains(&self.groups.leader(var)),

@@ -18,6 +18,8 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 const MAX_HEADER: usize = 1 << 16;
 /// Data starts at a multiple of this, as NumPy writes it.
 const ALIGNMENT: usize = 64;
+/// NumPy's `NPY_MAXDIMS` since version 2.
+const MAX_RANK: usize = 64;
 
 /// Error of reading or writing an array.
 #[derive(Debug, thiserror::Error)]
@@ -64,14 +66,20 @@ pub enum NpyError {
     /// More bytes follow the array.
     #[error("there are bytes behind the array that its header describes")]
     Trailing,
+    /// The rank is higher than that of any array that NumPy reads.
+    #[error("a tensor of rank {rank}; NumPy's arrays have at most {MAX_RANK} dims")]
+    Rank {
+        /// Number of dims.
+        rank: usize,
+    },
     /// The element type cannot be written as an array.
-    #[error("a tensor of {dtype} cannot be written as a NumPy array")]
+    #[error("a tensor of {dtype}, which NumPy does not have")]
     DType {
         /// Element type.
         dtype: DType,
     },
     /// NumPy's strings are Unicode and end before their trailing NULs.
-    #[error("string {index} is not Unicode text, or ends in NUL")]
+    #[error("a tensor whose string {index} is not Unicode text, or ends in NUL")]
     String {
         /// Index of the element.
         index: usize,
@@ -194,11 +202,30 @@ pub fn read(reader: impl Read, stored: u64, most: u64) -> Result<HostTensor, Npy
     if reader.read(&mut [0])? == 0 { Ok(tensor) } else { Err(NpyError::Trailing) }
 }
 
+/// Checks that NumPy can hold a tensor, which [`write`] does as well.
+///
+/// # Errors
+/// If NumPy cannot hold it: elements of less than a byte, strings that are not text, more than 64 dims.
+pub fn check(tensor: &HostTensor) -> Result<(), NpyError> {
+    let rank = tensor.dims().len();
+    if rank > MAX_RANK {
+        return Err(NpyError::Rank { rank });
+    }
+    match tensor.strings() {
+        Some(strings) => match (0..).zip(strings).find(|(_, bytes)| text_of(bytes).is_none()) {
+            Some((index, _)) => Err(NpyError::String { index }),
+            None => Ok(()),
+        },
+        None => numeric_descr(tensor.dtype()).map(drop).ok_or(NpyError::DType { dtype: tensor.dtype() }),
+    }
+}
+
 /// Writes one array, in row-major order.
 ///
 /// # Errors
-/// If writing fails, or NumPy cannot hold the elements: sub-byte types, strings that are not text.
+/// If writing fails, or NumPy cannot hold the tensor ([`check`]).
 pub fn write(mut writer: impl Write, tensor: &HostTensor) -> Result<(), NpyError> {
+    check(tensor)?;
     if let Some(strings) = tensor.strings() {
         return write_strings(&mut writer, tensor.dims(), strings);
     }
@@ -356,10 +383,14 @@ fn unicode_string(raw: &[u8], swapped: bool) -> Option<Box<[u8]>> {
     Some(text.trim_end_matches('\0').as_bytes().into())
 }
 
+/// A string as NumPy can hold it.
+fn text_of(bytes: &[u8]) -> Option<&str> {
+    std::str::from_utf8(bytes).ok().filter(|text| !text.ends_with('\0'))
+}
+
 fn write_strings(writer: &mut impl Write, dims: &[u64], strings: &[Box<[u8]>]) -> Result<(), NpyError> {
     let texts = strings.iter().enumerate().map(|(index, bytes)| {
-        let text = std::str::from_utf8(bytes).ok().filter(|text| !text.ends_with('\0'));
-        text.map(|text| text.chars().collect::<Vec<_>>()).ok_or(NpyError::String { index })
+        text_of(bytes).map(|text| text.chars().collect::<Vec<_>>()).ok_or(NpyError::String { index })
     });
     let texts = texts.collect::<Result<Vec<_>, _>>()?;
     let chars = texts.iter().map(Vec::len).max().unwrap_or(0).max(1);
@@ -384,7 +415,7 @@ fn write_header(writer: &mut impl Write, descr: &str, dims: &[u64]) -> Result<()
     let padded = (preamble + text.len() + 1).next_multiple_of(ALIGNMENT);
     text.extend(std::iter::repeat_n(' ', padded - preamble - text.len() - 1));
     text.push('\n');
-    let len = u16::try_from(text.len()).map_err(|_| NpyError::Header { what: "fewer dims" })?;
+    let len = u16::try_from(text.len()).map_err(|_| NpyError::Rank { rank: dims.len() })?;
     writer.write_all(MAGIC)?;
     writer.write_all(&[1, 0])?;
     writer.write_all(&len.to_le_bytes())?;
@@ -590,6 +621,9 @@ mod tests {
         let refused = |tensor: HostTensor| write(io::sink(), &tensor).unwrap_err();
         let packed = HostTensor::zeros(DType::I4, &[2]).unwrap();
         assert!(matches!(refused(packed), NpyError::DType { dtype: DType::I4 }));
+        let deep = HostTensor::zeros(DType::F32, &[1; 65]).unwrap();
+        assert!(matches!(refused(deep), NpyError::Rank { rank: 65 }));
+        assert!(write(io::sink(), &HostTensor::zeros(DType::F32, &[1; 64]).unwrap()).is_ok());
         for text in [&b"\xff"[..], b"a\0"] {
             let strings = HostTensor::from_strings(&[1], vec![text.into()]).unwrap();
             assert!(matches!(refused(strings), NpyError::String { index: 0 }));

@@ -221,6 +221,55 @@ graph @main {
     ));
 }
 
+/// The body owns the sequence that a Loop hands from iteration to iteration, and makes it longer without a copy. The
+/// sequence that the Loop was given is another.
+#[test]
+fn a_loop_hands_its_sequence_over() {
+    let text = "\
+graph @main {
+  input %x : f32[2]
+  const %n : i64 = 5
+  %s = SequenceConstruct(%x) : seq(f32[2])
+  %r, %others, %lengths = Loop(%n, _, %s, %s; %x) {
+    body: graph (%x) {
+      input %i : i64
+      input %c : bool
+      input %a : seq(f32[2])
+      input %b : seq(f32[2])
+      %k = Identity(%c) : bool
+      %f = Cast(%i) {to=1} : f32
+      %y = Mul(%x, %f) : f32[2]
+      %length = SequenceLength(%a) : i64
+      %longer = SequenceInsert(%a, %y) : seq(f32[2])
+      output %k
+      output %longer
+      output %b
+      output %length
+    }
+  } : seq(f32[2]), seq(f32[2]), i64[?]
+  %joined = ConcatFromSequence(%r) {axis=0} : f32[?]
+  %left = SequenceLength(%others) : i64
+  %given = SequenceLength(%s) : i64
+  output %joined
+  output %lengths
+  output %left
+  output %given
+}
+";
+    let (mut executable, inputs) = prepared(text);
+    assert!(executable.plan_text().contains("SequenceInsert(%a, %y), in place of %a"));
+    for _ in 0..2 {
+        let outputs = executable.run(&refs(&inputs)).unwrap();
+        let joined = [1.0f32, 0.0, 1.0, 2.0, 3.0, 4.0].map(|x| [x, x]).concat();
+        assert_eq!(floats(&outputs[0]), joined);
+        let ints = |data: &Data| data.tensor().unwrap().as_slice::<i64>().unwrap().to_vec();
+        assert_eq!(
+            outputs[1..].iter().map(ints).collect::<Vec<_>>(),
+            [vec![1, 2, 3, 4, 5], vec![1], vec![1]]
+        );
+    }
+}
+
 /// An optimizer writes weight, moments and low copy where they are: the low copy is not an operand of it, and nothing reads
 /// the old one any more.
 #[test]

@@ -11,7 +11,7 @@ use crate::onnx::{ExportError, data, target};
 use crate::safetensors;
 use crate::temporary::TemporaryFolder;
 use ampc_ir::TensorData;
-use ampc_runtime::{Data, HostTensor, npz};
+use ampc_runtime::{Data, HostTensor, npy, npz};
 use rustc_hash::FxHashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -206,6 +206,9 @@ pub fn save(
     match OutputForm::of(path)? {
         OutputForm::Npz => {
             let tensors = named_tensors(path, results)?;
+            for (name, tensor) in &tensors {
+                npy::check(tensor).map_err(|error| cannot_hold(path, name, &error.to_string()))?;
+            }
             let bytes = tensors.iter().filter_map(|(_, tensor)| tensor.bytes()).map(|b| b.len() as u64).sum();
             let staged = batch
                 .stage_with(path, bytes, force, &read, |file| Ok(npz::write(file, tensors.iter().copied())?));

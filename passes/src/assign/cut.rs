@@ -343,7 +343,7 @@ impl<'m> Choice<'m> {
         }
     }
 
-    /// What a tensor says of those that never cause a cast: what takes what arrives, and sources.
+    /// What a tensor says of those that never cause a cast: what follows its operands, and sources.
     fn follow(&mut self, at: usize) -> Result<(), Invalid> {
         let Tensor { value, producer, ref readers, .. } = self.all[at];
         for Reading { end, .. } in readers.clone() {
@@ -497,8 +497,8 @@ impl<'m> Choice<'m> {
                 return Some(("cut", negligible::why(share).into()));
             }
             (Held::Free, Some(_)) if share.is_some() => return None,
-            (Held::Free, _) if self.tensors.follows(leader) => "takes what arrives",
-            (Held::Free, Some(_)) => "costs least low",
+            (Held::Free, _) if self.tensors.follows(leader) => "follows its operands",
+            (Held::Free, Some(_)) => "costs least in 16 bits",
             (Held::Free, None) => "costs least in fp32",
             (Held::Full, None) if self.sums.contains(&var) => "adds up in the state of a loop",
             (Held::Full, None) => self.margins.get(&leader)?,

@@ -46,8 +46,8 @@ pub(super) fn margins(
     let infers = |var| flow::decision(tensors.module, var).is_some_and(|d| d.class == Class::Infer);
     let why = |var| match walk.at(var) {
         _ if walk.is_last(var) => Some("makes what leaves in fp32"),
-        at if !behind.contains(at) => Some("has nothing low before it"),
-        at if !before.contains(at) => Some("has nothing low behind it"),
+        at if !behind.contains(at) => Some("has no 16-bit operator before it"),
+        at if !before.contains(at) => Some("has no 16-bit operator behind it"),
         _ => None,
     };
     free.filter(|&var| infers(var)).filter_map(|var| Some((var, why(var)?))).collect()

@@ -68,7 +68,7 @@ impl Scopes {
                     continue;
                 }
                 scopes.narrows(module, node, graph);
-                // For what takes what arrives nothing is cast, whatever it arrives through.
+                // For what follows its operands nothing is cast, whatever it arrives through.
                 if scopes.by_cut && takes_what_arrives(module, node) {
                     continue;
                 }
@@ -101,7 +101,7 @@ impl Scopes {
         scopes
     }
 
-    /// Notes a cast of the author that takes what arrives, and makes a 16-bit format of it where that is made: others
+    /// Notes a cast of the author that follows its operands, and makes a 16-bit format of it where that is made: others
     /// are to be merged with it.
     fn narrows(&mut self, module: &Module, node: Node, graph: GraphId) {
         let data = module.node(node);

@@ -135,7 +135,7 @@ fn mistakes_are_shown_where_they_are() {
             "no group is called `@product`; groups are @products, @elementwise, @moves; did you mean `@products`?",
         ),
         (
-            "\"source\": \"assumption: a made-up accelerator, of no maker, which hands buffers on\"",
+            "\"source\": \"assumption: a hypothetical accelerator, which hands buffers on\"",
             "\"source\": \" \"",
             "`views.source`: expected a document or `assumption: …`, found nothing",
         ),

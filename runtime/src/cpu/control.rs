@@ -47,7 +47,7 @@ pub(super) fn run(
             let attrs = call_attrs(&program.module, node, function, attrs.unwrap_or_default());
             let graph = program.module.function(function).graph;
             let given = Given { inputs: operands, operands: &[], attrs: Some(&attrs) };
-            body(run, frames, graph, given, node)
+            body(run, frames, graph, given, Vec::new(), node)
         }
         Op::Schema(schema) => {
             let mut call = Call { run, node, frames, operands, attrs };
@@ -70,13 +70,14 @@ fn body(
     frames: &mut Frames,
     graph: GraphId,
     given: Given<'_>,
+    owned: Vec<(u32, Data)>,
     node: Node,
 ) -> Result<Vec<Option<Data>>, ExecuteError> {
     let frame = frames.entry(graph).or_default();
     if let Some(observer) = run.observer.as_deref_mut() {
         observer.enter(node, graph);
     }
-    run_graph(run, graph, frame, given).map_err(|error| named(error, node))?;
+    run_graph(run, graph, frame, given, owned).map_err(|error| named(error, node))?;
     if let Some(observer) = run.observer.as_deref_mut() {
         observer.leave();
     }
@@ -130,7 +131,7 @@ impl<'a> Call<'_, '_, 'a> {
 
     fn body(&mut self, graph: GraphId, inputs: &Operands<'_>) -> Result<Vec<Option<Data>>, ExecuteError> {
         let given = Given { inputs, operands: self.operands, attrs: self.attrs };
-        body(self.run, self.frames, graph, given, self.node)
+        body(self.run, self.frames, graph, given, Vec::new(), self.node)
     }
 
     fn run_if(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {

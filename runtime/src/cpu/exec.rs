@@ -97,18 +97,22 @@ impl Run<'_> {
     }
 }
 
-/// Runs a graph: afterwards its outputs are in the frame.
+/// Runs a graph: afterwards its outputs are in the frame. `owned` has the formal inputs that the plan has on the heap.
 pub(crate) fn run_graph(
     run: &mut Run<'_>,
     graph: GraphId,
     frame: &mut Frame,
     given: Given<'_>,
+    owned: Vec<(u32, Data)>,
 ) -> Result<(), ExecuteError> {
     let program = run.program;
     let plan = program.plan(graph);
     let scope = Scope { program, plan, given };
     frame.reserve(&program.module, plan, 0, run.max_bytes)?;
     frame.states.take(given.inputs);
+    for (input, data) in owned {
+        frame.heap[input as usize] = Some(data);
+    }
     // A body without steps takes time as well.
     run.in_time(None)?;
     for step in &plan.steps {

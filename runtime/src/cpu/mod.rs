@@ -379,7 +379,7 @@ impl Executable {
         let given = Given { inputs, operands: &[], attrs: None };
         let scope = Scope { program, plan: program.plan(main), given };
         pool.install(|| {
-            run_graph(&mut run, main, frame, given)?;
+            run_graph(&mut run, main, frame, given, Vec::new())?;
             states::check_made(module, scope, frame)?;
             let next = states::next_states(scope, frame)?;
             visit(frame, scope)?;

@@ -15,7 +15,7 @@
 //!   everything else reads it before; if not, it is copied there when all steps are done. A state of unknown or
 //!   changing size is *moved*: the caller that runs the graph keeps it.
 //! - A value whose dims are known only at run time, and a value that is not a tensor of numbers, is on the
-//!   *heap*.
+//!   *heap*. A sequence that a Loop hands from iteration to iteration is there too, because the body may change it in place.
 //!
 //! Every graph has its own plan: the plan of a body is used for every iteration, the plan of a function for
 //! every call.
@@ -27,8 +27,9 @@ mod text;
 pub use peak::Peak;
 
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::module::Def;
-use ampc_ir::{DType, GraphId, Module, Node, Value};
+use ampc_ir::module::{Def, GraphOwner};
+use ampc_ir::op::OpKind;
+use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use arena::{ALIGNMENT, Request};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -227,7 +228,8 @@ fn listed(module: &Module, graph: GraphId, index: &mut Index) -> Vec<Planned> {
         values.push(Planned { value, place, tensor: known_tensor(module, value) });
     };
     for (i, &value) in data.inputs().iter().enumerate() {
-        add(value, Place::Input(u32::try_from(i).expect("fewer than 2^32 inputs")));
+        let input = Place::Input(u32::try_from(i).expect("fewer than 2^32 inputs"));
+        add(value, if is_handed_over(module, graph, value) { Place::Heap } else { input });
     }
     for &value in data.captures() {
         let Def::Capture { slot } = module.value(value).def else { continue };
@@ -242,6 +244,14 @@ fn listed(module: &Module, graph: GraphId, index: &mut Index) -> Vec<Planned> {
         }
     }
     values
+}
+
+/// Whether a formal input of a graph is a sequence or optional that a Loop hands from iteration to iteration. The body
+/// owns it while it runs.
+fn is_handed_over(module: &Module, graph: GraphId, value: Value) -> bool {
+    let GraphOwner::Body { node, .. } = module.graph(graph).owner else { return false };
+    let is_loop = module.node(node).schema().is_some_and(|schema| schema.kind == OpKind::Loop);
+    is_loop && matches!(module.value(value).ty, Type::Sequence(_) | Type::Optional(_))
 }
 
 /// The nodes that `roots` depend on, outputs and next values of states, in program order.

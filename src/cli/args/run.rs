@@ -78,8 +78,9 @@ pub(crate) struct DataArgs {
     /// [default: 0, if no data is given]
     #[arg(long, value_name = "SEED")]
     pub(crate) random: Option<u64>,
-    /// Size of a named dim, or of axis 1 of `x` if the dim has no name (`x[1]=8`): for random values [default: 1; 8 where models are compared, if that fits], and where a model is rewritten for the
-    /// predicted time [default: 1 for a batch, 128 for others]
+    /// Size of a named dim, or of axis 1 of `x` if the dim has no name (`x[1]=8`): for random values [default: 1, or the
+    /// first of 8, 16, 32, 64, 128 and 224 at which the model runs; 8 is tried first where models are compared], and
+    /// for the predicted time of a rewrite [default: 1 for a batch, 128 for others]
     #[arg(long, value_name = "NAME=N,…", value_delimiter = ',', value_parser = dim)]
     pub(crate) dim: Vec<(String, u64)>,
 }

@@ -1,11 +1,13 @@
 //! Loop, Scan and SequenceMap: a body that runs once for each of many.
 
 use super::rows::{Stacks, empty, slice_at};
-use super::{Call, Operands, flag};
+use super::{Call, Operands, body, flag};
 use crate::cpu::ExecuteError;
+use crate::cpu::frame::Given;
 use crate::cpu::kernel::KernelError;
 use crate::data::{Data, DataRef, Sequence};
 use crate::host::{HostError, HostTensor, TensorRef};
+use crate::plan::Place;
 use ampc_ir::views::control::ScanView;
 use ampc_ir::views::{NodeView, OpError, Part, normalize_axis};
 use ampc_ir::{DType, GraphId, Type};
@@ -70,13 +72,15 @@ impl Call<'_, '_, '_> {
             let iteration = i64::try_from(done).unwrap_or(i64::MAX);
             let number = self.scalar(graph, 0, DType::I64, &iteration.to_le_bytes())?;
             let condition = self.scalar(graph, 1, DType::Bool, &[1])?;
+            let owned = self.handed_over(graph, &mut state, done == 0).map_err(|e| self.error(e))?;
             let mut inputs = vec![Some(number.view()), Some(condition.view())];
             if done == 0 {
                 inputs.extend((2..2 + n_state).map(|i| self.operand(i)));
             } else {
                 inputs.extend(state.iter().map(|s| s.as_ref().map(Data::view)));
             }
-            let mut outputs = self.body(graph, &inputs)?.into_iter();
+            let given = Given { inputs: &inputs, operands: self.operands, attrs: self.attrs };
+            let mut outputs = body(self.run, self.frames, graph, given, owned, self.node)?.into_iter();
             goes_on = match outputs.next() {
                 Some(Some(condition)) => flag(Some(condition.view())).ok_or_else(|| self.no_condition())?,
                 _ => true,
@@ -96,6 +100,29 @@ impl Call<'_, '_, '_> {
             results.push(Some(stacked.into()));
         }
         Ok(results)
+    }
+
+    /// The states that the plan of a Loop's body has on the heap, by formal input: taken out of `state`, or copies of the
+    /// Loop's operands before the first iteration.
+    fn handed_over(
+        &self,
+        graph: GraphId,
+        state: &mut [Option<Data>],
+        is_first: bool,
+    ) -> Result<Vec<(u32, Data)>, HostError> {
+        let program = self.run.program;
+        let values = &program.plan(graph).values[..program.module.graph(graph).inputs().len()];
+        let mut owned = Vec::new();
+        for (i, planned) in values.iter().skip(2).enumerate() {
+            if planned.place == Place::Heap {
+                let data = match is_first {
+                    true => self.operand(2 + i).map(DataRef::to_data).transpose()?,
+                    false => state.get_mut(i).and_then(Option::take),
+                };
+                owned.extend(u32::try_from(2 + i).ok().zip(data));
+            }
+        }
+        Ok(owned)
     }
 
     fn no_condition(&self) -> ExecuteError {
