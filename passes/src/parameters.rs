@@ -13,12 +13,13 @@ mod origin;
 mod repair;
 mod signature;
 mod tell;
+mod unmarked;
 
 use self::chosen::Chosen;
 
 pub use self::expose::ExposeParameters;
 pub(crate) use self::expose::{conceal, expose, only_cast};
-pub use self::origin::origin_of;
+pub use self::origin::{is_changed, is_transposed, origin_of};
 pub use self::signature::{InputKind, InputSpec, SIGNATURE, Signature, SignatureError};
 pub use self::tell::{tied, untrained};
 
@@ -191,6 +192,10 @@ impl Pass for Parameters {
         if let Some(message) = merged_parameters(&found.merged) {
             cx.warn("parameters.merged", None, message);
         }
+        let warning = exported.is_none().then(|| unmarked::warning(module, &found.guessed)).flatten();
+        if let Some(message) = warning {
+            cx.warn("parameters.unmarked", None, message);
+        }
         let is_told = exported.is_some_and(|exported| tell::tell(&exported, module, cx));
         if let Some(message) = inference_mode(module, is_told) {
             cx.warn("parameters.inference", None, message);
@@ -216,6 +221,8 @@ impl Pass for Parameters {
 #[derive(Default)]
 struct Found {
     parameters: Vec<Value>,
+    /// Names of the parameters that no pattern and no signature names.
+    guessed: Vec<String>,
     /// Names of single numbers that would be parameters if they had more elements.
     numbers: Vec<String>,
     /// Names of parameters that several nodes read and whose elements are all the same.
@@ -236,7 +243,7 @@ impl Parameters {
         let results: Vec<Value> = results.copied().collect();
         let named = |value: Value| ampc_ir::verify::name_of(module, value);
         let stops =
-            results.iter().copied().filter(|&value| chosen.choose(&named(value), None).is_some()).collect();
+            results.iter().copied().filter(|&value| chosen.choose(&named(value), &[]).is_some()).collect();
         match chosen.unmatched().map(|(pattern, _)| pattern) {
             None => Ok(stops),
             Some(pattern) => {
@@ -268,9 +275,11 @@ impl Parameters {
             }
             let origin = exported.map_or(&Origin::Unknown, |exported| exported.origin(value));
             let could = is_read_differentiably(module, value);
-            let of = origin.parameter().filter(|parameter| *parameter != name);
-            names.extend(of.map(str::to_owned));
-            match chosen.choose(&name, of) {
+            let mut of: Vec<&str> =
+                origin.parameter().filter(|parameter| *parameter != name).into_iter().collect();
+            of.extend(exported.into_iter().flat_map(|exported| exported.tied_to(origin)));
+            names.extend(of.iter().copied().map(str::to_owned));
+            match chosen.choose(&name, &of) {
                 Some(false) => found.frozen |= could,
                 Some(true) => found.parameters.push(value),
                 None if !could => {}
@@ -311,6 +320,7 @@ impl Found {
         let range = Magnitudes::of(data, name)?;
         if range.largest < limit {
             self.parameters.push(value);
+            self.guessed.push(name.to_owned());
             if range.are_same && whole_readers(module, value) > 1 {
                 self.merged.push(name.to_owned());
             }

@@ -235,9 +235,7 @@ pub(crate) fn text(
     if let Some(optimum) = report.optimum.as_ref().filter(|optimum| !optimum.optimal) {
         table.row(["optimum".to_owned(), unproven(optimum)]);
     }
-    let new = written.files.get(1);
-    let new = new.map(|file| format!("in {}, {}", file.display(), bytes(written.data_bytes)));
-    for line in as_before(written).into_iter().chain(new).chain(spared(written)) {
+    for line in data_lines(written) {
         table.row(["data".to_owned(), line]);
     }
     let heading = format!(
@@ -248,6 +246,13 @@ pub(crate) fn text(
     );
     let heading = shown::message(&heading);
     format!("{heading}\n{table}{}", warnings(done, ui))
+}
+
+/// The data files that the output refers to, and the data files of the replaced model that stay.
+pub(crate) fn data_lines(written: &Written) -> impl Iterator<Item = String> {
+    let new = written.files.get(1);
+    let new = new.map(|file| format!("in {}, {}", file.display(), bytes(written.data_bytes)));
+    as_before(written).into_iter().chain(new).chain(spared(written))
 }
 
 /// The data files of the source that the output refers to.

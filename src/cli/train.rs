@@ -405,6 +405,8 @@ impl<'a> Session<'a> {
             let loss = taken.result.loss.map_or(String::new(), |loss| format!(", loss {}", digits(loss)));
             self.progress.stage(format!("step {} of {}{loss}", number(taken.number), number(steps)));
         }
+        // The speed of training counts neither evaluations nor checkpoints.
+        let trained = Instant::now();
         if self.evaluation_is_due(taken.number) {
             self.evaluate()?;
         }
@@ -414,6 +416,7 @@ impl<'a> Session<'a> {
             self.save_unless_saved()?;
             self.owes_checkpoint = false;
         }
+        self.since += trained.elapsed();
         Ok(true)
     }
 

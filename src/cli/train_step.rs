@@ -5,6 +5,7 @@ use super::emit::{self, Emit, Target, Written};
 use super::pipeline::{Run, load};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
+use super::summary::data_lines as lines_of_data;
 use super::targets::Beside;
 use super::ui::{Stream, Ui};
 use super::{data, diagnose, settings, shown, table, targets};
@@ -62,8 +63,15 @@ fn export(args: &TrainStepArgs, step: &Path, emit: &Emit, ui: Ui) -> Result<(), 
     drop(progress);
     let output = shown::message(&args.output.display().to_string());
     let tensors = table::count(state.len() as u64, "tensor");
-    ui.say(&format!("wrote       {output} ({}), with {tensors} of the state", table::bytes(written.bytes)));
+    let wrote =
+        format!("wrote       {output} ({}), with {tensors} of the state", table::bytes(written.bytes));
+    ui.say(&format!("{wrote}{}", data_lines(&written)));
     Ok(())
+}
+
+/// A line for each data file that the model refers to: the model is complete with these files beside it alone.
+fn data_lines(written: &Written) -> String {
+    lines_of_data(written).map(|line| format!("\ndata        {}", shown::message(&line))).collect()
 }
 
 /// Refuses weights with a NaN, of which every result of the model would be NaN.
@@ -138,7 +146,8 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
     }
     let name = |path: &Path| shown::message(&path.display().to_string());
     let mut text = summary;
-    let _ = writeln!(text, "wrote       {} ({})", name(&args.output), table::bytes(written.bytes));
+    let _ = write!(text, "wrote       {} ({})", name(&args.output), table::bytes(written.bytes));
+    let _ = writeln!(text, "{}", data_lines(&written));
     let tensors = table::count(state.len() as u64, "tensor");
     let _ = write!(text, "state       {} ({tensors}, {})", name(&args.state), table::bytes(bytes));
     ui.say(&text);

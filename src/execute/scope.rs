@@ -50,10 +50,14 @@ pub(super) struct Side<'m> {
 }
 
 impl<'m> Side<'m> {
-    /// All values that a model computes, once its executable is bound.
+    /// All values that a model computes, once its executable is bound, but for sequences that one element was inserted into
+    /// or removed from: their elements are reported where they are computed.
     pub(super) fn new(module: &'m Module, executable: &Executable) -> Side<'m> {
         let mut names: SecondaryMap<Value, Option<Arc<str>>> = SecondaryMap::default();
-        for value in computed(module, executable) {
+        let outputs: FxHashSet<Value> =
+            module.graph(module.main()).outputs().iter().map(|output| output.value).collect();
+        let is_told = |value: &Value| outputs.contains(value) || !is_edited_sequence(module, *value);
+        for value in computed(module, executable).filter(is_told) {
             names[value] = module.value_name(value).map(|name| module.text(name).into());
         }
         Side { module, paths: Paths::of(module), names }
@@ -173,6 +177,12 @@ impl NodeObserver for Teller<'_> {
 /// True if a node has bodies or is a call.
 pub(super) fn is_nested(module: &Module, node: Node) -> bool {
     matches!(module.node(node).op, Op::Call(_)) || module.node(node).bodies().next().is_some()
+}
+
+/// True if a value is a sequence with an element more or less than another sequence.
+fn is_edited_sequence(module: &Module, value: Value) -> bool {
+    let producer = module.producer(value).and_then(|(node, _)| module.node(node).schema());
+    producer.is_some_and(|schema| matches!(schema.kind, OpKind::SequenceInsert | OpKind::SequenceErase))
 }
 
 fn is_loop(module: &Module, node: Node) -> bool {

@@ -373,7 +373,15 @@ impl Reader<'_, '_> {
         let typed = self.module.node(node).schema().is_some();
         let vars = if typed { self.module.var_names(node) } else { SmallVec::new() };
         let mut decisions = SmallVec::new();
+        // The variables of a node with bodies are its ports, which follow from its bodies.
+        let has_bodies = self.module.node(node).attrs().iter().any(|attr| !attr.value.graphs().is_empty());
+        let most = if typed && !has_bodies { vars.len() } else { usize::MAX };
         for (index, at) in self.items(Some(list), "decisions").into_iter().enumerate() {
+            if index == most {
+                let s = if most == 1 { "" } else { "s" };
+                self.wrong(at, format!("{most} decision{s}, as many as the operator has type variables"));
+                break;
+            }
             let Some([var, class, precision, rule, evidence]) =
                 self.fields(at, ["var", "class", "precision", "rule", "evidence"])
             else {

@@ -188,6 +188,10 @@ fn mistakes_are_named() {
         (node(r#""attributes": {"a": {"int": 1}, "a": {"int": 1}}"#), "a second \"a\""),
         (node(r#""decisions": [{"class": "alow"}]"#), "allow, clear, infer"),
         (node(r#""decisions": [{"var": "U", "class": "allow"}]"#), "the type variable \"T\""),
+        (
+            node(r#""decisions": [{"class": "allow"}, {"class": "deny"}]"#),
+            "1 decision, as many as the operator has type variables",
+        ),
         (node(r#""inserted": "yes""#), "true or false"),
         (node(r#""captures": ["x"], "operands": [null, 3]"#), "the name of a value at"),
         (graph(r#""captures": ["x"]"#), "captures in bodies only"),

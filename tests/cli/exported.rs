@@ -3,6 +3,8 @@
 //! The files of testdata/exported are made by `tests/judge/exporters.py --write`.
 
 use super::support::{Dir, Run, module};
+use ampc::execute::training::Checkpoint;
+use ampc::train::init_state;
 
 /// A folder with an export, and with the text of the same model.
 fn folder(name: &str) -> Dir {
@@ -12,20 +14,9 @@ fn folder(name: &str) -> Dir {
 }
 
 fn step(dir: &Dir, model: &str, more: &[&str]) -> Run {
-    let args = [
-        "-o",
-        "s.onnx",
-        "--state",
-        "s.safetensors",
-        "--loss",
-        "mse",
-        "--fp32",
-        "--optimizer",
-        "sgd",
-        "-v",
-        "--force",
-    ];
-    dir.run(&[&["train-step", model], &args[..], more].concat())
+    let args = ["-o", "s.onnx", "--state", "s.safetensors", "--loss", "mse", "--fp32", "-v", "--force"];
+    let optimizer: &[&str] = if more.contains(&"--optimizer") { &[] } else { &["--optimizer", "sgd"] };
+    dir.run(&[&["train-step", model], &args[..], optimizer, more].concat())
 }
 
 /// The trained tensors, each with the parameter of PyTorch that it is if that is called otherwise, and what was said, on one
@@ -343,4 +334,50 @@ fn dropouts_in_inference_mode_are_named() {
     let said = trained(&step(&dir, "m.ir", &[])).1;
     assert!(said.contains("1 Dropout (`late`) drops nothing; export the model for training"), "{said}");
     assert!(said.contains("(`attn_drop`)") && said.contains(attention), "{said}");
+}
+
+/// `--init` with the `state_dict` of the model: a weight that the exporter has transposed and renamed is taken under its name
+/// in PyTorch, and transposed. A matrix with other dims is named with both names.
+#[test]
+fn weights_of_a_state_dict() {
+    let dir = folder("layer_norm");
+    trained(&step(&dir, "m.onnx", &[]));
+    let model = ampc::load(dir.path("s.onnx")).unwrap();
+    let file = |rows: u16, columns: u16| {
+        let header = format!(
+            r#"{{"1.weight":{{"dtype":"F32","shape":[{rows},{columns}],"data_offsets":[0,{0}]}},"0.bias":{{"dtype":"F32","shape":[8],"data_offsets":[{0},{1}]}}}}"#,
+            4 * rows * columns,
+            4 * rows * columns + 32,
+        );
+        let floats = (0..rows * columns + 8).flat_map(|i| f32::from(i).to_le_bytes());
+        let head = (header.len() as u64).to_le_bytes();
+        [&head[..], header.as_bytes(), &floats.collect::<Vec<u8>>()].concat()
+    };
+    dir.write("own.safetensors", file(8, 8));
+    dir.write("other.safetensors", file(4, 8));
+    let init = |name: &str| {
+        let mut state = Checkpoint::read(&dir.path("s.safetensors")).unwrap().state;
+        let found = init_state(&model.module, &mut state, &dir.path(name)).unwrap();
+        let weight = state.into_iter().find(|(name, _)| name == "val_2").unwrap().1;
+        (found, weight.to_bytes().unwrap())
+    };
+    let (found, weight) = init("own.safetensors");
+    let transposed = (0..64u16).flat_map(|i| f32::from(i % 8 * 8 + i / 8).to_le_bytes()).collect::<Vec<u8>>();
+    assert!(weight == transposed);
+    assert_eq!((found.taken.len(), found.missing.len(), found.renamed), (2, 8, Vec::new()));
+    let (found, _) = init("other.safetensors");
+    assert_eq!(found.renamed, [("val_2".to_owned(), "1.weight".to_owned())]);
+    assert_eq!(found.missing.len(), 9);
+}
+
+/// A tied parameter goes by both of its names.
+#[test]
+fn a_tied_parameter_has_two_names() {
+    for name in ["emb.weight", "head.weight"] {
+        let dir = folder("tied_modules");
+        let (names, said) = trained(&step(&dir, "m.onnx", &["--freeze", name, "--report", "r.json"]));
+        assert_eq!(names, ["l.bias", "val_0=l.weight"], "{name}: {said}");
+        let decayed = step(&dir, "m.onnx", &["--optimizer", "adamw", "--decay", &format!("{name}=0")]);
+        assert_eq!(decayed.code, 0, "{name}: {decayed}");
+    }
 }

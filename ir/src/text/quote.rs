@@ -69,13 +69,17 @@ pub(super) fn write_quoted(out: &mut String, bytes: &[u8]) {
     out.push('"');
 }
 
-/// True if a terminal would act on a character or not show it: controls, line separators, marks that change the
-/// writing direction or join neighbours, characters without width, tags.
+/// True if a terminal would act on a character or not show it: controls, line separators, interlinear annotations, and the
+/// characters with Unicode's property `Default_Ignorable_Code_Point` (DerivedCoreProperties.txt), such as fillers, variation
+/// selectors, tags, and marks that change the writing direction.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// A text in which hidden characters ([`is_hidden`]), but for those to keep, are spelled `\u{1b}`, as people and not

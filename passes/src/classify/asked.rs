@@ -74,6 +74,20 @@ pub(super) fn asks(module: &Module, node: Node) -> bool {
     module.node(node).decisions.iter().any(|decision| of_decision(decision).is_some())
 }
 
+/// The contradiction in a request, and what was done, as the end of a sentence.
+fn contradiction(wanted: &Decision, found: &Decision) -> Option<String> {
+    let precision = wanted.precision.filter(|_| wanted.reason.rule.is_empty())?;
+    match wanted.class {
+        class @ (Class::Deny | Class::Fixed) if precision.is_low() => Some(format!(
+            "is {precision}, but has class {class}, which stays fp32: the element type is obeyed"
+        )),
+        _ if found.precision == Some(precision) || precision == DType::F32 || precision.is_low() => None,
+        _ => Some(format!(
+            "is {precision}, which is neither fp32 nor a 16-bit float: it is decided without the graph"
+        )),
+    }
+}
+
 /// Warns of requests of a graph that are not met, each with the reason.
 pub(super) fn warn_of_unmet_decisions(
     wanted: &[(Node, SmallVec<[Decision; 1]>)],
@@ -85,6 +99,15 @@ pub(super) fn warn_of_unmet_decisions(
         let names = module.var_names(*node);
         let found = &module.node(*node).decisions;
         for ((wanted, found), var) in wanted.iter().zip(found).zip(&names) {
+            let place = || format!("`{}` of `{}`", var, paths.path(*node));
+            if let Some(contradiction) = contradiction(wanted, found) {
+                cx.warn(
+                    "decision.unmet",
+                    Some(*node),
+                    format!("the graph decides that {} {contradiction}", place()),
+                );
+                continue;
+            }
             let Some(Asked::To(precision)) = of_decision(wanted) else { continue };
             let is_other = found.precision.is_some_and(|is| is != precision);
             let is_float = found.precision.is_none_or(|is| is == DType::F32 || is.is_low());
@@ -96,9 +119,8 @@ pub(super) fn warn_of_unmet_decisions(
                     "decision.unmet",
                     Some(*node),
                     format!(
-                        "the graph decides that `{}` of `{}` is {precision}{is} (rule {})",
-                        var,
-                        paths.path(*node),
+                        "the graph decides that {} is {precision}{is} (rule {})",
+                        place(),
                         found.reason.rule
                     ),
                 );

@@ -24,13 +24,12 @@ impl Chosen {
         Ok(Chosen { patterns: of(train, true)?.chain(of(freeze, false)?).collect() })
     }
 
-    /// True if a constant is to be trained, false if it is to be frozen; none if no pattern matches its name, nor that of the
-    /// parameter that it is.
-    pub(super) fn choose(&mut self, name: &str, parameter: Option<&str>) -> Option<bool> {
+    /// True if a constant is to be trained, false if it is to be frozen; none if no pattern matches its name or the names
+    /// of the parameters that it is: several parameters are tied.
+    pub(super) fn choose(&mut self, name: &str, parameters: &[&str]) -> Option<bool> {
         let mut best: Option<(usize, bool)> = None;
         for Choice { pattern, trains, has_matched, .. } in &mut self.patterns {
-            let names = [Some(name), parameter].into_iter().flatten();
-            for name in names {
+            for name in [name].iter().chain(parameters).copied() {
                 let exactly = pattern.given() == name;
                 if exactly || pattern.matches(name) {
                     *has_matched = true;

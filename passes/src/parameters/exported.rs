@@ -117,6 +117,12 @@ impl Exported {
         names.filter(|name| !self.tied.contains_key(name)).collect()
     }
 
+    /// The names of the parameters that are tied to the parameter that a constant is.
+    pub(super) fn tied_to<'a>(&'a self, origin: &'a Origin) -> impl Iterator<Item = &'a str> {
+        let tied = self.tied.iter().filter(|(_, owner)| origin.parameter() == Some(owner));
+        tied.map(|(name, _)| name.as_str())
+    }
+
     /// Writes the names of parameters beside constants with other names.
     fn note_names(&self, module: &mut Module) {
         for (&value, origin) in &self.of {

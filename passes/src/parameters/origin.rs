@@ -7,7 +7,7 @@
 use super::signature::{InputKind, InputSpec, Signature};
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
-use ampc_ir::{Module, Node, Symbol, Value};
+use ampc_ir::{Module, Node, Shape, Symbol, Value};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -340,6 +340,22 @@ fn of_list<'m>(module: &'m Module, list: &[(Symbol, Symbol)], key: &str) -> Opti
 /// The name of a parameter of PyTorch that a value is under another name.
 pub fn origin_of(module: &Module, value: Value) -> Option<&str> {
     entry(module, value, ORIGIN)
+}
+
+/// True if a value is the transpose of its parameter ([`origin_of`]): the exporter stores the weight of a linear layer
+/// transposed, under a name of its own, and has folded it from the parameter alone.
+pub fn is_transposed(module: &Module, value: Value) -> bool {
+    let from = entry(module, value, FOLDED_FROM).map(python_list).unwrap_or_default();
+    let is_matrix = module.value(value).ty.shape().and_then(Shape::rank) == Some(2);
+    is_matrix && from.len() == 1 && is_internal(&name_of(module, value)) && origin_of(module, value).is_some()
+}
+
+/// True if the exporter has put other elements into a parameter that is an input of the main graph, such as the product of
+/// a weight with the factors of BatchNormalization: the exporter marks the parameters that it has not changed.
+pub fn is_changed(module: &Module, value: Value) -> bool {
+    let inputs = module.graph(module.main()).inputs();
+    let is_marked = |value: Value| entry(module, value, KIND).is_some_and(|kind| kind == "PARAMETER");
+    inputs.iter().any(|&input| is_marked(input)) && !is_marked(value) && origin_of(module, value).is_none()
 }
 
 /// Names without their number: `transpose` of `transpose_3`.

@@ -38,7 +38,7 @@ use super::statistics::Statistics;
 use super::{import_ampc, warn_of_name};
 use crate::autodiff::{GRAD, SEED, one_with_role};
 use crate::invariants::Invariants;
-use crate::parameters::{ParameterError, origin_of};
+use crate::parameters::{ParameterError, origin_of, tied};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, Words, Wrong, option, quoted, settings};
 use crate::policy::Pattern;
@@ -333,12 +333,15 @@ impl Update {
             .collect::<Result<_, ParameterError>>()?;
         let mut matched = vec![false; patterns.len()];
         let mut decays = Vec::with_capacity(pairs.len());
+        let tied = tied(module);
         for &(parameter, _) in pairs {
             let name = name_of(module, parameter);
             let mut decay = self.optimizer.weight_decay;
-            let names = [Some(name.as_str()), origin_of(module, parameter)];
+            let origin = origin_of(module, parameter).unwrap_or(&name);
+            let tied = tied.iter().filter(|(_, owner)| owner == origin).map(|(name, _)| name.as_str());
+            let names: Vec<&str> = [name.as_str(), origin].into_iter().chain(tied).collect();
             for (i, (pattern, own)) in patterns.iter().enumerate() {
-                if names.iter().flatten().any(|name| pattern.given() == *name || pattern.matches(name)) {
+                if names.iter().any(|name| pattern.given() == *name || pattern.matches(name)) {
                     (decay, matched[i]) = (*own, true);
                 }
             }

@@ -18,7 +18,7 @@ impl Session<'_> {
     /// Prints the weights that were taken from another file, and the other weights.
     pub(super) fn tell_init(&self, found: &Initialized, path: &Path) {
         let path = shown::message(&path.display().to_string());
-        let all = found.taken.len() + found.missing.len() + found.unfit.len();
+        let all = found.taken.len() + found.missing.len() + found.unfit.len() + found.changed.len();
         let mut text = format!(
             "init        {} of {} of `{path}`\n",
             number(found.taken.len() as u64),
@@ -34,6 +34,30 @@ impl Session<'_> {
             }
         }
         self.ui.say(&text);
+        if !found.renamed.is_empty() {
+            let names: Vec<String> =
+                found.renamed.iter().map(|(name, origin)| format!("{name} ({origin} of PyTorch)")).collect();
+            let message = format!(
+                "{} of the step {} the values of the model that the step was made of, because `{path}` has them under their \
+                 names in PyTorch with other dims: {}; load the file in PyTorch, export the model, and make the step from it",
+                count(names.len() as u64, "weight"),
+                if names.len() == 1 { "keeps" } else { "keep" },
+                listed(&names)
+            );
+            self.warning("train.init", message);
+        }
+        if !found.changed.is_empty() {
+            let message = format!(
+                "{} of the step {} the values of the model that the step was made of, because the exporter has folded other \
+                 parameters into {} and `{path}` has the tensors of PyTorch: {}; load the file in PyTorch, export the model, and \
+                 make the step from it",
+                count(found.changed.len() as u64, "weight"),
+                if found.changed.len() == 1 { "keeps" } else { "keep" },
+                if found.changed.len() == 1 { "it" } else { "them" },
+                listed(&found.changed)
+            );
+            self.warning("train.init", message);
+        }
         if !found.frozen.is_empty() {
             let message = format!(
                 "{} of `{path}` {} not taken, because the step has {} as frozen constants with the values of its forward \

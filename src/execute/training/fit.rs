@@ -49,6 +49,7 @@ impl Problems<'_> {
     ) -> Result<Option<Column>, Error> {
         let Some(dtype) = self.element_type(name, ty) else { return Ok(None) };
         if let Some(wrong) = arrays.iter().find(|array| !fits(array, ty)) {
+            let ty = &with_open_rows(ty);
             let (expected, found) = (describe(self.module, ty), self.found(wrong));
             let help = match ty.shape().and_then(Shape::dims) {
                 Some([]) if wrong.dtype == dtype => {
@@ -236,6 +237,15 @@ pub(super) fn fits(array: &Array, ty: &Type) -> bool {
         dims.len() == array.dims.len() && inner.all(is_row)
     });
     ty.dtype() == Some(array.dtype) && dims
+}
+
+/// The type of an input with any number of samples, which a list has whatever the batch is.
+fn with_open_rows(ty: &Type) -> Type {
+    let Some(([first, inner @ ..], dtype)) = ty.shape().and_then(Shape::dims).zip(ty.dtype()) else {
+        return ty.clone();
+    };
+    let rows = if first.known().is_some() { Dim::Unknown } else { *first };
+    Type::tensor(dtype, Shape::of([rows].into_iter().chain(inner.iter().copied())))
 }
 
 /// True if arrays have the same bytes, as one that is not a list of samples has in every file.

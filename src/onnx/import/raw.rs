@@ -382,7 +382,8 @@ impl Import<'_> {
         Ok(message.nodes)
     }
 
-    /// Reads the metadata of the main graph, and of its inputs and initializers, which stands in `value_info` entries.
+    /// Reads the metadata of the main graph, and of its inputs and initializers. Initializers have theirs in `value_info`
+    /// entries; the entry of an input counts only if the input itself has no metadata.
     fn graph_metadata(&mut self, message: &GraphMessage, graph: &mut RawGraph) -> Result<(), WireError> {
         fn interned(module: &mut Module, entries: &[(String, String)]) -> Vec<(Symbol, Symbol)> {
             entries.iter().map(|(key, value)| (module.intern(key), module.intern(value))).collect()
@@ -394,7 +395,7 @@ impl Import<'_> {
             if !metadata.is_empty() {
                 let metadata = interned(&mut self.module, &metadata);
                 let name = self.module.intern(&name);
-                graph.metadata_of.insert(name, metadata);
+                graph.metadata_of.entry(name).or_insert(metadata);
             }
         }
         Ok(())
