@@ -134,34 +134,97 @@ pub(crate) fn sizes(draws: &[Inputs]) -> &[BoundDim] {
 /// Open dims that a message names.
 const DIMS: usize = 8;
 
-/// The failure of a model that cannot be computed on inputs of these sizes. If sizes were chosen for open dims, the failure
-/// is one problem that names the sizes and the options that give others, however many nodes do not take them.
-pub(crate) fn failure_on(sizes: &[BoundDim], error: &Error, module: Option<&Module>) -> Failure {
-    let chosen: Vec<&BoundDim> = sizes.iter().filter(|dim| !dim.asked).collect();
+/// The sizes of open dims that do not fit a model, and the options that give other sizes, as words; `None` if all sizes fit.
+pub(crate) fn misfits(bound: &BoundInputs, module: &Module) -> Option<(String, String)> {
+    let misfits = bound.misfits(module);
+    if misfits.is_empty() {
+        return None;
+    }
+    let sizes = some_of(&misfits, ", ", |dim| format!("{} = {}", dim.name, dim.size));
+    let options = some_of(&misfits, " ", |dim| format!("--dim {}=N", dim.name));
+    Some((
+        shown::message(&format!("{sizes} {} not fit this model", one_or_more(&misfits, "does", "do"))),
+        shown::message(&format!(
+            "`{options}` gives {}",
+            one_or_more(&misfits, "another size", "other sizes")
+        )),
+    ))
+}
+
+/// The form in which a failure shows nodes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shows {
+    /// The text of the nodes.
+    Nodes,
+    /// Messages only: the nodes may be those of another model.
+    Messages,
+}
+
+/// The failure of a model that cannot be computed on inputs of these sizes. If the model has open dims, the sizes are the
+/// problem, so the failure names the sizes, says which of them were chosen and which were given, and names the options for
+/// the sizes that do not fit. If sizes were chosen, the failure is one problem, however many nodes do not take the sizes.
+pub(crate) fn failure_on(sizes: &[BoundDim], error: &Error, module: &Module, shows: Shows) -> Failure {
     let findings = match error {
         Error::Invalid(findings) => &findings[..],
         Error::Run(finding) if finding.node.is_some() && finding.code == "node" => slice::from_ref(finding),
         _ => &[],
     };
-    let (Some(first), false) = (findings.first(), chosen.is_empty()) else {
-        return diagnose::failure(error, module);
+    let (Some(first), false) = (findings.first(), sizes.is_empty()) else {
+        return diagnose::failure(error, (shows == Shows::Nodes).then_some(module));
     };
-    let left_out = if chosen.len() > DIMS { " …" } else { "" };
-    let of_first = |form: &dyn Fn(&BoundDim) -> String, between: &str| {
-        let some: Vec<String> = chosen.iter().take(DIMS).map(|&dim| form(dim)).collect();
-        format!("{}{left_out}", some.join(between))
+    let asked: Dims = sizes.iter().map(|dim| (dim.name.clone(), dim.size)).collect();
+    let bound = BoundInputs::new(module, &asked).unwrap_or_default();
+    let misfits: BTreeSet<&str> = bound.misfits(module).into_iter().map(|dim| dim.name.as_str()).collect();
+    let (chosen, given): (Vec<&BoundDim>, Vec<_>) = sizes.iter().partition(|dim| !dim.asked);
+    let all: Vec<&BoundDim> = chosen.iter().chain(&given).copied().collect();
+    let mut to_blame: Vec<&BoundDim> = all.iter().copied().filter(|d| misfits.contains(&*d.name)).collect();
+    if to_blame.is_empty() {
+        to_blame.clone_from(&all);
+    }
+    let options = some_of(&to_blame, " ", |dim| format!("--dim {}=SIZE", dim.name));
+    let others = format!(
+        "`{options}` or `--inputs FILE` gives {}",
+        one_or_more(&to_blame, "another size", "other sizes")
+    );
+    let blamed = some_of(&to_blame, ", ", |dim| format!("{} = {}", dim.name, dim.size));
+    let help = if to_blame.len() == all.len() {
+        others
+    } else {
+        format!("{blamed} {} not fit the model: {others}", one_or_more(&to_blame, "does", "do"))
     };
+    if chosen.is_empty() {
+        let failure = diagnose::failure(error, (shows == Shows::Nodes).then_some(module));
+        // An error of a node may be about the values.
+        return if misfits.is_empty() { failure } else { failure.with_help(help) };
+    }
     let more = match findings.len() - 1 {
         0 => String::new(),
         more => format!(", and {}", count(more as u64, "more problem")),
     };
-    let message = format!(
-        "the model cannot be computed with the sizes that were chosen for its open dims ({}): {first}{more}",
-        of_first(&|dim| format!("{} = {}", dim.name, dim.size), ", ")
-    );
-    let options = of_first(&|dim| format!("--dim {}=SIZE", dim.name), " ");
-    Failure::of(error.kind(), Problem::new("ampc::inputs::sizes", message))
-        .with_help(format!("`{options}` or `--inputs FILE` gives others"))
+    let with = if given.is_empty() {
+        "the sizes that were chosen for its open dims"
+    } else {
+        "these sizes of its open dims"
+    };
+    let origin = |dim: &BoundDim| match (given.is_empty(), dim.asked) {
+        (true, _) => "",
+        (false, true) => " given",
+        (false, false) => " chosen",
+    };
+    let listed = some_of(&all, ", ", |dim| format!("{} = {}{}", dim.name, dim.size, origin(dim)));
+    let message = format!("the model cannot be computed with {with} ({listed}): {first}{more}");
+    Failure::of(error.kind(), Problem::new("ampc::inputs::sizes", message)).with_help(help)
+}
+
+/// The first dims of a list, each in a form, with a mark if there are more.
+fn some_of<D>(dims: &[&D], between: &str, form: impl Fn(&D) -> String) -> String {
+    let some: Vec<String> = dims.iter().take(DIMS).map(|&dim| form(dim)).collect();
+    format!("{}{}", some.join(between), if dims.len() > DIMS { " …" } else { "" })
+}
+
+/// The word for one dim or the word for several.
+fn one_or_more<'a, D>(dims: &[&D], one: &'a str, several: &'a str) -> &'a str {
+    if dims.len() == 1 { one } else { several }
 }
 
 fn drawn(
@@ -179,7 +242,7 @@ fn drawn(
     let dims = dims(&args.dim)?;
     let seed = args.random.unwrap_or(0);
     let drawn = first_that_fits(module, &dims, otherwise, |dims| draw(dims, seed))
-        .map_err(|failed| failure_on(&failed.1, &failed.0, Some(module)))?;
+        .map_err(|failed| failure_on(&failed.1, &failed.0, module, Shows::Nodes))?;
     let Some(inputs) = drawn.first() else { return Ok(drawn) };
     if args.random.is_none() && inputs.values.iter().any(Option::is_some) {
         let draws: Vec<&str> = drawn.iter().map(|inputs| inputs.about.as_str()).collect();

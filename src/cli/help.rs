@@ -103,6 +103,13 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "warning::rewrite.not_faster" => {
             "`--target` names the device; without `--only-if-faster` the model is lowered all the same"
         }
+        "warning::verify.nothing" => {
+            "give inputs on which the model computes numbers, and dims that are not 0"
+        }
+        "warning::verify.zeros" => {
+            "a layer whose weights are all 0, such as an untrained head, makes zeros of all inputs: compare a trained model, \
+             or give inputs on which an output is not 0"
+        }
         "warning::verify.excused" => {
             "docs/verify.md defines excused outputs; without `--accept-excused` the exit code is 1"
         }

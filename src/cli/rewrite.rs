@@ -12,14 +12,16 @@ use super::targets::Beside;
 use super::ui::Ui;
 use super::verified::{Source, Verdict, VerdictReport};
 use super::{data, diagnose, settings, shown, summary, targets};
-use ampc::execute::inputs::{Dims, bound_dims};
+use ampc::execute::inputs::{BoundDim, Dims, bound_dims};
 use ampc::files::Batch;
 use ampc::ir::DType;
 use ampc::ir::text::escape_hidden_in_json;
 use ampc::passes::Paths;
+use ampc::passes::cost::BoundInputs;
 use ampc::report::{ReportWarning, SLOWER};
 use ampc::{ErrorKind, Model, Report};
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The steps of the command, in order; each refusal comes as early as possible, before the model is read,
@@ -91,8 +93,16 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     drop(progress);
     // If they cannot be printed, no file appears either.
     let written = emit::finish(batch, written)?;
-    let has_open_dims = bound_dims(&model.module, &Dims::new()).is_ok_and(|dims| !dims.is_empty());
-    let done = Done { report: &report, opsets, has_open_dims };
+    let asked = options.by.cut().map_or_else(Dims::new, |(_, target)| target.dims.clone());
+    let bound = BoundInputs::new(&model.module, &asked).unwrap_or_default();
+    let chosen: BTreeSet<&str> = bound.chosen().map(|dim| dim.name.as_str()).collect();
+    let is_chosen = |dim: BoundDim| chosen.contains(dim.name.as_str());
+    let has_open_dims =
+        bound_dims(&model.module, &Dims::new()).is_ok_and(|dims| dims.into_iter().any(is_chosen));
+    let predicts = !ui.quiet && report.time.is_some();
+    let misfits = predicts.then(|| data::misfits(&bound, &model.module)).flatten();
+    let misfits = misfits.map_or_else(String::new, |(sizes, options)| format!("; {sizes}; {options}"));
+    let done = Done { report: &report, opsets, has_open_dims, misfits };
     if ui.quiet {
         ui.complain_if_any(&summary::warnings(&done, ui));
     }

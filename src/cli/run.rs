@@ -1,7 +1,7 @@
 //! `ampc run`: compute the outputs of a model.
 
 use super::args::RunArgs;
-use super::data;
+use super::data::{self, Shows};
 use super::diagnose;
 use super::pipeline::{load, warn_of_reading};
 use super::problem::Failure;
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
         outputs::check(path, &inputs, names.len(), args.force, &model.files()).map_err(fail)?;
     }
     progress.stage("planning");
-    let fail_on = |error: Error| data::failure_on(&inputs.dims, &error, Some(&model.module));
+    let fail_on = |error: Error| data::failure_on(&inputs.dims, &error, &model.module, Shows::Nodes);
     execute::bind(&mut executable, &inputs.values).map_err(fail_on)?;
     if args.print_plan {
         let plan = executable.plan_text();

@@ -18,8 +18,10 @@ const SAID: usize = 8;
 pub(crate) struct Done<'a> {
     pub(crate) report: &'a Report,
     pub(crate) opsets: OpsetAdvice,
-    /// True if an input of the model has a dim without a number.
+    /// True if an input of the model has a dim without a number that no option gives a size.
     pub(crate) has_open_dims: bool,
+    /// The sizes of open dims for which time is predicted and which do not fit the model, as words; empty if they fit.
+    pub(crate) misfits: String,
 }
 
 /// A cost, in the unit of the objective.
@@ -179,10 +181,12 @@ fn casts(report: &Report) -> String {
 fn size(before: Option<u64>, after: u64) -> String {
     let Some(before) = before else { return bytes(after) };
     let sizes = format!("{} -> {}", bytes(before), bytes(after));
-    match before.checked_sub(after) {
-        Some(less) if less > 0 => format!("{sizes} ({} smaller)", share(less, before)),
-        Some(_) => sizes,
-        None => format!("{sizes} ({} larger)", share(after - before, before)),
+    let percent = share(before.abs_diff(after), before);
+    match percent == share(0, 1) {
+        true if before == after => format!("{sizes} (the same size)"),
+        true => format!("{sizes} (about the same size)"),
+        false if after < before => format!("{sizes} ({percent} smaller)"),
+        false => format!("{sizes} ({percent} larger)"),
     }
 }
 
@@ -230,7 +234,7 @@ pub(crate) fn text(
     // The prediction is for the 16-bit model, and an emulated model is fp32.
     let time = report.time.as_ref().filter(|_| emit.kind != EmitArg::Emulated);
     if let Some(time) = time.and_then(|time| time_line(time, target)) {
-        table.row(["time".to_owned(), time]);
+        table.row(["time".to_owned(), format!("{time}{}", done.misfits)]);
     }
     if let Some(optimum) = report.optimum.as_ref().filter(|optimum| !optimum.optimal) {
         table.row(["optimum".to_owned(), unproven(optimum)]);
@@ -268,7 +272,7 @@ pub(crate) fn spared(written: &Written) -> impl Iterator<Item = String> {
 
 /// The warnings as they are drawn; with `-q` only those about the result.
 pub(crate) fn warnings(done: &Done<'_>, ui: Ui) -> String {
-    let Done { report, opsets, has_open_dims } = done;
+    let Done { report, opsets, has_open_dims, .. } = done;
     let said = if ui.verbose { LINES } else { SAID };
     let mut text = String::new();
     let warnings = || report.warnings.iter().filter(|w| !ui.quiet || is_about_result(&w.code));
@@ -316,6 +320,15 @@ mod tests {
             assumptions: Vec::new(),
             forced: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_size_that_is_nearly_the_same_is_neither_larger_nor_smaller() {
+        assert_eq!(size(Some(25_000), 25_100), "25.0 kB -> 25.1 kB (about the same size)");
+        assert_eq!(size(Some(25_000), 24_900), "25.0 kB -> 24.9 kB (about the same size)");
+        assert_eq!(size(Some(25_000), 25_000), "25.0 kB -> 25.0 kB (the same size)");
+        assert_eq!(size(Some(25_000), 25_250), "25.0 kB -> 25.2 kB (1 % larger)");
+        assert_eq!(size(Some(25_000), 12_500), "25.0 kB -> 12.5 kB (50 % smaller)");
     }
 
     #[test]

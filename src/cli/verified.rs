@@ -1,20 +1,25 @@
 //! `ampc rewrite --verify`: the model and its rewrite on the same inputs, before anything is written.
 
 use super::args::RewriteArgs;
-use super::data;
+use super::data::{self, Shows};
 use super::diagnose;
 use super::pipeline::Run;
 use super::problem::{Failure, Problem};
 use super::shown;
 use super::table::{count, number};
 use super::ui::Ui;
-use super::verify::{accepts, excused as said_of_excused, first};
+use super::verify::{Doubt, doubt, drawn, excused as said_of_excused, first};
+use ampc::execute::report::ValueReport;
 use ampc::execute::verify::Compared;
-use ampc::execute::{Excused, Inputs, Judgement, PinSearch, Verification, VerifyOptions, find_pins, judge};
+use ampc::execute::{
+    Excused, Inputs, Judgement, PinSearch, Pinned, Verification, VerifyOptions, find_pins, input_names, judge,
+};
 use ampc::ir::text::is_hidden;
 use ampc::ir::{DType, Module};
 use ampc::passes::policy::Pin;
-use ampc::runtime::Tolerance;
+use ampc::report::precision_name;
+use ampc::runtime::compare::largest_magnitude;
+use ampc::runtime::{Data, Tolerance};
 use ampc::{Error, ErrorKind, Model, RewriteOptions};
 use serde::{Serialize, Serializer};
 
@@ -68,46 +73,97 @@ impl Source {
             written = ampc::emulate(Model::from(written)).map_err(fail)?.0.module;
         }
         let judged = judge(&mut source, &mut written, &self.draws, &self.options);
-        let judged = judged.map_err(|error| data::failure_on(data::sizes(&self.draws), &error, None))?;
-        let accepted = run.progress.suspend(|| accepts(&judged, self.accept_excused, run.ui));
+        let judged = judged.map_err(|error| {
+            data::failure_on(data::sizes(&self.draws), &error, &self.module, Shows::Messages)
+        })?;
+        let doubt = doubt(&judged, self.accept_excused);
+        if let Some(doubt) = &doubt {
+            run.progress.suspend(|| doubt.warn(run.ui));
+        }
+        let accepted = judged.accepted(self.accept_excused);
         let Judgement { found, excused, is_excused } = judged;
+        let outputs = found.outputs.iter().map(ValueReport::of).collect();
         if accepted {
             let said = match (found.passed(), found.says_something()) {
                 (false, _) => vec!["verified: outputs beyond the tolerance were accepted".into()],
                 (true, false) => vec!["verified nothing: the outputs have no finite elements".into()],
                 (true, true) => {
+                    let verified = if found.is_all_zero() { "verified nothing" } else { "verified" };
                     let lines = summary(&found).into_iter();
-                    lines.map(|line| shown::message(&format!("verified: {line}"))).collect()
+                    lines.map(|line| shown::message(&format!("{verified}: {line}"))).collect()
                 }
             };
             let said = said.join("\n");
-            return Ok(Verdict::Passed { said, excused });
+            return Ok(Verdict::Passed { said, excused, outputs, doubt });
         }
         run.progress.stage("searching for nodes that have to stay fp32");
         let pins = find_pins(&source, options, &self.draws, &self.options, &model.module, &found);
-        let mut message = format!("the rewrite is too far from the model: {}", first(&found));
+        let mut message =
+            format!("the rewrite is too far from the model: {}; {}", beyond(&found), first(&found));
         if is_excused && !self.accept_excused {
             let all = said_of_excused(&found, &excused);
             message.push_str(&format!("; `--accept-excused` accepts that {all}"));
         }
-        Ok(Verdict::Beyond { message, pins, excused })
+        let to = Lowering {
+            to: options.to,
+            is_emulated: self.is_emulated,
+            out_of_range: (options.to == DType::F16).then(|| self.out_of_range()).flatten(),
+        };
+        Ok(Verdict::Beyond { message, pins, excused, outputs, to })
     }
+
+    /// The first fp32 input with elements beyond the range of fp16, as words.
+    fn out_of_range(&self) -> Option<String> {
+        let values =
+            self.draws.iter().flat_map(|draw| input_names(&self.module).into_iter().zip(&draw.values));
+        values.filter_map(|(name, value)| Some((name, value.as_ref()?))).find_map(|(name, value)| {
+            let Data::Tensor(tensor) = value else { return None };
+            let largest = largest_magnitude(tensor);
+            (tensor.dtype() == DType::F32 && largest > MAX_F16).then(|| {
+                format!(
+                    "the input `{}` has elements of up to {largest:.2e}, and {MAX_F16} is the largest fp16 number: \
+                     `--to bf16` has the range of fp32",
+                    shown::name(&name)
+                )
+            })
+        })
+    }
+}
+
+/// The largest finite number of fp16.
+const MAX_F16: f64 = 65504.0;
+
+/// The facts about a rewrite that advice on pins depends on.
+#[derive(Clone, Debug)]
+pub(crate) struct Lowering {
+    /// The format of the rewrite.
+    to: DType,
+    /// True if the written model is fp32, so that the predicted time is not the time of that model.
+    is_emulated: bool,
+    /// An input beyond the range of the format, as words.
+    out_of_range: Option<String>,
 }
 
 /// Result of comparing a rewrite with its model.
 pub(crate) enum Verdict {
     /// The outputs agree, or are excused and that was accepted: a word about it.
-    Passed { said: String, excused: Vec<Excused> },
-    /// An output is too far off: the first value beyond the tolerance, and pins that help.
-    Beyond { message: String, pins: Result<PinSearch, Error>, excused: Vec<Excused> },
+    Passed { said: String, excused: Vec<Excused>, outputs: Vec<ValueReport>, doubt: Option<Doubt> },
+    /// An output is too far off: the outputs and the first value beyond the tolerance, and pins that help.
+    Beyond {
+        message: String,
+        pins: Result<PinSearch, Error>,
+        excused: Vec<Excused>,
+        outputs: Vec<ValueReport>,
+        to: Lowering,
+    },
 }
 
 impl Verdict {
     /// The error, if an output is too far off. If the report has all pins, only some of many are shown.
     pub(crate) fn failure(&self, is_reported: bool) -> Option<Failure> {
-        let Verdict::Beyond { message, pins, .. } = self else { return None };
+        let Verdict::Beyond { message, pins, to, .. } = self else { return None };
         let (help, lines) = match pins {
-            Ok(pins) => advice(pins, is_reported),
+            Ok(pins) => advice(pins, to, is_reported),
             Err(error) => (format!("no pins could be tried: {error}"), Vec::new()),
         };
         let problem = Problem::new("ampc::verify::beyond", message.clone());
@@ -116,32 +172,44 @@ impl Verdict {
 
     /// The same for the report.
     pub(crate) fn report(&self) -> VerdictReport<'_> {
+        let (Verdict::Passed { excused, outputs, .. } | Verdict::Beyond { excused, outputs, .. }) = self;
+        let mut report = VerdictReport { excused, outputs, ..VerdictReport::default() };
         match self {
-            Verdict::Passed { excused, .. } => {
-                VerdictReport { passed: true, excused, pins: None, deny: &[], left_low: &[] }
+            Verdict::Passed { doubt, .. } => {
+                report.passed = true;
+                report.warnings = doubt.as_slice();
             }
-            Verdict::Beyond { pins, excused, .. } => {
-                let search = pins.as_ref().ok();
-                let pins = search.filter(|search| search.passes).map(|search| Pins(&search.pins));
-                let left_low = search.map_or(&[][..], |search| &search.left_low);
-                let deny = search.map_or(&[][..], |search| &search.deny);
-                VerdictReport { passed: false, excused, pins, deny, left_low }
+            Verdict::Beyond { pins: Ok(search), .. } => {
+                report.pins = search.passes.then_some(Pins(&search.pins));
+                report.pinned = search.pinned.as_ref();
+                report.left_low = &search.left_low;
+                report.deny = &search.deny;
             }
+            Verdict::Beyond { pins: Err(_), .. } => {}
         }
+        report
     }
 }
 
 /// The part of the report about `--verify`.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub(crate) struct VerdictReport<'a> {
     /// True if the model is accepted: all outputs agree, or are excused and that was accepted.
     passed: bool,
+    /// The outputs with their errors, of several draws for the worst draw.
+    outputs: &'a [ValueReport],
+    /// The reason why a verdict that accepts the model says little.
+    #[serde(skip_serializing_if = "<[Doubt]>::is_empty")]
+    warnings: &'a [Doubt],
     /// Outputs beyond their bounds that low products alone make differ as much.
     #[serde(skip_serializing_if = "<[Excused]>::is_empty")]
     excused: &'a [Excused],
     /// If not: the pins with which they do, in the form of a policy's; absent if none help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pins: Option<Pins<'a>>,
+    /// The part of the model that is low with these pins.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pinned: Option<&'a Pinned>,
     /// Operators whose nodes are all among the pins: with these denied and the pins of other nodes the outputs agree as well.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     deny: &'a [String],
@@ -172,8 +240,42 @@ fn summary(found: &Verification) -> Vec<String> {
     found.by_draw.iter().map(of_draw).collect()
 }
 
+/// Outputs beyond the tolerance that a message names.
+const OUTPUTS: usize = 4;
+
+/// The outputs beyond the tolerance, each with its error and its bound.
+fn beyond(found: &Verification) -> String {
+    let failed: Vec<&Compared> = found.outputs.iter().filter(|o| !o.agreement.passed()).collect();
+    let of_output = |output: &&Compared| {
+        let (errors, name) = (&output.agreement.found, shown::name(&output.value));
+        let allowed = errors.bound() / errors.max_want;
+        let error = match &output.agreement.obstacle {
+            Some(obstacle) => obstacle.clone(),
+            None if errors.not_finite() > 0 => {
+                format!("{} of {} elements disagree on being finite", errors.not_finite(), errors.elements)
+            }
+            None if errors.held_to.is_none() => {
+                format!("{} of {} elements differ", errors.mismatches, errors.elements)
+            }
+            None if errors.max_want == 0.0 => {
+                format!("error {:.2e}, allowed {:.2e} (expected to be 0)", errors.max_abs, errors.bound())
+            }
+            None => format!("error {:.2e} of max |{name}|, allowed {allowed:.2e}", output.agreement.error()),
+        };
+        format!("output `{name}`: {error}{}", drawn(found, output))
+    };
+    let mut said: Vec<String> = failed.iter().take(OUTPUTS).map(of_output).collect();
+    if let Some(more) = failed.len().checked_sub(OUTPUTS).filter(|&more| more > 0) {
+        said.push(format!("and {}", count(more as u64, "more output")));
+    }
+    said.join("; ")
+}
+
 /// The largest error of some outputs, and its bound.
 fn errors(outputs: &[Compared]) -> String {
+    if outputs.iter().all(|output| output.agreement.found.all_zero && output.agreement.found.max_abs == 0.0) {
+        return "every element of the outputs is 0 in the model and in the rewrite".into();
+    }
     if outputs.iter().all(|output| output.agreement.found.max_abs == 0.0) {
         return "the outputs are equal".into();
     }
@@ -207,9 +309,21 @@ fn error(output: &Compared) -> String {
 const SHOWN: usize = 20;
 
 /// Advice with the options that help, spelled as arguments: pins, and operators to deny whose nodes all need a pin.
-fn advice(search: &PinSearch, is_reported: bool) -> (String, Vec<String>) {
+fn advice(search: &PinSearch, to: &Lowering, is_reported: bool) -> (String, Vec<String>) {
     if !search.passes {
         return (why_none_helps(search), Vec::new());
+    }
+    let format = precision_name(to.to);
+    if let Some(pinned) = search.pinned.as_ref().filter(|pinned| !pinned.lowers) {
+        let tried = count(search.tried as u64, "rewrite");
+        let why = to.out_of_range.as_ref().map_or_else(String::new, |why| format!("; {why}"));
+        let help = format!(
+            "the model cannot be lowered within the tolerance on this data, as far as {tried} show: the pins that help leave \
+             {} of {} {format}{why}",
+            number(pinned.low),
+            count(pinned.nodes, "node"),
+        );
+        return (help, Vec::new());
     }
     let pins = if search.deny.is_empty() { &search.pins } else { &search.rest };
     let denied = search.deny.iter().map(|op| format!("--deny {}", quoted(op)));
@@ -220,7 +334,16 @@ fn advice(search: &PinSearch, is_reported: bool) -> (String, Vec<String>) {
         (false, 1) => "this option".to_owned(),
         (false, n) => format!("these {}", count(n as u64, "option")),
     };
-    let help = format!("with {with} all outputs are within the tolerance:");
+    let (low, slower) = search.pinned.as_ref().map_or_else(Default::default, |pinned| {
+        let slower = pinned.speed.as_ref().filter(|_| pinned.is_slower && !to.is_emulated);
+        let slower = slower.map(|speed| {
+            format!("; the rewrite is then predicted to be slower than the fp32 model ({speed} x)")
+        });
+        let stay = if pinned.low == 1 { "stays" } else { "stay" };
+        let low = format!("{} of {} {stay} {format} and ", number(pinned.low), count(pinned.nodes, "node"));
+        (low, slower.unwrap_or_default())
+    });
+    let help = format!("with {with} {low}all outputs are within the tolerance{slower}:");
     let mut lines: Vec<String> = all.iter().take(SHOWN).cloned().collect();
     // All of them can be pasted at once.
     let last = lines.len().saturating_sub(1);
@@ -293,6 +416,8 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
+    const FP16: Lowering = Lowering { to: DType::F16, is_emulated: false, out_of_range: None };
+
     #[test]
     fn pins_are_words_of_a_shell() {
         let cases = [
@@ -317,12 +442,18 @@ mod tests {
         let search = PinSearch { pins: pins.clone(), passes: true, ..PinSearch::default() };
         let whole: Vec<String> = pins.iter().map(|pin| format!("--pin {pin}=fp32")).collect();
         for (is_reported, report) in [(false, "`--report FILE`"), (true, "the report")] {
-            let (help, lines) = advice(&search, is_reported);
+            let (help, lines) = advice(&search, &FP16, is_reported);
             assert_eq!(help, "with these 25 pins all outputs are within the tolerance:");
             let more = format!("\nand 5 more: {report} has all (`verify.pins`)");
             assert_eq!(lines.join("\n"), whole[..SHOWN].join(" \\\n") + &more);
         }
-        let verdict = Verdict::Beyond { message: String::new(), pins: Ok(search), excused: Vec::new() };
+        let verdict = Verdict::Beyond {
+            message: String::new(),
+            pins: Ok(search),
+            excused: Vec::new(),
+            outputs: Vec::new(),
+            to: FP16,
+        };
         let report = serde_json::to_value(verdict.report()).unwrap();
         assert_eq!(report["pins"].as_object().unwrap().len(), pins.len());
         assert_eq!(report["pins"][&pins[24]], "fp32");
@@ -339,10 +470,40 @@ mod tests {
             passes: true,
             ..PinSearch::default()
         };
-        let (help, lines) = advice(&search, false);
+        let (help, lines) = advice(&search, &FP16, false);
         assert_eq!(help, "with these 2 options all outputs are within the tolerance:");
         assert_eq!(lines, ["--deny Conv \\", "--pin mm=fp32"]);
-        let (help, _) = advice(&PinSearch { rest: Vec::new(), ..search }, false);
+        let (help, _) = advice(&PinSearch { rest: Vec::new(), ..search }, &FP16, false);
         assert_eq!(help, "with this option all outputs are within the tolerance:");
+    }
+
+    /// Pins are advised if they leave something lowered, and the advice says how much.
+    #[test]
+    fn advice_says_what_pins_leave() {
+        let pinned = Pinned { low: 3, nodes: 8, speed: Some("0.80".into()), is_slower: true, lowers: true };
+        let of = |pinned: Pinned, to: &Lowering| {
+            let pins = vec!["mm".to_owned()];
+            advice(
+                &PinSearch { pins, passes: true, tried: 4, pinned: Some(pinned), ..Default::default() },
+                to,
+                false,
+            )
+        };
+        let (help, lines) = of(pinned.clone(), &FP16);
+        assert_eq!(
+            help,
+            "with this pin 3 of 8 nodes stay fp16 and all outputs are within the tolerance; the rewrite is then predicted \
+             to be slower than the fp32 model (0.80 x):"
+        );
+        assert_eq!(lines, ["--pin mm=fp32"]);
+        let (help, _) = of(pinned.clone(), &Lowering { is_emulated: true, ..FP16 });
+        assert_eq!(help, "with this pin 3 of 8 nodes stay fp16 and all outputs are within the tolerance:");
+        let (help, lines) = of(Pinned { low: 0, lowers: false, ..pinned }, &FP16);
+        assert_eq!(
+            help,
+            "the model cannot be lowered within the tolerance on this data, as far as 4 rewrites show: the pins that help \
+             leave 0 of 8 nodes fp16"
+        );
+        assert!(lines.is_empty(), "{lines:?}");
     }
 }

@@ -1,7 +1,7 @@
 //! `ampc verify`: compares the outputs of a model with the expected outputs.
 
 use super::args::VerifyArgs;
-use super::data;
+use super::data::{self, Shows};
 use super::diagnose;
 use super::pipeline::{load, warn_of_reading};
 use super::problem::{Failure, Problem};
@@ -20,6 +20,7 @@ use ampc::ir::Module;
 use ampc::ir::text::escape_hidden_in_json;
 use ampc::runtime::{Cpu, Tolerance};
 use ampc::{Error, ErrorKind};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(args: &VerifyArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
@@ -67,7 +68,8 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     progress.stage("running");
     let options = VerifyOptions { cpu, tolerance: tolerance(args) };
     let judged = judged(args, &mut model.module, &mut other.module, &draws, &options);
-    let judged = judged.map_err(|error| data::failure_on(data::sizes(&draws), &error, None))?;
+    let judged = judged
+        .map_err(|error| data::failure_on(data::sizes(&draws), &error, &model.module, Shows::Messages))?;
     drop(progress);
     let found = &judged.found;
     for read in [&model, &other] {
@@ -102,19 +104,49 @@ fn judged(
 /// True if two models are accepted, which both commands that compare models decide here. Warns of a verdict that says
 /// little.
 pub(crate) fn accepts(judged: &Judgement, accept_excused: bool, ui: Ui) -> bool {
-    if judged.passed() {
-        if !judged.found.says_something() {
-            warn_of_nothing(ui);
-        }
-        return true;
+    if let Some(doubt) = doubt(judged, accept_excused) {
+        doubt.warn(ui);
     }
-    let accepted = judged.accepted(accept_excused);
-    if accepted {
-        let message = format!("accepted although {}", excused(&judged.found, &judged.excused));
-        let problem = Problem::warning("verify.excused", message);
+    judged.accepted(accept_excused)
+}
+
+/// The reason why the verdict that accepts two models says little, if it does.
+pub(crate) fn doubt(judged: &Judgement, accept_excused: bool) -> Option<Doubt> {
+    match judged.passed() {
+        true if !judged.found.says_something() => Some(Doubt::nothing()),
+        true => judged.found.is_all_zero().then(Doubt::zeros),
+        false => judged.accepted(accept_excused).then(|| Doubt {
+            code: "verify.excused",
+            message: format!("accepted although {}", excused(&judged.found, &judged.excused)),
+        }),
+    }
+}
+
+/// A warning about a verdict. The warning is about the result, so it is printed with `-q` as well.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Doubt {
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+}
+
+impl Doubt {
+    /// Outputs without a number agree with much.
+    pub(crate) fn nothing() -> Doubt {
+        let message = "no finite element of an output was compared, so the verdict proves nothing".to_owned();
+        Doubt { code: "verify.nothing", message }
+    }
+
+    /// Outputs that are 0 on all inputs agree whatever the nodes before them compute.
+    pub(crate) fn zeros() -> Doubt {
+        let message =
+            "every element of the outputs is expected to be 0, so the comparison shows nothing".to_owned();
+        Doubt { code: "verify.zeros", message }
+    }
+
+    pub(crate) fn warn(&self, ui: Ui) {
+        let problem = Problem::warning(self.code, self.message.as_str());
         ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
     }
-    accepted
 }
 
 /// The number of outputs and elements beyond the tolerance, and their errors, which low products alone explain.
@@ -145,15 +177,6 @@ pub(crate) fn excused(found: &Verification, excused: &[Excused]) -> String {
         count(*elements, "element"),
         if *mismatches == 1 { "is" } else { "are" },
     )
-}
-
-/// Outputs without a number agree with much. The warning is about the result, so it is printed with `-q` as
-/// well.
-pub(crate) fn warn_of_nothing(ui: Ui) {
-    let message = "no finite element of an output was compared, so the verdict proves nothing";
-    let help = "give inputs on which the model computes numbers, and dims that are not 0";
-    let problem = Problem::warning("verify.nothing", message).with_help(help);
-    ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
 }
 
 fn json(report: &VerifyReport) -> String {
@@ -303,7 +326,9 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
     }
     ampc::files::unchanged(&model.files()).map_err(fail)?;
     if rows.iter().all(|row| row.passed && row.finite == 0) {
-        warn_of_nothing(ui);
+        Doubt::nothing().warn(ui);
+    } else if rows.iter().all(|row| row.passed && row.all_zero) {
+        Doubt::zeros().warn(ui);
     }
     let passed = rows.iter().all(|row| row.passed);
     if args.json {

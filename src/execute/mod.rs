@@ -39,7 +39,7 @@ pub use inputs::{Inputs, TestData, read_test_data};
 pub use low_products::{Excused, Judgement, judge};
 pub use memory::{MemoryNeeds, memory_needs};
 pub use outputs::{Statistics, statistics};
-pub use pins::{PinSearch, find_pins};
+pub use pins::{PinSearch, Pinned, find_pins};
 pub use profile::NodeTimes;
 pub use report::VerifyReport;
 pub use stored::{StoredTolerance, verify_stored};

@@ -14,6 +14,7 @@ use super::{Inputs, scope};
 use crate::error::Error;
 use crate::model::Model;
 use crate::options::RewriteOptions;
+use crate::report::{Report, TimeReport};
 use crate::rewrite::rewrite_in_place;
 use ampc_ir::module::Decision;
 use ampc_ir::op::{Class, OpKind, reads_only_dims};
@@ -22,6 +23,7 @@ use ampc_passes::classify::ALREADY_LOW;
 use ampc_passes::policy::{Pin, node_key};
 use ampc_passes::{Paths, Policy};
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -43,6 +45,8 @@ pub struct PinSearch {
     pub rest: Vec<String>,
     /// True if all outputs are within the tolerance with these pins; otherwise no pins help.
     pub passes: bool,
+    /// If so: the part of the model that is low with these pins.
+    pub pinned: Option<Pinned>,
     /// Rewrites that were run.
     pub tried: usize,
     /// If no pins help: paths of the nodes that are low all the same with the last pins that were tried.
@@ -51,6 +55,36 @@ pub struct PinSearch {
     pub gave_up: bool,
     /// True if the model has 16-bit floats of its own.
     pub has_low_source: bool,
+}
+
+/// A rewrite with pins that help.
+#[derive(Clone, Debug, Serialize)]
+pub struct Pinned {
+    /// Nodes that are low with the pins.
+    pub low: u64,
+    /// Nodes with floats that are fp32 or low.
+    pub nodes: u64,
+    /// The predicted speed as a multiple of the source's, if it is predicted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed: Option<String>,
+    /// True if the rewrite with the pins is predicted to be slower than the source.
+    pub is_slower: bool,
+    /// True if the rewrite with the pins lowers a node.
+    #[serde(skip)]
+    pub lowers: bool,
+}
+
+impl Pinned {
+    fn of(rewritten: &Module, report: &Report) -> Pinned {
+        let time = report.time.as_ref();
+        Pinned {
+            low: report.summary.low,
+            nodes: report.summary.low + report.summary.full,
+            speed: time.and_then(TimeReport::ratio),
+            is_slower: time.is_some_and(TimeReport::is_slower),
+            lowers: !lowered(rewritten).is_empty(),
+        }
+    }
 }
 
 /// Searches for nodes that have to stay fp32. `found` is the result of [`verify_draws`] for `source` and its
@@ -102,7 +136,11 @@ pub fn find_pins(
     pins.sort_by_key(|candidate| candidate.at);
     let (deny, rest) = search.by_operator(&pins, &paths, rewritten)?;
     let pins = list(&pins);
-    Ok(PinSearch { pins, deny, rest, passes: true, tried: search.tried, ..PinSearch::default() })
+    // The rewrite that is advised: with the operators denied, if there are any.
+    let advised = if deny.is_empty() { &pins } else { &rest };
+    let (rewritten, report) = with_pins(source, options, advised.iter().map(String::as_str), &deny)?;
+    let pinned = Some(Pinned::of(&rewritten, &report));
+    Ok(PinSearch { pins, deny, rest, passes: true, pinned, tried: search.tried, ..PinSearch::default() })
 }
 
 fn list(pins: &[&Candidate]) -> Vec<String> {
@@ -210,6 +248,7 @@ impl Search<'_> {
     ) -> Result<Module, Error> {
         self.tried += 1;
         with_pins(self.source, self.options, pins.map(|pin| pin.path.as_str()), deny)
+            .map(|(module, _)| module)
     }
 
     fn trial_with<'c>(
@@ -326,7 +365,7 @@ fn with_pins<'c>(
     options: &RewriteOptions,
     paths: impl Iterator<Item = &'c str>,
     deny: &[String],
-) -> Result<Module, Error> {
+) -> Result<(Module, Report), Error> {
     let mut policy: Policy = (*options.policy).clone();
     for op in deny {
         policy.set_class(op, Class::Deny, "list")?;
@@ -338,8 +377,8 @@ fn with_pins<'c>(
     let policy = Arc::new(policy);
     let options = RewriteOptions { policy, alternative: None, explain: Vec::new(), ..options.clone() };
     let mut model = Model::from(source.clone());
-    rewrite_in_place(&mut model, &options, &mut ())?;
-    Ok(model.module)
+    let report = rewrite_in_place(&mut model, &options, &mut ())?;
+    Ok((model.module, report))
 }
 
 /// True if a node was lowered: a 16-bit format was chosen for it that it did not have.

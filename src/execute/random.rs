@@ -337,7 +337,8 @@ pub(super) fn with_dims(module: &Module, asked: &Dims) -> Result<(Vec<Option<Typ
     }
     if let Some(unknown) = asked.keys().find(|name| !bound.names.contains(*name)) {
         let names: Vec<&str> = bound.dims.iter().map(|b| b.name.as_str()).collect();
-        let near = nearest(unknown, names.iter().copied());
+        // A dim with a size of its own is not meant by another name.
+        let near = nearest(unknown, names.iter().copied().filter(|&name| !asked.contains_key(name)));
         let option = |name: &str| format!("{name}={}", asked[unknown]);
         let hint = did_you_mean(near.map(option).as_deref());
         let known = if names.is_empty() {

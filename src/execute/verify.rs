@@ -125,6 +125,13 @@ impl Verification {
         self.is_about_numbers
     }
 
+    /// True if 0 is wanted for every element of every output, on all draws: a rewrite of the nodes before them, however wrong,
+    /// agrees as well. False if no element was compared.
+    pub fn is_all_zero(&self) -> bool {
+        let mut outputs = self.by_draw.iter().flatten().peekable();
+        outputs.peek().is_some() && outputs.all(|output| output.agreement.found.all_zero)
+    }
+
     /// The draw of inputs on which the errors of a value were found.
     pub fn draw_of(&self, value: &Compared) -> Option<&str> {
         self.draws.get(value.draw).map(String::as_str).filter(|_| self.draws.len() > 1)

@@ -162,3 +162,53 @@ fn dims_that_follow_from_dim_are_no_assumption() {
     assert_eq!(open, fixed);
     assert!(!assumed.to_string().contains("unknown"), "{assumed}");
 }
+
+/// A size that does not fit the model is said with the time that is predicted for it.
+#[test]
+fn sizes_that_do_not_fit_are_said_with_the_time() {
+    let dir = Dir::new();
+    let of = |dim: &str| {
+        module(&format!(
+            "  input %x : f32[B, {dim}, 32]\n  const %p : f32[1, 64, 32] = random(1)\n  const %w : f32[32, 8] = random(2)\n  \
+             %a = Add(%x, %p) : f32[B, 64, 32] @plus\n  %y = MatMul(%a, %w) : f32[B, 64, 8] @head\n  \
+             output %y : f32[B, 64, 8]\n",
+        ))
+    };
+    dir.write("m.ir", of("S"));
+    let rewrite = |more: &[&str]| {
+        words(&dir.run(&[&["rewrite", "m.ir", "-o", "o.onnx", "--force"][..], more].concat()))
+    };
+    for (more, size) in [(&[][..], 128), (&["--dim", "S=100"], 100)] {
+        let said = rewrite(more);
+        let misfit = format!("; S = {size} does not fit this model; `--dim S=N` gives another size");
+        assert!(said.contains("predicted for generic") && said.contains(&misfit), "{said}");
+    }
+    assert!(!rewrite(&["--dim", "S=64"]).contains("does not fit"));
+}
+
+/// A dim with a size needs no option, and a dim with a size of its own is not meant by another name.
+#[test]
+fn dims_that_were_given_are_not_asked_for() {
+    let dir = Dir::new();
+    dir.write(
+        "m.ir",
+        module(
+            "  input %x : f32[B, S, 4]\n  const %w : f32[4, 2] = random(1)\n  %y = MatMul(%x, %w) : f32[B, S, 2] @mm\n  \
+             output %y : f32[B, S, 2]\n",
+        ),
+    );
+    let rewrite = |dims: &str| dir.run(&["rewrite", "m.ir", "-o", "o.onnx", "--force", "--dim", dims]);
+    for (dims, is_open) in [("B=1", true), ("S=4", true), ("B=1,S=4", false)] {
+        let said = words(&rewrite(dims));
+        assert!(said.contains("rewrite.slower"), "{said}");
+        assert_eq!(said.contains("`--dim NAME=N`"), is_open, "{dims}: {said}");
+    }
+    for (dims, hint) in [("B=3,S=4,T=10", None), ("B=3,T=10", Some("did you mean `S=10`"))] {
+        for run in [rewrite(dims), dir.run(&["run", "m.ir", "--dim", dims])] {
+            let said = words(&run);
+            assert!(run.code == 2 && said.contains("`--dim T=10`: no input has a dim `T`"), "{run}");
+            assert_eq!(said.contains("did you mean"), hint.is_some(), "{run}");
+            assert!(hint.is_none_or(|hint| said.contains(hint)), "{run}");
+        }
+    }
+}

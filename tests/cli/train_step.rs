@@ -79,6 +79,29 @@ fn the_estimate_of_memory_names_the_dims_that_it_assumes() {
     }
 }
 
+/// A size that does not fit is named with its option, and the model is not said to be invalid.
+#[test]
+fn a_size_that_does_not_fit_the_step_is_named() {
+    let dir = Dir::new();
+    let body = "  input %x : f32[B, S, 4]\n  const %p : f32[1, 64, 4] = random(1)\n  const %w : f32[4, 2] = random(2)\n  \
+                %a = Add(%x, %p) : f32[B, 64, 4] @plus\n  %y = MatMul(%a, %w) : f32[B, 64, 2] @head\n  output %y\n";
+    dir.write("m.ir", module(body));
+    let peak = |more: &[&str]| {
+        let run = step(&dir, &[&["--loss", "mse", "--fp32", "--optimizer", "sgd", "--force"], more].concat());
+        assert_eq!(run.code, 0, "{run}");
+        run.stderr.lines().find(|line| line.starts_with("peak")).unwrap().to_owned()
+    };
+    for (more, size) in [(&[][..], 128), (&["--dim", "S=100,B=2"], 100)] {
+        let said = peak(more);
+        assert!(
+            said.contains(&format!("unknown: S = {size} does not fit this model (Add `plus`: ")),
+            "{said}"
+        );
+        assert!(said.ends_with("; `--dim S=N` gives another size") && !said.contains("invalid"), "{said}");
+    }
+    assert!(!peak(&["--dim", "S=64"]).contains("unknown"));
+}
+
 /// Roles in the text form and in a drawing.
 #[test]
 fn what_nodes_are_for_is_shown() {

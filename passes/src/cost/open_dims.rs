@@ -9,7 +9,7 @@ use super::Sizes;
 use super::extents::batches;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::{Types, infer, infer_module};
-use ampc_ir::{Dim, Module, Shape, Type};
+use ampc_ir::{Dim, Module, Shape, Type, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A dim that inputs leave open, and the number that it gets.
@@ -57,7 +57,12 @@ pub struct BoundInputs {
     pub types: Vec<Option<Type>>,
     /// The dims that were open, in the order of the inputs.
     pub dims: Vec<OpenDim>,
+    /// True if the size of the batch is requested, by the name of one of its dims.
+    pub batch_is_given: bool,
 }
+
+/// Open dims that are left open one by one to find out which sizes do not fit a model. Each takes an inference of the model.
+const MOST_SUSPECTS: usize = 8;
 
 impl BoundInputs {
     /// Gives every open dim of the inputs the number requested by its name, the number of the batch, or
@@ -66,20 +71,47 @@ impl BoundInputs {
     /// # Errors
     /// If a number is requested for a dim that does not exist.
     pub fn new(module: &Module, asked: &BTreeMap<String, u64>) -> Result<BoundInputs, UnknownDim> {
-        let dims = sized(open_dims(module), &batches(module), asked);
+        let (dims, batch_is_given) = sized(open_dims(module), &batches(module), asked);
         let names: BTreeSet<&str> = dims.iter().map(|dim| dim.name.as_str()).collect();
         let is_there = |name: &String| names.contains(name.as_str());
         if let Some((name, &size)) = asked.iter().find(|(name, _)| !is_there(name)) {
-            return Err(unknown(name, size, &dims));
+            return Err(unknown(name, size, &dims, asked));
         }
         let sizes: BTreeMap<&str, u64> = dims.iter().map(|dim| (dim.name.as_str(), dim.size)).collect();
-        let mut types = Vec::new();
-        for &input in module.graph(module.main()).inputs() {
-            let (name, ty) = (ampc_ir::verify::name_of(module, input), &module.value(input).ty);
-            let open = axes(module, &name, ty).iter().any(Option::is_some);
-            types.push(open.then(|| bound(module, &name, ty, &sizes)));
+        let types = types_with(module, &sizes);
+        Ok(BoundInputs { types, dims, batch_is_given })
+    }
+
+    /// The dims without a requested size: neither their own name nor the name of a dim of the same batch is requested.
+    pub fn chosen(&self) -> impl Iterator<Item = &OpenDim> {
+        self.dims.iter().filter(|dim| match dim.source {
+            SizeSource::Given => false,
+            SizeSource::Batch => !self.batch_is_given,
+            SizeSource::Assumed => true,
+        })
+    }
+
+    /// The dims whose sizes do not fit the model: each dim without whose size the model fits the other sizes. All dims if no
+    /// single dim is to blame, such as two lengths that are both too large; empty if the model fits.
+    ///
+    /// Example: of a model for at most 64 positions, `B = 8` and `S = 100` do not fit, but `B = 8` with an open `S` fits, so
+    /// `S` is the dim that does not fit.
+    pub fn misfits(&self, module: &Module) -> Vec<&OpenDim> {
+        if self.dims.is_empty() || self.infer(module).1 {
+            return Vec::new();
         }
-        Ok(BoundInputs { types, dims })
+        let is_to_blame = |dim: &&OpenDim| {
+            let others: BTreeMap<&str, u64> = (self.dims.iter().filter(|other| other.name != dim.name))
+                .map(|other| (other.name.as_str(), other.size))
+                .collect();
+            let types = types_with(module, &others);
+            infer(&set_in(module, &types)).1.is_empty()
+        };
+        let some: Vec<&OpenDim> = match self.dims.len() {
+            2..=MOST_SUSPECTS => self.dims.iter().filter(is_to_blame).collect(),
+            _ => Vec::new(),
+        };
+        if some.is_empty() { self.dims.iter().collect() } else { some }
     }
 
     /// The types of all values of the model for these inputs, and whether they fit: if not, a node has no result.
@@ -88,31 +120,42 @@ impl BoundInputs {
             let (inference, errors) = infer(module);
             return (inference.types, errors.is_empty());
         }
-        let (inference, errors) = infer(&self.set_in(module));
+        let (inference, errors) = infer(&set_in(module, &self.types));
         (inference.types, errors.is_empty())
     }
 
     /// A copy of the model for these inputs, with the types of all values for them; `None` if the model does not fit them.
     pub fn bind(&self, module: &Module) -> Option<Module> {
-        let mut bound = self.set_in(module);
+        let mut bound = set_in(module, &self.types);
         infer_module(&mut bound).ok().map(|_| bound)
-    }
-
-    fn set_in(&self, module: &Module) -> Module {
-        let mut bound = module.clone();
-        let inputs = bound.graph(bound.main()).inputs().to_vec();
-        for (&input, ty) in inputs.iter().zip(&self.types) {
-            if let Some(ty) = ty {
-                bound.set_type(input, ty.clone());
-            }
-        }
-        bound
     }
 
     /// The number of every open dim, by name.
     pub fn sizes(&self) -> BTreeMap<String, u64> {
         self.dims.iter().map(|dim| (dim.name.clone(), dim.size)).collect()
     }
+}
+
+/// The type of each input with numbers for the open dims that have one; `None` for an input without open dims.
+fn types_with(module: &Module, sizes: &BTreeMap<&str, u64>) -> Vec<Option<Type>> {
+    let of_input = |&input: &Value| {
+        let (name, ty) = (ampc_ir::verify::name_of(module, input), &module.value(input).ty);
+        let open = axes(module, &name, ty).iter().any(Option::is_some);
+        open.then(|| bound(module, &name, ty, sizes))
+    };
+    module.graph(module.main()).inputs().iter().map(of_input).collect()
+}
+
+/// A copy of a model with other types of its inputs.
+fn set_in(module: &Module, types: &[Option<Type>]) -> Module {
+    let mut bound = module.clone();
+    let inputs = bound.graph(bound.main()).inputs().to_vec();
+    for (&input, ty) in inputs.iter().zip(types) {
+        if let Some(ty) = ty {
+            bound.set_type(input, ty.clone());
+        }
+    }
+    bound
 }
 
 /// The name of each axis of a tensor that is open.
@@ -174,7 +217,12 @@ fn open_dims(module: &Module) -> Vec<Found> {
     found
 }
 
-fn sized(found: Vec<Found>, batches: &BTreeSet<String>, asked: &BTreeMap<String, u64>) -> Vec<OpenDim> {
+/// The dims with their sizes, and true if the size of the batch is requested.
+fn sized(
+    found: Vec<Found>,
+    batches: &BTreeSet<String>,
+    asked: &BTreeMap<String, u64>,
+) -> (Vec<OpenDim>, bool) {
     let default = Sizes::default();
     let is_batch = |dim: &Found| if dim.is_named { batches.contains(&dim.name) } else { dim.leads };
     let said = found.iter().filter(|dim| is_batch(dim)).find_map(|dim| asked.get(&dim.name).copied());
@@ -187,12 +235,14 @@ fn sized(found: Vec<Found>, batches: &BTreeSet<String>, asked: &BTreeMap<String,
         };
         OpenDim { name: dim.name, is_named: dim.is_named, size, source }
     };
-    found.into_iter().map(sized).collect()
+    (found.into_iter().map(sized).collect(), said.is_some())
 }
 
-fn unknown(name: &str, size: u64, dims: &[OpenDim]) -> UnknownDim {
+fn unknown(name: &str, size: u64, dims: &[OpenDim], asked: &BTreeMap<String, u64>) -> UnknownDim {
     let names: Vec<&str> = dims.iter().map(|dim| dim.name.as_str()).collect();
-    let near = nearest(name, names.iter().copied()).map(|near| format!("{near}={size}"));
+    // A dim with a size of its own is not meant by another name.
+    let without_size = names.iter().copied().filter(|&name| !asked.contains_key(name));
+    let near = nearest(name, without_size).map(|near| format!("{near}={size}"));
     let hint = did_you_mean(near.as_deref());
     let known = if names.is_empty() {
         "no input has a dim that is not a number".to_owned()
@@ -237,5 +287,41 @@ mod tests {
         let asked = BTreeMap::from([("n".to_owned(), 2)]);
         let error = BoundInputs::new(&module, &asked).unwrap_err().to_string();
         assert!(error.starts_with("`--dim n=2`: no input has a dim `n`; the open dims are N"), "{error}");
+        assert!(error.ends_with("did you mean `N=2`?"), "{error}");
+        let both = BTreeMap::from([("N".to_owned(), 3), ("n".to_owned(), 2)]);
+        let error = BoundInputs::new(&module, &both).unwrap_err().to_string();
+        assert!(!error.contains("did you mean"), "{error}");
+    }
+
+    #[test]
+    fn the_dims_that_do_not_fit_are_those_without_which_the_model_fits() {
+        let misfits = |inputs: &str, asked: &[(&str, u64)]| {
+            let text = format!("opset ai.onnx=21\n\ngraph @main {{\n{inputs}  output %y\n}}\n");
+            let module = parse(&text, &NoData).unwrap();
+            let asked = asked.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+            let bound = BoundInputs::new(&module, &asked).unwrap();
+            bound.misfits(&module).into_iter().map(|dim| dim.name.clone()).collect::<Vec<_>>()
+        };
+        let table = "  input %x : f32[B, S, 4]\n  const %p : f32[1, 64, 4] = random(1)\n  %y = Add(%x, %p)\n";
+        assert_eq!(misfits(table, &[("B", 8), ("S", 100)]), ["S"]);
+        assert_eq!(misfits(table, &[]), ["S"]);
+        assert_eq!(misfits(table, &[("S", 64)]), [""; 0]);
+        let two = "  input %x : f32[B, H]\n  input %z : f32[B, W]\n  %y = Add(%x, %z)\n";
+        assert_eq!(misfits(two, &[("H", 5), ("W", 6)]), ["H", "W"]);
+    }
+
+    #[test]
+    fn dims_of_a_given_batch_are_not_chosen() {
+        let text = "opset ai.onnx=21\n\ngraph @main {\n  input %x : f32[batch, T]\n  input %y : f32[batch_2]\n  \
+                    output %x\n}\n";
+        let module = parse(text, &NoData).unwrap();
+        let chosen = |asked: &[(&str, u64)]| {
+            let asked = asked.iter().map(|&(name, size)| (name.to_owned(), size)).collect();
+            let bound = BoundInputs::new(&module, &asked).unwrap();
+            bound.chosen().map(|dim| dim.name.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&[]), ["batch", "T", "batch_2"]);
+        assert_eq!(chosen(&[("batch", 1)]), ["T"]);
+        assert_eq!(chosen(&[("batch", 1), ("T", 2)]), [""; 0]);
     }
 }

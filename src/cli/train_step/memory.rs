@@ -1,7 +1,8 @@
 //! The memory that a training step takes, for its summary.
 
 use crate::cli::problem::Failure;
-use crate::cli::{shown, table};
+use crate::cli::{data, shown, table};
+use ampc::Error;
 use ampc::execute::inputs::Dims;
 use ampc::execute::training::BATCH;
 use ampc::execute::{MemoryNeeds, memory_needs};
@@ -24,13 +25,16 @@ pub(super) fn summary(module: &Module, dims: &Dims, kept: u64) -> Result<String,
         Ok(needs) => needs,
         // Dims that are assumed need not fit the model.
         Err(error) => {
-            let dims = inputs.dims.iter().map(|dim| format!("{} = {}", dim.name, dim.size));
-            let dims: Vec<String> = dims.collect();
-            let with = if dims.is_empty() { String::new() } else { format!(" with {}", dims.join(", ")) };
-            let why = error.to_string().lines().next().unwrap_or_default().to_owned();
-            let said = shown::message(&format!("the step cannot be planned{with}: {why}"));
-            let hint = if dims.is_empty() { "" } else { "; `--dim NAME=N` gives other sizes" };
-            return Ok(format!("{again}peak        unknown: {said}{hint}\n"));
+            let why = match &error {
+                Error::Invalid(findings) => findings.first().map(ToString::to_string),
+                _ => None,
+            };
+            let why = why.unwrap_or_else(|| error.to_string().lines().next().unwrap_or_default().to_owned());
+            let said = match data::misfits(&inputs, module) {
+                Some((sizes, options)) => format!("{sizes} ({why}); {options}"),
+                None => format!("the step cannot be planned: {why}"),
+            };
+            return Ok(format!("{again}peak        unknown: {}\n", shown::message(&said)));
         }
     };
     notes.extend(unsized_values(module, &needs.unsized_values));
