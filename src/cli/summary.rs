@@ -183,7 +183,7 @@ fn size(before: Option<u64>, after: u64) -> String {
     let sizes = format!("{} -> {}", bytes(before), bytes(after));
     let percent = share(before.abs_diff(after), before);
     match percent == share(0, 1) {
-        true if before == after => format!("{sizes} (the same size)"),
+        true if before == after => sizes,
         true => format!("{sizes} (about the same size)"),
         false if after < before => format!("{sizes} ({percent} smaller)"),
         false => format!("{sizes} ({percent} larger)"),
@@ -326,7 +326,7 @@ mod tests {
     fn a_size_that_is_nearly_the_same_is_neither_larger_nor_smaller() {
         assert_eq!(size(Some(25_000), 25_100), "25.0 kB -> 25.1 kB (about the same size)");
         assert_eq!(size(Some(25_000), 24_900), "25.0 kB -> 24.9 kB (about the same size)");
-        assert_eq!(size(Some(25_000), 25_000), "25.0 kB -> 25.0 kB (the same size)");
+        assert_eq!(size(Some(25_000), 25_000), "25.0 kB -> 25.0 kB");
         assert_eq!(size(Some(25_000), 25_250), "25.0 kB -> 25.2 kB (1 % larger)");
         assert_eq!(size(Some(25_000), 12_500), "25.0 kB -> 12.5 kB (50 % smaller)");
     }

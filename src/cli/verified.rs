@@ -318,8 +318,8 @@ fn advice(search: &PinSearch, to: &Lowering, is_reported: bool) -> (String, Vec<
         let tried = count(search.tried as u64, "rewrite");
         let why = to.out_of_range.as_ref().map_or_else(String::new, |why| format!("; {why}"));
         let help = format!(
-            "the model cannot be lowered within the tolerance on this data, as far as {tried} show: the pins that help leave \
-             {} of {} {format}{why}",
+            "the model cannot be lowered within the tolerance on this data: the pins that help leave {} of {} {format} ({tried} \
+             tried){why}",
             number(pinned.low),
             count(pinned.nodes, "node"),
         );
@@ -501,8 +501,8 @@ mod tests {
         let (help, lines) = of(Pinned { low: 0, lowers: false, ..pinned }, &FP16);
         assert_eq!(
             help,
-            "the model cannot be lowered within the tolerance on this data, as far as 4 rewrites show: the pins that help \
-             leave 0 of 8 nodes fp16"
+            "the model cannot be lowered within the tolerance on this data: the pins that help leave 0 of 8 nodes fp16 (4 \
+             rewrites tried)"
         );
         assert!(lines.is_empty(), "{lines:?}");
     }

@@ -515,7 +515,7 @@ fn outputs_of_zeros_show_nothing() {
     let saved = dir.run(&["run", "zero.ir", "--outputs", "set/", "-q"]);
     let stored = dir.run(&["verify", "zero.ir", "--test-data", "set", "-q"]);
     assert!(stored.stderr.starts_with("ampc::warning::verify.zeros\n"), "{saved}{stored}");
-    let numbers = rewrite("m.ir", &["--report", "r.json", "--force"]);
+    let numbers = rewrite("m.ir", &["--report", "r.json"]);
     assert!(numbers.code == 0 && !numbers.stderr.contains("verify.zeros"), "{numbers}");
     let report = std::fs::read_to_string(dir.path("r.json")).unwrap();
     assert!(!report.contains("verify.zeros"), "{report}");
@@ -539,7 +539,7 @@ fn a_failed_verification_names_the_outputs_first() {
     let said = run.stderr.split_whitespace().filter(|word| *word != "|").collect::<Vec<_>>().join(" ");
     let (outputs, rest) = said.split_once("; compared ").unwrap();
     assert!(outputs.contains("x the rewrite is too far from the model: output `y`: error "), "{run}");
-    assert!(outputs.contains(" of max |y|, allowed 1.00e-6 (draw "), "{run}");
+    assert!(outputs.contains(" of max |y|, allowed 1.06e-6 (draw "), "{run}");
     assert!(!outputs.contains("`z`") && rest.contains("the first is `h` of MatMul `mm`"), "{run}");
     let report: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.path("r.json")).unwrap()).unwrap();
@@ -623,7 +623,7 @@ fn an_operator_whose_nodes_all_need_a_pin_is_denied() {
     let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
     let run = dir.run(&[&strict[..], &["--report", "report.json"]].concat());
     let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(said.contains("with this option 1 of 26 nodes stays fp16 and all outputs are within"), "{run}");
+    assert!(said.contains("with this option 1 of 27 nodes stays fp16 and all outputs are within"), "{run}");
     assert!(run.stderr.contains(":\n    --deny MatMul\n"), "{run}");
     assert!(!run.stderr.contains("shape=fp32"), "{run}");
     let report = std::fs::read(dir.path("report.json")).unwrap();
