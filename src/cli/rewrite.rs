@@ -17,6 +17,7 @@ use ampc::files::Batch;
 use ampc::ir::DType;
 use ampc::ir::text::escape_hidden_in_json;
 use ampc::passes::Paths;
+use ampc::passes::raise_opset::opset;
 use ampc::report::{ReportWarning, SLOWER};
 use ampc::{ErrorKind, Model, Report};
 use serde::Serialize;
@@ -58,6 +59,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let source =
         progress.suspend(|| Source::of(args, threads, &model, emit.kind == EmitArg::Emulated, ui))?;
     let before = emit::source_bytes(&model, &args.model);
+    let opset_before = opset(&model.module);
 
     let run = Run {
         ui,
@@ -72,6 +74,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         .map_err(|failure| if raised.is_some() { not_raised(failure) } else { failure })?;
     let explanation = explained.text(&model.module, &report);
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
+    let raised = opset(&model.module).filter(|&opset| Some(opset) != opset_before);
 
     let hand_out = HandOut { args, before, report_file, force: emit.force(), explanation };
     if let Some(unmatched) = explained.unmatched() {
@@ -92,7 +95,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     // If they cannot be printed, no file appears either.
     let written = emit::finish(batch, written)?;
     let has_open_dims = bound_dims(&model.module, &Dims::new()).is_ok_and(|dims| !dims.is_empty());
-    let done = Done { report: &report, opsets, has_open_dims };
+    let done = Done { report: &report, opsets, raised, has_open_dims };
     if ui.quiet {
         ui.complain_if_any(&summary::warnings(&done, ui));
     }
