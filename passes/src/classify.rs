@@ -9,9 +9,11 @@
 //! that is 16-bit already keeps its class and has its element type decided.
 
 mod asked;
+mod opsets;
 mod unmet;
 
 use self::asked::{Asked, asked, asks, warn_of_unmet_decisions};
+use self::opsets::Unready;
 use self::unmet::{
     ValueNames, check_pins, warn_of_foreign_report, warn_of_misfit, warn_of_other_format,
     warn_of_unmet_lists, warn_of_unmet_pins,
@@ -29,7 +31,6 @@ use ampc_ir::op::{self, Arity, Class, FormalType, Legality, OpKind, OpSchema, is
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The rule of variables that were 16-bit in the source.
@@ -100,7 +101,7 @@ impl Pass for Classify {
             dead: flow::dead_functions(module),
             contradiction: None,
             reasons: FxHashMap::default(),
-            without_format: BTreeMap::new(),
+            unready: Vec::new(),
         };
         let mut wanted = Vec::new();
         for &node in paths.nodes() {
@@ -113,18 +114,13 @@ impl Pass for Classify {
             }
             *module.node_mut(node).decisions = decisions.into();
         }
+        let unready = state.unready;
         sequences::agree(module, &groups, &paths);
         warn_of_unmet_pins(&pins, module, &paths, cx);
         warn_of_unmet_decisions(&wanted, module, &paths, cx);
         warn_of_unmet_lists(&self.policy, module, &paths, cx);
         warn_of_other_format(self.to, module, &paths, cx);
-        for ((op, first, format), count) in state.without_format {
-            cx.warn(
-                if format == DType::BF16 { "opset.bf16" } else { "opset.f16" },
-                None,
-                format!("{count} × {op} stay fp32: {op} takes {format} from opset {first} on"),
-            );
-        }
+        self.warn_of_opsets(module, unready, cx)?;
         Ok(Changed::Yes)
     }
 }
@@ -249,7 +245,8 @@ struct State<'a> {
     contradiction: Option<[String; 2]>,
     /// Reasons without evidence are the same for many nodes.
     reasons: FxHashMap<String, Arc<Reason>>,
-    without_format: BTreeMap<(&'static str, u16, DType), u32>,
+    /// Variables whose operators have the format from a newer opset on, and which could be low then.
+    unready: Vec<Unready>,
 }
 
 impl State<'_> {
@@ -316,22 +313,43 @@ impl State<'_> {
             (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
             _ => self.to,
         };
-        if let Some(rule) = self.lacks_format(module, schema, var, wanted, table.class) {
-            return self.decide(Class::Fixed, full, &rule);
+        let by_class = |state: &mut Self, table: ByTable| {
+            if castable {
+                let listed = state.wishes.policy.class_of(&node_key(module, var.node));
+                // Lists speak of operators, and not of what they are there for.
+                let listed = listed.filter(|_| speaks && table.class != Class::Fixed && table.rule != LOSS);
+                let listed = asked.and_then(Asked::class).or(listed);
+                return state.by_wishes(table, pin, listed, replayed);
+            }
+            if table.class != Class::Fixed {
+                return state.decide(table.class, None, table.rule);
+            }
+            // The element of an optional has the type of what is in it.
+            let by_attribute = schema.is_some_and(|s| !s.attrs.is_empty());
+            state.decide(Class::Fixed, full, if by_attribute { "attribute" } else { table.rule })
+        };
+        match legality(module, var, wanted) {
+            Legality::Legal => by_class(self, table),
+            Legality::NotFloat | Legality::NoSuchFormat { first_opset_with_it: None } => {
+                self.decide(Class::Fixed, full, "schema")
+            }
+            Legality::NoSuchFormat { first_opset_with_it: Some(first) } => {
+                let gains = |s: &&'static OpSchema| {
+                    table.class == Class::Allow || op::schema_class(s, wanted) == Class::Allow
+                };
+                if let Some(schema) = schema.filter(gains) {
+                    // The class is fixed at this opset alone.
+                    let class = match table.class {
+                        Class::Fixed => refined(module, schema, var.node, wanted),
+                        class => class,
+                    };
+                    let decision = by_class(self, ByTable { class, ..table });
+                    let unready = Unready { var, about: (schema.name, first, wanted), decision };
+                    self.unready.extend(Some(unready).filter(Unready::could_be_low));
+                }
+                self.decide(Class::Fixed, full, &format!("opset.{wanted}"))
+            }
         }
-        if castable {
-            let listed = self.wishes.policy.class_of(&node_key(module, var.node));
-            // Lists speak of operators, and not of what they are there for.
-            let listed = listed.filter(|_| speaks && table.class != Class::Fixed && table.rule != LOSS);
-            let listed = asked.and_then(Asked::class).or(listed);
-            return self.by_wishes(table, pin, listed, replayed);
-        }
-        if table.class != Class::Fixed {
-            return self.decide(table.class, None, table.rule);
-        }
-        // The element of an optional has the type of what is in it.
-        let by_attribute = schema.is_some_and(|s| !s.attrs.is_empty());
-        self.decide(Class::Fixed, full, if by_attribute { "attribute" } else { table.rule })
     }
 
     /// The class of a variable before pins, lists and reports.
@@ -403,32 +421,6 @@ impl State<'_> {
             return Some(self.decide(Class::Fixed, Some(DType::F32), "type.unknown"));
         }
         None
-    }
-
-    /// The rule that keeps a variable fp32 because its operator does not have a format; an operator that would gain by it
-    /// and has it at a newer opset is counted, for the advice to raise that.
-    fn lacks_format(
-        &mut self,
-        module: &Module,
-        schema: Option<&'static OpSchema>,
-        var: Var,
-        wanted: DType,
-        class: Class,
-    ) -> Option<String> {
-        match legality(module, var, wanted) {
-            Legality::Legal => None,
-            Legality::NotFloat | Legality::NoSuchFormat { first_opset_with_it: None } => {
-                Some("schema".to_owned())
-            }
-            Legality::NoSuchFormat { first_opset_with_it: Some(first) } => {
-                let gains =
-                    |s: &&OpSchema| class == Class::Allow || op::schema_class(s, wanted) == Class::Allow;
-                if let Some(schema) = schema.filter(gains) {
-                    *self.without_format.entry((schema.name, first, wanted)).or_default() += 1;
-                }
-                Some(format!("opset.{wanted}"))
-            }
-        }
     }
 
     /// The decision about a variable that may have the format: by pin, list, report and policy.

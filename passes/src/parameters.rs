@@ -142,12 +142,13 @@ pub enum ParameterError {
     },
     /// There is nothing to train: an exporter has computed constants from all parameters.
     #[error(
-        "the model has no parameters: the exporter has computed constants from all that PyTorch trains ({}); {}", .names,
-        tell::HINT.replacen("Export", "export", 1)
+        "the model has no parameters: the exporter has computed constants from all that PyTorch trains ({names}); {advice}"
     )]
     Folded {
         /// The parameters.
         names: String,
+        /// The way out, or why there is none.
+        advice: String,
     },
     /// There is nothing to train.
     #[error(
@@ -181,8 +182,9 @@ impl Pass for Parameters {
         let exported = Exported::find(module, cx)?;
         let found = self.find(module, exported.as_ref())?;
         if found.parameters.is_empty() {
-            if let Some(names) = exported.as_ref().and_then(tell::all_folded) {
-                return Err(ParameterError::Folded { names }.into());
+            let folded = exported.as_ref().and_then(|exported| tell::all_folded(exported, module));
+            if let Some(error) = folded {
+                return Err(error.into());
             }
             return Err(ParameterError::None { frozen: found.frozen }.into());
         }
@@ -196,7 +198,7 @@ impl Pass for Parameters {
         if let Some(message) = warning {
             cx.warn("parameters.unmarked", None, message);
         }
-        let is_told = exported.is_some_and(|exported| tell::tell(&exported, module, cx));
+        let is_told = exported.is_some_and(|exported| tell::tell(&exported, module, &found.parameters, cx));
         if let Some(message) = inference_mode(module, is_told) {
             cx.warn("parameters.inference", None, message);
         }

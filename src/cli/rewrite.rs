@@ -18,6 +18,7 @@ use ampc::ir::DType;
 use ampc::ir::text::escape_hidden_in_json;
 use ampc::passes::Paths;
 use ampc::passes::cost::BoundInputs;
+use ampc::passes::raise_opset::opset;
 use ampc::report::{ReportWarning, SLOWER};
 use ampc::{ErrorKind, Model, Report};
 use serde::Serialize;
@@ -60,6 +61,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let source =
         progress.suspend(|| Source::of(args, threads, &model, emit.kind == EmitArg::Emulated, ui))?;
     let before = emit::source_bytes(&model, &args.model);
+    let opset_before = opset(&model.module);
 
     let run = Run {
         ui,
@@ -74,6 +76,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         .map_err(|failure| if raised.is_some() { not_raised(failure) } else { failure })?;
     let explanation = explained.text(&model.module, &report);
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
+    let raised = opset(&model.module).filter(|&opset| Some(opset) != opset_before);
 
     let hand_out = HandOut { args, before, report_file, force: emit.force(), explanation };
     if let Some(unmatched) = explained.unmatched() {
@@ -102,7 +105,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let predicts = !ui.quiet && report.time.is_some();
     let misfits = predicts.then(|| data::misfits(&bound, &model.module)).flatten();
     let misfits = misfits.map_or_else(String::new, |(sizes, options)| format!("; {sizes}; {options}"));
-    let done = Done { report: &report, opsets, has_open_dims, misfits };
+    let done = Done { report: &report, opsets, raised, has_open_dims, misfits };
     if ui.quiet {
         ui.complain_if_any(&summary::warnings(&done, ui));
     }

@@ -13,10 +13,19 @@ use std::borrow::Cow;
 const NAME: usize = 160;
 /// Characters of a message that are shown.
 const MESSAGE: usize = 2000;
-/// Items of a list that are shown before the rest is counted, and at the end.
-const ITEMS: usize = 12;
-/// Lists of up to this many items are shown whole.
-const WHOLE: usize = 24;
+/// The lengths of lists in a message, and in a message that would be too long with them.
+const LENGTHS: [Lengths; 2] = [Lengths { whole: 24, start: 12 }, Lengths { whole: 5, start: 3 }];
+/// The depth of brackets in which lists are shortened.
+const DEPTH: usize = 8;
+
+/// The items of a list that are shown.
+#[derive(Clone, Copy)]
+struct Lengths {
+    /// Lists of up to this many items are shown whole.
+    whole: usize,
+    /// The items of a longer list that are shown before the rest is counted; the last one is shown as well.
+    start: usize,
+}
 
 /// The start of a text, if it has more than `most` characters, and how many are left out.
 fn cut(text: &str, most: usize) -> Option<(&str, usize)> {
@@ -32,12 +41,18 @@ pub(crate) fn name(text: &str) -> String {
     }
 }
 
-/// A message on one line: names in it are cut, of long lists the start and the end are shown, and the whole is bounded.
+/// A message on one line: names in it are cut, of each long list the start and the end are shown, and the whole is bounded.
 pub(crate) fn message(text: &str) -> String {
-    let text = lists(&names(text));
-    match cut(&text, MESSAGE) {
+    let text = names(text);
+    let [usual, short] = LENGTHS;
+    let mut shown = lists(&text, usual);
+    if cut(&shown, MESSAGE).is_some() {
+        // Shorter lists leave room for the words around them.
+        shown = lists(&text, short);
+    }
+    match cut(&shown, MESSAGE) {
         Some((start, more)) => format!("{}… and {more} more characters", escape_hidden(start, |_| false)),
-        None => escape_hidden(&text, |_| false).into_owned(),
+        None => escape_hidden(&shown, |_| false).into_owned(),
     }
 }
 
@@ -79,30 +94,126 @@ fn closes(_: Option<char>, after: Option<char>) -> bool {
     after.is_none_or(|c| !c.is_alphanumeric() && c != '`')
 }
 
-/// Cuts lists between brackets, then the remaining lists.
-fn lists(text: &str) -> String {
-    let mut shown = String::new();
+/// Shortens each list of a message by itself, and no sentence that has commas.
+///
+/// A list is a run of items with commas between them: of names in backquotes, numbers and single words, each with what is in
+/// brackets behind it. A piece of a sentence is no item, and bounds the run: in ``into `a`, `b`, which are trained: `c`, `d```
+/// there are two lists, and `which are trained` stays however long they are.
+fn lists(text: &str, lengths: Lengths) -> String {
+    let mut open = vec![List::new(None)];
     let mut rest = text;
-    while let Some((before, inside)) = rest.split_once('[') {
-        shown.push_str(before);
-        shown.push('[');
-        let (list, after) =
-            inside.split_once(']').map_or((inside, ""), |(list, _)| (list, &inside[list.len()..]));
-        shown.push_str(&list_of(list));
-        rest = after;
+    while let Some(c) = rest.chars().next() {
+        let list = open.last_mut().expect("the sentence itself is never closed");
+        let mut len = c.len_utf8();
+        match c {
+            '`' if opens(text[..text.len() - rest.len()].chars().next_back(), rest[1..].chars().next()) => {
+                let quoted = &rest[1..];
+                let end = backquote(quoted, closes).map_or(quoted.len(), |end| end + 1);
+                len += end;
+                list.push_name(&rest[..len]);
+            }
+            ',' if rest[1..].starts_with(' ') => {
+                len = 2;
+                list.pieces.push(Piece::default());
+            }
+            '[' | '(' => {
+                list.push(c, rest[1..].chars().next());
+                if open.len() <= DEPTH {
+                    open.push(List::new(Some(if c == '[' { ']' } else { ')' })));
+                }
+            }
+            c if list.end == Some(c) => {
+                let inner = open.pop().map(|list| list.shortened(lengths)).unwrap_or_default();
+                if let Some(outer) = open.last_mut() {
+                    outer.push_name(&inner);
+                    outer.push(c, None);
+                }
+            }
+            c => list.push(c, rest[len..].chars().next()),
+        }
+        rest = &rest[len..];
     }
-    shown.push_str(rest);
-    list_of(&shown)
+    // Brackets that are not closed.
+    while let Some(list) = open.pop() {
+        let shown = list.shortened(lengths);
+        match open.last_mut() {
+            Some(outer) => outer.push_name(&shown),
+            None => return shown,
+        }
+    }
+    String::new()
 }
 
-fn list_of(text: &str) -> String {
-    let n = text.matches(", ").count() + 1;
-    if n <= WHOLE {
-        return text.to_owned();
+/// The pieces between the commas of a sentence, or of what is in brackets.
+struct List {
+    pieces: Vec<Piece>,
+    /// The bracket that closes it.
+    end: Option<char>,
+}
+
+/// A piece between commas.
+#[derive(Default)]
+struct Piece {
+    text: String,
+    /// The number of words with letters outside of names and brackets.
+    words: usize,
+    /// True within such a word.
+    in_word: bool,
+    /// True if a sentence or a part of it ends in the piece.
+    has_end: bool,
+}
+
+impl List {
+    fn new(end: Option<char>) -> List {
+        List { pieces: vec![Piece::default()], end }
     }
-    let start: Vec<&str> = text.split(", ").take(ITEMS).collect();
-    let last = text.rsplit(", ").next().unwrap_or_default();
-    format!("{}, … and {} more, {last}", start.join(", "), n - ITEMS - 1)
+
+    fn piece(&mut self) -> &mut Piece {
+        if self.pieces.is_empty() {
+            self.pieces.push(Piece::default());
+        }
+        let last = self.pieces.len() - 1;
+        &mut self.pieces[last]
+    }
+
+    /// Adds a name, or what is in brackets.
+    fn push_name(&mut self, name: &str) {
+        self.piece().text.push_str(name);
+    }
+
+    /// Adds a character, which another one follows.
+    fn push(&mut self, c: char, next: Option<char>) {
+        let piece = self.piece();
+        piece.text.push(c);
+        if c.is_whitespace() {
+            piece.in_word = false;
+        } else if c.is_alphabetic() && !piece.in_word {
+            piece.in_word = true;
+            piece.words += 1;
+        }
+        piece.has_end |= matches!(c, '.' | ':' | ';') && next.is_some_and(char::is_whitespace);
+    }
+
+    /// The text with long runs of items shortened.
+    fn shortened(self, Lengths { whole, start }: Lengths) -> String {
+        let last = self.pieces.len().saturating_sub(1);
+        let is_item = |piece: &Piece| self.end == Some(']') || piece.words <= 1 && !piece.has_end;
+        let bounds =
+            self.pieces.iter().enumerate().filter(|&(i, piece)| i == 0 || i == last || !is_item(piece));
+        let bounds: Vec<usize> = bounds.map(|(i, _)| i).collect();
+        let mut shown: Vec<Cow<'_, str>> = Vec::new();
+        for (n, &from) in bounds.iter().enumerate() {
+            let to = bounds.get(n + 1).copied().unwrap_or(self.pieces.len());
+            let run = &self.pieces[from..to];
+            // With the piece that bounds it.
+            let kept = if run.len() + 1 > whole { start } else { run.len() };
+            shown.extend(run.iter().take(kept).map(|piece| Cow::Borrowed(piece.text.as_str())));
+            if kept < run.len() {
+                shown.push(Cow::Owned(format!("… and {} more", run.len() - kept)));
+            }
+        }
+        shown.join(", ")
+    }
 }
 
 /// The source that a problem is drawn over, with every hidden character replaced by a character of as many
@@ -186,5 +297,56 @@ mod tests {
         }
         let short = "`a` has [1, 2, 3], b, c";
         assert_eq!(message(short), short);
+    }
+
+    #[test]
+    fn each_list_is_shortened_and_no_sentence() {
+        let names =
+            |start: &str, n: usize| (0..n).map(|i| format!("`{start}{i}`")).collect::<Vec<_>>().join(", ");
+        let short = |start: &str, n: usize| format!("{}, … and {} more", names(start, 12), n - 13);
+        let text = |a: &str, b: &str| {
+            format!(
+                "norms are not trained, since the exporter has folded them into {a}, which are trained as products: {b}. \
+                 Export with `x=False, y=True`, which keeps every parameter, and has norms train (docs/training.md)"
+            )
+        };
+        // The clause behind the first list bounds it, and so counts as its last piece.
+        let folded = message(&text(&names("conv", 31), &names("norm", 40)));
+        let wanted = text(
+            &format!("{}, … and 19 more", names("conv", 12)),
+            &format!("{}, `norm39`", short("norm", 40)),
+        );
+        assert_eq!(folded, wanted);
+        let whole = text(&names("conv", 20), &names("norm", 20));
+        assert_eq!(message(&whole), whole);
+        // With longer names shorter lists leave the advice.
+        let long =
+            message(&text(&names(&"features.block.".repeat(3), 23), &names(&"features.norm.".repeat(3), 23)));
+        assert!(long.contains("… and 20 more, which are trained as products: "), "{long}");
+        assert!(long.ends_with("norm.22`. Export with `x=False, y=True`, which keeps every parameter, and has norms train (docs/training.md)"), "{long}");
+        // Names with what is in brackets behind them, and lists in brackets.
+        let computed = (0..30).map(|i| format!("`p{i}` (in `v{i}`, `w{i}`)")).collect::<Vec<_>>().join(", ");
+        assert!(
+            message(&format!("computed from them: {computed}. Export"))
+                .contains("`p11` (in `v11`, `w11`), … and 17 more, `p29` (in `v29`, `w29`). Export")
+        );
+        let in_brackets = message(&format!("no parameters ({}), but one, two, three", names("p", 30)));
+        assert_eq!(in_brackets, format!("no parameters ({}, `p29`), but one, two, three", short("p", 30)));
+        let counts = (0..30).map(|i| format!("{i} × Op{i}")).collect::<Vec<_>>().join(", ");
+        assert!(message(&counts).ends_with("11 × Op11, … and 17 more, 29 × Op29"));
+        let clauses = vec!["and it is a part of a sentence"; 40].join(", ");
+        assert_eq!(message(&clauses), clauses);
+    }
+
+    #[test]
+    fn brackets_need_not_match() {
+        for text in
+            ["a) b, c", "a (b, c", "[a (b] c), d", "((((((((((((a, b))))))))))))", "a]", "`a [b` (c", ""]
+        {
+            assert_eq!(message(text), text);
+        }
+        let (deep, open) = ("(".repeat(1 << 20), "[a, ".repeat(1 << 18));
+        assert!(message(&deep).len() < 2100 && message(&open).len() < 2100);
+        assert!(message(&format!("{deep}{}", "a, )".repeat(1 << 18))).len() < 2100);
     }
 }

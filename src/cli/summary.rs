@@ -18,6 +18,8 @@ const SAID: usize = 8;
 pub(crate) struct Done<'a> {
     pub(crate) report: &'a Report,
     pub(crate) opsets: OpsetAdvice,
+    /// The opset of the result, if it is another one than that of the source.
+    pub(crate) raised: Option<u16>,
     /// True if an input of the model has a dim without a number that no option gives a size.
     pub(crate) has_open_dims: bool,
     /// The sizes of open dims for which time is predicted and which do not fit the model, as words; empty if they fit.
@@ -103,19 +105,19 @@ fn followers(summary: &Summary) -> Option<String> {
 fn reason(cause: &str, to: &str) -> String {
     if let Some((name, rule)) = cause.strip_suffix(')').and_then(|cause| cause.split_once(" (")) {
         return match rule {
-            "taint" => format!("downstream of {}", known(name).unwrap_or_else(|| name.to_owned())),
+            "taint" => format!("downstream of {}", known(name, to).unwrap_or_else(|| name.to_owned())),
             "table" | "preset.deny" if to == "bf16" => format!("{name}: needs fp32 precision"),
             "table" | "preset.deny" => format!("{name}: needs fp32 range"),
-            "unlisted" => format!("{name}: not in the operator table"),
+            "unlisted" => format!("{name}: not in a list of the policy"),
             rule if rule.starts_with("list") => format!("{name}: kept by an option"),
             _ => format!("{name}: kept by the policy"),
         };
     }
-    known(cause).unwrap_or_else(|| format!("kept by {cause}"))
+    known(cause, to).unwrap_or_else(|| format!("kept by {cause}"))
 }
 
 /// The words for a rule that is about no operator.
-fn known(rule: &str) -> Option<String> {
+fn known(rule: &str, to: &str) -> Option<String> {
     let words = match rule {
         "placement" => "cheaper in fp32: casts would cost more",
         "pin" => "pinned",
@@ -124,11 +126,13 @@ fn known(rule: &str) -> Option<String> {
         "guard.range" => "constants out of range",
         "guard.mask" => "a mask out of range",
         "guard.eps" => "an epsilon below the range",
-        "guard.underflow" => "constants that would become 0",
+        "guard.underflow" => "constants that become 0 or lose digits",
         "guard.stash" => "a norm with its own precision",
         "guard.norm" => "a decomposed norm",
         "guard.depth" => "a long sum",
         "guard.int" => "integers that 16 bits cannot hold",
+        // bf16 has the range of fp32.
+        "guard.square" if to == "bf16" => "squares that lose digits",
         "guard.square" => "squares out of range",
         "guard.cancellation" => "differences that lose digits",
         "guard.saturation" => "saturating functions",
@@ -202,8 +206,8 @@ pub(crate) fn text(
     let report = done.report;
     let mut table = Table::new(2, &[]);
     let to = report.options.get("to").unwrap_or_default();
-    if let Some(opset) = report.options.get("opset").filter(|opset| *opset != "keep") {
-        table.row(["opset".to_owned(), opset.to_owned()]);
+    if let Some(opset) = done.raised {
+        table.row(["opset".to_owned(), opset.to_string()]);
     }
     table.row(["lowered".to_owned(), lowered(report, to)]);
     if let Some(kept) = kept(&report.fp32, to) {
@@ -376,5 +380,19 @@ mod tests {
             "3 (2 downstream of Exp; 1 Exp: needs fp32 precision)"
         );
         assert_eq!(kept(&fp32(&[], 0), "fp16"), None);
+        // bf16 has the range of fp32, and not its digits.
+        let squares = [("guard.square", 10), ("guard.square (taint)", 2)];
+        assert_eq!(
+            kept(&fp32(&squares, 12), "fp16").unwrap(),
+            "12 (10 squares out of range; 2 downstream of squares out of range)"
+        );
+        assert_eq!(
+            kept(&fp32(&squares, 12), "bf16").unwrap(),
+            "12 (10 squares that lose digits; 2 downstream of squares that lose digits)"
+        );
+        assert_eq!(
+            kept(&fp32(&[("Mul (unlisted)", 6)], 6), "fp16").unwrap(),
+            "6 (Mul: not in a list of the policy)"
+        );
     }
 }

@@ -102,6 +102,97 @@ fn folded_batch_normalization_is_named() {
     assert!(said.contains("TrainingMode.TRAINING") && !said.contains("optimize=False"), "{said}");
 }
 
+/// Products of BatchNormalization that are frozen are not said to be trained.
+#[test]
+fn frozen_products_are_not_trained_as_products() {
+    let dir = folder("resnet_block_eval");
+    let said = |more: &[&str]| trained(&step(&dir, "m.onnx", more)).1;
+    let all = said(&[]);
+    assert!(
+        all.contains("`c1.weight`, `c2.weight`, `down.0.weight`, which are trained as products: "),
+        "{all}"
+    );
+    let one = said(&["--freeze", "c*.weight"]);
+    let wanted = "`down.0.weight`, of which `down.0.weight` is trained as a product: ";
+    assert!(one.contains(wanted), "{one}");
+    let none = said(&["--freeze", "c*.weight", "--freeze", "down.0.weight"]);
+    assert!(none.contains("`down.0.weight`: ") && !none.contains("as a product"), "{none}");
+}
+
+/// A model of the exporter that has computed a constant from parameters; `reader` reads it as `%val_0`.
+fn computed(parameters: &str, shape: &str, reader: &str) -> String {
+    let signature = r"\n# inputs\np_a: PARAMETER target='g.a'\np_b: PARAMETER target='g.b'\np_w: PARAMETER target='w'\nx: USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n";
+    module(&format!(
+        "  meta pkg.torch.export.ExportedProgram.graph_signature = \"{signature}\"\n  input %x : f32[4, 1, 2]\n  \
+         const %val_0 : {shape} = random(1, 1.0) meta {{pkg.onnxscript.optimizer.folded_from=\"{parameters}\"}}\n  \
+         const %r : f32[1, 9, 3] = random(2, 1.0)\n  const %w : f32[3, 2] = random(3, 1.0) \
+         meta {{pkg.torch.export.graph_signature.InputSpec.kind=\"PARAMETER\", pkg.torch.onnx.original_node_name=\"p_w\"}}\n\
+         {reader}  output %y\n"
+    ))
+}
+
+/// A parameter in a constant that only an operator without a gradient reads cannot be trained: no other export helps.
+#[test]
+fn a_parameter_folded_for_a_recurrent_operator_has_no_recipe() {
+    let dir = Dir::new();
+    let gru = "  %h, %last = GRU(%x, %val_0, %r) {hidden_size=3} : f32[4, 1, 1, 3], f32[1, 1, 3]\n  \
+               %y = MatMul(%last, %w) : f32[1, 1, 2]\n";
+    dir.write("m.ir", computed("['p_a', 'p_b']", "f32[1, 9, 2]", gru));
+    let (names, said) = trained(&step(&dir, "m.ir", &[]));
+    assert_eq!(names, ["w"], "{said}");
+    let why = "parameters cannot be trained, since the exporter has computed constants from them for GRU, which has no gradient: \
+               `g.a` (in `val_0`), `g.b` (in `val_0`)";
+    assert!(said.contains(why) && !said.contains("optimize=False"), "{said}");
+    let mul = "  %h = Mul(%x, %val_0) : f32[4, 1, 2]\n  %t = Transpose(%w) {perm=[1, 0]} : f32[2, 3]\n  \
+               %y = MatMul(%h, %t) : f32[4, 1, 3]\n";
+    dir.write("m.ir", computed("['p_a', 'p_b']", "f32[2]", mul));
+    let (_, said) = trained(&step(&dir, "m.ir", &[]));
+    assert!(
+        said.contains("parameters are not trained as in PyTorch") && said.contains("optimize=False"),
+        "{said}"
+    );
+    // With no other parameter the model is refused, for the same reason.
+    let alone = computed("['p_a', 'p_b', 'p_w']", "f32[1, 9, 2]", gru);
+    let alone = alone.replace("MatMul(%last, %w) : f32[1, 1, 2]", "Relu(%last) : f32[1, 1, 3]");
+    let alone: Vec<&str> = alone.lines().filter(|line| !line.contains("const %w ")).collect();
+    dir.write("m.ir", alone.join("\n"));
+    let run = step(&dir, "m.ir", &[]);
+    let said = run.stderr.replace("\n  | ", " ");
+    assert!(run.code != 0 && said.contains("they are read by GRU, which has no gradient"), "{run}");
+    assert!(!said.contains("optimize=False"), "{run}");
+}
+
+/// A parameter that no node of the program reads has no gradient in PyTorch either: no other export helps. If the program may
+/// read it, the warning names the export that keeps it.
+#[test]
+fn a_parameter_that_the_program_does_not_read_has_no_recipe() {
+    let dir = Dir::new();
+    let model = |reads: &str| {
+        let signature = r"\n# inputs\np_w: PARAMETER target='w'\np_v: PARAMETER target='v'\nx: USER_INPUT\n\n# outputs\ny: USER_OUTPUT\n";
+        module(&format!(
+            "  meta pkg.torch.export.ExportedProgram.graph_signature = \"{signature}\"\n  input %x : f32[4, 3]\n  \
+             const %w : f32[3, 2] = random(3, 1.0) meta {{pkg.torch.onnx.original_node_name=\"p_w\"}}\n  \
+             %y = MatMul(%x, %w) : f32[4, 2] meta {{pkg.torch.onnx.fx_node=\"%matmul : [num_users=1] = \
+             call_function[target=torch.ops.aten.matmul.default](args = ({reads}), kwargs = {{}})\"}}\n  output %y\n"
+        ))
+    };
+    dir.write("m.ir", model("%x, %p_w"));
+    let (names, said) = trained(&step(&dir, "m.ir", &["--report", "r.json"]));
+    assert_eq!(names, ["w"], "{said}");
+    assert!(
+        said.contains(
+            "no node of the exported program reads parameter `v`: it is trained only if it is tied to another one, as that one"
+        ),
+        "{said}"
+    );
+    assert!(!said.contains("optimize=False"), "{said}");
+    assert!(std::fs::read_to_string(dir.path("r.json")).unwrap().contains("\"why\": \"read by no node\""));
+    // A result that is not in the file may have read it.
+    dir.write("m.ir", model("%x, %t_1"));
+    let (_, said) = trained(&step(&dir, "m.ir", &[]));
+    assert!(said.contains("parameter `v` is not in the file") && said.contains("optimize=False"), "{said}");
+}
+
 /// BatchNormalization that trains in PyTorch and is written for inference is named; its statistics are not trained.
 #[test]
 fn lost_statistics_are_named() {

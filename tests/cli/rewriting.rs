@@ -95,6 +95,7 @@ fn opsets_are_raised_on_request() {
     let repeated = dir.run(&["rewrite", "m.onnx", "--policy", "r.json", "-o", "repeated.onnx"]);
     assert_eq!(repeated.code, 0, "{repeated}");
     let again = dir.run(&["rewrite", "auto.onnx", "--to", "bf16", "--opset", "auto", "-o", "again.onnx"]);
+    assert!(!again.stderr.contains("  opset "), "an opset that stays is not news: {again}");
     assert_eq!(again.code, 0, "{again}");
     let bytes = |name: &str| std::fs::read(dir.path(name)).unwrap();
     assert!(bytes("repeated.onnx") == bytes("auto.onnx") && bytes("again.onnx") == bytes("auto.onnx"));

@@ -22,7 +22,7 @@ pub use self::predicted::{Predicted, time_as_it_stands};
 use self::cut::Choice;
 use self::negligible::negligible;
 use self::paint::{paint, paint_other};
-use self::quantized::hold_quantized;
+pub(crate) use self::quantized::hold_quantized;
 use self::sums::{Unrolled, sums, unrolled};
 use crate::cost::{CostModel, Objective};
 use crate::flow::{self, Var};

@@ -29,7 +29,7 @@ const BETWEEN: &str = "between DequantizeLinear and QuantizeLinear";
 const BEHIND: &str = "a product of results of DequantizeLinear";
 
 /// Keeps fp32 what is computed in integers, unless somebody asked for it to be low; whether there was any.
-pub(super) fn hold_quantized(module: &mut Module) -> bool {
+pub(crate) fn hold_quantized(module: &mut Module) -> bool {
     let nodes = flow::nodes(module);
     if !nodes.iter().any(|&node| kind(module, node).is_some_and(dequantizes)) {
         return false;

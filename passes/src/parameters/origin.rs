@@ -5,6 +5,7 @@
 //! not a parameter if numbers were computed (`exp`), copied (`expand`), or if several parameters contributed.
 
 use super::signature::{InputKind, InputSpec, Signature};
+use crate::flow;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, Node, Shape, Symbol, Value};
@@ -223,6 +224,39 @@ impl Origins {
     /// The tensors of the model that the node of the exported program reads for which a node was made.
     fn arguments<'a>(&'a self, module: &'a Module, node: Node) -> impl Iterator<Item = &'a InputSpec> {
         fx_arguments(module, node).filter_map(|name| self.signature.get(name))
+    }
+
+    /// The parameters among some that no node of the exported program reads; none if the metadata of nodes do not have all that
+    /// they read, as where an optimizer has made nodes of others or merged results.
+    pub(super) fn unread(
+        &self,
+        module: &Module,
+        of: &BTreeMap<Value, Origin>,
+        missing: &[String],
+    ) -> BTreeSet<String> {
+        if missing.is_empty() {
+            return BTreeSet::new();
+        }
+        let nodes = flow::nodes(module);
+        let inputs = module.graph(module.main()).inputs().iter().map(|&input| name_of(module, input));
+        let constants = of.iter().filter(|(_, origin)| **origin != Origin::Unknown);
+        let mut known: BTreeSet<String> =
+            inputs.chain(constants.map(|(&value, _)| name_of(module, value))).collect();
+        known.extend(nodes.iter().filter_map(|&node| program_node(module, node)).map(str::to_owned));
+        let mut read: BTreeSet<&str> = BTreeSet::new();
+        for &node in &nodes {
+            if program_node(module, node).is_none() || node_entry(module, node, RULE).is_some() {
+                return BTreeSet::new();
+            }
+            for argument in fx_arguments(module, node) {
+                match self.signature.get(argument) {
+                    Some(spec) => drop(read.insert(&spec.target)),
+                    None if known.contains(argument) => {}
+                    None => return BTreeSet::new(),
+                }
+            }
+        }
+        missing.iter().filter(|name| !read.contains(name.as_str())).cloned().collect()
     }
 
     /// The parameters among some that are tied, each with the parameter that has its tensor. PyTorch's exported program reads a

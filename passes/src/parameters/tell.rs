@@ -1,10 +1,12 @@
 //! Warnings of parameters of an exported program that a step does not train as PyTorch does.
 
 use super::exported::Exported;
-use super::is_whole_reader;
 use super::origin::{Origin, is_made_to_read, program_node, readers};
 use super::signature::InputKind;
+use super::{ParameterError, is_whole_reader};
+use crate::autodiff::is_differentiable;
 use crate::pass::PassCx;
+use crate::policy::op_key;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::NodeView;
@@ -31,14 +33,14 @@ const TRAINING: &str = "Export the model with `dynamo=False, training=torch.onnx
 /// Parameters that are not trained as in PyTorch, and why.
 type Untrained = BTreeMap<String, String>;
 
-/// Warns of every parameter that is not trained as in PyTorch, and lists them in the metadata of the main graph. Returns true if
-/// BatchNormalization was spoken of.
-pub(super) fn tell(exported: &Exported, module: &mut Module, cx: &mut PassCx<'_>) -> bool {
+/// Warns of every parameter that is not trained as in PyTorch, and lists them in the metadata of the main graph. `trained` are
+/// the constants that are trained. Returns true if BatchNormalization was spoken of.
+pub(super) fn tell(exported: &Exported, module: &mut Module, trained: &[Value], cx: &mut PassCx<'_>) -> bool {
     let mut untrained = Untrained::new();
     let missing = exported.missing();
     let norms = Norms::of(exported, module, &missing);
     folded(exported, module, &norms, cx, &mut untrained);
-    norms.tell(exported, module, cx, &mut untrained);
+    norms.tell(exported, module, trained, cx, &mut untrained);
     merged(exported, module, &missing, &norms, cx, &mut untrained);
     note(module, UNTRAINED, &untrained);
     note(module, TIED, &exported.tied);
@@ -79,7 +81,7 @@ fn noted(module: &Module, list: &str) -> Vec<(String, String)> {
         .collect()
 }
 
-/// Warns of parameters from which constants were computed.
+/// Warns of parameters from which constants were computed. Another export helps only those whose readers have gradients.
 fn folded(
     exported: &Exported,
     module: &Module,
@@ -87,38 +89,79 @@ fn folded(
     cx: &mut PassCx<'_>,
     untrained: &mut Untrained,
 ) {
-    let mut folded: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut folded: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for (&value, origin) in &exported.of {
         if let Origin::Computed(names) = origin {
-            let constant = format!("`{}`", name_of(module, value));
-            names.iter().for_each(|name| folded.entry(name).or_default().push(constant.clone()));
+            names.iter().for_each(|name| folded.entry(name).or_default().push(value));
         }
     }
-    if folded.is_empty() {
-        return;
+    let constants = |values: &[Value]| {
+        let names: Vec<String> =
+            values.iter().map(|&value| format!("`{}`", name_of(module, value))).collect();
+        names.join(", ")
+    };
+    let parts = |folded: &BTreeMap<&str, Vec<Value>>| {
+        listed(folded.iter().map(|(name, values)| format!("`{name}` (in {})", constants(values))).collect())
+    };
+    for (name, values) in &folded {
+        untrained.insert((*name).to_owned(), format!("folded into {}", constants(values)));
     }
-    let parts = folded.iter().map(|(name, constants)| format!("`{name}` (in {})", constants.join(", ")));
-    let (are, them) = if folded.len() == 1 { ("a parameter is", "it") } else { ("parameters are", "them") };
-    let message = format!(
-        "{are} not trained as in PyTorch, since the exporter has computed constants from {them}: {}. {}",
-        listed(parts.collect()),
-        norms.hint()
-    );
-    cx.warn("parameters.folded", None, message);
-    for (name, constants) in folded {
-        untrained.insert(name.to_owned(), format!("folded into {}", constants.join(", ")));
+    let (stuck, folded): (BTreeMap<_, _>, BTreeMap<_, _>) =
+        folded.into_iter().partition(|(_, values)| without_gradient(module, values).is_some());
+    if !folded.is_empty() {
+        let (are, them) =
+            if folded.len() == 1 { ("a parameter is", "it") } else { ("parameters are", "them") };
+        let message = format!(
+            "{are} not trained as in PyTorch, since the exporter has computed constants from {them}: {}. {}",
+            parts(&folded),
+            norms.hint()
+        );
+        cx.warn("parameters.folded", None, message);
+    }
+    let values: Vec<Value> = stuck.values().flatten().copied().collect();
+    if let Some(ops) = without_gradient(module, &values) {
+        let (parameters, them) =
+            if stuck.len() == 1 { ("a parameter", "it") } else { ("parameters", "them") };
+        let message = format!(
+            "{parameters} cannot be trained, since the exporter has computed constants from {them} for {ops}: {}",
+            parts(&stuck)
+        );
+        cx.warn("parameters.folded", None, message);
     }
 }
 
-/// The parameters from which constants were computed, if there are no others.
-pub(super) fn all_folded(exported: &Exported) -> Option<String> {
-    let names = exported.of.values().flat_map(|origin| match origin {
-        Origin::Computed(names) => &names[..],
-        _ => &[],
+/// The operators that read constants, as operators without gradients, if none of them has one.
+fn without_gradient(module: &Module, constants: &[Value]) -> Option<String> {
+    let readers = constants.iter().flat_map(|&value| module.uses(value)).map(|(node, _)| node);
+    let mut ops: BTreeSet<String> = BTreeSet::new();
+    for node in readers {
+        let kind = module.node(node).schema()?.kind;
+        if is_differentiable(kind) {
+            return None;
+        }
+        let (domain, op, _) = module.op_name(node);
+        ops.insert(op_key(domain, op));
+    }
+    let have = if ops.len() == 1 { "has" } else { "have" };
+    let ops: Vec<String> = ops.into_iter().collect();
+    (!ops.is_empty()).then(|| format!("{}, which {have} no gradient", ops.join(" and ")))
+}
+
+/// The parameters from which constants were computed, and what can be done, if there are no others.
+pub(super) fn all_folded(exported: &Exported, module: &Module) -> Option<ParameterError> {
+    let computed = exported.of.iter().filter_map(|(&value, origin)| match origin {
+        Origin::Computed(names) => Some((value, names)),
+        _ => None,
     });
-    let names: BTreeSet<String> = names.map(|name| format!("`{name}`")).collect();
+    let (values, names): (Vec<Value>, Vec<&Vec<String>>) = computed.unzip();
+    let names: BTreeSet<String> = names.into_iter().flatten().map(|name| format!("`{name}`")).collect();
     let has_others = exported.of.values().any(|origin| origin.parameter().is_some());
-    (!names.is_empty() && !has_others).then(|| listed(names.into_iter().collect()))
+    let advice = match without_gradient(module, &values) {
+        Some(ops) => format!("they are read by {ops}"),
+        None => HINT.replacen("Export", "export", 1),
+    };
+    let names = listed(names.into_iter().collect());
+    (!values.is_empty() && !has_others).then_some(ParameterError::Folded { names, advice })
 }
 
 /// BatchNormalization modules of the exported program.
@@ -164,7 +207,14 @@ impl Norms {
         if self.lost.is_empty() && self.folded.is_empty() { HINT } else { TRAINING }
     }
 
-    fn tell(&self, exported: &Exported, module: &Module, cx: &mut PassCx<'_>, untrained: &mut Untrained) {
+    fn tell(
+        &self,
+        exported: &Exported,
+        module: &Module,
+        trained: &[Value],
+        cx: &mut PassCx<'_>,
+        untrained: &mut Untrained,
+    ) {
         if !self.lost.is_empty() {
             let names = self.lost.iter().map(|name| format!("`{name}`")).collect();
             let message = format!(
@@ -181,16 +231,19 @@ impl Norms {
             matches!(origin, Origin::Tensor(InputKind::Parameter, _))
                 && exported.origins.is_product(module, **value)
         };
-        let products: Vec<String> = exported
-            .of
-            .iter()
-            .filter(is_product)
-            .map(|(&value, _)| format!("`{}`", name_of(module, value)))
-            .collect();
-        let into = if products.is_empty() {
-            "weights of convolutions or linear layers".to_owned()
-        } else {
-            format!("{}, which are trained as products", listed(products))
+        let names = |values: &[Value]| {
+            listed(values.iter().map(|&value| format!("`{}`", name_of(module, value))).collect())
+        };
+        let products: Vec<Value> = exported.of.iter().filter(is_product).map(|(&value, _)| value).collect();
+        let of_them: Vec<Value> = products.iter().copied().filter(|value| trained.contains(value)).collect();
+        let as_products =
+            if of_them.len() == 1 { "is trained as a product" } else { "are trained as products" };
+        let into = match (products.len(), of_them.len()) {
+            (0, _) => "weights of convolutions or linear layers".to_owned(),
+            // No frozen constant is trained as anything.
+            (_, 0) => names(&products),
+            (all, some) if all == some => format!("{}, which {as_products}", names(&products)),
+            _ => format!("{}, of which {} {as_products}", names(&products), names(&of_them)),
         };
         let names = self.folded.iter().map(|name| format!("`{name}`")).collect();
         let message = format!(
@@ -248,9 +301,20 @@ fn merged(
     };
     let (same, gone): (Vec<_>, Vec<_>) =
         parameters.iter().map(|&name| (name, same(name))).partition(|(_, same)| same.is_some());
-    let gone: Vec<&String> = gone.into_iter().map(|(name, _)| name).collect();
+    let unread = exported.origins.unread(module, &exported.of, missing);
+    let (unread, gone): (Vec<&String>, Vec<&String>) =
+        gone.into_iter().map(|(name, _)| name).partition(|&name| unread.contains(name));
     let in_quotes = |names: &[&String]| listed(names.iter().map(|name| format!("`{name}`")).collect());
     let mut parts: Vec<String> = Vec::new();
+    // A tied tensor is read under one of its names.
+    let are_unread = match unread.len() {
+        0 => None,
+        1 => Some(("parameter", "it is trained only if it is tied to another one, as that one")),
+        _ => Some(("parameters", "they are trained only if they are tied to others, as those")),
+    };
+    parts.extend(are_unread.map(|(parameters, are)| {
+        format!("no node of the exported program reads {parameters} {}: {are}", in_quotes(&unread))
+    }));
     for (name, other) in same.iter().filter_map(|&(name, other)| Some((name, other?))) {
         parts.push(format!(
             "parameter `{name}` is in the file as the same tensor as `{other}`, which is right if the two are tied in PyTorch"
@@ -286,6 +350,7 @@ fn merged(
     };
     untrained.extend(same.into_iter().map(|(name, other)| (name.clone(), why(other))));
     untrained.extend(gone.into_iter().map(|name| (name.clone(), why(None))));
+    untrained.extend(unread.into_iter().map(|name| (name.clone(), "read by no node".to_owned())));
 }
 
 /// The name of a parameter in its module.

@@ -10,6 +10,7 @@ const TORCH: &str =
 const PICKLE: &str =
     "it is a Python pickle, as older PyTorch checkpoints are; export the model with `torch.onnx.export`";
 const TENSORFLOW: &str = "it looks like a TensorFlow graph; convert it with `python -m tf2onnx.convert`, and check that it is a model at all";
+const ARRAYS: &str = "it is an archive of NumPy's arrays (`.npz`), which are values for `run --inputs` and `verify --inputs`, not a model";
 const COMPRESSED: &str = "it is a compressed file; unpack it and name the model in it";
 
 /// Prefixes that no model has.
@@ -49,10 +50,10 @@ pub(super) fn surely(reader: &mut Reader<'_>) -> Result<Option<&'static str>, Wi
     }
     if head.starts_with(b"PK\x03\x04") {
         let is_torch = head.windows(8).any(|part| part == b"data.pkl");
-        return Ok(Some(if is_torch {
-            TORCH
-        } else {
-            "it is a zip archive; unpack it and name the model in it"
+        return Ok(Some(match first_in_zip(head) {
+            _ if is_torch => TORCH,
+            Some(name) if name.ends_with(b".npy") => ARRAYS,
+            _ => "it is a zip archive; unpack it and name the model in it",
         }));
     }
     if is_safetensors(head) {
@@ -63,6 +64,12 @@ pub(super) fn surely(reader: &mut Reader<'_>) -> Result<Option<&'static str>, Wi
     let begins =
         |&&(at, bytes, _): &&(usize, &[u8], &str)| head.get(at..).is_some_and(|h| h.starts_with(bytes));
     Ok(SIGNATURES.iter().find(begins).map(|(.., found)| *found))
+}
+
+/// The name of the first file of a zip archive, by its local header.
+fn first_in_zip(head: &[u8]) -> Option<&[u8]> {
+    let len = head.get(26..28)?.first_chunk().map(|len| usize::from(u16::from_le_bytes(*len)))?;
+    head.get(30..30 + len)
 }
 
 /// The length of a header of JSON, and the header.
