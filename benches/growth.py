@@ -171,6 +171,31 @@ def calls(n: int) -> ModelProto:
     return made
 
 
+def left_out(n: int) -> ModelProto:
+    """Calls with one operand of a function that has as many inputs as there are calls."""
+    made = calls(n)
+    made.functions[0].input.extend(f"left{i}" for i in range(n))
+    return made
+
+
+def defaults(n: int) -> ModelProto:
+    """Calls without attributes of a function that has as many default attributes as there are calls."""
+    made = calls(n)
+    made.functions[0].attribute_proto.extend(helper.make_attribute(f"k{i}", 1.0) for i in range(n))
+    return made
+
+
+def read_defaults(n: int) -> ModelProto:
+    """One call of a function whose nodes read a default attribute each."""
+    made = calls(1)
+    inner = [N("LeakyRelu", [f"h{i}" if i else "a"], [f"h{i + 1}" if i < n - 1 else "b"]) for i in range(n)]
+    for i, node in enumerate(inner):
+        node.attribute.add(name="alpha", ref_attr_name=f"k{i}", type=1)
+    made.functions[0].CopyFrom(function("F", inner))
+    made.functions[0].attribute_proto.extend(helper.make_attribute(f"k{i}", 0.5) for i in range(n))
+    return made
+
+
 def calls_in_chain(n: int) -> ModelProto:
     made = chain(1, "F0")
     made.graph.node[0].domain = "f"
@@ -593,6 +618,9 @@ COUNTS = [
     Count("labels of a LabelEncoder", labels, most=1 << 20),
     Count("functions", functions),
     Count("calls of one function", calls),
+    Count("operands that calls leave out", left_out, most=1 << 14),
+    Count("defaults of function attributes", defaults, most=1 << 14),
+    Count("default attributes that a function reads", read_defaults),
     Count("functions that call each other in a chain", calls_in_chain),
     Count("functions that call the next twice", doubling, only("check", "inspect", "rewrite", "report", "text", "json"), most=22, least=11),
     Count("bodies", bodies),

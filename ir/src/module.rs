@@ -32,6 +32,7 @@
 //! - I10 the IR version exists, every imported opset exists, each domain is imported at one version, and the
 //!   version of every node's operator exists.
 
+mod callers;
 mod node;
 mod value;
 
@@ -49,6 +50,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
+
+pub(crate) use callers::Callers;
 
 /// Facts about a model outside its graphs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -98,7 +101,7 @@ pub struct Module {
     /// Every name that a value or node of any scope ever had, which a new name must avoid.
     pub(crate) taken: FxHashSet<Symbol>,
     /// The nodes that call functions, in the order in which they came. Looked up, never gone through.
-    pub(crate) calls: FxHashMap<FunctionId, Vec<Node>>,
+    pub(crate) calls: FxHashMap<FunctionId, Callers>,
     /// The outputs that values are. Looked up, never gone through.
     pub(crate) leaving: FxHashMap<Value, VecDeque<u32>>,
     /// The last number tried for a base name, so that n clashes cost n steps and not n².
@@ -222,10 +225,6 @@ impl Module {
     /// A function.
     pub fn function(&self, function: FunctionId) -> &FunctionData {
         &self.functions[function]
-    }
-    /// The nodes that call a function, in the order in which they were added.
-    pub fn calls(&self, function: FunctionId) -> &[Node] {
-        self.calls.get(&function).map_or(&[], |calls| calls)
     }
     /// All functions, in order.
     pub fn functions(&self) -> impl Iterator<Item = (FunctionId, &FunctionData)> {

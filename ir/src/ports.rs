@@ -130,9 +130,28 @@ impl Ports {
     }
     /// The nodes whose operands and results go through the ports.
     pub fn nodes<'a>(&self, module: &'a Module) -> impl Iterator<Item = Node> + use<'a> {
-        let calls = self.function.map_or(&[][..], |function| module.calls(function));
-        let own = self.function.is_none().then_some(self.node);
-        calls.iter().copied().chain(own)
+        self.own_or(self.function.map(|function| module.calls(function)))
+    }
+    /// The nodes that have an operand slot, which may be absent: calls may leave out the last operands.
+    pub fn nodes_with_operand<'a>(
+        &self,
+        module: &'a Module,
+        slot: usize,
+    ) -> impl Iterator<Item = Node> + use<'a> {
+        self.own_or(self.function.map(|function| module.calls_with_operand(function, slot)))
+    }
+    /// The nodes that have a result slot, which may be absent: calls may leave out the last results.
+    pub fn nodes_with_result<'a>(
+        &self,
+        module: &'a Module,
+        slot: usize,
+    ) -> impl Iterator<Item = Node> + use<'a> {
+        self.own_or(self.function.map(|function| module.calls_with_result(function, slot)))
+    }
+    /// The calls, or the one node of ports that are not of a function.
+    fn own_or<'a>(&self, calls: Option<&'a [Node]>) -> impl Iterator<Item = Node> + use<'a> {
+        let own = calls.is_none().then_some(self.node);
+        calls.unwrap_or_default().iter().copied().chain(own)
     }
     /// The number.
     pub fn len(&self) -> usize {

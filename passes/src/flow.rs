@@ -239,7 +239,8 @@ fn formals_of(module: &Module, var: Var, side: Side) -> impl Iterator<Item = (us
 
 fn operands_of_port(module: &Module, ports: Ports, at: usize) -> impl Iterator<Item = (usize, Value)> + '_ {
     let of_nodes = ports.operand(at).map(|slot| {
-        ports.nodes(module).filter_map(move |node| Some((slot, module.node(node).operand(slot)?)))
+        let nodes = ports.nodes_with_operand(module, slot);
+        nodes.filter_map(move |node| Some((slot, module.node(node).operand(slot)?)))
     });
     let outputs = ports.body_outputs(module, at);
     let of_bodies = outputs.map(|(body, slot)| (slot, module.graph(body).outputs()[slot].value));
@@ -248,7 +249,8 @@ fn operands_of_port(module: &Module, ports: Ports, at: usize) -> impl Iterator<I
 
 fn results_of_port(module: &Module, ports: Ports, at: usize) -> impl Iterator<Item = (usize, Value)> + '_ {
     let of_nodes = ports.result(at).map(|slot| {
-        ports.nodes(module).filter_map(move |node| Some((slot, module.node(node).result(slot)?)))
+        let nodes = ports.nodes_with_result(module, slot);
+        nodes.filter_map(move |node| Some((slot, module.node(node).result(slot)?)))
     });
     of_nodes.into_iter().flatten().chain(ports.body_inputs(module, at).enumerate())
 }
@@ -327,8 +329,7 @@ pub fn cast_legality(module: &Module, graph: GraphId, format: DType) -> Legality
 /// Whether what calls hand in and get back may have a format: functions have no types, but a Cast has to stand where
 /// a value is read otherwise, around a call and in the function.
 fn call_legality(module: &Module, function: FunctionId, format: DType) -> Legality {
-    let callers = module.calls(function).iter().map(|&call| module.node(call).graph);
-    let graphs = callers.chain([module.function(function).graph]);
+    let graphs = module.calling_graphs(function).iter().copied().chain([module.function(function).graph]);
     let mut legality = graphs.map(|graph| cast_legality(module, graph, format));
     legality.find(|&legality| legality != Legality::Legal).unwrap_or(Legality::Legal)
 }

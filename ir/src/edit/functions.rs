@@ -2,7 +2,7 @@
 
 use super::{NewNode, Position};
 use crate::attr::AttrValue;
-use crate::module::{Def, FunctionData, GraphOwner, NodeData, Op, Role};
+use crate::module::{Callers, Def, FunctionData, GraphOwner, NodeData, Op, Role};
 use crate::{FunctionId, GraphId, Module, Node, Symbol, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ impl Module {
         let data = &mut self.functions[function];
         (data.name, data.overload) = (name, overload);
         self.graphs[data.graph].dirty = true;
-        for &call in self.calls.get(&function).map_or(&[][..], |calls| calls) {
+        for &call in self.calls.get(&function).map_or(&[][..], Callers::nodes) {
             self.nodes[call].dirty.callee = true;
         }
     }
@@ -39,7 +39,7 @@ impl Module {
         assert!(matches!(self.nodes[call].op, Op::Call(_)), "{call} is no call");
         self.forget_names();
         self.forget_call(call);
-        self.calls.entry(function).or_default().push(call);
+        self.calls.entry(function).or_default().nodes_mut().push(call);
         self.nodes[call].op = Op::Call(function);
         self.nodes[call].dirty.callee = true;
         self.nodes[call].decisions.clear();
@@ -98,7 +98,7 @@ impl Module {
             if then != first {
                 self.nodes[first].decisions = std::mem::take(&mut self.nodes[then].decisions);
             }
-            self.calls.insert(function, calls);
+            self.calls.insert(function, Callers::new(calls));
         }
     }
 
@@ -279,7 +279,7 @@ function my::F {
         let mut module = parse(NESTED, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
         let function = FunctionId::new(0);
         let before = module.calls(function).to_vec();
-        module.calls.get_mut(&function).unwrap().reverse();
+        module.calls.get_mut(&function).unwrap().nodes_mut().reverse();
         assert_ne!(module.calls(function), before);
         module.order_calls();
         assert_eq!(module.calls(function), before);

@@ -63,7 +63,7 @@ impl Module {
         let attrs = new.attrs.into_iter().map(|(name, value)| Attr { name, value, dirty: true }).collect();
         let operands: SmallVec<[Option<Value>; 4]> = smallvec::smallvec![None; new.operands.len()];
         if let Op::Call(function) = new.op {
-            self.calls.entry(function).or_default().push(node);
+            self.calls.entry(function).or_default().nodes_mut().push(node);
         }
         self.nodes.push(NodeData {
             op: new.op,
@@ -194,7 +194,7 @@ impl Module {
         self.forget_names();
         self.forget_call(node);
         if let Op::Call(function) = op {
-            self.calls.entry(function).or_default().push(node);
+            self.calls.entry(function).or_default().nodes_mut().push(node);
         }
         let is_same = match (self.nodes[node].op, op) {
             (Op::Schema(a), Op::Schema(b)) => a.kind == b.kind && a.type_vars.len() == b.type_vars.len(),
@@ -211,7 +211,7 @@ impl Module {
         if let Op::Call(function) = self.nodes[node].op
             && let Some(calls) = self.calls.get_mut(&function)
         {
-            calls.retain(|&call| call != node);
+            calls.nodes_mut().retain(|&call| call != node);
         }
     }
 
@@ -239,6 +239,7 @@ impl Module {
     /// If any of them is read or is an output of the graph.
     pub fn truncate_results(&mut self, node: Node, n: usize) {
         self.forget_names();
+        self.forget_call_slots(node);
         while self.nodes[node].results.len() > n {
             if let Some(value) = self.nodes[node].results.pop().flatten() {
                 self.erase_result(value);
@@ -253,6 +254,7 @@ impl Module {
     /// If the result is present.
     pub fn add_result(&mut self, node: Node, slot: usize, name: Symbol, ty: Type) -> Value {
         self.forget_names();
+        self.forget_call_slots(node);
         let graph = self.nodes[node].graph;
         let slot_number = u32::try_from(slot).expect("fewer than 2^32 results");
         let value = self.push_result(graph, node, slot_number, name, ty);

@@ -93,6 +93,7 @@ impl Module {
         assert_eq!(data.operands.len(), data.n_formal(), "the bodies of {node} capture operands");
         let none = (0..data.operands.len()).map(|slot| (node, slot, None)).collect();
         self.set_operands(none);
+        self.forget_call_slots(node);
         let data = &mut self.nodes[node];
         data.operands = smallvec::smallvec![None; operands.len()];
         data.n_formal = u32::try_from(operands.len()).expect("fewer than 2^32 operands");

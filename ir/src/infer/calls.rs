@@ -9,7 +9,7 @@ use super::driver::Driver;
 use super::{Inferred, Int, control};
 use crate::attr::{Attr, AttrValue};
 use crate::views::{OpError, ints_of};
-use crate::{FunctionId, GraphId, Module, Node, Type, Value};
+use crate::{FunctionId, GraphId, Module, Node, Symbol, Type, Value};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ const MOST: usize = 256;
 pub(super) struct Calls {
     known: FxHashMap<Signature, Arc<Inferred>>,
     n_signatures: FxHashMap<FunctionId, usize>,
+    defaults: FxHashMap<FunctionId, Defaults>,
     /// Functions that the walk is in.
     active: Vec<FunctionId>,
     /// For every value of a function, the facts that hold in all its calls so far.
@@ -35,6 +36,7 @@ pub(super) struct Calls {
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Signature {
     function: FunctionId,
+    /// The types of the operands up to the last that is present: a call may have fewer operands than its function.
     types: Vec<Type>,
     ints: Vec<Option<Arc<[Int]>>>,
     attrs: String,
@@ -47,7 +49,9 @@ impl Driver<'_> {
         let n = self.module.node(node).results().len();
         let (attrs, signature) = self.signature(node, function);
         let mut inferred = match self.calls.known.get(&signature) {
-            Some(known) => (**known).clone(),
+            Some(known) => {
+                Inferred { types: known.types.iter().take(n).cloned().collect(), ints: known.ints.clone() }
+            }
             None if self.calls.n_signatures.get(&function) >= Some(&MOST) => return Ok(unknown(n)),
             None => self.enter(attrs, signature),
         };
@@ -75,11 +79,11 @@ impl Driver<'_> {
     }
 
     /// The attributes and the signature of a call, as precise as the number of signatures permits.
-    fn signature(&self, node: Node, function: FunctionId) -> (Vec<Attr>, Signature) {
+    fn signature(&mut self, node: Node, function: FunctionId) -> (CallAttrs, Signature) {
         let data = self.module.node(node);
         let n = self.calls.n_signatures.get(&function).copied().unwrap_or(0);
-        let operands = (0..self.module.graph(self.module.function(function).graph).inputs.len())
-            .map(|i| data.operand(i));
+        let present = data.formal_operands().iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+        let operands = data.formal_operands()[..present].iter().copied();
         let mut types: Vec<Type> =
             operands.clone().map(|v| v.map_or(Type::Unknown, |v| self.ty(v).clone())).collect();
         let ints = operands
@@ -88,22 +92,25 @@ impl Driver<'_> {
         if n >= VERY_MANY {
             control::widen(&mut types, 0);
         }
-        let attrs = call_attrs(self.module, node, function, self.facts.call_attrs());
+        let defaults = self.calls.defaults.entry(function);
+        let defaults = defaults.or_insert_with(|| Defaults::of(self.module, function)).clone();
+        let attrs = CallAttrs::new(self.module, node, defaults, self.facts.call_attrs.as_ref());
         let mut text = String::new();
-        for attr in &attrs {
+        // All calls have the same defaults.
+        for attr in &attrs.given {
             spell(self.module, attr, &mut text);
         }
         (attrs, Signature { function, types, ints, attrs: text })
     }
 
     /// Infers the body of a function for a signature that is new.
-    fn enter(&mut self, attrs: Vec<Attr>, signature: Signature) -> Inferred {
+    fn enter(&mut self, attrs: CallAttrs, signature: Signature) -> Inferred {
         let function = signature.function;
         let graph = self.module.function(function).graph;
         let formals = self.module.graph(graph).inputs.clone();
-        for ((value, ty), ints) in formals.into_iter().zip(&signature.types).zip(&signature.ints) {
-            self.types.set(value, ty.clone());
-            self.facts.ints[value] = ints.clone();
+        for (slot, value) in formals.into_iter().enumerate() {
+            self.types.set(value, signature.types.get(slot).cloned().unwrap_or_default());
+            self.facts.ints[value] = signature.ints.get(slot).cloned().flatten();
         }
         self.calls.active.push(function);
         let outer = self.facts.call_attrs.replace(attrs);
@@ -151,25 +158,78 @@ impl Driver<'_> {
     }
 }
 
-/// The attributes that a call gives its function: the attributes of the node, with references resolved to
-/// `outer`, the attributes of the call around the node, and the defaults.
-pub fn call_attrs(module: &Module, node: Node, function: FunctionId, outer: &[Attr]) -> Vec<Attr> {
-    let mut attrs: Vec<Attr> = Vec::new();
-    for attr in module.node(node).attrs() {
-        match &attr.value {
-            AttrValue::Reference { name, .. } => {
-                let given = outer.iter().find(|a| a.name == *name);
-                attrs.extend(given.map(|a| Attr { name: attr.name, ..a.clone() }));
+/// The attributes of a function that have defaults, sorted by name. Every call shares them.
+#[derive(Clone, Debug, Default)]
+pub struct Defaults(Arc<[Attr]>);
+
+impl Defaults {
+    /// The defaults of a function.
+    pub fn of(module: &Module, function: FunctionId) -> Defaults {
+        Defaults(sorted(module.function(function).attr_defaults.clone()).into())
+    }
+
+    fn get(&self, name: Symbol) -> Option<&AttrValue> {
+        find(&self.0, name)
+    }
+}
+
+/// The attributes that a call gives its function: the attributes of the node, and the defaults of all others.
+#[derive(Clone, Debug, Default)]
+pub struct CallAttrs {
+    /// The attributes that differ from the default, sorted by name.
+    given: Vec<Attr>,
+    defaults: Defaults,
+}
+
+impl CallAttrs {
+    /// The attributes of a call, with references resolved to `outer`, the attributes of the call around the node.
+    pub fn new(module: &Module, node: Node, defaults: Defaults, outer: Option<&CallAttrs>) -> CallAttrs {
+        let mut given: Vec<Attr> = Vec::new();
+        for attr in module.node(node).attrs() {
+            match &attr.value {
+                AttrValue::Reference { name, .. } => {
+                    let value = outer.and_then(|outer| outer.get(*name));
+                    given.extend(value.map(|value| Attr { value: value.clone(), ..*attr }));
+                }
+                _ => given.push(attr.clone()),
             }
-            _ => attrs.push(attr.clone()),
         }
+        let mut given = sorted(given);
+        // Calls that give an attribute its default are as calls without the attribute.
+        given.retain(|attr| !defaults.get(attr.name).is_some_and(|default| is_same(default, &attr.value)));
+        CallAttrs { given, defaults }
     }
-    for default in &module.function(function).attr_defaults {
-        if !attrs.iter().any(|a| a.name == default.name) {
-            attrs.push(default.clone());
-        }
+
+    /// The value of an attribute of the function.
+    pub fn get(&self, name: Symbol) -> Option<&AttrValue> {
+        find(&self.given, name).or_else(|| self.defaults.get(name))
     }
+}
+
+/// Attributes by name; of several with one name, the first.
+fn sorted(mut attrs: Vec<Attr>) -> Vec<Attr> {
+    attrs.sort_by_key(|attr| attr.name);
+    attrs.dedup_by_key(|attr| attr.name);
     attrs
+}
+
+fn find(sorted: &[Attr], name: Symbol) -> Option<&AttrValue> {
+    sorted.binary_search_by_key(&name, |attr| attr.name).ok().map(|at| &sorted[at].value)
+}
+
+/// True if two values are surely the same: numbers and strings are compared, all others count as different.
+fn is_same(a: &AttrValue, b: &AttrValue) -> bool {
+    match (a, b) {
+        (AttrValue::Int(a), AttrValue::Int(b)) => a == b,
+        (AttrValue::Float(a), AttrValue::Float(b)) => a.to_bits() == b.to_bits(),
+        (AttrValue::String(a), AttrValue::String(b)) => a == b,
+        (AttrValue::Ints(a), AttrValue::Ints(b)) => a == b,
+        (AttrValue::Floats(a), AttrValue::Floats(b)) => {
+            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+        }
+        (AttrValue::Strings(a), AttrValue::Strings(b)) => a == b,
+        _ => false,
+    }
 }
 
 fn unknown(n: usize) -> Inferred {

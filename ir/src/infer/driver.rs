@@ -86,8 +86,7 @@ fn infer_here(
     };
     let shapeless = |i: usize| view.operand_type(i).map(without_shape);
     let types: Vec<Option<Type>> = (0..view.n_operands()).map(shapeless).collect();
-    let actual =
-        Actual { types: &types, values: &[], call_attrs: facts.in_call().then(|| facts.call_attrs()) };
+    let actual = Actual { types: &types, values: &[], call_attrs: facts.call_attrs() };
     infer(&view.with_operands(actual)).map_err(|_| error)
 }
 

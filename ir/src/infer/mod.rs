@@ -42,14 +42,13 @@ mod source;
 mod tests;
 mod window;
 
-pub use calls::call_attrs;
+pub use calls::{CallAttrs, Defaults};
 pub use dispatch::is_inferred;
 pub(crate) use driver::check_new;
 pub use driver::describe;
 pub use driver::{InferError, check_node, infer, infer_actual, infer_module, misfit};
 pub use int::Int;
 
-use crate::attr::Attr;
 use crate::entity::SecondaryMap;
 use crate::views::{NodeView, OpError, Part};
 use crate::{DType, Dim, Module, Shape, Type, Value};
@@ -61,7 +60,7 @@ use std::sync::Arc;
 pub struct Facts {
     ints: SecondaryMap<Value, Option<Arc<[Int]>>>,
     /// The attributes of the call whose function body is being inferred; `None` outside functions.
-    call_attrs: Option<Vec<Attr>>,
+    call_attrs: Option<CallAttrs>,
 }
 
 impl Facts {
@@ -74,9 +73,9 @@ impl Facts {
     pub fn set_ints(&mut self, value: Value, ints: Vec<Int>) {
         self.ints[value] = Some(ints.into());
     }
-    /// The attributes of the call whose function body is being inferred.
-    pub fn call_attrs(&self) -> &[Attr] {
-        self.call_attrs.as_deref().unwrap_or_default()
+    /// The attributes of the call whose function body is being inferred; `None` outside functions.
+    pub fn call_attrs(&self) -> Option<&CallAttrs> {
+        self.call_attrs.as_ref()
     }
     /// True if the body of a function is being inferred for a call.
     pub fn in_call(&self) -> bool {

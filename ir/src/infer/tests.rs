@@ -1,7 +1,7 @@
 //! Inference across nodes: elements of shapes, bodies and calls.
 
 use super::{Int, infer_module};
-use crate::attr::AttrValue;
+use crate::attr::{Attr, AttrValue};
 use crate::module::{FunctionData, Provenance};
 use crate::op::{AttrKind, Lookup, lookup};
 use crate::{DType, Dim, FunctionId, GraphId, Module, NewNode, Node, Op, Payload, Position};
@@ -433,6 +433,45 @@ fn calls_see_their_attributes_and_bodies_what_all_calls_share() {
     // A node of the body alone: which attributes it has is up to the call.
     let node = b.0.producer(turned).unwrap().0;
     assert!(super::check_node(&b.0, node, &facts).is_ok());
+}
+
+/// A call without an attribute has the default, also where it passes the attribute on.
+#[test]
+fn calls_have_the_defaults_of_their_function() {
+    let mut b = Build::new();
+    let (inner, _) = reordering_function(&mut b);
+    let body = b.body();
+    let x = b.formal(body);
+    let order = AttrValue::Reference { kind: AttrKind::Ints, name: b.0.intern("turn") };
+    let call = b.node(body, Op::Call(inner), &[Some(x)], &[("order", order)], 1);
+    let y = b.result(call, 0);
+    b.leave(body, &[y]);
+    let outer = b.function("outer", body);
+    let ints = |list: &[i64]| AttrValue::Ints(list.to_vec());
+    for (function, name, list) in
+        [(inner, "target", &[0, -1][..]), (inner, "order", &[2, 1, 0]), (outer, "turn", &[0, 2, 1])]
+    {
+        let name = b.0.intern(name);
+        b.0.functions[function].attr_defaults.push(Attr { name, value: ints(list), dirty: false });
+    }
+    let g = b.main();
+    let x = b.input(g, &["2", "3", "4"]);
+    let mut result = |function: FunctionId, attrs: &[(&str, AttrValue)]| {
+        let call = b.node(g, Op::Call(function), &[Some(x)], attrs, 1);
+        b.result(call, 0)
+    };
+    let results = [
+        result(inner, &[]),
+        result(inner, &[("order", ints(&[2, 1, 0]))]),
+        result(inner, &[("target", ints(&[-1])), ("order", ints(&[1, 0, 2]))]),
+        result(inner, &[("order", ints(&[1, 0, 2]))]),
+    ];
+    infer_module(&mut b.0).unwrap();
+    assert_eq!(results.map(|value| b.show(value)), ["f32[4,6]", "f32[4,6]", "f32[24]", "f32[3,8]"]);
+    let calls = [(&[][..]), &[("turn", ints(&[1, 2, 0]))]]
+        .map(|attrs| b.node(g, Op::Call(outer), &[Some(x)], attrs, 1));
+    infer_module(&mut b.0).unwrap();
+    assert_eq!(calls.map(|call| b.show(b.result(call, 0))), ["f32[2,12]", "f32[3,8]"]);
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub use layout::{
 pub use quantize::{Granularity, QuantizeView};
 
 use crate::attr::{Attr, AttrValue};
-use crate::infer::{Facts, Int, Types};
+use crate::infer::{CallAttrs, Facts, Int, Types};
 use crate::module::{Def, NodeData, Payload};
 use crate::op::OpKind;
 use crate::op::{AttrDefault, OpSchema};
@@ -113,7 +113,7 @@ pub struct Actual<'a> {
     /// The elements of small operands that may determine the meaning of the node.
     pub values: &'a [Option<Arc<TensorData>>],
     /// The attributes of the call whose function the node is in; `None` outside functions.
-    pub call_attrs: Option<&'a [Attr]>,
+    pub call_attrs: Option<&'a CallAttrs>,
 }
 
 impl<'a> NodeView<'a> {
@@ -263,12 +263,11 @@ impl<'a> NodeView<'a> {
         let written = find(self.module, self.data().attrs(), name)?;
         match written {
             AttrValue::Reference { name, .. } => {
-                let text = self.module.text(*name);
                 let given = match self.actual {
-                    Some(actual) => actual.call_attrs?,
+                    Some(actual) => actual.call_attrs,
                     None => self.facts?.call_attrs(),
                 };
-                given.iter().find(|a| self.module.text(a.name) == text).map(|a| &a.value)
+                given?.get(*name)
             }
             value => Some(value),
         }

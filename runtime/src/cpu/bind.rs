@@ -7,11 +7,11 @@ use crate::data::DataRef;
 use crate::host::HostTensor;
 use crate::plan::{GraphPlan, Index, Needs, plan_graph};
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::infer::{Facts, describe, infer_module};
+use ampc_ir::infer::{Defaults, Facts, describe, infer_module};
 use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::NodeView;
-use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
+use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Type, Value};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -27,6 +27,8 @@ pub(crate) struct Program {
     pub(super) plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>>,
     pub(super) graphs: Vec<GraphId>,
     kernels: SecondaryMap<Node, Option<Arc<Prepared>>>,
+    /// The default attributes of functions.
+    defaults: SecondaryMap<FunctionId, Defaults>,
 }
 
 impl Program {
@@ -41,6 +43,11 @@ impl Program {
     /// The kernel of a node, if it could be made before the graph runs.
     pub(crate) fn prepared(&self, node: Node) -> Option<&Prepared> {
         self.kernels[node].as_deref()
+    }
+
+    /// The default attributes of a function.
+    pub(crate) fn defaults(&self, function: FunctionId) -> Defaults {
+        self.defaults[function].clone()
     }
 
     /// A constant, or what was computed of constants alone.
@@ -94,7 +101,11 @@ impl Binder<'_> {
             });
             plans[graph] = Some(Arc::new(plan));
         }
-        Ok(Program { module, constants, plans, graphs, kernels })
+        let mut defaults: SecondaryMap<FunctionId, Defaults> = SecondaryMap::default();
+        for (function, _) in module.functions() {
+            defaults[function] = Defaults::of(&module, function);
+        }
+        Ok(Program { module, constants, plans, graphs, kernels, defaults })
     }
 
     /// Gives the inputs of the main graph their types.

@@ -13,11 +13,11 @@ use super::kernel::KernelError;
 use crate::data::{Data, DataRef};
 use crate::host::HostError;
 use ampc_ir::attr::AttrValue;
-use ampc_ir::infer::call_attrs;
+use ampc_ir::infer::CallAttrs;
 use ampc_ir::module::Op;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, OpError};
-use ampc_ir::{Attr, GraphId, Node};
+use ampc_ir::{GraphId, Node};
 use rustc_hash::FxHashMap;
 
 /// Whether nodes of this operator have bodies.
@@ -37,14 +37,14 @@ pub(super) fn run(
     node: Node,
     frames: &mut Frames,
     operands: &Operands<'_>,
-    attrs: Option<&[Attr]>,
+    attrs: Option<&CallAttrs>,
 ) -> Result<Vec<Option<Data>>, ExecuteError> {
     let program = run.program;
     let data = program.module.node(node);
     let at_node = |error: KernelError| ExecuteError::Node { node, error };
     match data.op {
         Op::Call(function) => {
-            let attrs = call_attrs(&program.module, node, function, attrs.unwrap_or_default());
+            let attrs = CallAttrs::new(&program.module, node, program.defaults(function), attrs);
             let graph = program.module.function(function).graph;
             let given = Given { inputs: operands, operands: &[], attrs: Some(&attrs) };
             body(run, frames, graph, given, Vec::new(), node)
@@ -104,7 +104,7 @@ struct Call<'c, 'r, 'a> {
     node: Node,
     frames: &'c mut Frames,
     operands: &'c Operands<'a>,
-    attrs: Option<&'c [Attr]>,
+    attrs: Option<&'c CallAttrs>,
 }
 
 impl<'a> Call<'_, '_, 'a> {

@@ -9,8 +9,9 @@ use crate::data::{Data, DataRef};
 use crate::host::{HostError, TensorRef};
 use crate::plan::arena::Part;
 use crate::plan::{GraphPlan, Place};
+use ampc_ir::infer::CallAttrs;
 use ampc_ir::module::Def;
-use ampc_ir::{Attr, GraphId, Module, Node};
+use ampc_ir::{GraphId, Module, Node};
 use rustc_hash::FxHashMap;
 
 /// The memory of a graph that runs. It stays for the next time.
@@ -47,7 +48,7 @@ pub(crate) struct Given<'a> {
     /// The operands of the owning node, of which its captures are some.
     pub(crate) operands: &'a [Option<DataRef<'a>>],
     /// The attributes of the call, in functions.
-    pub(crate) attrs: Option<&'a [Attr]>,
+    pub(crate) attrs: Option<&'a CallAttrs>,
 }
 
 impl Frame {
