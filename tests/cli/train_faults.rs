@@ -260,7 +260,7 @@ fn a_state_of_another_model_is_one_error() {
     let step = ["train-step", "wide.ir", "-o", "wide.onnx", "--state", "wide.safetensors", "--loss", "mse"];
     assert_eq!(dir.run(&step).code, 0);
     let expected = ["`wide.safetensors`: expected the state of `s.onnx`", "found f32[24]", "more", "help: "];
-    refused(&dir, "--state wide.safetensors --data d.npz --steps 3", 2, &expected);
+    refused(&dir, "--state wide.safetensors --data d.npz --steps 3", 3, &expected);
 }
 
 /// Which sample a kernel refuses, and in which file; a file of another type.
