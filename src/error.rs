@@ -104,6 +104,10 @@ pub enum Error {
     #[cfg(feature = "run")]
     #[error("{}", list(.0))]
     Inputs(Vec<crate::execute::inputs::InputProblem>),
+    /// Tensors do not fit the states of a step: all that do not.
+    #[cfg(feature = "run")]
+    #[error("{}", list(.0))]
+    States(Vec<crate::execute::inputs::InputProblem>),
     /// A model cannot be computed on the inputs that it was given, or not within the limits.
     #[error("{0}")]
     Run(Finding),
@@ -174,6 +178,8 @@ impl Error {
             Error::Usage(_) | Error::Policy(_) | Error::Pipeline(_) => ErrorKind::Usage,
             #[cfg(feature = "run")]
             Error::Inputs(_) => ErrorKind::Usage,
+            #[cfg(feature = "run")]
+            Error::States(_) => ErrorKind::InvalidInput,
             #[cfg(feature = "run")]
             Error::Diverged(_) => ErrorKind::Mismatch,
             Error::Pass(e) => match e {

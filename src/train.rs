@@ -6,6 +6,7 @@
 
 mod identity;
 mod init;
+pub(crate) mod values;
 
 pub use init::{Initialized, init_state};
 
@@ -363,78 +364,122 @@ fn trained(module: &Module) -> Result<Vec<Value>, Error> {
 }
 
 /// Reads the weights and running statistics of a step from a safetensors file, where they have the names of its
-/// inputs. Tensors are ranges of the file; the tensors of a checkpoint are read once, for its hash.
+/// inputs; other states of the step may be absent.
 ///
 /// # Errors
-/// If the model is not a step, the file cannot be read or is a checkpoint that was damaged or edited, or it lacks a weight or has one of another type: all that are wrong.
+/// As [`check_state`], except that only weights and running statistics have to be there.
 pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
-    let (tensors, _) = safetensors::Tensors::open(path)?.ok_or_else(|| safetensors::not_found(path))?;
-    state_hash::check(&tensors, path)?;
-    let (mut state, wrong) = tensors_of(step, &tensors, trained(step)?);
-    for input in untold(step)? {
-        let (name, ty) = (ampc_ir::verify::name_of(step, input), &step.value(input).ty);
-        let known = ty.dtype().zip(ty.shape().and_then(ampc_ir::Shape::to_known));
-        let data = known.and_then(|(dtype, dims)| tensors.get(&name)?.read_as(dtype, &dims));
-        state.extend(data.map(|data| (name, Arc::new(data))));
-    }
-    refuse_unfitting(wrong, path)?;
-    refuse_state_of_other(identity_of(step)?.as_deref(), tensors.metadata(IDENTITY), path)?;
+    let is_weight = |kind: StateKind| matches!(kind, StateKind::Weight | StateKind::Buffer);
+    let mut state = read_state(step, path, is_weight)?;
+    let kinds = kinds_of(step)?;
+    state.retain(|(name, _)| kinds.get(name).is_none_or(|&kind| is_weight(kind)));
     Ok(state)
 }
 
+/// Checks the metadata of a step: its lists of states, inputs and outputs, its loss, its learning rate and its loss scaler.
+///
+/// # Errors
+/// If the model is no step, or the metadata is damaged or not true of it.
+pub fn check_step(step: &Module) -> Result<(), Error> {
+    forward_of(step).map(drop).map_err(|error| Error::Pass(error.into()))
+}
+
 /// Checks that the safetensors file at `path` is a state or checkpoint of this step: it has each state of the step, with
-/// its type, and is not that of another step.
+/// its type and possible values, nothing else, and is not that of another step.
 ///
 /// # Errors
 /// If the model is no step, the file cannot be read or is a checkpoint that was damaged or edited, or it is not a state of
-/// this step.
+/// this step or has impossible values: all tensors that are wrong.
 pub fn check_state(step: &Module, path: &Path) -> Result<(), Error> {
+    read_state(step, path, |_| true).map(drop)
+}
+
+/// Reads the state of a step from a safetensors file and checks all of its tensors. States of kinds that are not
+/// `needed` may be absent. Tensors are ranges of the file; their values are read once, and once more for the hash of a
+/// checkpoint.
+fn read_state(step: &Module, path: &Path, needed: impl Fn(StateKind) -> bool) -> Result<State, Error> {
+    check_step(step)?;
     let (tensors, _) = safetensors::Tensors::open(path)?.ok_or_else(|| safetensors::not_found(path))?;
     state_hash::check(&tensors, path)?;
-    let states = states_of(step).map_err(|error| Error::Pass(error.into()))?;
-    let wanted: BTreeSet<&str> = states.iter().map(|state| state.input.as_str()).collect();
-    let named = |&input: &Value| ampc_ir::verify::name_of(step, input);
-    let inputs: Vec<Value> = step.graph(step.main()).inputs().to_vec();
-    let told = inputs.iter().copied().filter(|input| wanted.contains(named(input).as_str())).collect();
+    let kinds = kinds_of(step)?;
     // Without an optimizer, weights are inputs and no states.
-    let untold = untold(step)?.into_iter().filter(|input| tensors.get(&named(input)).is_some());
-    let (_, mut wrong) = tensors_of(step, &tensors, told);
-    wrong.extend(tensors_of(step, &tensors, untold.collect()).1);
-    let known: BTreeSet<String> = inputs.iter().map(named).collect();
-    let unknown = tensors.iter().map(|(name, _)| name).filter(|&name| !known.contains(name));
-    wrong.extend(unknown.map(|name| format!("`{name}`: the step has no such input")));
-    refuse_unfitting(wrong, path)?;
-    refuse_state_of_other(identity_of(step)?.as_deref(), tensors.metadata(IDENTITY), path)
-}
-
-/// The tensors of a file for inputs of a step, by their names, and the problems of those that are absent or of another type.
-fn tensors_of(step: &Module, tensors: &safetensors::Tensors, inputs: Vec<Value>) -> (State, Vec<String>) {
-    let (mut state, mut wrong) = (State::new(), Vec::new());
-    for input in inputs {
+    let is_updated = kinds.values().any(|&kind| kind == StateKind::Weight);
+    let untold = if is_updated { Vec::new() } else { untold(step)? };
+    let mut fit = Fit::default();
+    for &input in step.graph(step.main()).inputs() {
         let name = ampc_ir::verify::name_of(step, input);
-        let ty = &step.value(input).ty;
-        let known = ty.dtype().zip(ty.shape().and_then(ampc_ir::Shape::to_known));
-        let Some((dtype, dims)) = known else {
-            wrong.push(format!("`{name}`: its type in the step is not known"));
-            continue;
-        };
-        match tensors.get(&name) {
-            None => wrong.push(format!("`{name}`: expected {}, found none", ampc_ir::infer::describe(ty))),
-            Some(entry) => match entry.read_as(dtype, &dims) {
-                Some(data) => state.push((name, Arc::new(data))),
-                None => wrong.push(format!(
-                    "`{name}`: expected {}, found {}",
-                    ampc_ir::infer::describe(ty),
-                    entry.describe()
-                )),
-            },
+        let kind = kinds.get(&name).copied();
+        if kind.is_some() || untold.contains(&input) {
+            let is_needed = kind.is_some_and(&needed);
+            fit.tensor(name, (kind, is_needed), &step.value(input).ty, &tensors, path)?;
         }
     }
-    (state, wrong)
+    let what = if is_updated { "state" } else { "input" };
+    for (name, _) in tensors.iter().filter(|(name, _)| !fit.known.contains(*name)) {
+        fit.wrong.push(format!("`{name}`: the step has no such {what}"));
+    }
+    refuse(fit.wrong, "it is not a state of this step: ", path)?;
+    refuse(fit.impossible, "", path)?;
+    refuse_state_of_other(identity_of(step)?.as_deref(), tensors.metadata(IDENTITY), path)?;
+    Ok(fit.state)
 }
 
-/// Refuses the state at `path` if there are tensors in it that do not fit the step.
-fn refuse_unfitting(mut wrong: Vec<String>, path: &Path) -> Result<(), Error> {
+/// The states of a step by the names of their inputs.
+fn kinds_of(step: &Module) -> Result<BTreeMap<String, StateKind>, Error> {
+    let states = states_of(step).map_err(|error| Error::Pass(error.into()))?;
+    Ok(states.into_iter().map(|state| (state.input, state.kind)).collect())
+}
+
+/// The tensors of a file compared with the inputs of a step.
+#[derive(Default)]
+struct Fit {
+    state: State,
+    /// The names of the inputs that were looked for.
+    known: BTreeSet<String>,
+    /// Tensors that are absent or of another type, in words.
+    wrong: Vec<String>,
+    /// Tensors with values that no state has, in words.
+    impossible: Vec<String>,
+}
+
+impl Fit {
+    /// Looks for the tensor of an input of a type.
+    fn tensor(
+        &mut self,
+        name: String,
+        (kind, is_needed): (Option<StateKind>, bool),
+        ty: &Type,
+        tensors: &safetensors::Tensors,
+        path: &Path,
+    ) -> Result<(), Error> {
+        self.known.insert(name.clone());
+        let described = || ampc_ir::infer::describe(ty);
+        let Some(entry) = tensors.get(&name) else {
+            if is_needed {
+                self.wrong.push(format!("`{name}`: expected {}, found none", described()));
+            }
+            return Ok(());
+        };
+        let Some((dtype, dims)) = ty.dtype().zip(ty.shape().and_then(ampc_ir::Shape::to_known)) else {
+            self.wrong.push(format!("`{name}`: its type in the step is not known"));
+            return Ok(());
+        };
+        let Some(data) = entry.read_as(dtype, &dims) else {
+            self.wrong.push(format!("`{name}`: expected {}, found {}", described(), entry.describe()));
+            return Ok(());
+        };
+        let problem = values::problem_of(kind, &data).map_err(|error| Error::Data {
+            path: path.to_owned(),
+            reason: format!("`{name}` cannot be read: {error}"),
+        })?;
+        self.impossible.extend(problem.map(|problem| format!("`{name}`: {problem}")));
+        self.state.push((name, Arc::new(data)));
+        Ok(())
+    }
+}
+
+/// Refuses the state at `path` if some of its tensors are wrong; `heading` precedes the list of them.
+fn refuse(mut wrong: Vec<String>, heading: &str, path: &Path) -> Result<(), Error> {
     if wrong.is_empty() {
         return Ok(());
     }
@@ -444,8 +489,7 @@ fn refuse_unfitting(mut wrong: Vec<String>, path: &Path) -> Result<(), Error> {
     if more > 0 {
         let _ = write!(reason, "; and {more} more");
     }
-    let reason = format!("it is not a state of this step: {reason}");
-    Err(Error::Data { path: path.to_owned(), reason })
+    Err(Error::Data { path: path.to_owned(), reason: format!("{heading}{reason}") })
 }
 
 /// The maximal number of unfitting tensors that a message names.

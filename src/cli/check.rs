@@ -60,11 +60,15 @@ fn problems(args: &CheckArgs) -> Result<(Vec<Problem>, u8), Failure> {
     Ok((problems, code))
 }
 
-/// The problems of files that have to belong to the model.
+/// The problems of the metadata of a step, and of files that have to belong to the model.
 fn beside(model: &Model, args: &CheckArgs) -> Result<Vec<Failure>, Failure> {
+    let is_step = ampc::train::is_step(&model.module);
     let mut found = Vec::new();
+    if is_step {
+        found.push(ampc::train::check_step(&model.module));
+    }
     if let Some(path) = &args.state {
-        if !ampc::train::is_step(&model.module) {
+        if !is_step {
             let message = format!(
                 "`--state`: expected a training step, which has a state, found another model in `{}`; \
                  `ampc train-step` makes a training step from it",
@@ -72,7 +76,10 @@ fn beside(model: &Model, args: &CheckArgs) -> Result<Vec<Failure>, Failure> {
             );
             return Err(Failure::usage("step", message));
         }
-        found.push(ampc::train::check_state(&model.module, path));
+        // The metadata says which states there are.
+        if found.iter().all(Result::is_ok) {
+            found.push(ampc::train::check_state(&model.module, path));
+        }
     }
     if let Some(path) = &args.report {
         found.push(ampc::report::refuse_report_of_other(model, path));

@@ -33,7 +33,7 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
         Error::Text { path, errors } => of_text(path, errors),
         Error::Safetensors { .. } => one("ampc::safetensors".into(), error.to_string()),
         Error::Invalid(findings) => of_findings(findings, module),
-        Error::Inputs(list) => list.iter().map(of_input).collect(),
+        Error::Inputs(list) | Error::States(list) => list.iter().map(of_input).collect(),
         Error::Run(finding) | Error::NoMemory(finding) => of_run(finding, module),
         Error::Diverged(_) => one("ampc::train::diverged".into(), error.to_string()),
         Error::Data { .. } => one("ampc::data".into(), error.to_string()),

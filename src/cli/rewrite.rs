@@ -49,15 +49,10 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         ampc::rewrite::raised_for_casts(&model, &options).map_err(|e| diagnose::failure(&e, None))?;
     let pipeline = ampc::rewrite::pipeline_of(raised.as_ref().map_or(&options, |(raised, _)| raised));
     read.extend(data::files(&args.data));
-    targets::check(
-        &model,
-        &args.model,
-        &read,
-        &emit,
-        report_file.map(Beside::Report).as_slice(),
-        &args.debug,
-        &pipeline,
-    )?;
+    let explanation = (!args.explain.is_empty()).then_some(Beside::Explanation);
+    let beside: Vec<Beside<'_>> =
+        args.report.as_deref().map(Beside::Report).into_iter().chain(explanation).collect();
+    targets::check(&model, &args.model, &read, &emit, &beside, &args.debug, &pipeline)?;
     let source =
         progress.suspend(|| Source::of(args, threads, &model, emit.kind == EmitArg::Emulated, ui))?;
     let before = emit::source_bytes(&model, &args.model);

@@ -55,17 +55,70 @@ fn canonical(path: &Path) -> PathBuf {
     }
 }
 
-/// Files that a run writes beside its output.
+/// Outputs of a run beside the model; `-` is standard output.
 #[derive(Clone, Copy)]
 pub(crate) enum Beside<'a> {
     /// The report of decisions.
     Report(&'a Path),
     /// The initial state of a training step.
     State(&'a Path),
+    /// The explanation of decisions.
+    Explanation,
 }
 
-/// Checks all files that a run is going to write: they differ from the input files (the model and `read`) and
-/// from each other, their folders exist and are writable, and existing files may be replaced.
+impl Beside<'_> {
+    fn what(&self) -> &'static str {
+        match self {
+            Beside::Report(_) => "the report",
+            Beside::State(_) => "the state",
+            Beside::Explanation => "the explanation",
+        }
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Beside::Report(path) | Beside::State(path) => path,
+            Beside::Explanation => Path::new(STDOUT),
+        }
+    }
+}
+
+/// The name of standard output.
+const STDOUT: &str = "-";
+
+/// Names of the system for standard output.
+const STDOUT_NAMES: [&str; 3] = ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
+
+/// An output: a file, or a pipe or device.
+struct Written {
+    file: Known,
+    is_stdout: bool,
+    /// The pipe or device that it leads to, except the null device.
+    stream: Option<FileId>,
+    is_null: bool,
+}
+
+impl Written {
+    fn new(what: &str, path: &Path) -> Written {
+        let is_stdout = path == Path::new(STDOUT) || STDOUT_NAMES.iter().any(|name| path == Path::new(name));
+        let place = if path == Path::new(STDOUT) { Path::new(STDOUT_NAMES[0]) } else { path };
+        let id = |path: &Path| fs::metadata(path).ok().and_then(|m| FileId::of(&m));
+        let stream = id(place).filter(|_| ampc::files::is_stream(place));
+        let is_null = stream.is_some() && stream == id(Path::new("/dev/null"));
+        let file = Known { path: path.to_owned(), ..Known::new(what, place) };
+        Written { file, is_stdout, stream: stream.filter(|_| !is_null), is_null }
+    }
+
+    /// True if both lead to one file, pipe or device. The null device may be written to twice.
+    fn same(&self, other: &Written) -> bool {
+        (self.is_stdout && other.is_stdout)
+            || (self.stream.is_some() && self.stream == other.stream)
+            || (!self.is_null && self.file.same(&other.file))
+    }
+}
+
+/// Checks all outputs of a run: files differ from the input files (the model and `read`), no two outputs are one file,
+/// pipe or device, their folders exist and are writable, and existing files may be replaced.
 ///
 /// # Errors
 /// If something may not be written.
@@ -80,21 +133,23 @@ pub(crate) fn check(
 ) -> Result<(), Failure> {
     let mut known = sources(model, path);
     known.extend(read.iter().map(|file| Known::new(file.what, &file.path)));
+    let mut outputs: Vec<Written> = Vec::new();
     let mut add = |what: &str, path: &Path| -> Result<(), Failure> {
-        if ampc::files::is_stream(path) {
-            return Ok(());
-        }
-        let new = Known::new(what, path);
-        if let Some(old) = known.iter().find(|k| k.same(&new)) {
+        let new = Written::new(what, path);
+        let is_file = new.stream.is_none() && !new.is_null;
+        let read = known.iter().find(|k| is_file && k.same(&new.file));
+        let old = read.or_else(|| outputs.iter().find(|old| old.same(&new)).map(|old| &old.file));
+        if let Some(old) = old {
+            let kind = if is_file { "file" } else { "pipe or device" };
             let message = format!(
-                "{what} `{}` is the same file as {} `{}`; choose another name",
+                "{what} `{}` is the same {kind} as {} `{}`; choose another name",
                 path.display(),
                 old.what,
                 old.path.display()
             );
             return Err(Failure::usage("same_file", message));
         }
-        known.push(new);
+        outputs.push(new);
         Ok(())
     };
     let dumps = pipeline::dumps(debug, pipeline)?;
@@ -103,28 +158,25 @@ pub(crate) fn check(
             format!("`--dump-dir {}`: expected a folder, found a file of that name", folder.display());
         return Err(Failure::usage("dump_dir", message));
     }
-    if let Target::File(path) = &emit.target {
-        add("the output", path)?;
-        if let Some(data) = emit.data_path() {
-            add("the data file of the output", &data)?;
-        }
+    match &emit.target {
+        Target::File(path) => add("the output", path)?,
+        Target::Stdout => add("the output", Path::new(STDOUT))?,
+    }
+    if let Some(data) = emit.data_path() {
+        add("the data file of the output", &data)?;
     }
     for written in beside {
-        match written {
-            Beside::Report(path) => add("the report", path)?,
-            Beside::State(path) => add("the state", path)?,
-        }
+        add(written.what(), written.path())?;
     }
     for dump in &dumps {
         add("the dump", dump)?;
     }
     emit.check(model)?;
-    for written in beside {
+    for written in beside.iter().filter(|written| written.path() != Path::new(STDOUT)) {
         if let Beside::Report(path) = written {
             endings::check_report(path)?;
         }
-        let (Beside::Report(path) | Beside::State(path)) = written;
-        emit::check(path, emit.force(), model)?;
+        emit::check(written.path(), emit.force(), model)?;
     }
     for dump in dumps.iter().filter(|d| d.exists()) {
         emit::check(dump, emit.force(), model)?;

@@ -98,7 +98,7 @@ const NAMED: usize = 4;
 /// The problem of a step that does not fit a state: one problem for all unfitting tensors.
 fn of_state(error: &ampc::Error, args: &TrainArgs) -> Failure {
     let failure = diagnose::failure(error, None);
-    let ampc::Error::Inputs(problems) = error else { return failure };
+    let ampc::Error::States(problems) = error else { return failure };
     let path = state_path(args).display().to_string();
     let [_, _, ..] = &problems[..] else { return failure.retold(|said| format!("`{path}`: {said}")) };
     let mut lines: Vec<String> =

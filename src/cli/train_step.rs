@@ -51,7 +51,6 @@ fn export(args: &TrainStepArgs, step: &Path, emit: &Emit, ui: Ui) -> Result<(), 
     targets::check(&model, step, &read, emit, &[], &args.debug, &Pipeline::default())?;
     let failure = |e: ampc::Error| diagnose::failure(&e, None);
     let state = ampc::train::read_weights(&model.module, &args.state).map_err(failure)?;
-    refuse_nan(&state, &args.state)?;
     let mut model = ampc::train::inference_model(model, &state).map_err(failure)?;
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
@@ -74,21 +73,6 @@ fn data_lines(written: &Written) -> String {
     lines_of_data(written).map(|line| format!("\ndata        {}", shown::message(&line))).collect()
 }
 
-/// Refuses weights with a NaN, of which every result of the model would be NaN.
-fn refuse_nan(state: &ampc::train::State, path: &Path) -> Result<(), Failure> {
-    for (name, data) in state {
-        // Weights that cannot be read are told when they are written.
-        let tensor = ampc::runtime::HostTensor::from_data(data).ok();
-        if tensor.is_some_and(|tensor| tensor.view().first_nan().is_some()) {
-            let reason =
-                format!("`{name}`: expected numbers, found a NaN, which would make every result NaN");
-            let error = ampc::Error::Data { path: path.to_owned(), reason };
-            return Err(diagnose::failure(&error, None));
-        }
-    }
-    Ok(())
-}
-
 /// Makes a step of a model.
 fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui) -> Result<(), Failure> {
     let (options, read) = options(args, loss)?;
@@ -103,7 +87,8 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
         return Err(Failure::usage("stdout", message));
     }
     let report_file = report_file.filter(|&path| path != Path::new("-"));
-    let beside = report_file.map(Beside::Report).into_iter().chain([Beside::State(&args.state)]);
+    let report = args.report.as_deref().map(Beside::Report);
+    let beside = report.into_iter().chain([Beside::State(&args.state)]);
     let beside: Vec<Beside<'_>> = beside.collect();
     targets::check(&model, path, &read, emit, &beside, &args.debug, &pipeline)?;
     let run =

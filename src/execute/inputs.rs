@@ -64,7 +64,7 @@ pub struct BoundDim {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputProblem {
     /// A stable name of the problem: `missing`, `unknown`, `twice`, `type`, `dims`, `size`, `samples`, `nan`,
-    /// `unreadable`.
+    /// `range`, `unreadable`.
     pub code: &'static str,
     /// `input`, `output` or `state`.
     pub kind: &'static str,

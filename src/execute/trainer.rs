@@ -9,6 +9,7 @@ use super::{input_names, of_run, output_names};
 use crate::error::{Error, Finding};
 use crate::model::Model;
 use crate::train::State;
+use crate::train::values::{NAN, range_problem};
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
@@ -31,8 +32,8 @@ pub struct Trainer {
     inputs: Vec<String>,
     /// The position of an input by name.
     places: FxHashMap<String, usize>,
-    /// For each input, true if it is a state.
-    is_state: Vec<bool>,
+    /// The kinds of the inputs that are states.
+    kinds: Vec<Option<StateKind>>,
     /// The names of the outputs, in order.
     outputs: Vec<String>,
     /// The states that the next run begins with, by input, for which the runtime has no place before.
@@ -57,8 +58,7 @@ impl std::fmt::Debug for Trainer {
 /// The scalars that a step returns about itself.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct StepResult {
-    /// The loss of the batch, with the weights before the step; absent for a step whose maker did not say which output it
-    /// is.
+    /// The loss of the batch, with the weights before the step.
     pub loss: Option<f64>,
     /// True if a gradient was not finite. The step was then skipped, unless its scaler takes it with gradients of 0.
     pub skipped: bool,
@@ -90,9 +90,10 @@ struct ScalarOutputs {
 }
 
 impl ScalarOutputs {
-    /// The scalar outputs of a step; `loss` is the name of the loss. The model may have outputs of the names
-    /// that a step gives its own.
-    fn of(module: &Module, loss: Option<&str>) -> Result<ScalarOutputs, Error> {
+    /// The scalar outputs of a step after type inference. The model may have outputs of the names that a step gives its
+    /// own.
+    fn of(module: &Module) -> Result<ScalarOutputs, Error> {
+        let loss = forward_of(module).map_err(|error| Error::Pass(error.into()))?.loss;
         let outputs: Vec<Value> = module.graph(module.main()).outputs().iter().map(|o| o.value).collect();
         let result = |kind: OpKind, slot: usize| {
             outputs.iter().position(|&output| {
@@ -106,7 +107,7 @@ impl ScalarOutputs {
         let states = states_of(module).map_err(|error| Error::Pass(error.into()))?;
         let scale = states.iter().find(|state| state.kind == StateKind::LossScale);
         Ok(ScalarOutputs {
-            loss: loss.and_then(named),
+            loss: loss.as_deref().and_then(named),
             found_inf: result(OpKind::GradCheck, 0),
             loss_scale: scale.and_then(|state| named(&state.output)),
             grad_norm: result(OpKind::ClipCoef, 1),
@@ -137,15 +138,14 @@ impl Trainer {
     pub fn new(step: Model, state: &State, cpu: &Cpu) -> Result<Trainer, Error> {
         let mut module = step.module;
         let states = declare_states(&mut module)?;
-        let loss = forward_of(&module).map_err(|error| Error::Pass(error.into()))?.loss;
         let lr = crate::train::rate_of(&module)?;
         let identity = crate::train::identity_of(&module)?;
         let executable = super::prepare(&mut module, cpu)?;
         let (inputs, outputs) = (input_names(&module), output_names(&module));
         let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
-        let mut is_state = vec![false; inputs.len()];
-        states.into_iter().for_each(|at| is_state[at] = true);
-        let scalars = ScalarOutputs::of(&module, loss.as_deref())?;
+        let mut kinds = vec![None; inputs.len()];
+        states.into_iter().for_each(|(at, kind)| kinds[at] = Some(kind));
+        let scalars = ScalarOutputs::of(&module)?;
         let mut trainer = Trainer {
             lr: lr.and_then(|name| places.get(&name).copied()),
             scalars,
@@ -154,7 +154,7 @@ impl Trainer {
             inputs,
             outputs,
             places,
-            is_state,
+            kinds,
             given: BTreeMap::new(),
             values: Vec::new(),
         };
@@ -164,8 +164,8 @@ impl Trainer {
 
     /// The names of the inputs that a batch gives: data, targets and `lr`. Inputs with a default may be absent.
     pub fn batch_inputs(&self) -> impl Iterator<Item = &str> {
-        let names = self.inputs.iter().zip(&self.is_state);
-        names.filter(|(_, is_state)| !**is_state).map(|(name, _)| name.as_str())
+        let names = self.inputs.iter().zip(&self.kinds);
+        names.filter(|(_, kind)| kind.is_none()).map(|(name, _)| name.as_str())
     }
 
     /// The name of the input that is the learning rate, if the step has an optimizer.
@@ -175,7 +175,7 @@ impl Trainer {
 
     /// True if the step has a state of this name.
     pub fn has_state(&self, name: &str) -> bool {
-        self.places.get(name).is_some_and(|&at| self.is_state[at])
+        self.places.get(name).is_some_and(|&at| self.kinds[at].is_some())
     }
 
     /// The [identity](crate::train::identity_of) of the step, if it has one.
@@ -275,7 +275,7 @@ impl Trainer {
         values: &mut [Option<DataRef<'a>>],
     ) -> Result<(), Error> {
         for &(name, tensor) in batch {
-            let Some(at) = self.places.get(name).copied().filter(|&at| !self.is_state[at]) else {
+            let Some(at) = self.places.get(name).copied().filter(|&at| self.kinds[at].is_none()) else {
                 let known: Vec<&str> = self.batch_inputs().collect();
                 let message = format!("the step takes {} in a batch, found `{name}`", known.join(", "));
                 return Err(Error::Usage(message));
@@ -286,7 +286,7 @@ impl Trainer {
         let formals = module.graph(module.main()).inputs();
         let has_default =
             |at: usize| matches!(module.value(formals[at]).def, Def::Input { default: Some(_), .. });
-        let is_missing = |&at: &usize| values[at].is_none() && !self.is_state[at] && !has_default(at);
+        let is_missing = |&at: &usize| values[at].is_none() && self.kinds[at].is_none() && !has_default(at);
         match (0..values.len()).find(is_missing) {
             Some(at) => {
                 Err(Error::Usage(format!("the batch has no `{}`, which the step takes", self.inputs[at])))
@@ -365,14 +365,14 @@ impl Trainer {
     /// Takes another state for the next step. Tensors that are not states of the step are refused.
     ///
     /// # Errors
-    /// If tensors are missing, unknown or of another type: all of them; else the first that has a NaN or cannot
+    /// If tensors are missing, unknown, of another type or scalars out of their range: all of them; else the first that has a NaN or cannot
     /// be read. The state is unchanged then.
     pub fn set_state(&mut self, state: &State) -> Result<(), Error> {
         let module = self.executable.module();
         let types = super::input_types(module);
         let (mut given, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, data) in state {
-            let Some(at) = self.places.get(name).copied().filter(|&at| self.is_state[at]) else {
+            let Some(at) = self.places.get(name).copied().filter(|&at| self.kinds[at].is_some()) else {
                 problems.push(problem("unknown", name, "the step has no such state".into()));
                 continue;
             };
@@ -382,17 +382,22 @@ impl Trainer {
                 problems.push(problem("type", name, format!("expected {wanted}, found {found}")));
                 continue;
             }
+            if let Some(kind) = self.kinds[at] {
+                let range = range_problem(kind, data)
+                    .map_err(|error| unusable(name, &HostError::from(error).into()))?;
+                problems.extend(range.map(|message| problem("range", name, message)));
+            }
             given.insert(at, (name.as_str(), data));
         }
         let named: FxHashSet<&str> = state.iter().map(|(name, _)| name.as_str()).collect();
         for (at, name) in self.inputs.iter().enumerate() {
-            if self.is_state[at] && !named.contains(name.as_str()) {
+            if self.kinds[at].is_some() && !named.contains(name.as_str()) {
                 let wanted = describe(module, &types[at]);
                 problems.push(problem("missing", name, format!("expected {wanted}, found none")));
             }
         }
         if !problems.is_empty() {
-            return Err(Error::Inputs(problems));
+            return Err(Error::States(problems));
         }
         let placed = self.executable.placed_states();
         let (placed, others): (Vec<_>, Vec<_>) =
@@ -422,9 +427,6 @@ impl Trainer {
     }
 }
 
-/// Description of a state that contains a NaN.
-const NAN: &str = "a NaN, which would make every loss NaN";
-
 /// The reason why a state cannot be used.
 enum Unusable {
     Unreadable(HostError),
@@ -444,7 +446,7 @@ fn unusable(name: &str, why: &Unusable) -> Error {
         Unusable::Unreadable(error) => {
             Error::Run(finding(name, format!("the state cannot be read: {error}")))
         }
-        Unusable::NaN => Error::Inputs(vec![problem("nan", name, format!("expected numbers, found {NAN}"))]),
+        Unusable::NaN => Error::States(vec![problem("nan", name, format!("expected numbers, found {NAN}"))]),
     }
 }
 
@@ -458,8 +460,8 @@ fn problem(code: &'static str, name: &str, message: String) -> InputProblem {
     InputProblem { code, kind: "state", name: name.to_owned(), message, help }
 }
 
-/// Marks the inputs that the metadata lists as states, and returns their places among the inputs.
-fn declare_states(module: &mut Module) -> Result<Vec<usize>, Error> {
+/// Marks the inputs that the metadata lists as states, and returns their places among the inputs, and their kinds.
+fn declare_states(module: &mut Module) -> Result<Vec<(usize, StateKind)>, Error> {
     let entries = states_of(module).map_err(|error| Error::Pass(error.into()))?;
     let main = module.main();
     let inputs = module.graph(main).inputs().to_vec();
@@ -487,5 +489,5 @@ fn declare_states(module: &mut Module) -> Result<Vec<usize>, Error> {
     }
     let states = pairs.iter().map(|&(input, output)| (inputs[input], outputs[output])).collect();
     *module.graph_roles_mut(main).1 = states;
-    Ok(pairs.into_iter().map(|(input, _)| input).collect())
+    Ok(pairs.into_iter().map(|(input, _)| input).zip(entries.iter().map(|entry| entry.kind)).collect())
 }

@@ -1,6 +1,6 @@
 //! Weights of another run: a state begins with the weights of a file whose names and dims match its own.
 
-use super::{State, states_of};
+use super::{State, states_of, values};
 use crate::error::Error;
 use crate::{safetensors, state_hash};
 use ampc_ir::convert::Conversion;
@@ -42,7 +42,7 @@ pub struct Initialized {
 /// exporter has transposed it.
 ///
 /// # Errors
-/// If the model is not a step, the file cannot be read or was damaged, or it has no weight of the step.
+/// If the model is not a step, the file cannot be read or was damaged, it has no weight of the step, or a weight has a NaN.
 pub fn init_state(step: &Module, state: &mut State, path: &Path) -> Result<Initialized, Error> {
     let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
     let entries = states_of(step).map_err(|error| Error::Pass(error.into()))?;
@@ -92,6 +92,10 @@ pub fn init_state(step: &Module, state: &mut State, path: &Path) -> Result<Initi
         let data = stored.read().filter(|data| data.dtype().is_float() && data.dims() == own.dims());
         match data {
             Some(data) => {
+                let has_nan = values::has_nan(&data);
+                if has_nan.map_err(|error| bad(format!("`{name}` cannot be read: {error}")))? {
+                    return Err(bad(format!("`{name}`: expected numbers, found {}", values::NAN)));
+                }
                 state[at].1 = Arc::new(as_type_of(data, &own));
                 found.taken.push(name.clone());
             }

@@ -91,6 +91,48 @@ fn refused(dir: &Dir, line: &str) {
     }
 }
 
+/// No two outputs are one pipe or device; the null device may be written to twice.
+#[cfg(unix)]
+#[test]
+fn outputs_are_different_streams() {
+    let (dir, pipes) = (folder(), Dir::new());
+    assert!(Process::new("mkfifo").arg(pipes.path("pipe")).status().unwrap().success());
+    std::os::unix::fs::symlink("pipe", pipes.path("link.json")).unwrap();
+    let [pipe, dotted, link] =
+        ["pipe", "./pipe", "link.json"].map(|name| pipes.path(name).display().to_string());
+    let step = "train-step f.ir --loss cross-entropy -q";
+    let mut lines = vec![
+        "rewrite m.ir -q -o - --report -".to_owned(),
+        format!("rewrite m.ir -q -o {pipe} --emit onnx --report {dotted}"),
+        format!("rewrite m.ir -q -o {pipe} --emit onnx --report {link}"),
+        "rewrite m.ir -q -o /dev/stdout --explain matmul".to_owned(),
+        "rewrite m.ir -q -o out.onnx --report /dev/fd/1 --explain matmul".to_owned(),
+        format!("{step} -o - --report /dev/stdout --state out.safetensors"),
+        format!("{step} -o out.onnx --report - --state /dev/stdout"),
+        format!("{step} -o {pipe} --emit onnx --state {link}"),
+    ];
+    let names = ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"];
+    for (a, b) in names.iter().flat_map(|a| names.iter().map(move |b| (a, b))) {
+        if cfg!(target_os = "linux") || !format!("{a}{b}").contains("/proc") {
+            lines.push(format!("rewrite m.ir -q -o {a} --report {b}"));
+            let is_refused_alone = *b == "-";
+            lines.extend((!is_refused_alone).then(|| format!("{step} -o {a} --state {b}")));
+        }
+    }
+    for line in &lines {
+        refused(&dir, line);
+        assert_eq!(run(&dir, line).bytes, [0; 0], "{line}");
+    }
+    for line in [
+        "rewrite m.ir -q -o /dev/null --report /dev/null".to_owned(),
+        "rewrite m.ir -q -o - --report /dev/null".to_owned(),
+        format!("{step} -o /dev/null --report /dev/null --state /dev/null"),
+    ] {
+        let done = run(&dir, &line);
+        assert_eq!(done.code, 0, "{line}: {done}");
+    }
+}
+
 /// No two outputs are one file, by name or by links, whether it is there or not.
 #[cfg(unix)]
 #[test]

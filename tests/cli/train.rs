@@ -452,7 +452,7 @@ fn what_does_not_fit_is_refused() {
     dir.write("sgd.safetensors", bytes(&other, "s.safetensors"));
     refused(
         "--state sgd.safetensors --data d.npz --steps 3",
-        2,
+        3,
         &[
             "`sgd.safetensors`: expected the state of `s.onnx`, found a state in which 3 tensors do not fit",
             "state `m.b`: expected f32[16], found none",

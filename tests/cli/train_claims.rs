@@ -7,11 +7,27 @@ use std::fs;
 
 /// Writes the step `s.onnx` with another list of states as `v.onnx`.
 fn claim(dir: &Dir, change: impl Fn(&mut Vec<serde_json::Value>)) {
+    with_metadata(dir, "ampc.state", |text| {
+        let mut list: Vec<serde_json::Value> = serde_json::from_str(text).unwrap();
+        change(&mut list);
+        serde_json::to_string(&list).unwrap()
+    });
+}
+
+/// Writes the step `s.onnx` with another description of its forward model as `v.onnx`.
+fn claim_forward(dir: &Dir, change: impl Fn(&mut serde_json::Value)) {
+    with_metadata(dir, "ampc.forward", |text| {
+        let mut forward = serde_json::from_str(text).unwrap();
+        change(&mut forward);
+        forward.to_string()
+    });
+}
+
+/// Writes the step `s.onnx` with other metadata under a key as `v.onnx`.
+fn with_metadata(dir: &Dir, key: &str, change: impl Fn(&str) -> String) {
     let mut model = ampc::load(dir.path("s.onnx")).unwrap();
-    let entry = model.module.header.metadata.iter_mut().find(|(key, _)| key == "ampc.state").unwrap();
-    let mut list: Vec<serde_json::Value> = serde_json::from_str(&entry.1).unwrap();
-    change(&mut list);
-    entry.1 = serde_json::to_string(&list).unwrap();
+    let entry = model.module.header.metadata.iter_mut().find(|(known, _)| known == key).unwrap();
+    entry.1 = change(&entry.1);
     let options = ampc::SaveOptions { force: true, ..ampc::SaveOptions::default() };
     ampc::save(&model, dir.path("v.onnx"), &options).unwrap();
 }
@@ -91,6 +107,199 @@ fn checkpoint_lost_by_lying_step() {
         }
         assert!(bytes(&dir, "c.safetensors") == good && !dir.path("e.onnx").exists(), "{what}");
     }
+}
+
+/// Each command that reads a step and a state.
+fn commands(step: &str, state: &str) -> [String; 3] {
+    [
+        format!("check {step} --state {state}"),
+        format!("train {step} --state {state} {RUN} --steps 1"),
+        format!("train-step --export {step} --state {state} -o e.onnx --force"),
+    ]
+}
+
+/// The commands end with exit code 3 and the expected words.
+fn refused(dir: &Dir, what: &str, commands: &[String], expected: &str) {
+    for words in commands {
+        let run = dir.run(&words.split(' ').collect::<Vec<_>>());
+        let said = format!("{}{}", run.stdout, run.stderr).replace("\n  | ", " ");
+        assert!(run.code == 3 && said.contains(expected), "{what}: {words}: expected `{expected}`: {run}");
+    }
+    assert!(!dir.path("e.onnx").exists(), "{what}");
+}
+
+/// The loss is an output that the forward part computes, one floating-point number; the other names of `ampc.forward` and the
+/// scaler are true of the step as well. Every command gives the same answer.
+#[test]
+fn claims_about_the_forward_model_are_checked() {
+    let dir = folder(&["--clip-norm", "1"]);
+    type Change = fn(&mut serde_json::Value);
+    let lies: &[(&str, Change, &str)] = &[
+        ("an input as loss", |f| f["loss"] = "x".into(), "to be an output of the step, found `x`, an input"),
+        ("no output as loss", |f| f["loss"] = "none".into(), "found `none`, no output of the step"),
+        (
+            "predictions as loss",
+            |f| f["loss"] = "y".into(),
+            "expected one floating-point number as the loss, found `y`, f32[?, 4]",
+        ),
+        (
+            "a flag as loss",
+            |f| f["loss"] = "found_inf".into(),
+            "the update computes `found_inf`, which is listed as the loss",
+        ),
+        (
+            "a norm as loss",
+            |f| f["loss"] = "grad_norm".into(),
+            "the update computes `grad_norm`, which is listed as the loss",
+        ),
+        ("a scale as loss", |f| f["loss"] = "loss_scale_next".into(), "its next value would be the loss"),
+        (
+            "a null as loss",
+            |f| f["loss"] = serde_json::Value::Null,
+            "does not say which output of the step is the loss",
+        ),
+        (
+            "no loss",
+            |f| drop(f.as_object_mut().unwrap().remove("loss")),
+            "does not say which output of the step is the loss",
+        ),
+        (
+            "a flag as prediction",
+            |f| f["outputs"] = ["found_inf"].as_slice().into(),
+            "listed as an output of the forward model",
+        ),
+        (
+            "a weight as prediction",
+            |f| f["outputs"] = ["w_next"].as_slice().into(),
+            "is the next value of a state",
+        ),
+        ("no data", |f| f["inputs"] = [""; 0].as_slice().into(), "reads the input `x`, which is not listed"),
+        (
+            "a state as data",
+            |f| f["inputs"] = ["x", "w"].as_slice().into(),
+            "`w` is an input of the forward model, and listed as a state",
+        ),
+        (
+            "the rate as data",
+            |f| f["inputs"] = ["x", "lr"].as_slice().into(),
+            "`lr` is the learning rate of the optimizer",
+        ),
+        ("data as rate", |f| f["lr"] = "x".into(), "`x` is listed as the learning rate"),
+        (
+            "targets as rate",
+            |f| f["lr"] = "target".into(),
+            "expected a floating-point number as the learning rate",
+        ),
+        (
+            "an output as rate",
+            |f| f["lr"] = "y".into(),
+            "expected the learning rate (`lr`) to be an input of the step",
+        ),
+    ];
+    for (what, lie, expected) in lies {
+        claim_forward(&dir, lie);
+        let [check, train, export] = commands("v.onnx", "s.safetensors");
+        let evaluated = format!("{train} --eval d.npz");
+        refused(&dir, what, &["check v.onnx".to_owned(), check, train, evaluated, export], expected);
+    }
+    for (scaler, expected) in [
+        ("apex", "expected none, static:N"),
+        ("none", "the scaler `none` has no state like `loss_scale`"),
+        ("static:8", "the scaler `static:8` has no state like `loss_scale`"),
+        ("paddle-old", "has a state of kind bad, which the step lacks"),
+    ] {
+        with_metadata(&dir, "ampc.loss_scale", |_| scaler.to_owned());
+        let [check, train, export] = commands("v.onnx", "s.safetensors");
+        refused(&dir, scaler, &["check v.onnx".to_owned(), check, train, export], expected);
+    }
+}
+
+/// Replaces the first bytes of a tensor in a safetensors file without a hash.
+fn with_bytes(file: &[u8], name: &str, bytes: &[u8]) -> Vec<u8> {
+    let start = 8 + usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
+    let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
+    let at = start + usize::try_from(header[name]["data_offsets"][0].as_u64().unwrap()).unwrap();
+    let mut changed = file.to_vec();
+    changed[at..at + bytes.len()].copy_from_slice(bytes);
+    changed
+}
+
+/// A tensor that does not fit the step, or has a value that no state has, is an invalid input for each command that reads it.
+#[test]
+fn each_command_refuses_the_same_states() {
+    let dir = folder(&["--scaler", "paddle-old"]);
+    let whole = bytes(&dir, "s.safetensors");
+    let float = |number: f32| number.to_le_bytes().to_vec();
+    for (name, value, expected) in [
+        ("w", float(f32::NAN), "`w`: expected numbers, found a NaN"),
+        ("m.w", float(f32::NAN), "`m.w`: expected numbers, found a NaN"),
+        ("lo.w", vec![1, 0x7e], "`lo.w`: expected numbers, found a NaN"),
+        ("loss_scale", float(0.0), "`loss_scale`: expected a positive number that f32 holds"),
+        ("loss_scale", float(-1.0), "whose reciprocal is finite in f32, found -1.0"),
+        ("loss_scale", float(1e-45), "`loss_scale`: expected a positive number that f32 holds"),
+        ("loss_scale", float(f32::INFINITY), "whose reciprocal is finite in f32, found inf"),
+        (
+            "step",
+            (-1i64).to_le_bytes().to_vec(),
+            "`step`: expected a number of steps from 0 to 4611686018427387904, found -1",
+        ),
+        (
+            "good_steps",
+            (-1i32).to_le_bytes().to_vec(),
+            "`good_steps`: expected a number of steps from 0 to 2147483646, found -1",
+        ),
+        (
+            "bad_steps",
+            i32::MIN.to_le_bytes().to_vec(),
+            "`bad_steps`: expected a number of steps from 0 to 2147483646",
+        ),
+    ] {
+        dir.write("t.safetensors", with_bytes(&whole, name, &value));
+        refused(&dir, name, &commands("s.onnx", "t.safetensors"), expected);
+    }
+    for other in ["other", "lr", "x"] {
+        let renamed = super::train_faults::with_header(&whole, |header| {
+            let header = header.as_object_mut().unwrap();
+            let entry = header.remove("m.w").unwrap();
+            header.insert(other.to_owned(), entry);
+        });
+        dir.write("t.safetensors", renamed);
+        let expected = format!("`{other}`: the step has no such state");
+        refused(&dir, other, &commands("s.onnx", "t.safetensors"), &expected);
+    }
+    // The step does not list a state that the file has.
+    claim(&dir, |list| list.retain(|entry| entry["in"] != "m.b"));
+    dir.write(
+        "t.safetensors",
+        super::train_faults::with_header(&whole, |header| {
+            header.as_object_mut().unwrap().remove("__metadata__");
+        }),
+    );
+    refused(&dir, "unlisted", &commands("v.onnx", "t.safetensors"), "`m.b`: the step has no such state");
+    // An export needs no states but weights.
+    let weights = ["w", "b", "v"].map(|name| {
+        (name.to_owned(), tensors(&dir, "s.safetensors").into_iter().find(|(n, _)| n == name).unwrap().1)
+    });
+    let (mut header, mut data) = (serde_json::Map::new(), Vec::new());
+    for ((name, bytes), shape) in weights.into_iter().zip([vec![6, 16], vec![16], vec![16, 4]]) {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        header.insert(name, serde_json::json!({"dtype": "F32", "shape": shape, "data_offsets": offsets}));
+        data.extend(bytes);
+    }
+    let header = serde_json::Value::from(header).to_string();
+    dir.write("t.safetensors", [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat());
+    let [_, _, export] = commands("s.onnx", "t.safetensors");
+    let run = dir.run(&export.split(' ').collect::<Vec<_>>());
+    assert_eq!(run.code, 0, "{run}");
+}
+
+/// A NaN in the file of `--init` is an error of that file.
+#[test]
+fn weights_of_another_run_that_are_nan() {
+    let dir = folder(&[]);
+    dir.write("i.safetensors", with_bytes(&bytes(&dir, "s.safetensors"), "v", &f32::NAN.to_le_bytes()));
+    let words = format!("train s.onnx --state s.safetensors --init i.safetensors {RUN} --steps 1");
+    refused(&dir, "init", &[words], "`i.safetensors`: `v`: expected numbers, found a NaN");
 }
 
 /// A low copy that is said to be that of another weight, of the same dims or of others.
@@ -374,13 +583,7 @@ fn frozen_weights_of_another_run() {
 #[test]
 fn export_of_weights_that_are_nan() {
     let dir = folder(&["--fp32"]);
-    let file = bytes(&dir, "s.safetensors");
-    let start = 8 + usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
-    let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
-    let at = start + usize::try_from(header["v"]["data_offsets"][0].as_u64().unwrap()).unwrap();
-    let mut nan = file.clone();
-    nan[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
-    dir.write("n.safetensors", &nan);
+    dir.write("n.safetensors", with_bytes(&bytes(&dir, "s.safetensors"), "v", &f32::NAN.to_le_bytes()));
     let run = dir.run(&["train-step", "--export", "s.onnx", "--state", "n.safetensors", "-o", "e.onnx"]);
     assert!(run.code == 3 && run.stderr.contains("`v`: expected numbers, found a NaN"), "{run}");
     assert!(!dir.path("e.onnx").exists());

@@ -262,6 +262,58 @@ fn settings_that_nobody_knows() {
     }
 }
 
+/// Numbers that are infinite or 0 in f32, in which a step computes.
+#[test]
+fn numbers_that_f32_does_not_hold() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(LINEAR));
+    for (option, value) in [
+        ("--decay", "*=1e39"),
+        ("--decay", "*=inf"),
+        ("--clip-norm", "1e39"),
+        ("--clip-norm", "1e-46"),
+        ("--optimizer", "adamw:weight_decay=1e39"),
+        ("--optimizer", "adamw:eps=1e39"),
+        ("--optimizer", "sgd:momentum=1e39"),
+        ("--scaler", "static:1e39"),
+        ("--scaler", "torch:init=1e39"),
+        ("--scaler", "torch:growth=1e39"),
+        ("--scaler", "torch:growth=1.00000001"),
+        ("--scaler", "torch:backoff=1e-46"),
+        ("--scaler", "torch:backoff=0.99999999"),
+        ("--scaler", "torch:max=1e39"),
+        ("--scaler", "torch:interval=4294967295"),
+        ("--scaler", "torch:backoff_every=4294967295"),
+        ("--loss", "cross-entropy:label_smoothing=1e39"),
+    ] {
+        let loss: &[&str] = if option == "--loss" { &[] } else { &["--loss", "mse"] };
+        let run = step(&dir, &[loss, &[option, value]].concat());
+        assert!(run.code == 2 && run.stderr.contains("expected"), "{option} {value}: {run}");
+    }
+    for passes in
+        ["update{decay=\"*=1e39\"}", "update{clip_norm=1e39}", "update{scaler=\"torch:growth=1e39\"}"]
+    {
+        let run = dir.run(&["opt", "m.ir", "--passes", passes]);
+        assert!(run.code == 2, "{passes}: {run}");
+    }
+    for schedule in ["1e39", "constant:lr=1e39", "linear:lr=1,final=1e39", "one-cycle:lr=1,start=1e39"] {
+        let words = [
+            "train",
+            "s.onnx",
+            "--state",
+            "s.safetensors",
+            "--data",
+            "d.npz",
+            "--steps",
+            "1",
+            "--lr",
+            schedule,
+        ];
+        let run = dir.run(&words);
+        assert!(run.code == 2 && run.stderr.contains("a finite learning rate"), "{schedule}: {run}");
+    }
+}
+
 #[test]
 fn a_scaler_of_a_file_has_fields_and_numbers_that_make_sense() {
     let dir = Dir::new();

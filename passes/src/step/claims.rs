@@ -1,6 +1,8 @@
 //! The claims of a step's metadata about its states, compared with the graph: every input and output exists
 //! once, has the required type, and is computed from the claimed state.
 
+pub(super) mod forward;
+
 use super::inference::{FORWARD, Forward};
 use super::state::{StateEntry, StateKind};
 use ampc_ir::module::Def;
@@ -58,12 +60,12 @@ impl Claims<'_> {
                 return Err(format!("output `{}` is listed as the next value of two states", entry.output));
             }
             let is_repeated = matches!(entry.kind, StateKind::Weight | StateKind::Buffer | StateKind::State);
-            if !is_repeated && !kinds.insert((kind_of(entry), &entry.of)) {
+            if !is_repeated && !kinds.insert((kind_of(entry.kind), &entry.of)) {
                 let of = entry.of.as_ref().map_or_else(String::new, |of| format!(" of `{of}`"));
                 return Err(format!(
                     "`{}`: a second state of kind {}{of} is listed",
                     entry.input,
-                    kind_of(entry)
+                    kind_of(entry.kind)
                 ));
             }
         }
@@ -166,7 +168,7 @@ impl Claims<'_> {
             };
         };
         if !belongs {
-            let kind = kind_of(entry);
+            let kind = kind_of(entry.kind);
             return Err(format!(
                 "`{}`: a state of kind {kind} belongs to no weight, found `{of}`",
                 entry.input
@@ -236,8 +238,8 @@ fn names_of_dims(module: &Module, value: Value) -> impl Iterator<Item = Symbol> 
     })
 }
 
-fn kind_of(entry: &StateEntry) -> String {
-    let kind = serde_json::to_value(entry.kind).unwrap_or_default();
+fn kind_of(kind: StateKind) -> String {
+    let kind = serde_json::to_value(kind).unwrap_or_default();
     kind.as_str().unwrap_or_default().to_owned()
 }
 

@@ -23,10 +23,11 @@
 //! With `of=loss` the result computes the loss only; targets, weights, low copies and running statistics stay inputs, so
 //! that a caller can evaluate with the current state.
 
-use super::dropout;
+use super::claims::forward::ForwardError;
 use super::state::{IDENTITY, METADATA, SCALER_METADATA, StateEntry, StateKind, states_of};
 use super::statistics::STATISTICS;
-use crate::autodiff::{GRAD, PARAMETER, SEED, with_role};
+use super::{claims, dropout};
+use crate::autodiff::{GRAD, LOSS, PARAMETER, SEED, with_role};
 use crate::flow;
 use crate::invariants::Invariants;
 use crate::marks::{PHASE, Purpose, ROLE, role_of};
@@ -54,7 +55,7 @@ pub struct Forward {
     pub inputs: Vec<String>,
     /// The names of its outputs.
     pub outputs: Vec<String>,
-    /// The name of the output of the step that is the loss; `outputs` may contain it.
+    /// The name of the output of the step that is the loss; `outputs` may contain it. Every step has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
     /// The name of the input of the step that is the learning rate, where it is not `lr`.
@@ -131,13 +132,11 @@ impl Pass for Inference {
         let states = states_of(module)?;
         let forward = forward_of(module)?;
         let main = module.main();
-        let loss: Vec<String> = match (self.of_loss, &forward.loss) {
-            (false, _) => Vec::new(),
-            (true, Some(loss)) => vec![loss.clone()],
-            (true, None) => return Err(InferenceError::NoLoss.into()),
+        let loss = forward.loss.iter();
+        let wanted: FxHashSet<&str> = match self.of_loss {
+            true => loss.map(String::as_str).collect(),
+            false => forward.outputs.iter().map(String::as_str).collect(),
         };
-        let outputs = if self.of_loss { &loss } else { &forward.outputs };
-        let wanted: FxHashSet<&str> = outputs.iter().map(String::as_str).collect();
         let leaving: Vec<bool> = module
             .graph(main)
             .outputs()
@@ -176,7 +175,9 @@ pub(super) fn forward_interface(module: &Module) -> Option<Forward> {
     Some(Forward {
         inputs: inputs.map(|&value| name_of(module, value)).collect(),
         outputs: outputs.map(|value| name_of(module, value)).collect(),
-        loss: None,
+        loss: with_role(module, LOSS)
+            .find(|&value| module.is_output(value))
+            .map(|value| name_of(module, value)),
         lr: None,
     })
 }
@@ -202,32 +203,18 @@ pub(super) fn note_forward(module: &mut Module, forward: Option<Forward>) {
 /// The part of a step that belongs to the forward model.
 ///
 /// # Errors
-/// If the model is not a step, or its metadata is damaged.
+/// If the model is not a step, or its metadata is damaged or not true of it.
 pub fn forward_of(module: &Module) -> Result<Forward, InferenceError> {
+    let states = states_of(module)?;
     let text = module.header.metadata.iter().find(|(key, _)| key == FORWARD).map(|(_, text)| text);
     let wrong = |problem: String| InferenceError::Metadata { key: FORWARD, problem };
     let text = text.ok_or_else(|| wrong("it is missing; make the step again".into()))?;
     let forward: Forward = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
-    let main = module.graph(module.main());
-    let inputs: FxHashSet<String> = main.inputs().iter().map(|&value| name_of(module, value)).collect();
-    let outputs: FxHashSet<String> =
-        main.outputs().iter().map(|output| name_of(module, output.value)).collect();
-    // An input that the forward model had may be an output alone, where it was handed on.
-    let has_input = |name: &&String| inputs.contains(*name) || outputs.contains(*name);
-    let listed = [(&forward.inputs, "input"), (&forward.outputs, "output")];
-    for (names, what) in listed {
-        let mut seen = FxHashSet::default();
-        if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
-            return Err(wrong(format!("{what} `{name}` is listed twice")));
-        }
-    }
-    if let Some(name) = forward.inputs.iter().find(|name| !has_input(name)) {
-        return Err(wrong(format!("the step has no input `{name}`")));
-    }
-    let told = forward.outputs.iter().chain(&forward.loss);
-    if let Some(name) = told.into_iter().find(|name| !outputs.contains(*name) && !inputs.contains(*name)) {
-        return Err(wrong(format!("the step has no output `{name}`")));
-    }
+    claims::forward::check(module, &forward, &states).map_err(|error| match error {
+        ForwardError::NoLoss => InferenceError::NoLoss,
+        ForwardError::Claim(claim) => wrong(claim),
+    })?;
+    claims::forward::check_scaler(module, &states)?;
     Ok(forward)
 }
 

@@ -138,26 +138,41 @@ impl Dynamic {
 
     /// The reason why a configuration is invalid.
     pub fn problem(&self) -> Option<String> {
+        #[expect(clippy::cast_possible_truncation, reason = "factors may be rounded to f32")]
+        let factor = |number: f64| number as f32;
+        let counts = |n: u32| (1..=i32::MAX.unsigned_abs()).contains(&n);
         let ordered =
             |name: &str, ok: bool, expected: &str| (!ok).then(|| format!("`{name}` has to be {expected}"));
         ordered("init", is_scale(self.init), SCALES)
-            .or_else(|| ordered("growth", self.growth > 1.0 && self.growth.is_finite(), "greater than 1"))
-            .or_else(|| ordered("backoff", self.backoff > 0.0 && self.backoff < 1.0, "between 0 and 1"))
-            .or_else(|| ordered("interval", self.interval > 0, "at least 1"))
-            .or_else(|| ordered("backoff_every", self.backoff_every > 0, "at least 1"))
+            .or_else(|| {
+                ordered("growth", factor(self.growth) > 1.0 && factor(self.growth).is_finite(), GROWTHS)
+            })
+            .or_else(|| {
+                ordered("backoff", factor(self.backoff) > 0.0 && factor(self.backoff) < 1.0, BACKOFFS)
+            })
+            .or_else(|| ordered("interval", counts(self.interval), COUNTS))
+            .or_else(|| ordered("backoff_every", counts(self.backoff_every), COUNTS))
             .or_else(|| {
                 ordered("min", self.min.is_none_or(|min| min >= 0.0 && min <= self.init), "from 0 to `init`")
             })
-            .or_else(|| ordered("max", self.max.is_none_or(|max| max >= self.init), "at least `init`"))
+            .or_else(|| {
+                let is_bound = |max: f64| max >= self.init && max <= f64::from(f32::MAX);
+                ordered("max", self.max.is_none_or(is_bound), "from `init` to the largest number of f32")
+            })
     }
 }
 
+/// The numbers that can be factors and counts of a dynamic scaler.
+const GROWTHS: &str = "greater than 1, and finite in f32";
+const BACKOFFS: &str = "between 0 and 1 in f32";
+const COUNTS: &str = "from 1 to 2147483647";
+
 /// The numbers that can be loss scales.
-const SCALES: &str = "a number that f32 holds and whose reciprocal is finite in f32";
+pub const SCALES: &str = "a positive number that f32 holds and whose reciprocal is finite in f32";
 
 /// True if a number is a loss scale. Gradients are multiplied with its reciprocal in f32, which is infinite for numbers
 /// below 2.94e-39: every step would be skipped.
-fn is_scale(scale: f64) -> bool {
+pub fn is_scale(scale: f64) -> bool {
     #[expect(clippy::cast_possible_truncation, reason = "a loss scale is an f32")]
     let reciprocal = (scale as f32).recip();
     scale > 0.0 && scale <= f64::from(f32::MAX) && reciprocal.is_finite()

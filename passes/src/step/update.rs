@@ -69,8 +69,13 @@ pub struct Update {
 /// A pair of a name or glob and a number, `*.bias=0`.
 pub fn decay_of(text: &str) -> Option<(String, f64)> {
     let (pattern, number) = text.rsplit_once('=')?;
-    let number = number.parse().ok().filter(|&n: &f64| n >= 0.0 && n.is_finite())?;
+    let number = number.parse().ok().filter(|n| (0.0..=f64::from(f32::MAX)).contains(n))?;
     (!pattern.is_empty()).then(|| (pattern.to_owned(), number))
+}
+
+/// True if gradients can be clipped to a norm: a number that is positive and finite in f32 too.
+pub fn is_norm(norm: f64) -> bool {
+    norm >= f64::from(f32::MIN_POSITIVE) && norm <= f64::from(f32::MAX)
 }
 
 /// The words of the option `master_weights`.
@@ -98,8 +103,7 @@ impl Spelled for Update {
             def: option("clip_norm", "a positive number or none", Some("none")),
             print: |pass| pass.clip_norm.map(Setting::word),
             read: |pass, given| {
-                let positive =
-                    |word: &str| word.parse().ok().filter(|&norm: &f64| norm > 0.0 && norm.is_finite());
+                let positive = |word: &str| word.parse().ok().filter(|&norm| is_norm(norm));
                 let norm =
                     given.read(|word| if word == "none" { Some(None) } else { positive(word).map(Some) });
                 norm.map(|norm| pass.clip_norm = norm)

@@ -3,7 +3,7 @@
 use super::{DebugArgs, PrecisionArgs, WriteArgs, spec};
 use ampc::passes::step::Optimizer;
 use ampc::passes::step::loss::LossSpec;
-use ampc::passes::step::update::decay_of;
+use ampc::passes::step::update::{decay_of, is_norm};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -71,7 +71,7 @@ pub(crate) struct StepArgs {
     #[arg(long, value_name = "SCALER|FILE.json")]
     pub(crate) scaler: Option<String>,
     /// Scale gradients so that their joint norm is at most this
-    #[arg(long, value_name = "X", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(long, value_name = "X", value_parser = norm, allow_negative_numbers = true)]
     pub(crate) clip_norm: Option<f64>,
     /// Weight decay of parameters with these names, instead of the optimizer's; may be repeated, the last match
     /// wins
@@ -129,13 +129,15 @@ pub(crate) enum LossPrecisionArg {
     Low,
 }
 
-/// Reads a positive number.
-fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|&number: &f64| number > 0.0 && number.is_finite());
-    number.ok_or_else(|| "expected a positive number".into())
+/// Reads `--clip-norm`.
+fn norm(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|&number| is_norm(number));
+    number
+        .ok_or_else(|| format!("expected a positive number, from {:e} to {:e}", f32::MIN_POSITIVE, f32::MAX))
 }
 
 /// Reads `--decay`.
 fn decay(text: &str) -> Result<(String, f64), String> {
-    decay_of(text).ok_or_else(|| "expected a name or glob, `=` and a number, 0 or more".into())
+    decay_of(text)
+        .ok_or_else(|| format!("expected a name or glob, `=` and a number from 0 to {:e}", f32::MAX))
 }
