@@ -463,7 +463,7 @@ fn what_does_not_fit_is_refused() {
     assert_eq!(dir.run(&step).code, 0);
     refused(
         "--state wide.safetensors --data d.npz --steps 3",
-        2,
+        3,
         &["found a state in which 12 tensors do not fit", "state `b`: expected f32[16], found f32[24]"],
     );
     refused("--resume s.safetensors --data d.npz", 2, &["does not say how many steps were taken"]);

@@ -78,9 +78,9 @@ pub(super) fn asks(module: &Module, node: Node) -> bool {
 fn contradiction(wanted: &Decision, found: &Decision) -> Option<String> {
     let precision = wanted.precision.filter(|_| wanted.reason.rule.is_empty())?;
     match wanted.class {
-        class @ (Class::Deny | Class::Fixed) if precision.is_low() => Some(format!(
-            "is {precision}, but has class {class}, which stays fp32: the element type is obeyed"
-        )),
+        class @ (Class::Deny | Class::Fixed) if precision.is_low() && found.reason.rule == RULE => Some(
+            format!("is {precision}, but has class {class}, which stays fp32: the element type is obeyed"),
+        ),
         _ if found.precision == Some(precision) || precision == DType::F32 || precision.is_low() => None,
         _ => Some(format!(
             "is {precision}, which is neither fp32 nor a 16-bit float: it is decided without the graph"

@@ -302,11 +302,12 @@ mod tests {
             let bound = BoundInputs::new(&module, &asked).unwrap();
             bound.misfits(&module).into_iter().map(|dim| dim.name.clone()).collect::<Vec<_>>()
         };
-        let table = "  input %x : f32[B, S, 4]\n  const %p : f32[1, 64, 4] = random(1)\n  %y = Add(%x, %p)\n";
+        let table =
+            "  input %x : f32[B, S, 4]\n  const %p : f32[1, 64, 4] = random(1)\n  %y = Add(%x, %p) : ?\n";
         assert_eq!(misfits(table, &[("B", 8), ("S", 100)]), ["S"]);
         assert_eq!(misfits(table, &[]), ["S"]);
         assert_eq!(misfits(table, &[("S", 64)]), [""; 0]);
-        let two = "  input %x : f32[B, H]\n  input %z : f32[B, W]\n  %y = Add(%x, %z)\n";
+        let two = "  input %x : f32[B, H]\n  input %z : f32[B, W]\n  %y = Add(%x, %z) : ?\n";
         assert_eq!(misfits(two, &[("H", 5), ("W", 6)]), ["H", "W"]);
     }
 

@@ -246,7 +246,7 @@ fn listed(module: &Module, graph: GraphId, index: &mut Index) -> Vec<Planned> {
     values
 }
 
-/// Whether a formal input of a graph is a sequence or optional that a Loop hands from iteration to iteration. The body
+/// True if a formal input of a graph is a sequence or optional that a Loop hands from iteration to iteration. The body
 /// owns it while it runs.
 fn is_handed_over(module: &Module, graph: GraphId, value: Value) -> bool {
     let GraphOwner::Body { node, .. } = module.graph(graph).owner else { return false };
