@@ -332,7 +332,7 @@ impl Found {
 }
 
 /// The number of names in a message.
-const SHOWN: usize = 3;
+const SHOWN: usize = 20;
 
 /// The first of some names, for a message.
 fn first_of(names: &[String]) -> String {
@@ -355,7 +355,7 @@ fn untrained_numbers(names: &[String]) -> Option<String> {
     let all: Vec<String> = named.iter().chain(&numbered).map(|&name| name.clone()).collect();
     let meant: Vec<String> =
         if named.is_empty() { all.clone() } else { named.into_iter().cloned().collect() };
-    let options = meant.iter().take(SHOWN).map(|name| format!("--train {}", in_shell(name)));
+    let options = meant.iter().take(3).map(|name| format!("--train {}", in_shell(name)));
     let options = options.collect::<Vec<_>>().join(" ");
     Some(format!(
         "{are} NOT trained ({}); if a learned scale or temperature is among them, add `{options}`",

@@ -68,7 +68,8 @@ def run(binary: str, model: Path, values: dict, work: Path) -> dict:
 def export(binary: str, step: Path, state: dict, output: Path) -> measure.Run:
     """The forward model of a step with a state."""
     stored = output.with_suffix(".safetensors")
-    save_file({name: np.ascontiguousarray(value) for name, value in state.items()}, stored)
+    # `ascontiguousarray` makes lists of scalars.
+    save_file({name: np.ascontiguousarray(value).reshape(value.shape) for name, value in state.items()}, stored)
     command = [binary, "train-step", "--export", str(step), "--state", str(stored), "-o", str(output), "--force", "-q"]
     return measure.run(command, 60)
 

@@ -381,14 +381,16 @@ pub fn origin_of(module: &Module, value: Value) -> Option<&str> {
 pub fn is_transposed(module: &Module, value: Value) -> bool {
     let from = entry(module, value, FOLDED_FROM).map(python_list).unwrap_or_default();
     let is_matrix = module.value(value).ty.shape().and_then(Shape::rank) == Some(2);
-    is_matrix && from.len() == 1 && is_internal(&name_of(module, value)) && origin_of(module, value).is_some()
+    let name = name_of(module, value);
+    let is_made_by_transpose = is_internal(&name) || matches!(base(&name), "t" | "numpy_t");
+    is_matrix && from.len() == 1 && is_made_by_transpose && origin_of(module, value).is_some()
 }
 
 /// True if the exporter has put other elements into a parameter that is an input of the main graph, such as the product of
 /// a weight with the factors of BatchNormalization: the exporter marks the parameters that it has not changed.
 pub fn is_changed(module: &Module, value: Value) -> bool {
     let inputs = module.graph(module.main()).inputs();
-    let is_marked = |value: Value| entry(module, value, KIND).is_some_and(|kind| kind == "PARAMETER");
+    let is_marked = |value: Value| entry(module, value, KIND).is_some();
     inputs.iter().any(|&input| is_marked(input)) && !is_marked(value) && origin_of(module, value).is_none()
 }
 
