@@ -202,7 +202,7 @@ pub fn read(reader: impl Read, stored: u64, most: u64) -> Result<HostTensor, Npy
     if reader.read(&mut [0])? == 0 { Ok(tensor) } else { Err(NpyError::Trailing) }
 }
 
-/// Checks that NumPy can hold a tensor, which [`write`] does as well.
+/// Checks that NumPy can hold a tensor, which [`write()`] does as well.
 ///
 /// # Errors
 /// If NumPy cannot hold it: elements of less than a byte, strings that are not text, more than 64 dims.
