@@ -181,8 +181,8 @@ impl<'m> Tensors<'m> {
         Producer::End(if is_free { End::Source(value) } else { self.held(data.ty.dtype()) })
     }
 
-    /// Whether a value is what a cast of the author makes of what is no float, and the cast can make the format just as
-    /// well: floats of operators are all that reads it, and none that follows its operands, which would be rounded.
+    /// True if a value is the result of a cast of the author from integers or booleans, and the cast can make the format just
+    /// as well: all readers are variables of operators, and none takes any element type, because its result would be rounded.
     fn may_be_recast(&self, root: Value) -> bool {
         let module = self.module;
         if !is_recast(module, root, self.to) || module.is_output(root) {
@@ -265,8 +265,8 @@ impl<'m> Tensors<'m> {
         (readers, casts)
     }
 
-    /// What a cast of the author casts to if that is fp32 or the format, and the cast serves nobody else: one that
-    /// follows its operands, and that is a capture.
+    /// The type that a cast of the author makes, if it is fp32 or the format and no other reader needs the cast: the cast takes
+    /// any element type, and its operand is a capture.
     pub fn serves_itself(&self, node: Node) -> Option<DType> {
         let data = self.module.node(node);
         let (operand, result) = (data.operand(0)?, data.result(0)?);
@@ -298,7 +298,7 @@ impl<'m> Tensors<'m> {
         constant_of(self.module, value).is_some_and(|data| is_exact_in(&data, self.to))
     }
 
-    /// Whether a variable follows its operands and never has anything narrowed for it.
+    /// True if a variable takes the element type of its operands and never causes a cast to 16 bits.
     pub fn follows(&self, var: Var) -> bool {
         match self.groups.get(var) {
             Some(_) => self.following.contains(&self.groups.leader(var)),

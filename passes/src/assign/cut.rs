@@ -343,7 +343,7 @@ impl<'m> Choice<'m> {
         }
     }
 
-    /// What a tensor says of those that never cause a cast: what follows its operands, and sources.
+    /// Ties the ends of a tensor that never cause a cast to the tensor: operators that take any element type, and sources.
     fn follow(&mut self, at: usize) -> Result<(), Invalid> {
         let Tensor { value, producer, ref readers, .. } = self.all[at];
         for Reading { end, .. } in readers.clone() {

@@ -70,7 +70,7 @@ struct Paint<'m> {
     to: DType,
     /// Sequences and optionals with what passes them through: vertices of their own.
     groups: Groups,
-    /// The groups that may be lowered, by their first variables: clear, or of a class that follows its operands.
+    /// The groups that may be lowered, by their first variables: clear, or of a class that takes any element type.
     free: VarMap<Class>,
     /// All variables, of a group the first.
     order: Vec<Var>,
@@ -293,7 +293,7 @@ impl<'m> Paint<'m> {
         self.class(var) == Some(Class::Infer)
             && flow::results_of(self.module, var).any(|(_, value)| self.kept.contains(&value))
     }
-    /// The class of a variable. That of a group is clear, or that of a member that follows its operands.
+    /// The class of a variable. That of a group is clear, or that of a member that takes any element type.
     fn class(&self, var: Var) -> Option<Class> {
         match self.groups.get(var) {
             None => flow::decision(self.module, var).map(|d| d.class),
@@ -424,8 +424,8 @@ impl<'m> Paint<'m> {
         }
     }
 
-    /// The low format in which operands of a clear variable arrive, if it is one. A port follows its operands as it
-    /// is, so all of it must be low.
+    /// The low format in which operands of a clear variable arrive, if it is one. A port takes its
+    /// operand unchanged, so all of it must be low.
     fn arriving(&self, var: Var) -> Option<DType> {
         let low = |value| self.low.get(&flow::origin_var(self.module, value)?).copied();
         let operands = self.operands(var).into_iter();

@@ -68,7 +68,7 @@ impl Scopes {
                     continue;
                 }
                 scopes.narrows(module, node, graph);
-                // For what follows its operands nothing is cast, whatever it arrives through.
+                // A node that takes any element type needs no cast of its operands, through whatever nodes they arrive.
                 if scopes.by_cut && takes_what_arrives(module, node) {
                     continue;
                 }
@@ -101,8 +101,8 @@ impl Scopes {
         scopes
     }
 
-    /// Notes a cast of the author that follows its operands, and makes a 16-bit format of it where that is made: others
-    /// are to be merged with it.
+    /// Notes a cast of the author that takes any element type and makes a 16-bit format where one is made, so that other
+    /// casts to that format are merged with it.
     fn narrows(&mut self, module: &Module, node: Node, graph: GraphId) {
         let data = module.node(node);
         let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return };
