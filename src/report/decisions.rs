@@ -1,5 +1,6 @@
 //! Decisions, gathered while the passes run.
 
+use super::floats::FloatDecisions;
 use super::{Before, NodeReport, OptimumReport, TimeReport, VarReport, is_cast, node_report};
 use crate::options::{By, Opset, RewriteOptions};
 use ampc_ir::{FunctionId, Module, Node};
@@ -84,9 +85,10 @@ impl<'a> Decisions<'a> {
     /// Every node of the source and of a raised opset, and casts that left loops.
     fn of_source(&self, module: &Module) -> Vec<NodeReport> {
         let (sources, paths) = (instances(module), &self.before.paths);
+        let decisions = FloatDecisions::new(module);
         let nodes = paths.nodes().iter().map(|&node| (node, paths.path(node)));
         let new = self.raised.iter().chain(&self.hoisted).map(|(node, path)| (*node, path.as_str()));
-        nodes.chain(new).map(|(node, path)| node_report(module, &sources, path, node)).collect()
+        nodes.chain(new).map(|(node, path)| node_report(&decisions, &sources, path, node)).collect()
     }
 
     /// Keeps how much time the passes before any decision gain, which raise the opset and move casts.
@@ -169,8 +171,9 @@ impl<'a> Decisions<'a> {
         let known = self.known();
         let reports = self.instances.iter().filter(|i| known.contains(&i.source));
         let sources = instances(module);
+        let decisions = FloatDecisions::new(module);
         let reports: Vec<(Node, NodeReport)> =
-            reports.map(|i| (i.source, node_report(module, &sources, &i.path, i.node))).collect();
+            reports.map(|i| (i.source, node_report(&decisions, &sources, &i.path, i.node))).collect();
         let mut first: FxHashMap<Node, &NodeReport> = FxHashMap::default();
         let mut differ: FxHashSet<Node> = FxHashSet::default();
         for (source, report) in &reports {

@@ -1,10 +1,10 @@
 //! Reasons why nodes stay fp32: one cause for each node, the cause of its riskiest type variable.
 
-use super::{float_decisions, is_full};
+use super::floats::FloatDecisions;
 use crate::rewrite::op_of;
+use ampc_ir::Node;
 use ampc_ir::module::Decision;
 use ampc_ir::op::Class;
-use ampc_ir::{Module, Node};
 use ampc_passes::Paths;
 use ampc_passes::assign::{Elsewhere, is_left_full};
 use ampc_passes::taint::DOWNSTREAM_OF;
@@ -33,10 +33,15 @@ pub struct ElsewhereReport {
 
 impl Fp32Report {
     /// The causes of the nodes of the source.
-    pub(super) fn of(module: &Module, paths: &Paths, elsewhere: Option<&Elsewhere>) -> Fp32Report {
+    pub(super) fn of(
+        decisions: &FloatDecisions<'_>,
+        paths: &Paths,
+        elsewhere: Option<&Elsewhere>,
+    ) -> Fp32Report {
+        let module = decisions.module();
         let alive = || paths.nodes().iter().copied().filter(|&node| module.node(node).is_alive());
         let mut causes = BTreeMap::new();
-        for cause in paths.nodes().iter().filter_map(|&node| cause_of(module, paths, node)) {
+        for cause in paths.nodes().iter().filter_map(|&node| cause_of(decisions, paths, node)) {
             *causes.entry(cause).or_default() += 1;
         }
         let elsewhere = elsewhere.map(|elsewhere| ElsewhereReport {
@@ -49,21 +54,19 @@ impl Fp32Report {
 
 /// The cause that keeps a node fp32; `None` for nodes that are not fp32, and for nodes whose type follows from their
 /// readers.
-pub(super) fn cause_of(module: &Module, paths: &Paths, node: Node) -> Option<String> {
-    let is_kept = module.node(node).is_alive() && is_full(module, node) && is_left_full(module, node);
-    let decision = leading(module, node).filter(|_| is_kept)?;
-    Some(cause(module, paths, node, decision))
+pub(super) fn cause_of(decisions: &FloatDecisions<'_>, paths: &Paths, node: Node) -> Option<String> {
+    let module = decisions.module();
+    let floats = decisions.of(node);
+    let is_kept = module.node(node).is_alive() && floats.is_full() && is_left_full(module, node);
+    let decision = floats.riskiest().filter(|_| is_kept)?;
+    Some(cause(decisions, paths, node, decision))
 }
 
-/// The decision about the riskiest variable.
-fn leading(module: &Module, node: Node) -> Option<&Decision> {
-    float_decisions(module, node).max_by_key(|d| d.class)
-}
-
-fn cause(module: &Module, paths: &Paths, node: Node, decision: &Decision) -> String {
+fn cause(decisions: &FloatDecisions<'_>, paths: &Paths, node: Node, decision: &Decision) -> String {
+    let module = decisions.module();
     let rule = decision.reason.rule.as_str();
     if let Some(root) = rule.strip_prefix("taint:") {
-        let by_rule = paths.node(root).and_then(|root| leading(module, root)).map(|d| &d.reason.rule);
+        let by_rule = paths.node(root).and_then(|root| decisions.of(root).riskiest()).map(|d| &d.reason.rule);
         let by_rule =
             by_rule.map(|rule| head(rule)).filter(|rule| rule.starts_with("guard.") || *rule == "pin");
         let op = decision.reason.evidence.strip_prefix(DOWNSTREAM_OF);

@@ -4,6 +4,7 @@
 mod beside;
 mod constants;
 mod decisions;
+mod floats;
 mod kept;
 mod step;
 mod time;
@@ -19,10 +20,11 @@ pub use self::step::{
 pub use self::time::TimeReport;
 
 use self::constants::{constant_bytes, constants, constants_report};
+use self::floats::FloatDecisions;
 use crate::model::Model;
 use crate::options::{Objective, RewriteOptions};
 use crate::rewrite::op_of;
-use ampc_ir::module::{Decision, Op, Provenance};
+use ampc_ir::module::{Op, Provenance};
 use ampc_ir::op::{Class, OpKind, Signature, schema_class};
 use ampc_ir::{DType, FunctionId, Module, Node};
 use ampc_passes::assign::Optimum;
@@ -378,7 +380,8 @@ impl Report {
                 None => before.paths.path(n).to_owned(),
             }),
         }));
-        let summary = summary(module, &before.paths, options.to);
+        let decisions = FloatDecisions::new(module);
+        let summary = summary(&decisions, &before.paths, options.to);
         all.extend(warn_of_nothing(&summary));
         all.extend(warn_of_slower(time.as_ref(), options));
         Report {
@@ -390,7 +393,7 @@ impl Report {
                 pipeline: pipeline.to_string(),
             },
             summary,
-            fp32: Fp32Report::of(module, &before.paths, elsewhere.as_ref()),
+            fp32: Fp32Report::of(&decisions, &before.paths, elsewhere.as_ref()),
             time,
             optimum,
             casts: casts(module, before),
@@ -420,22 +423,14 @@ impl Report {
     }
 }
 
-/// Decisions about float type variables. Decisions for the first call of a function hold for all calls.
-fn float_decisions(module: &Module, node: Node) -> impl Iterator<Item = &Decision> {
-    let node = match module.node(node).op {
-        Op::Call(function) => module.calls(function).first().copied().unwrap_or(node),
-        Op::Schema(_) | Op::Custom { .. } => node,
-    };
-    module.node(node).decisions.iter().filter(|d| d.precision.is_some_and(DType::is_float))
-}
-
 /// The report of a node. A call of a copy counts as a call of the function that the copy was made from.
 fn node_report(
-    module: &Module,
+    decisions: &FloatDecisions<'_>,
     sources: &FxHashMap<FunctionId, FunctionId>,
     path: &str,
     node: Node,
 ) -> NodeReport {
+    let module = decisions.module();
     let data = module.node(node);
     let source = match data.op {
         Op::Call(function) => sources.get(&function).map(|&source| module.function(source)),
@@ -450,9 +445,8 @@ fn node_report(
             (Cow::Owned(domain.to_owned()), Cow::Owned(op.to_owned()))
         }
     };
-    let leading = float_decisions(module, node)
-        .find(|d| d.precision.is_some_and(DType::is_low))
-        .or_else(|| float_decisions(module, node).max_by_key(|d| d.class));
+    let floats = decisions.of(node);
+    let leading = floats.first_low().or_else(|| floats.riskiest());
     let unknown = match data.schema() {
         Some(_) if !data.is_alive() && data.decisions.is_empty() => "removed",
         Some(_) => "type",
@@ -487,28 +481,21 @@ fn vars(module: &Module, node: Node) -> Vec<VarReport> {
         .collect()
 }
 
-/// True if a node has floats, and all of them are f32.
-fn is_full(module: &Module, node: Node) -> bool {
-    let has =
-        |test: &dyn Fn(DType) -> bool| float_decisions(module, node).any(|d| d.precision.is_some_and(test));
-    has(&|dtype| dtype == DType::F32) && !has(&DType::is_low)
-}
-
-fn summary(module: &Module, paths: &Paths, to: DType) -> Summary {
+fn summary(decisions: &FloatDecisions<'_>, paths: &Paths, to: DType) -> Summary {
+    let module = decisions.module();
     let mut sum = Summary::default();
     for &node in paths.nodes() {
         sum.nodes += 1;
         let data = module.node(node);
-        let has = |dtype| float_decisions(module, node).any(|d| d.precision == Some(dtype));
-        let low = [to, DType::F16, DType::BF16].into_iter().find(|&dtype| dtype.is_low() && has(dtype));
-        let full = is_full(module, node);
+        let floats = decisions.of(node);
+        let (low, full) = (floats.low(to), floats.is_full());
         match low {
             Some(DType::BF16) => sum.bf16 += 1,
             Some(_) => sum.fp16 += 1,
             None if full => sum.full += 1,
             None => sum.other += 1,
         }
-        if full && kept::cause_of(module, paths, node).is_none() {
+        if full && kept::cause_of(decisions, paths, node).is_none() {
             *sum.followers.entry(op_of(module, node)).or_default() += 1;
         }
         let low = low.is_some();
@@ -517,7 +504,7 @@ fn summary(module: &Module, paths: &Paths, to: DType) -> Summary {
         if allow && (low || full) {
             sum.allow += 1;
             sum.allow_low += u64::from(low);
-            if let (false, Some(d)) = (low, float_decisions(module, node).max_by_key(|d| d.class)) {
+            if let (false, Some(d)) = (low, floats.riskiest()) {
                 let rule = d.reason.rule.split(':').next().unwrap_or_default().to_owned();
                 *sum.allow_exceptions.entry(rule).or_default() += 1;
             }
