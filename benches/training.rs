@@ -12,7 +12,7 @@ use ampc::execute::Trainer;
 use ampc::ir::DType;
 use ampc::options::Opset;
 use ampc::runtime::npz::{Archive, plain_name};
-use ampc::runtime::{Cpu, HostTensor};
+use ampc::runtime::{Cpu, HostTensor, Runtime};
 use ampc::train::{TrainOptions, train_step};
 use std::fs::File;
 use std::io::BufReader;
@@ -29,7 +29,7 @@ fn main() {
     let batch = read(batch);
     let batch: Vec<(&str, &HostTensor)> =
         batch.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
-    let cpu = Cpu { threads: threads.parse().unwrap(), ..Cpu::default() };
+    let cpu = Runtime::from(Cpu::new(threads.parse().unwrap()));
     let mut trainer = Trainer::new(step.model, &step.state, &cpu).unwrap();
     drop(step.state);
     let (mut times, mut losses) = (Vec::new(), Vec::new());

@@ -14,7 +14,7 @@ use ampc::execute::{StepResult, Trainer};
 use ampc::ir::module::Provenance;
 use ampc::ir::{AttrValue, Builder, DType, Module, TensorData, Type};
 #[cfg(feature = "run")]
-use ampc::runtime::{Cpu, HostTensor};
+use ampc::runtime::{HostTensor, Runtime};
 use ampc::{Model, RewriteOptions};
 
 /// A node as the framework knows it.
@@ -92,7 +92,7 @@ fn train(module: Module, steps: u64) -> Result<Vec<StepResult>, Box<dyn std::err
         ..ampc::train::TrainOptions::default()
     };
     let step = ampc::train::train_step(Model::from(module), &options)?;
-    let trainer = Trainer::new(step.model, &step.state, &Cpu::default())?;
+    let trainer = Trainer::new(step.model, &step.state, &Runtime::default())?;
     let samples = (0..8).flat_map(|i| (0..64).map(move |j| number(j, i))).collect::<Vec<f32>>();
     let wanted = samples.iter().map(|x| x.abs()).collect::<Vec<f32>>();
     let tensors = vec![

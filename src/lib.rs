@@ -36,6 +36,8 @@ pub use ampc_passes as passes;
 pub use ampc_runtime as runtime;
 
 mod batch;
+#[cfg(feature = "run")]
+pub mod device;
 pub mod dot;
 pub mod error;
 #[cfg(feature = "run")]

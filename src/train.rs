@@ -281,7 +281,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
     Ok(Pipeline::new(passes)?)
 }
 
-/// The planner of the CPU runtime.
+/// The planner of the runtime.
 #[cfg(feature = "run")]
 #[expect(clippy::unnecessary_wraps, reason = "without the runtime there is none")]
 fn planner() -> Option<MemoryPlanner> {

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
 
 use ampc::execute::{Inputs, prepare, run};
+use ampc::runtime::Runtime;
 use ampc::{Error, ErrorKind, RewriteOptions, SaveOptions};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
@@ -70,9 +71,9 @@ fn work(source: &Path, target: &Path) -> Result<(), Error> {
     ampc::save(&rewritten.model, target, &SaveOptions { force: true, ..SaveOptions::default() })?;
     let mut model = ampc::load(target)?;
     let inputs = Inputs::random(&model.module, 1, &Default::default(), u64::MAX)?;
-    let cpu = ampc::runtime::Cpu { threads: 1, ..Default::default() };
-    let mut executable = prepare(&mut model.module, &cpu)?;
-    run(&mut executable, &inputs.values).map(|_| ())
+    let cpu = Runtime::from(ampc::runtime::Cpu::new(1));
+    let mut session = prepare(&mut model.module, &cpu)?;
+    run(&mut session, &inputs.values).map(|_| ())
 }
 
 #[test]

@@ -55,13 +55,12 @@ const EXEMPT: &[(&str, &str)] = &[
     ("passes/src/numerics/", REBUILT),
     ("passes/src/simplify_casts.rs", REBUILT),
     ("passes/src/tensors.rs", REBUILT),
-    ("runtime/src/cpu/bind.rs", REBUILT),
-    ("runtime/src/cpu/control/", REBUILT),
-    ("runtime/src/cpu/control.rs", REBUILT),
-    ("runtime/src/cpu/exec.rs", REBUILT),
-    ("runtime/src/cpu/frame.rs", REBUILT),
-    ("runtime/src/cpu/mod.rs", REBUILT),
-    ("runtime/src/cpu/states.rs", REBUILT),
+    ("runtime/src/session/bind.rs", REBUILT),
+    ("runtime/src/session/control/", REBUILT),
+    ("runtime/src/session/control.rs", REBUILT),
+    ("runtime/src/session/walk.rs", REBUILT),
+    ("runtime/src/session/frame.rs", REBUILT),
+    ("runtime/src/session/states.rs", REBUILT),
 ];
 
 const REBUILT: &str = "rebuilt soon";

@@ -10,7 +10,7 @@ use ampc::execute::{Inputs, MemoryNeeds, bind, memory_needs, prepare};
 use ampc::ir::text::{NoData, parse};
 use ampc::passes::cost::{BoundInputs, SizeSource};
 use ampc::passes::step::Scaler;
-use ampc::runtime::Cpu;
+use ampc::runtime::{Cpu, Runtime};
 use ampc::train::{TrainOptions, train_step};
 use std::path::PathBuf;
 
@@ -20,9 +20,9 @@ fn measured(model: Model, options: &TrainOptions) -> (MemoryNeeds, u64, u64) {
     let inputs = BoundInputs::new(&module, &options.dims).unwrap();
     let needs = memory_needs(&module, &inputs).unwrap();
     let drawn = Inputs::random(&module, 1, &inputs.sizes(), u64::MAX).unwrap();
-    let mut executable = prepare(&mut module, &Cpu { threads: 1, ..Cpu::default() }).unwrap();
-    bind(&mut executable, &drawn.values).unwrap();
-    (needs, executable.allocated_bytes() as u64, executable.constant_bytes())
+    let mut session = prepare(&mut module, &Runtime::from(Cpu::new(1))).unwrap();
+    bind(&mut session, &drawn.values).unwrap();
+    (needs, session.allocated_bytes() as u64, session.constant_bytes())
 }
 
 /// The options of steps in fp32 and in fp16.

@@ -10,7 +10,7 @@
 use ampc::Model;
 use ampc::execute::Trainer;
 use ampc::ir::text::{NoData, parse};
-use ampc::runtime::{Cpu, HostTensor};
+use ampc::runtime::{Cpu, HostTensor, Runtime};
 use ampc::train::{TrainOptions, train_step};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
@@ -239,7 +239,7 @@ fn trainer(model: &str, format: &str, optimizer: &str, recomputes: bool, threads
     }
     let model = Model::from(parse(model, &NoData).unwrap());
     let step = train_step(model, &options).unwrap_or_else(|error| panic!("{error}"));
-    Trainer::new(step.model, &step.state, &Cpu { threads, ..Cpu::default() }).unwrap()
+    Trainer::new(step.model, &step.state, &Runtime::from(Cpu::new(threads))).unwrap()
 }
 
 const MODELS: [(&str, &str); 3] =

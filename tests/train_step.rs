@@ -9,7 +9,7 @@ use ampc::ir::{DType, Module, Value};
 use ampc::passes::autodiff::GRAD;
 use ampc::passes::policy::Policy;
 use ampc::passes::step;
-use ampc::runtime::{Cpu, Data, HostTensor};
+use ampc::runtime::{Data, HostTensor, Runtime};
 use ampc::train::{TrainOptions, TrainStep, train_step};
 use ampc::{ErrorKind, RewriteOptions};
 use std::collections::BTreeMap;
@@ -63,14 +63,14 @@ impl Training {
 
     /// One step on these inputs: all outputs by name; the state is the next one after it.
     fn step(&mut self, data: &[(&str, HostTensor)]) -> BTreeMap<String, HostTensor> {
-        let mut executable = ampc::execute::prepare(&mut self.module, &Cpu::default()).unwrap();
+        let mut session = ampc::execute::prepare(&mut self.module, &Runtime::default()).unwrap();
         let names = ampc::execute::input_names(&self.module);
         let given = |name: &String| {
             let own = data.iter().find(|(given, _)| given == name).map(|(_, tensor)| tensor);
             own.or_else(|| self.state.get(name)).unwrap_or_else(|| panic!("no value for {name}")).clone()
         };
         let inputs: Vec<Option<Data>> = names.iter().map(|name| Some(Data::Tensor(given(name)))).collect();
-        let outputs = ampc::execute::run(&mut executable, &inputs).unwrap();
+        let outputs = ampc::execute::run(&mut session, &inputs).unwrap();
         let outputs = outputs.into_iter().map(|output| output.tensor().unwrap().clone());
         let found: BTreeMap<String, HostTensor> =
             ampc::execute::output_names(&self.module).into_iter().zip(outputs).collect();

@@ -8,8 +8,8 @@ use ampc::execute::Trainer;
 use ampc::ir::op::OpKind;
 use ampc::ir::text::{NoData, parse};
 use ampc::ir::{Node, TensorData};
-use ampc::runtime::cpu::NodeObserver;
-use ampc::runtime::{Cpu, DataRef, HostTensor};
+use ampc::runtime::session::NodeObserver;
+use ampc::runtime::{Cpu, DataRef, HostTensor, Limits, Runtime};
 use ampc::train::{State, TrainOptions, TrainStep, train_step};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ fn step() -> TrainStep {
 
 fn trainer(threads: usize) -> Trainer {
     let step = step();
-    Trainer::new(step.model, &step.state, &Cpu { threads, ..Cpu::default() }).unwrap()
+    Trainer::new(step.model, &step.state, &Runtime::from(Cpu::new(threads))).unwrap()
 }
 
 /// Batch number `i`, of 8 rows or, every third time, of 5.
@@ -75,8 +75,7 @@ fn what_is_stopped_goes_on_bit_for_bit_with_any_number_of_threads() {
     assert!(losses[9] < losses[0] && losses[10] < losses[1], "{losses:?}");
     let mut first = trainer(2);
     (0..5).for_each(|i| assert_eq!(run(&mut first, i).loss, Some(losses[usize::from(i)])));
-    let mut second =
-        Trainer::new(step().model, &state(&first), &Cpu { threads: 2, ..Cpu::default() }).unwrap();
+    let mut second = Trainer::new(step().model, &state(&first), &Runtime::from(Cpu::new(2))).unwrap();
     (5..12).for_each(|i| assert_eq!(run(&mut second, i).loss, Some(losses[usize::from(i)])));
     assert_eq!(bytes(&second), bytes(&whole));
     // Another state takes the place of the one that is there.
@@ -119,7 +118,8 @@ fn a_state_of_which_some_was_updated_is_not_used() {
     let stop = Arc::new(AtomicBool::new(false));
     let options = TrainOptions { loss: "cross-entropy".parse().unwrap(), ..TrainOptions::default() };
     let step = train_step(Model::from(parse(MODEL, &NoData).unwrap()), &options).unwrap();
-    let cpu = Cpu { stop: Some(stop.clone()), ..Cpu::default() };
+    let cpu =
+        Runtime { limits: Limits { stop: Some(stop.clone()), ..Limits::default() }, ..Runtime::default() };
     let mut trainer = Trainer::new(step.model, &step.state, &cpu).unwrap();
     run(&mut trainer, 0);
     let (before, kept) = (state(&trainer), bytes(&trainer));
@@ -151,8 +151,12 @@ fn a_state_of_which_some_was_updated_is_not_used() {
 #[test]
 fn a_state_beyond_the_limit_says_the_limit() {
     let step = step();
-    let error =
-        Trainer::new(step.model, &step.state, &Cpu { max_bytes: 1000, ..Cpu::default() }).unwrap_err();
+    let error = Trainer::new(
+        step.model,
+        &step.state,
+        &Runtime { limits: Limits { max_bytes: 1000, ..Limits::default() }, ..Runtime::default() },
+    )
+    .unwrap_err();
     assert!(error.to_string().contains("at most 1000 bytes, found"), "{error}");
 }
 

@@ -1,41 +1,72 @@
-//! Common interface of backends: they prepare a module, and the prepared module runs any number of times.
+//! The contract of a backend: kernels, and the threads they run in.
+//!
+//! A [`Session`](crate::Session) does everything that is the same on every device: it binds a module to dims, folds
+//! constants, plans memory, walks the plan, runs the bodies of If, Loop and Scan, keeps states, and holds the limits of
+//! a run. It asks a backend for the kernel of a node ([`Backend::prepare`]), and runs that kernel with the operands and
+//! results in place ([`Io`]).
+//!
+//! The smallest backend has one operator:
+//!
+//! ```
+//! use ampc_runtime::backend::{Backend, KernelError, Prepared, Site};
+//! use ampc_ir::op::OpKind;
+//!
+//! #[derive(Debug)]
+//! struct Negator;
+//!
+//! impl Backend for Negator {
+//!     fn name(&self) -> &'static str {
+//!         "example"
+//!     }
+//!     fn has_kernel(&self, kind: OpKind) -> bool {
+//!         kind == OpKind::Neg
+//!     }
+//!     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
+//!         if site.kind() != OpKind::Neg || site.dtype(0)? != ampc_ir::DType::F32 {
+//!             return Err(site.no_kernel());
+//!         }
+//!         Ok(Prepared::new(|io| {
+//!             let operand = io.slice::<f32>(0)?;
+//!             let result = io.out::<f32>(0)?;
+//!             result.iter_mut().zip(operand).for_each(|(to, from)| *to = -from);
+//!             Ok(())
+//!         }))
+//!     }
+//! }
+//! ```
 
-use crate::cpu::{ExecuteError, NodeObserver, PrepareError};
-use crate::data::{Data, DataRef};
-use ampc_ir::Module;
+pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site};
+pub use crate::plan::Needs;
 
-/// Something that runs modules.
-pub trait Backend {
-    /// A module that is ready to run.
-    type Executable: Execute;
+use ampc_ir::op::OpKind;
+use std::fmt::Debug;
 
-    /// Makes a module ready to run.
+/// A device, as sessions see it.
+pub trait Backend: Debug + Send + Sync {
+    /// The name of the device in messages.
+    fn name(&self) -> &'static str;
+
+    /// True if there is a kernel for an operator, of some element types. Nodes with bodies and calls are the session's.
+    fn has_kernel(&self, kind: OpKind) -> bool;
+
+    /// Prepares the kernel of a node.
     ///
     /// # Errors
-    /// With everything that the backend lacks, all of it at once, or if a constant cannot be read.
-    fn prepare(&self, module: &Module) -> Result<Self::Executable, PrepareError>;
+    /// [`KernelError::NotYet`] if the kernel depends on what is known only while the graph runs: the session then asks
+    /// again, each time that the node runs. [`KernelError::Unsupported`] if there is no kernel for the node, and the
+    /// others if the node is invalid.
+    fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError>;
+
+    /// Does `work` in the threads that kernels of this backend run in, and returns when it is done. Every run and every
+    /// binding goes through here once; several may at the same time.
+    fn install(&self, work: &mut (dyn FnMut() + Send)) {
+        work();
+    }
 }
 
-/// A module that is ready to run.
-pub trait Execute {
-    /// The module.
-    fn module(&self) -> &Module;
-
-    /// Plans the graph for inputs of these types and dims, as [`run`](Self::run) does first.
-    ///
-    /// # Errors
-    /// If inputs do not fit the graph, or it needs more memory than it may take.
-    fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError>;
-
-    /// Computes the outputs, in order. There is an input for every formal input of the graph, in order; an
-    /// input with a default, or a state that was given before, may be `None`. `observer` sees every value that
-    /// is computed.
-    ///
-    /// # Errors
-    /// If inputs do not fit the graph, a node cannot be computed, or a limit is reached.
-    fn run(
-        &mut self,
-        inputs: &[Option<DataRef<'_>>],
-        observer: Option<&mut (dyn NodeObserver + Send)>,
-    ) -> Result<Vec<Data>, ExecuteError>;
+/// [`Backend::install`] for work that returns a result.
+pub(crate) fn installed<R: Send>(backend: &dyn Backend, work: impl FnOnce() -> R + Send) -> R {
+    let (mut work, mut result) = (Some(work), None);
+    backend.install(&mut || result = work.take().map(|work| work()));
+    result.expect("a backend does the work that it is given")
 }

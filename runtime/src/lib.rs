@@ -1,8 +1,8 @@
-//! The runtime side of ampc: running modules ([`backend`], [`cpu`]) by plans that all backends share
-//! ([`plan`]); tensors in host memory ([`HostTensor`]), sequences and optionals ([`data`]); reading and writing
+//! The runtime side of ampc: running modules ([`session`]) on a device ([`backend`], [`cpu`]) by plans that all backends
+//! share ([`plan`]); tensors in host memory ([`HostTensor`]), sequences and optionals ([`data`]); reading and writing
 //! them ([`npy`], [`npz`]), and measuring the distance of two tensors ([`compare`](mod@compare)).
 //!
-//! Reading order: [`host`], [`data`], [`plan`], [`cpu`]; then [`float`] (the values of float formats) and
+//! Reading order: [`host`], [`data`], [`plan`], [`session`], [`backend`], [`cpu`]; then [`float`] (the values of float formats) and
 //! [`compare`](mod@compare). This crate rewrites no module and knows no model format.
 //!
 //! ```
@@ -26,12 +26,16 @@ pub mod cpu;
 pub mod data;
 pub mod float;
 pub mod host;
+mod kernel;
 pub mod npy;
 pub mod npz;
 pub mod plan;
+mod room;
+pub mod session;
 
-pub use backend::{Backend, Execute};
+pub use backend::Backend;
 pub use compare::{Comparison, Tolerance, compare};
-pub use cpu::{Cpu, Executable};
+pub use cpu::Cpu;
 pub use data::{Data, DataRef};
 pub use host::{Element, HostError, HostTensor, TensorRef};
+pub use session::{Limits, Runtime, Session};

@@ -8,7 +8,7 @@ use ampc_ir::random::philox4x32;
 use ampc_ir::text::{NoData, PrintOptions, parse, print};
 use ampc_ir::views::loss_scale::Arith;
 use ampc_ir::views::optimizer::{AdamWMode, Momentum, OnOverflow};
-use ampc_runtime::{Cpu, DataRef, HostTensor};
+use ampc_runtime::{Cpu, DataRef, HostTensor, Runtime};
 use half::{bf16, f16};
 
 const GRADS: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
@@ -46,9 +46,9 @@ fn both(form: Form, operands: &[HostTensor], attrs: &str, threads: usize) -> [Ve
 fn run(text: &str, operands: &[HostTensor], threads: usize) -> Vec<HostTensor> {
     let mut module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     ampc_ir::infer::infer_module(&mut module).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
-    let mut executable = Cpu { threads, ..Cpu::default() }.prepare(&module).unwrap();
+    let mut session = Runtime::from(Cpu::new(threads)).prepare(&module).unwrap();
     let inputs: Vec<_> = operands.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect();
-    let outputs = executable.run(&inputs).unwrap_or_else(|error| panic!("{error}\n{text}"));
+    let outputs = session.run(&inputs).unwrap_or_else(|error| panic!("{error}\n{text}"));
     outputs.iter().map(|output| output.tensor().unwrap().view().to_host().unwrap()).collect()
 }
 

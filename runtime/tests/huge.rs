@@ -10,9 +10,9 @@ use ampc_ir::module::Provenance;
 use ampc_ir::op::{Lookup, OpSchema, lookup};
 use ampc_ir::text::{NoData, parse};
 use ampc_ir::{AttrValue, DType, Module, NewNode, Op, Payload, Position, Shape, TensorData, Type};
-use ampc_runtime::cpu::PrepareError;
 use ampc_runtime::data::Sequence;
-use ampc_runtime::{Cpu, Data, DataRef, HostTensor};
+use ampc_runtime::session::PrepareError;
+use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Limits, Runtime};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -292,19 +292,13 @@ fn end_of(mut module: Module, inputs: &[Option<Data>]) -> End {
     if infer_module(&mut module).is_err() {
         return End::Invalid;
     }
-    let cpu = Cpu {
-        threads: 1,
-        max_bytes: LIMIT as u64,
-        time_limit: Some(Duration::from_secs(10)),
-        ..Cpu::default()
-    };
-    let mut executable = match cpu.prepare(&module) {
-        Ok(executable) => executable,
-        Err(PrepareError::Unsupported(_)) => return End::NoKernel,
+    let mut session = match runtime(LIMIT as u64).prepare(&module) {
+        Ok(session) => session,
+        Err(PrepareError::Unsupported { .. }) => return End::NoKernel,
         Err(_) => return End::Refused,
     };
     let inputs: Vec<Option<DataRef<'_>>> = inputs.iter().map(|i| i.as_ref().map(Data::view)).collect();
-    match executable.run(&inputs) {
+    match session.run(&inputs) {
         Ok(_) => End::Made,
         Err(error) => {
             assert!(!error.to_string().is_empty());
@@ -357,17 +351,21 @@ fn huge_parameters_take_no_more_than_the_limit() {
 }
 
 /// The error of a run of a node with this text, with inputs of these types and `limit` bytes.
+fn runtime(max_bytes: u64) -> Runtime {
+    let limits = Limits { max_bytes, time_limit: Some(Duration::from_secs(10)), ..Limits::default() };
+    Runtime { limits, ..Cpu::new(1).into() }
+}
+
 fn error_of(inputs: &[&str], node: &str, limit: u64) -> String {
     let _guard = ONE_AT_A_TIME.lock();
     let mut text = String::from("module ir=10\nopset ai.onnx=21\n\ngraph @main {\n");
     inputs.iter().enumerate().for_each(|(i, ty)| text += &format!("  input %x{i} : {ty}\n"));
     text += &format!("  {node}\n  output %y\n}}\n");
     let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
-    let cpu = Cpu { threads: 1, max_bytes: limit, ..Cpu::default() };
-    let mut executable = cpu.prepare(&module).unwrap();
+    let mut session = runtime(limit).prepare(&module).unwrap();
     let values: Vec<Data> = inputs.iter().map(|ty| value(&parse_type(ty).unwrap()).unwrap()).collect();
     let values: Vec<Option<DataRef<'_>>> = values.iter().map(|v| Some(v.view())).collect();
-    executable.run(&values).unwrap_err().to_string()
+    session.run(&values).unwrap_err().to_string()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
 
 use ampc_ir::text::{NoData, parse};
-use ampc_runtime::{Cpu, DataRef, HostTensor};
+use ampc_runtime::{Cpu, DataRef, HostTensor, Runtime};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -68,32 +68,32 @@ graph @main {
 fn the_planned_peak_is_what_is_allocated() {
     let _guard = ONE_AT_A_TIME.lock();
     let module = parse(MODEL, &NoData).unwrap();
-    let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+    let mut session = Runtime::from(Cpu::new(1)).prepare(&module).unwrap();
     let x = HostTensor::from_slice(&[64, 256], &vec![0.5f32; 64 * 256]).unwrap();
     let inputs = [Some(DataRef::Tensor(x.view()))];
-    let (_, largest) = counted(|| executable.bind(&inputs).unwrap());
-    let planned = executable.arena_bytes();
+    let (_, largest) = counted(|| session.bind(&inputs).unwrap());
+    let planned = session.arena_bytes();
     assert_eq!(largest, planned, "the arena is the largest allocation, once");
     // The input is not copied, the two largest results live together.
     assert_eq!(planned, (64 * 512 + 64 * 128) * 4);
-    assert_eq!(executable.allocated_bytes(), planned);
+    assert_eq!(session.allocated_bytes(), planned);
 }
 
 #[test]
 fn no_tensor_is_allocated_while_a_graph_runs() {
     let _guard = ONE_AT_A_TIME.lock();
     let module = parse(MODEL, &NoData).unwrap();
-    let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+    let mut session = Runtime::from(Cpu::new(1)).prepare(&module).unwrap();
     let x = HostTensor::from_slice(&[64, 256], &vec![0.5f32; 64 * 256]).unwrap();
     let inputs = [Some(DataRef::Tensor(x.view()))];
     let mut sum = [0.0f32; 2];
-    executable
+    session
         .run_to(&inputs, |_, y| sum[0] = y.tensor().unwrap().as_slice::<f32>().unwrap().iter().sum())
         .unwrap();
     let (bytes, largest) = counted(|| {
         let read =
             |_: usize, y: DataRef<'_>| sum[1] = y.tensor().unwrap().as_slice::<f32>().unwrap().iter().sum();
-        executable.run_to(&inputs, read).unwrap();
+        session.run_to(&inputs, read).unwrap();
     });
     assert_eq!(sum[0], sum[1]);
     // Lists of types and of what waits for a thread: some hundred bytes, however large the tensors are.
@@ -117,12 +117,12 @@ graph @main {
 fn samples_of_regions_are_not_kept() {
     let _guard = ONE_AT_A_TIME.lock();
     let module = parse(REGIONS, &NoData).unwrap();
-    let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+    let mut session = Runtime::from(Cpu::new(1)).prepare(&module).unwrap();
     let x = HostTensor::from_slice(&[1, 1, 4, 4], &[0.5f32; 16]).unwrap();
     let rois = HostTensor::from_slice(&[1, 4], &[0.0f32, 0.0, 4.0, 4.0]).unwrap();
     let inputs = [Some(DataRef::Tensor(x.view())), Some(DataRef::Tensor(rois.view()))];
-    executable.bind(&inputs).unwrap();
-    let (bytes, _) = counted(|| executable.run_to(&inputs, |_, _| {}).unwrap());
+    session.bind(&inputs).unwrap();
+    let (bytes, _) = counted(|| session.run_to(&inputs, |_, _| {}).unwrap());
     assert!(bytes < 1 << 14, "{bytes} bytes for 400000 samples");
 }
 
@@ -139,17 +139,17 @@ fn many_small_products_need_no_table() {
              input %b : {dtype}[100000, 2, 1]\n  %y = {node} : {result}[100000, 1, 1]\n  output %y\n}}\n"
         );
         let module = parse(&text, &NoData).unwrap();
-        let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+        let mut session = Runtime::from(Cpu::new(1)).prepare(&module).unwrap();
         let operand = |dims: &[u64]| match dtype {
             "u8" => HostTensor::from_slice(dims, &[3u8; 200_000]).unwrap(),
             _ => HostTensor::from_slice(dims, &[3f32; 200_000]).unwrap(),
         };
         let (a, b) = (operand(&[100_000, 1, 2]), operand(&[100_000, 2, 1]));
         let inputs = [Some(DataRef::Tensor(a.view())), Some(DataRef::Tensor(b.view()))];
-        let (bytes, _) = counted(|| executable.bind(&inputs).unwrap());
-        let most = executable.arena_bytes() + (1 << 17);
-        assert!(bytes < most, "{node}: {bytes} bytes, of which the arena has {}", executable.arena_bytes());
-        let y = executable.run(&inputs).unwrap();
+        let (bytes, _) = counted(|| session.bind(&inputs).unwrap());
+        let most = session.arena_bytes() + (1 << 17);
+        assert!(bytes < most, "{node}: {bytes} bytes, of which the arena has {}", session.arena_bytes());
+        let y = session.run(&inputs).unwrap();
         let y = y[0].tensor().unwrap();
         let is_right = match y.as_slice::<i32>() {
             Ok(sums) => sums.iter().all(|&sum| sum == 18),

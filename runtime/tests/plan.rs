@@ -4,7 +4,7 @@
 
 use ampc_ir::text::{NoData, parse};
 use ampc_ir::{DType, Module, Type};
-use ampc_runtime::{Cpu, Data, DataRef, Executable, HostTensor};
+use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 
 fn module(body: &str) -> Module {
     let text = format!("module ir=10\nopset ai.onnx=21\n\n{body}");
@@ -33,12 +33,12 @@ fn refs(inputs: &[HostTensor]) -> Vec<Option<DataRef<'_>>> {
     inputs.iter().map(|t| Some(DataRef::Tensor(t.view()))).collect()
 }
 
-fn prepared(body: &str) -> (Executable, Vec<HostTensor>) {
+fn prepared(body: &str) -> (Session, Vec<HostTensor>) {
     let module = module(body);
     let inputs = inputs(&module);
-    let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
-    executable.bind(&refs(&inputs)).unwrap_or_else(|error| panic!("{error}"));
-    (executable, inputs)
+    let mut session = Runtime::from(Cpu::new(1)).prepare(&module).unwrap();
+    session.bind(&refs(&inputs)).unwrap_or_else(|error| panic!("{error}"));
+    (session, inputs)
 }
 
 fn plan(body: &str) -> String {
@@ -161,22 +161,22 @@ fn state_is_updated_in_place_where_nothing_reads_it_later() {
 
 #[test]
 fn state_stays_from_run_to_run() {
-    let (mut executable, inputs) = prepared(UPDATE);
+    let (mut session, inputs) = prepared(UPDATE);
     let all = refs(&inputs);
-    executable.run(&all).unwrap();
-    let outputs = executable.run(&[None, all[1], None]).unwrap();
+    session.run(&all).unwrap();
+    let outputs = session.run(&[None, all[1], None]).unwrap();
     assert_eq!(floats(&outputs[0]), [-1.0; 4]);
-    let states = executable.states().unwrap();
+    let states = session.states().unwrap();
     assert_eq!(floats(&states[0].1), [-1.0; 4]);
     assert_eq!(floats(&states[1].1), [1f32.exp().exp(); 2]);
     // Other dims plan anew and keep it.
-    let outputs = executable.run(&[None, all[1], None]).unwrap();
+    let outputs = session.run(&[None, all[1], None]).unwrap();
     assert_eq!(floats(&outputs[0]), [-2.0; 4]);
 }
 
 #[test]
 fn states_that_change_places() {
-    let (mut executable, inputs) = prepared(
+    let (mut session, inputs) = prepared(
         "\
 graph @main {
   input %a : f32[2]
@@ -190,9 +190,9 @@ graph @main {
 ",
     );
     // Fibonacci.
-    executable.run(&refs(&inputs)).unwrap();
+    session.run(&refs(&inputs)).unwrap();
     for want in [3.0, 5.0, 8.0] {
-        let outputs = executable.run(&[None, None]).unwrap();
+        let outputs = session.run(&[None, None]).unwrap();
         assert_eq!(floats(&outputs[1]), [want; 2]);
     }
 }
@@ -256,10 +256,10 @@ graph @main {
   output %given
 }
 ";
-    let (mut executable, inputs) = prepared(text);
-    assert!(executable.plan_text().contains("SequenceInsert(%a, %y), in place of %a"));
+    let (mut session, inputs) = prepared(text);
+    assert!(session.plan_text().contains("SequenceInsert(%a, %y), in place of %a"));
     for _ in 0..2 {
-        let outputs = executable.run(&refs(&inputs)).unwrap();
+        let outputs = session.run(&refs(&inputs)).unwrap();
         let joined = [1.0f32, 0.0, 1.0, 2.0, 3.0, 4.0].map(|x| [x, x]).concat();
         assert_eq!(floats(&outputs[0]), joined);
         let ints = |data: &Data| data.tensor().unwrap().as_slice::<i64>().unwrap().to_vec();
@@ -302,7 +302,7 @@ graph @main {
     let text = format!("module ir=10\nopset ai.onnx=21, ai.ampc=1\n\n{body}");
     let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
     let mut given = inputs(&module);
-    let cpu = Cpu { threads: 1, ..Cpu::default() };
+    let cpu = Runtime::from(Cpu::new(1));
     let mut in_place = cpu.prepare(&module).unwrap();
     in_place.bind(&refs(&given)).unwrap_or_else(|error| panic!("{error}"));
     let plan = in_place.plan_text();
@@ -347,9 +347,9 @@ graph @main {
 }
 ";
     insta::assert_snapshot!(plan(text));
-    let (mut executable, inputs) = prepared(text);
+    let (mut session, inputs) = prepared(text);
     for _ in 0..2 {
-        let outputs = executable.run(&refs(&inputs)).unwrap();
+        let outputs = session.run(&refs(&inputs)).unwrap();
         assert_eq!([floats(&outputs[0]), floats(&outputs[1])], [vec![1.0, -1.0], vec![1.0, -1.0, -1.0]]);
     }
 }

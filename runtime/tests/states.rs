@@ -3,20 +3,20 @@
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
 
 use ampc_ir::text::{NoData, parse};
-use ampc_runtime::{Cpu, Data, DataRef, Executable, HostTensor};
+use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 
-fn prepared(body: &str) -> Executable {
+fn prepared(body: &str) -> Session {
     let text = format!("module ir=10\nopset ai.onnx=21\n\n{body}");
     let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
-    Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap()
+    Runtime::from(Cpu::new(1)).prepare(&module).unwrap()
 }
 
 /// The outputs of a run, a list of numbers each; inputs are lists of numbers or not given.
-fn run(executable: &mut Executable, inputs: &[Option<&[f32]>]) -> Vec<Vec<f32>> {
+fn run(session: &mut Session, inputs: &[Option<&[f32]>]) -> Vec<Vec<f32>> {
     let tensors: Vec<Option<HostTensor>> =
         inputs.iter().map(|i| i.map(|x| HostTensor::from_slice(&[x.len() as u64], x).unwrap())).collect();
     let refs: Vec<_> = tensors.iter().map(|t| t.as_ref().map(|t| DataRef::Tensor(t.view()))).collect();
-    let outputs = executable.run(&refs).unwrap_or_else(|error| panic!("{error}"));
+    let outputs = session.run(&refs).unwrap_or_else(|error| panic!("{error}"));
     outputs.iter().map(numbers).collect()
 }
 
@@ -26,7 +26,7 @@ fn numbers(data: &Data) -> Vec<f32> {
 
 #[test]
 fn outputs_are_what_states_were_before() {
-    let mut executable = prepared(
+    let mut session = prepared(
         "\
 graph @main {
   input %w : f32[2]
@@ -43,15 +43,15 @@ graph @main {
 }
 ",
     );
-    let outputs = run(&mut executable, &[Some(&[5.0, 6.0]), Some(&[1.0, 1.0])]);
+    let outputs = run(&mut session, &[Some(&[5.0, 6.0]), Some(&[1.0, 1.0])]);
     assert_eq!(outputs, [[5.0, 6.0], [6.0, 7.0], [5.0, 6.0], [5.0, 6.0]]);
-    let outputs = run(&mut executable, &[None, Some(&[1.0, 1.0])]);
+    let outputs = run(&mut session, &[None, Some(&[1.0, 1.0])]);
     assert_eq!(outputs, [[6.0, 7.0], [7.0, 8.0], [6.0, 7.0], [6.0, 7.0]]);
 }
 
 #[test]
 fn states_that_change_places_show_what_they_were() {
-    let mut executable = prepared(
+    let mut session = prepared(
         "\
 graph @main {
   input %a : f32[1]
@@ -63,14 +63,14 @@ graph @main {
 }
 ",
     );
-    assert_eq!(run(&mut executable, &[Some(&[1.0]), Some(&[2.0])]), [[1.0], [2.0]]);
-    assert_eq!(run(&mut executable, &[None, None]), [[2.0], [1.0]]);
-    assert_eq!(run(&mut executable, &[None, None]), [[1.0], [2.0]]);
+    assert_eq!(run(&mut session, &[Some(&[1.0]), Some(&[2.0])]), [[1.0], [2.0]]);
+    assert_eq!(run(&mut session, &[None, None]), [[2.0], [1.0]]);
+    assert_eq!(run(&mut session, &[None, None]), [[1.0], [2.0]]);
 }
 
 #[test]
 fn a_state_that_was_never_given_is_its_default() {
-    let mut executable = prepared(
+    let mut session = prepared(
         "\
 graph @main {
   input %w : f32[2] = [5, 6]
@@ -81,17 +81,17 @@ graph @main {
 }
 ",
     );
-    assert_eq!(run(&mut executable, &[None, Some(&[1.0, 1.0])]), [[6.0, 7.0]]);
-    assert_eq!(run(&mut executable, &[None, Some(&[1.0, 1.0])]), [[7.0, 8.0]]);
+    assert_eq!(run(&mut session, &[None, Some(&[1.0, 1.0])]), [[6.0, 7.0]]);
+    assert_eq!(run(&mut session, &[None, Some(&[1.0, 1.0])]), [[7.0, 8.0]]);
     // Other dims of another input: the state stays what it is.
-    assert_eq!(run(&mut executable, &[None, Some(&[1.0])]), [[8.0, 9.0]]);
-    assert_eq!(run(&mut executable, &[Some(&[0.0, 0.0]), Some(&[1.0])]), [[1.0, 1.0]]);
-    assert_eq!(run(&mut executable, &[None, Some(&[1.0])]), [[2.0, 2.0]]);
+    assert_eq!(run(&mut session, &[None, Some(&[1.0])]), [[8.0, 9.0]]);
+    assert_eq!(run(&mut session, &[Some(&[0.0, 0.0]), Some(&[1.0])]), [[1.0, 1.0]]);
+    assert_eq!(run(&mut session, &[None, Some(&[1.0])]), [[2.0, 2.0]]);
 }
 
 #[test]
 fn a_state_may_grow() {
-    let mut executable = prepared(
+    let mut session = prepared(
         "\
 graph @main {
   input %k : f32[N]
@@ -102,12 +102,12 @@ graph @main {
 }
 ",
     );
-    assert_eq!(run(&mut executable, &[Some(&[1.0, 2.0]), Some(&[3.0])]), [[1.0, 2.0, 3.0]]);
-    assert_eq!(run(&mut executable, &[None, Some(&[4.0])]), [[1.0, 2.0, 3.0, 4.0]]);
-    assert_eq!(run(&mut executable, &[None, Some(&[5.0])]), [[1.0, 2.0, 3.0, 4.0, 5.0]]);
-    let states = executable.states().unwrap();
+    assert_eq!(run(&mut session, &[Some(&[1.0, 2.0]), Some(&[3.0])]), [[1.0, 2.0, 3.0]]);
+    assert_eq!(run(&mut session, &[None, Some(&[4.0])]), [[1.0, 2.0, 3.0, 4.0]]);
+    assert_eq!(run(&mut session, &[None, Some(&[5.0])]), [[1.0, 2.0, 3.0, 4.0, 5.0]]);
+    let states = session.states().unwrap();
     assert_eq!((states[0].0, numbers(&states[0].1)), (0, vec![1.0, 2.0, 3.0, 4.0, 5.0]));
-    assert_eq!(run(&mut executable, &[Some(&[]), Some(&[6.0])]), [[6.0]]);
+    assert_eq!(run(&mut session, &[Some(&[]), Some(&[6.0])]), [[6.0]]);
 }
 
 /// Runs with a state give what runs without one give if what comes out goes in again.
@@ -161,17 +161,17 @@ graph @main {
   state %w -> %next
 }
 ";
-    let mut executable = prepared(text);
+    let mut session = prepared(text);
     let (long, short) = (vec![1f32; 1000], vec![1f32; 3]);
     let mut state = vec![0f32, 1.0];
     let mut held = Vec::new();
     for (step, x) in [&long, &short, &long, &short, &short, &long].into_iter().enumerate() {
         let given = (step == 0).then_some(&state[..]);
-        let outputs = run(&mut executable, &[given, Some(x)]);
+        let outputs = run(&mut session, &[given, Some(x)]);
         let alone = run(&mut prepared(text), &[Some(&state), Some(x)]);
         assert_eq!(outputs, alone, "{step}");
         state.clone_from(&outputs[0]);
-        held.push(executable.allocated_bytes());
+        held.push(session.allocated_bytes());
     }
     assert!(held.iter().all(|&bytes| bytes == held[0]), "{held:?}");
 }
@@ -186,19 +186,17 @@ fn thousands_of_states_are_updated_in_place() {
         format!("graph @main {{\n  input %g : f32[2]\n{inputs}{nodes}  output %v0\n{states}}}\n")
     };
     for n in [1, 16_000] {
-        let mut executable = prepared(&graph(n));
+        let mut session = prepared(&graph(n));
         let one = HostTensor::from_slice(&[2], &[1.0f32; 2]).unwrap();
         let mut inputs = vec![None; n + 1];
         inputs[0] = Some(DataRef::Tensor(one.view()));
-        executable.set_states(|_, _| Ok::<(), ampc_runtime::HostError>(())).unwrap();
-        executable.bind(&inputs).unwrap();
+        session.set_states(|_, _| Ok::<(), ampc_runtime::HostError>(())).unwrap();
+        session.bind(&inputs).unwrap();
         for want in [1.0, 2.0] {
-            executable
-                .run_to(&inputs, |_, y| assert_eq!(y.tensor().unwrap().first_f64(), Some(want)))
-                .unwrap();
+            session.run_to(&inputs, |_, y| assert_eq!(y.tensor().unwrap().first_f64(), Some(want))).unwrap();
         }
-        assert!(executable.state_views().iter().all(|(_, w)| w.tensor().unwrap().first_f64() == Some(2.0)));
-        let plan = executable.plan(executable.module().main()).unwrap();
+        assert!(session.state_views().iter().all(|(_, w)| w.tensor().unwrap().first_f64() == Some(2.0)));
+        let plan = session.plan(session.module().main()).unwrap();
         assert!(plan.states.iter().all(|state| !state.copied));
     }
 }

@@ -8,24 +8,42 @@ use super::shown;
 use super::table::count;
 use super::ui::Ui;
 use ampc::Error;
+use ampc::device::Device;
 use ampc::execute::Inputs;
 use ampc::execute::inputs::{BoundDim, Dims, bound_dims};
 use ampc::ir::Module;
 use ampc::passes::cost::{BoundInputs, OpenDim, SizeSource, Sizes};
-use ampc::runtime::Cpu;
+use ampc::runtime::{Backend, Limits, Runtime};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::{fs, slice};
 
-/// The backend with the requested limits.
-pub(crate) fn cpu(threads: Option<u32>, limits: &LimitArgs) -> Cpu {
-    let default = Cpu::default();
-    Cpu {
-        threads: threads.map_or(0, |threads| usize::try_from(threads).unwrap_or(0)),
-        max_iterations: limits.max_iterations.unwrap_or(default.max_iterations),
-        time_limit: limits.time_limit,
-        ..default
-    }
+/// The backend of a device.
+///
+/// # Errors
+/// If this version has no backend for it.
+pub(crate) fn backend(device: &str, threads: Option<u32>) -> Result<Arc<dyn Backend>, Failure> {
+    let device: Device =
+        device.parse().map_err(|error: Error| Failure::usage("device", error.to_string()))?;
+    let threads = threads.map_or(0, |threads| usize::try_from(threads).unwrap_or(0));
+    device.backend(threads).map_err(|error| diagnose::failure(&error, None))
+}
+
+/// The runtime of the default device with the requested limits.
+///
+/// # Errors
+/// If this version has no backend for it.
+pub(crate) fn default_runtime(threads: Option<u32>, limits: &LimitArgs) -> Result<Runtime, Failure> {
+    Ok(runtime(backend(&Device::default().to_string(), threads)?, limits))
+}
+
+/// A runtime with the requested limits.
+pub(crate) fn runtime(backend: Arc<dyn Backend>, limits: &LimitArgs) -> Runtime {
+    let default = Limits::default();
+    let max_iterations = limits.max_iterations.unwrap_or(default.max_iterations);
+    let limits = Limits { max_iterations, time_limit: limits.time_limit, ..default };
+    Runtime { limits, ..Runtime::new(backend) }
 }
 
 /// The size of dims that have none when a model is run.
@@ -55,9 +73,9 @@ pub(crate) fn files(args: &DataArgs) -> Vec<ReadFile> {
 ///
 /// # Errors
 /// If they cannot be read, or do not fit the model.
-pub(crate) fn inputs(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Result<Inputs, Failure> {
-    let one = |dims: &Dims, seed| Ok(vec![Inputs::random(module, seed, dims, cpu.max_bytes)?]);
-    let mut drawn = drawn(args, module, cpu, ONE, ui, one)?;
+pub(crate) fn inputs(args: &DataArgs, module: &Module, runtime: &Runtime, ui: Ui) -> Result<Inputs, Failure> {
+    let one = |dims: &Dims, seed| Ok(vec![Inputs::random(module, seed, dims, runtime.limits.max_bytes)?]);
+    let mut drawn = drawn(args, module, runtime, ONE, ui, one)?;
     drawn.pop().ok_or_else(|| Failure::usage("inputs", "expected values for the inputs, found none"))
 }
 
@@ -66,8 +84,15 @@ pub(crate) fn inputs(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Res
 ///
 /// # Errors
 /// If they cannot be read, or do not fit the model.
-pub(crate) fn draws(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Result<Vec<Inputs>, Failure> {
-    drawn(args, module, cpu, SOME, ui, |dims, seed| Inputs::draws(module, seed, dims, cpu.max_bytes))
+pub(crate) fn draws(
+    args: &DataArgs,
+    module: &Module,
+    runtime: &Runtime,
+    ui: Ui,
+) -> Result<Vec<Inputs>, Failure> {
+    drawn(args, module, runtime, SOME, ui, |dims, seed| {
+        Inputs::draws(module, seed, dims, runtime.limits.max_bytes)
+    })
 }
 
 /// The sizes of `--dim` by name.
@@ -230,13 +255,13 @@ fn one_or_more<'a, D>(dims: &[&D], one: &'a str, several: &'a str) -> &'a str {
 fn drawn(
     args: &DataArgs,
     module: &Module,
-    cpu: &Cpu,
+    runtime: &Runtime,
     otherwise: u64,
     ui: Ui,
     draw: impl Fn(&Dims, u64) -> Result<Vec<Inputs>, ampc::Error>,
 ) -> Result<Vec<Inputs>, Failure> {
     if let Some(path) = &args.inputs {
-        let read = Inputs::read(path, module, cpu.max_bytes);
+        let read = Inputs::read(path, module, runtime.limits.max_bytes);
         return Ok(vec![read.map_err(|error| diagnose::failure(&error, Some(module)))?]);
     }
     let dims = dims(&args.dim)?;

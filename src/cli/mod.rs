@@ -142,7 +142,7 @@ fn spawn(cli: &Arc<Cli>, ui: Ui) -> std::io::Result<JoinHandle<Result<(), Failur
         thread.spawn(move || run(&cli, ui))
     };
     // The stack takes at most a quarter of a limited address space; the rest is for the work.
-    let left = ampc::runtime::cpu::left_of_limit();
+    let left = ampc::runtime::session::left_of_limit();
     if left.is_none_or(|left| left / 4 >= STACK as u64)
         && let Ok(thread) = start(STACK)
     {

@@ -12,14 +12,14 @@ use ampc::execute::outputs::{self, OutputForm, Results};
 use ampc::execute::{self, Inputs, NodeTimes, input_names, output_names, statistics};
 use ampc::ir::Node;
 use ampc::passes::Paths;
-use ampc::runtime::{Data, Executable, HostTensor};
+use ampc::runtime::{Data, HostTensor, Session};
 use ampc::{Error, Model};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    device(&args.device)?;
+    let backend = data::backend(&args.device, threads)?;
     if let Some(path) = &args.outputs {
         OutputForm::of(path).map_err(|e| diagnose::failure(&e, None))?;
     }
@@ -27,26 +27,26 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
     progress.suspend(|| warn_of_reading(&model, None, ui));
-    let cpu = data::cpu(threads, &args.limits);
-    let mut executable = {
-        let prepared = execute::prepare(&mut model.module, &cpu);
+    let runtime = data::runtime(backend, &args.limits);
+    let mut session = {
+        let prepared = execute::prepare(&mut model.module, &runtime);
         prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?
     };
     let fail = |error: Error| diagnose::failure(&error, Some(&model.module));
-    let inputs = progress.suspend(|| data::inputs(&args.data, &model.module, &cpu, ui))?;
+    let inputs = progress.suspend(|| data::inputs(&args.data, &model.module, &runtime, ui))?;
     let names = output_names(&model.module);
     if let Some(path) = &args.outputs {
         outputs::check(path, &inputs, names.len(), args.force, &model.files()).map_err(fail)?;
     }
     progress.stage("planning");
     let fail_on = |error: Error| data::failure_on(&inputs.dims, &error, &model.module, Shows::Nodes);
-    execute::bind(&mut executable, &inputs.values).map_err(fail_on)?;
+    execute::bind(&mut session, &inputs.values).map_err(fail_on)?;
     if args.print_plan {
-        let plan = executable.plan_text();
+        let plan = session.plan_text();
         progress.suspend(|| ui::show(&plan))?;
     }
     progress.stage("running");
-    let made = execute::run(&mut executable, &inputs.values).map_err(fail_on)?;
+    let made = execute::run(&mut session, &inputs.values).map_err(fail_on)?;
     if let Some(path) = &args.outputs {
         progress.stage("writing");
         let input_names = input_names(&model.module);
@@ -57,9 +57,9 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     let mut text = table(&names, &made);
     if let Some(n) = args.bench {
         progress.stage("measuring");
-        text.push_str(&bench(&mut executable, &inputs, n, &model)?);
+        text.push_str(&bench(&mut session, &inputs, n, &model)?);
         if args.profile {
-            text.push_str(&profile(&mut executable, &inputs, n, &model)?);
+            text.push_str(&profile(&mut session, &inputs, n, &model)?);
         }
     }
     drop(progress);
@@ -77,20 +77,6 @@ fn not_saved(error: &Error) -> Failure {
         }
         _ => failure,
     }
-}
-
-pub(crate) fn device(name: &str) -> Result<(), Failure> {
-    let is_cuda = name == "cuda" || name.strip_prefix("cuda:").is_some_and(|i| i.parse::<u32>().is_ok());
-    if is_cuda {
-        let error =
-            Error::Unsupported(format!("`--device {name}`: this version runs models on the CPU only"));
-        return Err(diagnose::failure(&error, None));
-    }
-    if name != "cpu" {
-        let message = format!("`--device {name}`: expected cpu, cuda or cuda:N");
-        return Err(Failure::usage("device", message));
-    }
-    Ok(())
 }
 
 /// A line per output: its type, and statistics of its elements.
@@ -146,11 +132,11 @@ pub(crate) fn digits(x: f64) -> String {
 /// The number of runs before the clock starts, beside the run that made the outputs.
 const WARM_UP: u32 = 1;
 
-fn bench(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {
+fn bench(session: &mut Session, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {
     let views = execute::views(&inputs.values);
     let mut once = || -> Result<Duration, Failure> {
         let start = Instant::now();
-        let ran = executable.run_to(&views, |_, _| {});
+        let ran = session.run_to(&views, |_, _| {});
         let time = start.elapsed();
         ran.map_err(|e| diagnose::failure(&execute::of_run(&model.module, &e), Some(&model.module)))?;
         Ok(time)
@@ -166,8 +152,8 @@ fn bench(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) ->
     table.row(["min".to_owned(), elapsed(times[0])]);
     table.row(["median".to_owned(), elapsed(median(&times))]);
     table.row(["mean".to_owned(), elapsed(mean)]);
-    table.row(["arenas".to_owned(), bytes(executable.allocated_bytes() as u64)]);
-    table.row(["constants".to_owned(), bytes(executable.constant_bytes())]);
+    table.row(["arenas".to_owned(), bytes(session.allocated_bytes() as u64)]);
+    table.row(["constants".to_owned(), bytes(session.constant_bytes())]);
     Ok(format!("\n{table}"))
 }
 
@@ -175,15 +161,15 @@ fn bench(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) ->
 const SLOWEST: usize = 10;
 
 /// The share of each operator in the time of `n` runs, and the nodes that take the most.
-fn profile(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {
+fn profile(session: &mut Session, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {
     let views = execute::views(&inputs.values);
     let mut profile = NodeTimes::new();
     for _ in 0..n {
         profile.restart();
-        let ran = executable.run_observed(&views, Some(&mut profile));
+        let ran = session.run_observed(&views, Some(&mut profile));
         ran.map_err(|e| diagnose::failure(&execute::of_run(&model.module, &e), Some(&model.module)))?;
     }
-    let module = executable.module();
+    let module = session.module();
     let paths = Paths::of(module);
     let mut nodes: Vec<(Node, Duration)> = profile.times().collect();
     let mut operators: BTreeMap<&str, (u64, Duration)> = BTreeMap::new();

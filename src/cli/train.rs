@@ -11,10 +11,10 @@ use super::args::{LastArg, TrainArgs};
 use super::pipeline::load;
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
-use super::run::{device, digits};
+use super::run::digits;
 use super::table::{count, number};
 use super::ui::{self, Ui};
-use super::{diagnose, interrupt, shown, targets};
+use super::{data, diagnose, interrupt, shown, targets};
 use ampc::ErrorKind;
 use ampc::execute::Trainer;
 use ampc::execute::training::{
@@ -22,12 +22,12 @@ use ampc::execute::training::{
     NO_OPTIMIZER, Position, Schedule, StepRecord, Symptom, Training, TrainingOptions,
 };
 use ampc::onnx::bytes::FileId;
-use ampc::runtime::Cpu;
+use ampc::runtime::Runtime;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    device(&args.device)?;
+    let backend = data::backend(&args.device, threads)?;
     let progress = Progress::start(ui);
     progress.stage("reading");
     let fail = |error: ampc::Error| diagnose::failure(&error, None);
@@ -49,12 +49,12 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let init = init.map_err(fail)?;
     let position = checkpoint.position.as_ref().filter(|_| args.resume.is_some());
     let (files, sources) = (model.files(), targets::sources(&model, &args.step));
-    let cpu = Cpu { threads: threads.map_or(0, |n| usize::try_from(n).unwrap_or(0)), ..Cpu::default() };
-    let trainer = Trainer::new(model, &checkpoint.state, &cpu);
+    let runtime = Runtime::new(backend);
+    let trainer = Trainer::new(model, &checkpoint.state, &runtime);
     let trainer = trainer.map_err(|error| of_state(&error, args))?;
     ampc::train::refuse_state_of_other(trainer.identity(), checkpoint.identity.as_deref(), state_path(args))
         .map_err(fail)?;
-    let data = Dataset::of_batches(&args.data.data, &trainer, cpu.max_bytes).map_err(fail)?;
+    let data = Dataset::of_batches(&args.data.data, &trainer, runtime.limits.max_bytes).map_err(fail)?;
     let mut training = Training::new(trainer, data, options(args, position)?).map_err(fail)?;
     if let Some(epochs) = args.run.epochs {
         training.set_epochs(epochs);
@@ -68,7 +68,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let batch = training.options().batch.unwrap_or(1);
     let evaluation = args.data.eval.as_ref();
     let evaluation =
-        evaluation.map(|path| Evaluation::new(training.trainer(), path, batch, &cpu)).transpose();
+        evaluation.map(|path| Evaluation::new(training.trainer(), path, batch, &runtime)).transpose();
     let evaluation = evaluation.map_err(fail)?;
     let mut read = files;
     read.extend(training.data().files().iter().cloned());

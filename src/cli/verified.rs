@@ -47,10 +47,10 @@ impl Source {
         if !args.verify.verify {
             return Ok(None);
         }
-        let cpu = data::cpu(threads, &args.limits);
-        let draws = data::draws(&args.data, &model.module, &cpu, ui)?;
+        let runtime = data::default_runtime(threads, &args.limits)?;
+        let draws = data::draws(&args.data, &model.module, &runtime, ui)?;
         let tolerance = args.verify.tolerance.map(|of_max| Tolerance { of_max, ..Tolerance::EXACT });
-        let options = VerifyOptions { cpu, tolerance };
+        let options = VerifyOptions { runtime, tolerance };
         let accept_excused = args.verify.accept_excused;
         Ok(Some(Source { module: model.module.clone(), draws, options, accept_excused, is_emulated }))
     }

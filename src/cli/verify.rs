@@ -18,16 +18,16 @@ use ampc::execute::{
 };
 use ampc::ir::Module;
 use ampc::ir::text::escape_hidden_in_json;
-use ampc::runtime::{Cpu, Tolerance};
+use ampc::runtime::{Runtime, Tolerance};
 use ampc::{Error, ErrorKind};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(args: &VerifyArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    let cpu = data::cpu(threads, &args.limits);
+    let runtime = data::default_runtime(threads, &args.limits)?;
     let passed = match (&args.other, &args.test_data) {
-        (Some(other), _) => two_models(args, other, cpu, ui)?,
-        (None, Some(folder)) => with_data(args, folder, &cpu, ui)?,
+        (Some(other), _) => two_models(args, other, runtime, ui)?,
+        (None, Some(folder)) => with_data(args, folder, &runtime, ui)?,
         (None, None) => return Err(Failure::usage("verify", "expected another model, or `--test-data DIR`")),
     };
     if passed { Ok(()) } else { Err(beyond()) }
@@ -47,7 +47,7 @@ fn tolerance(args: &VerifyArgs) -> Option<Tolerance> {
     asked.then(|| Tolerance { abs: args.atol.unwrap_or(0.0), rel: args.rtol.unwrap_or(0.0), of_max: 0.0 })
 }
 
-fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<bool, Failure> {
+fn two_models(args: &VerifyArgs, other_path: &Path, runtime: Runtime, ui: Ui) -> Result<bool, Failure> {
     let stdin = Path::new("-");
     if args.model == stdin && other_path == stdin {
         return Err(Failure::usage("stdin", "only one of the models can come from standard input"));
@@ -64,9 +64,9 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     if !findings.is_empty() {
         return Err(diagnose::failure(&Error::Invalid(findings), Some(&model.module)));
     }
-    let draws = progress.suspend(|| data::draws(&args.data, &model.module, &cpu, ui))?;
+    let draws = progress.suspend(|| data::draws(&args.data, &model.module, &runtime, ui))?;
     progress.stage("running");
-    let options = VerifyOptions { cpu, tolerance: tolerance(args) };
+    let options = VerifyOptions { runtime, tolerance: tolerance(args) };
     let judged = judged(args, &mut model.module, &mut other.module, &draws, &options);
     let judged = judged
         .map_err(|error| data::failure_on(data::sizes(&draws), &error, &model.module, Shows::Messages))?;
@@ -305,18 +305,18 @@ pub(crate) fn first(found: &Verification) -> String {
     }
 }
 
-fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool, Failure> {
+fn with_data(args: &VerifyArgs, folder: &Path, runtime: &Runtime, ui: Ui) -> Result<bool, Failure> {
     let mut model = load(&args.model, ui)?;
     warn_of_reading(&model, None, ui);
-    let prepared = prepare(&mut model.module, cpu);
-    let mut executable = prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?;
+    let prepared = prepare(&mut model.module, runtime);
+    let mut session = prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?;
     let fail = |error: Error| diagnose::failure(&error, Some(&model.module));
     let folders = data_sets(folder)?;
     let (stored_tolerance, reason) = of_test_data(args);
     let mut rows = Vec::new();
     for folder in folders {
-        let data = read_test_data(&folder, &model.module, cpu.max_bytes).map_err(fail)?;
-        for output in verify_stored(&model.module, &mut executable, &data, &stored_tolerance).map_err(fail)? {
+        let data = read_test_data(&folder, &model.module, runtime.limits.max_bytes).map_err(fail)?;
+        for output in verify_stored(&model.module, &mut session, &data, &stored_tolerance).map_err(fail)? {
             let shown = !ui.quiet || !output.agreement.passed();
             if shown && !args.json {
                 ui::show(&stored(&folder, &output))?;

@@ -14,7 +14,8 @@ use ampc_ir::op::{OpKind, Sign, moves, moves_all};
 use ampc_ir::verify::name_of;
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_runtime::HostTensor;
-use ampc_runtime::cpu::{ExecuteError, KernelError};
+use ampc_runtime::backend::KernelError;
+use ampc_runtime::session::ExecuteError;
 
 /// A row of an input.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -28,8 +28,8 @@ use ampc_ir::module::Op;
 use ampc_ir::op::{adds, moves_all};
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_runtime::compare::largest_magnitude;
-use ampc_runtime::cpu::NodeObserver;
 use ampc_runtime::float::Format;
+use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{Data, DataRef, Tolerance};
 use rustc_hash::FxHashMap;
 

@@ -19,9 +19,9 @@ use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
 use ampc_ir::{Dim, Module, Shape, Symbol, Type};
 use ampc_passes::suggest::{did_you_mean, listed, nearest};
-use ampc_runtime::cpu::ExecuteError;
 use ampc_runtime::npy::NpyError;
 use ampc_runtime::npz::{self, Archive};
+use ampc_runtime::session::ExecuteError;
 use ampc_runtime::{Data, HostError, HostTensor};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -463,7 +463,7 @@ impl<'m> Named<'m> {
             self.problem("twice", slot, "expected one value, found two".into(), "leave one of the two out");
         }
         let declared = &self.types[slot];
-        let is_admitted = ampc_runtime::cpu::admits(declared, &given);
+        let is_admitted = ampc_runtime::session::admits(declared, &given);
         if !is_admitted {
             let expected = describe(self.module, declared);
             let found = describe(self.module, &given);

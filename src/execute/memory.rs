@@ -1,12 +1,13 @@
 //! The memory that a run takes, before a constant is read.
 
 use super::of_run;
+use crate::device::Device;
 use crate::error::Error;
 use ampc_ir::{DType, Module, TensorType};
 use ampc_passes::cost::BoundInputs;
 use ampc_passes::recompute::PlannedMemory;
-use ampc_runtime::Cpu;
-pub use ampc_runtime::cpu::MemoryNeeds;
+pub use ampc_runtime::session::MemoryNeeds;
+use ampc_runtime::{Limits, Runtime};
 
 /// The most bytes of a list that a kernel is prepared with. It is a constant, so that the same model gives the same plan on
 /// every machine.
@@ -15,7 +16,7 @@ const LIST_BYTES: u64 = 1 << 28;
 /// Tensors that have more bytes together are not planned: no machine has so much memory.
 const MOST_BYTES: u128 = 1 << 60;
 
-/// The memory that the CPU runtime takes for a model and inputs of these dims: that of its plan, to the byte.
+/// The memory that the runtime takes for a model and inputs of these dims: that of its plan, to the byte.
 ///
 /// # Errors
 /// If the dims do not fit the model, or no machine has so much memory.
@@ -32,8 +33,9 @@ pub fn memory_needs(module: &Module, inputs: &BoundInputs) -> Result<MemoryNeeds
     if tensors.filter(|tensor| !is_string(tensor)).map(bytes).sum::<u128>() > MOST_BYTES {
         return Err(Error::Unsupported("its tensors have more bytes than any machine".into()));
     }
-    let cpu = Cpu { threads: 1, max_bytes: LIST_BYTES, ..Cpu::default() };
-    cpu.memory_needs(module, &inputs.types).map_err(|error| of_run(module, &error))
+    let limits = Limits { max_bytes: LIST_BYTES, ..Limits::default() };
+    let runtime = Runtime { limits, ..Runtime::new(Device::Cpu.backend(1)?) };
+    runtime.memory_needs(module, &inputs.types).map_err(|error| of_run(module, &error))
 }
 
 /// The same for the pass `recompute`.

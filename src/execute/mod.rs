@@ -7,8 +7,8 @@
 //!
 //! let mut model = ampc::load("testdata/mlp.onnx")?;
 //! let inputs = Inputs::random(&model.module, 1, &Default::default(), u64::MAX)?;
-//! let mut executable = prepare(&mut model.module, &ampc::runtime::Cpu::default())?;
-//! let outputs = run(&mut executable, &inputs.values)?;
+//! let mut session = prepare(&mut model.module, &ampc::runtime::Runtime::default())?;
+//! let outputs = run(&mut session, &inputs.values)?;
 //! assert_eq!(outputs[0].tensor().map(|t| t.dims()), Some(&[1, 10][..]));
 //! # Ok(())
 //! # }
@@ -50,38 +50,39 @@ use crate::error::{Error, Finding};
 use crate::rewrite::{findings_of_types, op_of};
 use ampc_ir::{Module, Node, Type, Value};
 use ampc_passes::Paths;
-use ampc_runtime::cpu::{ExecuteError, KernelError, PrepareError};
-use ampc_runtime::{Backend, Data, DataRef, Execute};
+use ampc_runtime::backend::KernelError;
+use ampc_runtime::session::{ExecuteError, PrepareError};
+use ampc_runtime::{Data, DataRef, Runtime, Session};
 use std::collections::BTreeMap;
 
-/// Prepares a model for a backend, which is a [`Cpu`](ampc_runtime::Cpu).
+/// Prepares a model for a device. [`Session::executable`] makes more sessions, which share the constants.
 ///
 /// # Errors
-/// If it is invalid, or has operators that the backend lacks.
-pub fn prepare<B: Backend>(module: &mut Module, backend: &B) -> Result<B::Executable, Error> {
+/// If the model is invalid, or has operators that the device lacks.
+pub fn prepare(module: &mut Module, runtime: &Runtime) -> Result<Session, Error> {
     let findings = crate::check(module);
     if !findings.is_empty() {
         return Err(Error::Invalid(findings));
     }
-    backend.prepare(module).map_err(|error| of_prepare(module, &error))
+    runtime.prepare(module).map_err(|error| of_prepare(module, &error))
 }
 
-/// Computes the outputs, in order, from a value for every input (see [`Execute::run`]).
+/// Computes the outputs, in order, from a value for every input (see [`Session::run`]).
 ///
 /// # Errors
 /// If a node cannot be computed, inputs do not fit or a limit is reached: with the node's path.
-pub fn run(executable: &mut impl Execute, inputs: &[Option<Data>]) -> Result<Vec<Data>, Error> {
-    let outputs = executable.run(&views(inputs), None);
-    outputs.map_err(|error| of_run(executable.module(), &error))
+pub fn run(session: &mut Session, inputs: &[Option<Data>]) -> Result<Vec<Data>, Error> {
+    let outputs = session.run(&views(inputs));
+    outputs.map_err(|error| of_run(session.module(), &error))
 }
 
 /// Plans a model for the dims of these inputs, as [`run`] does first.
 ///
 /// # Errors
 /// If the inputs do not fit.
-pub fn bind(executable: &mut impl Execute, inputs: &[Option<Data>]) -> Result<(), Error> {
-    let bound = executable.bind(&views(inputs));
-    bound.map_err(|error| of_run(executable.module(), &error))
+pub fn bind(session: &mut Session, inputs: &[Option<Data>]) -> Result<(), Error> {
+    let bound = session.bind(&views(inputs));
+    bound.map_err(|error| of_run(session.module(), &error))
 }
 
 /// Values as the runtime takes them.
@@ -91,7 +92,7 @@ pub fn views(values: &[Option<Data>]) -> Vec<Option<DataRef<'_>>> {
 
 fn of_prepare(module: &Module, error: &PrepareError) -> Error {
     match error {
-        PrepareError::Unsupported(list) => {
+        PrepareError::Unsupported { backend, nodes: list } => {
             // Of each operator the first node.
             let mut nodes: BTreeMap<&str, Node> = BTreeMap::new();
             for (node, op) in list {
@@ -100,7 +101,7 @@ fn of_prepare(module: &Module, error: &PrepareError) -> Error {
             let paths = Paths::of(module);
             let ops: Vec<String> =
                 nodes.into_iter().map(|(op, node)| format!("{op} (`{}`)", paths.path(node))).collect();
-            Error::Unsupported(format!("the CPU backend has no kernel for {}", ops.join(", ")))
+            Error::Unsupported(format!("the {backend} backend has no kernel for {}", ops.join(", ")))
         }
         PrepareError::Constant { value, error } if error.is_no_memory() => {
             Error::NoMemory(of_value(module, *value, format!("the constant cannot be read: {error}")))

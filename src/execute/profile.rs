@@ -2,7 +2,7 @@
 
 use ampc_ir::{GraphId, Node};
 use ampc_runtime::DataRef;
-use ampc_runtime::cpu::NodeObserver;
+use ampc_runtime::session::NodeObserver;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -63,16 +63,16 @@ impl NodeObserver for NodeTimes {
 mod tests {
     use super::*;
     use crate::execute::{Inputs, prepare, views};
-    use ampc_runtime::Cpu;
+    use ampc_runtime::Runtime;
 
     #[test]
     fn every_node_has_a_time_and_they_add_up_to_less_than_the_run() {
         let mut model = crate::load("testdata/mlp.onnx").unwrap();
         let inputs = Inputs::random(&model.module, 1, &Default::default(), u64::MAX).unwrap();
-        let mut executable = prepare(&mut model.module, &Cpu::default()).unwrap();
+        let mut session = prepare(&mut model.module, &Runtime::default()).unwrap();
         let start = Instant::now();
         let mut profile = NodeTimes::new();
-        executable.run_observed(&views(&inputs.values), Some(&mut profile)).unwrap();
+        session.run_observed(&views(&inputs.values), Some(&mut profile)).unwrap();
         let whole = start.elapsed();
         assert_eq!(profile.times().count(), model.module.nodes(model.module.main()).count());
         assert!(profile.times().map(|(_, time)| time).sum::<Duration>() <= whole);

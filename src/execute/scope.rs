@@ -8,8 +8,8 @@ use ampc_ir::module::{GraphOwner, Op};
 use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Node, Value};
 use ampc_passes::Paths;
-use ampc_runtime::cpu::NodeObserver;
-use ampc_runtime::{Data, DataRef, Executable, HostError};
+use ampc_runtime::session::NodeObserver;
+use ampc_runtime::{Data, DataRef, HostError, Session};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -50,29 +50,29 @@ pub(super) struct Side<'m> {
 }
 
 impl<'m> Side<'m> {
-    /// All values that a model computes, once its executable is bound, but for sequences that one element was inserted into
+    /// All values that a model computes, once its session is bound, but for sequences that one element was inserted into
     /// or removed from: their elements are reported where they are computed.
-    pub(super) fn new(module: &'m Module, executable: &Executable) -> Side<'m> {
+    pub(super) fn new(module: &'m Module, session: &Session) -> Side<'m> {
         let mut names: SecondaryMap<Value, Option<Arc<str>>> = SecondaryMap::default();
         let outputs: FxHashSet<Value> =
             module.graph(module.main()).outputs().iter().map(|output| output.value).collect();
         let is_told = |value: &Value| outputs.contains(value) || !is_edited_sequence(module, *value);
-        for value in computed(module, executable).filter(is_told) {
+        for value in computed(module, session).filter(is_told) {
             names[value] = module.value_name(value).map(|name| module.text(name).into());
         }
         Side { module, paths: Paths::of(module), names }
     }
 
     /// Reports only values that the other model may have as well.
-    pub(super) fn keep(&mut self, executable: &Executable, other: &FxHashSet<Arc<str>>) {
-        for value in computed(self.module, executable) {
+    pub(super) fn keep(&mut self, session: &Session, other: &FxHashSet<Arc<str>>) {
+        for value in computed(self.module, session) {
             self.names[value] = self.names[value].take().filter(|name| other.contains(name));
         }
     }
 
     /// The reported names.
-    pub(super) fn names(&self, executable: &Executable) -> FxHashSet<Arc<str>> {
-        computed(self.module, executable).filter_map(|value| self.names[value].clone()).collect()
+    pub(super) fn names(&self, session: &Session) -> FxHashSet<Arc<str>> {
+        computed(self.module, session).filter_map(|value| self.names[value].clone()).collect()
     }
 
     /// The path of a node in a scope: how users name it.
@@ -82,11 +82,8 @@ impl<'m> Side<'m> {
 }
 
 /// The results of the nodes that are computed.
-pub(super) fn computed<'a>(
-    module: &'a Module,
-    executable: &'a Executable,
-) -> impl Iterator<Item = Value> + 'a {
-    let plans = module.graph_ids().filter_map(|graph| executable.plan(graph));
+pub(super) fn computed<'a>(module: &'a Module, session: &'a Session) -> impl Iterator<Item = Value> + 'a {
+    let plans = module.graph_ids().filter_map(|graph| session.plan(graph));
     let nodes = plans.flat_map(|plan| plan.steps.iter().map(|step| step.node));
     nodes.flat_map(|node| module.node(node).results().iter().flatten().copied())
 }

@@ -11,7 +11,7 @@ use super::verify::{Compared, of_outputs};
 use super::{TestData, of_run, views};
 use crate::error::Error;
 use ampc_ir::Module;
-use ampc_runtime::{Data, Executable, Tolerance};
+use ampc_runtime::{Data, Session, Tolerance};
 
 /// The allowed error of stored outputs.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -48,12 +48,12 @@ impl StoredTolerance {
 /// If a node cannot be computed, inputs do not fit or a limit is reached: with the node's path.
 pub fn verify_stored(
     module: &Module,
-    executable: &mut Executable,
+    session: &mut Session,
     data: &TestData,
     tolerance: &StoredTolerance,
 ) -> Result<Vec<Compared>, Error> {
     let mut meter = Meter::new(module);
-    let outputs = executable.run_observed(&views(&data.inputs), Some(&mut meter));
+    let outputs = session.run_observed(&views(&data.inputs), Some(&mut meter));
     let outputs = outputs.map_err(|error| of_run(module, &error))?;
     let rows = outputs.iter().zip(&data.outputs).zip(meter.outputs());
     let found: Vec<(Agreement, f64)> = rows

@@ -16,18 +16,18 @@ use ampc_ir::verify::name_of;
 use ampc_ir::{Module, TensorData, Type, Value};
 use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::{StateKind, states_of};
-use ampc_runtime::cpu::{Executable, ExecuteError, NodeObserver};
 use ampc_runtime::data::emptied;
 use ampc_runtime::host::read_constant;
 use ampc_runtime::plan::Peak;
-use ampc_runtime::{Cpu, DataRef, HostError, HostTensor, TensorRef};
+use ampc_runtime::session::{ExecuteError, NodeObserver};
+use ampc_runtime::{DataRef, HostError, HostTensor, Runtime, Session, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A training step with its state, which runs batch by batch on the CPU.
+/// A training step with its state, which runs batch by batch.
 pub struct Trainer {
-    executable: Executable,
+    session: Session,
     /// The names of the inputs, in order.
     inputs: Vec<String>,
     /// The position of an input by name.
@@ -135,12 +135,12 @@ impl Trainer {
     /// # Errors
     /// If the model is not a step, the state lacks a tensor or has a tensor of another type, or the runtime
     /// lacks a kernel.
-    pub fn new(step: Model, state: &State, cpu: &Cpu) -> Result<Trainer, Error> {
+    pub fn new(step: Model, state: &State, runtime: &Runtime) -> Result<Trainer, Error> {
         let mut module = step.module;
         let states = declare_states(&mut module)?;
         let lr = crate::train::rate_of(&module)?;
         let identity = crate::train::identity_of(&module)?;
-        let executable = super::prepare(&mut module, cpu)?;
+        let session = super::prepare(&mut module, runtime)?;
         let (inputs, outputs) = (input_names(&module), output_names(&module));
         let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
         let mut kinds = vec![None; inputs.len()];
@@ -150,7 +150,7 @@ impl Trainer {
             lr: lr.and_then(|name| places.get(&name).copied()),
             scalars,
             identity,
-            executable,
+            session,
             inputs,
             outputs,
             places,
@@ -185,26 +185,26 @@ impl Trainer {
 
     /// The step.
     pub fn module(&self) -> &Module {
-        self.executable.module()
+        self.session.module()
     }
 
     /// Bytes of the memory in which the last batch was computed: state, activations and gradients.
     pub fn allocated_bytes(&self) -> u64 {
-        self.executable.allocated_bytes() as u64
+        self.session.allocated_bytes() as u64
     }
 
     /// Use of the memory at its peak, by the plan for the last batch; `None` before the first batch.
     pub fn peak(&self) -> Option<Peak> {
         let main = self.module().main();
-        self.executable.plan(main)?.peak()
+        self.session.plan(main)?.peak()
     }
 
     /// Runs one batch, and moves the state on.
     ///
     /// # Errors
     /// If an input is missing or unknown, does not fit the step, or a node cannot be computed. The state is
-    /// unchanged then. Only where weights were updated before the error was found ([`Cpu::time_limit`],
-    /// [`Cpu::stop`], no memory) is it [torn](Self::has_torn_state).
+    /// unchanged then. Only where weights were updated before the error was found ([`Limits::time_limit`](ampc_runtime::Limits::time_limit),
+    /// [`Limits::stop`](ampc_runtime::Limits::stop), no memory) is it [torn](Self::has_torn_state).
     pub fn step(&mut self, batch: &[(&str, &HostTensor)]) -> Result<StepResult, Error> {
         self.step_with(batch, |_, _| {})
     }
@@ -251,12 +251,12 @@ impl Trainer {
         self.take_batch(batch, &mut values)?;
         let mut stepped = StepResult::default();
         let (scalars, outputs) = (self.scalars, &self.outputs);
-        let run = self.executable.run_to_observed(&values, observer, |at, data| {
+        let run = self.session.run_to_observed(&values, observer, |at, data| {
             scalars.read(at, data, &mut stepped);
             visit(&outputs[at], data);
         });
         run.map_err(|error| {
-            let module = self.executable.module();
+            let module = self.session.module();
             StepError {
                 error: of_run(module, &error),
                 row: BatchRow::of(module, &error, batch).map(Box::new),
@@ -282,7 +282,7 @@ impl Trainer {
             };
             values[at] = Some(DataRef::Tensor(tensor.view()));
         }
-        let module = self.executable.module();
+        let module = self.session.module();
         let formals = module.graph(module.main()).inputs();
         let has_default =
             |at: usize| matches!(module.value(formals[at]).def, Def::Input { default: Some(_), .. });
@@ -298,7 +298,7 @@ impl Trainer {
     /// True if the state is torn: a failed step had updated some of it and not the rest. No step begins then
     /// until [`set_state`](Self::set_state) has set it.
     pub fn has_torn_state(&self) -> bool {
-        self.executable.has_torn_states()
+        self.session.has_torn_states()
     }
 
     /// The state as it is now, by the names of the step's inputs, in their order: copies.
@@ -334,7 +334,7 @@ impl Trainer {
             return Ok(());
         }
         let mut copies = BTreeMap::new();
-        for (at, data) in self.executable.state_views() {
+        for (at, data) in self.session.state_views() {
             if let Some(view) = data.tensor() {
                 copies.insert(at, view.to_host().map_err(|error| no_memory(&self.inputs[at], &error))?);
             }
@@ -356,7 +356,7 @@ impl Trainer {
     /// [`state`](Self::state) where it is, torn or not: nothing is copied.
     pub fn state_views(&self) -> Vec<(&str, TensorRef<'_>)> {
         let mut found: BTreeMap<usize, TensorRef<'_>> = BTreeMap::new();
-        let views = self.executable.state_views().into_iter();
+        let views = self.session.state_views().into_iter();
         found.extend(views.filter_map(|(at, data)| Some((at, data.tensor()?))));
         found.extend(self.given.iter().map(|(&at, tensor)| (at, tensor.view())));
         found.into_iter().map(|(at, view)| (self.inputs[at].as_str(), view)).collect()
@@ -368,7 +368,7 @@ impl Trainer {
     /// If tensors are missing, unknown, of another type or scalars out of their range: all of them; else the first that has a NaN or cannot
     /// be read. The state is unchanged then.
     pub fn set_state(&mut self, state: &State) -> Result<(), Error> {
-        let module = self.executable.module();
+        let module = self.session.module();
         let types = super::input_types(module);
         let (mut given, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, data) in state {
@@ -399,7 +399,7 @@ impl Trainer {
         if !problems.is_empty() {
             return Err(Error::States(problems));
         }
-        let placed = self.executable.placed_states();
+        let placed = self.session.placed_states();
         let (placed, others): (Vec<_>, Vec<_>) =
             given.iter().partition(|(at, _)| placed.binary_search(at).is_ok());
         let placed: FxHashMap<usize, (&str, &Arc<TensorData>)> =
@@ -414,7 +414,7 @@ impl Trainer {
         let others = others.into_iter().map(|(&at, state)| Ok((at, read(state)?)));
         let others = others.collect::<Result<_, Error>>()?;
         let mut failed = "state";
-        let set = self.executable.set_states(|at, bytes| {
+        let set = self.session.set_states(|at, bytes| {
             let (name, data) = placed[&at];
             failed = name;
             read_constant(data, bytes)?;

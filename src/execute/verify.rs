@@ -20,9 +20,9 @@ use crate::rewrite::op_of;
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_passes::Paths;
 use ampc_passes::suggest::listed;
-use ampc_runtime::cpu::ExecuteError;
 use ampc_runtime::float::Format;
-use ampc_runtime::{Cpu, Data, Executable, HostError, Tolerance};
+use ampc_runtime::session::ExecuteError;
+use ampc_runtime::{Data, HostError, Limits, Runtime, Session, Tolerance};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ const WAITING: usize = 2;
 pub struct VerifyOptions {
     /// The backend and its limits. Each of the two models gets half of the memory. One that fails stops the
     /// other one.
-    pub cpu: Cpu,
+    pub runtime: Runtime,
     /// The allowed distance of floats; by default [`default_tolerance`].
     pub tolerance: Option<Tolerance>,
 }
@@ -221,26 +221,28 @@ pub fn verify_draws(
     let pairs = pair_outputs(model, other)?;
     let first = draws.first().ok_or_else(|| Error::Usage("there are no inputs to compare on".into()))?;
     // What depends on constants alone is looked at as well.
-    let stop = options.cpu.stop.clone().unwrap_or_default();
-    let (max_bytes, stop_either) = (options.cpu.max_bytes / 2, Some(stop.clone()));
-    let cpu = Cpu { fold: false, max_bytes, stop: stop_either, ..options.cpu.clone() };
-    let mut executables = [prepare(model, &cpu)?, prepare(other, &cpu).map_err(in_other)?];
+    let Limits { max_bytes, stop, .. } = &options.runtime.limits;
+    let stop = stop.clone().unwrap_or_default();
+    let limits =
+        Limits { max_bytes: max_bytes / 2, stop: Some(stop.clone()), ..options.runtime.limits.clone() };
+    let runtime = Runtime { limits, fold: false, ..options.runtime.clone() };
+    let mut sessions = [prepare(model, &runtime)?, prepare(other, &runtime).map_err(in_other)?];
     let (model, other) = (&*model, &*other);
     let other_first = first.for_other(model, other).map_err(in_other)?;
-    bind(&mut executables[0], &first.values)?;
-    bind(&mut executables[1], &other_first.values).map_err(in_other)?;
+    bind(&mut sessions[0], &first.values)?;
+    bind(&mut sessions[1], &other_first.values).map_err(in_other)?;
     let (tolerance, reason) = match options.tolerance {
         Some(tolerance) => (tolerance, "asked for".to_owned()),
         None => default_tolerance(&[model, other])?,
     };
-    let values: Vec<Value> = computed(model, &executables[0]).collect();
-    let (sides, without) = sides_of([model, other], &executables, &values);
+    let values: Vec<Value> = computed(model, &sessions[0]).collect();
+    let (sides, without) = sides_of([model, other], &sessions, &values);
     let mut comparer = Comparer::new(&sides[0], tolerance);
     let mut summary = Summary::default();
     for (draw, inputs) in draws.iter().enumerate() {
         let other_inputs = inputs.for_other(model, other).map_err(in_other)?;
         comparer.begin(draw);
-        let told = run_both(&mut executables, [inputs, &other_inputs], &sides, &mut comparer, &stop);
+        let told = run_both(&mut sessions, [inputs, &other_inputs], &sides, &mut comparer, &stop);
         let (wanted, found, compared) = told.map_err(|error| no_thread(model, &error))?;
         let (wanted, found) = match (wanted, found) {
             (Ok(wanted), Ok(found)) => (wanted, found),
@@ -276,16 +278,16 @@ pub fn verify_draws(
 /// The values that both models report, and the values of the first model that the second lacks.
 fn sides_of<'m>(
     [model, other]: [&'m Module; 2],
-    executables: &[Executable; 2],
+    sessions: &[Session; 2],
     values: &[Value],
 ) -> ([Side<'m>; 2], FxHashSet<Value>) {
-    let mut sides = [Side::new(model, &executables[0]), Side::new(other, &executables[1])];
-    let names = [sides[1].names(&executables[1]), sides[0].names(&executables[0])];
+    let mut sides = [Side::new(model, &sessions[0]), Side::new(other, &sessions[1])];
+    let names = [sides[1].names(&sessions[1]), sides[0].names(&sessions[0])];
     let shared =
         |value: &Value| model.value_name(*value).is_some_and(|name| names[0].contains(model.text(name)));
     let without: FxHashSet<Value> = values.iter().copied().filter(|value| !shared(value)).collect();
-    for ((side, executable), names) in sides.iter_mut().zip(executables).zip(&names) {
-        side.keep(executable, names);
+    for ((side, session), names) in sides.iter_mut().zip(sessions).zip(&names) {
+        side.keep(session, names);
     }
     (sides, without)
 }
@@ -340,7 +342,7 @@ fn is_of_values(error: &ExecuteError) -> bool {
 
 /// Runs both models at the same time and compares their values as they come. An error if no thread can be started.
 fn run_both<'s>(
-    [first, second]: &mut [Executable; 2],
+    [first, second]: &mut [Session; 2],
     [inputs, other_inputs]: [&Inputs; 2],
     [side, other_side]: &'s [Side<'s>; 2],
     comparer: &mut Comparer<'s>,
@@ -395,12 +397,12 @@ fn in_other(error: Error) -> Error {
 
 /// Runs a model that reports its values. If it fails, the other model has to stop, because it may never end.
 fn run_told(
-    executable: &mut Executable,
+    session: &mut Session,
     inputs: &[Option<Data>],
     mut teller: Teller<'_>,
     stop: &AtomicBool,
 ) -> Ran {
-    let ran = executable.run_observed(&views(inputs), Some(&mut teller));
+    let ran = session.run_observed(&views(inputs), Some(&mut teller));
     if ran.is_err() {
         stop.store(true, Ordering::Relaxed);
     }
@@ -565,14 +567,14 @@ mod tests {
 
     /// The most values and prefixes that a comparison holds behind any event of the model.
     fn held_at_most(model: &mut Module, other: &mut Module, inputs: &Inputs) -> usize {
-        let cpu = Cpu { fold: false, ..Cpu::default() };
-        let mut executables = [prepare(model, &cpu).unwrap(), prepare(other, &cpu).unwrap()];
-        executables.iter_mut().for_each(|e| bind(e, &inputs.values).unwrap());
-        let sides = [Side::new(model, &executables[0]), Side::new(other, &executables[1])];
+        let runtime = Runtime { fold: false, ..Runtime::default() };
+        let mut sessions = [prepare(model, &runtime).unwrap(), prepare(other, &runtime).unwrap()];
+        sessions.iter_mut().for_each(|e| bind(e, &inputs.values).unwrap());
+        let sides = [Side::new(model, &sessions[0]), Side::new(other, &sessions[1])];
         let [wanted, found] = [0, 1].map(|i| {
             let (sender, receiver) = std::sync::mpsc::sync_channel(1 << 16);
             let teller = Teller::new(&sides[i], sender);
-            run_told(&mut executables[i], &inputs.values, teller, &AtomicBool::new(false)).unwrap();
+            run_told(&mut sessions[i], &inputs.values, teller, &AtomicBool::new(false)).unwrap();
             receiver
         });
         let mut comparer = Comparer::new(&sides[0], Tolerance::EXACT);

@@ -16,7 +16,7 @@ use ampc_ir::{AttrValue, DType, Inserter, Module, NodeSpec, Payload, Type, Value
 use ampc_passes::Policy;
 use ampc_passes::autodiff::{GRAD, LOSS, PARAMETER, with_role};
 use ampc_passes::pipeline::Pipeline;
-use ampc_runtime::{Cpu, DataRef, Executable, HostTensor};
+use ampc_runtime::{Cpu, DataRef, HostTensor, Runtime, Session};
 use half::f16;
 
 /// The step of a difference, and how far a gradient may be off, relative to the largest element of its tensor.
@@ -53,8 +53,8 @@ fn numbers(seed: u64) -> impl FnMut() -> f64 {
 
 /// A graph with its loss, and the same with gradients.
 pub(crate) struct Differentiated {
-    forward: Executable,
-    backward: Executable,
+    forward: Session,
+    backward: Session,
     inputs: Vec<HostTensor>,
     parameters: Vec<Parameter>,
     /// Which of the inputs those of the graph with gradients are.
@@ -120,14 +120,14 @@ fn run(pipeline: &str, module: &mut Module) -> Result<(), String> {
     }
 }
 
-fn prepare(module: &Module) -> Result<Executable, String> {
-    let cpu = Cpu { threads: 1, ..Cpu::default() };
+fn prepare(module: &Module) -> Result<Session, String> {
+    let cpu = Runtime::from(Cpu::new(1));
     cpu.prepare(module).map_err(|error| format!("{error}\n{}", text_of(module)))
 }
 
-fn outputs(executable: &mut Executable, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
+fn outputs(session: &mut Session, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
     let inputs: Vec<_> = inputs.iter().map(|input| Some(DataRef::Tensor(input.view()))).collect();
-    let outputs = executable.run(&inputs).map_err(|error| error.to_string())?;
+    let outputs = session.run(&inputs).map_err(|error| error.to_string())?;
     let host = |output: &ampc_runtime::Data| {
         let tensor = output.tensor().ok_or("an output is no tensor")?;
         tensor.view().to_host().map_err(|error| error.to_string())

@@ -6,7 +6,7 @@ use ampc::SaveOptions;
 use ampc::execute::{Inputs, prepare, run};
 use ampc::ir::DType;
 use ampc::passes::Policy;
-use ampc::runtime::{Cpu, Data, HostTensor};
+use ampc::runtime::{Data, HostTensor, Runtime};
 
 /// 8 updates of 20000 for each of the elements 0 and 1, which is 160000 and more than f16 holds; then what came of
 /// them is multiplied.
@@ -43,7 +43,7 @@ fn emulated_scatter_rounds() {
             |dims: &[u64], n: usize| Some(Data::from(HostTensor::from_slice(dims, &vec![0i64; n]).unwrap()));
         let x = Some(Data::from(HostTensor::from_slice(&[8, 4], &values).unwrap()));
         let inputs = Inputs { values: vec![x, ints(&[8, 4], 32), ints(&[8, 1], 8)], ..Inputs::default() };
-        let mut low = prepare(&mut done.model.module, &Cpu::default()).unwrap();
+        let mut low = prepare(&mut done.model.module, &Runtime::default()).unwrap();
         let low = run(&mut low, &inputs.values).unwrap();
         let low: Vec<Vec<f64>> = low.iter().map(|y| y.tensor().unwrap().f64s().unwrap().collect()).collect();
         let Some(Some(emulated)) = runs.map(|mut runs| runs.remove(0)) else { continue };

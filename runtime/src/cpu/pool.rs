@@ -1,6 +1,6 @@
 //! The threads that work on one graph.
 
-use super::memory::left_of_limit;
+use crate::session::left_of_limit;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Stacks of threads. Bodies nest up to 256 deep, and each level takes a few kilobytes of stack.
@@ -10,6 +10,7 @@ const STACK: usize = 16 << 20;
 const LEAST_STACK: usize = 4 << 20;
 
 /// Threads that graphs run in, as many as the system allows.
+#[derive(Debug)]
 pub(super) struct Pool(Option<ThreadPool>);
 
 impl Pool {

@@ -34,7 +34,11 @@ pub(in crate::execute) fn help_of_type(name: &str, declared: &Type, given: &Type
     };
     let dims = |ty: &Type| ty.as_tensor().map(|tensor| tensor.shape.clone());
     let converted = Type::tensor(want, dims(given).unwrap_or_default());
-    if ampc_runtime::cpu::admits(declared, &converted) { convert } else { format!("{convert}, and {DIMS}") }
+    if ampc_runtime::session::admits(declared, &converted) {
+        convert
+    } else {
+        format!("{convert}, and {DIMS}")
+    }
 }
 
 /// True if a value has an axis more than the integers that are declared: a row for each integer, as one-hot labels have.

@@ -4,7 +4,7 @@ use super::checkpoint::Taken;
 use super::finite::{FirstNonFinite, Observers, StepWatch, node_in_words};
 use crate::error::Error;
 use crate::execute::trainer::{StepError, StepResult, Trainer};
-use ampc_runtime::cpu::NodeObserver;
+use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor};
 use std::fmt;
 

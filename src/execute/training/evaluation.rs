@@ -11,14 +11,14 @@ use crate::model::Model;
 use crate::train::loss_model;
 use ampc_ir::Module;
 use ampc_passes::step::accuracy::add_classes;
-use ampc_runtime::{Cpu, DataRef, Executable, HostTensor};
+use ampc_runtime::{DataRef, HostTensor, Runtime, Session};
 use rustc_hash::FxHashMap;
 use std::path::Path;
 
 /// Evaluates the loss of a step with the current weights of a [`Trainer`], BatchNormalization with running
 /// statistics, and no dropout.
 pub struct Evaluation {
-    executable: Executable,
+    session: Session,
     /// The names of its inputs.
     inputs: Vec<String>,
     reader: BatchReader,
@@ -54,20 +54,20 @@ impl Evaluation {
     ///
     /// # Errors
     /// If the step does not name its loss, or the samples do not fit it.
-    pub fn new(trainer: &Trainer, path: &Path, batch: u64, cpu: &Cpu) -> Result<Evaluation, Error> {
+    pub fn new(trainer: &Trainer, path: &Path, batch: u64, runtime: &Runtime) -> Result<Evaluation, Error> {
         let mut model = loss_model(Model::from(trainer.module().clone()))?;
         let classes = model.module.graph(model.module.main()).outputs().first().map(|output| output.value);
         let classes = classes.and_then(|loss| add_classes(&mut model.module, loss));
-        let executable = prepare(&mut model.module, cpu)?;
+        let session = prepare(&mut model.module, runtime)?;
         let inputs = input_names(&model.module);
         let of_data = inputs.iter().filter(|name| !trainer.has_state(name));
         let wanted: Vec<String> = of_data.cloned().collect();
-        let data = Dataset::open(path, &model.module, &wanted, cpu.max_bytes)?;
+        let data = Dataset::open(path, &model.module, &wanted, runtime.limits.max_bytes)?;
         let size = data.batch().unwrap_or(batch.min(data.samples()));
         let incomplete = if data.batch().is_some() { Incomplete::Dropped } else { Incomplete::Kept };
         let batches = Batches::new(data.samples(), size, incomplete);
         Ok(Evaluation {
-            executable,
+            session,
             inputs,
             reader: BatchReader::new(data, batches, size),
             has_classes: classes.is_some(),
@@ -87,7 +87,7 @@ impl Evaluation {
 
     /// Bytes of the memory in which the last batch was computed.
     pub fn allocated_bytes(&self) -> u64 {
-        self.executable.allocated_bytes() as u64
+        self.session.allocated_bytes() as u64
     }
 
     /// Computes the loss with the state that the trainer has now. `goes_on` is asked before each batch: the evaluation ends
@@ -133,7 +133,7 @@ impl Evaluation {
         let values: Vec<Option<DataRef<'_>>> = self.inputs.iter().map(value).collect();
         let (mut loss, mut chosen) = (f64::NAN, Vec::new());
         let (has_classes, ignored) = (self.has_classes, self.ignored);
-        let ran = self.executable.run_to(&values, |output, data| {
+        let ran = self.session.run_to(&values, |output, data| {
             let Some(tensor) = data.tensor() else { return };
             match output {
                 0 => loss = tensor.f64s().ok().and_then(|mut numbers| numbers.next()).unwrap_or(f64::NAN),
@@ -143,7 +143,7 @@ impl Evaluation {
             }
         });
         ran.map_err(|error| {
-            let module: &Module = self.executable.module();
+            let module: &Module = self.session.module();
             let row = BatchRow::of(module, &error, &named);
             read.data.with_sample(of_run(module, &error), row.as_ref(), read.samples)
         })?;

@@ -9,7 +9,7 @@ use ampc_ir::{GraphId, Module, Node, Payload, TensorData, Value};
 use ampc_passes::Paths;
 use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::{Phase, StateKind, phase_of, states_of};
-use ampc_runtime::cpu::NodeObserver;
+use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 

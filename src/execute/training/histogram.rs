@@ -8,7 +8,7 @@ use crate::execute::trainer::Trainer;
 use ampc_ir::module::Def;
 use ampc_ir::{Node, Type, Value};
 use ampc_passes::step::{Phase, Purpose, phase_of, role_of};
-use ampc_runtime::cpu::NodeObserver;
+use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{DataRef, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -11,7 +11,7 @@
 //! use ampc::execute::training::{Checkpoint, Dataset, Training, TrainingOptions};
 //!
 //! let checkpoint = Checkpoint::read("state.safetensors".as_ref())?;
-//! let trainer = Trainer::new(ampc::load("step.onnx")?, &checkpoint.state, &ampc::runtime::Cpu::default())?;
+//! let trainer = Trainer::new(ampc::load("step.onnx")?, &checkpoint.state, &ampc::runtime::Runtime::default())?;
 //! let data = Dataset::of_batches("data.npz".as_ref(), &trainer, u64::MAX)?;
 //! let options = TrainingOptions { steps: 1000, schedule: "cosine:lr=1e-3".parse()?, ..TrainingOptions::default() };
 //! let mut training = Training::new(trainer, data, options)?;
@@ -47,7 +47,7 @@ pub use updates::LostUpdates;
 
 use super::trainer::{StepResult, Trainer};
 use crate::error::Error;
-use ampc_runtime::cpu::NodeObserver;
+use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor};
 use checkpoint::Taken;
 use divergence::WatchedStep;

@@ -12,7 +12,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, Node, Value};
 use ampc_passes::step::{StateKind, states_of};
-use ampc_runtime::cpu::NodeObserver;
+use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor, TensorRef};
 use rustc_hash::FxHashMap;
 

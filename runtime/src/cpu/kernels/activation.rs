@@ -6,8 +6,8 @@
 use super::functions::{erf, exp, gelu, gelu_tanh, mish, sigmoid, tanh};
 use super::lanes::{Real, Wide, for_int, for_real, map, map_in_place};
 use super::pointwise::{walk_of, zipped};
-use crate::cpu::kernel::{Prepare, Prepared, Result, Site};
 use crate::host::Element;
+use crate::kernel::{Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use num_traits::{Float, Zero};

@@ -11,7 +11,7 @@ use super::lanes::{PIECE, Real, Wide, for_real, pieces};
 use super::normalize::variance;
 use super::reduce::count_of;
 use super::softmax::first;
-use crate::cpu::kernel::{Io, Prepare, Prepared, Result, Site};
+use crate::kernel::{Io, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::norm::BatchNormView;
 

@@ -4,9 +4,9 @@ use super::convolution::floor;
 use super::elements::to_f64;
 use super::lanes::{Real, Wide, for_real};
 use super::pointwise::maximum;
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
-use crate::cpu::room::Room;
 use crate::host::HostTensor;
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use num_traits::{Float, One, Zero};
@@ -400,7 +400,7 @@ fn overlap(a: &[f32; 4], b: &[f32; 4], part: f32) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::cpu::kernels::tests::{floats, ints, run, run_with};
-    use crate::{Cpu, HostTensor};
+    use crate::{Cpu, HostTensor, Runtime};
 
     fn image(n: usize, side: usize) -> HostTensor {
         let elements: Vec<f32> = (0u16..).take(n * side * side).map(f32::from).collect();
@@ -436,7 +436,7 @@ mod tests {
             .collect();
         let rows = floats(&[n, 5], &rows);
         for threads in [1, 4] {
-            let cpu = Cpu { threads, ..Cpu::default() };
+            let cpu = Runtime::from(Cpu::new(threads));
             for _ in 0..10 {
                 let inputs = [image(1, 2), roi.clone(), indices.clone()];
                 let error = run_with(&cpu, "RoiAlign(%0, %1, %2)", &["f32"], &inputs).unwrap_err();

@@ -1,7 +1,7 @@
 //! NumPy broadcasting: how two operands are walked along a result.
 
 use super::lanes::{BLOCK, PIECE, Real, pieces};
-use crate::cpu::kernel::Dims;
+use crate::kernel::Dims;
 use smallvec::SmallVec;
 
 /// A result and the operands that are broadcast to it, axes that all walk alike joined into one.

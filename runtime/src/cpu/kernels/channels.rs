@@ -3,7 +3,7 @@
 use super::fold::{Load, Number, transform};
 use super::lanes::{PIECE, Real, Wide, for_real, pieces};
 use super::softmax::first;
-use crate::cpu::kernel::{Prepare, Prepared, Result, Site};
+use crate::kernel::{Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::image::ImageScalerView;
 

@@ -9,8 +9,8 @@ use super::convolution::Sizes;
 use super::lanes::{Real, Wide};
 use super::vector::widest;
 use super::window::{Axis, SLOTS, Window, work_through, zip_strided};
-use crate::cpu::kernel::{Prepared, Result};
-use crate::cpu::room::Room;
+use crate::kernel::{Prepared, Result};
+use crate::room::Room;
 use num_traits::Zero;
 
 /// True if a convolution is computed here.

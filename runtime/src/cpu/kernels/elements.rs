@@ -4,8 +4,8 @@
 //! moved as numbers of strings, so that the memory of the result is known before any string is copied.
 
 use super::lanes::{PIECE, pieces};
-use crate::cpu::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
 use crate::host::{HostError, HostTensor, TensorRef, copy_of_string, pack};
+use crate::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
 use ampc_ir::DType;
 use ampc_ir::views::OpError;
 use bytemuck::Pod;
@@ -401,8 +401,8 @@ pub(super) fn out_of_range(n: usize, found: i64) -> KernelError {
 
 #[cfg(test)]
 mod tests {
-    use crate::Cpu;
     use crate::cpu::kernels::tests::{ints, run_with, strings};
+    use crate::{Cpu, Limits, Runtime};
 
     /// A string of 1000 bytes, copied a thousand times or not, where there may be 100 kB.
     #[test]
@@ -412,7 +412,11 @@ mod tests {
         let small = || strings(&[1], &["z"]);
         let flags =
             |flag: u8| crate::HostTensor::from_bytes(ampc_ir::DType::Bool, &[1000], &[flag; 1000]).unwrap();
-        let cpu = Cpu { threads: 1, max_bytes: 100_000, fold: false, ..Cpu::default() };
+        let cpu = Runtime {
+            limits: Limits { max_bytes: 100_000, ..Limits::default() },
+            fold: false,
+            ..Cpu::new(1).into()
+        };
         let nearest = "Resize(%0, _, _, %1) {mode=\"nearest\"}";
         let label = "ai.onnx.ml::LabelEncoder(%0) {keys_int64s=[0], values_strings=[\"LONG\"]}";
         let label = label.replace("LONG", &long);

@@ -3,7 +3,7 @@
 //! Indices below 0 count from the back. An index outside of its axis is an error.
 
 use super::elements::{Cell, Indices, Movement, around, count, moved, rows, size, strides};
-use crate::cpu::kernel::{Dims, Io, Prepare, Prepared, Result, Site};
+use crate::kernel::{Dims, Io, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{OpError, Part, normalize_axis};
 

@@ -6,8 +6,8 @@
 use super::elements::{Cell, Movement, around, count, moved, rows, size};
 use super::gather::axis_of;
 use super::lanes::{BLOCK, PIECE, Real, for_int, for_real, pieces};
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::Element;
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};

@@ -5,8 +5,8 @@
 //! as integers do. Integers become floats rounded to nearest even, and booleans by whether they differ from 0.
 
 use super::lanes::Real;
-use crate::cpu::kernel::{KernelError, Result};
 use crate::float::Format;
+use crate::kernel::{KernelError, Result};
 use ampc_ir::DType;
 use ampc_ir::convert::round_to_odd;
 use bytemuck::Pod;

@@ -8,8 +8,8 @@ use super::elements::strides;
 use super::fold::{Load, Number};
 use super::lanes::{BLOCK, PIECE, Real, Wide, for_int, for_real, pieces, widened};
 use super::reduce::stored;
-use crate::cpu::kernel::{Dims, Prepare, Prepared, Result, Site};
 use crate::host::Element;
+use crate::kernel::{Dims, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::GemmView;
@@ -26,16 +26,16 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 
 /// A matrix in memory: elements, and steps from row to row and from column to column.
 #[derive(Clone, Copy)]
-pub(in crate::cpu) struct Matrix<'a, W> {
-    pub(in crate::cpu) elements: &'a [W],
-    pub(in crate::cpu) row: usize,
-    pub(in crate::cpu) column: usize,
+pub(crate) struct Matrix<'a, W> {
+    pub(crate) elements: &'a [W],
+    pub(crate) row: usize,
+    pub(crate) column: usize,
 }
 
 /// `to = a · b`, or `to = before · to + a · b`, row by row; `to` has `m` rows of `n`, `k` is the summed extent.
 ///
 /// Sums are the same for any number of threads.
-pub(in crate::cpu) fn multiply<W: Wide>(
+pub(crate) fn multiply<W: Wide>(
     (m, n, k): (usize, usize, usize),
     a: Matrix<'_, W>,
     b: Matrix<'_, W>,

@@ -7,8 +7,8 @@
 use super::functions::sigmoid;
 use super::lanes::{Real, Wide, for_real, widened};
 use super::slots;
-use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
-use crate::cpu::room::Room;
+use crate::kernel::{KernelError, Prepare, Prepared, Result, Site};
+use crate::room::Room;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::attention::{LinearAttentionView, UpdateRule, conv_ends_in_swish};

@@ -7,8 +7,8 @@ use super::fold::{Load, Number, Sum, fold_run, read_floats, spread, transform};
 use super::lanes::{Real, Wide, for_real};
 use super::reduce::stored;
 use super::softmax::Statistics;
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::Element;
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 

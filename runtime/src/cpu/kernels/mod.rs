@@ -1,7 +1,7 @@
 //! Kernels by family. A family is a function from operators to functions that prepare their kernels.
 
 mod activation;
-pub(super) mod attention;
+pub(crate) mod attention;
 mod batch_norm;
 mod boxes;
 mod broadcast;
@@ -16,8 +16,8 @@ mod functions;
 mod gather;
 mod indexing;
 mod lane;
-pub(super) mod lanes;
-pub(super) mod linear;
+pub(crate) mod lanes;
+pub(crate) mod linear;
 mod linear_attention;
 mod logic;
 mod loss;
@@ -55,11 +55,11 @@ mod unique;
 mod vector;
 mod window;
 
-use super::kernel::Prepare;
+use crate::kernel::Prepare;
 use ampc_ir::op::OpKind;
 
 /// The function that prepares the kernel of an operator, if there is a kernel.
-pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+pub(crate) fn find(kind: OpKind) -> Option<Prepare> {
     const FAMILIES: &[fn(OpKind) -> Option<Prepare>] = &[
         pointwise::find,
         activation::find,

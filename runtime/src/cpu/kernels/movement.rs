@@ -4,7 +4,7 @@
 use super::elements::{Cell, Movement, around, count, moved, rows, size, strides};
 use super::lanes::{PIECE, pieces};
 use super::strided::Strided;
-use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{
     Axes, ConcatView, OpError, Part, Parts, SliceView, SplitView, TileView, TransposeView, distinct_axes,

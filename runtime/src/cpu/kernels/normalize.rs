@@ -16,7 +16,7 @@ use super::fold::{
 use super::lanes::{PIECE, Real, Wide, for_real, pieces};
 use super::reduce::{as_float, count_of};
 use super::softmax::first;
-use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;

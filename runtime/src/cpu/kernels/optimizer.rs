@@ -5,7 +5,7 @@
 
 use super::fold::read_floats;
 use super::lanes::{PIECE, Wide};
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;

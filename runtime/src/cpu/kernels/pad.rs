@@ -1,7 +1,7 @@
 //! Operators that pad or crop a tensor: Pad, CenterCropPad.
 
 use super::elements::{Cell, Movement, moved, rows, strides};
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::Bound;

@@ -7,7 +7,7 @@
 use super::fold::{Fold, fold_run};
 use super::lane::{BLOCK, Encoding, Lane, RoundMode, bits_of, block_bytes, encode};
 use super::lanes::{PIECE, pieces};
-use crate::cpu::kernel::{Io, Prepare, Prepared, Result, Site};
+use crate::kernel::{Io, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Granularity, OpError, QuantizeView};
@@ -46,7 +46,7 @@ impl Scales {
                 let size = usize::try_from(size).unwrap_or(usize::MAX);
                 Scales::Blocks { extent: dims[axis], inner: inner(axis), size }
             }
-            Granularity::Unknown => return Err(crate::cpu::kernel::KernelError::NotYet),
+            Granularity::Unknown => return Err(crate::kernel::KernelError::NotYet),
         })
     }
 

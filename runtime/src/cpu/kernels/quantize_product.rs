@@ -10,7 +10,7 @@ use super::lane::{BLOCK, Encoding, Lane};
 use super::lanes::{PIECE, pieces};
 use super::linear::{Matrix, multiply};
 use super::quantize::{integer_range, round_into, store};
-use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;

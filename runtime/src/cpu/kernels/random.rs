@@ -10,7 +10,7 @@
 use super::lane::{BLOCK, Encoding, Lane, bits_of, block_bytes, encode};
 use super::lanes::{PIECE, pieces};
 use super::shape::same;
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::random::philox4x32;

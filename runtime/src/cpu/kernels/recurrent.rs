@@ -16,8 +16,8 @@
 use super::functions::{sigmoid, tanh};
 use super::lanes::{PIECE, Real, Wide, for_real, widened};
 use super::linear::{Matrix, multiply};
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
-use crate::cpu::room::Room;
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::recurrent::{Activation, Direction, RecurrentView};
 use rayon::prelude::*;

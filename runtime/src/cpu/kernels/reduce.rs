@@ -10,7 +10,7 @@ use super::fold::{
     greatest,
 };
 use super::lanes::{Real, Wide, for_real};
-use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::reduce::ReduceView;

@@ -9,9 +9,9 @@
 use super::convolution::floor;
 use super::elements::{copies, texts_of, to_f64};
 use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces};
-use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
-use crate::cpu::room::Room;
 use crate::host::{Element, HostTensor};
+use crate::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
+use crate::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::resize::{Coordinates, Interpolation, Nearest, ResizeView, SamplingView};

@@ -3,7 +3,7 @@
 
 use super::attention::Layout;
 use super::lanes::{PIECE, Real, for_real, pieces};
-use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::attention::RotaryView;

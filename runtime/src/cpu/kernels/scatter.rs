@@ -8,7 +8,7 @@ use super::elements::{Cell, Indices, Movement, around, count, moved, size, strid
 use super::gather::{Tuples, axis_of, check_extents, row_start};
 use super::lanes::{Real, for_int, for_real};
 use super::pointwise::{maximum, minimum};
-use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;

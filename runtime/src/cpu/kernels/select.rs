@@ -3,7 +3,7 @@
 use super::elements::{Cell, Indices, Movement, around, count, made, moved, rows, size};
 use super::gather::axis_of;
 use super::unique::Picked;
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 
 /// The kernels of this family.

@@ -5,9 +5,9 @@
 use super::elements::{count, from_front, made};
 use super::movement::{Cut, Joined};
 use super::shape::same;
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::data::{Data, DataRef, ELEMENT_BYTES, Maybe, Sequence, tensor_type};
 use crate::host::{HostTensor, TensorRef};
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::attr::AttrValue;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{OpError, Part, normalize_axis};

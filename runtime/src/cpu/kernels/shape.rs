@@ -1,8 +1,8 @@
 //! Operators that change dims but not elements, or return dims as elements: Reshape, Squeeze, Flatten,
 //! Identity, Shape, Size.
 
-use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use crate::data::Data;
+use crate::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{OpError, ShapeView};

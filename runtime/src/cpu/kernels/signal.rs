@@ -8,8 +8,8 @@
 
 use super::lanes::{Real, Wide, for_real};
 use super::slots;
-use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
-use crate::cpu::room::{FirstError, Room};
+use crate::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
+use crate::room::{FirstError, Room};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::signal::DftView;

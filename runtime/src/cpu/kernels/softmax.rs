@@ -11,8 +11,8 @@ use super::fold::{
 use super::functions::exp;
 use super::lanes::{PIECE, Real, Wide, for_real, pieces};
 use super::vector::widest;
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::Element;
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};
 
@@ -79,7 +79,7 @@ pub(super) fn softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
 }
 
 /// Softmax of a row in place, computed in `S`. Elements of -∞ become 0; a row of -∞ becomes zeros.
-pub(in crate::cpu) fn masked_softmax<W: Wide, S: Wide>(row: &mut [W]) {
+pub(crate) fn masked_softmax<W: Wide, S: Wide>(row: &mut [W]) {
     let top = row.iter().fold(W::neg_infinity(), |top, &x| top.max(x));
     let top = S::of(if top == W::neg_infinity() { W::zero() } else { top }.to());
     let mut sum = S::zero();

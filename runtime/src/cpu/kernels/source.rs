@@ -2,8 +2,8 @@
 
 use super::lane::{Encoding, bits_of, encode};
 use super::lanes::{PIECE, Real, Wide, for_int, pieces};
-use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use crate::host::{Element, HostTensor, copies_of_strings, copy_of_string};
+use crate::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::op::OpKind;
@@ -162,7 +162,7 @@ fn float_range<T: Real, W: Wide>(round: fn(W) -> T) -> Prepared {
     })
 }
 
-fn number<T: Element>(io: &crate::cpu::kernel::Io<'_>, i: usize) -> Result<T> {
+fn number<T: Element>(io: &crate::kernel::Io<'_>, i: usize) -> Result<T> {
     let first = io.slice::<T>(i)?.first().copied();
     first.ok_or_else(|| KernelError::from(OpError::operand(i, "a number", "no elements")))
 }

@@ -2,7 +2,7 @@
 
 use super::elements::{Cell, Movement};
 use super::lanes::{PIECE, pieces};
-use crate::cpu::kernel::{Dims, Io, Result};
+use crate::kernel::{Dims, Io, Result};
 use rayon::prelude::*;
 use smallvec::SmallVec;
 

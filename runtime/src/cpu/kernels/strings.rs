@@ -2,9 +2,9 @@
 
 use super::broadcast::Walk;
 use super::elements::{Text, count, no_texts, texts, texts_of};
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
-use crate::cpu::room::Room;
 use crate::host::{HostTensor, copies_of_strings, copy_of_string, list_of};
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::room::Room;
 use ampc_ir::DType;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::op::OpKind;

@@ -1,19 +1,19 @@
 //! Nodes that run alone, for the tests of kernels.
 
-use crate::cpu::exec::has_kernel;
-use crate::cpu::kernel::Io;
-use crate::{Cpu, DataRef, HostTensor};
+use crate::kernel::Io;
+use crate::session::has_kernel;
+use crate::{Cpu, DataRef, HostTensor, Runtime};
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
 
 /// The results of a node whose operands `%0`, `%1` … are inputs, or its error; results are of these types.
 pub(super) fn run(node: &str, results: &[&str], inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
-    run_with(&Cpu { threads: 1, ..Cpu::default() }, node, results, inputs)
+    run_with(&Runtime::from(Cpu::new(1)), node, results, inputs)
 }
 
 /// As [`run`], within these limits.
 pub(super) fn run_with(
-    cpu: &Cpu,
+    runtime: &Runtime,
     node: &str,
     results: &[&str],
     inputs: &[HostTensor],
@@ -26,9 +26,9 @@ pub(super) fn run_with(
     text += &format!("  {} = {node} : {}\n", names.join(", "), results.join(", "));
     names.iter().for_each(|name| text += &format!("  output {name}\n"));
     let module = parse(&(text + "}\n"), &NoData).unwrap_or_else(|errors| panic!("{errors}"));
-    let mut executable = cpu.prepare(&module).unwrap();
+    let mut session = runtime.prepare(&module).unwrap();
     let inputs: Vec<_> = inputs.iter().map(|input| Some(DataRef::Tensor(input.view()))).collect();
-    let outputs = executable.run(&inputs).map_err(|error| error.to_string())?;
+    let outputs = session.run(&inputs).map_err(|error| error.to_string())?;
     Ok(outputs.iter().map(|output| output.tensor().unwrap().view().to_host().unwrap()).collect())
 }
 
@@ -40,8 +40,9 @@ fn the_documentation_names_operators_without_kernel() {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(document);
         assert!(std::fs::read_to_string(path).unwrap().contains(line), "docs/{document} lacks: {line}");
     };
+    let cpu = Cpu::new(1);
     let lacking = |is_of: &dyn Fn(&str) -> bool, prefixed: bool| {
-        let of = OpKind::ALL.iter().filter(|k| is_of(k.domain()) && !has_kernel(**k));
+        let of = OpKind::ALL.iter().filter(|k| is_of(k.domain()) && !has_kernel(&cpu, **k));
         let name = |k: &OpKind| match k.domain() {
             domain if prefixed && !domain.is_empty() => format!("{domain}::{}", k.name()),
             _ => k.name().to_owned(),
@@ -118,7 +119,7 @@ fn index(i: usize) -> i64 {
 
 fn check(node: &str, operands: Vec<HostTensor>, want: &HostTensor) {
     let inputs: Vec<HostTensor> = [x()].into_iter().chain(operands).collect();
-    let y = run_with(&Cpu { threads: 3, ..Cpu::default() }, node, &["i64"], &inputs).unwrap();
+    let y = run_with(&Runtime::from(Cpu::new(3)), node, &["i64"], &inputs).unwrap();
     assert_eq!(y[0].dims(), want.dims(), "{node}");
     let (found, want) = (y[0].as_slice::<i64>().unwrap(), want.as_slice::<i64>().unwrap());
     let other = found.iter().zip(want).position(|(a, b)| a != b);

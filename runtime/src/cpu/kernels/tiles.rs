@@ -1,8 +1,8 @@
 //! Results cut into tiles, which threads compute each on its own.
 
-use crate::cpu::kernel::Result;
-use crate::cpu::room::Room;
 use crate::data::emptied;
+use crate::kernel::Result;
+use crate::room::Room;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 

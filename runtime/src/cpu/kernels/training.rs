@@ -6,8 +6,8 @@
 
 use super::fold::{Fold, Load, fold_run};
 use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};
-use crate::cpu::kernel::{Io, Prepare, Prepared, Result, Site};
 use crate::host::Element;
+use crate::kernel::{Io, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::random::{philox4x32, unit_interval, words};

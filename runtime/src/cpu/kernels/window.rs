@@ -4,8 +4,8 @@
 //! at `o · stride + k · dilation - before`. For a convolution or a pool the grid is the result, for a transposed
 //! convolution it is the input.
 
-use crate::cpu::kernel::{Dims, KernelError, Result};
-use crate::cpu::room::{FirstError, Room};
+use crate::kernel::{Dims, KernelError, Result};
+use crate::room::{FirstError, Room};
 use ampc_ir::views::window::WindowView;
 use rayon::prelude::*;
 use std::ops::Range;

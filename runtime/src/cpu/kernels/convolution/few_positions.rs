@@ -7,11 +7,11 @@
 //! well, which are added in order.
 
 use super::{COLUMNS, Sizes, WORTH_A_THREAD, Widen, fill_columns};
-use crate::cpu::kernel::{Prepared, Result};
 use crate::cpu::kernels::lanes::{Real, widened};
 use crate::cpu::kernels::linear::{Matrix, multiply_alone};
 use crate::cpu::kernels::window::{Axis, Block, SLOTS, Window, work_through};
-use crate::cpu::room::Room;
+use crate::kernel::{Prepared, Result};
+use crate::room::Room;
 use num_traits::{One, Zero};
 use rayon::prelude::*;
 use std::marker::PhantomData;
@@ -178,8 +178,8 @@ pub(super) fn conv<T: Real>(sizes: Sizes, room: Room) -> Result<Prepared> {
 
 #[cfg(test)]
 mod tests {
-    use crate::Cpu;
     use crate::cpu::kernels::tests::{floats, run_with};
+    use crate::{Cpu, Runtime};
 
     /// Small integers, whose sums are exact.
     fn numbers(n: usize) -> Vec<f32> {
@@ -227,7 +227,7 @@ mod tests {
             floats(&[6], &bias),
         ];
         for threads in [1, 3] {
-            let y = run_with(&Cpu { threads, ..Cpu::default() }, &node, &["f32"], &inputs).unwrap();
+            let y = run_with(&Runtime::from(Cpu::new(threads)), &node, &["f32"], &inputs).unwrap();
             assert_eq!(y[0].as_slice::<f32>().unwrap(), want, "{node} of {image:?} by {kernel:?}");
         }
     }

@@ -3,9 +3,9 @@
 //! Values that depend on scalars alone are computed in f64 and rounded to f32 once, elements in f32.
 
 use super::scalar;
-use crate::cpu::kernel::{Io, KernelError, Prepared, Result, Site};
 use crate::cpu::kernels::lanes::{BLOCK, PIECE, Real, Wide, pieces};
 use crate::cpu::kernels::vector::widest;
+use crate::kernel::{Io, KernelError, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::views::OpError;
 use ampc_ir::views::optimizer::{AdamView, AdamWMode, Momentum, OnOverflow, SgdView};

@@ -4,8 +4,8 @@
 //! somebody sets the states, and every plan that puts them where the last one did takes it over: no state is copied.
 
 use super::ExecuteError;
-use super::exec::known_tensor;
 use super::frame::{Frame, Scope};
+use super::walk::known_tensor;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
 use crate::host::{HostError, TensorRef};

@@ -7,11 +7,11 @@ mod loops;
 mod rows;
 
 use super::ExecuteError;
-use super::exec::{Run, run_graph};
 use super::frame::{Frame, Given, Scope};
-use super::kernel::KernelError;
+use super::walk::{Run, run_graph};
 use crate::data::{Data, DataRef};
 use crate::host::HostError;
+use crate::kernel::KernelError;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::infer::CallAttrs;
 use ampc_ir::module::Op;

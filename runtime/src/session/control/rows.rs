@@ -1,9 +1,9 @@
 //! Rows of tensors: what Scan takes apart, and what Loop and Scan put together.
 
-use super::super::kernel::{KernelError, check_size};
-use crate::cpu::room::Room;
 use crate::data::{Data, ELEMENT_BYTES};
 use crate::host::{HostError, HostTensor, TensorRef, copy_of_string, list_of, pack};
+use crate::kernel::{KernelError, check_size};
+use crate::room::Room;
 use ampc_ir::Type;
 use ampc_ir::views::{Part, normalize_axis};
 

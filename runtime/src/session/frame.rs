@@ -2,11 +2,11 @@
 
 use super::ExecuteError;
 use super::bind::Program;
-use super::kernel::Out;
 use super::states::StateMemory;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
 use crate::host::{HostError, TensorRef};
+use crate::kernel::Out;
 use crate::plan::arena::Part;
 use crate::plan::{GraphPlan, Place};
 use ampc_ir::infer::CallAttrs;

@@ -6,17 +6,17 @@
 //! inference uses. That happens when the graph is planned if everything it asks for is known then, and each
 //! time the node runs if not; the kernel cannot tell.
 
-use super::room::Room;
 use crate::data::{Data, DataRef};
 use crate::host::{Element, HostError, TensorRef};
 use crate::plan::Needs;
+use crate::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, OpError};
 use ampc_ir::{DType, Type};
 use smallvec::SmallVec;
 
 /// Extents as indices.
-pub(crate) type Dims = SmallVec<[usize; 6]>;
+pub type Dims = SmallVec<[usize; 6]>;
 
 /// Error of preparing or running a kernel.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub enum KernelError {
     #[error(transparent)]
     Host(#[from] HostError),
     /// There is no kernel for it.
-    #[error("the CPU backend does not support {0}")]
+    #[error("the backend does not support {0}")]
     Unsupported(String),
     /// The content of an operand is invalid.
     #[error("expected {expected}, found {found}")]
@@ -73,105 +73,127 @@ pub(crate) type Prepare = fn(&Site<'_>) -> Result<Prepared>;
 pub(crate) type Run = Box<dyn Fn(&mut Io<'_>) -> Result<()> + Send + Sync>;
 
 /// A kernel that is ready to run, and what it needs for that.
-pub(crate) struct Prepared {
+pub struct Prepared {
     pub(crate) needs: Needs,
     pub(crate) run: Run,
 }
 
 impl Prepared {
-    pub(crate) fn new(run: impl Fn(&mut Io<'_>) -> Result<()> + Send + Sync + 'static) -> Prepared {
+    /// A kernel that computes the results of a node each time that `run` is called. Its results depend on the operands
+    /// alone.
+    pub fn new(run: impl Fn(&mut Io<'_>) -> Result<()> + Send + Sync + 'static) -> Prepared {
         Prepared { needs: Needs::default(), run: Box::new(run) }
     }
 
-    /// It needs so much memory for itself: [`Io::scratch`].
-    pub(crate) fn scratch(mut self, bytes: usize) -> Prepared {
+    /// The kernel needs this many bytes of memory for itself while it runs: [`Io::scratch`].
+    pub fn scratch(mut self, bytes: usize) -> Prepared {
         self.needs.scratch = bytes;
         self
     }
 
-    /// It can compute its first result in place of each of these operands: [`Io::in_place`] says if it must.
-    pub(crate) fn in_place(mut self, operands: &[usize]) -> Prepared {
+    /// The kernel can compute its first result in place of each of these operands, the best first. [`Io::in_place`] says
+    /// if the plan uses that.
+    pub fn in_place(mut self, operands: &[usize]) -> Prepared {
         self.needs.in_place = operands.into();
         self
     }
 
-    /// It can compute these results in the place of these operands: [`Io::is_in_place`] says if it must. The first result
-    /// is not among them, of which [`in_place`](Self::in_place) speaks.
-    pub(crate) fn others_in_place(mut self, pairs: &[(usize, usize)]) -> Prepared {
+    /// The kernel can compute each of these results (but the first, see [`in_place`](Self::in_place)) in place of the
+    /// operand beside it. [`Io::is_in_place`] says if the plan uses that.
+    pub fn others_in_place(mut self, pairs: &[(usize, usize)]) -> Prepared {
         self.needs.others_in_place = pairs.into();
         self
     }
 
-    /// It can turn its first operand, a value that is not in the arena, into its first result: [`Io::moved`] has the
+    /// The kernel can turn its first operand, a value outside of the arena, into its first result. [`Io::moved`] has the
     /// operand if the node is its last reader.
-    pub(crate) fn moves(mut self) -> Prepared {
+    pub fn moves(mut self) -> Prepared {
         self.needs.moves = true;
         self
     }
 
-    /// Its first result has the bytes of its first operand. `run` is for where they cannot be the same bytes.
-    pub(crate) fn view(mut self) -> Prepared {
+    /// The first result has the bytes of the first operand. The kernel runs only where the two cannot share them.
+    pub fn view(mut self) -> Prepared {
         self.needs.view = true;
         self
     }
 }
 
-/// A node that a kernel is made for.
-pub(crate) struct Site<'a> {
+/// A node that a kernel is prepared for, with what is known about its operands and results.
+pub struct Site<'a> {
     /// The node as views read it.
-    pub(crate) view: NodeView<'a>,
+    pub view: NodeView<'a>,
     /// The types of its results as far as known; `None` for absent ones.
-    pub(crate) results: &'a [Option<Type>],
+    pub results: &'a [Option<Type>],
     /// The largest size of lists that the kernel makes from parameters.
     pub(crate) room: Room,
 }
 
 impl Site<'_> {
-    pub(crate) fn kind(&self) -> OpKind {
+    /// The operator.
+    pub fn kind(&self) -> OpKind {
         self.view.kind()
     }
 
-    /// True if operand `i` is there.
-    pub(crate) fn has(&self, i: usize) -> bool {
+    /// True if operand `i` is present.
+    pub fn has(&self, i: usize) -> bool {
         self.view.has(i)
     }
 
-    /// True if result `j` is asked for.
-    pub(crate) fn wants(&self, j: usize) -> bool {
+    /// True if result `j` is used.
+    pub fn wants(&self, j: usize) -> bool {
         self.results.get(j).is_some_and(Option::is_some)
     }
 
     /// The element type of operand `i`, a tensor.
-    pub(crate) fn dtype(&self, i: usize) -> Result<DType> {
+    ///
+    /// # Errors
+    /// If it is not known yet.
+    pub fn dtype(&self, i: usize) -> Result<DType> {
         self.view.dtype(i).ok_or(KernelError::NotYet)
     }
 
     /// The dims of operand `i`, a tensor.
-    pub(crate) fn dims(&self, i: usize) -> Result<Dims> {
+    ///
+    /// # Errors
+    /// If they are not known yet.
+    pub fn dims(&self, i: usize) -> Result<Dims> {
         dims_of(self.view.operand_type(i))
     }
 
     /// The element type of result `j`, a tensor.
-    pub(crate) fn result_dtype(&self, j: usize) -> Result<DType> {
+    ///
+    /// # Errors
+    /// If it is not known yet.
+    pub fn result_dtype(&self, j: usize) -> Result<DType> {
         let ty = self.results.get(j).and_then(Option::as_ref);
         ty.and_then(Type::as_tensor).map(|t| t.dtype).ok_or(KernelError::NotYet)
     }
 
     /// The dims of result `j`, a tensor.
-    pub(crate) fn result_dims(&self, j: usize) -> Result<Dims> {
+    ///
+    /// # Errors
+    /// If they are not known yet.
+    pub fn result_dims(&self, j: usize) -> Result<Dims> {
         dims_of(self.results.get(j).and_then(Option::as_ref))
     }
 
-    /// The elements of operand `i`, integers that say what the node means; `None` if it is absent.
-    pub(crate) fn ints(&self, i: usize) -> Result<Option<Vec<i64>>> {
+    /// The elements of operand `i`, an integer parameter of the node, such as axes; `None` if the operand is absent.
+    ///
+    /// # Errors
+    /// If they are not known yet.
+    pub fn ints(&self, i: usize) -> Result<Option<Vec<i64>>> {
         if !self.has(i) {
             return Ok(None);
         }
         self.view.known_ints(i).map(Some).ok_or(KernelError::NotYet)
     }
 
-    /// The elements of operand `i`, numbers that say what the node means; `None` if it is absent.
-    pub(crate) fn floats(&self, i: usize) -> Result<Option<Vec<f64>>> {
+    /// The elements of operand `i`, a parameter of the node, such as scales; `None` if the operand is absent.
+    ///
+    /// # Errors
+    /// If they are not known yet.
+    pub fn floats(&self, i: usize) -> Result<Option<Vec<f64>>> {
         if !self.has(i) {
             return Ok(None);
         }
@@ -179,8 +201,8 @@ impl Site<'_> {
         data.small_floats(MAX_PARAMETERS).map(Some).ok_or(KernelError::NotYet)
     }
 
-    /// The error of a node whose element types no kernel has.
-    pub(crate) fn no_kernel(&self) -> KernelError {
+    /// The error that there is no kernel for the element types of the node.
+    pub fn no_kernel(&self) -> KernelError {
         let types: Vec<String> = (0..self.view.n_operands())
             .map(|i| self.view.dtype(i).map_or_else(|| "?".into(), |d| d.to_string()))
             .collect();
@@ -188,7 +210,7 @@ impl Site<'_> {
     }
 }
 
-/// Operands that say what a node means have at most so many elements.
+/// The most elements of an operand that is a parameter of a node.
 pub(crate) const MAX_PARAMETERS: u64 = ampc_ir::views::MAX_INTS;
 
 fn dims_of(ty: Option<&Type>) -> Result<Dims> {
@@ -197,18 +219,23 @@ fn dims_of(ty: Option<&Type>) -> Result<Dims> {
     dims.iter().map(index).collect::<Option<Dims>>().ok_or(KernelError::NotYet)
 }
 
-/// A result to be written.
-pub(crate) enum Out<'a> {
+/// The place of a result.
+pub enum Out<'a> {
     /// The result is not requested.
     Absent,
     /// A tensor of numbers of known dims.
-    Placed { dtype: DType, bytes: &'a mut [u8] },
-    /// Something whose size the kernel says.
+    Placed {
+        /// The element type.
+        dtype: DType,
+        /// The bytes of all elements. They hold anything before.
+        bytes: &'a mut [u8],
+    },
+    /// The kernel says what the result is.
     Free(&'a mut Option<Data>),
 }
 
-/// The operands and results of a node that runs.
-pub(crate) struct Io<'a> {
+/// The operands and results of a kernel that runs.
+pub struct Io<'a> {
     pub(crate) operands: Vec<Option<DataRef<'a>>>,
     pub(crate) results: Vec<Out<'a>>,
     pub(crate) scratch: &'a mut [u8],
@@ -223,49 +250,64 @@ pub(crate) struct Io<'a> {
 
 impl<'a> Io<'a> {
     /// True if operand `i` is present, also if it is computed in place.
-    pub(crate) fn has(&self, i: usize) -> bool {
+    pub fn has(&self, i: usize) -> bool {
         self.taken.iter().any(|&(_, operand)| operand == i)
             || self.operands.get(i).is_some_and(Option::is_some)
     }
 
     /// Operand `i`.
-    pub(crate) fn data(&self, i: usize) -> Result<DataRef<'a>> {
+    ///
+    /// # Errors
+    /// If it is absent.
+    pub fn data(&self, i: usize) -> Result<DataRef<'a>> {
         let operand = self.operands.get(i).copied().flatten();
         operand.ok_or_else(|| OpError::operand(i, "a value", "none").into())
     }
 
     /// Operand `i`, a tensor.
-    pub(crate) fn tensor(&self, i: usize) -> Result<TensorRef<'a>> {
+    ///
+    /// # Errors
+    /// If it is absent, or no tensor.
+    pub fn tensor(&self, i: usize) -> Result<TensorRef<'a>> {
         self.data(i)?.tensor().ok_or_else(|| OpError::operand(i, "a tensor", "none").into())
     }
 
     /// The elements of operand `i`.
-    pub(crate) fn slice<T: Element>(&self, i: usize) -> Result<&'a [T]> {
+    ///
+    /// # Errors
+    /// If it is no tensor of this element type.
+    pub fn slice<T: Element>(&self, i: usize) -> Result<&'a [T]> {
         Ok(self.tensor(i)?.as_slice()?)
     }
 
     /// The bytes of operand `i`, a tensor of numbers.
-    pub(crate) fn bytes(&self, i: usize) -> Result<&'a [u8]> {
+    ///
+    /// # Errors
+    /// If it is no tensor of numbers.
+    pub fn bytes(&self, i: usize) -> Result<&'a [u8]> {
         self.tensor(i)?.bytes().ok_or_else(|| OpError::operand(i, "numbers", "strings").into())
     }
 
     /// True if result `j` has the bytes of an operand before it is written.
-    pub(crate) fn is_in_place(&self, j: usize) -> bool {
+    pub fn is_in_place(&self, j: usize) -> bool {
         self.taken.iter().any(|&(result, _)| result == j)
     }
 
-    /// True if result `j` is asked for.
-    pub(crate) fn wants(&self, j: usize) -> bool {
+    /// True if result `j` is used.
+    pub fn wants(&self, j: usize) -> bool {
         !matches!(self.results.get(j), None | Some(Out::Absent))
     }
 
     /// True if the kernel emits result `j` itself, with [`emit`](Self::emit).
-    pub(crate) fn is_free(&self, j: usize) -> bool {
+    pub fn is_free(&self, j: usize) -> bool {
         matches!(self.results.get(j), Some(Out::Free(_)))
     }
 
-    /// The bytes of result `j`, to be written: all of them, for they hold anything before. Once only.
-    pub(crate) fn out_bytes(&mut self, j: usize) -> Result<&'a mut [u8]> {
+    /// The bytes of result `j`, which hold anything before. They can be taken once.
+    ///
+    /// # Errors
+    /// If the result has no place, or its bytes were taken before.
+    pub fn out_bytes(&mut self, j: usize) -> Result<&'a mut [u8]> {
         match self.results.get_mut(j).map(|out| std::mem::replace(out, Out::Absent)) {
             Some(Out::Placed { bytes, .. }) => Ok(bytes),
             Some(Out::Absent | Out::Free(_)) | None => {
@@ -274,8 +316,11 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The elements of result `j`, to be written: all of them, for they hold anything before. Once only.
-    pub(crate) fn out<T: Element>(&mut self, j: usize) -> Result<&'a mut [T]> {
+    /// The elements of result `j`, which hold anything before. They can be taken once.
+    ///
+    /// # Errors
+    /// If the result has no place or another element type, or was taken before.
+    pub fn out<T: Element>(&mut self, j: usize) -> Result<&'a mut [T]> {
         let found = match self.results.get(j) {
             Some(Out::Placed { dtype, .. }) => Some(*dtype),
             Some(Out::Absent | Out::Free(_)) | None => None,
@@ -286,17 +331,20 @@ impl<'a> Io<'a> {
         Ok(elements_mut(self.out_bytes(j)?))
     }
 
-    /// Operand 0 of a kernel that [`moves`](Prepared::moves) it, if the node is its last reader; it is not among the
-    /// operands. Once only.
-    pub(crate) fn moved(&mut self) -> Option<Data> {
+    /// Operand 0 of a kernel that [`moves`](Prepared::moves) it, if the node is its last reader. It is not among the
+    /// operands, and can be taken once.
+    pub fn moved(&mut self) -> Option<Data> {
         match self.results.first_mut() {
             Some(Out::Free(slot)) => slot.take(),
             Some(Out::Absent | Out::Placed { .. }) | None => None,
         }
     }
 
-    /// Sets result `j`, whose size was not known. A result that is not requested is dropped.
-    pub(crate) fn emit(&mut self, j: usize, data: impl Into<Data>) -> Result<()> {
+    /// Sets result `j`. A result that is not used is dropped.
+    ///
+    /// # Errors
+    /// If the result has a place, and `data` is of another element type or size.
+    pub fn emit(&mut self, j: usize, data: impl Into<Data>) -> Result<()> {
         let data = data.into();
         match self.results.get_mut(j) {
             Some(Out::Free(slot)) => {
@@ -317,8 +365,8 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The scratch memory of the kernel, as `T`s. It holds anything before. Once only.
-    pub(crate) fn scratch<T: bytemuck::Pod>(&mut self) -> &'a mut [T] {
+    /// The scratch memory of the kernel as elements of `T`. It holds anything before, and can be taken once.
+    pub fn scratch<T: bytemuck::Pod>(&mut self) -> &'a mut [T] {
         let bytes = std::mem::take(&mut self.scratch);
         let whole = bytes.len() / size_of::<T>() * size_of::<T>();
         elements_mut(&mut bytes[..whole])
@@ -329,8 +377,11 @@ impl<'a> Io<'a> {
         Room::of(self.max_bytes)
     }
 
-    /// An error unless a result of so many bytes may be made.
-    pub(crate) fn check_size(&self, bytes: u64) -> Result<()> {
+    /// Checks the size of a result against the limit of the run.
+    ///
+    /// # Errors
+    /// If the limit has fewer bytes.
+    pub fn check_size(&self, bytes: u64) -> Result<()> {
         check_size(bytes, self.max_bytes)
     }
 }

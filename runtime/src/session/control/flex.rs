@@ -2,12 +2,12 @@
 //! heads are one tensor, in the element type that `softmax_precision` says, since bodies take and give it.
 
 use super::{Call, ExecuteError, KernelError, NodeView};
-use crate::cpu::kernel::check_size;
 use crate::cpu::kernels::lanes::{Real, Wide};
 use crate::cpu::kernels::linear::{Matrix, multiply};
-use crate::cpu::room::Room;
 use crate::data::{Data, DataRef};
 use crate::host::{HostError, HostTensor, TensorRef};
+use crate::kernel::check_size;
+use crate::room::Room;
 use ampc_ir::DType;
 use half::{bf16, f16};
 
@@ -83,8 +83,8 @@ impl Call<'_, '_, '_> {
     ) -> std::result::Result<Vec<Option<Data>>, ExecuteError> {
         let it = Extents::new(q.dims(), k.dims(), v.dims()).map_err(|e| self.error(e))?;
         let count = it.scores().iter().try_fold(8u64, |n, &d| n.checked_mul(d)).unwrap_or(u64::MAX);
-        check_size(count, self.run.max_bytes).map_err(|e| self.error(e))?;
-        let room = Room::of(self.run.max_bytes);
+        check_size(count, self.run.limits.max_bytes).map_err(|e| self.error(e))?;
+        let room = Room::of(self.run.limits.max_bytes);
         let mut scores = scores::<W>(&it, q, k, scale, precision, room).map_err(|e| self.error(e))?;
         scores = self.modified("score_mod", scores)?;
         let probabilities = softmax::<W>(&it, &scores, room).map_err(|e| self.error(e))?;

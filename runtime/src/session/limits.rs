@@ -1,6 +1,30 @@
-//! Available memory.
+//! The limits of a run, and the memory that the process can still have.
 
 use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// The limits of a run.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes. The limit holds for the main graph as a whole (arena, constants, inputs, outputs), and separately for each
+    /// tensor outside of an arena and for the arena of each body or function.
+    pub max_bytes: u64,
+    /// The most iterations of one Loop or Scan.
+    pub max_iterations: u64,
+    /// The longest time of one run.
+    pub time_limit: Option<Duration>,
+    /// Set from another thread, it ends a run before the next node.
+    pub stop: Option<Arc<AtomicBool>>,
+}
+
+impl Default for Limits {
+    /// As much memory as there is ([`available_memory`]), no other limits.
+    fn default() -> Limits {
+        Limits { max_bytes: available_memory(), max_iterations: u64::MAX, time_limit: None, stop: None }
+    }
+}
 
 /// The assumption if the available memory is unknown.
 const OTHERWISE: u64 = 16 << 30;

@@ -3,8 +3,8 @@
 //! Such a list is allocated here: a list above the limit of the run is an error before anything is allocated,
 //! and a list for which the system has no memory is an error instead of the end of the process.
 
-use super::kernel::{KernelError, Result, check_size};
 use crate::host::HostError;
+use crate::kernel::{KernelError, Result, check_size};
 use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 

@@ -4,18 +4,19 @@ use super::ExecuteError;
 use super::bind::Program;
 use super::control;
 use super::frame::{Frame, Given, Lists, Memory, Scope};
-use super::kernel::{Io, KernelError, Out, Prepared, Site, check_size};
-use super::kernels;
-use super::room::Room;
+use super::limits::Limits;
+use super::observe::NodeObserver;
 use super::states::writes_states;
+use crate::backend::Backend;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef, emptied};
 use crate::host::{HostError, HostTensor};
+use crate::kernel::{Io, KernelError, Out, Prepared, Site, check_size};
 use crate::plan::arena::{Part, split};
 use crate::plan::{GraphPlan, Place, Planned, Step};
+use crate::room::Room;
 use ampc_ir::infer::infer_actual;
 use ampc_ir::module::Op;
-use ampc_ir::op::OpKind;
 use ampc_ir::views::{Actual, MAX_INTS, NodeView};
 use ampc_ir::{DType, GraphId, Module, Node, Shape, TensorData, Type};
 use smallvec::SmallVec;
@@ -23,55 +24,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Looks at every value that is computed, in order. Bodies and functions are looked at each time they run.
-pub trait NodeObserver {
-    /// Result `slot` of `node` was computed.
-    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>);
-
-    /// A body of `node`, or the function that it calls, starts to run: what is computed is in there until
-    /// [`leave`](Self::leave). A body that runs several times is entered as often.
-    fn enter(&mut self, node: Node, graph: GraphId) {
-        let _ = (node, graph);
-    }
-
-    /// The graph that was entered last has run.
-    fn leave(&mut self) {}
-
-    /// False ends the run with [`ExecuteError::Stopped`]: asked before every node that writes to a state in place, and
-    /// before the next values of states are taken.
-    fn permits_updates(&mut self) -> bool {
-        true
-    }
-}
-
-/// Two observers see what one would see, the first one first.
-impl<A: NodeObserver, B: NodeObserver> NodeObserver for (A, B) {
-    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
-        self.0.value(node, slot, data);
-        self.1.value(node, slot, data);
-    }
-    fn enter(&mut self, node: Node, graph: GraphId) {
-        self.0.enter(node, graph);
-        self.1.enter(node, graph);
-    }
-    fn leave(&mut self) {
-        self.0.leave();
-        self.1.leave();
-    }
-    fn permits_updates(&mut self) -> bool {
-        self.0.permits_updates() && self.1.permits_updates()
-    }
-}
-
 /// What holds during one run.
 pub(crate) struct Run<'a> {
+    pub(crate) backend: &'a dyn Backend,
     pub(crate) program: &'a Program,
     pub(crate) observer: Option<&'a mut (dyn NodeObserver + Send)>,
     pub(crate) deadline: Option<Instant>,
-    pub(crate) time_limit: std::time::Duration,
     pub(crate) stop: Option<&'a AtomicBool>,
-    pub(crate) max_iterations: u64,
-    pub(crate) max_bytes: u64,
+    pub(crate) limits: &'a Limits,
 }
 
 impl Run<'_> {
@@ -82,7 +42,7 @@ impl Run<'_> {
         }
         match self.deadline {
             Some(deadline) if Instant::now() >= deadline => {
-                Err(ExecuteError::Time { node, limit: self.time_limit })
+                Err(ExecuteError::Time { node, limit: self.limits.time_limit.unwrap_or_default() })
             }
             _ => Ok(()),
         }
@@ -108,7 +68,7 @@ pub(crate) fn run_graph(
     let program = run.program;
     let plan = program.plan(graph);
     let scope = Scope { program, plan, given };
-    frame.reserve(&program.module, plan, 0, run.max_bytes)?;
+    frame.reserve(&program.module, plan, 0, run.limits.max_bytes)?;
     frame.states.take(given.inputs);
     for (input, data) in owned {
         frame.heap[input as usize] = Some(data);
@@ -222,10 +182,10 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
                 let actual = Actual { types: &found.types, values: &found.values, call_attrs: given.attrs };
                 let types = job.result_types(actual)?;
                 for ty in types.iter().flatten() {
-                    check_size(span(ty).unwrap_or(u64::MAX), run.max_bytes)?;
+                    check_size(span(ty).unwrap_or(u64::MAX), run.limits.max_bytes)?;
                 }
                 let prepared = job.prepare(actual, &types)?;
-                own = scratch_of(&prepared, run.max_bytes)?;
+                own = scratch_of(&prepared, run.limits.max_bytes)?;
                 reach.scratch = own.as_mut_slice();
                 job.execute(&prepared, reach, &types, &mut made, lists)?;
             }
@@ -335,9 +295,7 @@ impl<'r> Job<'r, '_> {
         let module = &self.run.program.module;
         let view = NodeView::with_actual(module, self.step.node, actual);
         let view = view.ok_or_else(|| KernelError::unsupported("operators that it does not know"))?;
-        let prepare = kernels::find(view.kind())
-            .ok_or_else(|| KernelError::unsupported(format!("the operator {}", view.schema.name)))?;
-        prepare(&Site { view, results, room: Room::of(self.run.max_bytes) })
+        self.run.backend.prepare(&Site { view, results, room: Room::of(self.run.limits.max_bytes) })
     }
 
     /// Runs a kernel. `types` are the types of the results where they follow from the operands as they are; what
@@ -382,7 +340,7 @@ impl<'r> Job<'r, '_> {
         }
         let taken = &self.step.in_place[..];
         let in_place = taken.iter().find(|&&(result, _)| result == 0).map(|&(_, operand)| operand);
-        let mut io = Io { operands, results, scratch, in_place, taken, max_bytes: self.run.max_bytes };
+        let mut io = Io { operands, results, scratch, in_place, taken, max_bytes: self.run.limits.max_bytes };
         let done = (prepared.run)(&mut io);
         lists.placed = emptied(placed);
         lists.operands = emptied(io.operands);
@@ -408,7 +366,7 @@ impl<'r> Job<'r, '_> {
                 }
             },
             Place::Heap if !is_shared => {
-                check_size(dtype.tensor_bytes(&dims).unwrap_or(u64::MAX), self.run.max_bytes)?;
+                check_size(dtype.tensor_bytes(&dims).unwrap_or(u64::MAX), self.run.limits.max_bytes)?;
                 Ok(Some(Data::Tensor(HostTensor::zeros(dtype, &dims)?)))
             }
             _ => Ok(None),
@@ -471,9 +429,4 @@ pub(crate) fn span(ty: &Type) -> Option<u64> {
 pub(crate) fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
     let tensor = ty.as_tensor().filter(|t| t.dtype != DType::String)?;
     Some((tensor.dtype, Shape::to_known(&tensor.shape)?))
-}
-
-/// Whether nodes of an operator can be run.
-pub(crate) fn has_kernel(kind: OpKind) -> bool {
-    control::is_control(kind) || kernels::find(kind).is_some()
 }

@@ -2,12 +2,12 @@
 
 use super::rows::{Stacks, empty, slice_at};
 use super::{Call, Operands, body, flag};
-use crate::cpu::ExecuteError;
-use crate::cpu::frame::Given;
-use crate::cpu::kernel::KernelError;
 use crate::data::{Data, DataRef, Sequence};
 use crate::host::{HostError, HostTensor, TensorRef};
+use crate::kernel::KernelError;
 use crate::plan::Place;
+use crate::session::ExecuteError;
+use crate::session::frame::Given;
 use ampc_ir::views::control::ScanView;
 use ampc_ir::views::{NodeView, OpError, Part, normalize_axis};
 use ampc_ir::{DType, GraphId, Type};
@@ -63,11 +63,14 @@ impl Call<'_, '_, '_> {
         };
         let n_state = self.n_formal().saturating_sub(2);
         let mut state: Vec<Option<Data>> = Vec::with_capacity(n_state);
-        let mut stacks = Stacks::new(self.n_results().saturating_sub(n_state), self.run.max_bytes);
+        let mut stacks = Stacks::new(self.n_results().saturating_sub(n_state), self.run.limits.max_bytes);
         let mut done: u64 = 0;
         while goes_on && most.is_none_or(|most| i128::from(done) < most) {
-            if done >= self.run.max_iterations {
-                return Err(ExecuteError::Iterations { node: self.node, limit: self.run.max_iterations });
+            if done >= self.run.limits.max_iterations {
+                return Err(ExecuteError::Iterations {
+                    node: self.node,
+                    limit: self.run.limits.max_iterations,
+                });
             }
             let iteration = i64::try_from(done).unwrap_or(i64::MAX);
             let number = self.scalar(graph, 0, DType::I64, &iteration.to_le_bytes())?;
@@ -145,7 +148,7 @@ impl Call<'_, '_, '_> {
         let batch = (scan.first..n).find_map(|i| self.operand(i)?.tensor()?.dims().first().copied());
         let lengths: Option<Vec<i64>> =
             self.operand(0).and_then(DataRef::tensor).and_then(|t| t.i64s().ok().map(Iterator::collect));
-        let mut stacks = Stacks::new(self.n_results(), self.run.max_bytes);
+        let mut stacks = Stacks::new(self.n_results(), self.run.limits.max_bytes);
         for b in 0..batch.unwrap_or(0) {
             let slices = (scan.first..n).map(|i| match self.operand(i).and_then(DataRef::tensor) {
                 Some(tensor) => slice_at(tensor, 0, b).map(Some),
@@ -204,8 +207,8 @@ impl Call<'_, '_, '_> {
             scanned.push(Scanned { tensor, axis, reversed });
         }
         let steps = steps.unwrap_or(0);
-        if steps > self.run.max_iterations {
-            return Err(ExecuteError::Iterations { node: self.node, limit: self.run.max_iterations });
+        if steps > self.run.limits.max_iterations {
+            return Err(ExecuteError::Iterations { node: self.node, limit: self.run.limits.max_iterations });
         }
         Ok((scanned, steps))
     }
@@ -222,7 +225,7 @@ impl Call<'_, '_, '_> {
         let (scanned, steps) = self.scanned(scan, operands, length)?;
         let n_stacks = self.n_results().saturating_sub(n_state);
         let mut state: Vec<Option<Data>> = Vec::new();
-        let mut stacks = Stacks::new(n_stacks, self.run.max_bytes);
+        let mut stacks = Stacks::new(n_stacks, self.run.limits.max_bytes);
         for step in 0..steps {
             let slices = scanned
                 .iter()
@@ -263,7 +266,7 @@ impl Call<'_, '_, '_> {
             Some(DataRef::Sequence(sequence)) => sequence.items().len(),
             _ => return Err(self.error(OpError::operand(0, "a sequence", "something else"))),
         };
-        let mut lists = Stacks::new(self.n_results(), self.run.max_bytes);
+        let mut lists = Stacks::new(self.n_results(), self.run.limits.max_bytes);
         for at in 0..n {
             let mut inputs: Vec<Option<DataRef<'_>>> = Vec::new();
             for i in 0..self.n_formal() {

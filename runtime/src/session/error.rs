@@ -1,7 +1,7 @@
 //! Errors of preparing a module, and of runs.
 
-use super::kernel::KernelError;
 use crate::host::HostError;
+use crate::kernel::KernelError;
 use ampc_ir::infer::InferError;
 use ampc_ir::{Node, Value};
 use std::time::Duration;
@@ -9,9 +9,14 @@ use std::time::Duration;
 /// Error of preparing a module.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// Some nodes have no kernels: all of them, each with the missing feature.
-    #[error("the CPU backend lacks {} of the operators in use, the first is {}", .0.len(), first(.0))]
-    Unsupported(Vec<(Node, String)>),
+    /// Some nodes have no kernels: all of them.
+    #[error("the {backend} backend lacks {} of the operators in use, the first is {}", nodes.len(), first(nodes))]
+    Unsupported {
+        /// The name of the backend.
+        backend: &'static str,
+        /// The nodes, each with its operator.
+        nodes: Vec<(Node, String)>,
+    },
     /// A constant cannot be read.
     #[error("cannot read a constant: {error}")]
     Constant {

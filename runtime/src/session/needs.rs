@@ -4,9 +4,10 @@
 //! constants alone; here their sizes stand for them, by the same rule, so that the plan is that of the run.
 
 use super::bind::{Where, folded_types, needs_of};
-use super::room::Room;
-use super::{Cpu, ExecuteError, Pool};
+use super::{ExecuteError, Runtime};
+use crate::backend::installed;
 use crate::plan::{GraphPlan, Index, Peak, Place, plan_graph};
+use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, describe, infer_module};
 use ampc_ir::module::{Def, GraphOwner, Payload};
@@ -29,7 +30,7 @@ pub struct MemoryNeeds {
     pub unsized_values: Vec<Value>,
 }
 
-impl Cpu {
+impl Runtime {
     /// The memory that a run of a module takes for inputs of these types; `None` stands for the declared type.
     ///
     /// # Errors
@@ -37,15 +38,14 @@ impl Cpu {
     pub fn memory_needs(&self, module: &Module, types: &[Option<Type>]) -> Result<MemoryNeeds, ExecuteError> {
         let mut module = module.clone();
         declare(&mut module, types)?;
-        let pool = Pool::new(1);
-        pool.install(|| {
+        installed(&*self.backend, || {
             let facts = infer_module(&mut module).map_err(ExecuteError::Shapes)?;
             Ok(self.needs_of_all(&module, &facts))
         })
     }
 
     fn needs_of_all(&self, module: &Module, facts: &Facts) -> MemoryNeeds {
-        let room = Room::of(self.max_bytes);
+        let room = Room::of(self.limits.max_bytes);
         let mut sizes = constant_sizes(module);
         let mut needs = MemoryNeeds::default();
         for graph in module.graph_ids() {
@@ -80,7 +80,7 @@ impl Cpu {
     ) -> GraphPlan {
         let place = Where::of(module, graph);
         plan_graph(module, graph, index, |node| {
-            let (mut needs, prepared) = needs_of(module, node, facts, room, &place);
+            let (mut needs, prepared) = needs_of(&*self.backend, module, node, facts, room, &place);
             let Some(prepared) = prepared.filter(|_| self.fold && !place.in_branch) else { return needs };
             if let Some(types) = folded_types(module, node, &prepared, |value| sizes[value]) {
                 needs.is_constant = true;

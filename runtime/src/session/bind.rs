@@ -1,11 +1,13 @@
 //! From a module and the types of its inputs to what is walked: plans, kernels, and what constants alone give.
 
-use super::kernel::{Prepared, Site};
-use super::room::Room;
-use super::{Cpu, ExecuteError, exec, kernels};
+use super::error::ExecuteError;
+use super::{Runtime, walk};
+use crate::backend::Backend;
 use crate::data::DataRef;
 use crate::host::HostTensor;
+use crate::kernel::{Prepared, Site};
 use crate::plan::{GraphPlan, Index, Needs, plan_graph};
+use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Defaults, Facts, describe, infer_module};
 use ampc_ir::module::{Def, GraphOwner};
@@ -23,7 +25,7 @@ pub(super) type Constants = SecondaryMap<Value, Option<Arc<HostTensor>>>;
 /// A module for certain dims of its inputs, with plans and kernels.
 pub(crate) struct Program {
     pub(crate) module: Module,
-    pub(crate) constants: Constants,
+    pub(crate) constants: Arc<Constants>,
     pub(super) plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>>,
     pub(super) graphs: Vec<GraphId>,
     kernels: SecondaryMap<Node, Option<Arc<Prepared>>>,
@@ -58,7 +60,7 @@ impl Program {
 
 /// What a program is made of.
 pub(super) struct Binder<'a> {
-    pub(super) options: &'a Cpu,
+    pub(super) runtime: &'a Runtime,
     pub(super) module: &'a Module,
     /// The constants of the module.
     pub(super) constants: &'a Constants,
@@ -82,11 +84,12 @@ impl Binder<'_> {
         let mut index = Index::default();
         let mut plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>> = SecondaryMap::default();
         let graphs: Vec<GraphId> = module.graph_ids().collect();
-        let room = Room::of(self.options.max_bytes);
+        let room = Room::of(self.runtime.limits.max_bytes);
         for &graph in &graphs {
             let place = Where::of(&module, graph);
             let plan = plan_graph(&module, graph, &mut index, |node| {
-                let (mut needs, prepared) = needs_of(&module, node, &facts, room, &place);
+                let (mut needs, prepared) =
+                    needs_of(&*self.runtime.backend, &module, node, &facts, room, &place);
                 let Some(prepared) = prepared else { return needs };
                 if !place.in_branch
                     && let Some(results) = self.fold(&module, node, &prepared, &constants)
@@ -105,7 +108,7 @@ impl Binder<'_> {
         for (function, _) in module.functions() {
             defaults[function] = Defaults::of(&module, function);
         }
-        Ok(Program { module, constants, plans, graphs, kernels, defaults })
+        Ok(Program { module, constants: Arc::new(constants), plans, graphs, kernels, defaults })
     }
 
     /// Gives the inputs of the main graph their types.
@@ -137,7 +140,7 @@ impl Binder<'_> {
     ) -> Option<Vec<(Value, Arc<HostTensor>)>> {
         let size = |value: Value| constants[value].as_ref()?.bytes().map(<[u8]>::len);
         let types =
-            if self.options.fold { folded_types(module, node, prepared, size)? } else { return None };
+            if self.runtime.fold { folded_types(module, node, prepared, size)? } else { return None };
         let data = module.node(node);
         let operand =
             |v: &Option<Value>| v.and_then(|v| constants[v].as_ref()).map(|c| DataRef::Tensor(c.view()));
@@ -151,7 +154,7 @@ impl Binder<'_> {
             return None;
         }
         // What goes wrong shows when the node runs.
-        let made = exec::run_alone(prepared, &operands, &types, self.options.max_bytes).ok()?;
+        let made = walk::run_alone(prepared, &operands, &types, self.runtime.limits.max_bytes).ok()?;
         let pairs = data.results().iter().zip(made);
         Some(pairs.filter_map(|(v, t)| Some(((*v)?, Arc::new(t?)))).collect())
     }
@@ -176,7 +179,7 @@ pub(super) fn folded_types(
         given += size(value).filter(|_| !is_input)? as u64;
     }
     let ty = |v: &Option<Value>| match v {
-        Some(v) => exec::known_tensor(&module.value(*v).ty).map(Some),
+        Some(v) => walk::known_tensor(&module.value(*v).ty).map(Some),
         None => Some(None),
     };
     let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
@@ -188,17 +191,18 @@ pub(super) fn folded_types(
 
 /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
 pub(super) fn needs_of(
+    backend: &dyn Backend,
     module: &Module,
     node: Node,
     facts: &Facts,
     room: Room,
     place: &Where,
 ) -> (Needs, Option<Prepared>) {
-    if exec::is_nested(module, node) {
+    if walk::is_nested(module, node) {
         return (Needs { on_heap: true, ..Needs::default() }, None);
     }
     // Calls differ in what they give a function, and may leave operands out.
-    let prepared = if place.in_function { None } else { prepare_node(module, node, facts, room) };
+    let prepared = if place.in_function { None } else { prepare_node(backend, module, node, facts, room) };
     (prepared.as_ref().map_or_else(Needs::default, |prepared| prepared.needs.clone()), prepared)
 }
 
@@ -223,9 +227,14 @@ impl Where {
 
 /// The kernel of a node if all that it asks for is known before the graph runs. An error shows when the node runs:
 /// it may never do.
-fn prepare_node(module: &Module, node: Node, facts: &Facts, room: Room) -> Option<Prepared> {
+fn prepare_node(
+    backend: &dyn Backend,
+    module: &Module,
+    node: Node,
+    facts: &Facts,
+    room: Room,
+) -> Option<Prepared> {
     let view = NodeView::with_facts(module, node, facts)?;
-    let prepare = kernels::find(view.kind())?;
     let results = module.node(node).results().iter();
     let results: Vec<Option<Type>> = results.map(|v| v.map(|v| module.value(v).ty.clone())).collect();
     // What is known of the results once the operands are there may be more.
@@ -239,9 +248,9 @@ fn prepare_node(module: &Module, node: Node, facts: &Facts, room: Room) -> Optio
     }
     // Kernels multiply dims: those of what has no size are looked at when the node runs, if it ever does.
     let operands = module.node(node).formal_operands().iter().flatten();
-    let fits = |ty: &Type| exec::span(ty).is_some_and(|bytes| usize::try_from(bytes).is_ok());
+    let fits = |ty: &Type| walk::span(ty).is_some_and(|bytes| usize::try_from(bytes).is_ok());
     if !results.iter().flatten().chain(operands.map(|&v| &module.value(v).ty)).all(fits) {
         return None;
     }
-    prepare(&Site { view, results: &results, room }).ok()
+    backend.prepare(&Site { view, results: &results, room }).ok()
 }

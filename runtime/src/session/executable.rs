@@ -1,0 +1,219 @@
+//! A module that is ready to run, which sessions share: its constants, what is computed of constants alone, and the
+//! programs for the dims that sessions had last.
+
+use super::bind::{Binder, Constants, Program};
+use super::error::{ExecuteError, PrepareError};
+use super::limits::Limits;
+use super::{Session, has_kernel};
+use crate::backend::{Backend, installed};
+use crate::data::DataRef;
+use crate::host::{HostError, HostTensor};
+use ampc_ir::module::{Def, Op, Payload};
+use ampc_ir::{DType, Module, Type};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// A device, and the limits of what runs on it.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    /// The device.
+    pub backend: Arc<dyn Backend>,
+    /// The limits of every session.
+    pub limits: Limits,
+    /// True if what depends on constants alone is computed once, before the graph runs. A
+    /// [`NodeObserver`](super::NodeObserver) sees it otherwise.
+    pub fold: bool,
+}
+
+impl Runtime {
+    /// A runtime with the default limits.
+    pub fn new(backend: Arc<dyn Backend>) -> Runtime {
+        Runtime { backend, limits: Limits::default(), fold: true }
+    }
+
+    /// Reads the constants of a module and checks that there is a kernel for each of its operators.
+    ///
+    /// # Errors
+    /// With all nodes that have none, or if a constant cannot be read.
+    pub fn prepare(&self, module: &Module) -> Result<Session, PrepareError> {
+        Ok(Session::new(Arc::new(Executable::new(module, self)?)))
+    }
+}
+
+/// The most programs that are kept. A training run has two (its batches and the smaller last one), and evaluation as
+/// many.
+const MOST_PROGRAMS: usize = 4;
+
+/// A module that is ready to run.
+pub struct Executable {
+    runtime: Runtime,
+    module: Module,
+    constants: Constants,
+    /// The constants of the last program, with what was computed of constants alone.
+    folded: Mutex<Arc<Constants>>,
+    /// The latest last.
+    programs: Mutex<Vec<Arc<Slot>>>,
+    programs_made: AtomicU64,
+}
+
+/// Room for the program of the dims of some inputs.
+struct Slot {
+    types: Vec<Option<Type>>,
+    /// `None` until the program is made: sessions that need it at the same time wait for the first of them.
+    bound: Mutex<Option<Arc<Bound>>>,
+}
+
+/// The program for the types of some inputs.
+pub(super) struct Bound {
+    pub(super) types: Vec<Option<Type>>,
+    /// For each input, true if it is a state that the arena has.
+    is_state: Vec<bool>,
+    pub(super) program: Program,
+}
+
+impl Bound {
+    /// True if the program is that for these inputs. A state that is not given has the type it had.
+    pub(super) fn fits(&self, inputs: &[Option<DataRef<'_>>]) -> bool {
+        let fits = |(at, given): (usize, &Option<DataRef<'_>>)| match (given, &self.types[at]) {
+            (Some(data), Some(ty)) => data.is_of(ty),
+            (None, Some(_)) => self.is_state[at],
+            (None, None) => true,
+            (Some(_), None) => false,
+        };
+        inputs.len() == self.types.len() && inputs.iter().enumerate().all(fits)
+    }
+}
+
+impl Executable {
+    /// Reads the constants of a module and checks that there is a kernel for each of its operators.
+    ///
+    /// # Errors
+    /// With all nodes that have none, or if a constant cannot be read.
+    pub fn new(module: &Module, runtime: &Runtime) -> Result<Executable, PrepareError> {
+        let mut lacking = Vec::new();
+        let mut constants = Constants::default();
+        for graph in module.graph_ids() {
+            for node in module.nodes(graph) {
+                match module.node(node).op {
+                    Op::Schema(schema) if has_kernel(&*runtime.backend, schema.kind) => {}
+                    Op::Call(_) => {}
+                    Op::Schema(_) | Op::Custom { .. } => {
+                        let (domain, name, _) = module.op_name(node);
+                        let separator = if domain.is_empty() { "" } else { "::" };
+                        lacking.push((node, format!("{domain}{separator}{name}")));
+                    }
+                }
+            }
+            for value in module.defined(graph) {
+                let payload = match &module.value(value).def {
+                    Def::Constant(payload) | Def::Input { default: Some(payload), .. } => payload,
+                    _ => continue,
+                };
+                let read =
+                    check_size(payload, runtime.limits.max_bytes).and_then(|()| read_constant(payload));
+                let read = read.map_err(|error| PrepareError::Constant { value, error })?;
+                constants[value] = Some(Arc::new(read));
+            }
+        }
+        if !lacking.is_empty() {
+            return Err(PrepareError::Unsupported { backend: runtime.backend.name(), nodes: lacking });
+        }
+        Ok(Executable {
+            runtime: runtime.clone(),
+            module: module.clone(),
+            folded: Mutex::default(),
+            constants,
+            programs: Mutex::default(),
+            programs_made: AtomicU64::new(0),
+        })
+    }
+
+    /// The module.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// The device, and the limits of every session.
+    pub fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// The number of times that the module was planned, once for each kind of input dims as long as the plan is kept.
+    pub fn programs_made(&self) -> u64 {
+        self.programs_made.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of all constants. Sessions share them.
+    pub fn constant_bytes(&self) -> u64 {
+        let values = self.module.graph_ids().flat_map(|graph| self.module.defined(graph));
+        let constants = values.filter_map(|value| self.constants[value].as_ref());
+        constants.map(|tensor| DataRef::Tensor(tensor.view()).byte_count()).sum()
+    }
+
+    /// The program for inputs of these types: an earlier one, or a new one.
+    pub(super) fn program(
+        &self,
+        types: Vec<Option<Type>>,
+        deadline: Option<Instant>,
+    ) -> Result<Arc<Bound>, ExecuteError> {
+        let slot = self.slot(types);
+        let mut bound = locked(&slot.bound);
+        if let Some(bound) = &*bound {
+            return Ok(bound.clone());
+        }
+        let folded = locked(&self.folded).clone();
+        let Executable { runtime, module, constants, .. } = self;
+        let binder = Binder { runtime, module, constants, folded: &folded, deadline };
+        let program = installed(&*runtime.backend, || binder.program(&slot.types))?;
+        *locked(&self.folded) = program.constants.clone();
+        self.programs_made.fetch_add(1, Ordering::Relaxed);
+        let mut is_state = vec![false; slot.types.len()];
+        program.main_plan().states.iter().for_each(|state| is_state[state.now as usize] = true);
+        let made = Arc::new(Bound { types: slot.types.clone(), is_state, program });
+        *bound = Some(made.clone());
+        Ok(made)
+    }
+
+    /// The room for a program, which is the latest one from now on.
+    fn slot(&self, types: Vec<Option<Type>>) -> Arc<Slot> {
+        let mut programs = locked(&self.programs);
+        let known = programs.iter().position(|slot| slot.types == types);
+        let slot = match known {
+            Some(at) => programs.remove(at),
+            None => Arc::new(Slot { types, bound: Mutex::default() }),
+        };
+        if programs.len() == MOST_PROGRAMS {
+            programs.remove(0);
+        }
+        programs.push(slot.clone());
+        slot
+    }
+}
+
+/// The content of a mutex. A thread that panicked with it left it as it was: contents are replaced as a whole.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An error if a constant has more bytes than a tensor may.
+fn check_size(payload: &Payload, limit: u64) -> Result<(), HostError> {
+    let (dtype, dims) = match payload {
+        Payload::Dense(data) => (data.dtype(), data.dims().to_vec()),
+        Payload::Sparse(data) => (data.values.dtype(), data.dims.to_vec()),
+    };
+    if dtype == DType::String {
+        return Ok(());
+    }
+    match dtype.tensor_bytes(&dims) {
+        Some(bytes) if bytes <= limit => Ok(()),
+        _ => Err(HostError::Limit { limit, dtype, dims }),
+    }
+}
+
+fn read_constant(payload: &Payload) -> Result<HostTensor, HostError> {
+    match payload {
+        Payload::Dense(data) => HostTensor::from_data(data),
+        Payload::Sparse(data) => HostTensor::from_sparse(data),
+    }
+}

@@ -1,0 +1,393 @@
+//! Sessions: a module runs any number of times, on any backend.
+//!
+//! - [`Runtime`]: a backend, and the limits of every run.
+//! - [`Executable`]: a module that is ready to run. Its constants, and the programs for the dims that were asked for
+//!   last, are shared by its sessions.
+//! - [`Session`]: the memory of one run at a time: the arena, the states, and values whose sizes are known only at run
+//!   time. Sessions of one executable run in any number of threads.
+//!
+//! A session plans the graph for the dims of the inputs at hand ([`plan`](crate::plan)), and walks the plan. In the
+//! order of a run: `executable.rs` finds or makes the program ([`bind`]: types, folding, kernels, plans), `walk.rs` runs
+//! its steps in a frame (`frame.rs`), `control.rs` runs bodies, and `states.rs` moves states on. `needs.rs` says what a
+//! run will take, without running.
+
+mod bind;
+mod control;
+mod error;
+mod executable;
+mod frame;
+mod limits;
+mod needs;
+mod observe;
+mod states;
+pub(crate) mod walk;
+
+pub use error::{ExecuteError, PrepareError};
+pub use executable::{Executable, Runtime};
+pub use limits::{Limits, available_memory, left_of_limit};
+pub use needs::MemoryNeeds;
+pub use observe::NodeObserver;
+
+use crate::backend::{Backend, installed};
+use crate::data::{Data, DataRef};
+use crate::host::HostError;
+use crate::plan::{GraphPlan, Place};
+use ampc_ir::op::OpKind;
+use ampc_ir::{GraphId, Module, Type};
+use bind::Program;
+use executable::Bound;
+use frame::{Frame, Given, Scope};
+use states::StateMemory;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+use walk::{Run, run_graph};
+
+/// The memory in which a module runs, and the states of the module.
+pub struct Session {
+    executable: Arc<Executable>,
+    /// Set from another thread, it ends a run before the next node.
+    stop: Option<Arc<AtomicBool>>,
+    bound: Option<Arc<Bound>>,
+    /// The memory of the main graph. That of its states is there before it is planned if they were set, and stays.
+    frame: Frame,
+    /// States that are not in an arena, as the last run left them, by formal input.
+    moved: BTreeMap<usize, Data>,
+}
+
+/// True if nodes of an operator can be run.
+pub(crate) fn has_kernel(backend: &dyn Backend, kind: OpKind) -> bool {
+    control::is_control(kind) || backend.has_kernel(kind)
+}
+
+/// Inputs, with states for inputs that are not given.
+fn with_states<'a>(
+    inputs: &[Option<DataRef<'a>>],
+    states: &'a BTreeMap<usize, Data>,
+) -> Vec<Option<DataRef<'a>>> {
+    let given = inputs.iter().enumerate();
+    given.map(|(at, given)| given.or_else(|| states.get(&at).map(Data::view))).collect()
+}
+
+impl Session {
+    /// A session without memory: the first run takes it.
+    pub fn new(executable: Arc<Executable>) -> Session {
+        let stop = executable.runtime().limits.stop.clone();
+        Session { executable, stop, bound: None, frame: Frame::default(), moved: BTreeMap::new() }
+    }
+
+    /// The module that is ready to run, for more sessions.
+    pub fn executable(&self) -> &Arc<Executable> {
+        &self.executable
+    }
+
+    /// A flag that ends a run of this session alone, before its next node, when another thread sets it.
+    pub fn set_stop(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = Some(stop);
+    }
+
+    /// Computes the outputs, in order. There is an input for every formal input of the graph, in order; an
+    /// input with a default may be `None`.
+    ///
+    /// # Errors
+    /// If inputs do not fit the graph, a node cannot be computed, or a limit is reached.
+    pub fn run(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<Vec<Data>, ExecuteError> {
+        self.run_observed(inputs, None)
+    }
+
+    /// Like [`run`](Self::run); `observer` sees every value that is computed.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn run_observed(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+    ) -> Result<Vec<Data>, ExecuteError> {
+        let mut outputs = Vec::new();
+        self.run_visiting(inputs, observer, |frame, scope| {
+            for output in 0..scope.plan.outputs.len() {
+                let taken = frame.take_output(scope, output)?;
+                outputs.push(taken.ok_or(ExecuteError::NoOutput { output })?);
+            }
+            Ok(())
+        })?;
+        Ok(outputs)
+    }
+
+    /// Like [`run`](Self::run), but without copies: `visit` sees each output in place. From the second run with
+    /// the same dims on, a graph whose dims are all known before it runs allocates no tensor, and nothing else
+    /// but what the crate `gemm` takes for a product and a block of the thread queue with every 63rd run.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn run_to(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        visit: impl FnMut(usize, DataRef<'_>) + Send,
+    ) -> Result<(), ExecuteError> {
+        self.run_to_observed(inputs, None, visit)
+    }
+
+    /// Like [`run_to`](Self::run_to); `observer` sees every value that is computed.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn run_to_observed(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+        mut visit: impl FnMut(usize, DataRef<'_>) + Send,
+    ) -> Result<(), ExecuteError> {
+        self.run_visiting(inputs, observer, |frame, scope| {
+            for output in 0..scope.plan.outputs.len() {
+                visit(output, frame.output(scope, output).ok_or(ExecuteError::NoOutput { output })?);
+            }
+            Ok(())
+        })
+    }
+
+    /// The states of the graph as they are now, by formal input: copies. A state is given with the first run and stays:
+    /// later ones may leave it out.
+    ///
+    /// # Errors
+    /// If there is not enough memory for copies.
+    pub fn states(&self) -> Result<Vec<(usize, Data)>, HostError> {
+        self.state_views().into_iter().map(|(at, data)| Ok((at, data.to_data()?))).collect()
+    }
+
+    /// [`states`](Self::states) where they are: nothing is copied.
+    pub fn state_views(&self) -> Vec<(usize, DataRef<'_>)> {
+        let placed = self.frame.states.iter().map(|(at, tensor)| (at, DataRef::Tensor(tensor)));
+        let moved = self.moved.iter().map(|(&at, data)| (at, data.view()));
+        let mut found: Vec<(usize, DataRef<'_>)> = placed.chain(moved).collect();
+        found.sort_unstable_by_key(|(at, _)| *at);
+        found
+    }
+
+    /// The states that [`set_states`](Self::set_states) sets, by formal input: those whose sizes are known. Others are
+    /// given with a run.
+    pub fn placed_states(&self) -> Vec<usize> {
+        self.frame.states.inputs(self.module())
+    }
+
+    /// Whether the states are torn: some were updated in place by a run that failed afterwards, others were not. Such states
+    /// have to be set, or given with a run, all of them; without that no run begins.
+    pub fn has_torn_states(&self) -> bool {
+        self.frame.states.is_torn()
+    }
+
+    /// Sets states where runs keep them, so that no run has to be given them: `write` is told of each which formal input
+    /// it is, and writes its bytes, which are zeros before.
+    ///
+    /// # Errors
+    /// Those of `write`, and if there is not so much memory or it is beyond the limit. The states are then what they were.
+    pub fn set_states<E: From<HostError>>(
+        &mut self,
+        write: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let most = self.limits().max_bytes;
+        let mut states = self.frame.states.anew(self.module(), most)?;
+        states.fill(write)?;
+        self.frame.states = states;
+        Ok(())
+    }
+
+    fn run_visiting(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+        visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), ExecuteError> + Send,
+    ) -> Result<(), ExecuteError> {
+        let deadline = self.deadline();
+        let moved = self.moved.clone();
+        let all;
+        let inputs = if moved.is_empty() {
+            inputs
+        } else {
+            all = with_states(inputs, &moved);
+            &all
+        };
+        self.bind_until(inputs, deadline)?;
+        if self.frame.states.stays_torn(inputs) {
+            return Err(ExecuteError::TornStates);
+        }
+        self.moved = self.walk(inputs, observer, deadline, visit)?;
+        Ok(())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.limits().time_limit.and_then(|limit| Instant::now().checked_add(limit))
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.executable.runtime().limits
+    }
+
+    /// Walks the program, shows `visit` the outputs, and moves the states on. Provides the values that are not
+    /// in the arena.
+    fn walk(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+        deadline: Option<Instant>,
+        visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), ExecuteError> + Send,
+    ) -> Result<BTreeMap<usize, Data>, ExecuteError> {
+        let Session { executable, stop, bound, frame, .. } = self;
+        let Some(bound) = bound else { return Ok(BTreeMap::new()) };
+        let (Runtime { backend, limits, .. }, program) = (executable.runtime(), &bound.program);
+        let mut run = Run {
+            backend: &**backend,
+            program,
+            observer: observer.map(|o| -> &mut (dyn NodeObserver + Send) { o }),
+            deadline,
+            stop: stop.as_deref(),
+            limits,
+        };
+        let main = program.module.main();
+        let given = Given { inputs, operands: &[], attrs: None };
+        let scope = Scope { program, plan: program.plan(main), given };
+        installed(&**backend, || {
+            run_graph(&mut run, main, frame, given, Vec::new())?;
+            states::check_made(executable.module(), scope, frame)?;
+            let next = states::next_states(scope, frame)?;
+            visit(frame, scope)?;
+            let moved = states::store_states(scope.plan, frame, next);
+            frame.states.set_torn(false);
+            Ok(moved)
+        })
+    }
+
+    /// Plans the graph for these inputs, unless it is planned for their dims. Given states replace the old
+    /// states; all other states stay.
+    ///
+    /// # Errors
+    /// If inputs do not fit the graph.
+    pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
+        let moved = self.moved.clone();
+        self.bind_until(&with_states(inputs, &moved), self.deadline())
+    }
+
+    fn bind_until(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        deadline: Option<Instant>,
+    ) -> Result<(), ExecuteError> {
+        if self.bound.as_ref().is_some_and(|bound| bound.fits(inputs)) {
+            return Ok(());
+        }
+        let next = self.executable.program(self.types_of(inputs), deadline)?;
+        let program = &next.program;
+        let plan = program.main_plan();
+        states::check_planned(self.module(), plan)?;
+        // The memory of the last program goes, or is that of the next one, before more is taken.
+        self.bound = None;
+        self.frame.release();
+        let given: u64 = inputs.iter().flatten().map(|data| data.byte_count()).sum();
+        let taken = given + self.executable.constant_bytes() + output_bytes(plan);
+        let most = self.limits().max_bytes;
+        frame::check_memory(&program.module, plan, taken, most)?;
+        self.place_states(program, inputs)?;
+        self.frame.reserve(&program.module, plan, taken, most)?;
+        self.bound = Some(next);
+        Ok(())
+    }
+
+    /// The types of inputs; a state that is not given has the one it had.
+    fn types_of(&self, inputs: &[Option<DataRef<'_>>]) -> Vec<Option<Type>> {
+        let mut types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
+        for (at, tensor) in self.frame.states.iter() {
+            if let Some(ty @ None) = types.get_mut(at) {
+                *ty = Some(DataRef::Tensor(tensor).ty());
+            }
+        }
+        types
+    }
+
+    /// Has the states where a program has them: those that are given, the others as they were, or as they are by default
+    /// if they were never given.
+    fn place_states(
+        &mut self,
+        program: &Program,
+        inputs: &[Option<DataRef<'_>>],
+    ) -> Result<(), ExecuteError> {
+        let plan = program.main_plan();
+        let left = states::left_over(&self.frame.states, plan)?;
+        if !self.frame.states.is_of(plan) {
+            let no_memory = || ExecuteError::NoMemory { node: None, bytes: plan.state_bytes as u64 };
+            let mut states = StateMemory::of_plan(plan).ok_or_else(no_memory)?;
+            let formals = program.module.graph(program.module.main()).inputs();
+            let mut first: Vec<_> = formals.iter().map(|&value| program.constant(value)).collect();
+            self.frame.states.iter().for_each(|(at, tensor)| first[at] = Some(DataRef::Tensor(tensor)));
+            states.take(&first);
+            states.set_torn(self.frame.states.is_torn());
+            self.frame.states = states;
+        }
+        self.frame.states.take(inputs);
+        self.moved.extend(left);
+        self.moved.retain(|&at, _| plan.moved.iter().any(|state| state.now as usize == at));
+        Ok(())
+    }
+
+    /// The plans of the last [`bind`](Self::bind) as text, the main graph first.
+    pub fn plan_text(&self) -> String {
+        let Some(program) = self.bound.as_ref().map(|bound| &bound.program) else { return String::new() };
+        let graphs = program.graphs.iter();
+        graphs.map(|&graph| program.plan(graph).to_text(&program.module)).collect()
+    }
+
+    /// Bytes of the arena of the main graph for the inputs of the last [`bind`](Self::bind).
+    pub fn arena_bytes(&self) -> usize {
+        self.bound.as_ref().map_or(0, |bound| bound.program.main_plan().arena)
+    }
+
+    /// The plan of a graph of the module for the inputs of the last [`bind`](Self::bind).
+    pub fn plan(&self, graph: GraphId) -> Option<&GraphPlan> {
+        self.bound.as_ref().and_then(|bound| bound.program.plans[graph].as_deref())
+    }
+
+    /// Bytes of all constants. Sessions of one executable share them.
+    pub fn constant_bytes(&self) -> u64 {
+        self.executable.constant_bytes()
+    }
+
+    /// Bytes that the arenas of all graphs hold now.
+    pub fn allocated_bytes(&self) -> usize {
+        self.frame.arena_bytes()
+    }
+
+    /// The module it runs.
+    pub fn module(&self) -> &Module {
+        self.executable.module()
+    }
+}
+
+/// Bytes of the outputs that are copied out of the arena.
+fn output_bytes(plan: &GraphPlan) -> u64 {
+    let bytes = |&output: &u32| match plan.values[output as usize].place {
+        Place::Arena { len, .. } => len as u64,
+        _ => 0,
+    };
+    plan.outputs.iter().map(bytes).sum()
+}
+
+/// Whether a value of type `given` may be an input that is declared as `declared`.
+pub fn admits(declared: &Type, given: &Type) -> bool {
+    match (declared, given) {
+        (Type::Unknown, _) => true,
+        (Type::Tensor(d), Type::Tensor(g)) => {
+            d.dtype == g.dtype
+                && match (d.shape.dims(), g.shape.dims()) {
+                    (Some(d), Some(g)) => {
+                        d.len() == g.len() && d.iter().zip(g).all(|(d, g)| d.known().is_none() || d == g)
+                    }
+                    _ => true,
+                }
+        }
+        (Type::Sequence(d), Type::Sequence(g)) | (Type::Optional(d), Type::Optional(g)) => {
+            matches!(**g, Type::Unknown) || d.same_kind(g)
+        }
+        _ => false,
+    }
+}

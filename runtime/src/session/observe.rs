@@ -1,0 +1,44 @@
+//! Observers: code that sees the values of a run.
+
+use crate::data::DataRef;
+use ampc_ir::{GraphId, Node};
+
+/// Looks at every value that is computed, in order. Bodies and functions are looked at each time they run.
+pub trait NodeObserver {
+    /// Result `slot` of `node` was computed.
+    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>);
+
+    /// A body of `node`, or the function that it calls, starts to run: what is computed is in there until
+    /// [`leave`](Self::leave). A body that runs several times is entered as often.
+    fn enter(&mut self, node: Node, graph: GraphId) {
+        let _ = (node, graph);
+    }
+
+    /// The graph that was entered last has run.
+    fn leave(&mut self) {}
+
+    /// False ends the run with [`ExecuteError::Stopped`]: asked before every node that writes to a state in place, and
+    /// before the next values of states are taken.
+    fn permits_updates(&mut self) -> bool {
+        true
+    }
+}
+
+/// Two observers see what one would see, the first one first.
+impl<A: NodeObserver, B: NodeObserver> NodeObserver for (A, B) {
+    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
+        self.0.value(node, slot, data);
+        self.1.value(node, slot, data);
+    }
+    fn enter(&mut self, node: Node, graph: GraphId) {
+        self.0.enter(node, graph);
+        self.1.enter(node, graph);
+    }
+    fn leave(&mut self) {
+        self.0.leave();
+        self.1.leave();
+    }
+    fn permits_updates(&mut self) -> bool {
+        self.0.permits_updates() && self.1.permits_updates()
+    }
+}

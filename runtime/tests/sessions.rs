@@ -1,0 +1,207 @@
+//! Sessions of one model: constants and plans in memory once, and runs in any number of threads.
+
+#![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
+
+use ampc_ir::DType;
+use ampc_ir::op::OpKind;
+use ampc_ir::text::{NoData, parse};
+use ampc_runtime::backend::{Backend, KernelError, Prepared, Site};
+use ampc_runtime::session::{Executable, ExecuteError};
+use ampc_runtime::{Cpu, DataRef, HostTensor, Runtime, Session};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+const MODEL: &str = "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %x : f32[n, 64]
+  const %w : f32[64, 64] = random(1)
+  const %b : f32[64] = random(2)
+  %p = MatMul(%x, %w) : f32[n, 64]
+  %s = Add(%p, %b) : f32[n, 64]
+  %t = Tanh(%s) : f32[n, 64]
+  %y = Softmax(%t) : f32[n, 64]
+  output %y : f32[n, 64]
+}
+";
+
+/// A loop that ends only if it is stopped.
+const ENDLESS: &str = "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %go : bool
+  input %x : f32[4]
+  %y = Loop(_, %go, %x) {
+    body: graph @body {
+      input %i : i64
+      input %c : bool
+      input %before : f32[4]
+      %d = Identity(%c) : bool
+      %after = Sin(%before) : f32[4]
+      output %d : bool
+      output %after : f32[4]
+    }
+  } : f32[4]
+  output %y : f32[4]
+}
+";
+
+fn executable(text: &str, threads: usize) -> Arc<Executable> {
+    let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+    Arc::new(Executable::new(&module, &Runtime::from(Cpu::new(threads))).unwrap())
+}
+
+fn rows(n: u64, seed: u64) -> HostTensor {
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    let elements: Vec<f32> = (0..n * 64).map(|i| ((i * 37 + seed * 11) % 97) as f32 / 97.0 - 0.5).collect();
+    HostTensor::from_slice(&[n, 64], &elements).unwrap()
+}
+
+fn flag(is_set: bool) -> HostTensor {
+    HostTensor::from_bytes(DType::Bool, &[], &[u8::from(is_set)]).unwrap()
+}
+
+fn bytes(session: &mut Session, x: &HostTensor) -> Vec<u8> {
+    let outputs = session.run(&[Some(DataRef::Tensor(x.view()))]).unwrap();
+    outputs[0].tensor().unwrap().bytes().unwrap().to_vec()
+}
+
+/// Eight sessions in eight threads compute what one session computes, of different rows and in different orders.
+#[test]
+fn sessions_in_threads_compute_the_same_bytes() {
+    let executable = executable(MODEL, 2);
+    let mut alone = Session::new(executable.clone());
+    let inputs: Vec<HostTensor> = (1..=3).map(|n| rows(n * 5, n)).collect();
+    let want: Vec<Vec<u8>> = inputs.iter().map(|x| bytes(&mut alone, x)).collect();
+    thread::scope(|scope| {
+        for first in 0..8 {
+            let (executable, inputs, want) = (executable.clone(), &inputs, &want);
+            scope.spawn(move || {
+                let mut session = Session::new(executable);
+                for turn in 0..12 {
+                    let at = (first + turn) % inputs.len();
+                    assert_eq!(bytes(&mut session, &inputs[at]), want[at], "input {at}");
+                }
+            });
+        }
+    });
+    assert_eq!(executable.programs_made(), 3);
+}
+
+/// Three kinds of dims in turn are planned three times in all, by one session or by several.
+#[test]
+fn plans_are_kept_by_dims() {
+    let executable = executable(MODEL, 1);
+    let mut sessions = [Session::new(executable.clone()), Session::new(executable.clone())];
+    for turn in 0..9 {
+        let x = rows(1 + turn % 3, turn);
+        bytes(&mut sessions[usize::from(turn % 2 == 1)], &x);
+    }
+    assert_eq!(executable.programs_made(), 3);
+    // A fifth kind replaces the one that was used longest ago.
+    (4..=6).for_each(|n| drop(bytes(&mut sessions[0], &rows(n, n))));
+    assert_eq!(executable.programs_made(), 6);
+    bytes(&mut sessions[1], &rows(6, 0));
+    assert_eq!(executable.programs_made(), 6);
+    bytes(&mut sessions[1], &rows(1, 0));
+    assert_eq!(executable.programs_made(), 7);
+}
+
+/// A session that is stopped ends; the others go on.
+#[test]
+fn one_session_is_stopped_alone() {
+    let executable = executable(ENDLESS, 2);
+    let x = HostTensor::from_slice(&[4], &[0.1f32, 0.2, 0.3, 0.4]).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    thread::scope(|scope| {
+        let endless = scope.spawn({
+            let (executable, stop, x, go) = (executable.clone(), stop.clone(), x.clone(), flag(true));
+            move || {
+                let mut session = Session::new(executable);
+                session.set_stop(stop);
+                let inputs = [go.view(), x.view()].map(|tensor| Some(DataRef::Tensor(tensor)));
+                session.run(&inputs).unwrap_err()
+            }
+        });
+        let mut other = Session::new(executable.clone());
+        let go = flag(false);
+        for _ in 0..20 {
+            let inputs = [go.view(), x.view()].map(|tensor| Some(DataRef::Tensor(tensor)));
+            let outputs = other.run(&inputs).unwrap();
+            assert_eq!(outputs[0].tensor().unwrap().bytes(), x.bytes());
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(matches!(endless.join().unwrap(), ExecuteError::Stopped));
+    });
+}
+
+/// A backend of one operator: the session does everything else.
+#[derive(Debug)]
+struct Negator;
+
+impl Backend for Negator {
+    fn name(&self) -> &'static str {
+        "example"
+    }
+    fn has_kernel(&self, kind: OpKind) -> bool {
+        kind == OpKind::Neg
+    }
+    fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
+        if site.kind() != OpKind::Neg || site.dtype(0)? != DType::F32 {
+            return Err(site.no_kernel());
+        }
+        Ok(Prepared::new(|io| {
+            let (operand, result) = (io.slice::<f32>(0)?, io.out::<f32>(0)?);
+            result.iter_mut().zip(operand).for_each(|(to, from)| *to = -from);
+            Ok(())
+        }))
+    }
+}
+
+#[test]
+fn a_backend_of_one_operator_runs_graphs_of_it_and_names_all_other_operators() {
+    let runtime = Runtime::new(Arc::new(Negator));
+    let body = |op: &str| {
+        let text = format!(
+            "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {{
+  input %c : bool
+  input %x : f32[2]
+  %y = Neg(%x) : f32[2]
+  %z = If(%c; %y) {{
+    then_branch: graph @then (%y) {{
+      %a = {op}(%y) : f32[2]
+      output %a : f32[2]
+    }},
+    else_branch: graph @else (%y) {{
+      %b = Neg(%y) : f32[2]
+      %d = Neg(%b) : f32[2]
+      output %d : f32[2]
+    }}
+  }} : f32[2]
+  output %z : f32[2]
+}}
+"
+        );
+        parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+    };
+    let module = body("Neg");
+    let mut session = runtime.prepare(&module).unwrap();
+    let x = HostTensor::from_slice(&[2], &[1.0f32, -2.0]).unwrap();
+    for (condition, want) in [(true, [1.0f32, -2.0]), (false, [-1.0, 2.0])] {
+        let condition = flag(condition);
+        let inputs = [condition.view(), x.view()].map(|tensor| Some(DataRef::Tensor(tensor)));
+        let outputs = session.run(&inputs).unwrap();
+        assert_eq!(outputs[0].tensor().unwrap().as_slice::<f32>().unwrap(), want);
+    }
+    let error = runtime.prepare(&body("Abs")).err().unwrap();
+    assert_eq!(error.to_string(), "the example backend lacks 1 of the operators in use, the first is Abs");
+}
