@@ -115,7 +115,7 @@ pub enum Error {
     #[cfg(feature = "run")]
     #[error("{0}")]
     Diverged(crate::execute::training::Divergence),
-    /// The system refuses the memory that a run needs.
+    /// The system or a device refuses the memory that a run needs, or the device does not answer.
     #[error("{0}")]
     NoMemory(Finding),
     /// The module is invalid.

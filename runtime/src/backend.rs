@@ -35,6 +35,7 @@
 //! }
 //! ```
 
+pub use crate::device::{Device, DeviceError, DeviceMemory, Queue};
 pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site};
 pub use crate::plan::Needs;
 
@@ -57,11 +58,24 @@ pub trait Backend: Debug + Send + Sync {
     /// others if the node is invalid.
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError>;
 
+    /// The device that the kernels compute on; `None` if their operands and results are in host memory.
+    fn device(&self) -> Option<&dyn Device> {
+        None
+    }
+
     /// Does `work` in the threads that kernels of this backend run in, and returns when it is done. Every run and every
     /// binding goes through here once; several may at the same time.
     fn install(&self, work: &mut (dyn FnMut() + Send)) {
         work();
     }
+}
+
+/// The alignment of tensors in arenas of host memory: a cache line.
+const HOST_ALIGNMENT: usize = 64;
+
+/// The alignment of tensors in the arenas of a backend, in bytes.
+pub(crate) fn alignment(backend: &dyn Backend) -> usize {
+    backend.device().map_or(HOST_ALIGNMENT, Device::alignment)
 }
 
 /// [`Backend::install`] for work that returns a result.

@@ -4,12 +4,12 @@
 use bytemuck::{Pod, Zeroable};
 
 /// The unit of allocation: one cache line, and the widest vector register in use.
-#[derive(Clone, Copy, Pod, Zeroable)]
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C, align(64))]
 struct Line([u8; 64]);
 
 /// A fixed number of aligned bytes.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct AlignedBytes {
     lines: Vec<Line>,
     len: usize,

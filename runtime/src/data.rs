@@ -1,13 +1,16 @@
 //! Values of a graph at run time: tensors, sequences and optionals, owned ([`Data`]) or borrowed ([`DataRef`]).
 
+use crate::device::{DeviceRef, DeviceTensor};
 use crate::host::{HostError, HostTensor, TensorRef, list_of};
 use ampc_ir::{DType, Shape, Type};
 
 /// A value at run time.
 #[derive(Clone, Debug)]
 pub enum Data {
-    /// A tensor.
+    /// A tensor in host memory.
     Tensor(HostTensor),
+    /// A tensor in the memory of a device.
+    Device(DeviceTensor),
     /// A sequence.
     Sequence(Sequence),
     /// An optional.
@@ -88,8 +91,10 @@ impl Sequence {
 /// A borrowed value.
 #[derive(Clone, Copy, Debug)]
 pub enum DataRef<'a> {
-    /// A tensor.
+    /// A tensor in host memory.
     Tensor(TensorRef<'a>),
+    /// A tensor in the memory of a device.
+    Device(DeviceRef<'a>),
     /// A sequence.
     Sequence(&'a Sequence),
     /// An optional.
@@ -107,16 +112,17 @@ impl Data {
     pub fn view(&self) -> DataRef<'_> {
         match self {
             Data::Tensor(tensor) => DataRef::Tensor(tensor.view()),
+            Data::Device(tensor) => DataRef::Device(tensor.view()),
             Data::Sequence(sequence) => DataRef::Sequence(sequence),
             Data::Optional(maybe) => DataRef::Optional(maybe),
         }
     }
 
-    /// The tensor, if it is one.
+    /// The tensor, if it is one in host memory.
     pub fn tensor(&self) -> Option<&HostTensor> {
         match self {
             Data::Tensor(tensor) => Some(tensor),
-            Data::Sequence(_) | Data::Optional(_) => None,
+            Data::Device(_) | Data::Sequence(_) | Data::Optional(_) => None,
         }
     }
 }
@@ -130,10 +136,19 @@ pub fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
 }
 
 impl<'a> DataRef<'a> {
-    /// The tensor, if it is one.
+    /// The tensor, if it is one in host memory.
     pub fn tensor(self) -> Option<TensorRef<'a>> {
         match self {
             DataRef::Tensor(tensor) => Some(tensor),
+            DataRef::Device(_) | DataRef::Sequence(_) | DataRef::Optional(_) => None,
+        }
+    }
+
+    /// The element type and the dims, if it is a tensor in any memory.
+    pub(crate) fn shape(self) -> Option<(DType, &'a [u64])> {
+        match self {
+            DataRef::Tensor(tensor) => Some((tensor.dtype(), tensor.dims())),
+            DataRef::Device(tensor) => Some((tensor.dtype, tensor.dims)),
             DataRef::Sequence(_) | DataRef::Optional(_) => None,
         }
     }
@@ -142,6 +157,7 @@ impl<'a> DataRef<'a> {
     pub fn ty(self) -> Type {
         match self {
             DataRef::Tensor(tensor) => Type::tensor(tensor.dtype(), Shape::known(tensor.dims())),
+            DataRef::Device(tensor) => Type::tensor(tensor.dtype, Shape::known(tensor.dims)),
             DataRef::Sequence(sequence) => Type::Sequence(Box::new(sequence.element.clone())),
             DataRef::Optional(maybe) => Type::Optional(Box::new(maybe.element.clone())),
         }
@@ -149,25 +165,28 @@ impl<'a> DataRef<'a> {
 
     /// True if all dims of its type are known.
     pub(crate) fn is_of(self, ty: &Type) -> bool {
-        match (self, ty) {
-            (DataRef::Tensor(tensor), Type::Tensor(ty)) => {
-                let dims = ty.shape.dims().unwrap_or_default();
-                let known = dims.iter().map(|dim| dim.known());
-                tensor.dtype() == ty.dtype
-                    && ty.shape.dims().is_some()
-                    && known.eq(tensor.dims().iter().map(|&d| Some(d)))
+        let is = |dtype: DType, dims: &[u64]| match ty {
+            Type::Tensor(ty) => {
+                let known = ty.shape.dims().unwrap_or_default().iter().map(|dim| dim.known());
+                dtype == ty.dtype && ty.shape.dims().is_some() && known.eq(dims.iter().map(|&d| Some(d)))
             }
-            _ => self.ty() == *ty,
+            _ => false,
+        };
+        match self {
+            DataRef::Tensor(tensor) => is(tensor.dtype(), tensor.dims()),
+            DataRef::Device(tensor) => is(tensor.dtype, tensor.dims),
+            DataRef::Sequence(_) | DataRef::Optional(_) => self.ty() == *ty,
         }
     }
 
     /// A copy that owns everything; owned parts are shared.
     ///
     /// # Errors
-    /// If there is not so much memory.
+    /// If there is not so much memory, or a tensor is in the memory of a device: a session copies those.
     pub fn to_data(self) -> Result<Data, HostError> {
         Ok(match self {
             DataRef::Tensor(tensor) => Data::Tensor(tensor.to_host()?),
+            DataRef::Device(_) => return Err(HostError::OnDevice),
             DataRef::Sequence(sequence) => Data::Sequence(sequence.to_sequence()?),
             DataRef::Optional(maybe) => Data::Optional(Maybe {
                 element: maybe.element.clone(),
@@ -185,6 +204,7 @@ impl<'a> DataRef<'a> {
                 (None, Some(strings)) => strings.iter().map(|s| s.len() as u64 + 16).sum(),
                 (None, None) => 0,
             },
+            DataRef::Device(tensor) => tensor.span.len as u64,
             DataRef::Sequence(sequence) => sequence.bytes,
             DataRef::Optional(maybe) => {
                 maybe.value.as_ref().map_or(0, |value| value.view().byte_count() + ELEMENT_BYTES)

@@ -7,6 +7,7 @@
 //! time the node runs if not; the kernel cannot tell.
 
 use crate::data::{Data, DataRef};
+use crate::device::{DeviceError, DeviceRef, Queue, Span};
 use crate::host::{Element, HostError, TensorRef};
 use crate::plan::Needs;
 use crate::room::Room;
@@ -46,6 +47,9 @@ pub enum KernelError {
         /// The size required.
         found: String,
     },
+    /// The device failed.
+    #[error(transparent)]
+    Device(Box<DeviceError>),
     /// Something is known only while the graph runs.
     #[error("an operand is not known yet")]
     NotYet,
@@ -54,13 +58,23 @@ pub enum KernelError {
 impl KernelError {
     /// True if the system refused memory.
     pub fn is_no_memory(&self) -> bool {
-        matches!(self, KernelError::Host(error) if error.is_no_memory())
+        match self {
+            KernelError::Host(error) => error.is_no_memory(),
+            KernelError::Device(error) => error.is_no_memory(),
+            _ => false,
+        }
     }
     pub(crate) fn unsupported(what: impl Into<String>) -> KernelError {
         KernelError::Unsupported(what.into())
     }
     pub(crate) fn value(expected: impl Into<String>, found: impl ToString) -> KernelError {
         KernelError::Value { expected: expected.into(), found: found.to_string() }
+    }
+}
+
+impl From<DeviceError> for KernelError {
+    fn from(error: DeviceError) -> KernelError {
+        KernelError::Device(Box::new(error))
     }
 }
 
@@ -230,6 +244,13 @@ pub enum Out<'a> {
         /// The bytes of all elements. They hold anything before.
         bytes: &'a mut [u8],
     },
+    /// A tensor of numbers of known dims in the memory of a device.
+    Device {
+        /// The element type.
+        dtype: DType,
+        /// The bytes of all elements. They hold anything before.
+        span: Span<'a>,
+    },
     /// The kernel says what the result is.
     Free(&'a mut Option<Data>),
 }
@@ -239,6 +260,9 @@ pub struct Io<'a> {
     pub(crate) operands: Vec<Option<DataRef<'a>>>,
     pub(crate) results: Vec<Out<'a>>,
     pub(crate) scratch: &'a mut [u8],
+    /// The scratch memory of a kernel on a device.
+    pub(crate) device_scratch: Option<Span<'a>>,
+    pub(crate) queue: Option<&'a mut dyn Queue>,
     /// The operand that shares its bytes with result 0 before the result is written; it is not among the
     /// operands.
     pub(crate) in_place: Option<usize>,
@@ -310,7 +334,7 @@ impl<'a> Io<'a> {
     pub fn out_bytes(&mut self, j: usize) -> Result<&'a mut [u8]> {
         match self.results.get_mut(j).map(|out| std::mem::replace(out, Out::Absent)) {
             Some(Out::Placed { bytes, .. }) => Ok(bytes),
-            Some(Out::Absent | Out::Free(_)) | None => {
+            Some(Out::Absent | Out::Free(_) | Out::Device { .. }) | None => {
                 Err(KernelError::value(format!("result {j} with a size"), "none"))
             }
         }
@@ -323,7 +347,7 @@ impl<'a> Io<'a> {
     pub fn out<T: Element>(&mut self, j: usize) -> Result<&'a mut [T]> {
         let found = match self.results.get(j) {
             Some(Out::Placed { dtype, .. }) => Some(*dtype),
-            Some(Out::Absent | Out::Free(_)) | None => None,
+            Some(Out::Absent | Out::Free(_) | Out::Device { .. }) | None => None,
         };
         if let Some(found) = found.filter(|&d| d != T::DTYPE) {
             return Err(HostError::View { view: T::NAME, found }.into());
@@ -336,7 +360,7 @@ impl<'a> Io<'a> {
     pub fn moved(&mut self) -> Option<Data> {
         match self.results.first_mut() {
             Some(Out::Free(slot)) => slot.take(),
-            Some(Out::Absent | Out::Placed { .. }) | None => None,
+            Some(Out::Absent | Out::Placed { .. } | Out::Device { .. }) | None => None,
         }
     }
 
@@ -361,8 +385,46 @@ impl<'a> Io<'a> {
                     _ => Err(KernelError::value(format!("{} bytes of {dtype}", bytes.len()), "others")),
                 }
             }
+            Some(Out::Device { dtype, .. }) => {
+                Err(KernelError::value(format!("{dtype} on the device"), "others"))
+            }
             Some(Out::Absent) | None => Ok(()),
         }
+    }
+
+    /// The work on the device, which the kernel adds to.
+    ///
+    /// # Errors
+    /// If the session computes in host memory.
+    pub fn queue(&mut self) -> Result<&mut (dyn Queue + 'a)> {
+        self.queue.as_deref_mut().ok_or_else(|| KernelError::unsupported("kernels of a device"))
+    }
+
+    /// Operand `i`, a tensor in the memory of the device.
+    ///
+    /// # Errors
+    /// If it is absent, or no such tensor.
+    pub fn on_device(&self, i: usize) -> Result<DeviceRef<'a>> {
+        match self.data(i)? {
+            DataRef::Device(tensor) => Ok(tensor),
+            _ => Err(OpError::operand(i, "a tensor on the device", "another value").into()),
+        }
+    }
+
+    /// The bytes of result `j` in the memory of the device, which hold anything before.
+    ///
+    /// # Errors
+    /// If the result has no place on the device.
+    pub fn out_on_device(&self, j: usize) -> Result<Span<'a>> {
+        match self.results.get(j) {
+            Some(Out::Device { span, .. }) => Ok(*span),
+            _ => Err(KernelError::value(format!("result {j} on the device"), "none")),
+        }
+    }
+
+    /// The scratch memory of the kernel on the device. It holds anything before.
+    pub fn scratch_on_device(&self) -> Option<Span<'a>> {
+        self.device_scratch
     }
 
     /// The scratch memory of the kernel as elements of `T`. It holds anything before, and can be taken once.

@@ -24,6 +24,7 @@ pub mod backend;
 pub mod compare;
 pub mod cpu;
 pub mod data;
+pub mod device;
 pub mod float;
 pub mod host;
 mod kernel;

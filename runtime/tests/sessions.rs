@@ -75,14 +75,14 @@ fn bytes(session: &mut Session, x: &HostTensor) -> Vec<u8> {
 #[test]
 fn sessions_in_threads_compute_the_same_bytes() {
     let executable = executable(MODEL, 2);
-    let mut alone = Session::new(executable.clone());
+    let mut alone = Session::new(executable.clone()).unwrap();
     let inputs: Vec<HostTensor> = (1..=3).map(|n| rows(n * 5, n)).collect();
     let want: Vec<Vec<u8>> = inputs.iter().map(|x| bytes(&mut alone, x)).collect();
     thread::scope(|scope| {
         for first in 0..8 {
             let (executable, inputs, want) = (executable.clone(), &inputs, &want);
             scope.spawn(move || {
-                let mut session = Session::new(executable);
+                let mut session = Session::new(executable).unwrap();
                 for turn in 0..12 {
                     let at = (first + turn) % inputs.len();
                     assert_eq!(bytes(&mut session, &inputs[at]), want[at], "input {at}");
@@ -97,7 +97,7 @@ fn sessions_in_threads_compute_the_same_bytes() {
 #[test]
 fn plans_are_kept_by_dims() {
     let executable = executable(MODEL, 1);
-    let mut sessions = [Session::new(executable.clone()), Session::new(executable.clone())];
+    let mut sessions = [Session::new(executable.clone()).unwrap(), Session::new(executable.clone()).unwrap()];
     for turn in 0..9 {
         let x = rows(1 + turn % 3, turn);
         bytes(&mut sessions[usize::from(turn % 2 == 1)], &x);
@@ -122,13 +122,13 @@ fn one_session_is_stopped_alone() {
         let endless = scope.spawn({
             let (executable, stop, x, go) = (executable.clone(), stop.clone(), x.clone(), flag(true));
             move || {
-                let mut session = Session::new(executable);
+                let mut session = Session::new(executable).unwrap();
                 session.set_stop(stop);
                 let inputs = [go.view(), x.view()].map(|tensor| Some(DataRef::Tensor(tensor)));
                 session.run(&inputs).unwrap_err()
             }
         });
-        let mut other = Session::new(executable.clone());
+        let mut other = Session::new(executable.clone()).unwrap();
         let go = flag(false);
         for _ in 0..20 {
             let inputs = [go.view(), x.view()].map(|tensor| Some(DataRef::Tensor(tensor)));

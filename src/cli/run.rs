@@ -95,6 +95,7 @@ const ITEMS: usize = 16;
 fn rows(table: &mut Table, name: &str, output: &Data) {
     match output {
         Data::Tensor(tensor) => table.row(row(name, tensor)),
+        Data::Device(_) => table.row([name, "on a device"]),
         Data::Sequence(sequence) => {
             table.row([name.to_owned(), format!("sequence of {}", sequence.items().len())]);
             for (i, item) in sequence.items().iter().take(ITEMS).enumerate() {

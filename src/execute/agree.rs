@@ -121,6 +121,7 @@ fn other_type(got: &Data, want: &Data) -> Option<(DType, DType)> {
 fn kind(data: &Data) -> &'static str {
     match data {
         Data::Tensor(_) => "a tensor",
+        Data::Device(_) => "a tensor on a device",
         Data::Sequence(_) => "a list",
         Data::Optional(_) => "an optional",
     }

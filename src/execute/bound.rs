@@ -73,6 +73,7 @@ fn rounding(dtype: DType) -> (f64, f64) {
 fn dtype_of(value: &Data) -> Option<DType> {
     match value {
         Data::Tensor(tensor) => Some(tensor.dtype()),
+        Data::Device(tensor) => Some(tensor.view().dtype),
         Data::Sequence(list) => list.items().first().and_then(dtype_of),
         Data::Optional(maybe) => maybe.value.as_deref().and_then(dtype_of),
     }
@@ -101,10 +102,11 @@ pub(super) fn noise(want: &Data, max_want: f64, propagated: f64) -> f64 {
     if noise.is_finite() { noise } else { f64::MAX }
 }
 
-/// The largest magnitude of a value.
+/// The largest magnitude of a value in host memory.
 pub(super) fn magnitude(value: &Data) -> f64 {
     match value {
         Data::Tensor(tensor) => largest_magnitude(tensor),
+        Data::Device(_) => f64::INFINITY,
         Data::Sequence(list) => list.items().iter().map(magnitude).fold(0.0, f64::max),
         Data::Optional(maybe) => maybe.value.as_deref().map_or(0.0, magnitude),
     }

@@ -103,6 +103,16 @@ fn of_prepare(module: &Module, error: &PrepareError) -> Error {
                 nodes.into_iter().map(|(op, node)| format!("{op} (`{}`)", paths.path(node))).collect();
             Error::Unsupported(format!("the {backend} backend has no kernel for {}", ops.join(", ")))
         }
+        PrepareError::Device(error) => {
+            let place = module.text(module.graph(module.main()).name).to_owned();
+            Error::NoMemory(Finding {
+                code: "device",
+                node: None,
+                place,
+                op: None,
+                message: error.to_string(),
+            })
+        }
         PrepareError::Constant { value, error } if error.is_no_memory() => {
             Error::NoMemory(of_value(module, *value, format!("the constant cannot be read: {error}")))
         }
@@ -157,6 +167,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
         ExecuteError::Output(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
         ExecuteError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         ExecuteError::Time { node: None, .. } => Error::Run(graph("time")),
+        ExecuteError::Lost(_) => Error::NoMemory(graph("device")),
         ExecuteError::Stopped => Error::Run(graph("stopped")),
         ExecuteError::TornStates => Error::Run(graph("state")),
         ExecuteError::Output(_) | ExecuteError::NoOutput { .. } => Error::Run(graph("output")),

@@ -193,12 +193,13 @@ impl Messages {
     }
 }
 
-/// A value as the message that [`read_data`] reads; `None` for values that no message holds.
+/// A value in host memory as the message that [`read_data`] reads; `None` for values that no message holds.
 pub(crate) fn message(value: &Data, name: &str) -> Option<Layout> {
     match value {
         Data::Tensor(tensor) => Some(tensor_message(tensor, name)),
         Data::Sequence(sequence) => list_message(&sequence.element, sequence.items().iter(), name),
         Data::Optional(maybe) => list_message(&maybe.element, maybe.value.as_deref().into_iter(), name),
+        Data::Device(_) => None,
     }
 }
 

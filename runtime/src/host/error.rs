@@ -59,6 +59,12 @@ pub enum HostError {
         /// Dims.
         dims: Vec<u64>,
     },
+    /// The elements are in the memory of a device.
+    #[error("the tensor is in the memory of a device")]
+    OnDevice,
+    /// A copy to or from a device failed.
+    #[error("{0}")]
+    Device(String),
     /// A view does not fit the element type.
     #[error("a tensor of {found} cannot be viewed as {view}")]
     View {
@@ -79,6 +85,8 @@ impl HostError {
             | HostError::States { .. }
             | HostError::StringCount { .. }
             | HostError::SparseIndex { .. }
+            | HostError::OnDevice
+            | HostError::Device(_)
             | HostError::View { .. } => false,
         }
     }

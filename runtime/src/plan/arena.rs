@@ -4,9 +4,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Every storage begins on a multiple of this many bytes: a cache line.
-pub(crate) const ALIGNMENT: usize = 64;
-
 /// A storage: how large it is and the first and last step it lives for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
@@ -29,22 +26,22 @@ pub(crate) struct Layout {
 const TRY_BOTH: usize = 4096;
 
 /// Lays out storages so that storages with overlapping live ranges do not overlap in memory.
-pub(crate) fn lay_out(requests: &[Request]) -> Layout {
-    let in_time = by_time(requests);
+pub(crate) fn lay_out(requests: &[Request], alignment: usize) -> Layout {
+    let in_time = by_time(requests, alignment);
     if requests.len() > TRY_BOTH {
         return in_time;
     }
-    let in_size = by_size(requests);
+    let in_size = by_size(requests, alignment);
     if in_size.bytes < in_time.bytes { in_size } else { in_time }
 }
 
-/// As many bytes as a storage takes, up to where the next one may begin.
-pub(crate) fn rounded(bytes: usize) -> usize {
-    bytes.saturating_add(ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT
+/// The bytes that a storage takes, up to the place where the next storage may begin.
+pub(crate) fn rounded(bytes: usize, alignment: usize) -> usize {
+    bytes.saturating_add(alignment - 1) / alignment * alignment
 }
 
 /// In the order of the first step, each into the smallest gap that is free then.
-fn by_time(requests: &[Request]) -> Layout {
+fn by_time(requests: &[Request], alignment: usize) -> Layout {
     let mut order: Vec<usize> = (0..requests.len()).collect();
     order.sort_by_key(|&i| (requests[i].first, std::cmp::Reverse(requests[i].bytes), i));
     let mut ends: Vec<usize> = order.clone();
@@ -54,9 +51,9 @@ fn by_time(requests: &[Request]) -> Layout {
     let mut offsets: Vec<usize> = vec![0; requests.len()];
     for i in order {
         while let Some(done) = ends.next_if(|&done| requests[done].last < requests[i].first) {
-            free.give_back(offsets[done], rounded(requests[done].bytes));
+            free.give_back(offsets[done], rounded(requests[done].bytes, alignment));
         }
-        offsets[i] = free.take(rounded(requests[i].bytes));
+        offsets[i] = free.take(rounded(requests[i].bytes, alignment));
     }
     Layout { offsets, bytes: free.end }
 }
@@ -111,7 +108,7 @@ impl Gaps {
 }
 
 /// The largest first, each at the lowest offset where nothing that lives at the same time is.
-fn by_size(requests: &[Request]) -> Layout {
+fn by_size(requests: &[Request], alignment: usize) -> Layout {
     let mut order: Vec<usize> = (0..requests.len()).filter(|&i| requests[i].bytes > 0).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(requests[i].bytes), requests[i].first, i));
     let mut offsets: Vec<usize> = vec![0; requests.len()];
@@ -119,7 +116,7 @@ fn by_size(requests: &[Request]) -> Layout {
     let mut placed: Vec<usize> = Vec::new();
     let mut end = 0;
     for i in order {
-        let (request, bytes) = (&requests[i], rounded(requests[i].bytes));
+        let (request, bytes) = (&requests[i], rounded(requests[i].bytes, alignment));
         let mut best: Option<(usize, usize)> = None;
         let mut at: usize = 0;
         for &other in &placed {
@@ -131,7 +128,7 @@ fn by_size(requests: &[Request]) -> Layout {
             if gap >= bytes && best.is_none_or(|(least, _)| gap < least) {
                 best = Some((gap, at));
             }
-            at = at.max(offsets[other] + rounded(with.bytes));
+            at = at.max(offsets[other] + rounded(with.bytes, alignment));
         }
         offsets[i] = best.map_or(at, |(_, at)| at);
         end = end.max(offsets[i] + bytes);
@@ -238,11 +235,13 @@ mod tests {
                 let alive = requests.iter().filter(|r| r.first <= at && at <= r.last);
                 alive.map(|r| r.bytes).sum::<usize>()
             }).max().unwrap_or(0);
-            for layout in [by_time(&requests), by_size(&requests)] {
+            for (alignment, layout) in [1usize, 64, 256].into_iter().flat_map(|alignment| {
+                [by_time(&requests, alignment), by_size(&requests, alignment)].map(|layout| (alignment, layout))
+            }) {
                 prop_assert_eq!(overlap(&requests, &layout), None);
-                prop_assert!(layout.offsets.iter().all(|o| o % ALIGNMENT == 0));
+                prop_assert!(layout.offsets.iter().all(|o| o % alignment == 0));
                 let ends = requests.iter().zip(&layout.offsets).filter(|(r, _)| r.bytes > 0);
-                let end = ends.map(|(r, &o)| o + rounded(r.bytes)).max().unwrap_or(0);
+                let end = ends.map(|(r, &o)| o + rounded(r.bytes, alignment)).max().unwrap_or(0);
                 prop_assert!(layout.bytes == end && layout.bytes >= needed);
             }
         }
@@ -251,7 +250,7 @@ mod tests {
     #[test]
     fn a_chain_needs_two_places() {
         let chain: Vec<Request> = (0..100).map(|i| request(640, i, i + 1)).collect();
-        assert_eq!((by_time(&chain).bytes, by_size(&chain).bytes), (1280, 1280));
+        assert_eq!((by_time(&chain, 64).bytes, by_size(&chain, 64).bytes), (1280, 1280));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
-use arena::{ALIGNMENT, Request};
+use arena::Request;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -174,10 +174,12 @@ struct Storage {
     read: usize,
 }
 
-/// Plans a graph. `needs` is asked once for every node that is computed.
+/// Plans a graph. Storages begin on multiples of `alignment` bytes; `needs` is asked once for every node that is
+/// computed.
 pub fn plan_graph(
     module: &Module,
     graph: GraphId,
+    alignment: usize,
     index: &mut Index,
     mut needs: impl FnMut(Node) -> Needs,
 ) -> GraphPlan {
@@ -190,6 +192,7 @@ pub fn plan_graph(
     let state =
         |&(now, next): &(Value, Value)| State { now: index.of(now), next: index.of(next), copied: false };
     let mut planner = Planner {
+        alignment,
         last: last_reads(&steps, values.len(), &roots),
         storage: vec![None; values.len()],
         of_next: FxHashMap::default(),
@@ -308,7 +311,33 @@ fn known_tensor(module: &Module, value: Value) -> Option<(DType, Vec<u64>)> {
     Some((ty.dtype, dims))
 }
 
+/// The layout of states: one behind the other, from the beginning of the arena.
+#[derive(Clone, Debug)]
+pub(crate) struct StateLayout {
+    alignment: usize,
+    end: usize,
+}
+
+impl StateLayout {
+    pub(crate) fn new(alignment: usize) -> StateLayout {
+        StateLayout { alignment, end: 0 }
+    }
+
+    /// The offset of the next state, which has so many bytes.
+    pub(crate) fn place(&mut self, bytes: usize) -> usize {
+        let offset = self.end;
+        self.end = offset.saturating_add(arena::rounded(bytes, self.alignment));
+        offset
+    }
+
+    /// The bytes of all states so far.
+    pub(crate) fn bytes(&self) -> usize {
+        self.end
+    }
+}
+
 struct Planner {
+    alignment: usize,
     values: Vec<Planned>,
     steps: Vec<Step>,
     last: Vec<usize>,
@@ -480,7 +509,7 @@ impl Planner {
         for state in &mut self.states {
             state.copied = self.storage[state.now as usize] != self.storage[state.next as usize];
         }
-        debug_assert!(arena.is_multiple_of(ALIGNMENT));
+        debug_assert!(arena.is_multiple_of(self.alignment));
         let Planner { values, steps, states, moved, .. } = self;
         GraphPlan { graph, values, steps, outputs, states, moved, arena, state_bytes }
     }
@@ -490,16 +519,14 @@ impl Planner {
     fn offsets(&self) -> (Vec<usize>, usize, usize) {
         let (states, others) = self.storages.split_at(self.states.len());
         let mut offsets = Vec::with_capacity(self.storages.len() + self.scratch.len());
-        let mut state_bytes: usize = 0;
-        for state in states {
-            offsets.push(state_bytes);
-            state_bytes = state_bytes.saturating_add(arena::rounded(state.bytes));
-        }
+        let mut layout = StateLayout::new(self.alignment);
+        offsets.extend(states.iter().map(|state| layout.place(state.bytes)));
+        let state_bytes = layout.bytes();
         let of_storage = |s: &Storage| Request { bytes: s.bytes, first: s.first, last: s.last };
         let of_scratch = |&(at, bytes): &(usize, usize)| Request { bytes, first: at, last: at };
         let requests: Vec<Request> =
             others.iter().map(of_storage).chain(self.scratch.iter().map(of_scratch)).collect();
-        let layout = arena::lay_out(&requests);
+        let layout = arena::lay_out(&requests, self.alignment);
         offsets.extend(layout.offsets.into_iter().map(|offset| offset.saturating_add(state_bytes)));
         (offsets, state_bytes, layout.bytes.saturating_add(state_bytes))
     }

@@ -1,11 +1,14 @@
 //! From a module and the types of its inputs to what is walked: plans, kernels, and what constants alone give.
 
 use super::error::ExecuteError;
+use super::space::Space;
 use super::{Runtime, walk};
-use crate::backend::Backend;
-use crate::data::DataRef;
+use crate::backend::{self, Backend};
+use crate::data::{Data, DataRef};
+use crate::device::DeviceTensor;
 use crate::host::HostTensor;
-use crate::kernel::{Prepared, Site};
+use crate::kernel::{KernelError, Prepared, Site};
+use crate::plan::Place;
 use crate::plan::{GraphPlan, Index, Needs, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
@@ -22,10 +25,15 @@ pub(super) type ResultTypes = Vec<Option<(DType, Vec<u64>)>>;
 
 pub(super) type Constants = SecondaryMap<Value, Option<Arc<HostTensor>>>;
 
+/// Constants in the memory of a device.
+pub(super) type OnDevice = SecondaryMap<Value, Option<DeviceTensor>>;
+
 /// A module for certain dims of its inputs, with plans and kernels.
 pub(crate) struct Program {
     pub(crate) module: Module,
     pub(crate) constants: Arc<Constants>,
+    /// The constants in the memory of a device; empty where kernels read host memory.
+    on_device: OnDevice,
     pub(super) plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>>,
     pub(super) graphs: Vec<GraphId>,
     kernels: SecondaryMap<Node, Option<Arc<Prepared>>>,
@@ -52,9 +60,61 @@ impl Program {
         self.defaults[function].clone()
     }
 
-    /// A constant, or what was computed of constants alone.
+    /// A constant, or a result of constants alone, in the memory that kernels read.
     pub(crate) fn constant(&self, value: Value) -> Option<DataRef<'_>> {
+        match &self.on_device[value] {
+            Some(tensor) => Some(DataRef::Device(tensor.view())),
+            None => self.constant_on_host(value),
+        }
+    }
+
+    /// A constant, or a result of constants alone, in host memory.
+    pub(crate) fn constant_on_host(&self, value: Value) -> Option<DataRef<'_>> {
         self.constants[value].as_ref().map(|t| DataRef::Tensor(t.view()))
+    }
+
+    /// The constants and the results of constants that steps and outputs read.
+    fn constants_read(&self) -> Vec<Value> {
+        let mut read = Vec::new();
+        for plan in self.graphs.iter().map(|&graph| self.plan(graph)) {
+            let operands = plan.steps.iter().flat_map(|step| step.operands.iter().copied().flatten());
+            let roots = plan.states.iter().chain(&plan.moved).flat_map(|state| [state.now, state.next]);
+            for index in operands.chain(plan.outputs.iter().copied()).chain(roots) {
+                let mut planned = &plan.values[index as usize];
+                if let Place::View(of) = planned.place {
+                    planned = &plan.values[of as usize];
+                }
+                if matches!(planned.place, Place::Constant | Place::Input(_)) {
+                    read.push(planned.value);
+                }
+            }
+        }
+        read.sort_unstable();
+        read.dedup();
+        read
+    }
+}
+
+impl Program {
+    /// Copies the constants that are read to the device. `uploaded` has those that other programs read.
+    ///
+    /// # Errors
+    /// If the device has no memory for them.
+    pub(super) fn upload(&mut self, space: &mut Space, uploaded: &mut OnDevice) -> Result<(), KernelError> {
+        if matches!(space, Space::Host) {
+            return Ok(());
+        }
+        for value in self.constants_read() {
+            let Some(tensor) = &self.constants[value] else { continue };
+            if uploaded[value].is_none() {
+                if let Data::Device(tensor) = space.bring(DataRef::Tensor(tensor.view()))? {
+                    uploaded[value] = Some(tensor);
+                }
+            }
+            self.on_device[value] = uploaded[value].clone();
+        }
+        space.finish()?;
+        Ok(())
     }
 }
 
@@ -75,7 +135,7 @@ const FOLDED_BYTES: u64 = 1 << 16;
 
 impl Binder<'_> {
     /// The program for inputs of these types; one with a default may be `None`.
-    pub(super) fn program(&self, types: &[Option<Type>]) -> Result<Program, ExecuteError> {
+    pub(super) fn program(&self, space: &mut Space, types: &[Option<Type>]) -> Result<Program, ExecuteError> {
         let mut module = self.module.clone();
         self.declare(&mut module, types)?;
         let facts = infer_module(&mut module).map_err(ExecuteError::Shapes)?;
@@ -85,14 +145,15 @@ impl Binder<'_> {
         let mut plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>> = SecondaryMap::default();
         let graphs: Vec<GraphId> = module.graph_ids().collect();
         let room = Room::of(self.runtime.limits.max_bytes);
+        let alignment = backend::alignment(&*self.runtime.backend);
         for &graph in &graphs {
             let place = Where::of(&module, graph);
-            let plan = plan_graph(&module, graph, &mut index, |node| {
+            let plan = plan_graph(&module, graph, alignment, &mut index, |node| {
                 let (mut needs, prepared) =
                     needs_of(&*self.runtime.backend, &module, node, &facts, room, &place);
                 let Some(prepared) = prepared else { return needs };
                 if !place.in_branch
-                    && let Some(results) = self.fold(&module, node, &prepared, &constants)
+                    && let Some(results) = self.fold(space, &module, node, &prepared, &constants)
                 {
                     for (value, tensor) in results {
                         constants[value] = Some(tensor);
@@ -108,7 +169,8 @@ impl Binder<'_> {
         for (function, _) in module.functions() {
             defaults[function] = Defaults::of(&module, function);
         }
-        Ok(Program { module, constants: Arc::new(constants), plans, graphs, kernels, defaults })
+        let constants = Arc::new(constants);
+        Ok(Program { module, constants, on_device: OnDevice::default(), plans, graphs, kernels, defaults })
     }
 
     /// Gives the inputs of the main graph their types.
@@ -133,6 +195,7 @@ impl Binder<'_> {
     /// The results of a node that depends on constants alone, unless they are large: those are computed each time.
     fn fold(
         &self,
+        space: &mut Space,
         module: &Module,
         node: Node,
         prepared: &Prepared,
@@ -154,7 +217,7 @@ impl Binder<'_> {
             return None;
         }
         // What goes wrong shows when the node runs.
-        let made = walk::run_alone(prepared, &operands, &types, self.runtime.limits.max_bytes).ok()?;
+        let made = walk::run_alone(space, prepared, &operands, &types, self.runtime.limits.max_bytes).ok()?;
         let pairs = data.results().iter().zip(made);
         Some(pairs.filter_map(|(v, t)| Some(((*v)?, Arc::new(t?)))).collect())
     }

@@ -10,7 +10,6 @@ use super::ExecuteError;
 use super::frame::{Frame, Given, Scope};
 use super::walk::{Run, run_graph};
 use crate::data::{Data, DataRef};
-use crate::host::HostError;
 use crate::kernel::KernelError;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::infer::CallAttrs;
@@ -84,8 +83,8 @@ fn body(
     let plan = run.program.plan(graph);
     let scope = Scope { program: run.program, plan, given };
     let outputs = 0..plan.outputs.len();
-    let taken = outputs.map(|i| frame.take_output(scope, i));
-    taken.collect::<Result<_, HostError>>().map_err(|e| ExecuteError::Node { node, error: e.into() })
+    let taken = outputs.map(|i| frame.take_output(run.space, scope, i));
+    taken.collect::<Result<_, KernelError>>().map_err(|error| ExecuteError::of_kernel(node, error))
 }
 
 /// An error of a body that names no node names that of the body.
@@ -109,7 +108,7 @@ struct Call<'c, 'r, 'a> {
 
 impl<'a> Call<'_, '_, 'a> {
     fn error(&self, error: impl Into<KernelError>) -> ExecuteError {
-        ExecuteError::Node { node: self.node, error: error.into() }
+        ExecuteError::of_kernel(self.node, error.into())
     }
 
     fn n_formal(&self) -> usize {
@@ -135,9 +134,22 @@ impl<'a> Call<'_, '_, 'a> {
     }
 
     fn run_if(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
-        let taken = flag(self.operand(0)).ok_or_else(|| self.no_flag(0))?;
+        let condition = self.operand(0);
+        let taken = self.flag(condition)?.ok_or_else(|| self.no_flag(0))?;
         let graph = self.graph(if taken { "then_branch" } else { "else_branch" })?;
         self.body(graph, &[])
+    }
+
+    /// The one element of a boolean tensor.
+    fn flag(&mut self, data: Option<DataRef<'_>>) -> Result<Option<bool>, ExecuteError> {
+        let Some(data) = data.filter(|data| is_one(*data)) else { return Ok(None) };
+        let read = self.run.space.on_host(data, |data| flag(data));
+        read.map_err(|error| self.error(error))
+    }
+
+    /// An owned copy of a value in the memory of the session.
+    fn own(&mut self, data: DataRef<'_>) -> Result<Data, ExecuteError> {
+        self.run.space.bring(data).map_err(|error| self.error(error))
     }
 
     fn no_flag(&self, operand: usize) -> ExecuteError {
@@ -145,9 +157,13 @@ impl<'a> Call<'_, '_, 'a> {
     }
 }
 
-/// The one element of a boolean tensor.
-fn flag(data: Option<DataRef<'_>>) -> Option<bool> {
-    let bytes = data?.tensor()?.bytes()?;
+/// True if it is a tensor of one element.
+fn is_one(data: DataRef<'_>) -> bool {
+    data.shape().is_some_and(|(_, dims)| dims.iter().all(|&d| d == 1))
+}
+
+fn flag(data: DataRef<'_>) -> Option<bool> {
+    let bytes = data.tensor()?.bytes()?;
     let [flag] = bytes else { return None };
     Some(*flag != 0)
 }

@@ -1,5 +1,6 @@
 //! Errors of preparing a module, and of runs.
 
+use crate::device::DeviceError;
 use crate::host::HostError;
 use crate::kernel::KernelError;
 use ampc_ir::infer::InferError;
@@ -25,12 +26,19 @@ pub enum PrepareError {
         /// The cause.
         error: HostError,
     },
+    /// The device fails.
+    #[error(transparent)]
+    Device(DeviceError),
 }
 
 impl PrepareError {
     /// True if the system refused memory.
     pub fn is_no_memory(&self) -> bool {
-        matches!(self, PrepareError::Constant { error, .. } if error.is_no_memory())
+        match self {
+            PrepareError::Constant { error, .. } => error.is_no_memory(),
+            PrepareError::Device(error) => error.is_no_memory(),
+            PrepareError::Unsupported { .. } => false,
+        }
     }
 }
 
@@ -120,12 +128,41 @@ pub enum ExecuteError {
         /// The number of the output.
         output: usize,
     },
+    /// The device does not answer any more.
+    #[error("the device is lost: {0}")]
+    Lost(String),
     /// An output cannot be copied.
     #[error(transparent)]
     Output(#[from] HostError),
 }
 
 impl ExecuteError {
+    /// The error of a kernel. A failure that surfaces late names its own node.
+    pub(super) fn of_kernel(node: Node, error: KernelError) -> ExecuteError {
+        match error {
+            KernelError::Device(error) => ExecuteError::of_device(Some(node), *error),
+            error => ExecuteError::Node { node, error },
+        }
+    }
+
+    /// The error of copying a value between the host and a device.
+    pub(super) fn of_transfer(error: KernelError) -> ExecuteError {
+        match error {
+            KernelError::Device(error) => ExecuteError::of_device(None, *error),
+            KernelError::Host(error) => ExecuteError::Output(error),
+            other => ExecuteError::Lost(other.to_string()),
+        }
+    }
+
+    /// The error of a device while `node` runs.
+    pub(super) fn of_device(node: Option<Node>, error: DeviceError) -> ExecuteError {
+        match error {
+            DeviceError::NoMemory { bytes } => ExecuteError::NoMemory { node, bytes },
+            DeviceError::Kernel { node, error } => ExecuteError::Node { node, error },
+            DeviceError::Lost(message) => ExecuteError::Lost(message),
+        }
+    }
+
     /// True if the system refused memory.
     pub fn is_no_memory(&self) -> bool {
         match self {
@@ -140,6 +177,7 @@ impl ExecuteError {
             | ExecuteError::Stopped
             | ExecuteError::State { .. }
             | ExecuteError::TornStates
+            | ExecuteError::Lost(_)
             | ExecuteError::NoOutput { .. } => false,
         }
     }

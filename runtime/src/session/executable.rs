@@ -1,9 +1,10 @@
 //! A module that is ready to run, which sessions share: its constants, what is computed of constants alone, and the
 //! programs for the dims that sessions had last.
 
-use super::bind::{Binder, Constants, Program};
+use super::bind::{Binder, Constants, OnDevice, Program};
 use super::error::{ExecuteError, PrepareError};
 use super::limits::Limits;
+use super::space::Space;
 use super::{Session, has_kernel};
 use crate::backend::{Backend, installed};
 use crate::data::DataRef;
@@ -35,9 +36,9 @@ impl Runtime {
     /// Reads the constants of a module and checks that there is a kernel for each of its operators.
     ///
     /// # Errors
-    /// With all nodes that have none, or if a constant cannot be read.
+    /// With all nodes that have none, or if a constant cannot be read or the device fails.
     pub fn prepare(&self, module: &Module) -> Result<Session, PrepareError> {
-        Ok(Session::new(Arc::new(Executable::new(module, self)?)))
+        Session::new(Arc::new(Executable::new(module, self)?)).map_err(PrepareError::Device)
     }
 }
 
@@ -52,6 +53,8 @@ pub struct Executable {
     constants: Constants,
     /// The constants of the last program, with what was computed of constants alone.
     folded: Mutex<Arc<Constants>>,
+    /// The constants in the memory of a device, as far as a program reads them.
+    uploaded: Mutex<OnDevice>,
     /// The latest last.
     programs: Mutex<Vec<Arc<Slot>>>,
     programs_made: AtomicU64,
@@ -73,6 +76,11 @@ pub(super) struct Bound {
 }
 
 impl Bound {
+    /// True if an input is a state that the arena has.
+    pub(super) fn is_state(&self, input: usize) -> bool {
+        self.is_state.get(input).copied().unwrap_or(false)
+    }
+
     /// True if the program is that for these inputs. A state that is not given has the type it had.
     pub(super) fn fits(&self, inputs: &[Option<DataRef<'_>>]) -> bool {
         let fits = |(at, given): (usize, &Option<DataRef<'_>>)| match (given, &self.types[at]) {
@@ -124,6 +132,7 @@ impl Executable {
             module: module.clone(),
             folded: Mutex::default(),
             constants,
+            uploaded: Mutex::default(),
             programs: Mutex::default(),
             programs_made: AtomicU64::new(0),
         })
@@ -165,7 +174,10 @@ impl Executable {
         let folded = locked(&self.folded).clone();
         let Executable { runtime, module, constants, .. } = self;
         let binder = Binder { runtime, module, constants, folded: &folded, deadline };
-        let program = installed(&*runtime.backend, || binder.program(&slot.types))?;
+        let mut space = Space::of(&runtime.backend).map_err(|error| ExecuteError::of_device(None, error))?;
+        let mut program = installed(&*runtime.backend, || binder.program(&mut space, &slot.types))?;
+        let uploaded = program.upload(&mut space, &mut locked(&self.uploaded));
+        uploaded.map_err(ExecuteError::of_transfer)?;
         *locked(&self.folded) = program.constants.clone();
         self.programs_made.fetch_add(1, Ordering::Relaxed);
         let mut is_state = vec![false; slot.types.len()];

@@ -2,10 +2,11 @@
 
 use super::ExecuteError;
 use super::bind::Program;
+use super::space::{Block, Bytes, Space};
 use super::states::StateMemory;
-use crate::bytes::AlignedBytes;
+use super::walk::Placed;
 use crate::data::{Data, DataRef};
-use crate::host::{HostError, TensorRef};
+use crate::kernel::KernelError;
 use crate::kernel::Out;
 use crate::plan::arena::Part;
 use crate::plan::{GraphPlan, Place};
@@ -20,9 +21,9 @@ pub(crate) struct Frame {
     /// Its states, which are the beginning of the arena as plans have it.
     pub(super) states: StateMemory,
     /// What of the arena is behind the states.
-    pub(super) arena: Option<AlignedBytes>,
+    pub(super) arena: Option<Block>,
     /// Memory of an earlier plan.
-    spare: Option<AlignedBytes>,
+    spare: Option<Block>,
     pub(super) heap: Vec<Option<Data>>,
     pub(super) lists: Lists,
     pub(crate) children: FxHashMap<GraphId, Box<Frame>>,
@@ -35,7 +36,7 @@ pub(super) struct Lists {
     pub(super) order: Vec<usize>,
     pub(super) parts: Vec<Part<'static>>,
     pub(super) operands: Vec<Option<DataRef<'static>>>,
-    pub(super) placed: Vec<Option<&'static mut [u8]>>,
+    pub(super) placed: Vec<Option<Placed<'static>>>,
     pub(super) results: Vec<Out<'static>>,
     pub(super) made: Vec<Option<Data>>,
 }
@@ -55,6 +56,7 @@ impl Frame {
     /// Takes the memory that a plan asks for, unless it is there; `taken` is what is taken besides.
     pub(crate) fn reserve(
         &mut self,
+        space: &Space,
         module: &Module,
         plan: &GraphPlan,
         taken: u64,
@@ -67,12 +69,12 @@ impl Frame {
         let bytes = plan.arena as u64;
         let no_memory = || ExecuteError::NoMemory { node: largest(module, plan), bytes };
         if !self.states.is_of(plan) {
-            self.states = StateMemory::of_plan(plan).ok_or_else(no_memory)?;
+            self.states = StateMemory::of_plan(space, plan).ok_or_else(no_memory)?;
         }
         let rest = plan.arena - plan.state_bytes;
         // A spare that is too small goes before the arena is taken.
-        let spare = self.spare.take().filter(|spare| spare.as_slice().len() >= rest);
-        self.arena = Some(spare.or_else(|| AlignedBytes::zeroed(rest)).ok_or_else(no_memory)?);
+        let spare = self.spare.take().filter(|spare| spare.len() >= rest);
+        self.arena = Some(spare.or_else(|| space.block(rest)).ok_or_else(no_memory)?);
         self.heap = vec![None; plan.values.len()];
         Ok(())
     }
@@ -84,22 +86,14 @@ impl Frame {
         *self = Frame { states, spare, lists, ..Frame::default() };
     }
 
-    /// The states and what is behind them.
+    /// The states and the arena behind them.
     fn memory(&self) -> Memory<'_> {
-        let rest = self.arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
-        Memory { states: self.states.as_slice(), rest }
-    }
-
-    /// The states and what is behind them, to be written.
-    pub(super) fn memory_mut(&mut self) -> (&mut [u8], &mut [u8]) {
-        let rest = self.arena.as_mut().map_or(&mut [][..], |arena| arena.as_mut_slice());
-        (self.states.as_mut_slice(), rest)
+        Memory::of(self.states.block(), self.arena.as_ref())
     }
 
     /// The bytes that the frame and its children hold.
     pub(crate) fn arena_bytes(&self) -> usize {
-        let Memory { states, rest } = self.memory();
-        let mut total = states.len() + rest.len();
+        let mut total = self.states.block().len() + self.arena.as_ref().map_or(0, Block::len);
         #[expect(clippy::iter_over_hash_type, reason = "a sum does not depend on the order")]
         for child in self.children.values() {
             total += child.arena_bytes();
@@ -117,14 +111,19 @@ impl Frame {
         self.get(scope, *scope.plan.outputs.get(i)?)
     }
 
-    /// Output `i` of the graph, owned: what is on the heap is not copied, so once only.
-    pub(crate) fn take_output(&mut self, scope: Scope<'_>, i: usize) -> Result<Option<Data>, HostError> {
+    /// Output `i` of the graph, owned. A value on the heap is moved, so that an output can be taken once.
+    pub(crate) fn take_output(
+        &mut self,
+        space: &mut Space,
+        scope: Scope<'_>,
+        i: usize,
+    ) -> Result<Option<Data>, KernelError> {
         let index = scope.plan.outputs[i];
         let is_last = || !scope.plan.outputs[i + 1..].contains(&index);
         if scope.plan.values[index as usize].place == Place::Heap && is_last() {
             return Ok(self.heap[index as usize].take());
         }
-        self.get(scope, index).map(DataRef::to_data).transpose()
+        self.get(scope, index).map(|data| space.bring(data)).transpose()
     }
 }
 
@@ -142,18 +141,22 @@ pub(super) fn check_memory(
     Ok(())
 }
 
-/// The arena, to be read.
+/// The arena in its two blocks, to be read.
 #[derive(Clone, Copy)]
 pub(super) struct Memory<'a> {
-    pub(super) states: &'a [u8],
-    pub(super) rest: &'a [u8],
+    states: &'a Block,
+    rest: Option<&'a Block>,
 }
 
 impl<'a> Memory<'a> {
-    pub(super) fn bytes(self, offset: usize, len: usize) -> &'a [u8] {
-        match offset.checked_sub(self.states.len()) {
-            Some(offset) => &self.rest[offset..offset + len],
-            None => &self.states[offset..offset + len],
+    pub(super) fn of(states: &'a Block, rest: Option<&'a Block>) -> Memory<'a> {
+        Memory { states, rest }
+    }
+
+    pub(super) fn bytes(self, offset: usize, len: usize) -> Bytes<'a> {
+        match (offset.checked_sub(self.states.len()), self.rest) {
+            (Some(offset), Some(rest)) => rest.range(offset, len),
+            _ => self.states.range(offset, len),
         }
     }
 }
@@ -182,7 +185,7 @@ impl<'a> Scope<'a> {
         self,
         heap: &'a [Option<Data>],
         index: u32,
-        arena: &mut dyn FnMut(usize, usize) -> Option<&'a [u8]>,
+        arena: &mut dyn FnMut(usize, usize) -> Option<Bytes<'a>>,
     ) -> Option<DataRef<'a>> {
         let planned = &self.plan.values[index as usize];
         match planned.place {
@@ -195,12 +198,13 @@ impl<'a> Scope<'a> {
             Place::Constant => self.program.constant(planned.value),
             Place::Arena { offset, len } => {
                 let (dtype, dims) = planned.tensor.as_ref()?;
-                Some(DataRef::Tensor(TensorRef::of_numbers(*dtype, dims, arena(offset, len)?)))
+                Some(arena(offset, len)?.as_tensor(*dtype, dims))
             }
             Place::View(of) => {
                 let (_, dims) = planned.tensor.as_ref()?;
                 match self.find(heap, of, arena)? {
                     DataRef::Tensor(tensor) => Some(DataRef::Tensor(tensor.with_dims(dims))),
+                    DataRef::Device(tensor) => Some(DataRef::Device(tensor.with_dims(dims))),
                     other => Some(other),
                 }
             }

@@ -19,6 +19,7 @@ mod frame;
 mod limits;
 mod needs;
 mod observe;
+mod space;
 mod states;
 pub(crate) mod walk;
 
@@ -28,15 +29,18 @@ pub use limits::{Limits, available_memory, left_of_limit};
 pub use needs::MemoryNeeds;
 pub use observe::NodeObserver;
 
-use crate::backend::{Backend, installed};
+use crate::backend::{Backend, alignment, installed};
 use crate::data::{Data, DataRef};
+use crate::device::DeviceError;
 use crate::host::HostError;
+use crate::kernel::KernelError;
 use crate::plan::{GraphPlan, Place};
 use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Type};
 use bind::Program;
 use executable::Bound;
 use frame::{Frame, Given, Scope};
+use space::Space;
 use states::StateMemory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,6 +51,7 @@ use walk::{Run, run_graph};
 /// The memory in which a module runs, and the states of the module.
 pub struct Session {
     executable: Arc<Executable>,
+    space: Space,
     /// Set from another thread, it ends a run before the next node.
     stop: Option<Arc<AtomicBool>>,
     bound: Option<Arc<Bound>>,
@@ -54,6 +59,8 @@ pub struct Session {
     frame: Frame,
     /// States that are not in an arena, as the last run left them, by formal input.
     moved: BTreeMap<usize, Data>,
+    /// The inputs of the last run in the memory of a device, for the next run; states and strings are not here.
+    brought: Vec<Option<Data>>,
 }
 
 /// True if nodes of an operator can be run.
@@ -72,9 +79,14 @@ fn with_states<'a>(
 
 impl Session {
     /// A session without memory: the first run takes it.
-    pub fn new(executable: Arc<Executable>) -> Session {
-        let stop = executable.runtime().limits.stop.clone();
-        Session { executable, stop, bound: None, frame: Frame::default(), moved: BTreeMap::new() }
+    ///
+    /// # Errors
+    /// If a device refuses a queue.
+    pub fn new(executable: Arc<Executable>) -> Result<Session, DeviceError> {
+        let runtime = executable.runtime();
+        let (space, stop) = (Space::of(&runtime.backend)?, runtime.limits.stop.clone());
+        let (frame, moved) = (Frame::default(), BTreeMap::new());
+        Ok(Session { executable, space, stop, bound: None, frame, moved, brought: Vec::new() })
     }
 
     /// The module that is ready to run, for more sessions.
@@ -87,8 +99,8 @@ impl Session {
         self.stop = Some(stop);
     }
 
-    /// Computes the outputs, in order. There is an input for every formal input of the graph, in order; an
-    /// input with a default may be `None`.
+    /// Computes the outputs, in order, in host memory. There is an input for every formal input of the graph, in order.
+    /// An input with a default may be `None`, and a state that was given before.
     ///
     /// # Errors
     /// If inputs do not fit the graph, a node cannot be computed, or a limit is reached.
@@ -99,29 +111,63 @@ impl Session {
     /// Like [`run`](Self::run); `observer` sees every value that is computed.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run).
+    /// Errors of [`run`](Self::run).
     pub fn run_observed(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
         observer: Option<&mut (dyn NodeObserver + Send)>,
     ) -> Result<Vec<Data>, ExecuteError> {
         let mut outputs = Vec::new();
-        self.run_visiting(inputs, observer, |frame, scope| {
+        self.run_visiting(inputs, observer, |space, frame, scope| {
             for output in 0..scope.plan.outputs.len() {
-                let taken = frame.take_output(scope, output)?;
-                outputs.push(taken.ok_or(ExecuteError::NoOutput { output })?);
+                let taken = frame.take_output(space, scope, output)?;
+                outputs.push(match space {
+                    Space::Host => taken,
+                    Space::Device(_) => taken.map(|data| space.to_host(data.view())).transpose()?,
+                });
+            }
+            Ok(())
+        })?;
+        let missing = outputs.iter().position(Option::is_none);
+        missing.map_or_else(
+            || Ok(outputs.into_iter().flatten().collect()),
+            |output| Err(ExecuteError::NoOutput { output }),
+        )
+    }
+
+    /// Like [`run`](Self::run), but the outputs stay in the memory that the session computes in. Such tensors can be
+    /// inputs of the next run of any session on the device; [`to_host`](Self::to_host) copies them to the host.
+    ///
+    /// # Errors
+    /// Errors of [`run`](Self::run).
+    pub fn run_in_place(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+    ) -> Result<Vec<Option<Data>>, ExecuteError> {
+        let mut outputs = Vec::new();
+        self.run_visiting(inputs, None, |space, frame, scope| {
+            for output in 0..scope.plan.outputs.len() {
+                outputs.push(frame.take_output(space, scope, output)?);
             }
             Ok(())
         })?;
         Ok(outputs)
     }
 
-    /// Like [`run`](Self::run), but without copies: `visit` sees each output in place. From the second run with
-    /// the same dims on, a graph whose dims are all known before it runs allocates no tensor, and nothing else
+    /// A copy of a value in host memory, when the work that makes the value is done.
+    ///
+    /// # Errors
+    /// If there is no memory for it, or the device fails.
+    pub fn to_host(&mut self, data: DataRef<'_>) -> Result<Data, ExecuteError> {
+        self.space.to_host(data).map_err(ExecuteError::of_transfer)
+    }
+
+    /// Like [`run`](Self::run), but without copies in host memory: `visit` sees each output in place. From the second
+    /// run with the same dims on, a graph whose dims are all known before it runs allocates no tensor, and nothing else
     /// but what the crate `gemm` takes for a product and a block of the thread queue with every 63rd run.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run).
+    /// Errors of [`run`](Self::run).
     pub fn run_to(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
@@ -133,37 +179,43 @@ impl Session {
     /// Like [`run_to`](Self::run_to); `observer` sees every value that is computed.
     ///
     /// # Errors
-    /// Those of [`run`](Self::run).
+    /// Errors of [`run`](Self::run).
     pub fn run_to_observed(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
         observer: Option<&mut (dyn NodeObserver + Send)>,
         mut visit: impl FnMut(usize, DataRef<'_>) + Send,
     ) -> Result<(), ExecuteError> {
-        self.run_visiting(inputs, observer, |frame, scope| {
+        let mut missing = None;
+        self.run_visiting(inputs, observer, |space, frame, scope| {
             for output in 0..scope.plan.outputs.len() {
-                visit(output, frame.output(scope, output).ok_or(ExecuteError::NoOutput { output })?);
+                match frame.output(scope, output) {
+                    Some(data) => space.on_host(data, |data| visit(output, data))?,
+                    None => missing = missing.or(Some(output)),
+                }
             }
             Ok(())
-        })
+        })?;
+        missing.map_or(Ok(()), |output| Err(ExecuteError::NoOutput { output }))
     }
 
-    /// The states of the graph as they are now, by formal input: copies. A state is given with the first run and stays:
-    /// later ones may leave it out.
+    /// Copies of the states in host memory as they are now, by formal input. A state is given with the first run and
+    /// stays: later runs may leave it out.
     ///
     /// # Errors
-    /// If there is not enough memory for copies.
-    pub fn states(&self) -> Result<Vec<(usize, Data)>, HostError> {
-        self.state_views().into_iter().map(|(at, data)| Ok((at, data.to_data()?))).collect()
+    /// If there is no memory for copies, or the device fails.
+    pub fn states(&mut self) -> Result<Vec<(usize, Data)>, ExecuteError> {
+        let Session { frame, moved, space, .. } = self;
+        let mut copies = Vec::new();
+        for (at, data) in states_of(frame, moved) {
+            copies.push((at, space.to_host(data).map_err(ExecuteError::of_transfer)?));
+        }
+        Ok(copies)
     }
 
-    /// [`states`](Self::states) where they are: nothing is copied.
+    /// The states in the memory that the session computes in, by formal input: nothing is copied.
     pub fn state_views(&self) -> Vec<(usize, DataRef<'_>)> {
-        let placed = self.frame.states.iter().map(|(at, tensor)| (at, DataRef::Tensor(tensor)));
-        let moved = self.moved.iter().map(|(&at, data)| (at, data.view()));
-        let mut found: Vec<(usize, DataRef<'_>)> = placed.chain(moved).collect();
-        found.sort_unstable_by_key(|(at, _)| *at);
-        found
+        states_of(&self.frame, &self.moved)
     }
 
     /// The states that [`set_states`](Self::set_states) sets, by formal input: those whose sizes are known. Others are
@@ -188,8 +240,9 @@ impl Session {
         write: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let most = self.limits().max_bytes;
-        let mut states = self.frame.states.anew(self.module(), most)?;
-        states.fill(write)?;
+        let backend = &*self.executable.runtime().backend;
+        let mut states = self.frame.states.anew(&self.space, self.module(), alignment(backend), most)?;
+        states.fill(&mut self.space, write)?;
         self.frame.states = states;
         Ok(())
     }
@@ -198,7 +251,7 @@ impl Session {
         &mut self,
         inputs: &[Option<DataRef<'_>>],
         observer: Option<&mut (dyn NodeObserver + Send)>,
-        visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), ExecuteError> + Send,
+        visit: impl FnOnce(&mut Space, &mut Frame, Scope<'_>) -> Result<(), KernelError> + Send,
     ) -> Result<(), ExecuteError> {
         let deadline = self.deadline();
         let moved = self.moved.clone();
@@ -213,8 +266,40 @@ impl Session {
         if self.frame.states.stays_torn(inputs) {
             return Err(ExecuteError::TornStates);
         }
-        self.moved = self.walk(inputs, observer, deadline, visit)?;
+        let brought = self.bring(inputs).map_err(ExecuteError::of_transfer)?;
+        let inputs: &[Option<DataRef<'_>>] = match &brought {
+            Some(brought) => &over(inputs, brought),
+            None => inputs,
+        };
+        let moved = self.walk(inputs, observer, deadline, visit);
+        self.brought = brought.unwrap_or_default();
+        self.moved = moved?;
         Ok(())
+    }
+
+    /// The inputs in the memory of a device, for a session that computes there; `None` for all that are there already.
+    fn bring(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<Option<Vec<Option<Data>>>, KernelError> {
+        if matches!(self.space, Space::Host) {
+            return Ok(None);
+        }
+        let mut brought = std::mem::take(&mut self.brought);
+        brought.resize_with(inputs.len(), || None);
+        for (at, (input, place)) in inputs.iter().zip(&mut brought).enumerate() {
+            let is_state = self.bound.as_ref().is_some_and(|bound| bound.is_state(at));
+            let Some(input) = input.filter(|input| !matches!(input, DataRef::Device(_)) && !is_state) else {
+                *place = None;
+                continue;
+            };
+            match (input, &*place, self.space.queue()) {
+                (DataRef::Tensor(from), Some(Data::Device(to)), Some(queue))
+                    if DataRef::Device(to.view()).is_of(&input.ty()) && from.bytes().is_some() =>
+                {
+                    queue.upload(from.bytes().unwrap_or_default(), to.view().span)?;
+                }
+                _ => *place = Some(self.space.bring(input)?),
+            }
+        }
+        Ok(Some(brought))
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -232,13 +317,14 @@ impl Session {
         inputs: &[Option<DataRef<'_>>],
         observer: Option<&mut (dyn NodeObserver + Send)>,
         deadline: Option<Instant>,
-        visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), ExecuteError> + Send,
+        visit: impl FnOnce(&mut Space, &mut Frame, Scope<'_>) -> Result<(), KernelError> + Send,
     ) -> Result<BTreeMap<usize, Data>, ExecuteError> {
-        let Session { executable, stop, bound, frame, .. } = self;
+        let Session { executable, space, stop, bound, frame, .. } = self;
         let Some(bound) = bound else { return Ok(BTreeMap::new()) };
         let (Runtime { backend, limits, .. }, program) = (executable.runtime(), &bound.program);
         let mut run = Run {
             backend: &**backend,
+            space,
             program,
             observer: observer.map(|o| -> &mut (dyn NodeObserver + Send) { o }),
             deadline,
@@ -250,10 +336,14 @@ impl Session {
         let scope = Scope { program, plan: program.plan(main), given };
         installed(&**backend, || {
             run_graph(&mut run, main, frame, given, Vec::new())?;
+            let space = run.space;
+            // No failure may surface once states are overwritten.
+            space.finish().map_err(|error| ExecuteError::of_device(None, error))?;
             states::check_made(executable.module(), scope, frame)?;
-            let next = states::next_states(scope, frame)?;
-            visit(frame, scope)?;
-            let moved = states::store_states(scope.plan, frame, next);
+            let next = states::next_states(space, scope, frame).map_err(ExecuteError::of_transfer)?;
+            visit(space, frame, scope).map_err(ExecuteError::of_transfer)?;
+            let moved = states::store_states(space, scope.plan, frame, next);
+            let moved = moved.map_err(ExecuteError::of_transfer)?;
             frame.states.set_torn(false);
             Ok(moved)
         })
@@ -289,7 +379,7 @@ impl Session {
         let most = self.limits().max_bytes;
         frame::check_memory(&program.module, plan, taken, most)?;
         self.place_states(program, inputs)?;
-        self.frame.reserve(&program.module, plan, taken, most)?;
+        self.frame.reserve(&self.space, &program.module, plan, taken, most)?;
         self.bound = Some(next);
         Ok(())
     }
@@ -297,9 +387,9 @@ impl Session {
     /// The types of inputs; a state that is not given has the one it had.
     fn types_of(&self, inputs: &[Option<DataRef<'_>>]) -> Vec<Option<Type>> {
         let mut types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
-        for (at, tensor) in self.frame.states.iter() {
+        for (at, data) in self.frame.states.iter() {
             if let Some(ty @ None) = types.get_mut(at) {
-                *ty = Some(DataRef::Tensor(tensor).ty());
+                *ty = Some(data.ty());
             }
         }
         types
@@ -313,18 +403,19 @@ impl Session {
         inputs: &[Option<DataRef<'_>>],
     ) -> Result<(), ExecuteError> {
         let plan = program.main_plan();
-        let left = states::left_over(&self.frame.states, plan)?;
+        let left = states::left_over(&mut self.space, &self.frame.states, plan);
+        let left = left.map_err(ExecuteError::of_transfer)?;
         if !self.frame.states.is_of(plan) {
             let no_memory = || ExecuteError::NoMemory { node: None, bytes: plan.state_bytes as u64 };
-            let mut states = StateMemory::of_plan(plan).ok_or_else(no_memory)?;
+            let mut states = StateMemory::of_plan(&self.space, plan).ok_or_else(no_memory)?;
             let formals = program.module.graph(program.module.main()).inputs();
-            let mut first: Vec<_> = formals.iter().map(|&value| program.constant(value)).collect();
-            self.frame.states.iter().for_each(|(at, tensor)| first[at] = Some(DataRef::Tensor(tensor)));
-            states.take(&first);
+            let mut first: Vec<_> = formals.iter().map(|&value| program.constant_on_host(value)).collect();
+            self.frame.states.iter().for_each(|(at, data)| first[at] = Some(data));
+            states.take(&mut self.space, &first).map_err(ExecuteError::of_transfer)?;
             states.set_torn(self.frame.states.is_torn());
             self.frame.states = states;
         }
-        self.frame.states.take(inputs);
+        self.frame.states.take(&mut self.space, inputs).map_err(ExecuteError::of_transfer)?;
         self.moved.extend(left);
         self.moved.retain(|&at, _| plan.moved.iter().any(|state| state.now as usize == at));
         Ok(())
@@ -361,6 +452,20 @@ impl Session {
     pub fn module(&self) -> &Module {
         self.executable.module()
     }
+}
+
+/// The states of a session, by formal input.
+fn states_of<'a>(frame: &'a Frame, moved: &'a BTreeMap<usize, Data>) -> Vec<(usize, DataRef<'a>)> {
+    let moved = moved.iter().map(|(&at, data)| (at, data.view()));
+    let mut found: Vec<(usize, DataRef<'_>)> = frame.states.iter().chain(moved).collect();
+    found.sort_unstable_by_key(|(at, _)| *at);
+    found
+}
+
+/// Inputs, with their copies on a device for those that have one.
+fn over<'a>(inputs: &[Option<DataRef<'a>>], brought: &'a [Option<Data>]) -> Vec<Option<DataRef<'a>>> {
+    let pairs = inputs.iter().zip(brought);
+    pairs.map(|(input, brought)| brought.as_ref().map(Data::view).or(*input)).collect()
 }
 
 /// Bytes of the outputs that are copied out of the arena.

@@ -5,7 +5,7 @@
 
 use super::bind::{Where, folded_types, needs_of};
 use super::{ExecuteError, Runtime};
-use crate::backend::installed;
+use crate::backend::{alignment, installed};
 use crate::plan::{GraphPlan, Index, Peak, Place, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
@@ -79,7 +79,7 @@ impl Runtime {
         sizes: &mut SecondaryMap<Value, Option<usize>>,
     ) -> GraphPlan {
         let place = Where::of(module, graph);
-        plan_graph(module, graph, index, |node| {
+        plan_graph(module, graph, alignment(&*self.backend), index, |node| {
             let (mut needs, prepared) = needs_of(&*self.backend, module, node, facts, room, &place);
             let Some(prepared) = prepared.filter(|_| self.fold && !place.in_branch) else { return needs };
             if let Some(types) = folded_types(module, node, &prepared, |value| sizes[value]) {

@@ -1,16 +1,19 @@
 //! States: inputs that stay in memory from run to run, and from plan to plan.
 //!
-//! They have a memory of their own, the beginning of the arena as plans lay it out. It is there before the first run if
-//! somebody sets the states, and every plan that puts them where the last one did takes it over: no state is copied.
+//! States have a block of their own, the beginning of the arena as plans lay it out. The block is there before the
+//! first run if a caller sets the states, and every plan that puts the states where the last plan did takes the block
+//! over, so that no state is copied.
 
-use super::ExecuteError;
+use super::error::ExecuteError;
 use super::frame::{Frame, Scope};
+use super::space::{Block, Space, copy_span};
 use super::walk::known_tensor;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
-use crate::host::{HostError, TensorRef};
-use crate::plan::arena::rounded;
-use crate::plan::{GraphPlan, Place, State, Step};
+use crate::device::Span;
+use crate::host::HostError;
+use crate::kernel::KernelError;
+use crate::plan::{GraphPlan, Place, State, StateLayout, Step};
 use ampc_ir::infer::describe;
 use ampc_ir::{DType, Module, Shape, Type, Value};
 use rustc_hash::FxHashMap;
@@ -21,15 +24,15 @@ use std::collections::BTreeMap;
 #[derive(Default)]
 pub(super) struct StateMemory {
     slots: Vec<Slot>,
-    bytes: AlignedBytes,
-    /// Whether a run has written to some of them and has not ended.
+    block: Block,
+    /// True if a run has written to some of the states and has not ended.
     is_torn: bool,
 }
 
-/// A state, and where it is.
+/// A state and its place.
 #[derive(Clone)]
 struct Slot {
-    /// Which formal input it is.
+    /// The number of the formal input.
     input: usize,
     offset: usize,
     len: usize,
@@ -38,9 +41,10 @@ struct Slot {
 }
 
 impl StateMemory {
-    /// Memory for the states that a plan keeps; zeros. `None` if there is not so much.
-    pub(super) fn of_plan(plan: &GraphPlan) -> Option<StateMemory> {
-        let bytes = AlignedBytes::zeroed(plan.state_bytes)?;
+    /// Memory for the states that a plan keeps: zeros in host memory, anything on a device. `None` if there is no
+    /// memory for them.
+    pub(super) fn of_plan(space: &Space, plan: &GraphPlan) -> Option<StateMemory> {
+        let block = space.block(plan.state_bytes)?;
         let slots = placed(plan).map(|(input, offset, len, dtype, dims)| Slot {
             input,
             offset,
@@ -48,71 +52,87 @@ impl StateMemory {
             dtype,
             dims: dims.to_vec(),
         });
-        Some(StateMemory { slots: slots.collect(), bytes, is_torn: false })
+        Some(StateMemory { slots: slots.collect(), block, is_torn: false })
     }
 
-    /// Other memory for the states that are here; before there are any, for those that a module will have. It is zeroed.
+    /// Other memory for the same states; before there are any, for the states that the plan of a module will have.
     ///
     /// # Errors
-    /// If there is not so much, or it is more than `most`.
-    pub(super) fn anew(&self, module: &Module, most: u64) -> Result<StateMemory, HostError> {
-        let slots = self.slots_or_of(module).into_owned();
-        let end = slots.last().map_or(0, |slot| slot.offset.saturating_add(rounded(slot.len)));
+    /// If there is no memory for them, or they have more than `most` bytes.
+    pub(super) fn anew(
+        &self,
+        space: &Space,
+        module: &Module,
+        alignment: usize,
+        most: u64,
+    ) -> Result<StateMemory, HostError> {
+        let (slots, end) = match self.slots.is_empty() {
+            true => slots_of_module(module, alignment),
+            false => (self.slots.clone(), self.block.len()),
+        };
         if end as u64 > most {
             return Err(HostError::States { limit: most, bytes: end as u64 });
         }
-        let bytes = AlignedBytes::zeroed(end).ok_or(HostError::NoMemory { bytes: end as u64 })?;
-        Ok(StateMemory { slots, bytes, is_torn: false })
+        let block = space.block(end).ok_or(HostError::NoMemory { bytes: end as u64 })?;
+        Ok(StateMemory { slots, block, is_torn: false })
     }
 
-    /// The formal inputs that have a place here, or will have one when the module is planned, in order.
+    /// The formal inputs that have a place here, or will have a place when the module is planned, in order.
     pub(super) fn inputs(&self, module: &Module) -> Vec<usize> {
-        let mut inputs: Vec<usize> = self.slots_or_of(module).iter().map(|slot| slot.input).collect();
+        let slots: Cow<'_, [Slot]> = match self.slots.is_empty() {
+            true => slots_of_module(module, 1).0.into(),
+            false => self.slots.as_slice().into(),
+        };
+        let mut inputs: Vec<usize> = slots.iter().map(|slot| slot.input).collect();
         inputs.sort_unstable();
         inputs
     }
 
-    /// The states that are here; before there are any, those that a module will have.
-    fn slots_or_of(&self, module: &Module) -> Cow<'_, [Slot]> {
-        if self.slots.is_empty() { slots_of_module(module).into() } else { self.slots.as_slice().into() }
-    }
-
-    /// Whether the states are where a plan has them.
+    /// True if the states are where a plan has them.
     pub(super) fn is_of(&self, plan: &GraphPlan) -> bool {
-        self.bytes.as_slice().len() == plan.state_bytes
-            && self.slots.iter().map(Slot::as_placed).eq(placed(plan))
+        self.block.len() == plan.state_bytes && self.slots.iter().map(Slot::as_placed).eq(placed(plan))
     }
 
-    pub(super) fn as_slice(&self) -> &[u8] {
-        self.bytes.as_slice()
+    pub(super) fn block(&self) -> &Block {
+        &self.block
     }
 
-    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
-        self.bytes.as_mut_slice()
+    pub(super) fn block_mut(&mut self) -> &mut Block {
+        &mut self.block
     }
 
     /// The states, by formal input.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, TensorRef<'_>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, DataRef<'_>)> {
         self.slots.iter().map(|slot| {
-            let bytes = &self.as_slice()[slot.offset..slot.offset + slot.len];
-            (slot.input, TensorRef::of_numbers(slot.dtype, &slot.dims, bytes))
+            let bytes = self.block.range(slot.offset, slot.len);
+            (slot.input, bytes.as_tensor(slot.dtype, &slot.dims))
         })
     }
 
-    /// Lets `fill` write each state, of which it is told the formal input.
+    /// Lets `fill` write the bytes of each state, which are zeros before. It is given the formal input.
     ///
     /// # Errors
-    /// Those of `fill`.
-    pub(super) fn fill<E>(
+    /// Those of `fill`, and if a copy to the device fails.
+    pub(super) fn fill<E: From<HostError>>(
         &mut self,
+        space: &mut Space,
         mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
-        let bytes = self.bytes.as_mut_slice();
-        let mut slots = self.slots.iter();
-        slots.try_for_each(|slot| fill(slot.input, &mut bytes[slot.offset..slot.offset + slot.len]))
+        for slot in &self.slots {
+            if let Block::Host(bytes) = &mut self.block {
+                fill(slot.input, &mut bytes.as_mut_slice()[slot.offset..slot.offset + slot.len])?;
+                continue;
+            }
+            let no_memory = || HostError::NoMemory { bytes: slot.len as u64 };
+            let mut staged = AlignedBytes::zeroed(slot.len).ok_or_else(no_memory)?;
+            fill(slot.input, staged.as_mut_slice())?;
+            let written = self.block.write(space, slot.offset, staged.as_slice());
+            written.map_err(|error| HostError::Device(error.to_string()))?;
+        }
+        Ok(())
     }
 
-    /// Whether some were updated by a run that has not ended, and others not.
+    /// True if some states were updated by a run that has not ended, and others were not.
     pub(super) fn is_torn(&self) -> bool {
         self.is_torn
     }
@@ -121,26 +141,42 @@ impl StateMemory {
         self.is_torn = is_torn;
     }
 
-    /// Whether they are torn, and remain so if these are taken, because not all of them are given.
+    /// True if the states are torn, and stay so if these are taken, because not all of them are given.
     pub(super) fn stays_torn(&self, given: &[Option<DataRef<'_>>]) -> bool {
         self.is_torn && !self.slots.iter().all(|slot| given.get(slot.input).is_some_and(Option::is_some))
     }
 
     /// Takes the states that are given.
-    pub(super) fn take(&mut self, given: &[Option<DataRef<'_>>]) {
+    ///
+    /// # Errors
+    /// If a copy to or on the device fails.
+    pub(super) fn take(
+        &mut self,
+        space: &mut Space,
+        given: &[Option<DataRef<'_>>],
+    ) -> Result<(), KernelError> {
         self.is_torn = self.stays_torn(given);
-        let bytes = self.bytes.as_mut_slice();
         for slot in &self.slots {
-            let tensor = given.get(slot.input).copied().flatten().and_then(DataRef::tensor);
-            if let Some(from) = tensor.and_then(|tensor| tensor.bytes()).filter(|from| from.len() == slot.len)
-            {
-                bytes[slot.offset..slot.offset + slot.len].copy_from_slice(from);
+            match (given.get(slot.input).copied().flatten(), &mut self.block) {
+                (Some(DataRef::Tensor(tensor)), block) => {
+                    if let Some(from) = tensor.bytes().filter(|from| from.len() == slot.len) {
+                        block.write(space, slot.offset, from)?;
+                    }
+                }
+                (Some(DataRef::Device(tensor)), Block::Device(memory)) if tensor.span.len == slot.len => {
+                    let to = Span { memory, offset: slot.offset, len: slot.len };
+                    if let Some(queue) = space.queue() {
+                        copy_span(queue, tensor.span, to)?;
+                    }
+                }
+                _ => {}
             }
         }
+        Ok(())
     }
 }
 
-/// A state that a plan keeps: which formal input it is, offset and length, element type and dims.
+/// A state that a plan keeps: the formal input, offset and length, element type and dims.
 type Placed<'a> = (usize, usize, usize, DType, &'a [u64]);
 
 impl Slot {
@@ -149,26 +185,26 @@ impl Slot {
     }
 }
 
-/// The states whose sizes the types of a module say, where its plan will put them.
-fn slots_of_module(module: &Module) -> Vec<Slot> {
+/// The states whose sizes follow from the types of a module, where the plan of the module will put them, and the bytes
+/// of all.
+fn slots_of_module(module: &Module, alignment: usize) -> (Vec<Slot>, usize) {
     let graph = module.graph(module.main());
     let ty = |value| {
         let (dtype, dims) = known_tensor(&module.value(value).ty)?;
         Some((dtype, usize::try_from(dtype.tensor_bytes(&dims)?).ok()?, dims))
     };
     let inputs: FxHashMap<Value, usize> = graph.inputs().iter().copied().zip(0..).collect();
-    let (mut slots, mut end) = (Vec::new(), 0usize);
+    let (mut slots, mut layout) = (Vec::new(), StateLayout::new(alignment));
     for &(now, next) in &graph.states {
         let (Some(&input), Some((dtype, len, dims))) = (inputs.get(&now), ty(now)) else { continue };
         if ty(next).is_some_and(|next| next.1 == len) {
-            slots.push(Slot { input, offset: end, len, dtype, dims });
-            end = end.saturating_add(rounded(len));
+            slots.push(Slot { input, offset: layout.place(len), len, dtype, dims });
         }
     }
-    slots
+    (slots, layout.bytes())
 }
 
-/// The states that a plan keeps, where it has them.
+/// The states that a plan keeps, in their places.
 fn placed(plan: &GraphPlan) -> impl Iterator<Item = Placed<'_>> {
     plan.states.iter().filter_map(|state| {
         let planned = &plan.values[state.now as usize];
@@ -179,14 +215,14 @@ fn placed(plan: &GraphPlan) -> impl Iterator<Item = Placed<'_>> {
     })
 }
 
-/// Whether a step writes to states in place.
+/// True if a step writes to states in place.
 pub(super) fn writes_states(plan: &GraphPlan, step: &Step) -> bool {
     let is_state = |&index: &u32| matches!(plan.values[index as usize].place, Place::Arena { offset, len } if len > 0 && offset < plan.state_bytes);
     step.results.iter().flatten().any(is_state)
 }
 
-/// Where the next value of a state is that can be copied into its place as it is: in the arena behind the states, where
-/// no other state is written.
+/// The range of the next value of a state if it can be copied into the place of the state as it is: it is in the arena
+/// behind the states, where no other state is written.
 fn copied_from(plan: &GraphPlan, state: &State) -> Option<(usize, usize)> {
     match plan.values[state.next as usize].place {
         Place::Arena { offset, len } if offset >= plan.state_bytes => Some((offset, len)),
@@ -232,46 +268,81 @@ fn check_next(module: &Module, state: &State, next: &Type) -> Result<(), Execute
     Err(ExecuteError::State { input, expected: describe(declared), found: describe(next) })
 }
 
-/// The next values of the states that neither are in place already nor can be copied there as they are, by formal input.
-/// They are read before any output is taken and any state is written.
-pub(super) fn next_states(scope: Scope<'_>, frame: &Frame) -> Result<BTreeMap<usize, Data>, HostError> {
+/// Copies of the next values of states that neither are in place already nor can be copied there as they are, by formal
+/// input. They are read before any output is taken and any state is written.
+///
+/// # Errors
+/// If there is no memory for a copy.
+pub(super) fn next_states(
+    space: &mut Space,
+    scope: Scope<'_>,
+    frame: &Frame,
+) -> Result<BTreeMap<usize, Data>, KernelError> {
     let copied = scope.plan.states.iter().filter(|s| s.copied && copied_from(scope.plan, s).is_none());
     let mut next = BTreeMap::new();
     for state in copied.chain(&scope.plan.moved) {
         if let Some(data) = frame.get(scope, state.next) {
-            next.insert(state.now as usize, data.to_data()?);
+            next.insert(state.now as usize, space.bring(data)?);
         }
     }
     Ok(next)
 }
 
-/// Puts next values of states into their places, and gives back those that have none.
+/// Puts next values of states into their places, and gives back the values that have no place.
+///
+/// # Errors
+/// If a copy on the device fails.
 pub(super) fn store_states(
+    space: &mut Space,
     plan: &GraphPlan,
     frame: &mut Frame,
     mut next: BTreeMap<usize, Data>,
-) -> BTreeMap<usize, Data> {
+) -> Result<BTreeMap<usize, Data>, KernelError> {
     for state in plan.states.iter().filter(|state| state.copied) {
         let Place::Arena { offset, len } = plan.values[state.now as usize].place else { continue };
         let data = next.remove(&(state.now as usize));
-        let (states, rest) = frame.memory_mut();
-        let from = match copied_from(plan, state) {
-            Some((from, len)) => Some(&rest[from - plan.state_bytes..][..len]),
-            None => data.as_ref().and_then(Data::tensor).and_then(|tensor| tensor.bytes()),
-        };
-        if let Some(from) = from {
-            states[offset..offset + len].copy_from_slice(from);
+        let from = copied_from(plan, state);
+        let Frame { states, arena, .. } = &mut *frame;
+        match (states.block_mut(), arena) {
+            (Block::Host(states), arena) => {
+                let from = match (from, arena) {
+                    (Some((from, len)), Some(Block::Host(rest))) => {
+                        Some(&rest.as_slice()[from - plan.state_bytes..][..len])
+                    }
+                    _ => data.as_ref().and_then(Data::tensor).and_then(|tensor| tensor.bytes()),
+                };
+                if let Some(from) = from {
+                    states.as_mut_slice()[offset..offset + len].copy_from_slice(from);
+                }
+            }
+            (Block::Device(memory), arena) => {
+                let to = Span { memory, offset, len };
+                let from = match (from, arena, &data) {
+                    (Some((from, len)), Some(Block::Device(memory)), _) => {
+                        Some(Span { memory, offset: from - plan.state_bytes, len })
+                    }
+                    (_, _, Some(Data::Device(tensor))) => Some(tensor.view().span),
+                    _ => None,
+                };
+                if let (Some(from), Some(queue)) = (from, space.queue()) {
+                    copy_span(queue, from, to)?;
+                }
+            }
         }
     }
-    next
+    Ok(next)
 }
 
-/// What remains of the states of an earlier plan where a new one has no place for them, by formal input.
+/// Copies of the states of an earlier plan for which a new plan has no place, by formal input.
 ///
 /// # Errors
-/// If there is not enough memory for a copy.
-pub(super) fn left_over(states: &StateMemory, plan: &GraphPlan) -> Result<Vec<(usize, Data)>, ExecuteError> {
+/// If there is no memory for a copy.
+pub(super) fn left_over(
+    space: &mut Space,
+    states: &StateMemory,
+    plan: &GraphPlan,
+) -> Result<Vec<(usize, Data)>, KernelError> {
     let moves = |at: usize| plan.moved.iter().any(|state| state.now as usize == at);
     let left = states.iter().filter(|&(at, _)| moves(at));
-    left.map(|(at, tensor)| Ok((at, DataRef::Tensor(tensor).to_data()?))).collect()
+    left.map(|(at, data)| Ok((at, space.bring(data)?))).collect()
 }

@@ -1,15 +1,16 @@
 //! The walk over a plan: for each step the operands where they are, the results where they go, and the kernel.
 
-use super::ExecuteError;
 use super::bind::Program;
 use super::control;
+use super::error::ExecuteError;
 use super::frame::{Frame, Given, Lists, Memory, Scope};
 use super::limits::Limits;
 use super::observe::NodeObserver;
+use super::space::{Block, Bytes, Space};
 use super::states::writes_states;
 use crate::backend::Backend;
-use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef, emptied};
+use crate::device::Span;
 use crate::host::{HostError, HostTensor};
 use crate::kernel::{Io, KernelError, Out, Prepared, Site, check_size};
 use crate::plan::arena::{Part, split};
@@ -24,9 +25,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// What holds during one run.
+/// The parts of a run that are the same for every graph of the module.
 pub(crate) struct Run<'a> {
     pub(crate) backend: &'a dyn Backend,
+    pub(crate) space: &'a mut Space,
     pub(crate) program: &'a Program,
     pub(crate) observer: Option<&'a mut (dyn NodeObserver + Send)>,
     pub(crate) deadline: Option<Instant>,
@@ -48,7 +50,7 @@ impl Run<'_> {
         }
     }
 
-    /// An error if the observer wants no state to change.
+    /// An error if the observer permits no change of states.
     fn permits_updates(&mut self) -> Result<(), ExecuteError> {
         match self.observer.as_deref_mut().is_none_or(NodeObserver::permits_updates) {
             true => Ok(()),
@@ -68,8 +70,8 @@ pub(crate) fn run_graph(
     let program = run.program;
     let plan = program.plan(graph);
     let scope = Scope { program, plan, given };
-    frame.reserve(&program.module, plan, 0, run.limits.max_bytes)?;
-    frame.states.take(given.inputs);
+    frame.reserve(run.space, &program.module, plan, 0, run.limits.max_bytes)?;
+    frame.states.take(run.space, given.inputs).map_err(ExecuteError::of_transfer)?;
     for (input, data) in owned {
         frame.heap[input as usize] = Some(data);
     }
@@ -81,14 +83,16 @@ pub(crate) fn run_graph(
             run.permits_updates()?;
             frame.states.set_torn(true);
         }
-        let done = if is_nested(&program.module, step.node) {
-            run_nested(run, scope, step, frame)
+        if let Some(queue) = run.space.queue() {
+            queue.enter(step.node);
+        }
+        if is_nested(&program.module, step.node) {
+            run_nested(run, scope, step, frame)?;
         } else {
-            run_step(run, scope, step, frame).map_err(|error| ExecuteError::Node { node: step.node, error })
-        };
-        done?;
+            run_step(run, scope, step, frame).map_err(|error| ExecuteError::of_kernel(step.node, error))?;
+        }
         if run.observer.is_some() {
-            observe(run, scope, step, frame);
+            observe(run, scope, step, frame)?;
         }
         for &value in &step.ends {
             frame.heap[value as usize] = None;
@@ -100,13 +104,13 @@ pub(crate) fn run_graph(
     run.in_time(None)
 }
 
-/// Whether a node has bodies or may have, or is a call: its results are on the heap.
+/// True if a node has bodies or may have, or is a call: its results are on the heap.
 pub(crate) fn is_nested(module: &Module, node: Node) -> bool {
     let op = module.node(node).op;
     matches!(op, Op::Call(_)) || matches!(op, Op::Schema(s) if control::is_control(s.kind))
 }
 
-/// A node with bodies, or a call: its results are on the heap.
+/// Runs a node with bodies, or a call.
 fn run_nested(
     run: &mut Run<'_>,
     scope: Scope<'_>,
@@ -114,8 +118,7 @@ fn run_nested(
     frame: &mut Frame,
 ) -> Result<(), ExecuteError> {
     let Frame { states, arena, heap, children, .. } = frame;
-    let rest = arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
-    let memory = Memory { states: states.as_slice(), rest };
+    let memory = Memory::of(states.block(), arena.as_ref());
     let operands: SmallVec<[Option<DataRef<'_>>; 8]> = step
         .operands
         .iter()
@@ -131,40 +134,52 @@ fn run_nested(
     Ok(())
 }
 
-fn observe(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &Frame) {
+fn observe(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &Frame) -> Result<(), ExecuteError> {
     for (slot, index) in step.results.iter().enumerate() {
         let Some(index) = index else { continue };
-        let data = frame.get(scope, *index);
-        if let (Some(observer), Some(data)) = (run.observer.as_deref_mut(), data) {
-            observer.value(step.node, slot, data);
+        if let (Some(observer), Some(data)) = (run.observer.as_deref_mut(), frame.get(scope, *index)) {
+            let shown = run.space.on_host(data, |data| observer.value(step.node, slot, data));
+            shown.map_err(|error| ExecuteError::of_kernel(step.node, error))?;
         }
     }
+    Ok(())
 }
 
-/// The types and small values of operands that are there.
+/// The types of the operands that are present, and the elements of the small ones.
 struct Found {
     types: Vec<Option<Type>>,
     values: Vec<Option<Arc<TensorData>>>,
 }
 
-fn look_at(operands: &[Option<DataRef<'_>>]) -> Found {
-    let types = operands.iter().map(|o| o.map(DataRef::ty)).collect();
-    let value = |data: &Option<DataRef<'_>>| {
-        let tensor = (*data)?.tensor()?;
-        let bytes = tensor.bytes().filter(|_| tensor.element_count() <= MAX_INTS)?;
-        TensorData::from_bytes(tensor.dtype(), tensor.dims(), bytes.to_vec()).ok().map(Arc::new)
-    };
-    Found { types, values: operands.iter().map(value).collect() }
+/// Reads what inference needs of the operands of a node that runs.
+fn look_at(space: &mut Space, operands: &[Option<DataRef<'_>>]) -> Result<Found, KernelError> {
+    let types: Vec<Option<Type>> = operands.iter().map(|o| o.map(DataRef::ty)).collect();
+    let mut values = Vec::with_capacity(operands.len());
+    for (data, ty) in operands.iter().zip(&types) {
+        let tensor = ty.as_ref().and_then(Type::as_tensor).and_then(|ty| ty.shape.to_known());
+        let is_small = tensor.is_some_and(|dims| {
+            dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d)).is_some_and(|n| n <= MAX_INTS)
+        });
+        let data = data.filter(|_| is_small);
+        values.push(data.map(|data| space.on_host(data, small)).transpose()?.flatten());
+    }
+    Ok(Found { types, values })
 }
 
-/// A node with a kernel.
+/// The elements of a tensor of numbers.
+fn small(data: DataRef<'_>) -> Option<Arc<TensorData>> {
+    let tensor = data.tensor()?;
+    TensorData::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes()?.to_vec()).ok().map(Arc::new)
+}
+
+/// Runs a node with a kernel.
 fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame) -> Result<(), KernelError> {
     let Scope { program, plan, given } = scope;
     if step.view {
         return Ok(());
     }
     // Results on the heap are made apart, so that operands there can be read meanwhile.
-    let mut own;
+    let (own, mut own_bytes);
     let mut made = std::mem::take(&mut frame.lists.made);
     made.resize_with(step.results.len(), || None);
     if let (Some(Some(operand)), true) = (step.operands.first(), step.moves(plan)) {
@@ -172,22 +187,31 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
     }
     {
         let Frame { states, arena, heap, lists, .. } = &mut *frame;
-        let rest = arena.as_mut().map_or(&mut [][..], |arena| arena.as_mut_slice());
-        let mut reach = Reach::of(scope, step, [states.as_mut_slice(), rest], heap, lists);
-        let job = Job { run: &*run, plan, step };
+        let mut nothing = Block::default();
+        let arena = arena.as_mut().unwrap_or(&mut nothing);
+        let mut reach = Reach::of(scope, step, [states.block_mut(), arena], heap, lists);
+        let job = Job { backend: run.backend, program, plan, step, max_bytes: run.limits.max_bytes };
         match program.prepared(step.node) {
-            Some(prepared) => job.execute(prepared, reach, &[], &mut made, lists)?,
+            Some(prepared) => job.execute(run.space, prepared, reach, &[], &mut made, lists)?,
             None => {
-                let found = look_at(&reach.operands);
+                let found = look_at(run.space, &reach.operands)?;
                 let actual = Actual { types: &found.types, values: &found.values, call_attrs: given.attrs };
                 let types = job.result_types(actual)?;
                 for ty in types.iter().flatten() {
-                    check_size(span(ty).unwrap_or(u64::MAX), run.limits.max_bytes)?;
+                    check_size(span(ty).unwrap_or(u64::MAX), job.max_bytes)?;
                 }
                 let prepared = job.prepare(actual, &types)?;
-                own = scratch_of(&prepared, run.limits.max_bytes)?;
-                reach.scratch = own.as_mut_slice();
-                job.execute(&prepared, reach, &types, &mut made, lists)?;
+                match scratch_of(run.space, &prepared, job.max_bytes)? {
+                    Block::Host(bytes) => {
+                        own_bytes = bytes;
+                        reach.scratch = own_bytes.as_mut_slice();
+                    }
+                    Block::Device(memory) => {
+                        own = memory;
+                        reach.device_scratch = Some(Span { memory: &own, offset: 0, len: own.len() });
+                    }
+                }
+                job.execute(run.space, &prepared, reach, &types, &mut made, lists)?;
             }
         }
     }
@@ -200,70 +224,128 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
     Ok(())
 }
 
-/// What a step reads and writes, where it is.
+/// The place of a result in the arena.
+pub(super) enum Placed<'a> {
+    Host(&'a mut [u8]),
+    Device(Span<'a>),
+}
+
+/// The memory that a step reads and writes.
 struct Reach<'a> {
-    /// The formal operands but for the one in whose place the first result is computed.
+    /// The formal operands without those in whose place results are computed.
     operands: Vec<Option<DataRef<'a>>>,
     /// The results that are in the arena.
-    placed: Vec<Option<&'a mut [u8]>>,
+    placed: Vec<Option<Placed<'a>>>,
     scratch: &'a mut [u8],
+    device_scratch: Option<Span<'a>>,
 }
 
 impl<'a> Reach<'a> {
     fn of(
         scope: Scope<'a>,
         step: &Step,
+        [states, arena]: [&'a mut Block; 2],
+        heap: &'a [Option<Data>],
+        lists: &mut Lists,
+    ) -> Reach<'a> {
+        if let Block::Device(_) = arena {
+            Reach::on_device(scope, step, Memory::of(states, Some(arena)), heap, lists)
+        } else {
+            Reach::on_host(scope, step, [states.as_mut_slice(), arena.as_mut_slice()], heap, lists)
+        }
+    }
+
+    fn on_device(
+        scope: Scope<'a>,
+        step: &Step,
+        memory: Memory<'a>,
+        heap: &'a [Option<Data>],
+        lists: &mut Lists,
+    ) -> Reach<'a> {
+        let operands = operands_of(scope, step, heap, lists, &mut |at, len| Some(memory.bytes(at, len)));
+        let span = |at: usize, len: usize| match memory.bytes(at, len) {
+            Bytes::Device(span) => Some(span),
+            Bytes::Host(_) => None,
+        };
+        let mut placed = emptied(std::mem::take(&mut lists.placed));
+        placed.extend(step.results.iter().map(|index| {
+            let (offset, len) = in_arena(scope.plan, *index)?;
+            span(offset, len).map(Placed::Device)
+        }));
+        let (at, bytes) = step.scratch;
+        let device_scratch = if bytes > 0 { span(at, bytes) } else { None };
+        Reach { operands, placed, scratch: &mut [], device_scratch }
+    }
+
+    fn on_host(
+        scope: Scope<'a>,
+        step: &Step,
         arena: [&'a mut [u8]; 2],
         heap: &'a [Option<Data>],
         lists: &mut Lists,
     ) -> Reach<'a> {
-        let plan = scope.plan;
-        list_parts(plan, step, &mut lists.ranges);
+        list_parts(scope.plan, step, &mut lists.ranges);
         let mut parts: Vec<Part<'a>> = emptied(std::mem::take(&mut lists.parts));
         split(arena, &lists.ranges, &mut lists.order, &mut parts);
-        let mut operands = emptied(std::mem::take(&mut lists.operands));
         let mut taken = parts.iter_mut().map(std::mem::take);
-        let n_formal = scope.program.module.node(step.node).n_formal();
-        for (slot, index) in step.operands.iter().enumerate() {
-            let data = index.filter(|_| !step.takes(slot)).and_then(|index| {
-                scope.find(heap, index, &mut |_, _| match taken.next() {
-                    Some(Part::Read(bytes)) => Some(bytes),
-                    Some(Part::Write(_)) | None => None,
-                })
-            });
-            if slot < n_formal {
-                operands.push(data);
-            }
-        }
+        let operands = operands_of(scope, step, heap, lists, &mut |_, _| match taken.next() {
+            Some(Part::Read(bytes)) => Some(Bytes::Host(bytes)),
+            Some(Part::Write(_)) | None => None,
+        });
         let mut writes = taken.map(|part| match part {
             Part::Write(bytes) => bytes,
             Part::Read(_) => &mut [],
         });
-        let is_placed = |index: u32| matches!(plan.values[index as usize].place, Place::Arena { .. });
         let mut placed = emptied(std::mem::take(&mut lists.placed));
         placed.extend(step.results.iter().map(|index| {
-            let index = (*index).filter(|&index| is_placed(index));
-            index.and_then(|_| writes.next())
+            let is_placed = in_arena(scope.plan, *index);
+            is_placed.and_then(|_| writes.next()).map(Placed::Host)
         }));
         let scratch = if step.scratch.1 > 0 { writes.next().unwrap_or_default() } else { &mut [] };
         drop(writes);
         lists.parts = emptied(parts);
-        Reach { operands, placed, scratch }
+        Reach { operands, placed, scratch, device_scratch: None }
     }
+}
+
+/// The range of a value in the arena, if it has one.
+fn in_arena(plan: &GraphPlan, index: Option<u32>) -> Option<(usize, usize)> {
+    match plan.values[index? as usize].place {
+        Place::Arena { offset, len } => Some((offset, len)),
+        _ => None,
+    }
+}
+
+/// The formal operands of a step, without those in whose place results are computed. `arena` is asked once for each
+/// operand in the arena, captures included, in order.
+fn operands_of<'a>(
+    scope: Scope<'a>,
+    step: &Step,
+    heap: &'a [Option<Data>],
+    lists: &mut Lists,
+    arena: &mut dyn FnMut(usize, usize) -> Option<Bytes<'a>>,
+) -> Vec<Option<DataRef<'a>>> {
+    let mut operands = emptied(std::mem::take(&mut lists.operands));
+    let n_formal = scope.program.module.node(step.node).n_formal();
+    for (slot, index) in step.operands.iter().enumerate() {
+        let data = index.filter(|_| !step.takes(slot)).and_then(|index| scope.find(heap, index, &mut *arena));
+        if slot < n_formal {
+            operands.push(data);
+        }
+    }
+    operands
 }
 
 /// Lists the parts of the arena that a step reads and writes: operands, results, scratch memory.
 fn list_parts(plan: &GraphPlan, step: &Step, parts: &mut Vec<(std::ops::Range<usize>, bool)>) {
     parts.clear();
     for (slot, index) in step.operands.iter().enumerate() {
-        let Some(index) = index else { continue };
-        if let (Place::Arena { offset, len }, true) = (plan.values[*index as usize].place, !step.takes(slot))
-        {
+        if let (Some((offset, len)), false) = (in_arena(plan, *index), step.takes(slot)) {
             parts.push((offset..offset + len, false));
         }
     }
-    for index in step.results.iter().flatten() {
-        if let Place::Arena { offset, len } = plan.values[*index as usize].place {
+    for index in &step.results {
+        if let Some((offset, len)) = in_arena(plan, *index) {
             parts.push((offset..offset + len, true));
         }
     }
@@ -272,18 +354,20 @@ fn list_parts(plan: &GraphPlan, step: &Step, parts: &mut Vec<(std::ops::Range<us
     }
 }
 
-/// One node with a kernel, as it runs.
+/// A node with a kernel, as it runs.
 #[derive(Clone, Copy)]
-struct Job<'r, 'a> {
-    run: &'r Run<'a>,
+struct Job<'r> {
+    backend: &'r dyn Backend,
+    program: &'r Program,
     plan: &'r GraphPlan,
     step: &'r Step,
+    max_bytes: u64,
 }
 
-impl<'r> Job<'r, '_> {
+impl<'r> Job<'r> {
     /// The types of the results of a node whose operands are these.
     fn result_types(&self, actual: Actual<'_>) -> Result<Vec<Option<Type>>, KernelError> {
-        let module = &self.run.program.module;
+        let module = &self.program.module;
         let inferred = infer_actual(module, self.step.node, actual)?;
         let results = module.node(self.step.node).results();
         let types = inferred.map(|i| i.types).unwrap_or_default();
@@ -292,16 +376,16 @@ impl<'r> Job<'r, '_> {
     }
 
     fn prepare(&self, actual: Actual<'_>, results: &[Option<Type>]) -> Result<Prepared, KernelError> {
-        let module = &self.run.program.module;
-        let view = NodeView::with_actual(module, self.step.node, actual);
+        let view = NodeView::with_actual(&self.program.module, self.step.node, actual);
         let view = view.ok_or_else(|| KernelError::unsupported("operators that it does not know"))?;
-        self.run.backend.prepare(&Site { view, results, room: Room::of(self.run.limits.max_bytes) })
+        self.backend.prepare(&Site { view, results, room: Room::of(self.max_bytes) })
     }
 
-    /// Runs a kernel. `types` are the types of the results where they follow from the operands as they are; what
-    /// is not in the arena is left in `made`.
+    /// Runs a kernel. `types` are the types of the results where they follow from the operands at hand. Results outside
+    /// of the arena are left in `made`.
     fn execute<'d>(
         &self,
+        space: &'d mut Space,
         prepared: &Prepared,
         reach: Reach<'d>,
         types: &[Option<Type>],
@@ -316,10 +400,10 @@ impl<'r> Job<'r, '_> {
             // A view says itself whose bytes it shares.
             let is_shared = slot == 0 && prepared.needs.view;
             if let (Some(index), Some(known)) = (self.step.results[slot], known) {
-                *data = self.room_for(&self.plan.values[index as usize], known, is_shared)?;
+                *data = self.room_for(space, &self.plan.values[index as usize], known, is_shared)?;
             }
         }
-        let Reach { operands, mut placed, scratch } = reach;
+        let Reach { operands, mut placed, scratch, device_scratch } = reach;
         let mut results: Vec<Out<'d>> = emptied(std::mem::take(&mut lists.results));
         for ((slot, data), placed) in made.iter_mut().enumerate().zip(placed.drain(..)) {
             let dtype = || {
@@ -327,20 +411,16 @@ impl<'r> Job<'r, '_> {
                 self.plan.values[index as usize].tensor.as_ref().map(|t| t.0)
             };
             results.push(match (placed, dtype()) {
-                (Some(bytes), Some(dtype)) => Out::Placed { dtype, bytes },
+                (Some(Placed::Host(bytes)), Some(dtype)) => Out::Placed { dtype, bytes },
+                (Some(Placed::Device(span)), Some(dtype)) => Out::Device { dtype, span },
                 _ if self.step.results[slot].is_none() => Out::Absent,
-                _ => match data {
-                    Some(Data::Tensor(tensor)) => {
-                        let dtype = tensor.dtype();
-                        tensor.bytes_mut().map_or(Out::Absent, |bytes| Out::Placed { dtype, bytes })
-                    }
-                    free => Out::Free(free),
-                },
+                _ => out_of(data),
             });
         }
         let taken = &self.step.in_place[..];
         let in_place = taken.iter().find(|&&(result, _)| result == 0).map(|&(_, operand)| operand);
-        let mut io = Io { operands, results, scratch, in_place, taken, max_bytes: self.run.limits.max_bytes };
+        let (max_bytes, queue) = (self.max_bytes, space.queue());
+        let mut io = Io { operands, results, scratch, device_scratch, queue, in_place, taken, max_bytes };
         let done = (prepared.run)(&mut io);
         lists.placed = emptied(placed);
         lists.operands = emptied(io.operands);
@@ -348,10 +428,11 @@ impl<'r> Job<'r, '_> {
         done
     }
 
-    /// The tensor for a result on the heap whose type is known by now, unless it shares its bytes. One in the arena has
-    /// to be what was planned.
+    /// The tensor for a result on the heap whose type is known by now, unless the result shares bytes. A result in the
+    /// arena has to be of the planned type.
     fn room_for(
         &self,
+        space: &Space,
         planned: &Planned,
         (dtype, dims): (DType, Vec<u64>),
         is_shared: bool,
@@ -366,56 +447,83 @@ impl<'r> Job<'r, '_> {
                 }
             },
             Place::Heap if !is_shared => {
-                check_size(dtype.tensor_bytes(&dims).unwrap_or(u64::MAX), self.run.limits.max_bytes)?;
-                Ok(Some(Data::Tensor(HostTensor::zeros(dtype, &dims)?)))
+                check_size(dtype.tensor_bytes(&dims).unwrap_or(u64::MAX), self.max_bytes)?;
+                space.tensor(dtype, &dims).map(Some)
             }
             _ => Ok(None),
         }
     }
 }
 
-/// Runs a kernel outside a graph: what its results are, tensors of these types and dims.
+/// Runs a kernel outside of a graph. The results are tensors of these types and dims, in host memory as the operands.
 pub(crate) fn run_alone(
+    space: &mut Space,
     prepared: &Prepared,
     operands: &[Option<DataRef<'_>>],
     results: &[Option<(DType, Vec<u64>)>],
     max_bytes: u64,
 ) -> Result<Vec<Option<HostTensor>>, KernelError> {
-    let mut shared = None;
-    let mut made: Vec<Option<HostTensor>> = Vec::new();
+    let mut brought: Vec<Option<Data>> = Vec::new();
+    if space.queue().is_some() {
+        for operand in operands {
+            brought.push(operand.map(|data| space.bring(data)).transpose()?);
+        }
+    }
+    let operands: Vec<Option<DataRef<'_>>> = match space {
+        Space::Host => operands.to_vec(),
+        Space::Device(_) => brought.iter().map(|data| data.as_ref().map(Data::view)).collect(),
+    };
+    let mut made: Vec<Option<Data>> = Vec::new();
     for (slot, ty) in results.iter().enumerate() {
         // A view says itself whose bytes it shares.
         let is_shared = slot == 0 && prepared.needs.view;
         let ty = ty.as_ref().filter(|_| !is_shared);
-        made.push(ty.map(|(dtype, dims)| HostTensor::zeros(*dtype, dims)).transpose()?);
+        made.push(ty.map(|(dtype, dims)| space.tensor(*dtype, dims)).transpose()?);
     }
-    let mut scratch = scratch_of(prepared, max_bytes)?;
-    let mut outs: Vec<Out<'_>> = made.iter_mut().map(out_of).collect();
-    if prepared.needs.view {
-        outs[0] = Out::Free(&mut shared);
-    }
-    let scratch = scratch.as_mut_slice();
+    let mut scratch = scratch_of(space, prepared, max_bytes)?;
+    let is_used = |slot: usize| results[slot].is_some();
+    let outs = made.iter_mut().enumerate();
+    let outs = outs.map(|(slot, data)| if is_used(slot) { out_of(data) } else { Out::Absent }).collect();
+    let (scratch, device_scratch): (&mut [u8], Option<Span<'_>>) = match &mut scratch {
+        Block::Host(bytes) => (bytes.as_mut_slice(), None),
+        Block::Device(memory) => (&mut [], Some(Span { memory, offset: 0, len: memory.len() })),
+    };
+    let queue = space.queue();
     let mut io =
-        Io { operands: operands.to_vec(), results: outs, scratch, in_place: None, taken: &[], max_bytes };
+        Io { operands, results: outs, scratch, device_scratch, queue, in_place: None, taken: &[], max_bytes };
     (prepared.run)(&mut io)?;
     drop(io);
-    if let Some(Data::Tensor(tensor)) = shared {
-        made[0] = Some(tensor);
-    }
-    Ok(made)
+    let on_host = |space: &mut Space, data: Data| match data {
+        Data::Tensor(tensor) => Ok(Some(tensor)),
+        other => Ok(match space.to_host(other.view())? {
+            Data::Tensor(tensor) => Some(tensor),
+            _ => None,
+        }),
+    };
+    let made = made.into_iter().map(|data| data.map_or(Ok(None), |data| on_host(space, data)));
+    made.collect::<Result<_, KernelError>>()
 }
 
 /// The memory that a kernel needs for itself.
-fn scratch_of(prepared: &Prepared, max_bytes: u64) -> Result<AlignedBytes, KernelError> {
+fn scratch_of(space: &Space, prepared: &Prepared, max_bytes: u64) -> Result<Block, KernelError> {
     let bytes = prepared.needs.scratch;
     check_size(bytes as u64, max_bytes)?;
-    AlignedBytes::zeroed(bytes).ok_or_else(|| HostError::NoMemory { bytes: bytes as u64 }.into())
+    space.block(bytes).ok_or_else(|| HostError::NoMemory { bytes: bytes as u64 }.into())
 }
 
-fn out_of(tensor: &mut Option<HostTensor>) -> Out<'_> {
-    let Some(tensor) = tensor else { return Out::Absent };
-    let dtype = tensor.dtype();
-    tensor.bytes_mut().map_or(Out::Absent, |bytes| Out::Placed { dtype, bytes })
+/// The place of a result outside of the arena: a tensor to fill, or anything.
+fn out_of(data: &mut Option<Data>) -> Out<'_> {
+    match data {
+        Some(Data::Tensor(tensor)) => {
+            let dtype = tensor.dtype();
+            tensor.bytes_mut().map_or(Out::Absent, |bytes| Out::Placed { dtype, bytes })
+        }
+        Some(Data::Device(tensor)) => {
+            let view = tensor.view();
+            Out::Device { dtype: view.dtype, span: view.span }
+        }
+        free => Out::Free(free),
+    }
 }
 
 /// Bytes of a tensor of this type were no dim zero, so that no product of its dims is larger; 0 for what has no known

@@ -291,7 +291,7 @@ fn has_element(_: &Site<'_>) -> Result<Prepared> {
         let has = match io.operands.first().copied().flatten() {
             None => false,
             Some(DataRef::Optional(maybe)) => maybe.value.is_some(),
-            Some(DataRef::Tensor(_) | DataRef::Sequence(_)) => true,
+            Some(DataRef::Tensor(_) | DataRef::Device(_) | DataRef::Sequence(_)) => true,
         };
         io.out_bytes(0)?.fill(u8::from(has));
         Ok(())

@@ -78,6 +78,8 @@ pub(super) fn no_io() -> Io<'static> {
         operands: Vec::new(),
         results: Vec::new(),
         scratch: &mut [],
+        device_scratch: None,
+        queue: None,
         in_place: None,
         taken: &[],
         max_bytes: u64::MAX,

@@ -1,22 +1,24 @@
 //! Loop, Scan and SequenceMap: a body that runs once for each of many.
 
 use super::rows::{Stacks, empty, slice_at};
-use super::{Call, Operands, body, flag};
+use super::{Call, Operands, body, is_one};
 use crate::data::{Data, DataRef, Sequence};
-use crate::host::{HostError, HostTensor, TensorRef};
+use crate::host::{HostError, HostTensor};
 use crate::kernel::KernelError;
 use crate::plan::Place;
 use crate::session::ExecuteError;
 use crate::session::frame::Given;
+use crate::session::space::Space;
 use ampc_ir::views::control::ScanView;
 use ampc_ir::views::{NodeView, OpError, Part, normalize_axis};
 use ampc_ir::{DType, GraphId, Type};
 
-/// What a Scan walks along: a tensor, the axis, and whether from its end.
+/// A tensor that a Scan walks along: the axis, its extent, and true if the walk begins at the end.
 #[derive(Clone, Copy)]
 struct Scanned<'a> {
-    tensor: TensorRef<'a>,
+    tensor: DataRef<'a>,
     axis: usize,
+    extent: u64,
     reversed: bool,
 }
 
@@ -33,24 +35,28 @@ impl Call<'_, '_, '_> {
     }
 
     /// A scalar of the type that formal `i` of a body has: some declare a list of one.
-    fn scalar(&self, graph: GraphId, i: usize, dtype: DType, bytes: &[u8]) -> Result<Data, ExecuteError> {
+    fn scalar(&mut self, graph: GraphId, i: usize, dtype: DType, bytes: &[u8]) -> Result<Data, ExecuteError> {
         let module = &self.run.program.module;
         let formal = module.graph(graph).inputs().get(i);
         let rank = formal.and_then(|&v| module.value(v).ty.shape()?.rank()).unwrap_or(0);
         let dims = vec![1; rank.min(1)];
-        HostTensor::from_bytes(dtype, &dims, bytes).map(Data::Tensor).map_err(|e| self.error(e))
+        let scalar = HostTensor::from_bytes(dtype, &dims, bytes).map_err(|e| self.error(e))?;
+        match self.run.space {
+            Space::Host => Ok(Data::Tensor(scalar)),
+            Space::Device(_) => self.own(DataRef::Tensor(scalar.view())),
+        }
     }
 
     /// The number of iterations that a Loop may do by its first operand.
-    fn trip_count(&self) -> Result<Option<i128>, ExecuteError> {
+    fn trip_count(&mut self) -> Result<Option<i128>, ExecuteError> {
         let Some(data) = self.operand(0) else { return Ok(None) };
-        let mut numbers = data.tensor().and_then(|t| t.ints()).into_iter().flatten();
-        match (numbers.next(), numbers.next()) {
-            (Some(number), None) => Ok(Some(number)),
-            _ => {
-                Err(self.error(OpError::operand(0, "a number of iterations, one integer", "something else")))
-            }
-        }
+        let number = |data: DataRef<'_>| data.tensor().and_then(|t| t.ints()?.next());
+        let number = match is_one(data) {
+            true => self.run.space.on_host(data, number).map_err(|e| self.error(e))?,
+            false => None,
+        };
+        let none = || OpError::operand(0, "a number of iterations, one integer", "something else");
+        number.map(Some).ok_or_else(|| self.error(none()))
     }
 
     /// Loop. Without a condition the first time the body's still ends it, as in other runtimes.
@@ -59,7 +65,7 @@ impl Call<'_, '_, '_> {
         let most = self.trip_count()?;
         let mut goes_on = match self.operand(1) {
             None => true,
-            condition => flag(condition).ok_or_else(|| self.no_flag(1))?,
+            condition => self.flag(condition)?.ok_or_else(|| self.no_flag(1))?,
         };
         let n_state = self.n_formal().saturating_sub(2);
         let mut state: Vec<Option<Data>> = Vec::with_capacity(n_state);
@@ -75,7 +81,7 @@ impl Call<'_, '_, '_> {
             let iteration = i64::try_from(done).unwrap_or(i64::MAX);
             let number = self.scalar(graph, 0, DType::I64, &iteration.to_le_bytes())?;
             let condition = self.scalar(graph, 1, DType::Bool, &[1])?;
-            let owned = self.handed_over(graph, &mut state, done == 0).map_err(|e| self.error(e))?;
+            let owned = self.handed_over(graph, &mut state, done == 0)?;
             let mut inputs = vec![Some(number.view()), Some(condition.view())];
             if done == 0 {
                 inputs.extend((2..2 + n_state).map(|i| self.operand(i)));
@@ -85,7 +91,9 @@ impl Call<'_, '_, '_> {
             let given = Given { inputs: &inputs, operands: self.operands, attrs: self.attrs };
             let mut outputs = body(self.run, self.frames, graph, given, owned, self.node)?.into_iter();
             goes_on = match outputs.next() {
-                Some(Some(condition)) => flag(Some(condition.view())).ok_or_else(|| self.no_condition())?,
+                Some(Some(condition)) => {
+                    self.flag(Some(condition.view()))?.ok_or_else(|| self.no_condition())?
+                }
                 _ => true,
             };
             state = outputs.by_ref().take(n_state).collect();
@@ -93,14 +101,16 @@ impl Call<'_, '_, '_> {
             done += 1;
         }
         if done == 0 {
-            let given = (2..2 + n_state).map(|i| self.operand(i).map(DataRef::to_data).transpose());
-            state = given.collect::<Result<_, _>>().map_err(|e| self.error(e))?;
+            for i in 2..2 + n_state {
+                let given = self.operand(i);
+                state.push(given.map(|data| self.own(data)).transpose()?);
+            }
         }
         let mut results = state;
         for i in 0..self.n_results().saturating_sub(n_state) {
             let row = self.output_type(graph, 1 + n_state + i);
-            let stacked = stacks.stack(i, 0, false, &row).map_err(|e| self.error(e))?;
-            results.push(Some(stacked.into()));
+            let stacked = stacks.stack(self.run.space, i, 0, false, &row).map_err(|e| self.error(e))?;
+            results.push(Some(stacked));
         }
         Ok(results)
     }
@@ -108,18 +118,21 @@ impl Call<'_, '_, '_> {
     /// The states that the plan of a Loop's body has on the heap, by formal input: taken out of `state`, or copies of the
     /// Loop's operands before the first iteration.
     fn handed_over(
-        &self,
+        &mut self,
         graph: GraphId,
         state: &mut [Option<Data>],
         is_first: bool,
-    ) -> Result<Vec<(u32, Data)>, HostError> {
+    ) -> Result<Vec<(u32, Data)>, ExecuteError> {
         let program = self.run.program;
         let values = &program.plan(graph).values[..program.module.graph(graph).inputs().len()];
         let mut owned = Vec::new();
         for (i, planned) in values.iter().skip(2).enumerate() {
             if planned.place == Place::Heap {
                 let data = match is_first {
-                    true => self.operand(2 + i).map(DataRef::to_data).transpose()?,
+                    true => {
+                        let given = self.operand(2 + i);
+                        given.map(|data| self.own(data)).transpose()?
+                    }
                     false => state.get_mut(i).and_then(Option::take),
                 };
                 owned.extend(u32::try_from(2 + i).ok().zip(data));
@@ -145,19 +158,22 @@ impl Call<'_, '_, '_> {
         }
         // Version 8: sequences along axis 0, each scanned apart, as far as operand 0 says.
         let n = self.n_formal();
-        let batch = (scan.first..n).find_map(|i| self.operand(i)?.tensor()?.dims().first().copied());
-        let lengths: Option<Vec<i64>> =
-            self.operand(0).and_then(DataRef::tensor).and_then(|t| t.i64s().ok().map(Iterator::collect));
+        let batch = (scan.first..n).find_map(|i| self.operand(i)?.shape()?.1.first().copied());
+        let read = |data: DataRef<'_>| data.tensor().and_then(|t| t.i64s().ok().map(Iterator::collect));
+        let lengths: Option<Vec<i64>> = match self.operand(0) {
+            Some(data) => self.run.space.on_host(data, read).map_err(|e| self.error(e))?,
+            None => None,
+        };
         let mut stacks = Stacks::new(self.n_results(), self.run.limits.max_bytes);
         for b in 0..batch.unwrap_or(0) {
-            let slices = (scan.first..n).map(|i| match self.operand(i).and_then(DataRef::tensor) {
-                Some(tensor) => slice_at(tensor, 0, b).map(Some),
-                None => Ok(None),
-            });
-            let slices: Vec<Option<HostTensor>> =
-                slices.collect::<Result<_, _>>().map_err(|e| self.error(e))?;
+            let mut slices: Vec<Option<Data>> = Vec::new();
+            for i in scan.first..n {
+                let tensor = self.operand(i).filter(|data| data.shape().is_some());
+                let slice = tensor.map(|tensor| slice_at(self.run.space, tensor, 0, b)).transpose();
+                slices.push(slice.map_err(|e| self.error(e))?);
+            }
             let refs: Vec<Option<DataRef<'_>>> =
-                slices.iter().map(|s| s.as_ref().map(|t| DataRef::Tensor(t.view()))).collect();
+                slices.iter().map(|slice| slice.as_ref().map(Data::view)).collect();
             let index = usize::try_from(b).unwrap_or(usize::MAX);
             let length = lengths.as_ref().and_then(|l| l.get(index)).and_then(|&l| u64::try_from(l).ok());
             let outputs = self.scan_one(graph, &scan, &refs, length)?;
@@ -166,16 +182,17 @@ impl Call<'_, '_, '_> {
         if batch.unwrap_or(0) == 0 {
             return self.nothing();
         }
-        let stacked = (0..self.n_results()).map(|i| stacks.stack(i, 0, false, &Type::Unknown));
-        let stacked = stacked.map(|tensor| tensor.map(|t| Some(t.into())));
+        let n_results = self.n_results();
+        let stacked =
+            (0..n_results).map(|i| stacks.stack(self.run.space, i, 0, false, &Type::Unknown).map(Some));
         stacked.collect::<Result<_, KernelError>>().map_err(|e| self.error(e))
     }
 
     /// Results of the types that inference says, without elements.
-    fn nothing(&self) -> Result<Vec<Option<Data>>, ExecuteError> {
+    fn nothing(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let module = &self.run.program.module;
         let results = module.node(self.node).results().iter();
-        let none = results.map(|v| v.map(|v| empty(&module.value(v).ty).map(Data::Tensor)).transpose());
+        let none = results.map(|v| v.map(|v| empty(self.run.space, &module.value(v).ty)).transpose());
         none.collect::<Result<_, KernelError>>().map_err(|e| self.error(e))
     }
 
@@ -191,20 +208,20 @@ impl Call<'_, '_, '_> {
         let mut steps = length;
         for (i, operand) in operands[n_state..].iter().enumerate() {
             let at = n_state + i;
-            let Some(tensor) = operand.and_then(DataRef::tensor) else {
+            let Some((tensor, (_, dims))) = operand.and_then(|tensor| Some((tensor, tensor.shape()?))) else {
                 return Err(self.error(OpError::operand(at, "a tensor", "none")));
             };
             let axis = scan.input_axes.get(i).copied().unwrap_or(0);
-            let axis = normalize_axis(axis, tensor.dims().len(), Part::Operand(at));
+            let axis = normalize_axis(axis, dims.len(), Part::Operand(at));
             let axis = axis.map_err(|e| self.error(e))?;
-            let extent = tensor.dims()[axis];
+            let extent = dims[axis];
             if length.is_none() && steps.is_some_and(|n| n != extent) {
                 let expected = format!("{} elements to scan, as others have", steps.unwrap_or(0));
                 return Err(self.error(OpError::operand(at, expected, extent.to_string())));
             }
             steps = Some(steps.unwrap_or(extent).min(extent));
             let reversed = scan.input_reversed.get(i).copied().unwrap_or(false);
-            scanned.push(Scanned { tensor, axis, reversed });
+            scanned.push(Scanned { tensor, axis, extent, reversed });
         }
         let steps = steps.unwrap_or(0);
         if steps > self.run.limits.max_iterations {
@@ -227,35 +244,37 @@ impl Call<'_, '_, '_> {
         let mut state: Vec<Option<Data>> = Vec::new();
         let mut stacks = Stacks::new(n_stacks, self.run.limits.max_bytes);
         for step in 0..steps {
-            let slices = scanned
-                .iter()
-                .map(|s| slice_at(s.tensor, s.axis, if s.reversed { steps - 1 - step } else { step }));
-            let slices: Vec<HostTensor> = slices.collect::<Result<_, _>>().map_err(|e| self.error(e))?;
+            let slices = scanned.iter().map(|s| {
+                let at = if s.reversed { steps - 1 - step } else { step };
+                slice_at(self.run.space, s.tensor, s.axis, at)
+            });
+            let slices: Vec<Data> = slices.collect::<Result<_, _>>().map_err(|e| self.error(e))?;
             let before: Vec<Option<DataRef<'_>>> = if step == 0 {
                 operands[..n_state].to_vec()
             } else {
                 state.iter().map(|s| s.as_ref().map(Data::view)).collect()
             };
-            let slices = slices.iter().map(|t| Some(DataRef::Tensor(t.view())));
+            let slices = slices.iter().map(|slice| Some(slice.view()));
             let inputs: Vec<Option<DataRef<'_>>> = before.into_iter().chain(slices).collect();
             let mut outputs = self.body(graph, &inputs)?.into_iter();
             state = outputs.by_ref().take(n_state).collect();
             stacks.push(outputs).map_err(|e| self.error(e))?;
         }
         if steps == 0 {
-            let given = operands[..n_state].iter().map(|s| s.map(DataRef::to_data).transpose());
-            state = given.collect::<Result<_, _>>().map_err(|e| self.error(e))?;
+            for given in &operands[..n_state] {
+                state.push(given.map(|data| self.own(data)).transpose()?);
+            }
         }
         let mut results = state;
         for i in 0..n_stacks {
             let axis = scan.output_axes.get(i).copied().unwrap_or(0);
             let reversed = scan.output_reversed.get(i).copied().unwrap_or(false);
             let row = self.output_type(graph, n_state + i);
-            let stacked = stacks.stack(i, axis, reversed, &row).map_err(|e| self.error(e))?;
-            let whole = scanned.first().map_or(0, |s| s.tensor.dims()[s.axis]);
-            // Version 8: as many rows as there would be had the whole sequence been scanned.
-            let stacked = if length.is_some() { padded(stacked, whole) } else { Ok(stacked) };
-            results.push(Some(stacked.map_err(|e| self.error(e))?.into()));
+            let stacked = stacks.stack(self.run.space, i, axis, reversed, &row).map_err(|e| self.error(e))?;
+            let whole = scanned.first().map_or(0, |s| s.extent);
+            // Version 8: as many rows as a scan of the whole sequence gives.
+            let stacked = if length.is_some() { padded(self.run.space, stacked, whole) } else { Ok(stacked) };
+            results.push(Some(stacked.map_err(|e| self.error(e))?));
         }
         Ok(results)
     }
@@ -287,8 +306,11 @@ impl Call<'_, '_, '_> {
         let sequence = |i: usize| {
             let items = lists.take(i);
             let element = match items.first() {
-                Some(Data::Tensor(first)) => crate::data::tensor_type(first.dtype()),
-                _ => self.output_type(graph, i),
+                Some(first) => match first.view().shape() {
+                    Some((dtype, _)) => crate::data::tensor_type(dtype),
+                    None => self.output_type(graph, i),
+                },
+                None => self.output_type(graph, i),
             };
             Some(Data::Sequence(Sequence::new(element, items)))
         };
@@ -297,7 +319,13 @@ impl Call<'_, '_, '_> {
 }
 
 /// A tensor with rows of zeros behind, `rows` in all.
-fn padded(tensor: HostTensor, rows: u64) -> Result<HostTensor, HostError> {
+fn padded(space: &mut Space, data: Data, rows: u64) -> Result<Data, KernelError> {
+    let Data::Tensor(tensor) = space.to_host(data.view())? else { return Ok(data) };
+    let padded = padded_on_host(tensor, rows)?;
+    space.bring(DataRef::Tensor(padded.view()))
+}
+
+fn padded_on_host(tensor: HostTensor, rows: u64) -> Result<HostTensor, HostError> {
     let mut dims = tensor.dims().to_vec();
     if dims.first().is_none_or(|&found| found >= rows) {
         return Ok(tensor);

@@ -1,11 +1,13 @@
 //! Rows of tensors: what Scan takes apart, and what Loop and Scan put together.
 
-use crate::data::{Data, ELEMENT_BYTES};
+use crate::data::{Data, DataRef, ELEMENT_BYTES};
+use crate::device::Rows;
 use crate::host::{HostError, HostTensor, TensorRef, copy_of_string, list_of, pack};
 use crate::kernel::{KernelError, check_size};
 use crate::room::Room;
-use ampc_ir::Type;
+use crate::session::space::Space;
 use ampc_ir::views::{Part, normalize_axis};
+use ampc_ir::{DType, Type};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
@@ -47,33 +49,42 @@ impl Stacks {
     }
 
     /// The rows of result `i` joined along a new axis. Without rows there are none of this type.
-    pub(super) fn stack(&mut self, i: usize, axis: i64, reversed: bool, row: &Type) -> Result<HostTensor> {
+    pub(super) fn stack(
+        &mut self,
+        space: &mut Space,
+        i: usize,
+        axis: i64,
+        reversed: bool,
+        row: &Type,
+    ) -> Result<Data> {
         let mut rows = self.take(i);
         let bytes = rows.iter().map(|row| row.view().byte_count()).sum();
         self.check(bytes)?;
         if reversed {
             rows.reverse();
         }
-        match rows.first().and_then(Data::tensor) {
-            Some(first) => join(first, &rows, axis),
-            None => no_rows(row),
+        match rows.first() {
+            Some(Data::Tensor(first)) => Ok(join(first, &rows, axis)?.into()),
+            Some(first @ Data::Device(_)) => join_on_device(space, first.view(), &rows, axis),
+            _ => no_rows(space, row),
         }
     }
 }
 
-/// What is stacked if there is nothing: no rows of this type, of which dims that nobody knows are 0.
-fn no_rows(row: &Type) -> Result<HostTensor> {
+/// No rows of this type, in which unknown dims are 0.
+fn no_rows(space: &mut Space, row: &Type) -> Result<Data> {
     let tensor = row.as_tensor().ok_or_else(|| KernelError::unsupported("a list of no tensors"))?;
     let inner = tensor.shape.dims().unwrap_or_default().iter().map(|d| d.known().unwrap_or(0));
     let dims: Vec<u64> = std::iter::once(0).chain(inner).collect();
-    Ok(HostTensor::zeros(tensor.dtype, &dims)?)
+    space.tensor(tensor.dtype, &dims)
 }
 
-/// A tensor of a type whose dims nobody need know: those are 0.
-pub(super) fn empty(ty: &Type) -> Result<HostTensor> {
+/// A tensor of zeros of a type in which unknown dims are 0.
+pub(super) fn empty(space: &mut Space, ty: &Type) -> Result<Data> {
     let tensor = ty.as_tensor().ok_or_else(|| KernelError::unsupported("a list of no tensors"))?;
     let dims = tensor.shape.dims().unwrap_or_default().iter().map(|d| d.known().unwrap_or(0));
-    Ok(HostTensor::zeros(tensor.dtype, &dims.collect::<Vec<u64>>())?)
+    let zeros = HostTensor::zeros(tensor.dtype, &dims.collect::<Vec<u64>>())?;
+    space.bring(DataRef::Tensor(zeros.view()))
 }
 
 /// Elements of a tensor before an axis, along it, and behind it.
@@ -85,7 +96,83 @@ fn around(dims: &[u64], axis: usize) -> (usize, usize, usize) {
 }
 
 /// Element `at` along an axis, without that axis.
-pub(super) fn slice_at(tensor: TensorRef<'_>, axis: usize, at: u64) -> Result<HostTensor> {
+pub(super) fn slice_at(space: &mut Space, data: DataRef<'_>, axis: usize, at: u64) -> Result<Data> {
+    let tensor = match data {
+        DataRef::Tensor(tensor) => return Ok(slice_on_host(tensor, axis, at)?.into()),
+        DataRef::Device(tensor) => tensor,
+        DataRef::Sequence(_) | DataRef::Optional(_) => {
+            return Err(KernelError::value("a tensor", "another value"));
+        }
+    };
+    let Some(size) = whole_bytes(tensor.dtype) else {
+        return in_host_memory(space, data, |tensor| slice_on_host(tensor, axis, at));
+    };
+    let left: Vec<u64> =
+        tensor.dims.iter().enumerate().filter(|&(i, _)| i != axis).map(|(_, &d)| d).collect();
+    let (outer, extent, inner) = around(tensor.dims, axis);
+    let made = space.tensor(tensor.dtype, &left)?;
+    let (DataRef::Device(to), Some(queue)) = (made.view(), space.queue()) else { return Ok(made) };
+    let len = inner * size;
+    let first = usize::try_from(at).unwrap_or(usize::MAX).saturating_mul(len);
+    let from = Rows { memory: tensor.span.memory, offset: tensor.span.offset + first, stride: extent * len };
+    queue.copy(from, Rows { memory: to.span.memory, offset: to.span.offset, stride: len }, outer, len)?;
+    Ok(made)
+}
+
+/// The bytes of an element, if there are whole bytes.
+fn whole_bytes(dtype: DType) -> Option<usize> {
+    dtype.bits().filter(|bits| bits.is_multiple_of(8)).map(|bits| bits as usize / 8)
+}
+
+/// The result of `work` on a copy of a tensor in host memory.
+fn in_host_memory(
+    space: &mut Space,
+    data: DataRef<'_>,
+    work: impl FnOnce(TensorRef<'_>) -> Result<HostTensor>,
+) -> Result<Data> {
+    let copy = space.to_host(data)?;
+    let tensor = copy.tensor().ok_or_else(|| KernelError::value("a tensor", "another value"))?;
+    let made = work(tensor.view())?;
+    space.bring(DataRef::Tensor(made.view()))
+}
+
+/// Tensors like `first` joined along a new axis, on a device.
+fn join_on_device(space: &mut Space, first: DataRef<'_>, rows: &[Data], axis: i64) -> Result<Data> {
+    let Some((dtype, row)) = first.shape() else {
+        return Err(KernelError::value("a tensor", "another value"));
+    };
+    let Some(size) = whole_bytes(dtype) else {
+        let copies = rows.iter().map(|row| space.to_host(row.view())).collect::<Result<Vec<Data>>>()?;
+        let first = copies.first().and_then(Data::tensor);
+        let first = first.ok_or_else(|| KernelError::value("a tensor", "another value"))?;
+        let joined = join(first, &copies, axis)?;
+        return space.bring(DataRef::Tensor(joined.view()));
+    };
+    let axis = normalize_axis(axis, row.len() + 1, Part::Node)?;
+    let mut dims = row.to_vec();
+    dims.insert(axis, rows.len() as u64);
+    let (outer, _, inner) = around(&dims, axis);
+    let (len, stride) = (inner * size, inner * size * rows.len());
+    let made = space.tensor(dtype, &dims)?;
+    let (DataRef::Device(to), Some(queue)) = (made.view(), space.queue()) else { return Ok(made) };
+    for (at, data) in rows.iter().enumerate() {
+        let view = data.view();
+        let same = view.shape() == Some((dtype, row));
+        let (DataRef::Device(from), true) = (view, same) else { return Err(differs(row, view)) };
+        let from = Rows { memory: from.span.memory, offset: from.span.offset, stride: len };
+        let to = Rows { memory: to.span.memory, offset: to.span.offset + at * len, stride };
+        queue.copy(from, to, outer, len)?;
+    }
+    Ok(made)
+}
+
+/// The error of an iteration that gives another type than the first.
+fn differs(dims: &[u64], found: DataRef<'_>) -> KernelError {
+    let found = found.shape().map_or_else(|| "something else".into(), |(_, dims)| format!("{dims:?}"));
+    KernelError::value(format!("dims {dims:?} in every iteration"), found)
+}
+
+fn slice_on_host(tensor: TensorRef<'_>, axis: usize, at: u64) -> Result<HostTensor> {
     let dims = tensor.dims();
     let left: Vec<u64> = dims.iter().enumerate().filter(|&(i, _)| i != axis).map(|(_, &d)| d).collect();
     let (outer, extent, inner) = around(dims, axis);
@@ -145,10 +232,7 @@ fn join(first: &HostTensor, rows: &[Data], axis: i64) -> Result<HostTensor> {
     let mut parts = list_of(rows.len())?;
     for row in rows {
         let same = row.tensor().filter(|t| t.dims() == first.dims() && t.dtype() == first.dtype());
-        parts.push(same.ok_or_else(|| {
-            let found = row.tensor().map_or_else(|| "something else".into(), |t| format!("{:?}", t.dims()));
-            KernelError::value(format!("dims {:?} in every iteration", first.dims()), found)
-        })?);
+        parts.push(same.ok_or_else(|| differs(first.dims(), row.view()))?);
     }
     if first.strings().is_some() {
         let mut strings: Vec<&[Box<[u8]>]> = list_of(parts.len())?;
@@ -196,7 +280,6 @@ fn interleaved<'a, T>(parts: &'a [&'a [T]], outer: usize, inner: usize) -> impl 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ampc_ir::DType;
 
     /// Taken apart along each axis and put together again, a tensor is what it was.
     #[test]
@@ -216,11 +299,15 @@ mod tests {
             for (axis, &extent) in dims.iter().enumerate() {
                 let mut stacks = Stacks::new(1, u64::MAX);
                 for at in 0..extent {
-                    let slice = slice_at(whole.view(), axis, at).unwrap();
-                    stacks.push(std::iter::once(Some(slice.into()))).unwrap();
+                    let slice = slice_at(&mut Space::Host, DataRef::Tensor(whole.view()), axis, at).unwrap();
+                    stacks.push(std::iter::once(Some(slice))).unwrap();
                 }
                 let axis = i64::try_from(axis).unwrap();
-                let again = stacks.stack(0, axis, false, &Type::Unknown).unwrap();
+                let Data::Tensor(again) =
+                    stacks.stack(&mut Space::Host, 0, axis, false, &Type::Unknown).unwrap()
+                else {
+                    panic!("a tensor")
+                };
                 assert_eq!(again.dims(), whole.dims());
                 assert_eq!((again.bytes(), again.strings()), (whole.bytes(), whole.strings()), "axis {axis}");
             }
@@ -239,6 +326,9 @@ mod tests {
         let mut stacks = Stacks::new(1, 20 + 2 * ELEMENT_BYTES);
         push(&mut stacks).unwrap();
         push(&mut stacks).unwrap();
-        assert!(stacks.stack(0, 0, false, &Type::Unknown).is_err(), "16 bytes of rows and 16 of the stack");
+        assert!(
+            stacks.stack(&mut Space::Host, 0, 0, false, &Type::Unknown).is_err(),
+            "16 bytes of rows and 16 of the stack"
+        );
     }
 }

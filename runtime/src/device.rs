@@ -1,0 +1,185 @@
+//! Memory of a device, which the host cannot address, and the order of the work on it.
+//!
+//! A backend whose kernels read host memory needs none of this ([`Backend::device`](crate::Backend::device)). For
+//! all others a session keeps every tensor in device memory. Host data crosses at the border of the session:
+//!
+//! ```text
+//! input   (host)  --upload-->    span of device memory  --kernels-->  span  --download-->  output (host)
+//! ```
+//!
+//! Everything goes through a [`Queue`]: copies in both directions, copies on the device, and kernels, which find the
+//! queue in [`Io::queue`](crate::backend::Io::queue). A kernel may return before the work is done. Its failure then
+//! surfaces at the next [`Queue::finish`] or download, with the node that the queue was told before the launch.
+
+use crate::host::HostError;
+use crate::kernel::KernelError;
+use ampc_ir::{DType, Node};
+use std::any::Any;
+use std::fmt::Debug;
+use std::sync::Arc;
+
+/// A block of device memory. It is freed with its last handle; a backend delays that until its work is done.
+pub trait DeviceMemory: Any + Debug + Send + Sync {
+    /// The number of bytes.
+    fn len(&self) -> usize;
+
+    /// True if there are no bytes.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A range of device memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Span<'a> {
+    /// The block that the range is in.
+    pub memory: &'a Arc<dyn DeviceMemory>,
+    /// The first byte.
+    pub offset: usize,
+    /// The number of bytes.
+    pub len: usize,
+}
+
+/// A tensor in device memory that owns its bytes, or shares them with its copies.
+#[derive(Clone, Debug)]
+pub struct DeviceTensor {
+    dtype: DType,
+    dims: Vec<u64>,
+    memory: Arc<dyn DeviceMemory>,
+    offset: usize,
+    len: usize,
+}
+
+/// A borrowed tensor in device memory.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceRef<'a> {
+    /// The element type.
+    pub dtype: DType,
+    /// The dims.
+    pub dims: &'a [u64],
+    /// The bytes.
+    pub span: Span<'a>,
+}
+
+impl DeviceTensor {
+    /// A tensor whose bytes are all of a block.
+    pub fn new(dtype: DType, dims: Vec<u64>, memory: Arc<dyn DeviceMemory>) -> DeviceTensor {
+        let len = memory.len();
+        DeviceTensor { dtype, dims, memory, offset: 0, len }
+    }
+
+    /// The tensor, borrowed.
+    pub fn view(&self) -> DeviceRef<'_> {
+        let span = Span { memory: &self.memory, offset: self.offset, len: self.len };
+        DeviceRef { dtype: self.dtype, dims: &self.dims, span }
+    }
+}
+
+impl<'a> DeviceRef<'a> {
+    /// The same bytes with other dims.
+    pub fn with_dims(self, dims: &'a [u64]) -> DeviceRef<'a> {
+        DeviceRef { dims, ..self }
+    }
+}
+
+/// Rows of bytes that lie apart: `count` rows of `len` bytes, `stride` bytes from one row to the next.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    /// The block that the rows are in.
+    pub memory: &'a Arc<dyn DeviceMemory>,
+    /// The first byte of the first row.
+    pub offset: usize,
+    /// Bytes from the beginning of a row to the beginning of the next.
+    pub stride: usize,
+}
+
+/// A device: its memory and its queues.
+pub trait Device: Debug + Send + Sync {
+    /// The alignment of every tensor in a block, in bytes: a power of two. Blocks themselves are aligned at least so.
+    fn alignment(&self) -> usize;
+
+    /// A block of memory. Its content is anything.
+    ///
+    /// # Errors
+    /// If the device has no memory for it.
+    fn allocate(&self, bytes: usize) -> Result<Arc<dyn DeviceMemory>, DeviceError>;
+
+    /// A queue for one session.
+    ///
+    /// # Errors
+    /// If the device refuses it.
+    fn queue(&self) -> Result<Box<dyn Queue>, DeviceError>;
+}
+
+/// The work of a session on a device, in the order in which it was given: a backend may reorder work only if no result
+/// shows it.
+pub trait Queue: Any + Send {
+    /// Names the node whose kernel is launched next, for errors that surface later.
+    fn enter(&mut self, node: Node);
+
+    /// Copies bytes to the device. The host may change `from` afterwards.
+    ///
+    /// # Errors
+    /// If earlier work failed, or the device is lost.
+    fn upload(&mut self, from: &[u8], to: Span<'_>) -> Result<(), DeviceError>;
+
+    /// Copies bytes to the host, and waits for them.
+    ///
+    /// # Errors
+    /// If earlier work failed, or the device is lost.
+    fn download(&mut self, from: Span<'_>, to: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Copies `count` rows of `len` bytes. Source and target do not overlap.
+    ///
+    /// # Errors
+    /// If earlier work failed, or the device is lost.
+    fn copy(&mut self, from: Rows<'_>, to: Rows<'_>, count: usize, len: usize) -> Result<(), DeviceError>;
+
+    /// Waits for all work.
+    ///
+    /// # Errors
+    /// If work failed, or the device is lost. The queue can be used again unless the device is lost.
+    fn finish(&mut self) -> Result<(), DeviceError>;
+}
+
+/// A failure of a device.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// The device has no memory for a block.
+    #[error("the device has no {bytes} bytes of memory")]
+    NoMemory {
+        /// The bytes requested.
+        bytes: u64,
+    },
+    /// A kernel failed after its launch.
+    #[error("{error}")]
+    Kernel {
+        /// The node.
+        node: Node,
+        /// The failure.
+        error: KernelError,
+    },
+    /// The device does not answer any more.
+    #[error("the device is lost: {0}")]
+    Lost(String),
+}
+
+impl DeviceError {
+    /// True if the device refused memory.
+    pub fn is_no_memory(&self) -> bool {
+        match self {
+            DeviceError::NoMemory { .. } => true,
+            DeviceError::Kernel { error, .. } => error.is_no_memory(),
+            DeviceError::Lost(_) => false,
+        }
+    }
+}
+
+impl From<HostError> for DeviceError {
+    fn from(error: HostError) -> DeviceError {
+        match error {
+            HostError::NoMemory { bytes } => DeviceError::NoMemory { bytes },
+            other => DeviceError::Lost(other.to_string()),
+        }
+    }
+}

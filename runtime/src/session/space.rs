@@ -1,0 +1,242 @@
+//! The memory that a session computes in: the host's, or that of a device. Blocks of it hold arenas, and copies go
+//! between it and the host.
+
+use crate::backend::Backend;
+use crate::bytes::AlignedBytes;
+use crate::data::{Data, DataRef, Maybe, Sequence};
+use crate::device::{Device, DeviceError, DeviceMemory, DeviceRef, DeviceTensor, Queue, Rows, Span};
+use crate::host::{HostError, HostTensor, TensorRef};
+use crate::kernel::KernelError;
+use ampc_ir::DType;
+use std::sync::Arc;
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// The memory that a session computes in, with the queue of its work on a device.
+pub(crate) enum Space {
+    /// Host memory: work is done when a kernel returns.
+    Host,
+    /// The memory of a device. Strings stay in host memory.
+    Device(OnDevice),
+}
+
+/// A device, and the queue of a session.
+pub(crate) struct OnDevice {
+    backend: Arc<dyn Backend>,
+    queue: Box<dyn Queue>,
+}
+
+impl Space {
+    /// The memory of a backend.
+    ///
+    /// # Errors
+    /// If the device refuses a queue.
+    pub(crate) fn of(backend: &Arc<dyn Backend>) -> std::result::Result<Space, DeviceError> {
+        Ok(match backend.device() {
+            Some(device) => Space::Device(OnDevice { backend: backend.clone(), queue: device.queue()? }),
+            None => Space::Host,
+        })
+    }
+
+    /// The queue of a device.
+    pub(super) fn queue(&mut self) -> Option<&mut dyn Queue> {
+        match self {
+            Space::Host => None,
+            Space::Device(device) => Some(&mut *device.queue),
+        }
+    }
+
+    /// A block of this memory: zeros in host memory, anything on a device. `None` if there is no memory for it.
+    pub(super) fn block(&self, bytes: usize) -> Option<Block> {
+        match self {
+            Space::Host => AlignedBytes::zeroed(bytes).map(Block::Host),
+            Space::Device(device) => device.allocate(bytes).ok().map(Block::Device),
+        }
+    }
+
+    /// A tensor in this memory: zeros in host memory, anything on a device.
+    pub(super) fn tensor(&self, dtype: DType, dims: &[u64]) -> Result<Data> {
+        match self {
+            Space::Device(device) if dtype != DType::String => Ok(Data::Device(device.tensor(dtype, dims)?)),
+            _ => Ok(Data::Tensor(HostTensor::zeros(dtype, dims)?)),
+        }
+    }
+
+    /// A copy in this memory of a value in any memory. Parts that are there already and own their elements are shared.
+    pub(super) fn bring(&mut self, data: DataRef<'_>) -> Result<Data> {
+        match (self, data) {
+            (Space::Host, _) => Ok(data.to_data()?),
+            (Space::Device(device), DataRef::Tensor(tensor)) => match tensor.bytes() {
+                Some(bytes) => {
+                    let made = device.tensor(tensor.dtype(), tensor.dims())?;
+                    device.queue.upload(bytes, made.view().span)?;
+                    Ok(Data::Device(made))
+                }
+                None => Ok(data.to_data()?),
+            },
+            (Space::Device(device), DataRef::Device(tensor)) => Ok(Data::Device(device.copy(tensor)?)),
+            (space, DataRef::Sequence(sequence)) => {
+                let items = sequence.items().iter().map(|item| space.keep(item));
+                let items = items.collect::<Result<Vec<Data>>>()?;
+                Ok(Data::Sequence(Sequence::new(sequence.element.clone(), items)))
+            }
+            (space, DataRef::Optional(maybe)) => {
+                let value = maybe.value.as_deref().map(|value| space.keep(value)).transpose()?;
+                Ok(Data::Optional(Maybe { element: maybe.element.clone(), value: value.map(Box::new) }))
+            }
+        }
+    }
+
+    /// [`bring`](Self::bring) for a value that owns its elements.
+    fn keep(&mut self, data: &Data) -> Result<Data> {
+        match (&*self, data) {
+            (Space::Device(_), Data::Device(tensor)) => Ok(Data::Device(tensor.clone())),
+            _ => self.bring(data.view()),
+        }
+    }
+
+    /// A copy in host memory, when everything that makes it is done.
+    pub(super) fn to_host(&mut self, data: DataRef<'_>) -> Result<Data> {
+        match (self, data) {
+            (Space::Device(device), DataRef::Device(tensor)) => {
+                Ok(Data::Tensor(HostTensor::filled(tensor.dtype, tensor.dims, |bytes| {
+                    device.queue.download(tensor.span, bytes).map_err(KernelError::from)
+                })?))
+            }
+            (Space::Host, _) | (_, DataRef::Tensor(_)) => Ok(data.to_data()?),
+            (space, DataRef::Sequence(sequence)) => {
+                let items = sequence.items().iter().map(|item| space.to_host(item.view()));
+                let items = items.collect::<Result<Vec<Data>>>()?;
+                Ok(Data::Sequence(Sequence::new(sequence.element.clone(), items)))
+            }
+            (space, DataRef::Optional(maybe)) => {
+                let value = maybe.value.as_deref().map(|value| space.to_host(value.view())).transpose()?;
+                Ok(Data::Optional(Maybe { element: maybe.element.clone(), value: value.map(Box::new) }))
+            }
+        }
+    }
+
+    /// Shows `visit` a value in host memory; a value that is there is not copied.
+    pub(super) fn on_host<R>(
+        &mut self,
+        data: DataRef<'_>,
+        visit: impl FnOnce(DataRef<'_>) -> R,
+    ) -> Result<R> {
+        match self {
+            Space::Host => Ok(visit(data)),
+            Space::Device(_) => Ok(visit(self.to_host(data)?.view())),
+        }
+    }
+
+    /// Waits for all work.
+    pub(super) fn finish(&mut self) -> std::result::Result<(), DeviceError> {
+        match self {
+            Space::Host => Ok(()),
+            Space::Device(device) => device.queue.finish(),
+        }
+    }
+}
+
+impl OnDevice {
+    fn device(&self) -> &dyn Device {
+        self.backend.device().expect("a space on a device has a backend with a device")
+    }
+
+    fn allocate(&self, bytes: usize) -> std::result::Result<Arc<dyn DeviceMemory>, DeviceError> {
+        self.device().allocate(bytes)
+    }
+
+    fn tensor(&self, dtype: DType, dims: &[u64]) -> Result<DeviceTensor> {
+        let bytes = dtype.tensor_bytes(dims).and_then(|bytes| usize::try_from(bytes).ok());
+        let bytes = bytes.ok_or_else(|| HostError::OutOfMemory { dtype, dims: dims.to_vec() })?;
+        Ok(DeviceTensor::new(dtype, dims.to_vec(), self.allocate(bytes)?))
+    }
+
+    fn copy(&mut self, tensor: DeviceRef<'_>) -> Result<DeviceTensor> {
+        let made = self.tensor(tensor.dtype, tensor.dims)?;
+        copy_span(&mut *self.queue, tensor.span, made.view().span)?;
+        Ok(made)
+    }
+}
+
+/// Copies a range of device memory, as long as the target.
+pub(super) fn copy_span(
+    queue: &mut dyn Queue,
+    from: Span<'_>,
+    to: Span<'_>,
+) -> std::result::Result<(), DeviceError> {
+    let rows = |span: Span<'_>| (span.offset, span.len);
+    let ((from_offset, stride), (to_offset, len)) = (rows(from), rows(to));
+    let from = Rows { memory: from.memory, offset: from_offset, stride };
+    queue.copy(from, Rows { memory: to.memory, offset: to_offset, stride: len }, 1, len)
+}
+
+/// A block of memory in a space.
+#[derive(Debug)]
+pub(super) enum Block {
+    Host(AlignedBytes),
+    Device(Arc<dyn DeviceMemory>),
+}
+
+impl Default for Block {
+    /// No bytes.
+    fn default() -> Block {
+        Block::Host(AlignedBytes::default())
+    }
+}
+
+impl Block {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Block::Host(bytes) => bytes.as_slice().len(),
+            Block::Device(memory) => memory.len(),
+        }
+    }
+
+    /// The bytes of host memory; none of a device.
+    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+        match self {
+            Block::Host(bytes) => bytes.as_mut_slice(),
+            Block::Device(_) => &mut [],
+        }
+    }
+
+    /// A range of bytes, to be read.
+    pub(super) fn range(&self, offset: usize, len: usize) -> Bytes<'_> {
+        match self {
+            Block::Host(bytes) => Bytes::Host(&bytes.as_slice()[offset..offset + len]),
+            Block::Device(memory) => Bytes::Device(Span { memory, offset, len }),
+        }
+    }
+
+    /// Writes bytes of the host to a range.
+    pub(super) fn write(&mut self, space: &mut Space, offset: usize, from: &[u8]) -> Result<()> {
+        match (self, space.queue()) {
+            (Block::Host(bytes), _) => {
+                bytes.as_mut_slice()[offset..offset + from.len()].copy_from_slice(from);
+                Ok(())
+            }
+            (Block::Device(memory), Some(queue)) => {
+                Ok(queue.upload(from, Span { memory, offset, len: from.len() })?)
+            }
+            (Block::Device(_), None) => Err(HostError::OnDevice.into()),
+        }
+    }
+}
+
+/// Bytes in the memory of a space.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bytes<'a> {
+    Host(&'a [u8]),
+    Device(Span<'a>),
+}
+
+impl<'a> Bytes<'a> {
+    /// The tensor of numbers that these bytes are.
+    pub(super) fn as_tensor(self, dtype: DType, dims: &'a [u64]) -> DataRef<'a> {
+        match self {
+            Bytes::Host(bytes) => DataRef::Tensor(TensorRef::of_numbers(dtype, dims, bytes)),
+            Bytes::Device(span) => DataRef::Device(DeviceRef { dtype, dims, span }),
+        }
+    }
+}
