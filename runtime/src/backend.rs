@@ -36,7 +36,7 @@
 //! ```
 
 pub use crate::device::{Device, DeviceError, DeviceMemory, Queue};
-pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site};
+pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site, Wanted};
 pub use crate::plan::Needs;
 
 use ampc_ir::op::OpKind;

@@ -6,9 +6,10 @@
 //! inference uses. That happens when the graph is planned if everything it asks for is known then, and each
 //! time the node runs if not; the kernel cannot tell.
 
+use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
 use crate::device::{DeviceError, DeviceRef, Queue, Span};
-use crate::host::{Element, HostError, TensorRef};
+use crate::host::{Element, HostError, HostTensor, TensorRef};
 use crate::plan::Needs;
 use crate::room::Room;
 use ampc_ir::op::OpKind;
@@ -133,6 +134,60 @@ impl Prepared {
     }
 }
 
+/// A result of a kernel that runs outside of a session.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// The result is not used.
+    Absent,
+    /// A tensor of numbers of this element type and these dims.
+    Tensor(DType, Vec<u64>),
+    /// The kernel says what the result is.
+    Any,
+}
+
+impl Prepared {
+    /// The requirements of the kernel for a plan.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// Runs a kernel of host memory outside of a session.
+    ///
+    /// # Errors
+    /// Errors of the kernel, and if there is no memory within the limit for its scratch memory or a result.
+    pub fn run_alone(
+        &self,
+        operands: &[Option<DataRef<'_>>],
+        results: &[Wanted],
+        max_bytes: u64,
+    ) -> Result<Vec<Option<Data>>> {
+        let mut made: Vec<Option<Data>> = Vec::with_capacity(results.len());
+        for wanted in results {
+            made.push(match wanted {
+                Wanted::Tensor(dtype, dims) => Some(HostTensor::zeros(*dtype, dims)?.into()),
+                Wanted::Absent | Wanted::Any => None,
+            });
+        }
+        check_size(self.needs.scratch as u64, max_bytes)?;
+        let no_memory = || HostError::NoMemory { bytes: self.needs.scratch as u64 };
+        let mut scratch = AlignedBytes::zeroed(self.needs.scratch).ok_or_else(no_memory)?;
+        let places = made.iter_mut().zip(results);
+        let mut io = Io {
+            operands: operands.to_vec(),
+            results: places.map(|(data, wanted)| Out::outside_of_arena(data, wanted)).collect(),
+            scratch: scratch.as_mut_slice(),
+            device_scratch: None,
+            queue: None,
+            in_place: None,
+            taken: &[],
+            max_bytes,
+        };
+        (self.run)(&mut io)?;
+        drop(io);
+        Ok(made)
+    }
+}
+
 /// A node that a kernel is prepared for, with what is known about its operands and results.
 pub struct Site<'a> {
     /// The node as views read it.
@@ -144,6 +199,11 @@ pub struct Site<'a> {
 }
 
 impl Site<'_> {
+    /// The same node with other operands and results.
+    pub fn with<'b>(&self, view: NodeView<'b>, results: &'b [Option<Type>]) -> Site<'b> {
+        Site { view, results, room: self.room }
+    }
+
     /// The operator.
     pub fn kind(&self) -> OpKind {
         self.view.kind()
@@ -255,21 +315,37 @@ pub enum Out<'a> {
     Free(&'a mut Option<Data>),
 }
 
+impl<'a> Out<'a> {
+    /// The place of a result outside of the arena.
+    fn outside_of_arena(data: &'a mut Option<Data>, wanted: &Wanted) -> Out<'a> {
+        match (wanted, data) {
+            (Wanted::Absent, _) => Out::Absent,
+            (_, Some(Data::Tensor(tensor))) => {
+                let dtype = tensor.dtype();
+                tensor.bytes_mut().map_or(Out::Absent, |bytes| Out::Placed { dtype, bytes })
+            }
+            (_, free) => Out::Free(free),
+        }
+    }
+}
+
 /// The operands and results of a kernel that runs.
 pub struct Io<'a> {
-    pub(crate) operands: Vec<Option<DataRef<'a>>>,
-    pub(crate) results: Vec<Out<'a>>,
+    /// The formal operands, without the operands in whose place results are computed.
+    pub operands: Vec<Option<DataRef<'a>>>,
+    /// The places of the results.
+    pub results: Vec<Out<'a>>,
     pub(crate) scratch: &'a mut [u8],
     /// The scratch memory of a kernel on a device.
     pub(crate) device_scratch: Option<Span<'a>>,
-    pub(crate) queue: Option<&'a mut dyn Queue>,
+    pub(crate) queue: Option<&'a mut (dyn Queue + 'static)>,
     /// The operand that shares its bytes with result 0 before the result is written; it is not among the
     /// operands.
     pub(crate) in_place: Option<usize>,
     /// All results that are computed in the place of operands, with these, which are not among the operands.
-    pub(crate) taken: &'a [(usize, usize)],
+    pub taken: &'a [(usize, usize)],
     /// The most bytes that a result may have whose size the kernel says.
-    pub(crate) max_bytes: u64,
+    pub max_bytes: u64,
 }
 
 impl<'a> Io<'a> {
@@ -396,7 +472,7 @@ impl<'a> Io<'a> {
     ///
     /// # Errors
     /// If the session computes in host memory.
-    pub fn queue(&mut self) -> Result<&mut (dyn Queue + 'a)> {
+    pub fn queue(&mut self) -> Result<&mut (dyn Queue + 'static)> {
         self.queue.as_deref_mut().ok_or_else(|| KernelError::unsupported("kernels of a device"))
     }
 

@@ -159,6 +159,11 @@ impl<'a> NodeView<'a> {
         self.actual.is_some()
     }
 
+    /// The attributes of the call whose function the node is in, of a node that is about to run.
+    pub fn call_attrs(&self) -> Option<&'a CallAttrs> {
+        self.actual.and_then(|actual| actual.call_attrs)
+    }
+
     /// The operator.
     pub fn kind(&self) -> OpKind {
         self.schema.kind

@@ -163,6 +163,7 @@ impl Executable {
     /// The program for inputs of these types: an earlier one, or a new one.
     pub(super) fn program(
         &self,
+        space: &mut Space,
         types: Vec<Option<Type>>,
         deadline: Option<Instant>,
     ) -> Result<Arc<Bound>, ExecuteError> {
@@ -174,9 +175,8 @@ impl Executable {
         let folded = locked(&self.folded).clone();
         let Executable { runtime, module, constants, .. } = self;
         let binder = Binder { runtime, module, constants, folded: &folded, deadline };
-        let mut space = Space::of(&runtime.backend).map_err(|error| ExecuteError::of_device(None, error))?;
-        let mut program = installed(&*runtime.backend, || binder.program(&mut space, &slot.types))?;
-        let uploaded = program.upload(&mut space, &mut locked(&self.uploaded));
+        let mut program = installed(&*runtime.backend, || binder.program(space, &slot.types))?;
+        let uploaded = program.upload(space, &mut locked(&self.uploaded));
         uploaded.map_err(ExecuteError::of_transfer)?;
         *locked(&self.folded) = program.constants.clone();
         self.programs_made.fetch_add(1, Ordering::Relaxed);

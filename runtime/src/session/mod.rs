@@ -321,20 +321,19 @@ impl Session {
     ) -> Result<BTreeMap<usize, Data>, ExecuteError> {
         let Session { executable, space, stop, bound, frame, .. } = self;
         let Some(bound) = bound else { return Ok(BTreeMap::new()) };
-        let (Runtime { backend, limits, .. }, program) = (executable.runtime(), &bound.program);
+        let (runtime, program) = (executable.runtime(), &bound.program);
         let mut run = Run {
-            backend: &**backend,
+            runtime,
             space,
             program,
             observer: observer.map(|o| -> &mut (dyn NodeObserver + Send) { o }),
             deadline,
             stop: stop.as_deref(),
-            limits,
         };
         let main = program.module.main();
         let given = Given { inputs, operands: &[], attrs: None };
         let scope = Scope { program, plan: program.plan(main), given };
-        installed(&**backend, || {
+        installed(&*runtime.backend, || {
             run_graph(&mut run, main, frame, given, Vec::new())?;
             let space = run.space;
             // No failure may surface once states are overwritten.
@@ -367,7 +366,8 @@ impl Session {
         if self.bound.as_ref().is_some_and(|bound| bound.fits(inputs)) {
             return Ok(());
         }
-        let next = self.executable.program(self.types_of(inputs), deadline)?;
+        let types = self.types_of(inputs);
+        let next = self.executable.program(&mut self.space, types, deadline)?;
         let program = &next.program;
         let plan = program.main_plan();
         states::check_planned(self.module(), plan)?;

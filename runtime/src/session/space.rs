@@ -39,7 +39,7 @@ impl Space {
     }
 
     /// The queue of a device.
-    pub(super) fn queue(&mut self) -> Option<&mut dyn Queue> {
+    pub(super) fn queue(&mut self) -> Option<&mut (dyn Queue + 'static)> {
         match self {
             Space::Host => None,
             Space::Device(device) => Some(&mut *device.queue),

@@ -3,8 +3,8 @@
 use super::bind::Program;
 use super::control;
 use super::error::ExecuteError;
+use super::executable::Runtime;
 use super::frame::{Frame, Given, Lists, Memory, Scope};
-use super::limits::Limits;
 use super::observe::NodeObserver;
 use super::space::{Block, Bytes, Space};
 use super::states::writes_states;
@@ -27,13 +27,12 @@ use std::time::Instant;
 
 /// The parts of a run that are the same for every graph of the module.
 pub(crate) struct Run<'a> {
-    pub(crate) backend: &'a dyn Backend,
+    pub(crate) runtime: &'a Runtime,
     pub(crate) space: &'a mut Space,
     pub(crate) program: &'a Program,
     pub(crate) observer: Option<&'a mut (dyn NodeObserver + Send)>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) stop: Option<&'a AtomicBool>,
-    pub(crate) limits: &'a Limits,
 }
 
 impl Run<'_> {
@@ -44,7 +43,7 @@ impl Run<'_> {
         }
         match self.deadline {
             Some(deadline) if Instant::now() >= deadline => {
-                Err(ExecuteError::Time { node, limit: self.limits.time_limit.unwrap_or_default() })
+                Err(ExecuteError::Time { node, limit: self.runtime.limits.time_limit.unwrap_or_default() })
             }
             _ => Ok(()),
         }
@@ -70,7 +69,7 @@ pub(crate) fn run_graph(
     let program = run.program;
     let plan = program.plan(graph);
     let scope = Scope { program, plan, given };
-    frame.reserve(run.space, &program.module, plan, 0, run.limits.max_bytes)?;
+    frame.reserve(run.space, &program.module, plan, 0, run.runtime.limits.max_bytes)?;
     frame.states.take(run.space, given.inputs).map_err(ExecuteError::of_transfer)?;
     for (input, data) in owned {
         frame.heap[input as usize] = Some(data);
@@ -190,7 +189,13 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
         let mut nothing = Block::default();
         let arena = arena.as_mut().unwrap_or(&mut nothing);
         let mut reach = Reach::of(scope, step, [states.block_mut(), arena], heap, lists);
-        let job = Job { backend: run.backend, program, plan, step, max_bytes: run.limits.max_bytes };
+        let job = Job {
+            backend: &*run.runtime.backend,
+            program,
+            plan,
+            step,
+            max_bytes: run.runtime.limits.max_bytes,
+        };
         match program.prepared(step.node) {
             Some(prepared) => job.execute(run.space, prepared, reach, &[], &mut made, lists)?,
             None => {

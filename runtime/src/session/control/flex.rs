@@ -1,185 +1,211 @@
-//! FlexAttention: `softmax(score_mod(scale · Q·Kᵀ))` goes through `prob_mod` and is multiplied with V. Scores of all
-//! heads are one tensor, in the element type that `softmax_precision` says, since bodies take and give it.
+//! FlexAttention: `softmax(score_mod(scale · Q·Kᵀ))` goes through `prob_mod` and is multiplied with V.
+//!
+//! The three parts between the bodies are graphs of standard operators, written for the dims at hand, so that every
+//! backend runs them with its own kernels. For Q of `f16[1, 4, 8, 16]`, K of `f16[1, 2, 8, 16]` (so that two heads of Q
+//! share a head of K) and scores in f32, the first part is
+//!
+//! ```text
+//! %q1 = Cast(%q) {to = f32}             f32[1, 4, 8, 16]
+//! %k1 = Cast(%k) {to = f32}             f32[1, 2, 8, 16]
+//! %k2 = Unsqueeze(%k1, [2])             f32[1, 2, 1, 8, 16]
+//! %k3 = Expand(%k2, [1, 2, 2, 8, 16])   f32[1, 2, 2, 8, 16]
+//! %k4 = Reshape(%k3, [1, 4, 8, 16])     f32[1, 4, 8, 16]
+//! %k5 = Transpose(%k4) {perm = [0, 1, 3, 2]}
+//! %p  = MatMul(%q1, %k5)                f32[1, 4, 8, 8]
+//! %s  = Mul(%p, scale)
+//! ```
 
 use super::{Call, ExecuteError, KernelError, NodeView};
-use crate::cpu::kernels::lanes::{Real, Wide};
-use crate::cpu::kernels::linear::{Matrix, multiply};
 use crate::data::{Data, DataRef};
-use crate::host::{HostError, HostTensor, TensorRef};
-use crate::kernel::check_size;
-use crate::room::Room;
+use crate::session::executable::Executable;
+use crate::session::frame::{Frame, Given};
+use crate::session::walk::{Run, run_graph};
 use ampc_ir::DType;
-use half::{bf16, f16};
+use ampc_ir::text::{NoData, parse};
+use std::sync::Arc;
 
-type Result<T> = std::result::Result<T, KernelError>;
+type Result<T> = std::result::Result<T, ExecuteError>;
 
-/// Extents of the operands.
-#[derive(Clone, Copy)]
-struct Extents {
-    batch: usize,
-    heads: usize,
-    /// Queries per head of keys.
-    group: usize,
-    queries: usize,
-    keys: usize,
-    size: usize,
-    v_size: usize,
+/// The most heads, rows or columns; a product of four such numbers is representable.
+const MOST_EXTENT: u64 = 1 << 31;
+
+/// The types of the operands and of the scores.
+struct Types<'a> {
+    /// The element type of Q, K, V and the result.
+    dtype: DType,
+    /// The element type of the scores.
+    precision: DType,
+    q: &'a [u64],
+    k: &'a [u64],
+    v: &'a [u64],
 }
 
-impl Extents {
-    fn new(q: &[u64], k: &[u64], v: &[u64]) -> Result<Extents> {
+impl Types<'_> {
+    /// An error unless the dims fit each other.
+    fn check(&self) -> std::result::Result<(), KernelError> {
+        let Types { q, k, v, .. } = self;
         let wrong =
             || KernelError::value("operands of rank 4 that fit each other", format!("{q:?}, {k:?}, {v:?}"));
-        let index = |n: u64| usize::try_from(n).map_err(|_| wrong());
-        let (&[batch, heads, queries, size], &[_, kv_heads, keys, _], &[.., v_size]) = (q, k, v) else {
+        let (&[batch, heads, _, size], &[_, kv_heads, keys, _], &[.., v_size]) = (*q, *k, *v) else {
             return Err(wrong());
         };
-        let fits = k == [batch, kv_heads, keys, size] && v == [batch, kv_heads, keys, v_size];
-        if !fits || heads > 0 && (kv_heads == 0 || !heads.is_multiple_of(kv_heads)) {
-            return Err(wrong());
-        }
-        let group = index(heads.checked_div(kv_heads).unwrap_or(1).max(1))?;
-        let (batch, heads, queries) = (index(batch)?, index(heads)?, index(queries)?);
-        Ok(Extents {
-            batch,
-            heads,
-            group,
-            queries,
-            keys: index(keys)?,
-            size: index(size)?,
-            v_size: index(v_size)?,
-        })
+        let fits = **k == [batch, kv_heads, keys, size] && **v == [batch, kv_heads, keys, v_size];
+        let is_grouped = heads == 0 || kv_heads > 0 && heads.is_multiple_of(kv_heads);
+        let is_small = [q, k, v].iter().all(|dims| dims.iter().all(|&extent| extent <= MOST_EXTENT));
+        if fits && is_grouped && is_small { Ok(()) } else { Err(wrong()) }
     }
 
     fn scores(&self) -> [u64; 4] {
-        [self.batch, self.heads, self.queries, self.keys].map(|n| n as u64)
+        [self.q[0], self.q[1], self.q[2], self.k[2]]
+    }
+
+    /// The element type of products: the wider of the types of the operands and of the scores.
+    fn wide(&self) -> DType {
+        let is_wide = |dtype: DType| dtype == DType::F64;
+        match (is_wide(self.dtype) || is_wide(self.precision), self.dtype == self.precision) {
+            (true, _) => DType::F64,
+            (false, true) => self.dtype,
+            (false, false) => DType::F32,
+        }
+    }
+
+    /// Statements that make `%name` of `wide` with a head for each head of Q, from `%from` of these dims.
+    fn repeated(&self, from: &str, name: &str, dims: &[u64]) -> String {
+        let [batch, kv_heads, rows, columns] = [dims[0], dims[1], dims[2], dims[3]];
+        let (wide, heads) = (self.wide(), self.q[1]);
+        let group = heads.checked_div(kv_heads).unwrap_or(1);
+        let cast = format!("  %{name}c = Cast(%{from}) {{to={}}} : {wide}{dims:?}\n", wide.number());
+        if group == 1 {
+            return cast + &format!("  %{name} = Identity(%{name}c) : {wide}{dims:?}\n");
+        }
+        let five = [batch, kv_heads, group, rows, columns];
+        let four = [batch, heads, rows, columns];
+        cast + &format!(
+            "  const %{name}a : i64[1] = [2]\n  \
+             %{name}u = Unsqueeze(%{name}c, %{name}a) : {wide}[{batch}, {kv_heads}, 1, {rows}, {columns}]\n  \
+             const %{name}e : i64[5] = {five:?}\n  \
+             %{name}x = Expand(%{name}u, %{name}e) : {wide}{five:?}\n  \
+             const %{name}s : i64[4] = {four:?}\n  \
+             %{name} = Reshape(%{name}x, %{name}s) {{allowzero=1}} : {wide}{four:?}\n"
+        )
+    }
+
+    /// `scale · Q·Kᵀ`.
+    fn scores_graph(&self, scale: f64) -> String {
+        let Types { dtype, precision, q, k, .. } = self;
+        let (wide, scores) = (self.wide(), self.scores());
+        let transposed = [q[0], q[1], q[3], k[2]];
+        format!(
+            "  input %q : {dtype}{q:?}\n  input %k : {dtype}{k:?}\n  \
+             %w = Cast(%q) {{to={}}} : {wide}{q:?}\n{}  \
+             %t = Transpose(%r) {{perm=[0, 1, 3, 2]}} : {wide}{transposed:?}\n  \
+             %p = MatMul(%w, %t) : {wide}{scores:?}\n  \
+             const %scale : f64 = {scale:e}\n  \
+             %f = Cast(%scale) {{to={}}} : {wide}\n  \
+             %s = Mul(%p, %f) : {wide}{scores:?}\n  \
+             %y = Cast(%s) {{to={}}} : {precision}{scores:?}\n  output %y\n",
+            wide.number(),
+            self.repeated("k", "r", k),
+            wide.number(),
+            precision.number(),
+        )
+    }
+
+    /// `softmax(S)`, in the element type of the scores.
+    fn softmax_graph(&self) -> String {
+        let (precision, scores) = (self.precision, self.scores());
+        format!(
+            "  input %s : {precision}{scores:?}\n  %y = Softmax(%s) : {precision}{scores:?}\n  output %y\n"
+        )
+    }
+
+    /// `P·V`.
+    fn weighted_graph(&self) -> String {
+        let Types { dtype, precision, q, v, .. } = self;
+        let (wide, scores) = (self.wide(), self.scores());
+        let result = [q[0], q[1], q[2], v[3]];
+        format!(
+            "  input %p : {precision}{scores:?}\n  input %v : {dtype}{v:?}\n  \
+             %w = Cast(%p) {{to={}}} : {wide}{scores:?}\n{}  \
+             %m = MatMul(%w, %r) : {wide}{result:?}\n  \
+             %y = Cast(%m) {{to={}}} : {dtype}{result:?}\n  output %y\n",
+            wide.number(),
+            self.repeated("v", "r", v),
+            dtype.number(),
+        )
     }
 }
 
 impl Call<'_, '_, '_> {
-    pub(super) fn flex_attention(&mut self) -> std::result::Result<Vec<Option<Data>>, ExecuteError> {
-        let wide = |dtype: DType| dtype == DType::F64;
-        let [q, k, v] = [0, 1, 2].map(|i| self.operand(i).and_then(DataRef::tensor));
-        let (Some(q), Some(k), Some(v)) = (q, k, v) else {
+    pub(super) fn flex_attention(&mut self) -> Result<Vec<Option<Data>>> {
+        let operands = [0, 1, 2].map(|i| self.operand(i));
+        let [Some(q), Some(k), Some(v)] = operands else {
             return Err(self.error(KernelError::value("queries, keys and values", "fewer")));
         };
-        let view = NodeView::new(&self.run.program.module, self.node);
+        let shapes = (q.shape(), k.shape(), v.shape());
+        let (Some((dtype, q_dims)), Some((_, k_dims)), Some((_, v_dims))) = shapes else {
+            return Err(self.error(KernelError::value("queries, keys and values", "other values")));
+        };
+        let module = &self.run.program.module;
+        let view = NodeView::new(module, self.node);
         let precision = view.as_ref().map(|view| view.dtype_attr("softmax_precision")).transpose();
-        let default = if wide(q.dtype()) { DType::F64 } else { DType::F32 };
+        let default = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let precision = precision.map_err(|e| self.error(e))?.flatten().unwrap_or(default);
-        let scale = view.and_then(|view| view.float("scale"));
-        if wide(q.dtype()) || wide(precision) {
-            self.flex_attention_in::<f64>([q, k, v], precision, scale)
-        } else {
-            self.flex_attention_in::<f32>([q, k, v], precision, scale)
-        }
-    }
-
-    fn flex_attention_in<W: Wide>(
-        &mut self,
-        [q, k, v]: [TensorRef<'_>; 3],
-        precision: DType,
-        scale: Option<f32>,
-    ) -> std::result::Result<Vec<Option<Data>>, ExecuteError> {
-        let it = Extents::new(q.dims(), k.dims(), v.dims()).map_err(|e| self.error(e))?;
-        let count = it.scores().iter().try_fold(8u64, |n, &d| n.checked_mul(d)).unwrap_or(u64::MAX);
-        check_size(count, self.run.limits.max_bytes).map_err(|e| self.error(e))?;
-        let room = Room::of(self.run.limits.max_bytes);
-        let mut scores = scores::<W>(&it, q, k, scale, precision, room).map_err(|e| self.error(e))?;
-        scores = self.modified("score_mod", scores)?;
-        let probabilities = softmax::<W>(&it, &scores, room).map_err(|e| self.error(e))?;
+        let types = Types { dtype, precision, q: q_dims, k: k_dims, v: v_dims };
+        types.check().map_err(|error| self.error(error))?;
+        #[expect(clippy::cast_precision_loss, reason = "the size of a head is small")]
+        let default = || 1.0 / (q_dims[3] as f64).sqrt();
+        let scale = view.and_then(|view| view.float("scale")).map_or_else(default, f64::from);
+        let scores = self.part(&types.scores_graph(scale), &[Some(q), Some(k)])?;
+        let scores = self.modified("score_mod", scores)?;
+        let probabilities = self.part(&types.softmax_graph(), &[Some(scores.view())])?;
         let probabilities = self.modified("prob_mod", probabilities)?;
-        let y = weighted::<W>(&it, &probabilities, v, q.dtype(), room).map_err(|e| self.error(e))?;
-        Ok(vec![Some(y.into())])
+        let result = self.part(&types.weighted_graph(), &[Some(probabilities.view()), Some(v)])?;
+        Ok(vec![Some(result)])
     }
 
-    /// What a body makes of a tensor; the tensor itself if there is none.
-    fn modified(&mut self, name: &str, tensor: HostTensor) -> std::result::Result<HostTensor, ExecuteError> {
+    /// The output of a graph of standard operators.
+    fn part(&mut self, body: &str, inputs: &[Option<DataRef<'_>>]) -> Result<Data> {
+        let text = format!("module ir=10\nopset ai.onnx=24\n\ngraph @main {{\n{body}}}\n");
+        let bug = |what: &dyn std::fmt::Display| KernelError::unsupported(format!("FlexAttention: {what}"));
+        let module = parse(&text, &NoData).map_err(|errors| self.error(bug(&errors)))?;
+        let executable =
+            Executable::new(&module, self.run.runtime).map_err(|error| self.error(bug(&error)))?;
+        let types = inputs.iter().map(|data| data.map(DataRef::ty)).collect();
+        let bound = executable.program(self.run.space, types, self.run.deadline);
+        let bound: Arc<_> = bound.map_err(|error| self.error(bug(&error)))?;
+        let mut run =
+            Run { program: &bound.program, observer: None, space: &mut *self.run.space, ..*self.run };
+        let (main, mut frame) = (bound.program.module.main(), Frame::default());
+        let given = Given { inputs, operands: &[], attrs: None };
+        let node = self.node;
+        let made = run_graph(&mut run, main, &mut frame, given, Vec::new());
+        made.map_err(|error| match error {
+            // The nodes of the part are unknown outside.
+            ExecuteError::Node { error, .. } => ExecuteError::Node { node, error },
+            ExecuteError::Time { limit, .. } => ExecuteError::Time { node: Some(node), limit },
+            ExecuteError::Memory { bytes, limit, .. } => {
+                ExecuteError::Memory { node: Some(node), bytes, limit }
+            }
+            ExecuteError::NoMemory { bytes, .. } => ExecuteError::NoMemory { node: Some(node), bytes },
+            other => other,
+        })?;
+        let scope = super::Scope { program: &bound.program, plan: bound.program.plan(main), given };
+        let taken = frame.take_output(self.run.space, scope, 0).map_err(|error| self.error(error))?;
+        taken.ok_or_else(|| self.error(KernelError::value("a result", "none")))
+    }
+
+    /// The result of a body on a tensor; the tensor itself without a body.
+    fn modified(&mut self, name: &str, tensor: Data) -> Result<Data> {
         let Ok(graph) = self.graph(name) else { return Ok(tensor) };
-        let outputs = self.body(graph, &[Some(DataRef::Tensor(tensor.view()))])?;
+        let outputs = self.body(graph, &[Some(tensor.view())])?;
+        let dims = |data: &Data| data.view().shape().map(|(_, dims)| dims.to_vec());
         match outputs.into_iter().next() {
-            Some(Some(Data::Tensor(made))) if made.dims() == tensor.dims() => Ok(made),
+            Some(Some(made)) if dims(&made).is_some() && dims(&made) == dims(&tensor) => Ok(made),
             _ => {
-                Err(self
-                    .error(KernelError::value(format!("{name} to give dims {:?}", tensor.dims()), "others")))
+                let expected = format!("{name} to give dims {:?}", dims(&tensor).unwrap_or_default());
+                Err(self.error(KernelError::value(expected, "others")))
             }
         }
     }
-}
-
-fn product(extents: [usize; 4]) -> usize {
-    extents.into_iter().fold(1, usize::saturating_mul)
-}
-
-fn load<W: Wide>(tensor: TensorRef<'_>, room: Room) -> Result<Vec<W>> {
-    let mut list = room.list(usize::try_from(tensor.element_count()).unwrap_or(usize::MAX))?;
-    list.extend(tensor.f64s()?.map(W::of));
-    Ok(list)
-}
-
-fn store<W: Wide>(dtype: DType, dims: &[u64], from: &[W]) -> Result<HostTensor> {
-    fn fill<W: Wide, T: Real>(from: &[W], bytes: &mut [u8]) {
-        let to = bytes.chunks_exact_mut(size_of::<T>());
-        for (to, x) in to.zip(from) {
-            to.copy_from_slice(bytemuck::bytes_of(&T::round(T::Wide::of(x.to()))));
-        }
-    }
-    let fill: fn(&[W], &mut [u8]) = match dtype {
-        DType::F64 => fill::<W, f64>,
-        DType::F32 => fill::<W, f32>,
-        DType::F16 => fill::<W, f16>,
-        DType::BF16 => fill::<W, bf16>,
-        other => return Err(KernelError::unsupported(format!("FlexAttention of {other}"))),
-    };
-    let filled = HostTensor::filled(dtype, dims, |bytes| {
-        fill(from, bytes);
-        Ok::<(), HostError>(())
-    });
-    Ok(filled?)
-}
-
-fn scores<W: Wide>(
-    it: &Extents,
-    q: TensorRef<'_>,
-    k: TensorRef<'_>,
-    scale: Option<f32>,
-    dtype: DType,
-    room: Room,
-) -> Result<HostTensor> {
-    let (q, k) = (load::<W>(q, room)?, load::<W>(k, room)?);
-    #[expect(clippy::cast_precision_loss, reason = "the size of a head is small")]
-    let scale = W::of(scale.map_or_else(|| 1.0 / (it.size as f64).sqrt(), f64::from));
-    let mut scores = room.filled(product([it.batch, it.heads, it.queries, it.keys]), W::zero())?;
-    for (head, to) in scores.chunks_exact_mut((it.queries * it.keys).max(1)).enumerate() {
-        let q = Matrix { elements: &q[head * it.queries * it.size..], row: it.size, column: 1 };
-        let k = Matrix { elements: &k[head / it.group * it.keys * it.size..], row: 1, column: it.size };
-        multiply((it.queries, it.keys, it.size), q, k, to, None);
-        to.iter_mut().for_each(|x| *x = *x * scale);
-    }
-    store(dtype, &it.scores(), &scores)
-}
-
-fn softmax<W: Wide>(it: &Extents, scores: &HostTensor, room: Room) -> Result<HostTensor> {
-    let mut rows = load::<W>(scores.view(), room)?;
-    for row in rows.chunks_exact_mut(it.keys.max(1)) {
-        crate::cpu::kernels::attention::softmax::<W, W>(row);
-    }
-    store(scores.dtype(), scores.dims(), &rows)
-}
-
-fn weighted<W: Wide>(
-    it: &Extents,
-    probabilities: &HostTensor,
-    v: TensorRef<'_>,
-    dtype: DType,
-    room: Room,
-) -> Result<HostTensor> {
-    let (p, v) = (load::<W>(probabilities.view(), room)?, load::<W>(v, room)?);
-    let mut y = room.filled(product([it.batch, it.heads, it.queries, it.v_size]), W::zero())?;
-    for (head, to) in y.chunks_exact_mut((it.queries * it.v_size).max(1)).enumerate() {
-        let p = Matrix { elements: &p[head * it.queries * it.keys..], row: it.keys, column: 1 };
-        let v = Matrix { elements: &v[head / it.group * it.keys * it.v_size..], row: it.v_size, column: 1 };
-        multiply((it.queries, it.v_size, it.keys), p, v, to, None);
-    }
-    store(dtype, &[it.batch, it.heads, it.queries, it.v_size].map(|n| n as u64), &y)
 }

@@ -69,13 +69,14 @@ impl Call<'_, '_, '_> {
         };
         let n_state = self.n_formal().saturating_sub(2);
         let mut state: Vec<Option<Data>> = Vec::with_capacity(n_state);
-        let mut stacks = Stacks::new(self.n_results().saturating_sub(n_state), self.run.limits.max_bytes);
+        let mut stacks =
+            Stacks::new(self.n_results().saturating_sub(n_state), self.run.runtime.limits.max_bytes);
         let mut done: u64 = 0;
         while goes_on && most.is_none_or(|most| i128::from(done) < most) {
-            if done >= self.run.limits.max_iterations {
+            if done >= self.run.runtime.limits.max_iterations {
                 return Err(ExecuteError::Iterations {
                     node: self.node,
-                    limit: self.run.limits.max_iterations,
+                    limit: self.run.runtime.limits.max_iterations,
                 });
             }
             let iteration = i64::try_from(done).unwrap_or(i64::MAX);
@@ -164,7 +165,7 @@ impl Call<'_, '_, '_> {
             Some(data) => self.run.space.on_host(data, read).map_err(|e| self.error(e))?,
             None => None,
         };
-        let mut stacks = Stacks::new(self.n_results(), self.run.limits.max_bytes);
+        let mut stacks = Stacks::new(self.n_results(), self.run.runtime.limits.max_bytes);
         for b in 0..batch.unwrap_or(0) {
             let mut slices: Vec<Option<Data>> = Vec::new();
             for i in scan.first..n {
@@ -224,8 +225,11 @@ impl Call<'_, '_, '_> {
             scanned.push(Scanned { tensor, axis, extent, reversed });
         }
         let steps = steps.unwrap_or(0);
-        if steps > self.run.limits.max_iterations {
-            return Err(ExecuteError::Iterations { node: self.node, limit: self.run.limits.max_iterations });
+        if steps > self.run.runtime.limits.max_iterations {
+            return Err(ExecuteError::Iterations {
+                node: self.node,
+                limit: self.run.runtime.limits.max_iterations,
+            });
         }
         Ok((scanned, steps))
     }
@@ -242,7 +246,7 @@ impl Call<'_, '_, '_> {
         let (scanned, steps) = self.scanned(scan, operands, length)?;
         let n_stacks = self.n_results().saturating_sub(n_state);
         let mut state: Vec<Option<Data>> = Vec::new();
-        let mut stacks = Stacks::new(n_stacks, self.run.limits.max_bytes);
+        let mut stacks = Stacks::new(n_stacks, self.run.runtime.limits.max_bytes);
         for step in 0..steps {
             let slices = scanned.iter().map(|s| {
                 let at = if s.reversed { steps - 1 - step } else { step };
@@ -285,7 +289,7 @@ impl Call<'_, '_, '_> {
             Some(DataRef::Sequence(sequence)) => sequence.items().len(),
             _ => return Err(self.error(OpError::operand(0, "a sequence", "something else"))),
         };
-        let mut lists = Stacks::new(self.n_results(), self.run.limits.max_bytes);
+        let mut lists = Stacks::new(self.n_results(), self.run.runtime.limits.max_bytes);
         for at in 0..n {
             let mut inputs: Vec<Option<DataRef<'_>>> = Vec::new();
             for i in 0..self.n_formal() {

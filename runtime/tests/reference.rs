@@ -1,0 +1,135 @@
+//! Graphs run on the CPU and on the reference backend, which has a memory of its own.
+
+#![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
+
+#[path = "reference/mod.rs"]
+mod reference;
+
+use ampc_ir::text::{NoData, parse};
+use ampc_runtime::{Data, DataRef, HostTensor, Runtime, Tolerance, compare};
+use reference::Reference;
+use std::sync::Arc;
+
+/// The graph on the CPU and on the reference backend under three seeds: equal but for rounding.
+fn same(text: &str, inputs: &[HostTensor]) {
+    let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+    let refs: Vec<_> = inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect();
+    let want = Runtime::default().prepare(&module).unwrap().run(&refs).unwrap();
+    for seed in 0..3 {
+        let backend = Reference::new(seed);
+        let device = backend.shared_device();
+        let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+        for _ in 0..2 {
+            let got = session.run(&refs).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+            for (got, want) in got.iter().zip(&want) {
+                agree(got, want);
+            }
+        }
+        drop(session);
+        assert_eq!(device.live_bytes(), 0, "seed {seed}: memory is left");
+    }
+}
+
+fn agree(got: &Data, want: &Data) {
+    match (got, want) {
+        (Data::Tensor(got), Data::Tensor(want)) => {
+            let tolerance = Tolerance { abs: 1e-6, rel: 1e-5, of_max: 0.0 };
+            let found = compare(got, want, &tolerance).unwrap();
+            assert_eq!(found.mismatches, 0, "{found:?}");
+        }
+        (Data::Sequence(got), Data::Sequence(want)) => {
+            assert_eq!(got.items().len(), want.items().len());
+            got.items().iter().zip(want.items()).for_each(|(got, want)| agree(got, want));
+        }
+        _ => panic!("{got:?} and {want:?}"),
+    }
+}
+
+fn tensor(dims: &[u64], first: f32) -> HostTensor {
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    let elements: Vec<f32> =
+        (0..dims.iter().product::<u64>()).map(|i| first + (i % 7) as f32 / 8.0 - 0.4).collect();
+    HostTensor::from_slice(dims, &elements).unwrap()
+}
+
+const HEAD: &str = "module ir=10\nopset ai.onnx=21\n\n";
+
+#[test]
+fn a_chain() {
+    let body = "\
+graph @main {
+  input %x : f32[n, 8]
+  const %w : f32[8, 8] = random(1)
+  const %shape : i64[2] = [-1, 4]
+  %p = MatMul(%x, %w) : f32[n, 8]
+  %t = Tanh(%p) : f32[n, 8]
+  %r = Reshape(%t, %shape) : f32[m, 4]
+  %s = Softmax(%r) : f32[m, 4]
+  %u = Add(%s, %s) : f32[m, 4]
+  output %u : f32[m, 4]
+  output %p : f32[n, 8]
+  output %w : f32[8, 8]
+}
+";
+    same(&format!("{HEAD}{body}"), &[tensor(&[3, 8], 0.0)]);
+}
+
+#[test]
+fn bodies_and_sequences() {
+    let body = "\
+graph @main {
+  input %n : i64
+  input %go : bool
+  input %x : f32[4]
+  %y, %rows = Loop(%n, %go, %x; %x) {
+    body: graph @body (%x) {
+      input %i : i64
+      input %c : bool
+      input %before : f32[4]
+      %on = Identity(%c) : bool
+      %f = Cast(%i) {to=1} : f32
+      %sum = Add(%before, %f) : f32[4]
+      %after = Mul(%sum, %x) : f32[4]
+      output %on : bool
+      output %after : f32[4]
+      output %sum : f32[4]
+    }
+  } : f32[4], f32[k, 4]
+  %z = If(%go; %y, %x) {
+    then_branch: graph @then (%y) {
+      %a = Neg(%y) : f32[4]
+      output %a : f32[4]
+    },
+    else_branch: graph @else (%x) {
+      %b = Abs(%x) : f32[4]
+      output %b : f32[4]
+    }
+  } : f32[4]
+  %s = SequenceConstruct(%x, %y) : seq(f32[4])
+  %t = SequenceInsert(%s, %z) : seq(f32[4])
+  output %z : f32[4]
+  output %rows : f32[k, 4]
+  output %t : seq(f32[4])
+}
+";
+    let count = HostTensor::from_slice(&[], &[5i64]).unwrap();
+    let go = HostTensor::from_bytes(ampc_ir::DType::Bool, &[], &[1]).unwrap();
+    same(&format!("{HEAD}{body}"), &[count, go, tensor(&[4], 0.3)]);
+}
+
+#[test]
+fn sizes_that_depend_on_data() {
+    let body = "\
+graph @main {
+  input %x : f32[6]
+  const %zero : f32 = 0.0
+  %on = Greater(%x, %zero) : bool[6]
+  %at = NonZero(%on) : i64[1, k]
+  %flat = Squeeze(%at) : ?
+  %some = Gather(%x, %flat) : ?
+  %y = Exp(%some) : ?
+  output %y : f32[k]
+}
+";
+    same(&format!("{HEAD}{body}"), &[tensor(&[6], 0.1)]);
+}

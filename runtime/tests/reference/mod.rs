@@ -1,0 +1,708 @@
+//! A backend with a device, slow and strict on purpose. It proves sessions, plans and memory, not formulas.
+//!
+//! - Its memory cannot be read by the host. New memory is poisoned, and a kernel that reads a byte that nothing has
+//!   written fails.
+//! - Launches return before the work is done. The work runs when the host waits for it, in a random order that the seed
+//!   says: a job may run once no earlier job is left that writes what the job reads or writes, or reads what it writes.
+//! - Failures surface when the host waits, with the node.
+//! - Its kernels are the CPU's on operands widened to f64, rounded once, where the operator has such a form.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::missing_docs_in_private_items,
+    reason = "a test: what cannot be made fails it"
+)]
+#![allow(dead_code, reason = "tests share it, and each uses a part")]
+
+use ampc_ir::infer::infer_actual;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::{Actual, NodeView};
+use ampc_ir::{DType, Node, Shape, TensorData, Type};
+use ampc_runtime::backend::{Backend, Io, KernelError, Out, Prepared, Site, Wanted};
+use ampc_runtime::data::{Maybe, Sequence};
+use ampc_runtime::device::{Device, DeviceError, DeviceMemory, DeviceRef, DeviceTensor, Queue, Rows, Span};
+use ampc_runtime::{Cpu, Data, DataRef, HostError, HostTensor, TensorRef};
+use half::{bf16, f16};
+use std::any::Any;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Every byte that nothing has written.
+const POISON: u8 = 0xA5;
+
+/// The backend.
+#[derive(Debug)]
+pub(crate) struct Reference {
+    cpu: Cpu,
+    device: Arc<ReferenceDevice>,
+}
+
+/// The device: its counters, and the faults that a test asks for.
+#[derive(Debug)]
+pub(crate) struct ReferenceDevice {
+    seed: u64,
+    alignment: usize,
+    live_bytes: Arc<AtomicUsize>,
+    allocations: AtomicU64,
+    /// The calls of the device and its queues so far.
+    calls: Arc<AtomicU64>,
+    /// The call that fails; 0 for none.
+    failing_call: Arc<AtomicU64>,
+}
+
+impl Reference {
+    pub(crate) fn new(seed: u64) -> Reference {
+        let device = ReferenceDevice {
+            seed,
+            alignment: [1, 64, 256, 512][usize::try_from(seed % 4).unwrap()],
+            live_bytes: Arc::default(),
+            allocations: AtomicU64::new(0),
+            calls: Arc::default(),
+            failing_call: Arc::default(),
+        };
+        Reference { cpu: Cpu::new(1), device: Arc::new(device) }
+    }
+
+    /// The device, for its counters and faults.
+    pub(crate) fn shared_device(&self) -> Arc<ReferenceDevice> {
+        self.device.clone()
+    }
+}
+
+impl ReferenceDevice {
+    /// The bytes that are allocated now.
+    pub(crate) fn live_bytes(&self) -> usize {
+        self.live_bytes.load(Ordering::Relaxed)
+    }
+
+    /// The blocks that were allocated so far.
+    pub(crate) fn allocations(&self) -> u64 {
+        self.allocations.load(Ordering::Relaxed)
+    }
+
+    /// The calls of the device and its queues so far.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Lets one call fail, counted from 1 over the life of the device; 0 for none.
+    pub(crate) fn fail_at(&self, call: u64) {
+        self.failing_call.store(call, Ordering::Relaxed);
+    }
+}
+
+/// An error if this is the call that fails.
+fn called(calls: &AtomicU64, failing: &AtomicU64) -> Result<(), DeviceError> {
+    let call = calls.fetch_add(1, Ordering::Relaxed) + 1;
+    match failing.load(Ordering::Relaxed) == call {
+        true => Err(DeviceError::Lost(format!("call {call} fails, as the test asks"))),
+        false => Ok(()),
+    }
+}
+
+impl Backend for Reference {
+    fn name(&self) -> &'static str {
+        "reference"
+    }
+
+    fn has_kernel(&self, kind: OpKind) -> bool {
+        self.cpu.has_kernel(kind)
+    }
+
+    fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
+        let own = self.cpu.prepare(site)?;
+        let needs = own.needs().clone();
+        let kernel = Arc::new(Kernel::new(&self.cpu, &self.device, site, own)?);
+        let mut prepared =
+            Prepared::new(move |io| launch(&kernel, io)).scratch(usize::from(needs.scratch > 0) * 40);
+        prepared = prepared.in_place(&needs.in_place).others_in_place(&needs.others_in_place);
+        if needs.moves {
+            prepared = prepared.moves();
+        }
+        Ok(if needs.view { prepared.view() } else { prepared })
+    }
+
+    fn device(&self) -> Option<&dyn Device> {
+        Some(&*self.device)
+    }
+
+    fn install(&self, work: &mut (dyn FnMut() + Send)) {
+        self.cpu.install(work);
+    }
+}
+
+impl Device for ReferenceDevice {
+    fn alignment(&self) -> usize {
+        self.alignment
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Arc<dyn DeviceMemory>, DeviceError> {
+        called(&self.calls, &self.failing_call).map_err(|_| DeviceError::NoMemory { bytes: bytes as u64 })?;
+        self.allocations.fetch_add(1, Ordering::Relaxed);
+        self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
+        let content = Content { bytes: vec![POISON; bytes], is_written: vec![false; bytes] };
+        Ok(Arc::new(Block { content: Mutex::new(content), len: bytes, live_bytes: self.live_bytes.clone() }))
+    }
+
+    fn queue(&self) -> Result<Box<dyn Queue>, DeviceError> {
+        called(&self.calls, &self.failing_call)?;
+        Ok(Box::new(Jobs {
+            pending: Vec::new(),
+            random: self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            node: None,
+            calls: self.calls.clone(),
+            failing_call: self.failing_call.clone(),
+        }))
+    }
+}
+
+/// A block of device memory.
+#[derive(Debug)]
+struct Block {
+    content: Mutex<Content>,
+    len: usize,
+    live_bytes: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+struct Content {
+    bytes: Vec<u8>,
+    is_written: Vec<bool>,
+}
+
+impl DeviceMemory for Block {
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        self.live_bytes.fetch_sub(self.len, Ordering::Relaxed);
+    }
+}
+
+/// A range of a block that a job reads or writes.
+#[derive(Clone, Debug)]
+struct Part {
+    memory: Arc<dyn DeviceMemory>,
+    range: Range<usize>,
+}
+
+impl Part {
+    fn of(span: Span<'_>) -> Part {
+        Part { memory: span.memory.clone(), range: span.offset..span.offset + span.len }
+    }
+
+    fn block(&self) -> &Block {
+        let memory: &dyn Any = &*self.memory;
+        memory.downcast_ref().expect("memory of this device")
+    }
+
+    fn overlaps(&self, other: &Part) -> bool {
+        Arc::ptr_eq(&self.memory, &other.memory)
+            && self.range.start < other.range.end
+            && other.range.start < self.range.end
+    }
+
+    fn read(&self) -> Result<Vec<u8>, String> {
+        let content = self.block().content.lock().unwrap();
+        match content.is_written[self.range.clone()].iter().position(|written| !written) {
+            Some(at) => Err(format!("byte {} of {:?} is read before anything is written", at, self.range)),
+            None => Ok(content.bytes[self.range.clone()].to_vec()),
+        }
+    }
+
+    fn write(&self, bytes: &[u8]) {
+        let mut content = self.block().content.lock().unwrap();
+        content.bytes[self.range.clone()].copy_from_slice(bytes);
+        content.is_written[self.range.clone()].fill(true);
+    }
+
+    /// Makes the range what new memory is.
+    fn poison(&self) {
+        let mut content = self.block().content.lock().unwrap();
+        content.bytes[self.range.clone()].fill(POISON);
+        content.is_written[self.range.clone()].fill(false);
+    }
+}
+
+/// Work that was launched and has not run.
+struct Job {
+    node: Option<Node>,
+    reads: Vec<Part>,
+    writes: Vec<Part>,
+    work: Box<dyn FnOnce() -> Result<(), Failure> + Send>,
+}
+
+enum Failure {
+    Kernel(KernelError),
+    Poison(String),
+}
+
+/// The queue of a session.
+struct Jobs {
+    pending: Vec<Job>,
+    random: u64,
+    node: Option<Node>,
+    calls: Arc<AtomicU64>,
+    failing_call: Arc<AtomicU64>,
+}
+
+impl Jobs {
+    fn next_random(&mut self, n: usize) -> usize {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        usize::try_from(self.random % n as u64).unwrap()
+    }
+
+    /// Runs everything, in a random order of those that are possible. Of several failures, that of the job that was
+    /// launched first is the failure.
+    fn run_all(&mut self) -> Result<(), DeviceError> {
+        let mut failed: Option<(usize, Option<Node>, Failure)> = None;
+        let mut jobs: Vec<Option<Job>> = std::mem::take(&mut self.pending).into_iter().map(Some).collect();
+        loop {
+            let end = failed.as_ref().map_or(jobs.len(), |(at, ..)| *at);
+            let conflicts = |a: &Job, b: &Job| {
+                let any = |a: &[Part], b: &[Part]| a.iter().any(|a| b.iter().any(|b| a.overlaps(b)));
+                any(&a.writes, &b.writes) || any(&a.writes, &b.reads) || any(&a.reads, &b.writes)
+            };
+            let is_ready = |at: usize| {
+                let job = jobs[at].as_ref();
+                job.is_some_and(|job| !jobs[..at].iter().flatten().any(|earlier| conflicts(earlier, job)))
+            };
+            let ready: Vec<usize> = (0..end).filter(|&at| is_ready(at)).collect();
+            if ready.is_empty() {
+                break;
+            }
+            let at = ready[self.next_random(ready.len())];
+            let job = jobs[at].take().unwrap();
+            if let Err(failure) = (job.work)() {
+                failed = Some((at, job.node, failure));
+            }
+        }
+        match failed {
+            None => Ok(()),
+            Some((_, Some(node), Failure::Kernel(error))) => Err(DeviceError::Kernel { node, error }),
+            Some((_, node, Failure::Kernel(error))) => Err(DeviceError::Lost(format!("{node:?}: {error}"))),
+            Some((_, node, Failure::Poison(message))) => {
+                Err(DeviceError::Lost(format!("poisoned memory at {node:?}: {message}")))
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        reads: Vec<Part>,
+        writes: Vec<Part>,
+        work: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+    ) {
+        // No range is empty, so that nothing waits for it.
+        let some = |parts: Vec<Part>| parts.into_iter().filter(|part| !part.range.is_empty()).collect();
+        let job = Job { node: self.node, reads: some(reads), writes: some(writes), work: Box::new(work) };
+        self.pending.push(job);
+    }
+
+    fn called(&self) -> Result<(), DeviceError> {
+        called(&self.calls, &self.failing_call)
+    }
+}
+
+impl Queue for Jobs {
+    fn enter(&mut self, node: Node) {
+        self.node = Some(node);
+    }
+
+    fn upload(&mut self, from: &[u8], to: Span<'_>) -> Result<(), DeviceError> {
+        self.called()?;
+        let (bytes, to) = (from.to_vec(), Part::of(to));
+        assert_eq!(bytes.len(), to.range.len(), "an upload fills its span");
+        self.add(Vec::new(), vec![to.clone()], move || {
+            to.write(&bytes);
+            Ok(())
+        });
+        Ok(())
+    }
+
+    fn download(&mut self, from: Span<'_>, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.called()?;
+        self.run_all()?;
+        let bytes =
+            Part::of(from).read().map_err(|message| DeviceError::Lost(format!("a download: {message}")))?;
+        to.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    fn copy(&mut self, from: Rows<'_>, to: Rows<'_>, count: usize, len: usize) -> Result<(), DeviceError> {
+        self.called()?;
+        let parts = |rows: Rows<'_>| -> Vec<Part> {
+            let first = |row: usize| rows.offset + row * rows.stride;
+            (0..count)
+                .map(|row| Part { memory: rows.memory.clone(), range: first(row)..first(row) + len })
+                .collect()
+        };
+        let (from, to) = (parts(from), parts(to));
+        let both = (from.clone(), to.clone());
+        self.add(from, to, move || {
+            for (from, to) in both.0.iter().zip(&both.1) {
+                to.write(&from.read().map_err(Failure::Poison)?);
+            }
+            Ok(())
+        });
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), DeviceError> {
+        self.called()?;
+        self.run_all()
+    }
+}
+
+/// A kernel of the CPU on operands that are widened, or as they are.
+struct Kernel {
+    device: Arc<ReferenceDevice>,
+    cpu: Prepared,
+    /// For each operand, true if it is widened.
+    widened: Vec<bool>,
+    /// The types of the operands.
+    operands: Vec<Option<Type>>,
+    /// The types of the results that the kernel gives, and the types that are stored.
+    results: Vec<Option<(Type, Type)>>,
+}
+
+impl Kernel {
+    fn new(
+        cpu: &Cpu,
+        device: &Arc<ReferenceDevice>,
+        site: &Site<'_>,
+        own: Prepared,
+    ) -> Result<Kernel, KernelError> {
+        let n = site.view.n_operands();
+        let operands: Vec<Option<Type>> =
+            (0..n).map(|i| if site.has(i) { site.view.operand_type(i).cloned() } else { None }).collect();
+        if let Some(kernel) = Kernel::widened(cpu, device, site, &operands) {
+            return Ok(kernel);
+        }
+        let results = site.results.iter().map(|ty| ty.clone().map(|ty| (ty.clone(), ty))).collect();
+        Ok(Kernel { device: device.clone(), cpu: own, widened: vec![false; n], operands, results })
+    }
+
+    /// The kernel on f64, if the operator has that form.
+    fn widened(
+        cpu: &Cpu,
+        device: &Arc<ReferenceDevice>,
+        site: &Site<'_>,
+        operands: &[Option<Type>],
+    ) -> Option<Kernel> {
+        let view = &site.view;
+        let is_float = |ty: &Option<Type>| {
+            let dtype = ty.as_ref().and_then(Type::as_tensor).map(|t| t.dtype);
+            dtype.is_some_and(|dtype| dtype.is_low() || dtype == DType::F32)
+        };
+        let widened: Vec<bool> = operands.iter().map(is_float).collect();
+        // Operators whose meaning depends on the element type, or that draw numbers.
+        let depends = matches!(
+            view.kind(),
+            OpKind::Cast | OpKind::CastLike | OpKind::BitCast | OpKind::Dropout | OpKind::NonZero | OpKind::DFT
+        );
+        if depends || !widened.contains(&true) {
+            return None;
+        }
+        let wide = |(ty, widened): (&Option<Type>, &bool)| {
+            let tensor = ty.as_ref()?.as_tensor();
+            match tensor.filter(|_| *widened) {
+                Some(tensor) => Some(Type::tensor(DType::F64, tensor.shape.clone())),
+                None => ty.clone(),
+            }
+        };
+        let types: Vec<Option<Type>> = operands.iter().zip(&widened).map(wide).collect();
+        let known = |ty: &Option<Type>| {
+            ty.as_ref().is_none_or(|ty| ty.as_tensor().is_none_or(|t| t.shape.to_known().is_some()))
+        };
+        if !types.iter().all(known) {
+            return None;
+        }
+        let value = |i: usize| -> Option<Arc<TensorData>> {
+            let data = view.constant(i)?;
+            if !widened[i] {
+                return Some(data);
+            }
+            let tensor = widen(HostTensor::from_data(&data).ok()?.view()).ok()?;
+            TensorData::from_bytes(DType::F64, tensor.dims(), tensor.bytes()?.to_vec()).ok().map(Arc::new)
+        };
+        let values: Vec<Option<Arc<TensorData>>> = (0..operands.len()).map(value).collect();
+        let actual = Actual { types: &types, values: &values, call_attrs: view.call_attrs() };
+        let inferred = infer_actual(view.module, view.node, actual).ok()??.types;
+        let result = |(j, ty): (usize, &Option<Type>)| {
+            let Some(stored) = ty else { return Some(None) };
+            let made = inferred.get(j)?;
+            let (Some(made), Some(stored)) = (made.as_tensor(), stored.as_tensor()) else { return None };
+            let shape = stored.shape.clone();
+            shape.to_known()?;
+            let rounds = made.dtype == stored.dtype
+                || made.dtype == DType::F64 && (stored.dtype.is_low() || stored.dtype == DType::F32);
+            rounds.then(|| {
+                let stored = Type::tensor(stored.dtype, shape.clone());
+                Some((Type::tensor(made.dtype, shape), stored))
+            })
+        };
+        let results: Vec<Option<(Type, Type)>> =
+            site.results.iter().enumerate().map(result).collect::<Option<_>>()?;
+        let made: Vec<Option<Type>> =
+            results.iter().map(|r| r.as_ref().map(|(made, _)| made.clone())).collect();
+        let view = NodeView::with_actual(view.module, view.node, actual)?;
+        let cpu = cpu.prepare(&site.with(view, &made)).ok()?;
+        Some(Kernel { device: device.clone(), cpu, widened, operands: operands.to_vec(), results })
+    }
+
+    /// Computes results from values in host memory.
+    fn run(
+        &self,
+        operands: &[Option<Data>],
+        wanted: &[Wanted],
+        max_bytes: u64,
+    ) -> Result<Vec<Option<Data>>, KernelError> {
+        let mut wide: Vec<Option<Data>> = Vec::new();
+        for (i, data) in operands.iter().enumerate() {
+            wide.push(match data {
+                Some(Data::Tensor(tensor)) if self.widened[i] => Some(widen(tensor.view())?.into()),
+                other => other.clone(),
+            });
+        }
+        let wide: Vec<Option<DataRef<'_>>> = wide.iter().map(|data| data.as_ref().map(Data::view)).collect();
+        let made = self.cpu.run_alone(&wide, wanted, max_bytes)?;
+        let rounded = made.into_iter().enumerate().map(|(j, data)| {
+            let stored =
+                self.results.get(j).and_then(Option::as_ref).and_then(|(_, stored)| stored.as_tensor());
+            match (data, stored) {
+                (Some(Data::Tensor(tensor)), Some(stored)) if stored.dtype != tensor.dtype() => {
+                    Ok(Some(round(&tensor, stored.dtype)?.into()))
+                }
+                (data, _) => Ok(data),
+            }
+        });
+        rounded.collect()
+    }
+}
+
+fn widen(tensor: TensorRef<'_>) -> Result<HostTensor, HostError> {
+    HostTensor::from_slice(tensor.dims(), &tensor.f64s()?.collect::<Vec<f64>>())
+}
+
+/// Elements rounded to nearest even, once.
+fn round(tensor: &HostTensor, dtype: DType) -> Result<HostTensor, HostError> {
+    let wide = tensor.as_slice::<f64>()?;
+    #[expect(clippy::cast_possible_truncation, reason = "rounding")]
+    match dtype {
+        DType::F16 => {
+            HostTensor::from_slice(tensor.dims(), &wide.iter().map(|&x| f16::from_f64(x)).collect::<Vec<_>>())
+        }
+        DType::BF16 => HostTensor::from_slice(
+            tensor.dims(),
+            &wide.iter().map(|&x| bf16::from_f64(x)).collect::<Vec<_>>(),
+        ),
+        _ => HostTensor::from_slice(tensor.dims(), &wide.iter().map(|&x| x as f32).collect::<Vec<_>>()),
+    }
+}
+
+/// An operand of a job.
+enum Operand {
+    Device(Part, DType, Vec<u64>),
+    Other(Data),
+}
+
+/// Adds a node to the queue. A node whose results have places only when it has run is waited for.
+fn launch(kernel: &Arc<Kernel>, io: &mut Io<'_>) -> Result<(), KernelError> {
+    let scratch = io.scratch_on_device().map(Part::of);
+    let n = kernel.operands.len();
+    let mut operands: Vec<Option<Operand>> = Vec::new();
+    for i in 0..n {
+        operands.push(match io.operands.get(i).copied().flatten() {
+            Some(DataRef::Device(tensor)) => Some(device_operand(tensor)),
+            Some(other) => Some(Operand::Other(fetched(io.queue()?, other)?)),
+            None => match io.taken.iter().find(|&&(_, operand)| operand == i) {
+                Some(&(result, _)) => Some(taken_operand(kernel, io, i, result)?),
+                None => None,
+            },
+        });
+    }
+    let is_free = |out: &Out<'_>| matches!(out, Out::Free(_) | Out::Placed { .. });
+    let is_whole = |o: &Option<Operand>| !matches!(o, Some(Operand::Other(_)));
+    if io.results.iter().any(is_free) || !operands.iter().all(is_whole) {
+        return run_now(kernel, operands, io);
+    }
+    let targets: Vec<Option<(Part, DType)>> = io
+        .results
+        .iter()
+        .map(|out| match out {
+            Out::Device { dtype, span } => Some((Part::of(*span), *dtype)),
+            _ => None,
+        })
+        .collect();
+    let wanted = wanted(kernel, &targets);
+    let max_bytes = io.max_bytes;
+    let part = |operand: &Option<Operand>| match operand {
+        Some(Operand::Device(part, ..)) => Some(part.clone()),
+        _ => None,
+    };
+    let reads: Vec<Part> = operands.iter().filter_map(part).collect();
+    let writes: Vec<Part> =
+        targets.iter().flatten().map(|(part, _)| part.clone()).chain(scratch.clone()).collect();
+    let kernel = kernel.clone();
+    let queue: &mut dyn Any = io.queue()?;
+    let jobs: &mut Jobs = queue.downcast_mut().expect("a queue of this device");
+    jobs.called()?;
+    jobs.add(reads, writes, move || {
+        let mut values = Vec::new();
+        for operand in operands {
+            values.push(match operand {
+                Some(Operand::Device(part, dtype, dims)) => {
+                    let bytes = part.read().map_err(Failure::Poison)?;
+                    let tensor = HostTensor::from_bytes(dtype, &dims, &bytes);
+                    Some(tensor.map_err(|error| Failure::Kernel(error.into()))?.into())
+                }
+                Some(Operand::Other(data)) => Some(data),
+                None => None,
+            });
+        }
+        let made = kernel.run(&values, &wanted, max_bytes).map_err(Failure::Kernel)?;
+        scratch.iter().for_each(Part::poison);
+        for (target, data) in targets.iter().zip(made) {
+            if let (Some((part, _)), Some(Data::Tensor(tensor))) = (target, data) {
+                part.write(tensor.bytes().unwrap_or_default());
+            }
+        }
+        Ok(())
+    });
+    Ok(())
+}
+
+fn device_operand(tensor: DeviceRef<'_>) -> Operand {
+    Operand::Device(Part::of(tensor.span), tensor.dtype, tensor.dims.to_vec())
+}
+
+/// An operand that has the bytes of a result before the result is written.
+fn taken_operand(
+    kernel: &Kernel,
+    io: &mut Io<'_>,
+    operand: usize,
+    result: usize,
+) -> Result<Operand, KernelError> {
+    if let Some(Out::Device { span, .. }) = io.results.get(result) {
+        let ty = kernel.operands[operand].as_ref().and_then(Type::as_tensor).expect("a tensor of known dims");
+        let dims = ty.shape.to_known().expect("a tensor of known dims");
+        return Ok(Operand::Device(Part::of(*span), ty.dtype, dims));
+    }
+    let moved = io.moved().expect("an operand that is moved");
+    Ok(Operand::Other(fetched(io.queue()?, moved.view())?))
+}
+
+fn wanted(kernel: &Kernel, targets: &[Option<(Part, DType)>]) -> Vec<Wanted> {
+    let of = |(j, target): (usize, &Option<(Part, DType)>)| match target {
+        None => Wanted::Absent,
+        Some(_) => {
+            let made = kernel.results[j].as_ref().map(|(made, _)| made).and_then(Type::as_tensor);
+            let known = made.and_then(|made| Some(Wanted::Tensor(made.dtype, Shape::to_known(&made.shape)?)));
+            known.unwrap_or(Wanted::Any)
+        }
+    };
+    targets.iter().enumerate().map(of).collect()
+}
+
+/// Runs a node at once, with its operands in host memory.
+fn run_now(kernel: &Kernel, operands: Vec<Option<Operand>>, io: &mut Io<'_>) -> Result<(), KernelError> {
+    let mut values = Vec::new();
+    for operand in operands {
+        values.push(match operand {
+            Some(Operand::Device(part, dtype, dims)) => {
+                let span = Span { memory: &part.memory, offset: part.range.start, len: part.range.len() };
+                Some(fetched(io.queue()?, DataRef::Device(DeviceRef { dtype, dims: &dims, span }))?)
+            }
+            Some(Operand::Other(data)) => Some(data),
+            None => None,
+        });
+    }
+    let wanted: Vec<Wanted> = io
+        .results
+        .iter()
+        .enumerate()
+        .map(|(j, out)| match out {
+            Out::Absent => Wanted::Absent,
+            Out::Free(_) => Wanted::Any,
+            Out::Placed { .. } | Out::Device { .. } => {
+                let made = kernel.results[j].as_ref().map(|(made, _)| made).and_then(Type::as_tensor);
+                let known =
+                    made.and_then(|made| Some(Wanted::Tensor(made.dtype, Shape::to_known(&made.shape)?)));
+                known.unwrap_or(Wanted::Any)
+            }
+        })
+        .collect();
+    let made = kernel.run(&values, &wanted, io.max_bytes)?;
+    for (j, data) in made.into_iter().enumerate() {
+        let Some(data) = data else { continue };
+        match &io.results[j] {
+            Out::Device { span, .. } => {
+                let (span, bytes) = (*span, data.tensor().and_then(HostTensor::bytes).map(<[u8]>::to_vec));
+                io.queue()?.upload(&bytes.unwrap_or_default(), span)?;
+            }
+            Out::Absent => {}
+            Out::Free(_) | Out::Placed { .. } => {
+                let data = sent(&kernel.device, io.queue()?, data)?;
+                io.emit(j, data)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A value in host memory, with everything in it.
+fn fetched(queue: &mut (dyn Queue + 'static), data: DataRef<'_>) -> Result<Data, KernelError> {
+    Ok(match data {
+        DataRef::Device(tensor) => {
+            let mut bytes = vec![0; tensor.span.len];
+            queue.download(tensor.span, &mut bytes)?;
+            HostTensor::from_bytes(tensor.dtype, tensor.dims, &bytes)?.into()
+        }
+        DataRef::Tensor(_) => data.to_data()?,
+        DataRef::Sequence(sequence) => {
+            let items = sequence.items().iter().map(|item| fetched(queue, item.view()));
+            Data::Sequence(Sequence::new(
+                sequence.element.clone(),
+                items.collect::<Result<_, KernelError>>()?,
+            ))
+        }
+        DataRef::Optional(maybe) => {
+            let value = maybe.value.as_ref().map(|value| fetched(queue, value.view())).transpose()?;
+            Data::Optional(Maybe { element: maybe.element.clone(), value: value.map(Box::new) })
+        }
+    })
+}
+
+/// A value with all its tensors of numbers on the device.
+fn sent(
+    device: &ReferenceDevice,
+    queue: &mut (dyn Queue + 'static),
+    data: Data,
+) -> Result<Data, KernelError> {
+    Ok(match data {
+        Data::Tensor(tensor) if tensor.bytes().is_some() => {
+            let bytes = tensor.bytes().unwrap_or_default();
+            let memory = device.allocate(bytes.len())?;
+            let made = DeviceTensor::new(tensor.dtype(), tensor.dims().to_vec(), memory);
+            queue.upload(bytes, made.view().span)?;
+            Data::Device(made)
+        }
+        Data::Sequence(sequence) => {
+            let items = sequence.items().iter().map(|item| sent(device, queue, item.clone()));
+            let items = items.collect::<Result<_, KernelError>>()?;
+            Data::Sequence(Sequence::new(sequence.element.clone(), items))
+        }
+        Data::Optional(maybe) => {
+            let value = maybe.value.map(|value| sent(device, queue, *value)).transpose()?;
+            Data::Optional(Maybe { element: maybe.element, value: value.map(Box::new) })
+        }
+        other => other,
+    })
+}
