@@ -4,6 +4,7 @@
 //! `AMPC_CONFORMANCE` names the folder of ONNX's backend tests that `tests/judge/conformance.py` writes, and
 //! `AMPC_CORPUS` a corpus; without them the models of the project are run.
 
+#![cfg(feature = "run")]
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
 
 #[path = "common/corpus.rs"]
@@ -11,11 +12,14 @@ mod corpus;
 #[path = "../runtime/tests/reference/mod.rs"]
 mod reference;
 
-use ampc::Error;
 use ampc::execute::{
-    Agreement, Inputs, StoredTolerance, agree_in_type, prepare, read_test_data, run, verify_stored,
+    Agreement, Inputs, StepResult, StoredTolerance, Trainer, agree_in_type, prepare, read_test_data, run,
+    verify_stored,
 };
-use ampc::runtime::{Cpu, Runtime, Tolerance};
+use ampc::ir::text::{NoData, parse};
+use ampc::runtime::{Cpu, HostTensor, Runtime, Tolerance};
+use ampc::train::{TrainOptions, TrainStep, train_step};
+use ampc::{Error, Model};
 use corpus::models;
 use reference::Reference;
 use std::collections::BTreeMap;
@@ -125,4 +129,146 @@ fn models_on_both_backends() {
     }
     println!("{ran} models ran");
     assert!(ran > 0 && problems.is_empty(), "{} differ:\n{}", problems.len(), problems.join("\n"));
+}
+
+const MODEL: &str = "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %x : f32[N, 6]
+  const %w : f32[6, 16] = random(1)
+  const %b : f32[16] = random(2)
+  const %v : f32[16, 4] = random(3)
+  %h = MatMul(%x, %w) : f32[N, 16]
+  %a = Add(%h, %b) : f32[N, 16]
+  %r = Relu(%a) : f32[N, 16]
+  %y = MatMul(%r, %v) : f32[N, 4]
+  output %y
+}
+";
+
+/// A training step in mixed precision, with a loss scale that grows until steps are skipped.
+fn step() -> TrainStep {
+    let options = TrainOptions {
+        loss: "cross-entropy".parse().unwrap(),
+        scaler: "ampc:init=8192,interval=3".parse().unwrap(),
+        clip_norm: Some(1.0),
+        ..TrainOptions::default()
+    };
+    let model = Model::from(parse(MODEL, &NoData).unwrap());
+    train_step(model, &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn trainer(runtime: &Runtime) -> Result<Trainer, Error> {
+    let step = step();
+    Trainer::new(step.model, &step.state, runtime)
+}
+
+/// Batch number `i`, of 8 rows or, every third time, of 5.
+fn batch(i: u16) -> [(&'static str, HostTensor); 3] {
+    let rows = if i % 3 == 2 { 5 } else { 8 };
+    let x: Vec<f32> = (0..rows * 6).map(|j| f32::from((j * 7 + i % 100 * 13) % 11) / 5.0 - 1.0).collect();
+    let labels: Vec<i64> = (0..rows).map(|j| i64::from((j + i) % 4)).collect();
+    let rows = u64::from(rows);
+    [
+        ("x", HostTensor::from_slice(&[rows, 6], &x).unwrap()),
+        ("target", HostTensor::from_slice(&[rows], &labels).unwrap()),
+        ("lr", HostTensor::from_slice(&[], &[1e-2f32]).unwrap()),
+    ]
+}
+
+fn take(trainer: &mut Trainer, i: u16) -> Result<StepResult, Error> {
+    let batch = batch(i);
+    let given: Vec<(&str, &HostTensor)> = batch.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    trainer.step(&given)
+}
+
+fn bytes(trainer: &mut Trainer) -> Vec<(String, Vec<u8>)> {
+    let tensors = trainer.state().unwrap().into_iter();
+    tensors.map(|(name, tensor)| (name, tensor.bytes().unwrap().to_vec())).collect()
+}
+
+/// The losses of 20 steps differ by at most 1e-2 of the first loss: weights are fp16 in the forward part, and the
+/// backends round sums in another order. The scales, and so the skipped steps, are the same.
+#[test]
+fn training_on_both_backends() {
+    let curve = |runtime: &Runtime| {
+        let mut trainer = trainer(runtime).unwrap();
+        let results: Vec<StepResult> = (0..20).map(|i| take(&mut trainer, i).unwrap()).collect();
+        (results, bytes(&mut trainer))
+    };
+    let [cpu, others @ ..] = runtimes();
+    let (want, _) = curve(&cpu);
+    assert!(want.iter().any(|result| result.skipped), "no step was skipped");
+    let first = want[0].loss.unwrap();
+    let mut states = Vec::new();
+    for other in &others {
+        let (got, state) = curve(other);
+        for (at, (got, want)) in got.iter().zip(&want).enumerate() {
+            let apart = (got.loss.unwrap() - want.loss.unwrap()).abs();
+            assert!(apart <= 1e-2 * first, "step {at}: {got:?} and {want:?}");
+            assert_eq!((got.skipped, got.loss_scale), (want.skipped, want.loss_scale), "step {at}");
+        }
+        states.push(state);
+    }
+    assert!(states.iter().all(|state| *state == states[0]), "the order of the work changes the state");
+}
+
+/// The memory after 1,000 steps is that after 20, and none is left when the trainer is gone.
+#[test]
+fn no_memory_leaks_over_many_steps() {
+    let backend = Reference::new(1);
+    let device = backend.shared_device();
+    let mut trainer = trainer(&Runtime::new(Arc::new(backend))).unwrap();
+    (0..20).for_each(|i| _ = take(&mut trainer, i).unwrap());
+    let (live, allocations) = (device.live_bytes(), device.allocations());
+    (20..1000).for_each(|i| _ = take(&mut trainer, i).unwrap());
+    assert_eq!(device.live_bytes(), live);
+    // Batches of two sizes take turns: the arena of the larger batch stays.
+    println!("{} blocks in 980 steps", device.allocations() - allocations);
+    drop(trainer);
+    assert_eq!(device.live_bytes(), 0);
+}
+
+/// Every call of the device that fails once, in its turn, is an error of the device. The state is then what it was, or
+/// torn, and training goes on once the state is set again.
+#[test]
+fn every_call_that_fails_loses_nothing() {
+    let [cpu, ..] = runtimes();
+    let mut whole = trainer(&cpu).unwrap();
+    take(&mut whole, 0).unwrap();
+    let mut failures = 0;
+    for call in 1.. {
+        let backend = Reference::new(call);
+        let device = backend.shared_device();
+        device.fail_at(call);
+        let runtime = Runtime::new(Arc::new(backend));
+        let mut trainer = match trainer(&runtime) {
+            Ok(trainer) => trainer,
+            Err(error) => {
+                assert!(is_of_device(&error), "call {call}: {error:?}");
+                failures += 1;
+                continue;
+            }
+        };
+        let ran = (0..3).try_for_each(|i| take(&mut trainer, i).map(drop));
+        let Err(error) = ran else {
+            assert!(device.calls() < call, "call {call} of {} failed and was not noticed", device.calls());
+            break;
+        };
+        failures += 1;
+        assert!(is_of_device(&error), "call {call}: {error:?}");
+        let fresh = step().state;
+        trainer.set_state(&fresh).unwrap_or_else(|error| panic!("call {call}: {error}"));
+        (0..3).for_each(|i| _ = take(&mut trainer, i).unwrap_or_else(|error| panic!("call {call}: {error}")));
+        drop((trainer, runtime));
+        assert_eq!(device.live_bytes(), 0, "call {call}");
+    }
+    assert!(failures > 50, "{failures} calls");
+}
+
+/// True if an error is a failure of the device, which is no fault of the model.
+fn is_of_device(error: &Error) -> bool {
+    matches!(error, Error::NoMemory(_))
 }

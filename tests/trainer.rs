@@ -56,14 +56,14 @@ fn run(trainer: &mut Trainer, i: u16) -> ampc::execute::StepResult {
 }
 
 /// The state as files have it.
-fn state(trainer: &Trainer) -> State {
+fn state(trainer: &mut Trainer) -> State {
     let data = |tensor: &HostTensor| {
         TensorData::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes().unwrap().to_vec()).unwrap()
     };
     trainer.state().unwrap().into_iter().map(|(name, tensor)| (name, Arc::new(data(&tensor)))).collect()
 }
 
-fn bytes(trainer: &Trainer) -> Vec<(String, Vec<u8>)> {
+fn bytes(trainer: &mut Trainer) -> Vec<(String, Vec<u8>)> {
     let tensors = trainer.state().unwrap().into_iter();
     tensors.map(|(name, tensor)| (name, tensor.bytes().unwrap().to_vec())).collect()
 }
@@ -75,12 +75,12 @@ fn what_is_stopped_goes_on_bit_for_bit_with_any_number_of_threads() {
     assert!(losses[9] < losses[0] && losses[10] < losses[1], "{losses:?}");
     let mut first = trainer(2);
     (0..5).for_each(|i| assert_eq!(run(&mut first, i).loss, Some(losses[usize::from(i)])));
-    let mut second = Trainer::new(step().model, &state(&first), &Runtime::from(Cpu::new(2))).unwrap();
+    let mut second = Trainer::new(step().model, &state(&mut first), &Runtime::from(Cpu::new(2))).unwrap();
     (5..12).for_each(|i| assert_eq!(run(&mut second, i).loss, Some(losses[usize::from(i)])));
-    assert_eq!(bytes(&second), bytes(&whole));
+    assert_eq!(bytes(&mut second), bytes(&mut whole));
     // Another state takes the place of the one that is there.
-    second.set_state(&state(&first)).unwrap();
-    assert_eq!(bytes(&second), bytes(&first));
+    second.set_state(&state(&mut first)).unwrap();
+    assert_eq!(bytes(&mut second), bytes(&mut first));
     (5..12).for_each(|i| assert_eq!(run(&mut second, i).loss, Some(losses[usize::from(i)])));
 }
 
@@ -88,13 +88,13 @@ fn what_is_stopped_goes_on_bit_for_bit_with_any_number_of_threads() {
 fn a_step_says_that_it_was_skipped() {
     let mut trainer = trainer(1);
     assert_eq!(run(&mut trainer, 0).loss_scale, Some(256.0));
-    let before = bytes(&trainer);
+    let before = bytes(&mut trainer);
     let mut given = batch(1);
     given[0].1 = HostTensor::from_slice(&[8, 6], &[f32::INFINITY; 48]).unwrap();
     let given: Vec<(&str, &HostTensor)> = given.iter().map(|(name, tensor)| (*name, tensor)).collect();
     let stepped = trainer.step(&given).unwrap();
     assert!(stepped.skipped && stepped.loss_scale == Some(128.0), "{stepped:?}");
-    for (before, after) in before.iter().zip(bytes(&trainer)) {
+    for (before, after) in before.iter().zip(bytes(&mut trainer)) {
         assert!(*before == after || ["loss_scale", "good_steps"].contains(&after.0.as_str()), "{}", after.0);
     }
 }
@@ -122,7 +122,7 @@ fn a_state_of_which_some_was_updated_is_not_used() {
         Runtime { limits: Limits { stop: Some(stop.clone()), ..Limits::default() }, ..Runtime::default() };
     let mut trainer = Trainer::new(step.model, &step.state, &cpu).unwrap();
     run(&mut trainer, 0);
-    let (before, kept) = (state(&trainer), bytes(&trainer));
+    let (before, kept) = (state(&mut trainer), bytes(&mut trainer));
     let module = trainer.module();
     let is_update = |node: &Node| module.node(*node).schema().is_some_and(|s| s.kind == OpKind::AdamW);
     let updates: Vec<Node> = module.nodes(module.main()).filter(is_update).collect();
@@ -138,13 +138,13 @@ fn a_state_of_which_some_was_updated_is_not_used() {
         assert!(error.to_string().contains("updated some of the states"), "{error}");
     }
     trainer.set_state(&before).unwrap();
-    assert!(!trainer.has_torn_state() && bytes(&trainer) == kept);
+    assert!(!trainer.has_torn_state() && bytes(&mut trainer) == kept);
     run(&mut trainer, 1);
     // A run that is stopped before loses nothing.
-    let before = bytes(&trainer);
+    let before = bytes(&mut trainer);
     stop.store(true, Ordering::Relaxed);
     trainer.step(&given).unwrap_err();
-    assert!(!trainer.has_torn_state() && bytes(&trainer) == before);
+    assert!(!trainer.has_torn_state() && bytes(&mut trainer) == before);
 }
 
 /// A state beyond the limit is refused as such, not as if there were no memory.
@@ -164,7 +164,7 @@ fn a_state_beyond_the_limit_says_the_limit() {
 fn what_does_not_fit_is_said_and_nothing_is_lost() {
     let mut trainer = trainer(1);
     run(&mut trainer, 0);
-    let before = bytes(&trainer);
+    let before = bytes(&mut trainer);
     let [x, _, lr] = batch(1);
     let mut refused = |batch: &[(&str, &HostTensor)], expected: &str| {
         let error = trainer.step(batch).unwrap_err().to_string();
@@ -176,7 +176,7 @@ fn what_does_not_fit_is_said_and_nothing_is_lost() {
     refused(&[("x", &x.1), ("target", &labels), ("lr", &lr.1)], "7");
     let few = HostTensor::from_slice(&[3], &[1i64; 3]).unwrap();
     refused(&[("x", &x.1), ("target", &few), ("lr", &lr.1)], "3");
-    let mut other = state(&trainer);
+    let mut other = state(&mut trainer);
     other.retain(|(name, _)| name != "m.b");
     other[0].1 = Arc::new(TensorData::from_f32(&[2], &[1.0, 2.0]).unwrap());
     other.push(("nobody".into(), other[0].1.clone()));
@@ -184,7 +184,7 @@ fn what_does_not_fit_is_said_and_nothing_is_lost() {
     for name in ["m.b", "nobody", &other[0].0] {
         assert!(error.contains(name), "{error}");
     }
-    assert_eq!(bytes(&trainer), before);
+    assert_eq!(bytes(&mut trainer), before);
     assert_eq!(trainer.batch_inputs().collect::<Vec<_>>(), ["x", "target", "lr"]);
     run(&mut trainer, 1);
 }

@@ -165,9 +165,9 @@ fn take_watched(
     watched: &mut (GradientHistograms, LostUpdates),
 ) -> Result<Option<StepRecord>, ampc::Error> {
     watched.0.clear();
-    watched.1.begin(training.trainer())?;
+    watched.1.begin(training.trainer_mut())?;
     let taken = training.step_observed(Some(watched), |_, _| {})?;
-    watched.1.end(training.trainer());
+    watched.1.end(training.trainer_mut())?;
     Ok(taken)
 }
 
@@ -236,7 +236,7 @@ impl<'a> Session<'a> {
         args: &'a TrainArgs,
         ui: Ui,
         progress: &'a Progress,
-        training: Training,
+        mut training: Training,
         evaluation: Option<Evaluation>,
         log: Option<Log>,
     ) -> Result<Session<'a>, ampc::Error> {
@@ -247,7 +247,7 @@ impl<'a> Session<'a> {
             .map(|_| LostUpdates::new(trainer).map(|updates| (GradientHistograms::new(trainer), updates)));
         let watched = watched.transpose()?;
         let now = Instant::now();
-        let largest_before = training.largest_weight().map(|(_, largest)| largest);
+        let largest_before = training.largest_weight()?.map(|(_, largest)| largest);
         // What is gone on with is there already.
         let begins = args.output.save.as_ref().filter(|_| saves_resumed(args));
         let saved = begins.as_ref().map(|_| training.position().step);
@@ -434,7 +434,7 @@ impl<'a> Session<'a> {
         }
         let Some(evaluation) = &mut self.evaluation else { return Ok(()) };
         self.progress.stage("evaluating");
-        let found = evaluation.run(self.training.trainer(), || interrupt::requested().is_none());
+        let found = evaluation.run(self.training.trainer_mut(), || interrupt::requested().is_none());
         let found = found.map_err(|error| {
             diagnose::failure(&error, None).retold(|said| format!("evaluation after step {step}: {said}"))
         })?;

@@ -19,7 +19,7 @@ use ampc_passes::step::{StateKind, states_of};
 use ampc_runtime::data::emptied;
 use ampc_runtime::host::read_constant;
 use ampc_runtime::plan::Peak;
-use ampc_runtime::session::{ExecuteError, NodeObserver};
+use ampc_runtime::session::{Executable, ExecuteError, NodeObserver};
 use ampc_runtime::{DataRef, HostError, HostTensor, Runtime, Session, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ use std::sync::Arc;
 /// A training step with its state, which runs batch by batch.
 pub struct Trainer {
     session: Session,
+    executable: Arc<Executable>,
     /// The names of the inputs, in order.
     inputs: Vec<String>,
     /// The position of an input by name.
@@ -150,6 +151,7 @@ impl Trainer {
             lr: lr.and_then(|name| places.get(&name).copied()),
             scalars,
             identity,
+            executable: session.executable().clone(),
             session,
             inputs,
             outputs,
@@ -181,6 +183,11 @@ impl Trainer {
     /// The [identity](crate::train::identity_of) of the step, if it has one.
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
+    }
+
+    /// The step that is ready to run.
+    pub(in crate::execute) fn executable(&self) -> &Arc<Executable> {
+        &self.executable
     }
 
     /// The step.
@@ -305,9 +312,9 @@ impl Trainer {
     ///
     /// # Errors
     /// If the state is [torn](Self::has_torn_state), or there is not enough memory for copies.
-    pub fn state(&self) -> Result<Vec<(String, HostTensor)>, Error> {
+    pub fn state(&mut self) -> Result<Vec<(String, HostTensor)>, Error> {
         self.refuse_torn()?;
-        let views = self.state_views().into_iter();
+        let views = self.state_views()?.into_iter();
         views
             .map(|(name, view)| Ok((name.to_owned(), view.to_host().map_err(|e| no_memory(name, &e))?)))
             .collect()
@@ -315,9 +322,9 @@ impl Trainer {
 
     /// An error if a training cannot continue from the state: it is torn, or has a NaN, which would make every
     /// later loss NaN.
-    pub(super) fn refuse_unusable(&self) -> Result<(), Error> {
+    pub(super) fn refuse_unusable(&mut self) -> Result<(), Error> {
         self.refuse_torn()?;
-        let views = self.state_views();
+        let views = self.state_views()?;
         match views.iter().find(|(_, view)| view.first_nan().is_some()) {
             Some((name, _)) => Err(Error::Run(finding(name, format!("expected numbers, found {NAN}")))),
             None => Ok(()),
@@ -334,7 +341,9 @@ impl Trainer {
             return Ok(());
         }
         let mut copies = BTreeMap::new();
-        for (at, data) in self.session.state_views() {
+        let executable = self.executable.clone();
+        let views = self.session.state_views().map_err(|error| of_run(executable.module(), &error))?;
+        for (at, data) in views {
             if let Some(view) = data.tensor() {
                 copies.insert(at, view.to_host().map_err(|error| no_memory(&self.inputs[at], &error))?);
             }
@@ -353,13 +362,17 @@ impl Trainer {
         Err(Error::Run(finding(self.module().text(main), message)))
     }
 
-    /// [`state`](Self::state) where it is, torn or not: nothing is copied.
-    pub fn state_views(&self) -> Vec<(&str, TensorRef<'_>)> {
+    /// The [`state`](Self::state), torn or not. Nothing is copied if the step is computed in host memory.
+    ///
+    /// # Errors
+    /// If there is no memory for copies, or the device fails.
+    pub fn state_views(&mut self) -> Result<Vec<(&str, TensorRef<'_>)>, Error> {
+        let Trainer { session, executable, given, inputs, .. } = self;
+        let views = session.state_views().map_err(|error| of_run(executable.module(), &error))?;
         let mut found: BTreeMap<usize, TensorRef<'_>> = BTreeMap::new();
-        let views = self.session.state_views().into_iter();
-        found.extend(views.filter_map(|(at, data)| Some((at, data.tensor()?))));
-        found.extend(self.given.iter().map(|(&at, tensor)| (at, tensor.view())));
-        found.into_iter().map(|(at, view)| (self.inputs[at].as_str(), view)).collect()
+        found.extend(views.into_iter().filter_map(|(at, data)| Some((at, data.tensor()?))));
+        found.extend(given.iter().map(|(&at, tensor)| (at, tensor.view())));
+        Ok(found.into_iter().map(|(at, view)| (inputs[at].as_str(), view)).collect())
     }
 
     /// Takes another state for the next step. Tensors that are not states of the step are refused.
@@ -443,6 +456,10 @@ impl From<HostError> for Unusable {
 fn unusable(name: &str, why: &Unusable) -> Error {
     match why {
         Unusable::Unreadable(error) if error.is_no_memory() => no_memory(name, error),
+        Unusable::Unreadable(HostError::Device(error)) => {
+            let message = format!("the state cannot be copied: {error}");
+            Error::NoMemory(Finding { code: "device", ..finding(name, message) })
+        }
         Unusable::Unreadable(error) => {
             Error::Run(finding(name, format!("the state cannot be read: {error}")))
         }

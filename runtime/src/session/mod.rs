@@ -61,6 +61,8 @@ pub struct Session {
     moved: BTreeMap<usize, Data>,
     /// The inputs of the last run in the memory of a device, for the next run; states and strings are not here.
     brought: Vec<Option<Data>>,
+    /// The states in host memory, as they were when a caller looked at them last.
+    copied: Vec<(usize, Data)>,
 }
 
 /// True if nodes of an operator can be run.
@@ -86,7 +88,16 @@ impl Session {
         let runtime = executable.runtime();
         let (space, stop) = (Space::of(&runtime.backend)?, runtime.limits.stop.clone());
         let (frame, moved) = (Frame::default(), BTreeMap::new());
-        Ok(Session { executable, space, stop, bound: None, frame, moved, brought: Vec::new() })
+        Ok(Session {
+            executable,
+            space,
+            stop,
+            bound: None,
+            frame,
+            moved,
+            brought: Vec::new(),
+            copied: Vec::new(),
+        })
     }
 
     /// The module that is ready to run, for more sessions.
@@ -213,9 +224,16 @@ impl Session {
         Ok(copies)
     }
 
-    /// The states in the memory that the session computes in, by formal input: nothing is copied.
-    pub fn state_views(&self) -> Vec<(usize, DataRef<'_>)> {
-        states_of(&self.frame, &self.moved)
+    /// The states in host memory, by formal input. Nothing is copied if the session computes there.
+    ///
+    /// # Errors
+    /// If there is no memory for copies, or the device fails.
+    pub fn state_views(&mut self) -> Result<Vec<(usize, DataRef<'_>)>, ExecuteError> {
+        if let Space::Device(_) = self.space {
+            self.copied = self.states()?;
+            return Ok(self.copied.iter().map(|(at, data)| (*at, data.view())).collect());
+        }
+        Ok(states_of(&self.frame, &self.moved))
     }
 
     /// The states that [`set_states`](Self::set_states) sets, by formal input: those whose sizes are known. Others are

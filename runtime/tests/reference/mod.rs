@@ -405,7 +405,12 @@ impl Kernel {
         // Operators whose meaning depends on the element type, or that draw numbers.
         let depends = matches!(
             view.kind(),
-            OpKind::Cast | OpKind::CastLike | OpKind::BitCast | OpKind::Dropout | OpKind::NonZero | OpKind::DFT
+            OpKind::Cast
+                | OpKind::CastLike
+                | OpKind::BitCast
+                | OpKind::Dropout
+                | OpKind::NonZero
+                | OpKind::DFT
         );
         if depends || !widened.contains(&true) {
             return None;

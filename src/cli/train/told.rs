@@ -146,7 +146,7 @@ impl Session<'_> {
     }
 
     /// Warns about oddities of a training that took all its steps.
-    pub(super) fn warn_of_result(&self) {
+    pub(super) fn warn_of_result(&mut self) {
         let position = self.training.position();
         let failed = position.failed_in_a_row;
         if failed > 0 {
@@ -160,7 +160,8 @@ impl Session<'_> {
             let message = format!("{skipped} of {steps} were skipped, as their gradients were not finite");
             self.warning("train.skipped", message);
         }
-        let after = self.training.largest_weight().zip(self.largest_before);
+        // The weights of a device that is lost cannot be read: the error of the run says so.
+        let after = self.training.largest_weight().ok().flatten().zip(self.largest_before);
         if let Some(((name, after), before)) =
             after.filter(|((_, after), before)| *after > EXPLODED * before.max(1.0))
         {

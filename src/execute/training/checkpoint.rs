@@ -175,8 +175,11 @@ impl Checkpoint {
 }
 
 /// The hash of the state of a trainer.
-pub(super) fn hash_of_state(trainer: &Trainer) -> String {
-    hash_of(&trainer.state_views(), "")
+///
+/// # Errors
+/// If the state cannot be read from the device.
+pub(super) fn hash_of_state(trainer: &mut Trainer) -> Result<String, Error> {
+    Ok(hash_of(&trainer.state_views()?, ""))
 }
 
 fn hash_of(views: &[(&str, TensorRef<'_>)], position: &str) -> String {
@@ -188,9 +191,15 @@ fn hash_of(views: &[(&str, TensorRef<'_>)], position: &str) -> String {
 
 /// Writes the state of a trainer and where the training stands to a file, whole or not at all. An existing file
 /// is replaced if `force` is set. Returns how many bytes it has.
-pub(super) fn save(trainer: &Trainer, position: &Position, path: &Path, force: bool) -> Result<u64, Error> {
+pub(super) fn save(
+    trainer: &mut Trainer,
+    position: &Position,
+    path: &Path,
+    force: bool,
+) -> Result<u64, Error> {
     trainer.refuse_unusable()?;
-    let views = trainer.state_views();
+    let identity = trainer.identity().map(str::to_owned);
+    let views = trainer.state_views()?;
     let text = serde_json::to_string(position).expect("numbers and text");
     let tensors: u64 = views.iter().filter_map(|(_, view)| view.bytes()).map(|b| b.len() as u64).sum();
     let hash = hash_of(&views, &text);
@@ -198,7 +207,7 @@ pub(super) fn save(trainer: &Trainer, position: &Position, path: &Path, force: b
     let mut batch = Batch::new();
     let staged = batch.stage_with(path, tensors, force, &[], |file| {
         let mut out = BufWriter::with_capacity(1 << 16, &mut *file);
-        let identity = trainer.identity().map(|identity| (IDENTITY, identity));
+        let identity = identity.as_deref().map(|identity| (IDENTITY, identity));
         let told: Vec<(&str, &str)> =
             [(POSITION, &*text), (HASH, &*hash)].into_iter().chain(identity).collect();
         safetensors::write(&mut out, &views, &told)?;

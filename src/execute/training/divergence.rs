@@ -93,7 +93,10 @@ impl WatchedStep<'_> {
         self.watch.begin();
         // The step with which the training may have diverged is observed as a whole.
         let is_last = self.is_final || self.taken.failed_in_a_row + 1 >= self.max_skipped;
-        let mut first = is_last.then(|| FirstNonFinite::new(self.trainer, batch, true));
+        let mut first = match is_last {
+            true => Some(FirstNonFinite::new(self.trainer, batch, true)?),
+            false => None,
+        };
         let mut observers = Observers { watch: &mut *self.watch, first: first.as_mut(), other: observer };
         let ran = self.trainer.try_step(batch, Some(&mut observers), visit);
         if self.watch.seen().is_stopped {
@@ -160,7 +163,7 @@ impl WatchedStep<'_> {
     /// Runs the step again, up to its first update, and observes it.
     fn cause_of_nan(&mut self, batch: &[(&str, &HostTensor)]) -> Option<String> {
         self.trainer.accept_torn_state().ok()?;
-        let mut first = FirstNonFinite::new(self.trainer, batch, false);
+        let mut first = FirstNonFinite::new(self.trainer, batch, false).ok()?;
         // It is stopped before the first update, which is an error.
         self.trainer.try_step(batch, Some(&mut first), |_, _| {}).err()?;
         first.told()

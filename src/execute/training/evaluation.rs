@@ -96,9 +96,13 @@ impl Evaluation {
     /// # Errors
     /// If samples cannot be read or a node cannot be computed.
     #[expect(clippy::cast_precision_loss, reason = "samples and labels are counted, and far fewer than 2^53")]
-    pub fn run(&mut self, trainer: &Trainer, goes_on: impl Fn() -> bool) -> Result<Option<Evaluated>, Error> {
+    pub fn run(
+        &mut self,
+        trainer: &mut Trainer,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Option<Evaluated>, Error> {
         let states: FxHashMap<&str, DataRef<'_>> =
-            trainer.state_views().into_iter().map(|(name, view)| (name, DataRef::Tensor(view))).collect();
+            trainer.state_views()?.into_iter().map(|(name, view)| (name, DataRef::Tensor(view))).collect();
         let (mut sum, mut counted, mut samples, mut hits) = (0.0, 0, 0, Hits::default());
         for step in 0..self.batches().per_epoch() {
             if !goes_on() {

@@ -1,6 +1,7 @@
 //! Numbers that are not finite: the step of a training in which they appear, and the node that makes the first
 //! of them.
 
+use crate::error::Error;
 use crate::execute::trainer::Trainer;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
@@ -38,11 +39,11 @@ fn largest(tensor: &TensorRef<'_>) -> f64 {
 }
 
 /// The weight with the element of the largest magnitude, and that magnitude.
-pub(super) fn largest_weight(trainer: &Trainer) -> Option<(String, f64)> {
+pub(super) fn largest_weight(trainer: &mut Trainer) -> Result<Option<(String, f64)>, Error> {
     let weights = weights_of(trainer.module());
-    let views = trainer.state_views().into_iter().filter(|(name, _)| weights.contains_key(*name));
+    let views = trainer.state_views()?.into_iter().filter(|(name, _)| weights.contains_key(*name));
     let sized = views.map(|(name, view)| (name.to_owned(), largest(&view)));
-    sized.max_by(|a, b| a.1.total_cmp(&b.1))
+    Ok(sized.max_by(|a, b| a.1.total_cmp(&b.1)))
 }
 
 /// The names of the weights of a step, with the names of the outputs that are their next values.
@@ -78,8 +79,9 @@ pub(super) struct Seen {
 }
 
 impl StepWatch {
-    pub(super) fn new(trainer: &Trainer) -> StepWatch {
-        let step = trainer.module();
+    pub(super) fn new(trainer: &mut Trainer) -> Result<StepWatch, Error> {
+        let executable = trainer.executable().clone();
+        let step = executable.module();
         let main = step.main();
         let maker = |value: Value| match step.value(value).def {
             Def::Result { node, slot } => Some((node, slot as usize)),
@@ -104,12 +106,12 @@ impl StepWatch {
             gradients.extend(read.filter(|&(node, _)| phase_of(step, node) == Some(Phase::Backward)));
         }
         // A weight that has an infinity from the beginning, such as a mask, may keep it.
-        let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views().into_iter().collect();
+        let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views()?.into_iter().collect();
         let is_finite = |name: &str| views.get(name).is_none_or(|view| !has_non_finite(view));
         let weights = weights_of(step).into_iter().filter(|(name, _)| is_finite(name));
         let weights = weights.filter_map(|(name, next)| Some((of_output(&next)?, name))).collect();
         let loss = loss.and_then(|name| of_output(&name));
-        StepWatch { loss, found, gradients, weights, seen: Seen::default() }
+        Ok(StepWatch { loss, found, gradients, weights, seen: Seen::default() })
     }
 
     /// Begins another step.
@@ -165,10 +167,10 @@ pub(super) struct FirstNonFinite {
 impl FirstNonFinite {
     /// Observes a step of a trainer on a batch, with its updates or without.
     pub(super) fn new(
-        trainer: &Trainer,
+        trainer: &mut Trainer,
         batch: &[(&str, &HostTensor)],
         permits_updates: bool,
-    ) -> FirstNonFinite {
+    ) -> Result<FirstNonFinite, Error> {
         let module = trainer.module().clone();
         let inputs: FxHashMap<String, Value> = module
             .graph(module.main())
@@ -176,11 +178,11 @@ impl FirstNonFinite {
             .iter()
             .map(|&value| (name_of(&module, value), value))
             .collect();
-        let states = trainer.state_views().into_iter();
+        let states = trainer.state_views()?.into_iter();
         let given = batch.iter().map(|(name, tensor)| (*name, tensor.view()));
         let bad = states.chain(given).filter(|(_, view)| has_non_finite(view));
         let bad = bad.filter_map(|(name, _)| inputs.get(name).copied()).collect();
-        FirstNonFinite { module, bad, inside: Vec::new(), found: None, permits_updates }
+        Ok(FirstNonFinite { module, bad, inside: Vec::new(), found: None, permits_updates })
     }
 
     /// True if a value is not finite, constants included.

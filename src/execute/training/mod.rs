@@ -139,7 +139,7 @@ impl Training {
     ///
     /// # Errors
     /// If the step has no optimizer, or the data or the options do not fit it.
-    pub fn new(trainer: Trainer, data: Dataset, mut options: TrainingOptions) -> Result<Training, Error> {
+    pub fn new(mut trainer: Trainer, data: Dataset, mut options: TrainingOptions) -> Result<Training, Error> {
         let Some(lr_input) = trainer.lr_input().map(str::to_owned) else {
             return Err(Error::Usage(NO_OPTIMIZER.into()));
         };
@@ -176,9 +176,9 @@ impl Training {
         options.incomplete = Some(incomplete);
         let batches = Batches::new(samples, size, incomplete);
         let batches = if options.shuffles { batches.shuffled(options.seed) } else { batches };
-        let watch = StepWatch::new(&trainer);
+        let watch = StepWatch::new(&mut trainer)?;
         let lr = HostTensor::from_slice(&[], &[0.0f32]).map_err(|e| super::inputs::no_memory("lr", &e))?;
-        let begun = checkpoint::hash_of_state(&trainer);
+        let begun = checkpoint::hash_of_state(&mut trainer)?;
         Ok(Training {
             trainer,
             reader: BatchReader::new(data, batches, size),
@@ -233,6 +233,11 @@ impl Training {
     /// The step and its state.
     pub fn trainer(&self) -> &Trainer {
         &self.trainer
+    }
+
+    /// The step and its state, which can be read from the device.
+    pub fn trainer_mut(&mut self) -> &mut Trainer {
+        &mut self.trainer
     }
 
     /// The position of the training.
@@ -302,8 +307,11 @@ impl Training {
     }
 
     /// The weight with the element of the largest magnitude, and that magnitude.
-    pub fn largest_weight(&self) -> Option<(String, f64)> {
-        finite::largest_weight(&self.trainer)
+    ///
+    /// # Errors
+    /// If the state cannot be read from the device.
+    pub fn largest_weight(&mut self) -> Result<Option<(String, f64)>, Error> {
+        finite::largest_weight(&mut self.trainer)
     }
 
     /// Writes the state and where it stands to a safetensors file, whole or not at all. An existing file is
@@ -312,7 +320,8 @@ impl Training {
     /// # Errors
     /// If the file exists and `force` is not set, it cannot be written, or the state has a NaN, which would
     /// make every later loss NaN, or is [torn](Trainer::has_torn_state): an existing file is unchanged then.
-    pub fn save(&self, path: &Path, force: bool) -> Result<u64, Error> {
-        checkpoint::save(&self.trainer, &self.position(), path, force)
+    pub fn save(&mut self, path: &Path, force: bool) -> Result<u64, Error> {
+        let position = self.position();
+        checkpoint::save(&mut self.trainer, &position, path, force)
     }
 }

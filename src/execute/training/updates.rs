@@ -69,9 +69,9 @@ impl LostUpdates {
     ///
     /// # Errors
     /// If there is not enough memory for them.
-    pub fn begin(&mut self, trainer: &Trainer) -> Result<(), Error> {
+    pub fn begin(&mut self, trainer: &mut Trainer) -> Result<(), Error> {
         (self.updates, self.lost) = (0, 0);
-        let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views().into_iter().collect();
+        let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views()?.into_iter().collect();
         for weight in &mut self.weights {
             weight.moves.clear();
             let view = views.get(weight.name.as_str());
@@ -83,8 +83,11 @@ impl LostUpdates {
     }
 
     /// Counts, after the step.
-    pub fn end(&mut self, trainer: &Trainer) {
-        let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views().into_iter().collect();
+    ///
+    /// # Errors
+    /// If the state cannot be read from the device.
+    pub fn end(&mut self, trainer: &mut Trainer) -> Result<(), Error> {
+        let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views()?.into_iter().collect();
         for Weight { name, before, moves } in &mut self.weights {
             let (Some(before), Some(after)) = (before.take(), views.get(name.as_str())) else { continue };
             let (Some(old), Some(new)) = (before.view().bytes(), after.bytes()) else { continue };
@@ -95,6 +98,7 @@ impl LostUpdates {
                 self.lost += u64::from(old == new);
             }
         }
+        Ok(())
     }
 }
 
