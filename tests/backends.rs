@@ -20,12 +20,12 @@ use ampc::ir::text::{NoData, parse};
 use ampc::runtime::{Cpu, HostTensor, Runtime, Tolerance};
 use ampc::train::{TrainOptions, TrainStep, train_step};
 use ampc::{Error, Model};
-use corpus::models;
+use corpus::{files, models};
 use reference::Reference;
 use std::collections::BTreeMap;
-use std::env;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::{env, fs};
 
 const MOST_BYTES: u64 = 1 << 30;
 
@@ -271,4 +271,27 @@ fn every_call_that_fails_loses_nothing() {
 /// True if an error is a failure of the device, which is no fault of the model.
 fn is_of_device(error: &Error) -> bool {
     matches!(error, Error::NoMemory(_))
+}
+
+/// Outside of its own folder and the declaration of the crate, nothing names the CPU backend but the module that
+/// chooses a backend.
+#[test]
+fn one_module_chooses_the_backend() {
+    let names = |text: &str, words: &[&str]| {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        text.split(|c| !is_word(c)).any(|word| words.contains(&word))
+    };
+    let own = ["runtime/src/cpu/", "runtime/src/lib.rs", "src/device.rs"];
+    let mut found = Vec::new();
+    for (folder, words) in [("runtime/src", &["Cpu", "cpu", "CPU"][..]), ("src", &["Cpu"])] {
+        for path in files(Path::new(folder), "rs") {
+            let shown = path.display().to_string();
+            if !own.iter().any(|own| shown.starts_with(own))
+                && names(&fs::read_to_string(&path).unwrap(), words)
+            {
+                found.push(shown);
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:?}");
 }

@@ -34,7 +34,7 @@ pub fn memory_needs(module: &Module, inputs: &BoundInputs) -> Result<MemoryNeeds
         return Err(Error::Unsupported("its tensors have more bytes than any machine".into()));
     }
     let limits = Limits { max_bytes: LIST_BYTES, ..Limits::default() };
-    let runtime = Runtime { limits, ..Runtime::new(Device::Cpu.backend(1)?) };
+    let runtime = Runtime { limits, ..Runtime::new(Device::default().backend(1)?) };
     runtime.memory_needs(module, &inputs.types).map_err(|error| of_run(module, &error))
 }
 
