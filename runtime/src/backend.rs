@@ -40,7 +40,29 @@ pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site, Wanted};
 pub use crate::plan::Needs;
 
 use ampc_ir::op::OpKind;
+use ampc_ir::{GraphId, Module, Node, Value};
 use std::fmt::Debug;
+
+/// The nodes of a graph that a backend may join.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidates<'a> {
+    /// The module, with the types of all values.
+    pub module: &'a Module,
+    /// The graph.
+    pub graph: GraphId,
+    /// Nodes whose kernels are ready, and whose operands and results are tensors of known dims, in program order.
+    pub nodes: &'a [Node],
+}
+
+/// A group that a kernel is prepared for.
+pub struct GroupSite<'a> {
+    /// The nodes, in program order.
+    pub sites: &'a [Site<'a>],
+    /// The values that the group reads from outside, each once.
+    pub operands: &'a [Value],
+    /// The values that are read outside of the group.
+    pub results: &'a [Value],
+}
 
 /// A device, as sessions see it.
 pub trait Backend: Debug + Send + Sync {
@@ -57,6 +79,28 @@ pub trait Backend: Debug + Send + Sync {
     /// again, each time that the node runs. [`KernelError::Unsupported`] if there is no kernel for the node, and the
     /// others if the node is invalid.
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError>;
+
+    /// True if the backend joins nodes.
+    fn has_groups(&self) -> bool {
+        false
+    }
+
+    /// Groups of nodes that one kernel computes, each of two nodes or more in program order. A node outside of a group
+    /// must not stand between two of its nodes: it would read a value of the group and make a value that the group reads.
+    fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
+        let _ = candidates;
+        Vec::new()
+    }
+
+    /// Prepares the kernel of a group that [`join`](Self::join) made. Its operands and results are those of the site, in
+    /// order.
+    ///
+    /// # Errors
+    /// If the group has no kernel.
+    fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
+        let _ = group;
+        Err(KernelError::unsupported("groups"))
+    }
 
     /// The device that the kernels compute on; `None` if their operands and results are in host memory.
     fn device(&self) -> Option<&dyn Device> {

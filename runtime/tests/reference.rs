@@ -6,6 +6,7 @@
 mod reference;
 
 use ampc_ir::text::{NoData, parse};
+use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{Data, DataRef, HostTensor, Runtime, Tolerance, compare};
 use reference::Reference;
 use std::sync::Arc;
@@ -52,11 +53,32 @@ fn tensor(dims: &[u64], first: f32) -> HostTensor {
     HostTensor::from_slice(dims, &elements).unwrap()
 }
 
+/// Groups of several nodes are steps of the plan; the values inside have no place.
+#[test]
+fn groups_are_steps_of_the_plan() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    let mut session = Runtime::new(Arc::new(Reference::new(2))).prepare(&module).unwrap();
+    session.bind(&[Some(DataRef::Tensor(x.view()))]).unwrap();
+    insta::assert_snapshot!(session.plan_text());
+    // An observer sees every node by itself.
+    let mut seen = Seen(0);
+    session.run_observed(&[Some(DataRef::Tensor(x.view()))], Some(&mut seen)).unwrap();
+    assert_eq!(seen.0, 5);
+    assert!(!session.plan_text().contains('+'));
+}
+
+struct Seen(usize);
+
+impl NodeObserver for Seen {
+    fn value(&mut self, _: ampc_ir::Node, _: usize, _: DataRef<'_>) {
+        self.0 += 1;
+    }
+}
+
 const HEAD: &str = "module ir=10\nopset ai.onnx=21\n\n";
 
-#[test]
-fn a_chain() {
-    let body = "\
+const CHAIN: &str = "\
 graph @main {
   input %x : f32[n, 8]
   const %w : f32[8, 8] = random(1)
@@ -71,7 +93,10 @@ graph @main {
   output %w : f32[8, 8]
 }
 ";
-    same(&format!("{HEAD}{body}"), &[tensor(&[3, 8], 0.0)]);
+
+#[test]
+fn a_chain() {
+    same(&format!("{HEAD}{CHAIN}"), &[tensor(&[3, 8], 0.0)]);
 }
 
 #[test]

@@ -195,7 +195,9 @@ fn thousands_of_states_are_updated_in_place() {
         for want in [1.0, 2.0] {
             session.run_to(&inputs, |_, y| assert_eq!(y.tensor().unwrap().first_f64(), Some(want))).unwrap();
         }
-        assert!(session.state_views().iter().all(|(_, w)| w.tensor().unwrap().first_f64() == Some(2.0)));
+        assert!(
+            session.state_views().unwrap().iter().all(|(_, w)| w.tensor().unwrap().first_f64() == Some(2.0))
+        );
         let plan = session.plan(session.module().main()).unwrap();
         assert!(plan.states.iter().all(|state| !state.copied));
     }

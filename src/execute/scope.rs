@@ -84,7 +84,7 @@ impl<'m> Side<'m> {
 /// The results of the nodes that are computed.
 pub(super) fn computed<'a>(module: &'a Module, session: &'a Session) -> impl Iterator<Item = Value> + 'a {
     let plans = module.graph_ids().filter_map(|graph| session.plan(graph));
-    let nodes = plans.flat_map(|plan| plan.steps.iter().map(|step| step.node));
+    let nodes = plans.flat_map(|plan| plan.steps.iter().flat_map(|step| step.nodes.iter().copied()));
     nodes.flat_map(|node| module.node(node).results().iter().flatten().copied())
 }
 

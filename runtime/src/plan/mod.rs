@@ -5,6 +5,7 @@
 //! is the same for all backends: the steps in order; for every value its offset in the arena or its place
 //! elsewhere; and the size of the arena.
 //!
+//! - A *group* is the nodes that one kernel computes. Nodes outside of a group never stand between two of its nodes.
 //! - A *storage* is a range of the arena that one or more values share: a view (Reshape) has the bytes of its
 //!   operand, and a result computed in place takes the bytes of an operand without later readers.
 //! - Storages live from the step that writes them to the last step that reads one of their values; scratch
@@ -31,7 +32,7 @@ use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use arena::Request;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 /// Requirements of a backend for a node, before it is planned.
@@ -49,8 +50,6 @@ pub struct Needs {
     pub view: bool,
     /// True if the backend owns its results, which are not in the arena: the results of nodes with bodies.
     pub on_heap: bool,
-    /// True if its results are there already: they depend on constants alone.
-    pub is_constant: bool,
 }
 
 /// The plan of one graph.
@@ -121,26 +120,45 @@ pub enum Place {
     Unused,
 }
 
-/// A node with its operands and results.
+/// A node, or a group of nodes that one kernel computes, with operands and results.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// The node.
-    pub node: Node,
-    /// Its operands, captures of its bodies included, as indices of [`GraphPlan::values`].
+    /// The nodes, in program order; most steps have one.
+    pub nodes: SmallVec<[Node; 1]>,
+    /// The operands of a node, captures of its bodies included; of a group, the values that it reads from outside, each
+    /// once, in the order of their first use. Indices of [`GraphPlan::values`].
     pub operands: SmallVec<[Option<u32>; 4]>,
-    /// Its results.
+    /// The number of operands that are not captures.
+    pub n_formal: usize,
+    /// The results of a node; of a group, the values that are read outside. Values that a group keeps inside have no place.
     pub results: SmallVec<[Option<u32>; 2]>,
-    /// Results that are computed in the place of operands: which result, and which operand.
+    /// Results that are computed in the place of operands: pairs of a result and an operand.
     pub in_place: SmallVec<[(usize, usize); 3]>,
     /// True if nothing is computed: the first result is a view of the first operand.
     pub view: bool,
-    /// Its scratch memory in the arena: offset and bytes.
+    /// Scratch memory in the arena: offset and bytes.
     pub scratch: (usize, usize),
     /// Values on the heap without later readers.
     pub ends: SmallVec<[u32; 2]>,
 }
 
+/// Nodes that one kernel computes, with its requirements.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The nodes, in program order.
+    pub nodes: SmallVec<[Node; 1]>,
+    /// The requirements of the kernel.
+    pub needs: Needs,
+    /// The operands and results of a group of several nodes.
+    pub interface: Option<Interface>,
+}
+
 impl Step {
+    /// The last node: errors, times and observers name it.
+    pub fn node(&self) -> Node {
+        *self.nodes.last().expect("a step has a node")
+    }
+
     /// True if a result is computed in the place of operand `slot`, which is not read by itself then.
     pub fn takes(&self, slot: usize) -> bool {
         self.in_place.iter().any(|&(_, operand)| operand == slot)
@@ -174,21 +192,26 @@ struct Storage {
     read: usize,
 }
 
-/// Plans a graph. Storages begin on multiples of `alignment` bytes; `needs` is asked once for every node that is
-/// computed.
+/// Plans a graph of these groups, in their order: every node that is computed is in one of them, and its operands are
+/// made by earlier groups or the same. Storages begin on multiples of `alignment` bytes. `is_constant` is true of results
+/// that are known before the graph runs.
 pub fn plan_graph(
     module: &Module,
     graph: GraphId,
     alignment: usize,
     index: &mut Index,
-    mut needs: impl FnMut(Node) -> Needs,
+    groups: &[Group],
+    is_constant: impl Fn(Value) -> bool,
 ) -> GraphPlan {
     let data = module.graph(graph);
-    let values = listed(module, graph, index);
+    let mut values = listed(module, graph, index);
+    for planned in values.iter_mut().filter(|planned| is_constant(planned.value)) {
+        planned.place = Place::Constant;
+    }
     let outputs: Vec<u32> = data.outputs().iter().map(|o| index.of(o.value)).collect();
     let next = data.states.iter().map(|&(_, next)| index.of(next));
     let roots: Vec<u32> = outputs.iter().copied().chain(next).collect();
-    let steps = schedule(module, graph, index, values.len(), &roots);
+    let steps = steps_of(module, groups, index);
     let state =
         |&(now, next): &(Value, Value)| State { now: index.of(now), next: index.of(next), copied: false };
     let mut planner = Planner {
@@ -204,22 +227,10 @@ pub fn plan_graph(
         steps,
     };
     planner.keep_states();
-    let mut is_done = Vec::with_capacity(planner.steps.len());
-    for at in 0..planner.steps.len() {
-        let needs = needs(planner.steps[at].node);
-        is_done.push(needs.is_constant);
-        if needs.is_constant {
-            for &result in planner.steps[at].results.iter().flatten() {
-                planner.values[result as usize].place = Place::Constant;
-            }
-        } else {
-            planner.step(at, &needs);
-        }
+    for (at, group) in groups.iter().enumerate() {
+        planner.step(at, &group.needs);
     }
-    let mut plan = planner.finish(graph, outputs);
-    let mut is_done = is_done.into_iter();
-    plan.steps.retain(|_| !is_done.next().unwrap_or(false));
-    plan
+    planner.finish(graph, outputs)
 }
 
 /// All values of a graph, at the places that they have before it is planned, with their indices.
@@ -257,35 +268,74 @@ fn is_handed_over(module: &Module, graph: GraphId, value: Value) -> bool {
     is_loop && matches!(module.value(value).ty, Type::Sequence(_) | Type::Optional(_))
 }
 
-/// The nodes that `roots` depend on, outputs and next values of states, in program order.
-fn schedule(module: &Module, graph: GraphId, index: &Index, n_values: usize, roots: &[u32]) -> Vec<Step> {
-    let mut is_read = vec![false; n_values];
-    for &root in roots {
-        is_read[root as usize] = true;
-    }
+/// The nodes of a graph that its outputs and the next values of its states depend on, in program order.
+pub fn live_nodes(module: &Module, graph: GraphId) -> Vec<Node> {
+    let data = module.graph(graph);
+    let next = data.states.iter().map(|&(_, next)| next);
+    let mut read: FxHashSet<Value> = data.outputs().iter().map(|output| output.value).chain(next).collect();
     let nodes: Vec<Node> = module.nodes(graph).collect();
-    let mut steps = Vec::new();
+    let mut live = Vec::new();
     for &node in nodes.iter().rev() {
-        let data = module.node(node);
-        if !data.results().iter().flatten().any(|&v| is_read[index.of(v) as usize]) {
-            continue;
+        if module.node(node).results().iter().flatten().any(|value| read.contains(value)) {
+            read.extend(module.node(node).operands().iter().flatten());
+            live.push(node);
         }
-        for &value in data.operands().iter().flatten() {
-            is_read[index.of(value) as usize] = true;
-        }
-        let of = |v: &Option<Value>| v.map(|v| index.of(v));
-        steps.push(Step {
-            node,
-            operands: data.operands().iter().map(of).collect(),
-            results: data.results().iter().map(of).collect(),
+    }
+    live.reverse();
+    live
+}
+
+/// A step for each group.
+fn steps_of(module: &Module, groups: &[Group], index: &Index) -> Vec<Step> {
+    let step = |group: &Group| {
+        let some = |values: &[Value]| values.iter().copied().map(Some).collect::<Vec<_>>();
+        let (operands, results, n_formal) = match &group.interface {
+            Some(interface) => {
+                (some(&interface.operands), some(&interface.results), interface.operands.len())
+            }
+            None => {
+                let data = module.node(group.nodes[0]);
+                (data.operands().to_vec(), data.results().to_vec(), data.n_formal())
+            }
+        };
+        let of = |value: &Option<Value>| value.map(|value| index.of(value));
+        Step {
+            nodes: group.nodes.clone(),
+            operands: operands.iter().map(of).collect(),
+            n_formal,
+            results: results.iter().map(of).collect(),
             in_place: SmallVec::new(),
             view: false,
             scratch: (0, 0),
             ends: SmallVec::new(),
-        });
+        }
+    };
+    groups.iter().map(step).collect()
+}
+
+/// The operands and results of a group.
+#[derive(Clone, Debug)]
+pub struct Interface {
+    /// The values that the nodes read from outside, each once, in the order of first use.
+    pub operands: Vec<Value>,
+    /// The values that the nodes make and that are read outside, in program order.
+    pub results: Vec<Value>,
+}
+
+impl Interface {
+    /// The interface of nodes without bodies, in program order. `is_read` is true of values that are read outside.
+    pub fn of(module: &Module, nodes: &[Node], is_read: impl Fn(Value) -> bool) -> Interface {
+        let (mut operands, mut results) = (Vec::new(), Vec::new());
+        let (mut seen, mut made) = (FxHashSet::default(), FxHashSet::default());
+        for &node in nodes {
+            let read = module.node(node).operands().iter().flatten();
+            operands.extend(read.copied().filter(|value| !made.contains(value) && seen.insert(*value)));
+            let results_of = module.node(node).results().iter().flatten();
+            made.extend(results_of.clone().copied());
+            results.extend(results_of.copied().filter(|&value| is_read(value)));
+        }
+        Interface { operands, results }
     }
-    steps.reverse();
-    steps
 }
 
 /// The last step that reads each value; `roots` are read when all steps are done. The last read of a value

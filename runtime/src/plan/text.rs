@@ -1,6 +1,6 @@
 //! Plans as text.
 
-use super::{GraphPlan, Place};
+use super::{GraphPlan, Place, Step};
 use ampc_ir::text::escape_hidden;
 use ampc_ir::{DType, Module};
 use std::borrow::Cow;
@@ -35,7 +35,7 @@ impl GraphPlan {
             if step.scratch.1 > 0 {
                 notes += &format!(", scratch {}..{}", step.scratch.0, step.scratch.0 + step.scratch.1);
             }
-            let op = shown(module.op_name(step.node).1);
+            let op = operators(module, step);
             text += &format!("{at:>4}  {} = {op}({}){notes}\n", results.join(", "), operands.join(", "));
         }
         for state in &self.states {
@@ -49,7 +49,7 @@ impl GraphPlan {
         }
         if let Some(peak) = self.peak() {
             let step = &self.steps[peak.step];
-            let op = shown(module.op_name(step.node).1);
+            let op = operators(module, step);
             let parts = peak.by_dtype.iter().map(|(dtype, bytes)| format!("{bytes} of {dtype}"));
             let others = [(peak.scratch, "scratch"), (peak.unused, "unused")];
             let others = others.iter().filter(|(bytes, _)| *bytes > 0);
@@ -82,6 +82,12 @@ impl GraphPlan {
         };
         format!("{}: {ty} @ {place}", self.name(module, index))
     }
+}
+
+/// The operators of a step: `MatMul`, or `MatMul+Add+Relu` of a group.
+fn operators(module: &Module, step: &Step) -> String {
+    let names: Vec<Cow<'_, str>> = step.nodes.iter().map(|&node| shown(module.op_name(node).1)).collect();
+    names.join("+")
 }
 
 fn show(dtype: DType, dims: &[u64]) -> String {

@@ -1,22 +1,23 @@
 //! From a module and the types of its inputs to what is walked: plans, kernels, and what constants alone give.
 
 use super::error::ExecuteError;
+use super::partition::{Made, Partitioner, is_input};
 use super::space::Space;
 use super::{Runtime, walk};
-use crate::backend::{self, Backend};
+use crate::backend;
 use crate::data::{Data, DataRef};
 use crate::device::DeviceTensor;
 use crate::host::HostTensor;
-use crate::kernel::{KernelError, Prepared, Site};
+use crate::kernel::{KernelError, Prepared};
 use crate::plan::Place;
-use crate::plan::{GraphPlan, Index, Needs, plan_graph};
+use crate::plan::{GraphPlan, Index, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::infer::{Defaults, Facts, describe, infer_module};
-use ampc_ir::module::{Def, GraphOwner};
+use ampc_ir::infer::{Defaults, describe, infer_module};
+use ampc_ir::module::GraphOwner;
 use ampc_ir::op::{self, OpKind};
-use ampc_ir::views::NodeView;
 use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Type, Value};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -121,6 +122,8 @@ impl Program {
 /// What a program is made of.
 pub(super) struct Binder<'a> {
     pub(super) runtime: &'a Runtime,
+    /// True if the backend may join nodes.
+    pub(super) is_grouped: bool,
     pub(super) module: &'a Module,
     /// The constants of the module.
     pub(super) constants: &'a Constants,
@@ -146,23 +149,29 @@ impl Binder<'_> {
         let graphs: Vec<GraphId> = module.graph_ids().collect();
         let room = Room::of(self.runtime.limits.max_bytes);
         let alignment = backend::alignment(&*self.runtime.backend);
+        let backend = &*self.runtime.backend;
+        let partitioner =
+            Partitioner { backend, module: &module, facts: &facts, room, is_grouped: self.is_grouped };
+        let mut folded: FxHashSet<Value> = FxHashSet::default();
         for &graph in &graphs {
-            let place = Where::of(&module, graph);
-            let plan = plan_graph(&module, graph, alignment, &mut index, |node| {
-                let (mut needs, prepared) =
-                    needs_of(&*self.runtime.backend, &module, node, &facts, room, &place);
-                let Some(prepared) = prepared else { return needs };
-                if !place.in_branch
-                    && let Some(results) = self.fold(space, &module, node, &prepared, &constants)
-                {
-                    for (value, tensor) in results {
-                        constants[value] = Some(tensor);
-                    }
-                    needs.is_constant = true;
+            let made = partitioner.groups(graph, |node, prepared| {
+                let Some(results) = self.fold(space, &module, node, prepared, &constants) else {
+                    return false;
+                };
+                for (value, tensor) in results {
+                    constants[value] = Some(tensor);
+                    folded.insert(value);
                 }
-                kernels[node] = Some(Arc::new(prepared));
-                needs
+                true
             });
+            let made = made.map_err(ExecuteError::of_transfer)?;
+            let mut groups = Vec::with_capacity(made.len());
+            for Made { group, kernel } in made {
+                kernels[*group.nodes.last().expect("a group has a node")] = kernel;
+                groups.push(group);
+            }
+            let plan =
+                plan_graph(&module, graph, alignment, &mut index, &groups, |value| folded.contains(&value));
             plans[graph] = Some(Arc::new(plan));
         }
         let mut defaults: SecondaryMap<FunctionId, Defaults> = SecondaryMap::default();
@@ -238,8 +247,7 @@ pub(super) fn folded_types(
     let mut given = 0u64;
     for &value in data.formal_operands().iter().flatten() {
         // The default of an input may be replaced.
-        let is_input = matches!(module.value(value).def, Def::Input { .. });
-        given += size(value).filter(|_| !is_input)? as u64;
+        given += size(value).filter(|_| !is_input(module, value))? as u64;
     }
     let ty = |v: &Option<Value>| match v {
         Some(v) => walk::known_tensor(&module.value(*v).ty).map(Some),
@@ -250,23 +258,6 @@ pub(super) fn folded_types(
     let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
     // Views share the bytes.
     (total <= given + FOLDED_BYTES || prepared.needs.view).then_some(types)
-}
-
-/// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
-pub(super) fn needs_of(
-    backend: &dyn Backend,
-    module: &Module,
-    node: Node,
-    facts: &Facts,
-    room: Room,
-    place: &Where,
-) -> (Needs, Option<Prepared>) {
-    if walk::is_nested(module, node) {
-        return (Needs { on_heap: true, ..Needs::default() }, None);
-    }
-    // Calls differ in what they give a function, and may leave operands out.
-    let prepared = if place.in_function { None } else { prepare_node(backend, module, node, facts, room) };
-    (prepared.as_ref().map_or_else(Needs::default, |prepared| prepared.needs.clone()), prepared)
 }
 
 /// What graphs are around a graph.
@@ -286,34 +277,4 @@ impl Where {
         }
         Where { in_function, in_branch }
     }
-}
-
-/// The kernel of a node if all that it asks for is known before the graph runs. An error shows when the node runs:
-/// it may never do.
-fn prepare_node(
-    backend: &dyn Backend,
-    module: &Module,
-    node: Node,
-    facts: &Facts,
-    room: Room,
-) -> Option<Prepared> {
-    let view = NodeView::with_facts(module, node, facts)?;
-    let results = module.node(node).results().iter();
-    let results: Vec<Option<Type>> = results.map(|v| v.map(|v| module.value(v).ty.clone())).collect();
-    // What is known of the results once the operands are there may be more.
-    let is_known = |ty: &Type| match ty {
-        Type::Unknown => false,
-        Type::Tensor(tensor) => tensor.shape.to_known().is_some(),
-        _ => true,
-    };
-    if !results.iter().flatten().all(is_known) {
-        return None;
-    }
-    // Kernels multiply dims: those of what has no size are looked at when the node runs, if it ever does.
-    let operands = module.node(node).formal_operands().iter().flatten();
-    let fits = |ty: &Type| walk::span(ty).is_some_and(|bytes| usize::try_from(bytes).is_ok());
-    if !results.iter().flatten().chain(operands.map(|&v| &module.value(v).ty)).all(fits) {
-        return None;
-    }
-    backend.prepare(&Site { view, results: &results, room }).ok()
 }

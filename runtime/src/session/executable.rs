@@ -63,6 +63,7 @@ pub struct Executable {
 /// Room for the program of the dims of some inputs.
 struct Slot {
     types: Vec<Option<Type>>,
+    is_grouped: bool,
     /// `None` until the program is made: sessions that need it at the same time wait for the first of them.
     bound: Mutex<Option<Arc<Bound>>>,
 }
@@ -70,6 +71,8 @@ struct Slot {
 /// The program for the types of some inputs.
 pub(super) struct Bound {
     pub(super) types: Vec<Option<Type>>,
+    /// True if nodes are joined: an observer does not see the values inside of groups.
+    pub(super) is_grouped: bool,
     /// For each input, true if it is a state that the arena has.
     is_state: Vec<bool>,
     pub(super) program: Program,
@@ -160,21 +163,24 @@ impl Executable {
         constants.map(|tensor| DataRef::Tensor(tensor.view()).byte_count()).sum()
     }
 
-    /// The program for inputs of these types: an earlier one, or a new one.
+    /// The program for inputs of these types: an earlier program, or a new program. The backend joins nodes only if
+    /// `is_grouped`.
     pub(super) fn program(
         &self,
         space: &mut Space,
         types: Vec<Option<Type>>,
+        is_grouped: bool,
         deadline: Option<Instant>,
     ) -> Result<Arc<Bound>, ExecuteError> {
-        let slot = self.slot(types);
+        let slot = self.slot(types, is_grouped && self.runtime.backend.has_groups());
         let mut bound = locked(&slot.bound);
         if let Some(bound) = &*bound {
             return Ok(bound.clone());
         }
         let folded = locked(&self.folded).clone();
         let Executable { runtime, module, constants, .. } = self;
-        let binder = Binder { runtime, module, constants, folded: &folded, deadline };
+        let is_grouped = slot.is_grouped;
+        let binder = Binder { runtime, is_grouped, module, constants, folded: &folded, deadline };
         let mut program = installed(&*runtime.backend, || binder.program(space, &slot.types))?;
         let uploaded = program.upload(space, &mut locked(&self.uploaded));
         uploaded.map_err(ExecuteError::of_transfer)?;
@@ -182,18 +188,19 @@ impl Executable {
         self.programs_made.fetch_add(1, Ordering::Relaxed);
         let mut is_state = vec![false; slot.types.len()];
         program.main_plan().states.iter().for_each(|state| is_state[state.now as usize] = true);
-        let made = Arc::new(Bound { types: slot.types.clone(), is_state, program });
+        let made =
+            Arc::new(Bound { types: slot.types.clone(), is_grouped: slot.is_grouped, is_state, program });
         *bound = Some(made.clone());
         Ok(made)
     }
 
     /// The room for a program, which is the latest one from now on.
-    fn slot(&self, types: Vec<Option<Type>>) -> Arc<Slot> {
+    fn slot(&self, types: Vec<Option<Type>>, is_grouped: bool) -> Arc<Slot> {
         let mut programs = locked(&self.programs);
-        let known = programs.iter().position(|slot| slot.types == types);
+        let known = programs.iter().position(|slot| slot.types == types && slot.is_grouped == is_grouped);
         let slot = match known {
             Some(at) => programs.remove(at),
-            None => Arc::new(Slot { types, bound: Mutex::default() }),
+            None => Arc::new(Slot { types, is_grouped, bound: Mutex::default() }),
         };
         if programs.len() == MOST_PROGRAMS {
             programs.remove(0);

@@ -19,6 +19,7 @@ mod frame;
 mod limits;
 mod needs;
 mod observe;
+mod partition;
 mod space;
 mod states;
 pub(crate) mod walk;
@@ -280,7 +281,8 @@ impl Session {
             all = with_states(inputs, &moved);
             &all
         };
-        self.bind_until(inputs, deadline)?;
+        // Observers see every node by itself.
+        self.bind_until(inputs, observer.is_none(), deadline)?;
         if self.frame.states.stays_torn(inputs) {
             return Err(ExecuteError::TornStates);
         }
@@ -373,19 +375,22 @@ impl Session {
     /// If inputs do not fit the graph.
     pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
         let moved = self.moved.clone();
-        self.bind_until(&with_states(inputs, &moved), self.deadline())
+        self.bind_until(&with_states(inputs, &moved), true, self.deadline())
     }
 
     fn bind_until(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
+        is_grouped: bool,
         deadline: Option<Instant>,
     ) -> Result<(), ExecuteError> {
-        if self.bound.as_ref().is_some_and(|bound| bound.fits(inputs)) {
+        let is_grouped = is_grouped && self.executable.runtime().backend.has_groups();
+        let fits = |bound: &Arc<Bound>| bound.is_grouped == is_grouped && bound.fits(inputs);
+        if self.bound.as_ref().is_some_and(fits) {
             return Ok(());
         }
         let types = self.types_of(inputs);
-        let next = self.executable.program(&mut self.space, types, deadline)?;
+        let next = self.executable.program(&mut self.space, types, is_grouped, deadline)?;
         let program = &next.program;
         let plan = program.main_plan();
         states::check_planned(self.module(), plan)?;

@@ -3,15 +3,17 @@
 //! The module is typed and planned as for a run ([`plan`](crate::plan)). A run knows the results of nodes that depend on
 //! constants alone; here their sizes stand for them, by the same rule, so that the plan is that of the run.
 
-use super::bind::{Where, folded_types, needs_of};
+use super::bind::folded_types;
+use super::partition::Partitioner;
 use super::{ExecuteError, Runtime};
 use crate::backend::{alignment, installed};
-use crate::plan::{GraphPlan, Index, Peak, Place, plan_graph};
+use crate::plan::{GraphPlan, Group, Index, Peak, Place, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, describe, infer_module};
 use ampc_ir::module::{Def, GraphOwner, Payload};
 use ampc_ir::{GraphId, Module, Node, Type, Value};
+use rustc_hash::FxHashSet;
 
 /// The memory that a run of a module takes, in bytes.
 #[derive(Clone, Debug, Default)]
@@ -40,11 +42,11 @@ impl Runtime {
         declare(&mut module, types)?;
         installed(&*self.backend, || {
             let facts = infer_module(&mut module).map_err(ExecuteError::Shapes)?;
-            Ok(self.needs_of_all(&module, &facts))
+            self.needs_of_all(&module, &facts)
         })
     }
 
-    fn needs_of_all(&self, module: &Module, facts: &Facts) -> MemoryNeeds {
+    fn needs_of_all(&self, module: &Module, facts: &Facts) -> Result<MemoryNeeds, ExecuteError> {
         let room = Room::of(self.limits.max_bytes);
         let mut sizes = constant_sizes(module);
         let mut needs = MemoryNeeds::default();
@@ -53,11 +55,11 @@ impl Runtime {
         }
         let mut index = Index::default();
         for graph in module.graph_ids() {
-            let plan = self.plan_of(module, graph, facts, room, &mut index, &mut sizes);
+            let plan = self.plan_of(module, graph, facts, room, &mut index, &mut sizes)?;
             if graph == module.main() {
                 needs.states = plan.state_bytes as u64;
                 needs.peak = plan.peak();
-                plan.steps.iter().for_each(|step| needs.scratch[step.node] = step.scratch.1 as u64);
+                plan.steps.iter().for_each(|step| needs.scratch[step.node()] = step.scratch.1 as u64);
                 let unsized_values = plan.values.iter().filter(|planned| planned.place == Place::Heap);
                 needs.unsized_values = unsized_values.map(|planned| planned.value).collect();
             }
@@ -66,7 +68,7 @@ impl Runtime {
                 needs.arenas = needs.arenas.saturating_add(plan.arena as u64);
             }
         }
-        needs
+        Ok(needs)
     }
 
     fn plan_of(
@@ -77,20 +79,27 @@ impl Runtime {
         room: Room,
         index: &mut Index,
         sizes: &mut SecondaryMap<Value, Option<usize>>,
-    ) -> GraphPlan {
-        let place = Where::of(module, graph);
-        plan_graph(module, graph, alignment(&*self.backend), index, |node| {
-            let (mut needs, prepared) = needs_of(&*self.backend, module, node, facts, room, &place);
-            let Some(prepared) = prepared.filter(|_| self.fold && !place.in_branch) else { return needs };
-            if let Some(types) = folded_types(module, node, &prepared, |value| sizes[value]) {
-                needs.is_constant = true;
-                for (value, ty) in module.node(node).results().iter().zip(types) {
-                    let bytes = ty.and_then(|(dtype, dims)| usize::try_from(dtype.tensor_bytes(&dims)?).ok());
-                    value.iter().for_each(|&value| sizes[value] = bytes);
+    ) -> Result<GraphPlan, ExecuteError> {
+        let (backend, is_grouped) = (&*self.backend, self.backend.has_groups());
+        let partitioner = Partitioner { backend, module, facts, room, is_grouped };
+        let mut folded: FxHashSet<Value> = FxHashSet::default();
+        let made = partitioner.groups(graph, |node, prepared| {
+            let types =
+                if self.fold { folded_types(module, node, prepared, |value| sizes[value]) } else { None };
+            let Some(types) = types else { return false };
+            for (value, ty) in module.node(node).results().iter().zip(types) {
+                let bytes = ty.and_then(|(dtype, dims)| usize::try_from(dtype.tensor_bytes(&dims)?).ok());
+                if let Some(value) = *value {
+                    sizes[value] = bytes;
+                    folded.insert(value);
                 }
             }
-            needs
-        })
+            true
+        });
+        let groups: Vec<Group> =
+            made.map_err(ExecuteError::of_transfer)?.into_iter().map(|made| made.group).collect();
+        let is_constant = |value| folded.contains(&value);
+        Ok(plan_graph(module, graph, alignment(backend), index, &groups, is_constant))
     }
 }
 

@@ -77,18 +77,18 @@ pub(crate) fn run_graph(
     // A body without steps takes time as well.
     run.in_time(None)?;
     for step in &plan.steps {
-        run.in_time(Some(step.node))?;
+        run.in_time(Some(step.node()))?;
         if writes_states(plan, step) {
             run.permits_updates()?;
             frame.states.set_torn(true);
         }
         if let Some(queue) = run.space.queue() {
-            queue.enter(step.node);
+            queue.enter(step.node());
         }
-        if is_nested(&program.module, step.node) {
+        if is_nested(&program.module, step.node()) {
             run_nested(run, scope, step, frame)?;
         } else {
-            run_step(run, scope, step, frame).map_err(|error| ExecuteError::of_kernel(step.node, error))?;
+            run_step(run, scope, step, frame).map_err(|error| ExecuteError::of_kernel(step.node(), error))?;
         }
         if run.observer.is_some() {
             observe(run, scope, step, frame)?;
@@ -123,7 +123,7 @@ fn run_nested(
         .iter()
         .map(|index| scope.find(heap, (*index)?, &mut |at, len| Some(memory.bytes(at, len))))
         .collect();
-    let results = control::run(run, step.node, children, &operands, scope.given.attrs)?;
+    let results = control::run(run, step.node(), children, &operands, scope.given.attrs)?;
     drop(operands);
     for (index, data) in step.results.iter().zip(results) {
         if let Some(index) = index {
@@ -137,8 +137,8 @@ fn observe(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &Frame) -> R
     for (slot, index) in step.results.iter().enumerate() {
         let Some(index) = index else { continue };
         if let (Some(observer), Some(data)) = (run.observer.as_deref_mut(), frame.get(scope, *index)) {
-            let shown = run.space.on_host(data, |data| observer.value(step.node, slot, data));
-            shown.map_err(|error| ExecuteError::of_kernel(step.node, error))?;
+            let shown = run.space.on_host(data, |data| observer.value(step.node(), slot, data));
+            shown.map_err(|error| ExecuteError::of_kernel(step.node(), error))?;
         }
     }
     Ok(())
@@ -196,7 +196,7 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
             step,
             max_bytes: run.runtime.limits.max_bytes,
         };
-        match program.prepared(step.node) {
+        match program.prepared(step.node()) {
             Some(prepared) => job.execute(run.space, prepared, reach, &[], &mut made, lists)?,
             None => {
                 let found = look_at(run.space, &reach.operands)?;
@@ -331,10 +331,9 @@ fn operands_of<'a>(
     arena: &mut dyn FnMut(usize, usize) -> Option<Bytes<'a>>,
 ) -> Vec<Option<DataRef<'a>>> {
     let mut operands = emptied(std::mem::take(&mut lists.operands));
-    let n_formal = scope.program.module.node(step.node).n_formal();
     for (slot, index) in step.operands.iter().enumerate() {
         let data = index.filter(|_| !step.takes(slot)).and_then(|index| scope.find(heap, index, &mut *arena));
-        if slot < n_formal {
+        if slot < step.n_formal {
             operands.push(data);
         }
     }
@@ -373,15 +372,15 @@ impl<'r> Job<'r> {
     /// The types of the results of a node whose operands are these.
     fn result_types(&self, actual: Actual<'_>) -> Result<Vec<Option<Type>>, KernelError> {
         let module = &self.program.module;
-        let inferred = infer_actual(module, self.step.node, actual)?;
-        let results = module.node(self.step.node).results();
+        let inferred = infer_actual(module, self.step.node(), actual)?;
+        let results = module.node(self.step.node()).results();
         let types = inferred.map(|i| i.types).unwrap_or_default();
         let ty = |i: usize| types.get(i).cloned().unwrap_or_default();
         Ok(results.iter().enumerate().map(|(i, v)| v.map(|_| ty(i))).collect())
     }
 
     fn prepare(&self, actual: Actual<'_>, results: &[Option<Type>]) -> Result<Prepared, KernelError> {
-        let view = NodeView::with_actual(&self.program.module, self.step.node, actual);
+        let view = NodeView::with_actual(&self.program.module, self.step.node(), actual);
         let view = view.ok_or_else(|| KernelError::unsupported("operators that it does not know"))?;
         self.backend.prepare(&Site { view, results, room: Room::of(self.max_bytes) })
     }

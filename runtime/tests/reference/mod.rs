@@ -4,6 +4,7 @@
 //!   written fails.
 //! - Launches return before the work is done. The work runs when the host waits for it, in a random order that the seed
 //!   says: a job may run once no earlier job is left that writes what the job reads or writes, or reads what it writes.
+//! - Its groups are random sets of nodes without a node between two of them; a seed of 0 makes none.
 //! - Failures surface when the host waits, with the node.
 //! - Its kernels are the CPU's on operands widened to f64, rounded once, where the operator has such a form.
 
@@ -17,13 +18,14 @@
 use ampc_ir::infer::infer_actual;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Actual, NodeView};
-use ampc_ir::{DType, Node, Shape, TensorData, Type};
-use ampc_runtime::backend::{Backend, Io, KernelError, Out, Prepared, Site, Wanted};
+use ampc_ir::{DType, Node, Shape, TensorData, Type, Value};
+use ampc_runtime::backend::{Backend, Candidates, GroupSite, Io, KernelError, Out, Prepared, Site, Wanted};
 use ampc_runtime::data::{Maybe, Sequence};
 use ampc_runtime::device::{Device, DeviceError, DeviceMemory, DeviceRef, DeviceTensor, Queue, Rows, Span};
 use ampc_runtime::{Cpu, Data, DataRef, HostError, HostTensor, TensorRef};
 use half::{bf16, f16};
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -123,6 +125,31 @@ impl Backend for Reference {
         Ok(if needs.view { prepared.view() } else { prepared })
     }
 
+    fn has_groups(&self) -> bool {
+        self.device.seed > 0
+    }
+
+    fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
+        let mut random = Random::new(self.device.seed ^ candidates.nodes.len() as u64);
+        let mut groups = Vec::new();
+        let mut rest = candidates.nodes;
+        while rest.len() > 1 {
+            let (window, others) = rest.split_at((2 + random.below(6)).min(rest.len()));
+            rest = others;
+            let some: Vec<Node> = window.iter().copied().filter(|_| random.below(4) > 0).collect();
+            let group = convex(candidates, &some);
+            if group.len() > 1 {
+                groups.push(group);
+            }
+        }
+        groups
+    }
+
+    fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
+        let kernel = Arc::new(Kernel::of_group(&self.cpu, &self.device, group)?);
+        Ok(Prepared::new(move |io| launch(&kernel, io)))
+    }
+
     fn device(&self) -> Option<&dyn Device> {
         Some(&*self.device)
     }
@@ -149,7 +176,7 @@ impl Device for ReferenceDevice {
         called(&self.calls, &self.failing_call)?;
         Ok(Box::new(Jobs {
             pending: Vec::new(),
-            random: self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
+            random: Random::new(self.seed),
             node: None,
             calls: self.calls.clone(),
             failing_call: self.failing_call.clone(),
@@ -228,6 +255,53 @@ impl Part {
     }
 }
 
+/// Random numbers that a seed says.
+#[derive(Debug)]
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// A number below `n`.
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from((self.0 >> 11) % n as u64).unwrap()
+    }
+}
+
+/// Nodes with the candidates that stand between two of them; none if another node does.
+fn convex(candidates: &Candidates<'_>, nodes: &[Node]) -> Vec<Node> {
+    let module = candidates.module;
+    let all: Vec<Node> = module.nodes(candidates.graph).collect();
+    let reads = |node: Node, of: &[Node]| {
+        let operands = module.node(node).operands().iter().flatten();
+        operands.filter_map(|&value| module.producer(value)).any(|(maker, _)| of.contains(&maker))
+    };
+    // The nodes that read the group, directly or not, and the nodes that the group reads.
+    let (mut behind, mut before) = (nodes.to_vec(), nodes.to_vec());
+    for &node in &all {
+        if !behind.contains(&node) && reads(node, &behind) {
+            behind.push(node);
+        }
+    }
+    for &node in all.iter().rev() {
+        let is_read = |&reader: &Node| reads(reader, &[node]);
+        if !before.contains(&node) && before.iter().any(is_read) {
+            before.push(node);
+        }
+    }
+    let group: Vec<Node> =
+        all.into_iter().filter(|node| behind.contains(node) && before.contains(node)).collect();
+    match group.iter().all(|node| candidates.nodes.contains(node)) {
+        true => group,
+        false => Vec::new(),
+    }
+}
+
 /// Work that was launched and has not run.
 struct Job {
     node: Option<Node>,
@@ -244,20 +318,13 @@ enum Failure {
 /// The queue of a session.
 struct Jobs {
     pending: Vec<Job>,
-    random: u64,
+    random: Random,
     node: Option<Node>,
     calls: Arc<AtomicU64>,
     failing_call: Arc<AtomicU64>,
 }
 
 impl Jobs {
-    fn next_random(&mut self, n: usize) -> usize {
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        usize::try_from(self.random % n as u64).unwrap()
-    }
-
     /// Runs everything, in a random order of those that are possible. Of several failures, that of the job that was
     /// launched first is the failure.
     fn run_all(&mut self) -> Result<(), DeviceError> {
@@ -277,7 +344,7 @@ impl Jobs {
             if ready.is_empty() {
                 break;
             }
-            let at = ready[self.next_random(ready.len())];
+            let at = ready[self.random.below(ready.len())];
             let job = jobs[at].take().unwrap();
             if let Err(failure) = (job.work)() {
                 failed = Some((at, job.node, failure));
@@ -285,6 +352,7 @@ impl Jobs {
         }
         match failed {
             None => Ok(()),
+            Some((_, _, Failure::Kernel(KernelError::Device(error)))) => Err(*error),
             Some((_, Some(node), Failure::Kernel(error))) => Err(DeviceError::Kernel { node, error }),
             Some((_, node, Failure::Kernel(error))) => Err(DeviceError::Lost(format!("{node:?}: {error}"))),
             Some((_, node, Failure::Poison(message))) => {
@@ -363,13 +431,27 @@ impl Queue for Jobs {
 /// A kernel of the CPU on operands that are widened, or as they are.
 struct Kernel {
     device: Arc<ReferenceDevice>,
-    cpu: Prepared,
+    /// The kernel of a node; `None` of a group.
+    cpu: Option<Prepared>,
     /// For each operand, true if it is widened.
     widened: Vec<bool>,
     /// The types of the operands.
     operands: Vec<Option<Type>>,
     /// The types of the results that the kernel gives, and the types that are stored.
     results: Vec<Option<(Type, Type)>>,
+    /// The nodes of a group.
+    parts: Vec<Member>,
+    /// The results of a group as numbers of values.
+    order: Vec<usize>,
+}
+
+/// A node of a group: its kernel, and its operands and results as numbers of values. The first values are the operands of
+/// the group.
+struct Member {
+    node: Node,
+    kernel: Kernel,
+    operands: Vec<Option<usize>>,
+    results: Vec<Option<usize>>,
 }
 
 impl Kernel {
@@ -386,7 +468,16 @@ impl Kernel {
             return Ok(kernel);
         }
         let results = site.results.iter().map(|ty| ty.clone().map(|ty| (ty.clone(), ty))).collect();
-        Ok(Kernel { device: device.clone(), cpu: own, widened: vec![false; n], operands, results })
+        let (cpu, parts) = (Some(own), Vec::new());
+        Ok(Kernel {
+            device: device.clone(),
+            cpu,
+            widened: vec![false; n],
+            operands,
+            results,
+            parts,
+            order: Vec::new(),
+        })
     }
 
     /// The kernel on f64, if the operator has that form.
@@ -459,7 +550,73 @@ impl Kernel {
             results.iter().map(|r| r.as_ref().map(|(made, _)| made.clone())).collect();
         let view = NodeView::with_actual(view.module, view.node, actual)?;
         let cpu = cpu.prepare(&site.with(view, &made)).ok()?;
-        Some(Kernel { device: device.clone(), cpu, widened, operands: operands.to_vec(), results })
+        Some(Kernel {
+            device: device.clone(),
+            cpu: Some(cpu),
+            widened,
+            operands: operands.to_vec(),
+            results,
+            parts: Vec::new(),
+            order: Vec::new(),
+        })
+    }
+
+    /// The kernel of a group: its nodes one after the other, with the values between them rounded as without a group.
+    fn of_group(
+        cpu: &Cpu,
+        device: &Arc<ReferenceDevice>,
+        group: &GroupSite<'_>,
+    ) -> Result<Kernel, KernelError> {
+        let module = group.sites[0].view.module;
+        let mut numbers: BTreeMap<Value, usize> = group.operands.iter().copied().zip(0..).collect();
+        let mut parts = Vec::new();
+        for site in group.sites {
+            let data = module.node(site.view.node);
+            let kernel = Kernel::new(cpu, device, site, cpu.prepare(site)?)?;
+            let operands = data.formal_operands().iter().map(|value| value.map(|value| numbers[&value]));
+            let operands = operands.collect();
+            let results = data.results().iter().map(|value| {
+                let next = numbers.len();
+                value.map(|value| *numbers.entry(value).or_insert(next))
+            });
+            parts.push(Member { node: site.view.node, kernel, operands, results: results.collect() });
+        }
+        let ty = |value: &Value| Some(module.value(*value).ty.clone());
+        let results = group.results.iter().map(|value| ty(value).map(|ty| (ty.clone(), ty)));
+        let order: Vec<usize> = group.results.iter().map(|value| numbers[value]).collect();
+        Ok(Kernel {
+            device: device.clone(),
+            cpu: None,
+            widened: vec![false; group.operands.len()],
+            operands: group.operands.iter().map(ty).collect(),
+            results: results.collect(),
+            parts,
+            order,
+        })
+    }
+
+    /// Computes the results of the nodes of a group.
+    fn run_group(&self, operands: &[Option<Data>], max_bytes: u64) -> Result<Vec<Option<Data>>, KernelError> {
+        let mut values: Vec<Option<Data>> = operands.to_vec();
+        for Member { node, kernel, operands, results } in &self.parts {
+            let read: Vec<Option<Data>> =
+                operands.iter().map(|number| number.and_then(|number| values[number].clone())).collect();
+            let wanted: Vec<Wanted> = results
+                .iter()
+                .enumerate()
+                .map(|(j, number)| number.map_or(Wanted::Absent, |_| wanted_of(kernel, j)))
+                .collect();
+            let made = kernel
+                .run(&read, &wanted, max_bytes)
+                .map_err(|error| KernelError::from(DeviceError::Kernel { node: *node, error }))?;
+            for (number, data) in results.iter().zip(made) {
+                if let Some(number) = *number {
+                    values.resize(values.len().max(number + 1), None);
+                    values[number] = data;
+                }
+            }
+        }
+        Ok(self.order.iter().map(|&number| values[number].clone()).collect())
     }
 
     /// Computes results from values in host memory.
@@ -469,6 +626,9 @@ impl Kernel {
         wanted: &[Wanted],
         max_bytes: u64,
     ) -> Result<Vec<Option<Data>>, KernelError> {
+        if !self.parts.is_empty() {
+            return self.run_group(operands, max_bytes);
+        }
         let mut wide: Vec<Option<Data>> = Vec::new();
         for (i, data) in operands.iter().enumerate() {
             wide.push(match data {
@@ -477,7 +637,8 @@ impl Kernel {
             });
         }
         let wide: Vec<Option<DataRef<'_>>> = wide.iter().map(|data| data.as_ref().map(Data::view)).collect();
-        let made = self.cpu.run_alone(&wide, wanted, max_bytes)?;
+        let cpu = self.cpu.as_ref().expect("the kernel of a node");
+        let made = cpu.run_alone(&wide, wanted, max_bytes)?;
         let rounded = made.into_iter().enumerate().map(|(j, data)| {
             let stored =
                 self.results.get(j).and_then(Option::as_ref).and_then(|(_, stored)| stored.as_tensor());
@@ -607,13 +768,16 @@ fn taken_operand(
 fn wanted(kernel: &Kernel, targets: &[Option<(Part, DType)>]) -> Vec<Wanted> {
     let of = |(j, target): (usize, &Option<(Part, DType)>)| match target {
         None => Wanted::Absent,
-        Some(_) => {
-            let made = kernel.results[j].as_ref().map(|(made, _)| made).and_then(Type::as_tensor);
-            let known = made.and_then(|made| Some(Wanted::Tensor(made.dtype, Shape::to_known(&made.shape)?)));
-            known.unwrap_or(Wanted::Any)
-        }
+        Some(_) => wanted_of(kernel, j),
     };
     targets.iter().enumerate().map(of).collect()
+}
+
+/// Result `j` of a kernel, of known dims or of any.
+fn wanted_of(kernel: &Kernel, j: usize) -> Wanted {
+    let made = kernel.results[j].as_ref().map(|(made, _)| made).and_then(Type::as_tensor);
+    let known = made.and_then(|made| Some(Wanted::Tensor(made.dtype, Shape::to_known(&made.shape)?)));
+    known.unwrap_or(Wanted::Any)
 }
 
 /// Runs a node at once, with its operands in host memory.
@@ -636,12 +800,7 @@ fn run_now(kernel: &Kernel, operands: Vec<Option<Operand>>, io: &mut Io<'_>) -> 
         .map(|(j, out)| match out {
             Out::Absent => Wanted::Absent,
             Out::Free(_) => Wanted::Any,
-            Out::Placed { .. } | Out::Device { .. } => {
-                let made = kernel.results[j].as_ref().map(|(made, _)| made).and_then(Type::as_tensor);
-                let known =
-                    made.and_then(|made| Some(Wanted::Tensor(made.dtype, Shape::to_known(&made.shape)?)));
-                known.unwrap_or(Wanted::Any)
-            }
+            Out::Placed { .. } | Out::Device { .. } => wanted_of(kernel, j),
         })
         .collect();
     let made = kernel.run(&values, &wanted, io.max_bytes)?;

@@ -172,7 +172,7 @@ impl Call<'_, '_, '_> {
         let executable =
             Executable::new(&module, self.run.runtime).map_err(|error| self.error(bug(&error)))?;
         let types = inputs.iter().map(|data| data.map(DataRef::ty)).collect();
-        let bound = executable.program(self.run.space, types, self.run.deadline);
+        let bound = executable.program(self.run.space, types, true, self.run.deadline);
         let bound: Arc<_> = bound.map_err(|error| self.error(bug(&error)))?;
         let mut run =
             Run { program: &bound.program, observer: None, space: &mut *self.run.space, ..*self.run };

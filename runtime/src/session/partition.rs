@@ -1,0 +1,232 @@
+//! The nodes of a graph as groups, each with a kernel: first constants are folded away, then the backend joins nodes,
+//! then kernels say what they need.
+//!
+//! A backend may join any nodes whose kernels are ready before the graph runs, as long as no node outside stands between
+//! two nodes of a group. With `|` for a group, of
+//!
+//! ```text
+//! %p = MatMul(%x, %w)      %s = Add(%p, %b)      %n = Neg(%x)      %r = Relu(%s)
+//! ```
+//!
+//! it may make `MatMul Add Relu | Neg`, although Neg stands in the middle of the program: nothing that the group makes
+//! goes through Neg and back. The order of groups is that of their last nodes, where values permit it.
+
+use super::bind::Where;
+use super::walk;
+use crate::backend::{Backend, Candidates, GroupSite};
+use crate::kernel::{KernelError, Prepared, Site};
+use crate::plan::{Group, Interface, Needs, live_nodes};
+use crate::room::Room;
+use ampc_ir::infer::Facts;
+use ampc_ir::module::Def;
+use ampc_ir::views::NodeView;
+use ampc_ir::{GraphId, Module, Node, Type, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+/// The parts of a partition that are the same for every graph of a module.
+#[derive(Clone, Copy)]
+pub(super) struct Partitioner<'a> {
+    pub(super) backend: &'a dyn Backend,
+    pub(super) module: &'a Module,
+    pub(super) facts: &'a Facts,
+    pub(super) room: Room,
+    /// True if the backend may join nodes.
+    pub(super) is_grouped: bool,
+}
+
+/// A group, and its kernel if that is ready before the graph runs.
+pub(super) struct Made {
+    pub(super) group: Group,
+    pub(super) kernel: Option<Arc<Prepared>>,
+}
+
+impl Partitioner<'_> {
+    /// The groups of a graph, in the order in which they run. `fold` computes a node that depends on constants alone, and
+    /// returns true if the node need not run.
+    pub(super) fn groups(
+        &self,
+        graph: GraphId,
+        mut fold: impl FnMut(Node, &Prepared) -> bool,
+    ) -> Result<Vec<Made>, KernelError> {
+        let place = Where::of(self.module, graph);
+        let mut made = Vec::new();
+        for node in live_nodes(self.module, graph) {
+            let (needs, prepared) = self.needs_of(node, &place);
+            if prepared.as_ref().is_some_and(|prepared| !place.in_branch && fold(node, prepared)) {
+                continue;
+            }
+            let group = Group { nodes: smallvec![node], needs, interface: None };
+            made.push(Made { group, kernel: prepared.map(Arc::new) });
+        }
+        if self.is_grouped { self.joined(graph, made) } else { Ok(made) }
+    }
+
+    /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
+    fn needs_of(&self, node: Node, place: &Where) -> (Needs, Option<Prepared>) {
+        if walk::is_nested(self.module, node) {
+            return (Needs { on_heap: true, ..Needs::default() }, None);
+        }
+        // Calls differ in what they give a function, and may leave operands out.
+        let prepared = if place.in_function { None } else { self.prepare(node) };
+        (prepared.as_ref().map_or_else(Needs::default, |prepared| prepared.needs.clone()), prepared)
+    }
+
+    /// The kernel of a node if everything that the kernel depends on is known before the graph runs. An error shows when
+    /// the node runs, which may never be.
+    fn prepare(&self, node: Node) -> Option<Prepared> {
+        let view = NodeView::with_facts(self.module, node, self.facts)?;
+        let results = self.result_types(node);
+        // More may be known of the results once the operands are there.
+        let is_known = |ty: &Type| match ty {
+            Type::Unknown => false,
+            Type::Tensor(tensor) => tensor.shape.to_known().is_some(),
+            _ => true,
+        };
+        if !results.iter().flatten().all(is_known) {
+            return None;
+        }
+        // Kernels multiply dims: those of what has no size are looked at when the node runs, if it ever does.
+        let operands = self.module.node(node).formal_operands().iter().flatten();
+        let fits = |ty: &Type| walk::span(ty).is_some_and(|bytes| usize::try_from(bytes).is_ok());
+        if !results.iter().flatten().chain(operands.map(|&v| &self.module.value(v).ty)).all(fits) {
+            return None;
+        }
+        self.backend.prepare(&Site { view, results: &results, room: self.room }).ok()
+    }
+
+    fn result_types(&self, node: Node) -> Vec<Option<Type>> {
+        let results = self.module.node(node).results().iter();
+        results.map(|value| value.map(|value| self.module.value(value).ty.clone())).collect()
+    }
+
+    /// The groups with the nodes joined that the backend joins.
+    fn joined(&self, graph: GraphId, made: Vec<Made>) -> Result<Vec<Made>, KernelError> {
+        let ready = |made: &&Made| {
+            let is_sized = |value: &Value| walk::known_tensor(&self.module.value(*value).ty).is_some();
+            let data = self.module.node(made.group.nodes[0]);
+            made.kernel.is_some() && data.operands().iter().chain(data.results()).flatten().all(is_sized)
+        };
+        let nodes: Vec<Node> = made.iter().filter(ready).map(|made| made.group.nodes[0]).collect();
+        let joined = self.backend.join(&Candidates { module: self.module, graph, nodes: &nodes });
+        let mut group_of: FxHashMap<Node, usize> = FxHashMap::default();
+        let ready: FxHashSet<Node> = nodes.into_iter().collect();
+        for (at, group) in joined.iter().enumerate() {
+            for &node in group {
+                assert!(ready.contains(&node), "a backend joins a node that is no candidate");
+                assert!(group_of.insert(node, at).is_none(), "a backend has a node in two groups");
+            }
+        }
+        let mut units: Vec<Made> = Vec::new();
+        let mut unit_of: FxHashMap<usize, usize> = FxHashMap::default();
+        for single in made {
+            let node = single.group.nodes[0];
+            match group_of.get(&node) {
+                None => units.push(single),
+                Some(group) => match unit_of.get(group) {
+                    Some(&unit) => units[unit].group.nodes.push(node),
+                    None => {
+                        unit_of.insert(*group, units.len());
+                        units.push(single);
+                    }
+                },
+            }
+        }
+        let readers = self.readers(&units);
+        let data = self.module.graph(graph);
+        let roots: FxHashSet<Value> = data.states.iter().map(|&(_, next)| next).collect();
+        for (at, unit) in units.iter_mut().enumerate().filter(|(_, unit)| unit.group.nodes.len() > 1) {
+            let is_read = |value: Value| {
+                let outside = readers.get(&value).is_some_and(|readers| readers.iter().any(|&r| r != at));
+                outside || self.module.is_output(value) || roots.contains(&value)
+            };
+            let interface = Interface::of(self.module, &unit.group.nodes, is_read);
+            let kernel = self.prepare_group(&unit.group.nodes, &interface)?;
+            unit.group.needs = kernel.needs.clone();
+            unit.group.interface = Some(interface);
+            unit.kernel = Some(Arc::new(kernel));
+        }
+        Ok(self.ordered(units))
+    }
+
+    /// Two of the groups that read each value; that is enough to see whether another group does.
+    fn readers(&self, units: &[Made]) -> FxHashMap<Value, SmallVec<[usize; 2]>> {
+        let mut readers: FxHashMap<Value, SmallVec<[usize; 2]>> = FxHashMap::default();
+        for (at, unit) in units.iter().enumerate() {
+            for &value in
+                unit.group.nodes.iter().flat_map(|&node| self.module.node(node).operands()).flatten()
+            {
+                let readers = readers.entry(value).or_default();
+                if readers.last() != Some(&at) && readers.len() < 2 {
+                    readers.push(at);
+                }
+            }
+        }
+        readers
+    }
+
+    fn prepare_group(&self, nodes: &[Node], interface: &Interface) -> Result<Prepared, KernelError> {
+        let results: Vec<Vec<Option<Type>>> = nodes.iter().map(|&node| self.result_types(node)).collect();
+        let sites = nodes.iter().zip(&results).filter_map(|(&node, results)| {
+            let view = NodeView::with_facts(self.module, node, self.facts)?;
+            Some(Site { view, results, room: self.room })
+        });
+        let sites: Vec<Site<'_>> = sites.collect();
+        let Interface { operands, results } = interface;
+        self.backend.prepare_group(&GroupSite { sites: &sites, operands, results })
+    }
+
+    /// Groups in an order in which every value is made before it is read; of several that can run, the group whose last
+    /// node stands first in the program.
+    ///
+    /// # Panics
+    /// If there is none: the backend has joined nodes with a node between them.
+    fn ordered(&self, units: Vec<Made>) -> Vec<Made> {
+        let mut maker: FxHashMap<Value, usize> = FxHashMap::default();
+        let mut position: FxHashMap<Node, usize> = FxHashMap::default();
+        let graph = units.first().map(|unit| self.module.node(unit.group.nodes[0]).graph);
+        for (at, node) in graph.into_iter().flat_map(|graph| self.module.nodes(graph)).enumerate() {
+            position.insert(node, at);
+        }
+        for (at, unit) in units.iter().enumerate() {
+            let results = unit.group.nodes.iter().flat_map(|&node| self.module.node(node).results());
+            maker.extend(results.flatten().map(|&value| (value, at)));
+        }
+        let mut waits = vec![0usize; units.len()];
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); units.len()];
+        for (at, unit) in units.iter().enumerate() {
+            let operands = unit.group.nodes.iter().flat_map(|&node| self.module.node(node).operands());
+            let mut makers: Vec<usize> =
+                operands.flatten().filter_map(|value| maker.get(value).copied()).collect();
+            makers.sort_unstable();
+            makers.dedup();
+            for other in makers.into_iter().filter(|&other| other != at) {
+                waits[at] += 1;
+                readers[other].push(at);
+            }
+        }
+        let last = |at: usize| units[at].group.nodes.last().map(|node| position[node]);
+        let ready = (0..units.len()).filter(|&at| waits[at] == 0).map(|at| Reverse((last(at), at)));
+        let (mut ready, mut order): (BinaryHeap<_>, Vec<usize>) = (ready.collect(), Vec::new());
+        while let Some(Reverse((_, at))) = ready.pop() {
+            order.push(at);
+            for &reader in &readers[at] {
+                waits[reader] -= 1;
+                if waits[reader] == 0 {
+                    ready.push(Reverse((last(reader), reader)));
+                }
+            }
+        }
+        assert_eq!(order.len(), units.len(), "a backend joins nodes with another node between them");
+        let mut units: Vec<Option<Made>> = units.into_iter().map(Some).collect();
+        order.into_iter().filter_map(|at| units[at].take()).collect()
+    }
+}
+
+/// True if a value may be replaced by the caller: the default of an input.
+pub(super) fn is_input(module: &Module, value: Value) -> bool {
+    matches!(module.value(value).def, Def::Input { .. })
+}
