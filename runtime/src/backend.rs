@@ -75,7 +75,7 @@ pub trait Backend: Debug + Send + Sync {
     /// Prepares the kernel of a node.
     ///
     /// # Errors
-    /// [`KernelError::NotYet`] if the kernel depends on what is known only while the graph runs: the session then asks
+    /// [`KernelError::NotYet`] if the kernel depends on facts that are known only while the graph runs: the session then asks
     /// again, each time that the node runs. [`KernelError::Unsupported`] if there is no kernel for the node, and the
     /// others if the node is invalid.
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError>;

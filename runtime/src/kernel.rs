@@ -87,7 +87,7 @@ pub(crate) type Prepare = fn(&Site<'_>) -> Result<Prepared>;
 /// The function that a prepared kernel runs each time.
 pub(crate) type Run = Box<dyn Fn(&mut Io<'_>) -> Result<()> + Send + Sync>;
 
-/// A kernel that is ready to run, and what it needs for that.
+/// A kernel that is ready to run, and its requirements.
 pub struct Prepared {
     pub(crate) needs: Needs,
     pub(crate) run: Run,
@@ -141,7 +141,7 @@ pub enum Wanted {
     Absent,
     /// A tensor of numbers of this element type and these dims.
     Tensor(DType, Vec<u64>),
-    /// The kernel says what the result is.
+    /// The kernel makes the result: its size is unknown, or it is no tensor of numbers.
     Any,
 }
 
@@ -188,7 +188,7 @@ impl Prepared {
     }
 }
 
-/// A node that a kernel is prepared for, with what is known about its operands and results.
+/// A node that a kernel is prepared for, with the known facts about its operands and results.
 pub struct Site<'a> {
     /// The node as views read it.
     pub view: NodeView<'a>,
@@ -311,7 +311,7 @@ pub enum Out<'a> {
         /// The bytes of all elements. They hold anything before.
         span: Span<'a>,
     },
-    /// The kernel says what the result is.
+    /// The kernel makes the result: its size is unknown, or it is no tensor of numbers.
     Free(&'a mut Option<Data>),
 }
 
@@ -529,7 +529,7 @@ pub(crate) fn elements_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
     if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 
-/// An error unless so many bytes may be taken.
+/// An error if a tensor of this many bytes exceeds the limit.
 pub(crate) fn check_size(bytes: u64, most: u64) -> Result<()> {
     if bytes <= most {
         return Ok(());

@@ -15,24 +15,24 @@ pub(crate) struct Room {
 }
 
 impl Room {
-    /// Lists of at most so many bytes.
+    /// Lists of at most this many bytes.
     pub(crate) fn of(most: u64) -> Room {
         Room { most }
     }
 
-    /// An error unless a list of so many elements may be made.
+    /// An error if a list of this many elements exceeds the limit.
     pub(crate) fn check<T>(self, n: usize) -> Result<()> {
         check_size(bytes_of::<T>(n), self.most)
     }
 
-    /// An empty list with room for so many elements.
+    /// An empty list with room for this many elements.
     pub(crate) fn list<T>(self, n: usize) -> Result<Vec<T>> {
         let mut list = Vec::new();
         self.reserve(&mut list, n)?;
         Ok(list)
     }
 
-    /// Makes room for so many elements more.
+    /// Makes room for this many more elements.
     pub(crate) fn reserve<T>(self, list: &mut Vec<T>, more: usize) -> Result<()> {
         let n = list.len().saturating_add(more);
         self.check::<T>(n)?;
@@ -71,7 +71,7 @@ impl Room {
         Ok(list)
     }
 
-    /// A table with room for so many entries.
+    /// A table with room for this many entries.
     pub(crate) fn table<K: std::hash::Hash + Eq, V>(self, n: usize) -> Result<FxHashMap<K, V>> {
         // A table has a byte more for each entry, and is at most full to seven eighths of a power of two.
         let bytes = bytes_of::<(K, V)>(n).saturating_add(n as u64).saturating_mul(2);

@@ -1,4 +1,4 @@
-//! From a module and the types of its inputs to what is walked: plans, kernels, and what constants alone give.
+//! Binding: from a module and the types of its inputs to a program with plans, kernels, and the results of constants.
 
 use super::error::ExecuteError;
 use super::partition::{Made, Partitioner, is_input};
@@ -44,7 +44,7 @@ pub(crate) struct Program {
 
 impl Program {
     pub(crate) fn plan(&self, graph: GraphId) -> &GraphPlan {
-        self.plans[graph].as_deref().expect("every graph that is somebody's is planned")
+        self.plans[graph].as_deref().expect("every graph with an owner is planned")
     }
 
     pub(crate) fn main_plan(&self) -> &GraphPlan {
@@ -119,7 +119,7 @@ impl Program {
     }
 }
 
-/// What a program is made of.
+/// The parts that a program is made from.
 pub(super) struct Binder<'a> {
     pub(super) runtime: &'a Runtime,
     /// True if the backend may join nodes.
@@ -127,17 +127,17 @@ pub(super) struct Binder<'a> {
     pub(super) module: &'a Module,
     /// The constants of the module.
     pub(super) constants: &'a Constants,
-    /// What earlier programs computed of constants alone: it does not depend on the inputs.
+    /// The results of constants alone that earlier programs computed: they do not depend on the inputs.
     pub(super) folded: &'a Constants,
-    /// Nothing is computed after this.
+    /// The end of the time for computing results of constants.
     pub(super) deadline: Option<Instant>,
 }
 
-/// What is computed of constants alone is kept if it is larger than those by at most so many bytes.
+/// Results of constants alone are kept if they are larger than the constants by at most this many bytes.
 const FOLDED_BYTES: u64 = 1 << 16;
 
 impl Binder<'_> {
-    /// The program for inputs of these types; one with a default may be `None`.
+    /// The program for inputs of these types; an input with a default may be `None`.
     pub(super) fn program(&self, space: &mut Space, types: &[Option<Type>]) -> Result<Program, ExecuteError> {
         let mut module = self.module.clone();
         self.declare(&mut module, types)?;
@@ -150,8 +150,14 @@ impl Binder<'_> {
         let room = Room::of(self.runtime.limits.max_bytes);
         let alignment = backend::alignment(&*self.runtime.backend);
         let backend = &*self.runtime.backend;
-        let partitioner =
-            Partitioner { backend, module: &module, facts: &facts, room, is_grouped: self.is_grouped };
+        let partitioner = Partitioner {
+            backend,
+            module: &module,
+            facts: &facts,
+            room,
+            is_grouped: self.is_grouped,
+            is_strict: true,
+        };
         let mut folded: FxHashSet<Value> = FxHashSet::default();
         for &graph in &graphs {
             let made = partitioner.groups(graph, |node, prepared| {
@@ -164,7 +170,7 @@ impl Binder<'_> {
                 }
                 true
             });
-            let made = made.map_err(ExecuteError::of_transfer)?;
+            let made = made?;
             let mut groups = Vec::with_capacity(made.len());
             for Made { group, kernel } in made {
                 kernels[*group.nodes.last().expect("a group has a node")] = kernel;
@@ -201,7 +207,7 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// The results of a node that depends on constants alone, unless they are large: those are computed each time.
+    /// The results of a node that depends on constants alone. Large results are computed in each run instead.
     fn fold(
         &self,
         space: &mut Space,
@@ -225,15 +231,15 @@ impl Binder<'_> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return None;
         }
-        // What goes wrong shows when the node runs.
+        // An error shows when the node runs.
         let made = walk::run_alone(space, prepared, &operands, &types, self.runtime.limits.max_bytes).ok()?;
         let pairs = data.results().iter().zip(made);
         Some(pairs.filter_map(|(v, t)| Some(((*v)?, Arc::new(t?)))).collect())
     }
 }
 
-/// The types of the results of a node that is computed once, before the graph runs: it depends on constants alone, whose bytes
-/// `size` knows, and its results are not large.
+/// The types of the results of a node that is computed once, before the graph runs: the node depends on constants alone,
+/// whose bytes `size` returns, and its results are not large.
 pub(super) fn folded_types(
     module: &Module,
     node: Node,
@@ -260,21 +266,24 @@ pub(super) fn folded_types(
     (total <= given + FOLDED_BYTES || prepared.needs.view).then_some(types)
 }
 
-/// What graphs are around a graph.
+/// The graphs around a graph.
 pub(super) struct Where {
     pub(super) in_function: bool,
-    /// Whether it may be that nobody ever runs it.
+    /// True if the graph is a body, which may never run.
+    pub(super) in_body: bool,
+    /// True if the graph is in a branch of an If, which may never run.
     pub(super) in_branch: bool,
 }
 
 impl Where {
     pub(super) fn of(module: &Module, mut graph: GraphId) -> Where {
         let in_function = module.root(graph) != module.main();
-        let mut in_branch = false;
+        let (mut in_branch, mut in_body) = (false, false);
         while let GraphOwner::Body { node, .. } = module.graph(graph).owner {
+            in_body = true;
             in_branch |= module.node(node).schema().is_some_and(|s| s.kind == OpKind::If);
             graph = module.node(node).graph;
         }
-        Where { in_function, in_branch }
+        Where { in_function, in_body, in_branch }
     }
 }

@@ -1,6 +1,6 @@
-//! Nodes with bodies, and calls: what goes into a body and what comes out.
+//! Nodes with bodies, and calls: the inputs of a body, and its outputs.
 //!
-//! Bodies read captures where they are; what a body is given and what it gives is handed over value by value.
+//! A body reads captures in the memory of the graph around it. Its inputs and outputs are handed over one by one.
 
 mod flex;
 mod loops;
@@ -19,7 +19,7 @@ use ampc_ir::views::{NodeView, OpError};
 use ampc_ir::{GraphId, Node};
 use rustc_hash::FxHashMap;
 
-/// Whether nodes of this operator have bodies.
+/// True if nodes of this operator have bodies.
 pub(super) fn is_control(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -30,7 +30,7 @@ pub(super) fn is_control(kind: OpKind) -> bool {
 type Frames = FxHashMap<GraphId, Box<Frame>>;
 type Operands<'a> = [Option<DataRef<'a>>];
 
-/// Runs a node with bodies or a call, and gives its results.
+/// Runs a node with bodies or a call, and returns its results.
 pub(super) fn run(
     run: &mut Run<'_>,
     node: Node,
@@ -87,7 +87,7 @@ fn body(
     taken.collect::<Result<_, KernelError>>().map_err(|error| ExecuteError::of_kernel(node, error))
 }
 
-/// An error of a body that names no node names that of the body.
+/// The error of a body. If it names no node, it names the node with the body.
 fn named(error: ExecuteError, owner: Node) -> ExecuteError {
     match error {
         ExecuteError::Time { node: None, limit } => ExecuteError::Time { node: Some(owner), limit },

@@ -1,5 +1,5 @@
-//! A module that is ready to run, which sessions share: its constants, what is computed of constants alone, and the
-//! programs for the dims that sessions had last.
+//! A module that is ready to run, which sessions share: its constants, the results of constants alone, and the programs
+//! for the latest kinds of dims.
 
 use super::bind::{Binder, Constants, OnDevice, Program};
 use super::error::{ExecuteError, PrepareError};
@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A device, and the limits of what runs on it.
+/// A backend, and the limits of its runs.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     /// The device.
     pub backend: Arc<dyn Backend>,
     /// The limits of every session.
     pub limits: Limits,
-    /// True if what depends on constants alone is computed once, before the graph runs. A
-    /// [`NodeObserver`](super::NodeObserver) sees it otherwise.
+    /// True if nodes that depend on constants alone are computed once, before the graph runs. Otherwise a
+    /// [`NodeObserver`](super::NodeObserver) sees them in each run.
     pub fold: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct Executable {
     runtime: Runtime,
     module: Module,
     constants: Constants,
-    /// The constants of the last program, with what was computed of constants alone.
+    /// The constants of the last program, with the results of constants alone.
     folded: Mutex<Arc<Constants>>,
     /// The constants in the memory of a device, as far as a program reads them.
     uploaded: Mutex<OnDevice>,

@@ -1,4 +1,4 @@
-//! The memory of a graph that runs, and where its values are in it.
+//! The memory of a graph that runs, and the places of its values.
 
 use super::ExecuteError;
 use super::bind::Program;
@@ -15,12 +15,12 @@ use ampc_ir::module::Def;
 use ampc_ir::{GraphId, Module, Node};
 use rustc_hash::FxHashMap;
 
-/// The memory of a graph that runs. It stays for the next time.
+/// The memory of a graph that runs. It stays for the next run.
 #[derive(Default)]
 pub(crate) struct Frame {
-    /// Its states, which are the beginning of the arena as plans have it.
+    /// The states, which are the beginning of the arena.
     pub(super) states: StateMemory,
-    /// What of the arena is behind the states.
+    /// The arena behind the states.
     pub(super) arena: Option<Block>,
     /// Memory of an earlier plan.
     spare: Option<Block>,
@@ -41,7 +41,7 @@ pub(super) struct Lists {
     pub(super) made: Vec<Option<Data>>,
 }
 
-/// What a graph is given when it runs.
+/// The values that a graph is given when it runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
     /// Its formal inputs.
@@ -53,7 +53,7 @@ pub(crate) struct Given<'a> {
 }
 
 impl Frame {
-    /// Takes the memory that a plan asks for, unless it is there; `taken` is what is taken besides.
+    /// Allocates the memory of a plan, unless it is there. `taken` is the memory that the run takes besides.
     pub(crate) fn reserve(
         &mut self,
         space: &Space,
@@ -79,7 +79,7 @@ impl Frame {
         Ok(())
     }
 
-    /// Gives up what belongs to a plan: the states stay, and the arena for the next plan if that is no larger.
+    /// Drops the memory of a plan. The states stay, and the arena if the next plan needs no more.
     pub(super) fn release(&mut self) {
         let (states, spare) = (std::mem::take(&mut self.states), self.arena.take());
         let lists = std::mem::take(&mut self.lists);
@@ -127,7 +127,7 @@ impl Frame {
     }
 }
 
-/// An error if a plan asks for more memory than the limit, with what is `taken` besides.
+/// An error if a plan needs more memory than the limit, with the memory that is `taken` besides.
 pub(super) fn check_memory(
     module: &Module,
     plan: &GraphPlan,
@@ -171,7 +171,7 @@ fn largest(module: &Module, plan: &GraphPlan) -> Option<Node> {
     results.max_by_key(|(bytes, node)| (*bytes, std::cmp::Reverse(*node))).map(|(_, node)| node)
 }
 
-/// A graph that runs, with what it is given.
+/// A graph that runs, with the values that it is given.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
     pub(crate) program: &'a Program,

@@ -8,8 +8,8 @@
 //!
 //! A session plans the graph for the dims of the inputs at hand ([`plan`](crate::plan)), and walks the plan. In the
 //! order of a run: `executable.rs` finds or makes the program ([`bind`]: types, folding, kernels, plans), `walk.rs` runs
-//! its steps in a frame (`frame.rs`), `control.rs` runs bodies, and `states.rs` moves states on. `needs.rs` says what a
-//! run will take, without running.
+//! its steps in a frame (`frame.rs`), `control.rs` runs bodies, and `states.rs` moves states on. `needs.rs` computes the
+//! memory of a run, without running.
 
 mod bind;
 mod control;
@@ -176,7 +176,7 @@ impl Session {
 
     /// Like [`run`](Self::run), but without copies in host memory: `visit` sees each output in place. From the second
     /// run with the same dims on, a graph whose dims are all known before it runs allocates no tensor, and nothing else
-    /// but what the crate `gemm` takes for a product and a block of the thread queue with every 63rd run.
+    /// except scratch memory of the crate `gemm` and a block of the thread queue with every 63rd run.
     ///
     /// # Errors
     /// Errors of [`run`](Self::run).
@@ -243,8 +243,8 @@ impl Session {
         self.frame.states.inputs(self.module())
     }
 
-    /// Whether the states are torn: some were updated in place by a run that failed afterwards, others were not. Such states
-    /// have to be set, or given with a run, all of them; without that no run begins.
+    /// True if the states are torn: a run that failed had updated some of them in place, and not the others. No run begins
+    /// then until all of them are set, or given with a run.
     pub fn has_torn_states(&self) -> bool {
         self.frame.states.is_torn()
     }
@@ -253,7 +253,7 @@ impl Session {
     /// it is, and writes its bytes, which are zeros before.
     ///
     /// # Errors
-    /// Those of `write`, and if there is not so much memory or it is beyond the limit. The states are then what they were.
+    /// Errors of `write`, and if the states exceed the limit or there is no memory for them. The states are then unchanged.
     pub fn set_states<E: From<HostError>>(
         &mut self,
         write: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
@@ -500,7 +500,7 @@ fn output_bytes(plan: &GraphPlan) -> u64 {
     plan.outputs.iter().map(bytes).sum()
 }
 
-/// Whether a value of type `given` may be an input that is declared as `declared`.
+/// True if a value of type `given` may be an input of type `declared`.
 pub fn admits(declared: &Type, given: &Type) -> bool {
     match (declared, given) {
         (Type::Unknown, _) => true,

@@ -81,7 +81,7 @@ impl Runtime {
         sizes: &mut SecondaryMap<Value, Option<usize>>,
     ) -> Result<GraphPlan, ExecuteError> {
         let (backend, is_grouped) = (&*self.backend, self.backend.has_groups());
-        let partitioner = Partitioner { backend, module, facts, room, is_grouped };
+        let partitioner = Partitioner { backend, module, facts, room, is_grouped, is_strict: false };
         let mut folded: FxHashSet<Value> = FxHashSet::default();
         let made = partitioner.groups(graph, |node, prepared| {
             let types =
@@ -96,8 +96,7 @@ impl Runtime {
             }
             true
         });
-        let groups: Vec<Group> =
-            made.map_err(ExecuteError::of_transfer)?.into_iter().map(|made| made.group).collect();
+        let groups: Vec<Group> = made?.into_iter().map(|made| made.group).collect();
         let is_constant = |value| folded.contains(&value);
         Ok(plan_graph(module, graph, alignment(backend), index, &groups, is_constant))
     }

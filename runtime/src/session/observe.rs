@@ -3,12 +3,13 @@
 use crate::data::DataRef;
 use ampc_ir::{GraphId, Node};
 
-/// Looks at every value that is computed, in order. Bodies and functions are looked at each time they run.
+/// Sees every value that is computed, in order, those of bodies and functions each time that they run. A run with an
+/// observer computes every node by itself, and hands each value over in host memory.
 pub trait NodeObserver {
     /// Result `slot` of `node` was computed.
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>);
 
-    /// A body of `node`, or the function that it calls, starts to run: what is computed is in there until
+    /// A body of `node`, or the function that it calls, starts to run: the next values are of its nodes, until
     /// [`leave`](Self::leave). A body that runs several times is entered as often.
     fn enter(&mut self, node: Node, graph: GraphId) {
         let _ = (node, graph);
@@ -24,7 +25,7 @@ pub trait NodeObserver {
     }
 }
 
-/// Two observers see what one would see, the first one first.
+/// Both observers see every value, the first observer first.
 impl<A: NodeObserver, B: NodeObserver> NodeObserver for (A, B) {
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
         self.0.value(node, slot, data);

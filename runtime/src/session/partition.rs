@@ -1,5 +1,5 @@
 //! The nodes of a graph as groups, each with a kernel: first constants are folded away, then the backend joins nodes,
-//! then kernels say what they need.
+//! then the kernels declare their requirements.
 //!
 //! A backend may join any nodes whose kernels are ready before the graph runs, as long as no node outside stands between
 //! two nodes of a group. With `|` for a group, of
@@ -12,6 +12,7 @@
 //! goes through Neg and back. The order of groups is that of their last nodes, where values permit it.
 
 use super::bind::Where;
+use super::error::ExecuteError;
 use super::walk;
 use crate::backend::{Backend, Candidates, GroupSite};
 use crate::kernel::{KernelError, Prepared, Site};
@@ -36,12 +37,26 @@ pub(super) struct Partitioner<'a> {
     pub(super) room: Room,
     /// True if the backend may join nodes.
     pub(super) is_grouped: bool,
+    /// True if a node that runs in any case and cannot be prepared is an error; otherwise the error shows when it runs.
+    pub(super) is_strict: bool,
 }
 
 /// A group, and its kernel if that is ready before the graph runs.
 pub(super) struct Made {
     pub(super) group: Group,
     pub(super) kernel: Option<Arc<Prepared>>,
+}
+
+/// The error of a node that cannot be prepared.
+pub(super) struct Failed {
+    node: Node,
+    error: KernelError,
+}
+
+impl From<Failed> for ExecuteError {
+    fn from(failed: Failed) -> ExecuteError {
+        ExecuteError::of_kernel(failed.node, failed.error)
+    }
 }
 
 impl Partitioner<'_> {
@@ -51,11 +66,11 @@ impl Partitioner<'_> {
         &self,
         graph: GraphId,
         mut fold: impl FnMut(Node, &Prepared) -> bool,
-    ) -> Result<Vec<Made>, KernelError> {
+    ) -> Result<Vec<Made>, Failed> {
         let place = Where::of(self.module, graph);
         let mut made = Vec::new();
         for node in live_nodes(self.module, graph) {
-            let (needs, prepared) = self.needs_of(node, &place);
+            let (needs, prepared) = self.needs_of(node, &place).map_err(|error| Failed { node, error })?;
             if prepared.as_ref().is_some_and(|prepared| !place.in_branch && fold(node, prepared)) {
                 continue;
             }
@@ -66,18 +81,27 @@ impl Partitioner<'_> {
     }
 
     /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
-    fn needs_of(&self, node: Node, place: &Where) -> (Needs, Option<Prepared>) {
+    ///
+    /// # Errors
+    /// If the node runs in any case, and has no kernel or is invalid.
+    fn needs_of(&self, node: Node, place: &Where) -> Result<(Needs, Option<Prepared>), KernelError> {
         if walk::is_nested(self.module, node) {
-            return (Needs { on_heap: true, ..Needs::default() }, None);
+            return Ok((Needs { on_heap: true, ..Needs::default() }, None));
         }
-        // Calls differ in what they give a function, and may leave operands out.
+        // Calls differ in the types of their operands, and may leave operands out.
         let prepared = if place.in_function { None } else { self.prepare(node) };
-        (prepared.as_ref().map_or_else(Needs::default, |prepared| prepared.needs.clone()), prepared)
+        let prepared = match prepared {
+            Some(Ok(prepared)) => Some(prepared),
+            Some(Err(error)) if self.is_strict && !place.in_body && !matches!(error, KernelError::NotYet) => {
+                return Err(error);
+            }
+            Some(Err(_)) | None => None,
+        };
+        Ok((prepared.as_ref().map_or_else(Needs::default, |prepared| prepared.needs.clone()), prepared))
     }
 
-    /// The kernel of a node if everything that the kernel depends on is known before the graph runs. An error shows when
-    /// the node runs, which may never be.
-    fn prepare(&self, node: Node) -> Option<Prepared> {
+    /// The kernel of a node, or its error, if everything that the kernel depends on is known before the graph runs.
+    fn prepare(&self, node: Node) -> Option<Result<Prepared, KernelError>> {
         let view = NodeView::with_facts(self.module, node, self.facts)?;
         let results = self.result_types(node);
         // More may be known of the results once the operands are there.
@@ -89,13 +113,13 @@ impl Partitioner<'_> {
         if !results.iter().flatten().all(is_known) {
             return None;
         }
-        // Kernels multiply dims: those of what has no size are looked at when the node runs, if it ever does.
+        // Kernels multiply dims. Dims whose product is too large are an error when the node runs, if it ever does.
         let operands = self.module.node(node).formal_operands().iter().flatten();
         let fits = |ty: &Type| walk::span(ty).is_some_and(|bytes| usize::try_from(bytes).is_ok());
         if !results.iter().flatten().chain(operands.map(|&v| &self.module.value(v).ty)).all(fits) {
             return None;
         }
-        self.backend.prepare(&Site { view, results: &results, room: self.room }).ok()
+        Some(self.backend.prepare(&Site { view, results: &results, room: self.room }))
     }
 
     fn result_types(&self, node: Node) -> Vec<Option<Type>> {
@@ -104,7 +128,7 @@ impl Partitioner<'_> {
     }
 
     /// The groups with the nodes joined that the backend joins.
-    fn joined(&self, graph: GraphId, made: Vec<Made>) -> Result<Vec<Made>, KernelError> {
+    fn joined(&self, graph: GraphId, made: Vec<Made>) -> Result<Vec<Made>, Failed> {
         let ready = |made: &&Made| {
             let is_sized = |value: &Value| walk::known_tensor(&self.module.value(*value).ty).is_some();
             let data = self.module.node(made.group.nodes[0]);
@@ -144,7 +168,9 @@ impl Partitioner<'_> {
                 outside || self.module.is_output(value) || roots.contains(&value)
             };
             let interface = Interface::of(self.module, &unit.group.nodes, is_read);
-            let kernel = self.prepare_group(&unit.group.nodes, &interface)?;
+            let nodes = &unit.group.nodes;
+            let failed = |error| Failed { node: nodes[nodes.len() - 1], error };
+            let kernel = self.prepare_group(nodes, &interface).map_err(failed)?;
             unit.group.needs = kernel.needs.clone();
             unit.group.interface = Some(interface);
             unit.kernel = Some(Arc::new(kernel));

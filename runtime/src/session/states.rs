@@ -112,7 +112,7 @@ impl StateMemory {
     /// Lets `fill` write the bytes of each state, which are zeros before. It is given the formal input.
     ///
     /// # Errors
-    /// Those of `fill`, and if a copy to the device fails.
+    /// Errors of `fill`, and if a copy to the device fails.
     pub(super) fn fill<E: From<HostError>>(
         &mut self,
         space: &mut Space,

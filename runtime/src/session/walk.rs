@@ -150,7 +150,7 @@ struct Found {
     values: Vec<Option<Arc<TensorData>>>,
 }
 
-/// Reads what inference needs of the operands of a node that runs.
+/// Reads the types and the small elements of operands, for inference while a node runs.
 fn look_at(space: &mut Space, operands: &[Option<DataRef<'_>>]) -> Result<Found, KernelError> {
     let types: Vec<Option<Type>> = operands.iter().map(|o| o.map(DataRef::ty)).collect();
     let mut values = Vec::with_capacity(operands.len());
@@ -530,8 +530,8 @@ fn out_of(data: &mut Option<Data>) -> Out<'_> {
     }
 }
 
-/// Bytes of a tensor of this type were no dim zero, so that no product of its dims is larger; 0 for what has no known
-/// dims, `None` if there is no such number.
+/// The bytes of a tensor of this type with dims of 0 counted as 1, so that no product of its dims is larger; 0 without
+/// known dims, `None` beyond 64 bits.
 pub(crate) fn span(ty: &Type) -> Option<u64> {
     let Some((dtype, dims)) = known_tensor(ty) else { return Some(0) };
     dtype.storage_bytes(dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d.max(1)))?)

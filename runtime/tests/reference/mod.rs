@@ -325,8 +325,8 @@ struct Jobs {
 }
 
 impl Jobs {
-    /// Runs everything, in a random order of those that are possible. Of several failures, that of the job that was
-    /// launched first is the failure.
+    /// Runs everything, in a random order that keeps results. If several jobs fail, the failure is that of the job that was
+    /// launched first.
     fn run_all(&mut self) -> Result<(), DeviceError> {
         let mut failed: Option<(usize, Option<Node>, Failure)> = None;
         let mut jobs: Vec<Option<Job>> = std::mem::take(&mut self.pending).into_iter().map(Some).collect();

@@ -34,7 +34,7 @@ impl Call<'_, '_, '_> {
         output.map_or(Type::Unknown, |o| module.value(o.value).ty.clone())
     }
 
-    /// A scalar of the type that formal `i` of a body has: some declare a list of one.
+    /// A scalar of the type that formal `i` of a body has; some bodies declare a list of one element.
     fn scalar(&mut self, graph: GraphId, i: usize, dtype: DType, bytes: &[u8]) -> Result<Data, ExecuteError> {
         let module = &self.run.program.module;
         let formal = module.graph(graph).inputs().get(i);
@@ -59,7 +59,7 @@ impl Call<'_, '_, '_> {
         number.map(Some).ok_or_else(|| self.error(none()))
     }
 
-    /// Loop. Without a condition the first time the body's still ends it, as in other runtimes.
+    /// Runs a Loop. The condition that the body returns ends a Loop without a condition too, as in other runtimes.
     pub(super) fn run_loop(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let graph = self.graph("body")?;
         let most = self.trip_count()?;
@@ -189,7 +189,7 @@ impl Call<'_, '_, '_> {
         stacked.collect::<Result<_, KernelError>>().map_err(|e| self.error(e))
     }
 
-    /// Results of the types that inference says, without elements.
+    /// Results of the inferred types, without elements.
     fn nothing(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let module = &self.run.program.module;
         let results = module.node(self.node).results().iter();
@@ -197,7 +197,7 @@ impl Call<'_, '_, '_> {
         none.collect::<Result<_, KernelError>>().map_err(|e| self.error(e))
     }
 
-    /// What a Scan walks along, and how many steps it takes.
+    /// The tensors that a Scan walks along, and the number of its steps.
     fn scanned<'t>(
         &self,
         scan: &ScanView,

@@ -1,4 +1,4 @@
-//! Rows of tensors: what Scan takes apart, and what Loop and Scan put together.
+//! Rows of tensors: Scan takes tensors apart, and Loop and Scan put them together.
 
 use crate::data::{Data, DataRef, ELEMENT_BYTES};
 use crate::device::Rows;
