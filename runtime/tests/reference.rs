@@ -158,3 +158,24 @@ graph @main {
 ";
     same(&format!("{HEAD}{body}"), &[tensor(&[6], 0.1)]);
 }
+
+/// Outputs can stay on the device and be the inputs of another session of it.
+#[test]
+fn outputs_stay_on_the_device() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    let backend = Reference::new(1);
+    let device = backend.shared_device();
+    let runtime = Runtime::new(Arc::new(backend));
+    let mut first = runtime.prepare(&module).unwrap();
+    let mut second = runtime.prepare(&module).unwrap();
+    let made = first.run_in_place(&[Some(DataRef::Tensor(x.view()))]).unwrap();
+    assert!(made.iter().all(|data| matches!(data, Data::Device(_))));
+    // The work is done when a value is read.
+    let on_host = first.to_host(made[1].view()).unwrap();
+    let got = second.run(&[Some(made[1].view())]).unwrap();
+    let want = second.run(&[Some(on_host.view())]).unwrap();
+    got.iter().zip(&want).for_each(|(got, want)| agree(got, want));
+    drop((first, second, made));
+    assert_eq!(device.live_bytes(), 0);
+}

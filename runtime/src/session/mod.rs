@@ -140,11 +140,7 @@ impl Session {
             }
             Ok(())
         })?;
-        let missing = outputs.iter().position(Option::is_none);
-        missing.map_or_else(
-            || Ok(outputs.into_iter().flatten().collect()),
-            |output| Err(ExecuteError::NoOutput { output }),
-        )
+        Ok(outputs.into_iter().flatten().collect())
     }
 
     /// Like [`run`](Self::run), but the outputs stay in the memory that the session computes in. Such tensors can be
@@ -152,14 +148,11 @@ impl Session {
     ///
     /// # Errors
     /// Errors of [`run`](Self::run).
-    pub fn run_in_place(
-        &mut self,
-        inputs: &[Option<DataRef<'_>>],
-    ) -> Result<Vec<Option<Data>>, ExecuteError> {
+    pub fn run_in_place(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<Vec<Data>, ExecuteError> {
         let mut outputs = Vec::new();
         self.run_visiting(inputs, None, |space, frame, scope| {
             for output in 0..scope.plan.outputs.len() {
-                outputs.push(frame.take_output(space, scope, output)?);
+                outputs.extend(frame.take_output(space, scope, output)?);
             }
             Ok(())
         })?;
@@ -198,17 +191,14 @@ impl Session {
         observer: Option<&mut (dyn NodeObserver + Send)>,
         mut visit: impl FnMut(usize, DataRef<'_>) + Send,
     ) -> Result<(), ExecuteError> {
-        let mut missing = None;
         self.run_visiting(inputs, observer, |space, frame, scope| {
             for output in 0..scope.plan.outputs.len() {
-                match frame.output(scope, output) {
-                    Some(data) => space.on_host(data, |data| visit(output, data))?,
-                    None => missing = missing.or(Some(output)),
+                if let Some(data) = frame.output(scope, output) {
+                    space.on_host(data, |data| visit(output, data))?;
                 }
             }
             Ok(())
-        })?;
-        missing.map_or(Ok(()), |output| Err(ExecuteError::NoOutput { output }))
+        })
     }
 
     /// Copies of the states in host memory as they are now, by formal input. A state is given with the first run and
@@ -249,8 +239,8 @@ impl Session {
         self.frame.states.is_torn()
     }
 
-    /// Sets states where runs keep them, so that no run has to be given them: `write` is told of each which formal input
-    /// it is, and writes its bytes, which are zeros before.
+    /// Sets the states in the memory of the session, so that no run has to be given them. `write` is called for each state
+    /// with the number of its formal input, and writes its bytes, which are zeros before.
     ///
     /// # Errors
     /// Errors of `write`, and if the states exceed the limit or there is no memory for them. The states are then unchanged.
@@ -330,8 +320,8 @@ impl Session {
         &self.executable.runtime().limits
     }
 
-    /// Walks the program, shows `visit` the outputs, and moves the states on. Provides the values that are not
-    /// in the arena.
+    /// Walks the program, shows `visit` the outputs, and moves the states on. Returns the states that are not in the
+    /// arena.
     fn walk(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
@@ -359,6 +349,10 @@ impl Session {
             // No failure may surface once states are overwritten.
             space.finish().map_err(|error| ExecuteError::of_device(None, error))?;
             states::check_made(executable.module(), scope, frame)?;
+            let mut outputs = 0..scope.plan.outputs.len();
+            if let Some(output) = outputs.find(|&output| frame.output(scope, output).is_none()) {
+                return Err(ExecuteError::NoOutput { output });
+            }
             let next = states::next_states(space, scope, frame).map_err(ExecuteError::of_transfer)?;
             visit(space, frame, scope).map_err(ExecuteError::of_transfer)?;
             let moved = states::store_states(space, scope.plan, frame, next);
