@@ -174,7 +174,12 @@ impl Prepared {
         let places = made.iter_mut().zip(results);
         let mut io = Io {
             operands: operands.to_vec(),
-            results: places.map(|(data, wanted)| Out::outside_of_arena(data, wanted)).collect(),
+            results: places
+                .map(|(data, wanted)| match wanted {
+                    Wanted::Absent => Out::Absent,
+                    Wanted::Tensor(..) | Wanted::Any => Out::outside_of_arena(data),
+                })
+                .collect(),
             scratch: scratch.as_mut_slice(),
             device_scratch: None,
             queue: None,
@@ -316,15 +321,18 @@ pub enum Out<'a> {
 }
 
 impl<'a> Out<'a> {
-    /// The place of a result outside of the arena.
-    fn outside_of_arena(data: &'a mut Option<Data>, wanted: &Wanted) -> Out<'a> {
-        match (wanted, data) {
-            (Wanted::Absent, _) => Out::Absent,
-            (_, Some(Data::Tensor(tensor))) => {
+    /// The place of a result outside of the arena: the elements of a tensor, or a place for anything.
+    pub(crate) fn outside_of_arena(data: &'a mut Option<Data>) -> Out<'a> {
+        match data {
+            Some(Data::Tensor(tensor)) => {
                 let dtype = tensor.dtype();
                 tensor.bytes_mut().map_or(Out::Absent, |bytes| Out::Placed { dtype, bytes })
             }
-            (_, free) => Out::Free(free),
+            Some(Data::Device(tensor)) => {
+                let DeviceRef { dtype, span, .. } = tensor.view();
+                Out::Device { dtype, span }
+            }
+            free => Out::Free(free),
         }
     }
 }

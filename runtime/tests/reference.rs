@@ -172,7 +172,7 @@ fn outputs_stay_on_the_device() {
     let made = first.run_in_place(&[Some(DataRef::Tensor(x.view()))]).unwrap();
     assert!(made.iter().all(|data| matches!(data, Data::Device(_))));
     // The work is done when a value is read.
-    let on_host = first.to_host(made[1].view()).unwrap();
+    let on_host = first.fetch(made[1].view()).unwrap();
     let got = second.run(&[Some(made[1].view())]).unwrap();
     let want = second.run(&[Some(on_host.view())]).unwrap();
     got.iter().zip(&want).for_each(|(got, want)| agree(got, want));

@@ -107,10 +107,10 @@ impl Program {
         }
         for value in self.constants_read() {
             let Some(tensor) = &self.constants[value] else { continue };
-            if uploaded[value].is_none() {
-                if let Data::Device(tensor) = space.bring(DataRef::Tensor(tensor.view()))? {
-                    uploaded[value] = Some(tensor);
-                }
+            if uploaded[value].is_none()
+                && let Data::Device(tensor) = space.bring(DataRef::Tensor(tensor.view()))?
+            {
+                uploaded[value] = Some(tensor);
             }
             self.on_device[value] = uploaded[value].clone();
         }

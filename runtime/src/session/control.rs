@@ -143,7 +143,7 @@ impl<'a> Call<'_, '_, 'a> {
     /// The one element of a boolean tensor.
     fn flag(&mut self, data: Option<DataRef<'_>>) -> Result<Option<bool>, ExecuteError> {
         let Some(data) = data.filter(|data| is_one(*data)) else { return Ok(None) };
-        let read = self.run.space.on_host(data, |data| flag(data));
+        let read = self.run.space.on_host(data, flag);
         read.map_err(|error| self.error(error))
     }
 

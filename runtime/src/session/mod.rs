@@ -135,7 +135,7 @@ impl Session {
                 let taken = frame.take_output(space, scope, output)?;
                 outputs.push(match space {
                     Space::Host => taken,
-                    Space::Device(_) => taken.map(|data| space.to_host(data.view())).transpose()?,
+                    Space::Device(_) => taken.map(|data| space.fetch(data.view())).transpose()?,
                 });
             }
             Ok(())
@@ -144,7 +144,7 @@ impl Session {
     }
 
     /// Like [`run`](Self::run), but the outputs stay in the memory that the session computes in. Such tensors can be
-    /// inputs of the next run of any session on the device; [`to_host`](Self::to_host) copies them to the host.
+    /// inputs of the next run of any session on the device; [`fetch`](Self::fetch) copies them to the host.
     ///
     /// # Errors
     /// Errors of [`run`](Self::run).
@@ -163,8 +163,8 @@ impl Session {
     ///
     /// # Errors
     /// If there is no memory for it, or the device fails.
-    pub fn to_host(&mut self, data: DataRef<'_>) -> Result<Data, ExecuteError> {
-        self.space.to_host(data).map_err(ExecuteError::of_transfer)
+    pub fn fetch(&mut self, data: DataRef<'_>) -> Result<Data, ExecuteError> {
+        self.space.fetch(data).map_err(ExecuteError::of_transfer)
     }
 
     /// Like [`run`](Self::run), but without copies in host memory: `visit` sees each output in place. From the second
@@ -210,7 +210,7 @@ impl Session {
         let Session { frame, moved, space, .. } = self;
         let mut copies = Vec::new();
         for (at, data) in states_of(frame, moved) {
-            copies.push((at, space.to_host(data).map_err(ExecuteError::of_transfer)?));
+            copies.push((at, space.fetch(data).map_err(ExecuteError::of_transfer)?));
         }
         Ok(copies)
     }

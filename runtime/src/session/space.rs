@@ -96,7 +96,7 @@ impl Space {
     }
 
     /// A copy in host memory, when everything that makes it is done.
-    pub(super) fn to_host(&mut self, data: DataRef<'_>) -> Result<Data> {
+    pub(super) fn fetch(&mut self, data: DataRef<'_>) -> Result<Data> {
         match (self, data) {
             (Space::Device(device), DataRef::Device(tensor)) => {
                 Ok(Data::Tensor(HostTensor::filled(tensor.dtype, tensor.dims, |bytes| {
@@ -105,12 +105,12 @@ impl Space {
             }
             (Space::Host, _) | (_, DataRef::Tensor(_)) => Ok(data.to_data()?),
             (space, DataRef::Sequence(sequence)) => {
-                let items = sequence.items().iter().map(|item| space.to_host(item.view()));
+                let items = sequence.items().iter().map(|item| space.fetch(item.view()));
                 let items = items.collect::<Result<Vec<Data>>>()?;
                 Ok(Data::Sequence(Sequence::new(sequence.element.clone(), items)))
             }
             (space, DataRef::Optional(maybe)) => {
-                let value = maybe.value.as_deref().map(|value| space.to_host(value.view())).transpose()?;
+                let value = maybe.value.as_deref().map(|value| space.fetch(value.view())).transpose()?;
                 Ok(Data::Optional(Maybe { element: maybe.element.clone(), value: value.map(Box::new) }))
             }
         }
@@ -124,7 +124,7 @@ impl Space {
     ) -> Result<R> {
         match self {
             Space::Host => Ok(visit(data)),
-            Space::Device(_) => Ok(visit(self.to_host(data)?.view())),
+            Space::Device(_) => Ok(visit(self.fetch(data)?.view())),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::backend::Backend;
 use crate::data::{Data, DataRef, emptied};
 use crate::device::Span;
 use crate::host::{HostError, HostTensor};
-use crate::kernel::{Io, KernelError, Out, Prepared, Site, check_size};
+use crate::kernel::{Io, KernelError, Out, Prepared, Site, Wanted, check_size};
 use crate::plan::arena::{Part, split};
 use crate::plan::{GraphPlan, Place, Planned, Step};
 use crate::room::Room;
@@ -418,7 +418,7 @@ impl<'r> Job<'r> {
                 (Some(Placed::Host(bytes)), Some(dtype)) => Out::Placed { dtype, bytes },
                 (Some(Placed::Device(span)), Some(dtype)) => Out::Device { dtype, span },
                 _ if self.step.results[slot].is_none() => Out::Absent,
-                _ => out_of(data),
+                _ => Out::outside_of_arena(data),
             });
         }
         let taken = &self.step.in_place[..];
@@ -467,45 +467,55 @@ pub(crate) fn run_alone(
     results: &[Option<(DType, Vec<u64>)>],
     max_bytes: u64,
 ) -> Result<Vec<Option<HostTensor>>, KernelError> {
-    let mut brought: Vec<Option<Data>> = Vec::new();
-    if space.queue().is_some() {
-        for operand in operands {
-            brought.push(operand.map(|data| space.bring(data)).transpose()?);
+    // A view says itself whose bytes it shares.
+    let is_shared = |slot: usize| slot == 0 && prepared.needs.view;
+    let made = match space {
+        Space::Host => {
+            let wanted = results.iter().enumerate().map(|(slot, ty)| match ty {
+                None => Wanted::Absent,
+                Some(_) if is_shared(slot) => Wanted::Any,
+                Some((dtype, dims)) => Wanted::Tensor(*dtype, dims.clone()),
+            });
+            prepared.run_alone(operands, &wanted.collect::<Vec<_>>(), max_bytes)?
         }
-    }
-    let operands: Vec<Option<DataRef<'_>>> = match space {
-        Space::Host => operands.to_vec(),
-        Space::Device(_) => brought.iter().map(|data| data.as_ref().map(Data::view)).collect(),
+        Space::Device(_) => {
+            let brought = operands.iter().map(|operand| operand.map(|data| space.bring(data)).transpose());
+            let brought: Vec<Option<Data>> = brought.collect::<Result<_, KernelError>>()?;
+            let mut made: Vec<Option<Data>> = Vec::new();
+            for (slot, ty) in results.iter().enumerate() {
+                let ty = ty.as_ref().filter(|_| !is_shared(slot));
+                made.push(ty.map(|(dtype, dims)| space.tensor(*dtype, dims)).transpose()?);
+            }
+            let Block::Device(scratch) = scratch_of(space, prepared, max_bytes)? else {
+                return Err(HostError::OnDevice.into());
+            };
+            let places = made.iter_mut().zip(results);
+            let place = |(data, ty): (_, &Option<_>)| match ty {
+                Some(_) => Out::outside_of_arena(data),
+                None => Out::Absent,
+            };
+            let mut io = Io {
+                operands: brought.iter().map(|data| data.as_ref().map(Data::view)).collect(),
+                results: places.map(place).collect(),
+                scratch: &mut [],
+                device_scratch: Some(Span { memory: &scratch, offset: 0, len: scratch.len() }),
+                queue: space.queue(),
+                in_place: None,
+                taken: &[],
+                max_bytes,
+            };
+            (prepared.run)(&mut io)?;
+            drop(io);
+            let copies =
+                made.iter().map(|data| data.as_ref().map(|data| space.fetch(data.view())).transpose());
+            copies.collect::<Result<_, KernelError>>()?
+        }
     };
-    let mut made: Vec<Option<Data>> = Vec::new();
-    for (slot, ty) in results.iter().enumerate() {
-        // A view says itself whose bytes it shares.
-        let is_shared = slot == 0 && prepared.needs.view;
-        let ty = ty.as_ref().filter(|_| !is_shared);
-        made.push(ty.map(|(dtype, dims)| space.tensor(*dtype, dims)).transpose()?);
-    }
-    let mut scratch = scratch_of(space, prepared, max_bytes)?;
-    let is_used = |slot: usize| results[slot].is_some();
-    let outs = made.iter_mut().enumerate();
-    let outs = outs.map(|(slot, data)| if is_used(slot) { out_of(data) } else { Out::Absent }).collect();
-    let (scratch, device_scratch): (&mut [u8], Option<Span<'_>>) = match &mut scratch {
-        Block::Host(bytes) => (bytes.as_mut_slice(), None),
-        Block::Device(memory) => (&mut [], Some(Span { memory, offset: 0, len: memory.len() })),
+    let tensor = |data: Option<Data>| match data {
+        Some(Data::Tensor(tensor)) => Some(tensor),
+        _ => None,
     };
-    let queue = space.queue();
-    let mut io =
-        Io { operands, results: outs, scratch, device_scratch, queue, in_place: None, taken: &[], max_bytes };
-    (prepared.run)(&mut io)?;
-    drop(io);
-    let on_host = |space: &mut Space, data: Data| match data {
-        Data::Tensor(tensor) => Ok(Some(tensor)),
-        other => Ok(match space.to_host(other.view())? {
-            Data::Tensor(tensor) => Some(tensor),
-            _ => None,
-        }),
-    };
-    let made = made.into_iter().map(|data| data.map_or(Ok(None), |data| on_host(space, data)));
-    made.collect::<Result<_, KernelError>>()
+    Ok(made.into_iter().map(tensor).collect())
 }
 
 /// The memory that a kernel needs for itself.
@@ -513,21 +523,6 @@ fn scratch_of(space: &Space, prepared: &Prepared, max_bytes: u64) -> Result<Bloc
     let bytes = prepared.needs.scratch;
     check_size(bytes as u64, max_bytes)?;
     space.block(bytes).ok_or_else(|| HostError::NoMemory { bytes: bytes as u64 }.into())
-}
-
-/// The place of a result outside of the arena: a tensor to fill, or anything.
-fn out_of(data: &mut Option<Data>) -> Out<'_> {
-    match data {
-        Some(Data::Tensor(tensor)) => {
-            let dtype = tensor.dtype();
-            tensor.bytes_mut().map_or(Out::Absent, |bytes| Out::Placed { dtype, bytes })
-        }
-        Some(Data::Device(tensor)) => {
-            let view = tensor.view();
-            Out::Device { dtype: view.dtype, span: view.span }
-        }
-        free => Out::Free(free),
-    }
 }
 
 /// The bytes of a tensor of this type with dims of 0 counted as 1, so that no product of its dims is larger; 0 without

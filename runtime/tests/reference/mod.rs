@@ -37,6 +37,8 @@ const POISON: u8 = 0xA5;
 #[derive(Debug)]
 pub(crate) struct Reference {
     cpu: Cpu,
+    /// False if kernels compute on operands as they are: results are then those of the CPU, bit for bit.
+    widens: bool,
     device: Arc<ReferenceDevice>,
 }
 
@@ -63,7 +65,12 @@ impl Reference {
             calls: Arc::default(),
             failing_call: Arc::default(),
         };
-        Reference { cpu: Cpu::new(1), device: Arc::new(device) }
+        Reference { cpu: Cpu::new(1), widens: true, device: Arc::new(device) }
+    }
+
+    /// The backend with the kernels of the CPU as they are.
+    pub(crate) fn plain(seed: u64) -> Reference {
+        Reference { widens: false, ..Reference::new(seed) }
     }
 
     /// The device, for its counters and faults.
@@ -115,7 +122,7 @@ impl Backend for Reference {
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
         let own = self.cpu.prepare(site)?;
         let needs = own.needs().clone();
-        let kernel = Arc::new(Kernel::new(&self.cpu, &self.device, site, own)?);
+        let kernel = Arc::new(Kernel::new(self, site, own)?);
         let mut prepared =
             Prepared::new(move |io| launch(&kernel, io)).scratch(usize::from(needs.scratch > 0) * 40);
         prepared = prepared.in_place(&needs.in_place).others_in_place(&needs.others_in_place);
@@ -146,7 +153,7 @@ impl Backend for Reference {
     }
 
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
-        let kernel = Arc::new(Kernel::of_group(&self.cpu, &self.device, group)?);
+        let kernel = Arc::new(Kernel::of_group(self, group)?);
         Ok(Prepared::new(move |io| launch(&kernel, io)))
     }
 
@@ -455,22 +462,18 @@ struct Member {
 }
 
 impl Kernel {
-    fn new(
-        cpu: &Cpu,
-        device: &Arc<ReferenceDevice>,
-        site: &Site<'_>,
-        own: Prepared,
-    ) -> Result<Kernel, KernelError> {
+    fn new(backend: &Reference, site: &Site<'_>, own: Prepared) -> Result<Kernel, KernelError> {
         let n = site.view.n_operands();
         let operands: Vec<Option<Type>> =
             (0..n).map(|i| if site.has(i) { site.view.operand_type(i).cloned() } else { None }).collect();
-        if let Some(kernel) = Kernel::widened(cpu, device, site, &operands) {
+        let widened = if backend.widens { Kernel::widened(backend, site, &operands) } else { None };
+        if let Some(kernel) = widened {
             return Ok(kernel);
         }
         let results = site.results.iter().map(|ty| ty.clone().map(|ty| (ty.clone(), ty))).collect();
         let (cpu, parts) = (Some(own), Vec::new());
         Ok(Kernel {
-            device: device.clone(),
+            device: backend.device.clone(),
             cpu,
             widened: vec![false; n],
             operands,
@@ -481,12 +484,7 @@ impl Kernel {
     }
 
     /// The kernel on f64, if the operator has that form.
-    fn widened(
-        cpu: &Cpu,
-        device: &Arc<ReferenceDevice>,
-        site: &Site<'_>,
-        operands: &[Option<Type>],
-    ) -> Option<Kernel> {
+    fn widened(backend: &Reference, site: &Site<'_>, operands: &[Option<Type>]) -> Option<Kernel> {
         let view = &site.view;
         let is_float = |ty: &Option<Type>| {
             let dtype = ty.as_ref().and_then(Type::as_tensor).map(|t| t.dtype);
@@ -549,9 +547,9 @@ impl Kernel {
         let made: Vec<Option<Type>> =
             results.iter().map(|r| r.as_ref().map(|(made, _)| made.clone())).collect();
         let view = NodeView::with_actual(view.module, view.node, actual)?;
-        let cpu = cpu.prepare(&site.with(view, &made)).ok()?;
+        let cpu = backend.cpu.prepare(&site.with(view, &made)).ok()?;
         Some(Kernel {
-            device: device.clone(),
+            device: backend.device.clone(),
             cpu: Some(cpu),
             widened,
             operands: operands.to_vec(),
@@ -562,17 +560,13 @@ impl Kernel {
     }
 
     /// The kernel of a group: its nodes one after the other, with the values between them rounded as without a group.
-    fn of_group(
-        cpu: &Cpu,
-        device: &Arc<ReferenceDevice>,
-        group: &GroupSite<'_>,
-    ) -> Result<Kernel, KernelError> {
+    fn of_group(backend: &Reference, group: &GroupSite<'_>) -> Result<Kernel, KernelError> {
         let module = group.sites[0].view.module;
         let mut numbers: BTreeMap<Value, usize> = group.operands.iter().copied().zip(0..).collect();
         let mut parts = Vec::new();
         for site in group.sites {
             let data = module.node(site.view.node);
-            let kernel = Kernel::new(cpu, device, site, cpu.prepare(site)?)?;
+            let kernel = Kernel::new(backend, site, backend.cpu.prepare(site)?)?;
             let operands = data.formal_operands().iter().map(|value| value.map(|value| numbers[&value]));
             let operands = operands.collect();
             let results = data.results().iter().map(|value| {
@@ -585,7 +579,7 @@ impl Kernel {
         let results = group.results.iter().map(|value| ty(value).map(|ty| (ty.clone(), ty)));
         let order: Vec<usize> = group.results.iter().map(|value| numbers[value]).collect();
         Ok(Kernel {
-            device: device.clone(),
+            device: backend.device.clone(),
             cpu: None,
             widened: vec![false; group.operands.len()],
             operands: group.operands.iter().map(ty).collect(),

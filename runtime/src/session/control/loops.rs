@@ -324,7 +324,7 @@ impl Call<'_, '_, '_> {
 
 /// A tensor with rows of zeros behind, `rows` in all.
 fn padded(space: &mut Space, data: Data, rows: u64) -> Result<Data, KernelError> {
-    let Data::Tensor(tensor) = space.to_host(data.view())? else { return Ok(data) };
+    let Data::Tensor(tensor) = space.fetch(data.view())? else { return Ok(data) };
     let padded = padded_on_host(tensor, rows)?;
     space.bring(DataRef::Tensor(padded.view()))
 }

@@ -130,7 +130,7 @@ fn in_host_memory(
     data: DataRef<'_>,
     work: impl FnOnce(TensorRef<'_>) -> Result<HostTensor>,
 ) -> Result<Data> {
-    let copy = space.to_host(data)?;
+    let copy = space.fetch(data)?;
     let tensor = copy.tensor().ok_or_else(|| KernelError::value("a tensor", "another value"))?;
     let made = work(tensor.view())?;
     space.bring(DataRef::Tensor(made.view()))
@@ -142,7 +142,7 @@ fn join_on_device(space: &mut Space, first: DataRef<'_>, rows: &[Data], axis: i6
         return Err(KernelError::value("a tensor", "another value"));
     };
     let Some(size) = whole_bytes(dtype) else {
-        let copies = rows.iter().map(|row| space.to_host(row.view())).collect::<Result<Vec<Data>>>()?;
+        let copies = rows.iter().map(|row| space.fetch(row.view())).collect::<Result<Vec<Data>>>()?;
         let first = copies.first().and_then(Data::tensor);
         let first = first.ok_or_else(|| KernelError::value("a tensor", "another value"))?;
         let joined = join(first, &copies, axis)?;
