@@ -322,6 +322,26 @@ enum Failure {
     Poison(String),
 }
 
+/// For each job, the number of earlier jobs that it must wait for, and the later jobs that wait for it.
+fn order(jobs: &[Option<Job>]) -> (Vec<usize>, Vec<Vec<usize>>) {
+    let conflict = |a: &Job, b: &Job| {
+        let any = |a: &[Part], b: &[Part]| a.iter().any(|a| b.iter().any(|b| a.overlaps(b)));
+        any(&a.writes, &b.writes) || any(&a.writes, &b.reads) || any(&a.reads, &b.writes)
+    };
+    let (mut waits, mut followers) = (vec![0; jobs.len()], vec![Vec::new(); jobs.len()]);
+    for (at, job) in jobs.iter().enumerate() {
+        for (earlier, other) in jobs[..at].iter().enumerate() {
+            if let (Some(job), Some(other)) = (job, other)
+                && conflict(other, job)
+            {
+                waits[at] += 1;
+                followers[earlier].push(at);
+            }
+        }
+    }
+    (waits, followers)
+}
+
 /// The queue of a session.
 struct Jobs {
     pending: Vec<Job>,
@@ -337,24 +357,24 @@ impl Jobs {
     fn run_all(&mut self) -> Result<(), DeviceError> {
         let mut failed: Option<(usize, Option<Node>, Failure)> = None;
         let mut jobs: Vec<Option<Job>> = std::mem::take(&mut self.pending).into_iter().map(Some).collect();
-        loop {
-            let end = failed.as_ref().map_or(jobs.len(), |(at, ..)| *at);
-            let conflicts = |a: &Job, b: &Job| {
-                let any = |a: &[Part], b: &[Part]| a.iter().any(|a| b.iter().any(|b| a.overlaps(b)));
-                any(&a.writes, &b.writes) || any(&a.writes, &b.reads) || any(&a.reads, &b.writes)
-            };
-            let is_ready = |at: usize| {
-                let job = jobs[at].as_ref();
-                job.is_some_and(|job| !jobs[..at].iter().flatten().any(|earlier| conflicts(earlier, job)))
-            };
-            let ready: Vec<usize> = (0..end).filter(|&at| is_ready(at)).collect();
-            if ready.is_empty() {
-                break;
+        let (mut waits, followers) = order(&jobs);
+        let mut ready: Vec<usize> = (0..jobs.len()).filter(|&at| waits[at] == 0).collect();
+        while !ready.is_empty() {
+            let at = ready.swap_remove(self.random.below(ready.len()));
+            // Jobs behind a failure do not run.
+            if failed.as_ref().is_some_and(|&(first, ..)| at > first) {
+                continue;
             }
-            let at = ready[self.random.below(ready.len())];
             let job = jobs[at].take().unwrap();
             if let Err(failure) = (job.work)() {
                 failed = Some((at, job.node, failure));
+                continue;
+            }
+            for &follower in &followers[at] {
+                waits[follower] -= 1;
+                if waits[follower] == 0 {
+                    ready.push(follower);
+                }
             }
         }
         match failed {
