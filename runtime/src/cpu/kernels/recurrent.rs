@@ -249,8 +249,8 @@ const WORK: usize = 1 << 18;
 /// The least number of multiplications for a thread within a step: threads are still awake from the step before.
 const STEP_WORK: usize = 1 << 16;
 
-/// Calls `work` with every piece of `room` and its index. The pieces are in parallel if the work is enough for more than one
-/// thread.
+/// Calls `work` with every piece of `room` and its index. The pieces are in parallel if the work is enough for more than
+/// one thread.
 fn each<W: Send>(
     room: &mut [W],
     piece: usize,
