@@ -30,7 +30,8 @@ sys.path.insert(0, str(HERE.parent / "tests" / "judge"))
 
 from tables import markdown  # noqa: E402
 
-MEDIAN = re.compile(r"^median\s+([\d.]+) ms", re.MULTILINE)
+MEDIAN = re.compile(r"^median\s+([\d.]+) (s|ms|µs|ns)$", re.MULTILINE)
+MILLISECONDS = {"s": 1e3, "ms": 1.0, "µs": 1e-3, "ns": 1e-6}
 
 
 def inputs_of(model: Path) -> dict[str, np.ndarray]:
@@ -62,7 +63,7 @@ def run_ampc(ampc: Path, model: Path, inputs: Path, outputs: Path, threads: int,
     found = MEDIAN.search(ran.stdout)
     if ran.returncode or not found:
         sys.exit(f"{model}: exit {ran.returncode}\n{ran.stderr}")
-    return float(found[1])
+    return float(found[1]) * MILLISECONDS[found[2]]
 
 
 def error(got: np.ndarray, want: np.ndarray) -> float:
@@ -89,8 +90,8 @@ def measure(ampc: Path, model: Path, threads: int, runs: int, rounds: int) -> di
         "model": model.stem,
         "inputs": shapes,
         "threads": threads,
-        "ampc_ms": f"{own:.2f}",
-        "ONNX_Runtime_ms": f"{other:.2f}",
+        "ampc_ms": f"{own:.3g}",
+        "ONNX_Runtime_ms": f"{other:.3g}",
         "ratio": f"{own / other:.2f}",
         "apart": f"{worst:.0e}",
     }
