@@ -1,8 +1,8 @@
 //! The same verdicts on the CPU and on the reference backend, which has a memory of its own, runs its work late and in
 //! another order, and poisons memory that nothing has written.
 //!
-//! `AMPC_CONFORMANCE` names the folder of ONNX's backend tests that `tests/judge/conformance.py` writes, and
-//! `AMPC_CORPUS` a corpus; without them the models of the project are run.
+//! `AMPC_CONFORMANCE` names the folder of ONNX's backend tests that `tests/judge/conformance.py` writes; without it only
+//! the models of the project are run.
 
 #![cfg(feature = "run")]
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
@@ -171,8 +171,7 @@ fn random_graphs_on_both_backends() {
 /// Models on random inputs have the same bytes on both backends.
 #[test]
 fn models_on_both_backends() {
-    let folder = env::var_os("AMPC_CORPUS").map_or_else(|| "testdata/corpus".into(), PathBuf::from);
-    let folders = ["small", "tricky"].map(|name| folder.join(name));
+    let folders = ["small", "tricky"].map(|name| Path::new("testdata/corpus").join(name));
     let (mut problems, mut ran, mut large) = (Vec::new(), 0, 0);
     for path in folders.iter().filter(|folder| folder.is_dir()).flat_map(|folder| models(folder)) {
         let Ok(mut model) = ampc::load(&path) else { continue };
