@@ -349,7 +349,7 @@ pub struct Io<'a> {
     pub(crate) queue: Option<&'a mut (dyn Queue + 'static)>,
     /// The operand that shares its bytes with result 0 before the result is written; it is not among the
     /// operands.
-    pub(crate) in_place: Option<usize>,
+    pub in_place: Option<usize>,
     /// All results that are computed in the place of operands, with these, which are not among the operands.
     pub taken: &'a [(usize, usize)],
     /// The most bytes that a result may have whose size the kernel says.

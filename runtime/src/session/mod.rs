@@ -7,7 +7,7 @@
 //!   time. Sessions of one executable run in any number of threads.
 //!
 //! A session plans the graph for the dims of the inputs at hand ([`plan`](crate::plan)), and walks the plan. In the
-//! order of a run: `executable.rs` finds or makes the program ([`bind`]: types, folding, kernels, plans), `walk.rs` runs
+//! order of a run: `executable.rs` finds or makes the program (`bind.rs`: types, folding, kernels, plans), `walk.rs` runs
 //! its steps in a frame (`frame.rs`), `control.rs` runs bodies, and `states.rs` moves states on. `needs.rs` computes the
 //! memory of a run, without running.
 

@@ -18,7 +18,7 @@ pub trait NodeObserver {
     /// The graph that was entered last has run.
     fn leave(&mut self) {}
 
-    /// False ends the run with [`ExecuteError::Stopped`]: asked before every node that writes to a state in place, and
+    /// False ends the run with [`ExecuteError::Stopped`](super::ExecuteError::Stopped): asked before every node that writes to a state in place, and
     /// before the next values of states are taken.
     fn permits_updates(&mut self) -> bool {
         true
