@@ -14,17 +14,27 @@ use crate::backend::{Backend, KernelError, Prepared, Site};
 use crate::session::Runtime;
 use ampc_ir::op::OpKind;
 use pool::Pool;
-use std::sync::Arc;
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// The CPU backend: its threads.
+/// The CPU backend: its threads. Runs at the same time have threads of their own, so that none waits for another.
 #[derive(Debug)]
-pub struct Cpu(Pool);
+pub struct Cpu {
+    threads: usize,
+    /// Threads that no run uses.
+    idle: Mutex<Vec<Pool>>,
+}
+
+thread_local! {
+    /// True in a thread that a run has taken.
+    static IS_TAKEN: Cell<bool> = const { Cell::new(false) };
+}
 
 impl Cpu {
-    /// A backend of so many threads, 0 for as many as there are processors. If the system starts no more, there are
-    /// fewer; if it starts none, the thread of the caller does the work. Results are the same.
+    /// A backend with this many threads for each run; 0 stands for the number of processors. If the system starts fewer,
+    /// the run has fewer; if it starts none, the thread of the caller does the work. Results are the same.
     pub fn new(threads: usize) -> Cpu {
-        Cpu(Pool::new(threads))
+        Cpu { threads, idle: Mutex::default() }
     }
 }
 
@@ -45,7 +55,19 @@ impl Backend for Cpu {
     }
 
     fn install(&self, work: &mut (dyn FnMut() + Send)) {
-        self.0.install(work);
+        // A part of a run that binds another module is in its threads already.
+        if IS_TAKEN.get() {
+            return work();
+        }
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let pool = idle().pop();
+        let pool = pool.unwrap_or_else(|| Pool::new(self.threads));
+        pool.install(|| {
+            let before = IS_TAKEN.replace(true);
+            work();
+            IS_TAKEN.set(before);
+        });
+        idle().push(pool);
     }
 }
 
