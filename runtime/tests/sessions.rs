@@ -6,11 +6,12 @@ use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
 use ampc_runtime::backend::{Backend, KernelError, Prepared, Site};
-use ampc_runtime::session::{Executable, ExecuteError};
-use ampc_runtime::{Cpu, DataRef, HostTensor, Runtime, Session};
-use std::sync::Arc;
+use ampc_runtime::session::{Executable, ExecuteError, NodeObserver};
+use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::Duration;
 
 const MODEL: &str = "\
 module ir=10
@@ -112,12 +113,14 @@ fn plans_are_kept_by_dims() {
     assert_eq!(executable.programs_made(), 7);
 }
 
-/// A session that is stopped ends; the others go on, with one thread for each run too.
+/// A session that is stopped ends. Others run while it does, although each run has one thread.
 #[test]
 fn one_session_is_stopped_alone() {
     let executable = executable(ENDLESS, 1);
     let x = HostTensor::from_slice(&[4], &[0.1f32, 0.2, 0.3, 0.4]).unwrap();
     let stop = Arc::new(AtomicBool::new(false));
+    let (begun, begins) = mpsc::channel();
+    let (ended, ends) = mpsc::channel();
     thread::scope(|scope| {
         let endless = scope.spawn({
             let (executable, stop, x, go) = (executable.clone(), stop.clone(), x.clone(), flag(true));
@@ -125,19 +128,35 @@ fn one_session_is_stopped_alone() {
                 let mut session = Session::new(executable).unwrap();
                 session.set_stop(stop);
                 let inputs = [go.view(), x.view()].map(|tensor| Some(DataRef::Tensor(tensor)));
-                session.run(&inputs).unwrap_err()
+                session.run_observed(&inputs, Some(&mut Begun(Some(begun)))).unwrap_err()
             }
         });
-        let mut other = Session::new(executable.clone()).unwrap();
-        let go = flag(false);
-        for _ in 0..20 {
+        begins.recv().unwrap();
+        scope.spawn(|| {
+            let mut other = Session::new(executable.clone()).unwrap();
+            let go = flag(false);
             let inputs = [go.view(), x.view()].map(|tensor| Some(DataRef::Tensor(tensor)));
-            let outputs = other.run(&inputs).unwrap();
-            assert_eq!(outputs[0].tensor().unwrap().bytes(), x.bytes());
-        }
+            let outputs: Vec<_> = (0..20).map(|_| other.run(&inputs).unwrap()).collect();
+            let bytes = |outputs: &Vec<Data>| outputs[0].tensor().unwrap().bytes() == x.bytes();
+            ended.send(outputs.iter().all(bytes)).unwrap();
+        });
+        // Stopped in any case, so that a failure is no hang.
+        let others = ends.recv_timeout(Duration::from_secs(60));
         stop.store(true, Ordering::Relaxed);
+        assert_eq!(others, Ok(true), "the other session waits for the endless one");
         assert!(matches!(endless.join().unwrap(), ExecuteError::Stopped));
     });
+}
+
+/// Says once that a run computes values.
+struct Begun(Option<mpsc::Sender<()>>);
+
+impl NodeObserver for Begun {
+    fn value(&mut self, _: ampc_ir::Node, _: usize, _: DataRef<'_>) {
+        if let Some(begun) = self.0.take() {
+            begun.send(()).unwrap();
+        }
+    }
 }
 
 /// A backend of one operator: the session does everything else.

@@ -102,11 +102,11 @@ pub(super) fn noise(want: &Data, max_want: f64, propagated: f64) -> f64 {
     if noise.is_finite() { noise } else { f64::MAX }
 }
 
-/// The largest magnitude of a value in host memory.
+/// The largest magnitude of a value in host memory; 0 of a tensor on a device, so that the bound is strict.
 pub(super) fn magnitude(value: &Data) -> f64 {
     match value {
         Data::Tensor(tensor) => largest_magnitude(tensor),
-        Data::Device(_) => f64::INFINITY,
+        Data::Device(_) => 0.0,
         Data::Sequence(list) => list.items().iter().map(magnitude).fold(0.0, f64::max),
         Data::Optional(maybe) => maybe.value.as_deref().map_or(0.0, magnitude),
     }

@@ -6,7 +6,7 @@ use super::space::Space;
 use super::{Runtime, walk};
 use crate::backend;
 use crate::data::{Data, DataRef};
-use crate::device::DeviceTensor;
+use crate::device::{DeviceError, DeviceTensor};
 use crate::host::HostTensor;
 use crate::kernel::{KernelError, Prepared};
 use crate::plan::Place;
@@ -25,6 +25,9 @@ use std::time::Instant;
 pub(super) type ResultTypes = Vec<Option<(DType, Vec<u64>)>>;
 
 pub(super) type Constants = SecondaryMap<Value, Option<Arc<HostTensor>>>;
+
+/// The results of a node that is computed before the graph runs.
+type Folded = Vec<(Value, Arc<HostTensor>)>;
 
 /// Constants in the memory of a device.
 pub(super) type OnDevice = SecondaryMap<Value, Option<DeviceTensor>>;
@@ -161,14 +164,13 @@ impl Binder<'_> {
         let mut folded: FxHashSet<Value> = FxHashSet::default();
         for &graph in &graphs {
             let made = partitioner.groups(graph, |node, prepared| {
-                let Some(results) = self.fold(space, &module, node, prepared, &constants) else {
-                    return false;
-                };
+                let results = self.fold(space, &module, node, prepared, &constants)?;
+                let Some(results) = results else { return Ok(false) };
                 for (value, tensor) in results {
                     constants[value] = Some(tensor);
                     folded.insert(value);
                 }
-                true
+                Ok(true)
             });
             let made = made?;
             let mut groups = Vec::with_capacity(made.len());
@@ -207,7 +209,11 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// The results of a node that depends on constants alone. Large results are computed in each run instead.
+    /// The results of a node that depends on constants alone. Large results are computed in each run instead, and an error
+    /// of the node shows when it runs.
+    ///
+    /// # Errors
+    /// If the device fails.
     fn fold(
         &self,
         space: &mut Space,
@@ -215,10 +221,10 @@ impl Binder<'_> {
         node: Node,
         prepared: &Prepared,
         constants: &Constants,
-    ) -> Option<Vec<(Value, Arc<HostTensor>)>> {
+    ) -> Result<Option<Folded>, KernelError> {
         let size = |value: Value| constants[value].as_ref()?.bytes().map(<[u8]>::len);
-        let types =
-            if self.runtime.fold { folded_types(module, node, prepared, size)? } else { return None };
+        let types = if self.runtime.fold { folded_types(module, node, prepared, size) } else { None };
+        let Some(types) = types else { return Ok(None) };
         let data = module.node(node);
         let operand =
             |v: &Option<Value>| v.and_then(|v| constants[v].as_ref()).map(|c| DataRef::Tensor(c.view()));
@@ -226,15 +232,19 @@ impl Binder<'_> {
         let known = |v: &Value| self.folded[*v].clone().map(|tensor| (*v, tensor));
         let results = data.results().iter().flatten();
         if let Some(known) = results.clone().map(known).collect::<Option<Vec<_>>>() {
-            return Some(known);
+            return Ok(Some(known));
         }
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-            return None;
+            return Ok(None);
         }
-        // An error shows when the node runs.
-        let made = walk::run_alone(space, prepared, &operands, &types, self.runtime.limits.max_bytes).ok()?;
-        let pairs = data.results().iter().zip(made);
-        Some(pairs.filter_map(|(v, t)| Some(((*v)?, Arc::new(t?)))).collect())
+        let made = match walk::run_alone(space, prepared, &operands, &types, self.runtime.limits.max_bytes) {
+            Err(KernelError::Device(error)) if !matches!(*error, DeviceError::Kernel { .. }) => {
+                return Err(KernelError::Device(error));
+            }
+            made => made.ok(),
+        };
+        let pairs = made.map(|made| data.results().iter().zip(made));
+        Ok(pairs.map(|pairs| pairs.filter_map(|(v, t)| Some(((*v)?, Arc::new(t?)))).collect()))
     }
 }
 

@@ -6,6 +6,7 @@ use super::space::{Block, Bytes, Space};
 use super::states::StateMemory;
 use super::walk::Placed;
 use crate::data::{Data, DataRef};
+use crate::device::DeviceError;
 use crate::kernel::KernelError;
 use crate::kernel::Out;
 use crate::plan::arena::Part;
@@ -67,14 +68,17 @@ impl Frame {
         }
         check_memory(module, plan, taken, limit)?;
         let bytes = plan.arena as u64;
-        let no_memory = || ExecuteError::NoMemory { node: largest(module, plan), bytes };
+        let failed = |error| match error {
+            DeviceError::NoMemory { .. } => ExecuteError::NoMemory { node: largest(module, plan), bytes },
+            other => ExecuteError::of_device(None, other),
+        };
         if !self.states.is_of(plan) {
-            self.states = StateMemory::of_plan(space, plan).ok_or_else(no_memory)?;
+            self.states = StateMemory::of_plan(space, plan).map_err(failed)?;
         }
         let rest = plan.arena - plan.state_bytes;
         // A spare that is too small goes before the arena is taken.
         let spare = self.spare.take().filter(|spare| spare.len() >= rest);
-        self.arena = Some(spare.or_else(|| space.block(rest)).ok_or_else(no_memory)?);
+        self.arena = Some(spare.map_or_else(|| space.block(rest), Ok).map_err(failed)?);
         self.heap = vec![None; plan.values.len()];
         Ok(())
     }

@@ -423,8 +423,8 @@ impl Session {
         let left = states::left_over(&mut self.space, &self.frame.states, plan);
         let left = left.map_err(ExecuteError::of_transfer)?;
         if !self.frame.states.is_of(plan) {
-            let no_memory = || ExecuteError::NoMemory { node: None, bytes: plan.state_bytes as u64 };
-            let mut states = StateMemory::of_plan(&self.space, plan).ok_or_else(no_memory)?;
+            let failed = |error| ExecuteError::of_device(None, error);
+            let mut states = StateMemory::of_plan(&self.space, plan).map_err(failed)?;
             let formals = program.module.graph(program.module.main()).inputs();
             let mut first: Vec<_> = formals.iter().map(|&value| program.constant_on_host(value)).collect();
             self.frame.states.iter().for_each(|(at, data)| first[at] = Some(data));

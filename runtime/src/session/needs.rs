@@ -86,7 +86,7 @@ impl Runtime {
         let made = partitioner.groups(graph, |node, prepared| {
             let types =
                 if self.fold { folded_types(module, node, prepared, |value| sizes[value]) } else { None };
-            let Some(types) = types else { return false };
+            let Some(types) = types else { return Ok(false) };
             for (value, ty) in module.node(node).results().iter().zip(types) {
                 let bytes = ty.and_then(|(dtype, dims)| usize::try_from(dtype.tensor_bytes(&dims)?).ok());
                 if let Some(value) = *value {
@@ -94,7 +94,7 @@ impl Runtime {
                     folded.insert(value);
                 }
             }
-            true
+            Ok(true)
         });
         let groups: Vec<Group> = made?.into_iter().map(|made| made.group).collect();
         let is_constant = |value| folded.contains(&value);

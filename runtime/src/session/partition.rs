@@ -65,13 +65,16 @@ impl Partitioner<'_> {
     pub(super) fn groups(
         &self,
         graph: GraphId,
-        mut fold: impl FnMut(Node, &Prepared) -> bool,
+        mut fold: impl FnMut(Node, &Prepared) -> Result<bool, KernelError>,
     ) -> Result<Vec<Made>, Failed> {
         let place = Where::of(self.module, graph);
         let mut made = Vec::new();
         for node in live_nodes(self.module, graph) {
-            let (needs, prepared) = self.needs_of(node, &place).map_err(|error| Failed { node, error })?;
-            if prepared.as_ref().is_some_and(|prepared| !place.in_branch && fold(node, prepared)) {
+            let failed = |error| Failed { node, error };
+            let (needs, prepared) = self.needs_of(node, &place).map_err(failed)?;
+            if let Some(prepared) = prepared.as_ref().filter(|_| !place.in_branch)
+                && fold(node, prepared).map_err(failed)?
+            {
                 continue;
             }
             let group = Group { nodes: smallvec![node], needs, interface: None };

@@ -46,11 +46,17 @@ impl Space {
         }
     }
 
-    /// A block of this memory: zeros in host memory, anything on a device. `None` if there is no memory for it.
-    pub(super) fn block(&self, bytes: usize) -> Option<Block> {
+    /// A block of this memory: zeros in host memory, anything on a device.
+    ///
+    /// # Errors
+    /// If there is no memory for it, or the device fails.
+    pub(super) fn block(&self, bytes: usize) -> std::result::Result<Block, DeviceError> {
         match self {
-            Space::Host => AlignedBytes::zeroed(bytes).map(Block::Host),
-            Space::Device(device) => device.allocate(bytes).ok().map(Block::Device),
+            Space::Host => {
+                let no_memory = DeviceError::NoMemory { bytes: bytes as u64 };
+                AlignedBytes::zeroed(bytes).map(Block::Host).ok_or(no_memory)
+            }
+            Space::Device(device) => device.allocate(bytes).map(Block::Device),
         }
     }
 

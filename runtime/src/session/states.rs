@@ -10,7 +10,7 @@ use super::space::{Block, Space, copy_span};
 use super::walk::known_tensor;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
-use crate::device::Span;
+use crate::device::{DeviceError, Span};
 use crate::host::HostError;
 use crate::kernel::KernelError;
 use crate::plan::{GraphPlan, Place, State, StateLayout, Step};
@@ -41,9 +41,11 @@ struct Slot {
 }
 
 impl StateMemory {
-    /// Memory for the states that a plan keeps: zeros in host memory, anything on a device. `None` if there is no
-    /// memory for them.
-    pub(super) fn of_plan(space: &Space, plan: &GraphPlan) -> Option<StateMemory> {
+    /// Memory for the states that a plan keeps: zeros in host memory, anything on a device.
+    ///
+    /// # Errors
+    /// If there is no memory for them, or the device fails.
+    pub(super) fn of_plan(space: &Space, plan: &GraphPlan) -> Result<StateMemory, DeviceError> {
         let block = space.block(plan.state_bytes)?;
         let slots = placed(plan).map(|(input, offset, len, dtype, dims)| Slot {
             input,
@@ -52,7 +54,7 @@ impl StateMemory {
             dtype,
             dims: dims.to_vec(),
         });
-        Some(StateMemory { slots: slots.collect(), block, is_torn: false })
+        Ok(StateMemory { slots: slots.collect(), block, is_torn: false })
     }
 
     /// Other memory for the same states; before there are any, for the states that the plan of a module will have.
@@ -73,7 +75,10 @@ impl StateMemory {
         if end as u64 > most {
             return Err(HostError::States { limit: most, bytes: end as u64 });
         }
-        let block = space.block(end).ok_or(HostError::NoMemory { bytes: end as u64 })?;
+        let block = space.block(end).map_err(|error| match error {
+            DeviceError::NoMemory { bytes } => HostError::NoMemory { bytes },
+            other => HostError::Device(other.to_string()),
+        })?;
         Ok(StateMemory { slots, block, is_torn: false })
     }
 

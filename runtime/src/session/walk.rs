@@ -10,7 +10,7 @@ use super::space::{Block, Bytes, Space};
 use super::states::writes_states;
 use crate::backend::Backend;
 use crate::data::{Data, DataRef, emptied};
-use crate::device::Span;
+use crate::device::{DeviceError, Span};
 use crate::host::{HostError, HostTensor};
 use crate::kernel::{Io, KernelError, Out, Prepared, Site, Wanted, check_size};
 use crate::plan::arena::{Part, split};
@@ -522,7 +522,10 @@ pub(crate) fn run_alone(
 fn scratch_of(space: &Space, prepared: &Prepared, max_bytes: u64) -> Result<Block, KernelError> {
     let bytes = prepared.needs.scratch;
     check_size(bytes as u64, max_bytes)?;
-    space.block(bytes).ok_or_else(|| HostError::NoMemory { bytes: bytes as u64 }.into())
+    space.block(bytes).map_err(|error| match error {
+        DeviceError::NoMemory { bytes } => HostError::NoMemory { bytes }.into(),
+        other => other.into(),
+    })
 }
 
 /// The bytes of a tensor of this type with dims of 0 counted as 1, so that no product of its dims is larger; 0 without
