@@ -35,7 +35,7 @@
 //! }
 //! ```
 
-pub use crate::device::{Device, DeviceError, DeviceMemory, Queue};
+pub use crate::device::{Device, DeviceError, DeviceMemory, Download, Event, Queue, Recording};
 pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site, Wanted};
 pub use crate::plan::Needs;
 

@@ -9,7 +9,19 @@
 //!
 //! Everything goes through a [`Queue`]: copies in both directions, copies on the device, and kernels, which find the
 //! queue in [`Io::queue`](crate::backend::Io::queue). A kernel may return before the work is done. Its failure then
-//! surfaces at the next [`Queue::finish`] or download, with the node that the queue was told before the launch.
+//! surfaces at the next [`Queue::finish`] or the end of a download, with the node that the queue was told before the
+//! launch.
+//!
+//! The work of one queue is in order. Work of different queues is in order only where an [`Event`] says so. Of a plan with
+//! two queues, in which Add reads the results of both products, the session asks for
+//!
+//! ```text
+//! queue 0:  MatMul %p                     wait e   Add %p, %q
+//! queue 1:             MatMul %q  signal e
+//! ```
+//!
+//! The kernels of a plan always have the same operands and results in the same places. A device that
+//! [records](Device::can_record) is given them once, and replays them in later runs.
 
 use crate::host::HostError;
 use crate::kernel::KernelError;
@@ -109,9 +121,35 @@ pub trait Device: Debug + Send + Sync {
     /// # Errors
     /// If the device refuses it.
     fn queue(&self) -> Result<Box<dyn Queue>, DeviceError>;
+
+    /// The number of queues of a session that kernels may be launched on, at least 1. A kernel asks for a queue with
+    /// [`Prepared::on_queue`](crate::backend::Prepared::on_queue).
+    fn kernel_queues(&self) -> usize {
+        1
+    }
+
+    /// True if queues record kernels to replay them.
+    fn can_record(&self) -> bool {
+        false
+    }
 }
 
-/// The work of a session on a device, in the order in which it was given: a backend may reorder work only if no result
+/// A point in the work of a queue: everything that the queue was given before. A backend knows the type.
+pub type Event = Arc<dyn Any + Send + Sync>;
+
+/// Kernels that a queue has recorded. A backend knows the type.
+pub type Recording = Box<dyn Any + Send>;
+
+/// A copy to the host that has begun.
+pub trait Download: Send {
+    /// Waits for the copy, and writes the bytes to `to`, which has as many.
+    ///
+    /// # Errors
+    /// If the copy or earlier work of the queue failed, or the device is lost.
+    fn finish(self: Box<Self>, to: &mut [u8]) -> Result<(), DeviceError>;
+}
+
+/// Work of a session on a device, in the order in which it was given: a backend may reorder work only if no result
 /// shows it.
 pub trait Queue: Any + Send {
     /// Names the node whose kernel is launched next, for errors that surface later.
@@ -123,11 +161,20 @@ pub trait Queue: Any + Send {
     /// If earlier work failed, or the device is lost.
     fn upload(&mut self, from: &[u8], to: Span<'_>) -> Result<(), DeviceError>;
 
+    /// Begins to copy bytes to the host, into memory of the backend. The bytes are those that work given earlier leaves in
+    /// the range, also if work given later changes them.
+    ///
+    /// # Errors
+    /// If earlier work failed, or the device is lost.
+    fn start_download(&mut self, from: Span<'_>) -> Result<Box<dyn Download>, DeviceError>;
+
     /// Copies bytes to the host, and waits for them.
     ///
     /// # Errors
     /// If earlier work failed, or the device is lost.
-    fn download(&mut self, from: Span<'_>, to: &mut [u8]) -> Result<(), DeviceError>;
+    fn download(&mut self, from: Span<'_>, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.start_download(from)?.finish(to)
+    }
 
     /// Copies `count` rows of `len` bytes. Source and target do not overlap.
     ///
@@ -135,11 +182,50 @@ pub trait Queue: Any + Send {
     /// If earlier work failed, or the device is lost.
     fn copy(&mut self, from: Rows<'_>, to: Rows<'_>, count: usize, len: usize) -> Result<(), DeviceError>;
 
+    /// The event that all work given so far is done.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn signal(&mut self) -> Result<Event, DeviceError>;
+
+    /// Lets work given later wait for an event of another queue of the device. The host does not wait.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn wait(&mut self, event: &Event) -> Result<(), DeviceError>;
+
     /// Waits for all work.
     ///
     /// # Errors
     /// If work failed, or the device is lost. The queue can be used again unless the device is lost.
     fn finish(&mut self) -> Result<(), DeviceError>;
+
+    /// Begins to record: work is not done until it is [replayed](Self::replay). Another queue records too from the moment
+    /// that it waits for an event of this queue, until this queue waits for an event of it. Meanwhile a session gives
+    /// kernels and copies on the device only. It asks for this only if the device [can record](Device::can_record).
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn begin_recording(&mut self) -> Result<(), DeviceError> {
+        Err(DeviceError::Lost("the device records nothing".to_owned()))
+    }
+
+    /// Ends to record.
+    ///
+    /// # Errors
+    /// If the device cannot replay the work, or is lost. The queue does work again in any case.
+    fn end_recording(&mut self) -> Result<Recording, DeviceError> {
+        Err(DeviceError::Lost("the device records nothing".to_owned()))
+    }
+
+    /// Does the recorded work, on the same memory. A failure names the node that the queue was told while it recorded.
+    ///
+    /// # Errors
+    /// If earlier work failed, or the device is lost.
+    fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
+        let _ = recording;
+        Err(DeviceError::Lost("the device records nothing".to_owned()))
+    }
 }
 
 /// A failure of a device.

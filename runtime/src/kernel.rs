@@ -127,6 +127,12 @@ impl Prepared {
         self
     }
 
+    /// The kernel is launched on this queue of the session, below [`Device::kernel_queues`](crate::device::Device::kernel_queues).
+    pub fn on_queue(mut self, queue: usize) -> Prepared {
+        self.needs.queue = queue;
+        self
+    }
+
     /// The first result has the bytes of the first operand. The kernel runs only where the two cannot share them.
     pub fn view(mut self) -> Prepared {
         self.needs.view = true;

@@ -18,11 +18,15 @@
 //! - A value whose dims are known only at run time, and a value that is not a tensor of numbers, is on the
 //!   *heap*. A sequence that a Loop hands from iteration to iteration is there too, because the body may change it in place.
 //!
+//! - Steps on one queue of a device run in order. A step waits for the steps of other queues whose values it reads or whose
+//!   memory it takes (`plan/queues.rs`).
+//!
 //! Every graph has its own plan: the plan of a body is used for every iteration, the plan of a function for
 //! every call.
 
 pub(crate) mod arena;
 mod peak;
+mod queues;
 mod text;
 
 pub use peak::Peak;
@@ -50,6 +54,11 @@ pub struct Needs {
     pub view: bool,
     /// True if the backend owns its results, which are not in the arena: the results of nodes with bodies.
     pub on_heap: bool,
+    /// The queue of the device that it is launched on.
+    pub queue: usize,
+    /// True if all queues wait for each other before and after it: a node with bodies, and a node whose kernel is prepared
+    /// while the graph runs.
+    pub is_barrier: bool,
 }
 
 /// The plan of one graph.
@@ -140,6 +149,14 @@ pub struct Step {
     pub scratch: (usize, usize),
     /// Values on the heap without later readers.
     pub ends: SmallVec<[u32; 2]>,
+    /// The queue of the device that the kernel is launched on.
+    pub queue: usize,
+    /// True if all queues wait for each other before and after this step.
+    pub is_barrier: bool,
+    /// Earlier steps of other queues that the queue waits for before the kernel.
+    pub waits: SmallVec<[u32; 2]>,
+    /// True if a later step waits for this step.
+    pub is_awaited: bool,
 }
 
 /// Nodes that one kernel computes, with its requirements.
@@ -308,6 +325,10 @@ fn steps_of(module: &Module, groups: &[Group], index: &Index) -> Vec<Step> {
             view: false,
             scratch: (0, 0),
             ends: SmallVec::new(),
+            queue: group.needs.queue,
+            is_barrier: group.needs.is_barrier,
+            waits: SmallVec::new(),
+            is_awaited: false,
         }
     };
     groups.iter().map(step).collect()
@@ -560,7 +581,8 @@ impl Planner {
             state.copied = self.storage[state.now as usize] != self.storage[state.next as usize];
         }
         debug_assert!(arena.is_multiple_of(self.alignment));
-        let Planner { values, steps, states, moved, .. } = self;
+        let Planner { values, mut steps, states, moved, .. } = self;
+        queues::order(&values, &mut steps, arena);
         GraphPlan { graph, values, steps, outputs, states, moved, arena, state_bytes }
     }
 

@@ -35,6 +35,13 @@ impl GraphPlan {
             if step.scratch.1 > 0 {
                 notes += &format!(", scratch {}..{}", step.scratch.0, step.scratch.0 + step.scratch.1);
             }
+            if step.queue > 0 {
+                notes += &format!(", queue {}", step.queue);
+            }
+            if !step.waits.is_empty() {
+                let waits: Vec<String> = step.waits.iter().map(u32::to_string).collect();
+                notes += &format!(", after step {}", waits.join(", "));
+            }
             let op = operators(module, step);
             text += &format!("{at:>4}  {} = {op}({}){notes}\n", results.join(", "), operands.join(", "));
         }

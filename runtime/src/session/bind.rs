@@ -1,6 +1,7 @@
 //! Binding: from a module and the types of its inputs to a program with plans, kernels, and the results of constants.
 
 use super::error::ExecuteError;
+use super::observe::Watch;
 use super::partition::{Made, Partitioner, is_input};
 use super::space::Space;
 use super::{Runtime, walk};
@@ -125,8 +126,8 @@ impl Program {
 /// The parts that a program is made from.
 pub(super) struct Binder<'a> {
     pub(super) runtime: &'a Runtime,
-    /// True if the backend may join nodes.
-    pub(super) is_grouped: bool,
+    /// The values that stay visible when the backend joins nodes.
+    pub(super) watch: &'a Watch,
     pub(super) module: &'a Module,
     /// The constants of the module.
     pub(super) constants: &'a Constants,
@@ -153,14 +154,8 @@ impl Binder<'_> {
         let room = Room::of(self.runtime.limits.max_bytes);
         let alignment = backend::alignment(&*self.runtime.backend);
         let backend = &*self.runtime.backend;
-        let partitioner = Partitioner {
-            backend,
-            module: &module,
-            facts: &facts,
-            room,
-            is_grouped: self.is_grouped,
-            is_strict: true,
-        };
+        let partitioner =
+            Partitioner { backend, module: &module, facts: &facts, room, watch: self.watch, is_strict: true };
         let mut folded: FxHashSet<Value> = FxHashSet::default();
         for &graph in &graphs {
             let made = partitioner.groups(graph, |node, prepared| {

@@ -73,12 +73,12 @@ fn body(
     node: Node,
 ) -> Result<Vec<Option<Data>>, ExecuteError> {
     let frame = frames.entry(graph).or_default();
-    if let Some(observer) = run.observer.as_deref_mut() {
-        observer.enter(node, graph);
+    if let Some(observer) = run.observer.as_mut() {
+        observer.enter(node, graph)?;
     }
     run_graph(run, graph, frame, given, owned).map_err(|error| named(error, node))?;
-    if let Some(observer) = run.observer.as_deref_mut() {
-        observer.leave();
+    if let Some(observer) = run.observer.as_mut() {
+        observer.leave(node)?;
     }
     let plan = run.program.plan(graph);
     let scope = Scope { program: run.program, plan, given };

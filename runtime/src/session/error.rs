@@ -136,6 +136,12 @@ pub enum ExecuteError {
     Output(#[from] HostError),
 }
 
+impl From<DeviceError> for ExecuteError {
+    fn from(error: DeviceError) -> ExecuteError {
+        ExecuteError::of_device(None, error)
+    }
+}
+
 impl ExecuteError {
     /// The error of a kernel. A failure that surfaces late names its own node.
     pub(super) fn of_kernel(node: Node, error: KernelError) -> ExecuteError {

@@ -4,6 +4,7 @@
 use super::bind::{Binder, Constants, OnDevice, Program};
 use super::error::{ExecuteError, PrepareError};
 use super::limits::Limits;
+use super::observe::Watch;
 use super::space::Space;
 use super::{Session, has_kernel};
 use crate::backend::{Backend, installed};
@@ -63,7 +64,7 @@ pub struct Executable {
 /// Room for the program of the dims of some inputs.
 struct Slot {
     types: Vec<Option<Type>>,
-    is_grouped: bool,
+    watch: Watch,
     /// `None` until the program is made: sessions that need it at the same time wait for the first of them.
     bound: Mutex<Option<Arc<Bound>>>,
 }
@@ -71,8 +72,8 @@ struct Slot {
 /// The program for the types of some inputs.
 pub(super) struct Bound {
     pub(super) types: Vec<Option<Type>>,
-    /// True if nodes are joined: an observer does not see the values inside of groups.
-    pub(super) is_grouped: bool,
+    /// The values that an observer can see.
+    pub(super) watch: Watch,
     /// For each input, true if it is a state that the arena has.
     is_state: Vec<bool>,
     pub(super) program: Program,
@@ -163,24 +164,24 @@ impl Executable {
         constants.map(|tensor| DataRef::Tensor(tensor.view()).byte_count()).sum()
     }
 
-    /// The program for inputs of these types: an earlier program, or a new program. The backend joins nodes only if
-    /// `is_grouped`.
+    /// The program for inputs of these types, in which an observer can see these values: an earlier program, or a new
+    /// program.
     pub(super) fn program(
         &self,
         space: &mut Space,
         types: Vec<Option<Type>>,
-        is_grouped: bool,
+        watch: Watch,
         deadline: Option<Instant>,
     ) -> Result<Arc<Bound>, ExecuteError> {
-        let slot = self.slot(types, is_grouped && self.runtime.backend.has_groups());
+        let slot = self.slot(types, watch);
         let mut bound = locked(&slot.bound);
         if let Some(bound) = &*bound {
             return Ok(bound.clone());
         }
         let folded = locked(&self.folded).clone();
         let Executable { runtime, module, constants, .. } = self;
-        let is_grouped = slot.is_grouped;
-        let binder = Binder { runtime, is_grouped, module, constants, folded: &folded, deadline };
+        let watch = &slot.watch;
+        let binder = Binder { runtime, watch, module, constants, folded: &folded, deadline };
         let mut program = installed(&*runtime.backend, || binder.program(space, &slot.types))?;
         let uploaded = program.upload(space, &mut locked(&self.uploaded));
         uploaded.map_err(ExecuteError::of_transfer)?;
@@ -189,18 +190,18 @@ impl Executable {
         let mut is_state = vec![false; slot.types.len()];
         program.main_plan().states.iter().for_each(|state| is_state[state.now as usize] = true);
         let made =
-            Arc::new(Bound { types: slot.types.clone(), is_grouped: slot.is_grouped, is_state, program });
+            Arc::new(Bound { types: slot.types.clone(), watch: slot.watch.clone(), is_state, program });
         *bound = Some(made.clone());
         Ok(made)
     }
 
     /// The room for a program, which is the latest one from now on.
-    fn slot(&self, types: Vec<Option<Type>>, is_grouped: bool) -> Arc<Slot> {
+    fn slot(&self, types: Vec<Option<Type>>, watch: Watch) -> Arc<Slot> {
         let mut programs = locked(&self.programs);
-        let known = programs.iter().position(|slot| slot.types == types && slot.is_grouped == is_grouped);
+        let known = programs.iter().position(|slot| slot.types == types && slot.watch == watch);
         let slot = match known {
             Some(at) => programs.remove(at),
-            None => Arc::new(Slot { types, is_grouped, bound: Mutex::default() }),
+            None => Arc::new(Slot { types, watch, bound: Mutex::default() }),
         };
         if programs.len() == MOST_PROGRAMS {
             programs.remove(0);

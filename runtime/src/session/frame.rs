@@ -6,7 +6,7 @@ use super::space::{Block, Bytes, Space};
 use super::states::StateMemory;
 use super::walk::Placed;
 use crate::data::{Data, DataRef};
-use crate::device::DeviceError;
+use crate::device::{DeviceError, Event};
 use crate::kernel::KernelError;
 use crate::kernel::Out;
 use crate::plan::arena::Part;
@@ -27,6 +27,8 @@ pub(crate) struct Frame {
     spare: Option<Block>,
     pub(super) heap: Vec<Option<Data>>,
     pub(super) lists: Lists,
+    /// The events that later steps of a run wait for, by the step that they follow.
+    pub(super) events: Vec<Option<Event>>,
     pub(crate) children: FxHashMap<GraphId, Box<Frame>>,
 }
 

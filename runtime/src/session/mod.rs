@@ -15,6 +15,7 @@ mod bind;
 mod control;
 mod error;
 mod executable;
+mod flight;
 mod frame;
 mod limits;
 mod needs;
@@ -28,7 +29,7 @@ pub use error::{ExecuteError, PrepareError};
 pub use executable::{Executable, Runtime};
 pub use limits::{Limits, available_memory, left_of_limit};
 pub use needs::MemoryNeeds;
-pub use observe::NodeObserver;
+pub use observe::{NodeObserver, Watch};
 
 use crate::backend::{Backend, alignment, installed};
 use crate::data::{Data, DataRef};
@@ -40,14 +41,16 @@ use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Type};
 use bind::Program;
 use executable::Bound;
+use flight::Flights;
 use frame::{Frame, Given, Scope};
+use observe::Observing;
 use space::Space;
 use states::StateMemory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
-use walk::{Run, run_graph};
+use walk::Run;
 
 /// The memory in which a module runs, and the states of the module.
 pub struct Session {
@@ -60,8 +63,8 @@ pub struct Session {
     frame: Frame,
     /// States that are not in an arena, as the last run left them, by formal input.
     moved: BTreeMap<usize, Data>,
-    /// The inputs of the last run in the memory of a device, for the next run; states and strings are not here.
-    brought: Vec<Option<Data>>,
+    /// Runs that were begun and have not ended, with their inputs in the memory of a device.
+    flights: Flights,
     /// The states in host memory, as they were when a caller looked at them last.
     copied: Vec<(usize, Data)>,
 }
@@ -96,7 +99,7 @@ impl Session {
             bound: None,
             frame,
             moved,
-            brought: Vec::new(),
+            flights: Flights::default(),
             copied: Vec::new(),
         })
     }
@@ -120,7 +123,7 @@ impl Session {
         self.run_observed(inputs, None)
     }
 
-    /// Like [`run`](Self::run); `observer` sees every value that is computed.
+    /// Like [`run`](Self::run); `observer` sees the values that it [watches](NodeObserver::watch).
     ///
     /// # Errors
     /// Errors of [`run`](Self::run).
@@ -181,7 +184,7 @@ impl Session {
         self.run_to_observed(inputs, None, visit)
     }
 
-    /// Like [`run_to`](Self::run_to); `observer` sees every value that is computed.
+    /// Like [`run_to`](Self::run_to); `observer` sees the values that it [watches](NodeObserver::watch).
     ///
     /// # Errors
     /// Errors of [`run`](Self::run).
@@ -207,6 +210,7 @@ impl Session {
     /// # Errors
     /// If there is no memory for copies, or the device fails.
     pub fn states(&mut self) -> Result<Vec<(usize, Data)>, ExecuteError> {
+        self.land_all();
         let Session { frame, moved, space, .. } = self;
         let mut copies = Vec::new();
         for (at, data) in states_of(frame, moved) {
@@ -249,6 +253,8 @@ impl Session {
         write: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         let most = self.limits().max_bytes;
+        self.land_all();
+        self.flights.forget_recordings();
         let backend = &*self.executable.runtime().backend;
         let mut states = self.frame.states.anew(&self.space, self.module(), alignment(backend), most)?;
         states.fill(&mut self.space, write)?;
@@ -262,6 +268,18 @@ impl Session {
         observer: Option<&mut (dyn NodeObserver + Send)>,
         visit: impl FnOnce(&mut Space, &mut Frame, Scope<'_>) -> Result<(), KernelError> + Send,
     ) -> Result<(), ExecuteError> {
+        self.land_all();
+        self.start(inputs, observer, true, visit)
+    }
+
+    /// Runs the module, up to the end of the work if the session waits for it.
+    fn start(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+        waits: bool,
+        visit: impl FnOnce(&mut Space, &mut Frame, Scope<'_>) -> Result<(), KernelError> + Send,
+    ) -> Result<(), ExecuteError> {
         let deadline = self.deadline();
         let moved = self.moved.clone();
         let all;
@@ -271,45 +289,25 @@ impl Session {
             all = with_states(inputs, &moved);
             &all
         };
-        // Observers see every node by itself.
-        self.bind_until(inputs, observer.is_none(), deadline)?;
+        let observer = observer.map(|observer| Observing::new(observer as &mut (dyn NodeObserver + Send)));
+        let watch = observer.as_ref().map_or_else(Watch::nothing, |observer| observer.watch().clone());
+        self.bind_until(inputs, watch, deadline)?;
         if self.frame.states.stays_torn(inputs) {
             return Err(ExecuteError::TornStates);
         }
-        let brought = self.bring(inputs).map_err(ExecuteError::of_transfer)?;
+        let brought = self.bring(inputs, waits)?;
         let inputs: &[Option<DataRef<'_>>] = match &brought {
             Some(brought) => &over(inputs, brought),
             None => inputs,
         };
-        let moved = self.walk(inputs, observer, deadline, visit);
-        self.brought = brought.unwrap_or_default();
+        let moved = self.walk(inputs, observer, (deadline, waits), visit);
+        if moved.is_err() {
+            // Work that was launched before the failure reads and writes memory of the session.
+            self.space.finish().ok();
+        }
+        let given_back = self.flights.give_back(&mut self.space, brought, waits);
         self.moved = moved?;
-        Ok(())
-    }
-
-    /// The inputs in the memory of a device, for a session that computes there; `None` for all that are there already.
-    fn bring(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<Option<Vec<Option<Data>>>, KernelError> {
-        if matches!(self.space, Space::Host) {
-            return Ok(None);
-        }
-        let mut brought = std::mem::take(&mut self.brought);
-        brought.resize_with(inputs.len(), || None);
-        for (at, (input, place)) in inputs.iter().zip(&mut brought).enumerate() {
-            let is_state = self.bound.as_ref().is_some_and(|bound| bound.is_state(at));
-            let Some(input) = input.filter(|input| !matches!(input, DataRef::Device(_)) && !is_state) else {
-                *place = None;
-                continue;
-            };
-            match (input, &*place, self.space.queue()) {
-                (DataRef::Tensor(from), Some(Data::Device(to)), Some(queue))
-                    if DataRef::Device(to.view()).is_of(&input.ty()) && from.bytes().is_some() =>
-                {
-                    queue.upload(from.bytes().unwrap_or_default(), to.view().span)?;
-                }
-                _ => *place = Some(self.space.bring(input)?),
-            }
-        }
-        Ok(Some(brought))
+        Ok(given_back?)
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -322,32 +320,27 @@ impl Session {
 
     /// Walks the program, shows `visit` the outputs, and moves the states on. Returns the states that are not in the
     /// arena.
-    fn walk(
-        &mut self,
-        inputs: &[Option<DataRef<'_>>],
-        observer: Option<&mut (dyn NodeObserver + Send)>,
-        deadline: Option<Instant>,
+    fn walk<'a>(
+        &'a mut self,
+        inputs: &'a [Option<DataRef<'a>>],
+        observer: Option<Observing<'a>>,
+        (deadline, waits): (Option<Instant>, bool),
         visit: impl FnOnce(&mut Space, &mut Frame, Scope<'_>) -> Result<(), KernelError> + Send,
     ) -> Result<BTreeMap<usize, Data>, ExecuteError> {
-        let Session { executable, space, stop, bound, frame, .. } = self;
+        let Session { executable, space, stop, bound, frame, flights, .. } = self;
         let Some(bound) = bound else { return Ok(BTreeMap::new()) };
         let (runtime, program) = (executable.runtime(), &bound.program);
-        let mut run = Run {
-            runtime,
-            space,
-            program,
-            observer: observer.map(|o| -> &mut (dyn NodeObserver + Send) { o }),
-            deadline,
-            stop: stop.as_deref(),
-        };
+        let mut run = Run { runtime, space, program, observer, deadline, stop: stop.as_deref() };
         let main = program.module.main();
         let given = Given { inputs, operands: &[], attrs: None };
         let scope = Scope { program, plan: program.plan(main), given };
         installed(&*runtime.backend, || {
-            run_graph(&mut run, main, frame, given, Vec::new())?;
+            flights.run_or_replay(&mut run, main, frame, given)?;
             let space = run.space;
-            // No failure may surface once states are overwritten.
-            space.finish().map_err(|error| ExecuteError::of_device(None, error))?;
+            // No failure may surface once states are overwritten, if the session waits for the work.
+            if waits {
+                space.finish()?;
+            }
             states::check_made(executable.module(), scope, frame)?;
             let mut outputs = 0..scope.plan.outputs.len();
             if let Some(output) = outputs.find(|&output| frame.output(scope, output).is_none()) {
@@ -368,27 +361,32 @@ impl Session {
     /// # Errors
     /// If inputs do not fit the graph.
     pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
+        self.land_all();
         let moved = self.moved.clone();
-        self.bind_until(&with_states(inputs, &moved), true, self.deadline())
+        self.bind_until(&with_states(inputs, &moved), Watch::nothing(), self.deadline())
     }
 
     fn bind_until(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
-        is_grouped: bool,
+        watch: Watch,
         deadline: Option<Instant>,
     ) -> Result<(), ExecuteError> {
-        let is_grouped = is_grouped && self.executable.runtime().backend.has_groups();
-        let fits = |bound: &Arc<Bound>| bound.is_grouped == is_grouped && bound.fits(inputs);
+        // Without groups every value is visible.
+        let has_groups = self.executable.runtime().backend.has_groups();
+        let watch = if has_groups { watch } else { Watch::nothing() };
+        let fits = |bound: &Arc<Bound>| bound.watch == watch && bound.fits(inputs);
         if self.bound.as_ref().is_some_and(fits) {
             return Ok(());
         }
         let types = self.types_of(inputs);
-        let next = self.executable.program(&mut self.space, types, is_grouped, deadline)?;
+        let next = self.executable.program(&mut self.space, types, watch, deadline)?;
         let program = &next.program;
         let plan = program.main_plan();
         states::check_planned(self.module(), plan)?;
         // The memory of the last program goes, or is that of the next one, before more is taken.
+        self.land_all();
+        self.flights.forget_recordings();
         self.bound = None;
         self.frame.release();
         let given: u64 = inputs.iter().flatten().map(|data| data.byte_count()).sum();

@@ -4,6 +4,7 @@
 //! constants alone; here their sizes stand for them, by the same rule, so that the plan is that of the run.
 
 use super::bind::folded_types;
+use super::observe::Watch;
 use super::partition::Partitioner;
 use super::{ExecuteError, Runtime};
 use crate::backend::{alignment, installed};
@@ -80,8 +81,8 @@ impl Runtime {
         index: &mut Index,
         sizes: &mut SecondaryMap<Value, Option<usize>>,
     ) -> Result<GraphPlan, ExecuteError> {
-        let (backend, is_grouped) = (&*self.backend, self.backend.has_groups());
-        let partitioner = Partitioner { backend, module, facts, room, is_grouped, is_strict: false };
+        let (backend, watch) = (&*self.backend, &Watch::nothing());
+        let partitioner = Partitioner { backend, module, facts, room, watch, is_strict: false };
         let mut folded: FxHashSet<Value> = FxHashSet::default();
         let made = partitioner.groups(graph, |node, prepared| {
             let types =

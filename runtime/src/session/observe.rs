@@ -1,11 +1,69 @@
 //! Observers: code that sees the values of a run.
 
-use crate::data::DataRef;
-use ampc_ir::{GraphId, Node};
+use super::error::ExecuteError;
+use super::frame::{Frame, Scope};
+use super::space::Space;
+use crate::data::{Data, DataRef};
+use crate::device::Download;
+use crate::host::HostTensor;
+use crate::kernel::KernelError;
+use crate::plan::Step;
+use ampc_ir::{DType, GraphId, Node, Value};
+use std::collections::VecDeque;
+use std::sync::Arc;
 
-/// Sees every value that is computed, in order, those of bodies and functions each time that they run. A run with an
-/// observer computes every node by itself, and hands each value over in host memory.
+/// The values that an observer sees.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Watch {
+    /// Every value, also those of bodies and functions, each time that they run. The backend then joins no nodes.
+    All,
+    /// Values of the main graph, in the order of their ids. The backend joins nodes, as long as these values are made.
+    Values(Arc<[Value]>),
+}
+
+impl Watch {
+    /// No value.
+    pub fn nothing() -> Watch {
+        Watch::Values(Arc::default())
+    }
+
+    /// These values of the main graph.
+    pub fn values(values: impl IntoIterator<Item = Value>) -> Watch {
+        let mut values: Vec<Value> = values.into_iter().collect();
+        values.sort_unstable();
+        values.dedup();
+        Watch::Values(values.into())
+    }
+
+    /// True of a value that the observer sees.
+    pub fn contains(&self, value: Value) -> bool {
+        match self {
+            Watch::All => true,
+            Watch::Values(values) => values.binary_search(&value).is_ok(),
+        }
+    }
+
+    /// The values that either sees.
+    #[must_use]
+    pub fn and(self, other: Watch) -> Watch {
+        match (self, other) {
+            (Watch::Values(these), Watch::Values(those)) if these == those => Watch::Values(these),
+            (Watch::Values(these), Watch::Values(those)) => {
+                Watch::values(these.iter().chain(those.iter()).copied())
+            }
+            _ => Watch::All,
+        }
+    }
+}
+
+/// Sees values as they are computed, in the order of the nodes. They are handed over in host memory: an observer sees a
+/// value of a device some time after it was computed, at the latest when the run ends.
 pub trait NodeObserver {
+    /// The values that the observer sees. It is asked once, before a run.
+    fn watch(&self) -> Watch {
+        Watch::All
+    }
+
     /// Result `slot` of `node` was computed.
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>);
 
@@ -19,7 +77,7 @@ pub trait NodeObserver {
     fn leave(&mut self) {}
 
     /// False ends the run with [`ExecuteError::Stopped`](super::ExecuteError::Stopped): asked before every node that writes to a state in place, and
-    /// before the next values of states are taken.
+    /// before the next values of states are taken. All values until then have been seen.
     fn permits_updates(&mut self) -> bool {
         true
     }
@@ -27,6 +85,9 @@ pub trait NodeObserver {
 
 /// Both observers see every value, the first observer first.
 impl<A: NodeObserver, B: NodeObserver> NodeObserver for (A, B) {
+    fn watch(&self) -> Watch {
+        self.0.watch().and(self.1.watch())
+    }
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
         self.0.value(node, slot, data);
         self.1.value(node, slot, data);
@@ -41,5 +102,123 @@ impl<A: NodeObserver, B: NodeObserver> NodeObserver for (A, B) {
     }
     fn permits_updates(&mut self) -> bool {
         self.0.permits_updates() && self.1.permits_updates()
+    }
+}
+
+/// The bytes of values that may be on the way from a device to an observer. A larger value is on the way alone.
+const MOST_BYTES_ON_THE_WAY: usize = 64 << 20;
+
+/// An observer of a run, and the values that are on the way to it.
+pub(crate) struct Observing<'a> {
+    observer: &'a mut (dyn NodeObserver + Send),
+    watch: Watch,
+    on_the_way: VecDeque<Sent>,
+    bytes: usize,
+}
+
+/// A value on the way from a device.
+struct Sent {
+    node: Node,
+    slot: usize,
+    dtype: DType,
+    dims: Vec<u64>,
+    bytes: usize,
+    download: Box<dyn Download>,
+}
+
+impl<'a> Observing<'a> {
+    pub(super) fn new(observer: &'a mut (dyn NodeObserver + Send)) -> Observing<'a> {
+        let watch = observer.watch();
+        Observing { observer, watch, on_the_way: VecDeque::new(), bytes: 0 }
+    }
+
+    /// The values that the observer sees.
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    /// Shows the observer the results of a step that has just run.
+    pub(super) fn see(
+        &mut self,
+        space: &mut Space,
+        scope: Scope<'_>,
+        step: &Step,
+        frame: &Frame,
+    ) -> Result<(), ExecuteError> {
+        // The results of a group are results of any of its nodes.
+        let is_group = step.nodes.len() > 1;
+        for (slot, index) in step.results.iter().enumerate() {
+            let Some(index) = *index else { continue };
+            let value = scope.plan.values[index as usize].value;
+            if !self.watch.contains(value) {
+                continue;
+            }
+            let (node, slot) = match scope.program.module.producer(value).filter(|_| is_group) {
+                Some((node, slot)) => (node, slot as usize),
+                None => (step.node(), slot),
+            };
+            let Some(data) = frame.get(scope, index) else { continue };
+            self.send(space, step.queue, (node, slot), data)
+                .map_err(|error| ExecuteError::of_kernel(node, error))?;
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        space: &mut Space,
+        queue: usize,
+        (node, slot): (Node, usize),
+        data: DataRef<'_>,
+    ) -> Result<(), KernelError> {
+        let (DataRef::Device(tensor), Some(on)) = (data, space.queue_at(queue)) else {
+            self.settle()?;
+            return space.on_host(data, |data| self.observer.value(node, slot, data));
+        };
+        let bytes = tensor.span.len;
+        while !self.on_the_way.is_empty() && self.bytes.saturating_add(bytes) > MOST_BYTES_ON_THE_WAY {
+            self.receive()?;
+        }
+        let download = on.start_download(tensor.span)?;
+        let (dtype, dims) = (tensor.dtype, tensor.dims.to_vec());
+        self.on_the_way.push_back(Sent { node, slot, dtype, dims, bytes, download });
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Hands over the value that is longest on the way.
+    fn receive(&mut self) -> Result<(), KernelError> {
+        let Some(Sent { node, slot, dtype, dims, bytes, download }) = self.on_the_way.pop_front() else {
+            return Ok(());
+        };
+        self.bytes -= bytes;
+        let tensor = HostTensor::filled(dtype, &dims, |to| download.finish(to).map_err(KernelError::from))?;
+        self.observer.value(node, slot, Data::Tensor(tensor).view());
+        Ok(())
+    }
+
+    /// Hands over all values that are on the way.
+    pub(super) fn settle(&mut self) -> Result<(), KernelError> {
+        while !self.on_the_way.is_empty() {
+            self.receive()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn enter(&mut self, node: Node, graph: GraphId) -> Result<(), ExecuteError> {
+        self.settle().map_err(|error| ExecuteError::of_kernel(node, error))?;
+        self.observer.enter(node, graph);
+        Ok(())
+    }
+
+    pub(crate) fn leave(&mut self, node: Node) -> Result<(), ExecuteError> {
+        self.settle().map_err(|error| ExecuteError::of_kernel(node, error))?;
+        self.observer.leave();
+        Ok(())
+    }
+
+    pub(super) fn permits_updates(&mut self) -> Result<bool, ExecuteError> {
+        self.settle().map_err(ExecuteError::of_transfer)?;
+        Ok(self.observer.permits_updates())
     }
 }

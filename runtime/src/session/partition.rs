@@ -13,6 +13,7 @@
 
 use super::bind::Where;
 use super::error::ExecuteError;
+use super::observe::Watch;
 use super::walk;
 use crate::backend::{Backend, Candidates, GroupSite};
 use crate::kernel::{KernelError, Prepared, Site};
@@ -35,8 +36,8 @@ pub(super) struct Partitioner<'a> {
     pub(super) module: &'a Module,
     pub(super) facts: &'a Facts,
     pub(super) room: Room,
-    /// True if the backend may join nodes.
-    pub(super) is_grouped: bool,
+    /// The values that stay visible when the backend joins nodes.
+    pub(super) watch: &'a Watch,
     /// True if a node that runs in any case and cannot be prepared is an error; otherwise the error shows when it runs.
     pub(super) is_strict: bool,
 }
@@ -80,7 +81,8 @@ impl Partitioner<'_> {
             let group = Group { nodes: smallvec![node], needs, interface: None };
             made.push(Made { group, kernel: prepared.map(Arc::new) });
         }
-        if self.is_grouped { self.joined(graph, made) } else { Ok(made) }
+        let is_grouped = self.backend.has_groups() && *self.watch != Watch::All;
+        if is_grouped { self.joined(graph, made) } else { Ok(made) }
     }
 
     /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
@@ -89,7 +91,7 @@ impl Partitioner<'_> {
     /// If the node runs in any case, and has no kernel or is invalid.
     fn needs_of(&self, node: Node, place: &Where) -> Result<(Needs, Option<Prepared>), KernelError> {
         if walk::is_nested(self.module, node) {
-            return Ok((Needs { on_heap: true, ..Needs::default() }, None));
+            return Ok((Needs { on_heap: true, is_barrier: true, ..Needs::default() }, None));
         }
         // Calls differ in the types of their operands, and may leave operands out.
         let prepared = if place.in_function { None } else { self.prepare(node) };
@@ -100,7 +102,8 @@ impl Partitioner<'_> {
             }
             Some(Err(_)) | None => None,
         };
-        Ok((prepared.as_ref().map_or_else(Needs::default, |prepared| prepared.needs.clone()), prepared))
+        let late = || Needs { is_barrier: true, ..Needs::default() };
+        Ok((prepared.as_ref().map_or_else(late, |prepared| prepared.needs.clone()), prepared))
     }
 
     /// The kernel of a node, or its error, if everything that the kernel depends on is known before the graph runs.
@@ -168,7 +171,10 @@ impl Partitioner<'_> {
         for (at, unit) in units.iter_mut().enumerate().filter(|(_, unit)| unit.group.nodes.len() > 1) {
             let is_read = |value: Value| {
                 let outside = readers.get(&value).is_some_and(|readers| readers.iter().any(|&r| r != at));
-                outside || self.module.is_output(value) || roots.contains(&value)
+                outside
+                    || self.module.is_output(value)
+                    || roots.contains(&value)
+                    || self.watch.contains(value)
             };
             let interface = Interface::of(self.module, &unit.group.nodes, is_read);
             let nodes = &unit.group.nodes;

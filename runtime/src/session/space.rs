@@ -4,7 +4,9 @@
 use crate::backend::Backend;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef, Maybe, Sequence};
-use crate::device::{Device, DeviceError, DeviceMemory, DeviceRef, DeviceTensor, Queue, Rows, Span};
+use crate::device::{
+    Device, DeviceError, DeviceMemory, DeviceRef, DeviceTensor, Queue, Recording, Rows, Span,
+};
 use crate::host::{HostError, HostTensor, TensorRef};
 use crate::kernel::KernelError;
 use ampc_ir::DType;
@@ -20,10 +22,15 @@ pub(crate) enum Space {
     Device(OnDevice),
 }
 
-/// A device, and the queue of a session.
+/// A device, and the queues of a session.
 pub(crate) struct OnDevice {
     backend: Arc<dyn Backend>,
+    /// The first queue of kernels, and of all copies but those of [`transfers`](Space::transfers).
     queue: Box<dyn Queue>,
+    /// The other queues of kernels.
+    others: Vec<Box<dyn Queue>>,
+    /// The queue on which inputs of later runs are copied while kernels run.
+    transfers: Option<Box<dyn Queue>>,
 }
 
 impl Space {
@@ -33,17 +40,86 @@ impl Space {
     /// If the device refuses a queue.
     pub(crate) fn of(backend: &Arc<dyn Backend>) -> std::result::Result<Space, DeviceError> {
         Ok(match backend.device() {
-            Some(device) => Space::Device(OnDevice { backend: backend.clone(), queue: device.queue()? }),
+            Some(device) => {
+                let others = (1..device.kernel_queues()).map(|_| device.queue());
+                let (others, backend) = (others.collect::<std::result::Result<_, _>>()?, backend.clone());
+                Space::Device(OnDevice { backend, queue: device.queue()?, others, transfers: None })
+            }
             None => Space::Host,
         })
     }
 
-    /// The queue of a device.
+    /// The first queue of a device.
     pub(super) fn queue(&mut self) -> Option<&mut (dyn Queue + 'static)> {
-        match self {
-            Space::Host => None,
-            Space::Device(device) => Some(&mut *device.queue),
+        self.queue_at(0)
+    }
+
+    /// A queue of a device: the last of its queues if there are not as many.
+    pub(super) fn queue_at(&mut self, at: usize) -> Option<&mut (dyn Queue + 'static)> {
+        let Space::Device(device) = self else { return None };
+        let at = at.min(device.others.len());
+        Some(if at == 0 { &mut *device.queue } else { &mut *device.others[at - 1] })
+    }
+
+    /// The queue of a device on which inputs are copied while kernels run.
+    ///
+    /// # Errors
+    /// If the device refuses another queue.
+    pub(super) fn transfers(&mut self) -> std::result::Result<Option<&mut dyn Queue>, DeviceError> {
+        let Space::Device(device) = self else { return Ok(None) };
+        if device.transfers.is_none() {
+            device.transfers = Some(device.device().queue()?);
         }
+        Ok(device.transfers.as_mut().map(|queue| -> &mut dyn Queue { &mut **queue }))
+    }
+
+    /// True if kernels run on several queues.
+    pub(super) fn has_several_queues(&self) -> bool {
+        matches!(self, Space::Device(device) if !device.others.is_empty())
+    }
+
+    /// True if kernels can be recorded and replayed.
+    pub(super) fn can_record(&self) -> bool {
+        matches!(self, Space::Device(device) if device.device().can_record())
+    }
+
+    /// Lets all queues of kernels wait for each other.
+    pub(super) fn fence(&mut self) -> std::result::Result<(), DeviceError> {
+        self.gather()?;
+        self.spread()
+    }
+
+    /// Lets the other queues of kernels wait for the first.
+    fn spread(&mut self) -> std::result::Result<(), DeviceError> {
+        let Space::Device(OnDevice { queue, others, .. }) = self else { return Ok(()) };
+        if !others.is_empty() {
+            let event = queue.signal()?;
+            others.iter_mut().try_for_each(|other| other.wait(&event))?;
+        }
+        Ok(())
+    }
+
+    /// Lets the first queue of kernels wait for the others.
+    fn gather(&mut self) -> std::result::Result<(), DeviceError> {
+        let Space::Device(OnDevice { queue, others, .. }) = self else { return Ok(()) };
+        others.iter_mut().try_for_each(|other| queue.wait(&other.signal()?))
+    }
+
+    /// Records the kernels that `launch` launches.
+    pub(super) fn record<E: From<DeviceError>>(
+        &mut self,
+        launch: impl FnOnce(&mut Space) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Option<Recording>, E> {
+        // Work that was given before is no part of the recording.
+        self.fence()?;
+        let Some(queue) = self.queue() else { return Ok(None) };
+        queue.begin_recording()?;
+        // Recording ends, whatever happens.
+        let launched = self.spread().map_err(E::from).and_then(|()| launch(self));
+        let launched = launched.and_then(|()| Ok(self.gather()?));
+        let recorded = self.queue().map(Queue::end_recording).transpose();
+        launched?;
+        Ok(recorded?)
     }
 
     /// A block of this memory: zeros in host memory, anything on a device.
@@ -134,12 +210,12 @@ impl Space {
         }
     }
 
-    /// Waits for all work.
+    /// Waits for all work. If work of several queues failed, the error is that of the first queue.
     pub(super) fn finish(&mut self) -> std::result::Result<(), DeviceError> {
-        match self {
-            Space::Host => Ok(()),
-            Space::Device(device) => device.queue.finish(),
-        }
+        let Space::Device(OnDevice { queue, others, transfers, .. }) = self else { return Ok(()) };
+        let rest = others.iter_mut().chain(transfers).map(|queue| queue.finish());
+        let rest = rest.fold(Ok(()), std::result::Result::and);
+        queue.finish().and(rest)
     }
 }
 

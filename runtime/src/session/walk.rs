@@ -5,7 +5,7 @@ use super::control;
 use super::error::ExecuteError;
 use super::executable::Runtime;
 use super::frame::{Frame, Given, Lists, Memory, Scope};
-use super::observe::NodeObserver;
+use super::observe::Observing;
 use super::space::{Block, Bytes, Space};
 use super::states::writes_states;
 use crate::backend::Backend;
@@ -30,14 +30,14 @@ pub(crate) struct Run<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) space: &'a mut Space,
     pub(crate) program: &'a Program,
-    pub(crate) observer: Option<&'a mut (dyn NodeObserver + Send)>,
+    pub(crate) observer: Option<Observing<'a>>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) stop: Option<&'a AtomicBool>,
 }
 
 impl Run<'_> {
     /// An error if the time is over or the run is stopped; `node` would be next.
-    fn in_time(&self, node: Option<Node>) -> Result<(), ExecuteError> {
+    pub(super) fn in_time(&self, node: Option<Node>) -> Result<(), ExecuteError> {
         if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
             return Err(ExecuteError::Stopped);
         }
@@ -51,9 +51,10 @@ impl Run<'_> {
 
     /// An error if the observer permits no change of states.
     fn permits_updates(&mut self) -> Result<(), ExecuteError> {
-        match self.observer.as_deref_mut().is_none_or(NodeObserver::permits_updates) {
-            true => Ok(()),
-            false => Err(ExecuteError::Stopped),
+        match self.observer.as_mut().map(Observing::permits_updates) {
+            None | Some(Ok(true)) => Ok(()),
+            Some(Ok(false)) => Err(ExecuteError::Stopped),
+            Some(Err(error)) => Err(error),
         }
     }
 }
@@ -68,7 +69,6 @@ pub(crate) fn run_graph(
 ) -> Result<(), ExecuteError> {
     let program = run.program;
     let plan = program.plan(graph);
-    let scope = Scope { program, plan, given };
     frame.reserve(run.space, &program.module, plan, 0, run.runtime.limits.max_bytes)?;
     frame.states.take(run.space, given.inputs).map_err(ExecuteError::of_transfer)?;
     for (input, data) in owned {
@@ -76,13 +76,36 @@ pub(crate) fn run_graph(
     }
     // A body without steps takes time as well.
     run.in_time(None)?;
-    for step in &plan.steps {
+    run.space.fence()?;
+    run_steps(run, Scope { program, plan, given }, frame)?;
+    run.space.fence()?;
+    if let Some(observer) = &mut run.observer {
+        observer.settle().map_err(ExecuteError::of_transfer)?;
+    }
+    if !plan.states.is_empty() {
+        run.permits_updates()?;
+    }
+    run.in_time(None)
+}
+
+/// Runs the steps of a plan whose memory is there and whose inputs are given. All queues are in order before, and the
+/// caller orders them afterwards.
+pub(super) fn run_steps(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) -> Result<(), ExecuteError> {
+    let Scope { program, plan, .. } = scope;
+    let has_several_queues = run.space.has_several_queues();
+    if has_several_queues {
+        frame.events.resize_with(plan.steps.len(), || None);
+    }
+    for (at, step) in plan.steps.iter().enumerate() {
         run.in_time(Some(step.node()))?;
         if writes_states(plan, step) {
             run.permits_updates()?;
             frame.states.set_torn(true);
         }
-        if let Some(queue) = run.space.queue() {
+        if has_several_queues {
+            wait_for_others(run.space, step, frame)?;
+        }
+        if let Some(queue) = run.space.queue_at(step.queue) {
             queue.enter(step.node());
         }
         if is_nested(&program.module, step.node()) {
@@ -90,17 +113,38 @@ pub(crate) fn run_graph(
         } else {
             run_step(run, scope, step, frame).map_err(|error| ExecuteError::of_kernel(step.node(), error))?;
         }
-        if run.observer.is_some() {
-            observe(run, scope, step, frame)?;
+        if has_several_queues && step.is_barrier {
+            run.space.fence()?;
+        }
+        if let (true, Some(queue)) = (step.is_awaited, run.space.queue_at(step.queue)) {
+            frame.events[at] = Some(queue.signal()?);
+        }
+        if let Some(observer) = &mut run.observer {
+            observer.see(run.space, scope, step, frame)?;
+            // A value is copied before other queues take its memory.
+            if has_several_queues {
+                run.space.fence()?;
+            }
         }
         for &value in &step.ends {
             frame.heap[value as usize] = None;
         }
     }
-    if !plan.states.is_empty() {
-        run.permits_updates()?;
+    frame.events.clear();
+    Ok(())
+}
+
+/// Lets the queue of a step wait for the steps of other queues that the step depends on.
+fn wait_for_others(space: &mut Space, step: &Step, frame: &Frame) -> Result<(), ExecuteError> {
+    if step.is_barrier {
+        return Ok(space.fence()?);
     }
-    run.in_time(None)
+    let Some(queue) = space.queue_at(step.queue) else { return Ok(()) };
+    let events = step.waits.iter().filter_map(|&earlier| frame.events[earlier as usize].as_ref());
+    for event in events {
+        queue.wait(event)?;
+    }
+    Ok(())
 }
 
 /// True if a node has bodies or may have, or is a call: its results are on the heap.
@@ -128,17 +172,6 @@ fn run_nested(
     for (index, data) in step.results.iter().zip(results) {
         if let Some(index) = index {
             heap[*index as usize] = data;
-        }
-    }
-    Ok(())
-}
-
-fn observe(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &Frame) -> Result<(), ExecuteError> {
-    for (slot, index) in step.results.iter().enumerate() {
-        let Some(index) = index else { continue };
-        if let (Some(observer), Some(data)) = (run.observer.as_deref_mut(), frame.get(scope, *index)) {
-            let shown = run.space.on_host(data, |data| observer.value(step.node(), slot, data));
-            shown.map_err(|error| ExecuteError::of_kernel(step.node(), error))?;
         }
     }
     Ok(())
@@ -423,7 +456,7 @@ impl<'r> Job<'r> {
         }
         let taken = &self.step.in_place[..];
         let in_place = taken.iter().find(|&&(result, _)| result == 0).map(|&(_, operand)| operand);
-        let (max_bytes, queue) = (self.max_bytes, space.queue());
+        let (max_bytes, queue) = (self.max_bytes, space.queue_at(self.step.queue));
         let mut io = Io { operands, results, scratch, device_scratch, queue, in_place, taken, max_bytes };
         let done = (prepared.run)(&mut io);
         lists.placed = emptied(placed);

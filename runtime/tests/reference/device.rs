@@ -1,10 +1,17 @@
-//! The device: poisoned memory, and a queue that runs its work late and in another order.
+//! The device: poisoned memory, and queues that run their work late and in another order.
+//!
+//! The queues of a device share a list of the jobs that have not run. Every job knows how many jobs of each queue were in
+//! order before it, through its own queue and through events. Two jobs of different queues that touch the same bytes
+//! without such an order are a race, which fails the later job.
 
 use super::Random;
 use ampc_ir::Node;
 use ampc_runtime::backend::KernelError;
-use ampc_runtime::device::{Device, DeviceError, DeviceMemory, Queue, Rows, Span};
+use ampc_runtime::device::{
+    Device, DeviceError, DeviceMemory, Download, Event, Queue, Recording, Rows, Span,
+};
 use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,8 +24,12 @@ const POISON: u8 = 0xA5;
 pub(crate) struct ReferenceDevice {
     pub(super) seed: u64,
     alignment: usize,
+    jobs: Arc<Mutex<Jobs>>,
+    replays: Arc<AtomicU64>,
     live_bytes: Arc<AtomicUsize>,
     allocations: AtomicU64,
+    /// The queues so far.
+    queues: AtomicU64,
     /// The calls of the device and its queues so far.
     calls: Arc<AtomicU64>,
     /// The call that fails; 0 for none.
@@ -30,8 +41,11 @@ impl ReferenceDevice {
         ReferenceDevice {
             seed,
             alignment: [1, 64, 256, 512][usize::try_from(seed % 4).unwrap()],
+            jobs: Arc::new(Mutex::new(Jobs { pending: Vec::new(), random: Random::new(seed) })),
+            replays: Arc::default(),
             live_bytes: Arc::default(),
             allocations: AtomicU64::new(0),
+            queues: AtomicU64::new(0),
             calls: Arc::default(),
             failing_call: Arc::default(),
         }
@@ -45,6 +59,11 @@ impl ReferenceDevice {
     /// The blocks that were allocated so far.
     pub(crate) fn allocations(&self) -> u64 {
         self.allocations.load(Ordering::Relaxed)
+    }
+
+    /// The number of times that recorded work was replayed.
+    pub(crate) fn replays(&self) -> u64 {
+        self.replays.load(Ordering::Relaxed)
     }
 
     /// The calls of the device and its queues so far.
@@ -82,13 +101,25 @@ impl Device for ReferenceDevice {
 
     fn queue(&self) -> Result<Box<dyn Queue>, DeviceError> {
         called(&self.calls, &self.failing_call)?;
-        Ok(Box::new(Jobs {
-            pending: Vec::new(),
-            random: Random::new(self.seed),
+        let id = self.queues.fetch_add(1, Ordering::Relaxed);
+        Ok(Box::new(InOrder {
+            id,
+            jobs: self.jobs.clone(),
+            line: Line::default(),
+            recording: None,
             node: None,
+            replays: self.replays.clone(),
             calls: self.calls.clone(),
             failing_call: self.failing_call.clone(),
         }))
+    }
+
+    fn kernel_queues(&self) -> usize {
+        usize::try_from(1 + self.seed % 3).unwrap()
+    }
+
+    fn can_record(&self) -> bool {
+        self.seed % 4 != 2
     }
 }
 
@@ -163,109 +194,247 @@ impl Part {
     }
 }
 
+/// The number of jobs of each queue that are in order before a job.
+type Clock = BTreeMap<u64, u64>;
+
+type Work = Arc<dyn Fn() -> Result<(), Failure> + Send + Sync>;
+
 /// Work that was launched and has not run.
+#[derive(Clone)]
 struct Job {
+    queue: u64,
+    /// Its number among the jobs of the queue.
+    number: u64,
+    before: Clock,
     node: Option<Node>,
     reads: Vec<Part>,
     writes: Vec<Part>,
-    work: Box<dyn FnOnce() -> Result<(), Failure> + Send>,
+    work: Work,
 }
 
+impl Job {
+    fn conflicts_with(&self, other: &Job) -> bool {
+        let any = |a: &[Part], b: &[Part]| a.iter().any(|a| b.iter().any(|b| a.overlaps(b)));
+        any(&self.writes, &other.writes) || any(&self.writes, &other.reads) || any(&self.reads, &other.writes)
+    }
+
+    /// True if the job is in order after an earlier job.
+    fn is_after(&self, other: &Job) -> bool {
+        self.queue == other.queue || self.before.get(&other.queue).is_some_and(|&done| done >= other.number)
+    }
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} on queue {}", self.node, self.queue)
+    }
+}
+
+#[derive(Clone, Debug)]
 pub(super) enum Failure {
-    Kernel(KernelError),
+    Kernel(Arc<KernelError>),
     Poison(String),
 }
 
-/// For each job, the number of earlier jobs that it must wait for, and the later jobs that wait for it.
-fn order(jobs: &[Option<Job>]) -> (Vec<usize>, Vec<Vec<usize>>) {
-    let conflict = |a: &Job, b: &Job| {
-        let any = |a: &[Part], b: &[Part]| a.iter().any(|a| b.iter().any(|b| a.overlaps(b)));
-        any(&a.writes, &b.writes) || any(&a.writes, &b.reads) || any(&a.reads, &b.writes)
-    };
-    let (mut waits, mut followers) = (vec![0; jobs.len()], vec![Vec::new(); jobs.len()]);
-    for (at, job) in jobs.iter().enumerate() {
-        for (earlier, other) in jobs[..at].iter().enumerate() {
-            if let (Some(job), Some(other)) = (job, other)
-                && conflict(other, job)
-            {
-                waits[at] += 1;
-                followers[earlier].push(at);
-            }
-        }
+/// Adds a job, which fails if it races with one of the jobs that are there.
+fn push(jobs: &mut Vec<Job>, mut job: Job) {
+    let racing = jobs.iter().find(|other| job.conflicts_with(other) && !job.is_after(other));
+    if let Some(other) = racing {
+        let message = format!("{job:?} races with {other:?}");
+        job.work = Arc::new(move || Err(Failure::Poison(message.clone())));
     }
-    (waits, followers)
+    jobs.push(job);
 }
 
-/// The queue of a session.
-pub(super) struct Jobs {
+/// The jobs of all queues that have not run, in the order in which they were launched.
+#[derive(Debug)]
+struct Jobs {
     pending: Vec<Job>,
     random: Random,
-    node: Option<Node>,
-    calls: Arc<AtomicU64>,
-    failing_call: Arc<AtomicU64>,
 }
 
 impl Jobs {
-    /// Runs everything, in a random order that keeps results. If several jobs fail, the failure is that of the job that was
-    /// launched first.
-    fn run_all(&mut self) -> Result<(), DeviceError> {
-        let mut failed: Option<(usize, Option<Node>, Failure)> = None;
-        let mut jobs: Vec<Option<Job>> = std::mem::take(&mut self.pending).into_iter().map(Some).collect();
-        let (mut waits, followers) = order(&jobs);
-        let mut ready: Vec<usize> = (0..jobs.len()).filter(|&at| waits[at] == 0).collect();
+    /// Runs the first jobs of a queue, up to a number, and those that they depend on, in a random order that keeps results. If several jobs fail,
+    /// the failure is that of the job that was launched first; later jobs of its queue and jobs that depend on it do not run.
+    fn run(&mut self, queue: u64, last: u64) -> Result<(), DeviceError> {
+        let all = std::mem::take(&mut self.pending);
+        let mut waits_for: Vec<Vec<usize>> = Vec::with_capacity(all.len());
+        for (at, job) in all.iter().enumerate() {
+            let earlier = all[..at].iter().enumerate();
+            let earlier = earlier.filter(|(_, other)| job.is_after(other) && job.conflicts_with(other));
+            waits_for.push(earlier.map(|(earlier, _)| earlier).collect());
+        }
+        let mut is_asked: Vec<bool> =
+            all.iter().map(|job| job.queue == queue && job.number <= last).collect();
+        for at in (0..all.len()).rev() {
+            if is_asked[at] {
+                waits_for[at].iter().for_each(|&earlier| is_asked[earlier] = true);
+            }
+        }
+        let mut waits: Vec<usize> = waits_for.iter().map(Vec::len).collect();
+        let mut followers = vec![Vec::new(); all.len()];
+        for (at, earlier) in waits_for.iter().enumerate() {
+            earlier.iter().for_each(|&earlier| followers[earlier].push(at));
+        }
+        let mut ready: Vec<usize> = (0..all.len()).filter(|&at| waits[at] == 0 && is_asked[at]).collect();
+        let mut is_done = vec![false; all.len()];
+        let mut failed: Option<(usize, Failure)> = None;
         while !ready.is_empty() {
             let at = ready.swap_remove(self.random.below(ready.len()));
             // Jobs behind a failure do not run.
-            if failed.as_ref().is_some_and(|&(first, ..)| at > first) {
+            if failed.as_ref().is_some_and(|&(first, _)| at > first) {
                 continue;
             }
-            let job = jobs[at].take().unwrap();
-            if let Err(failure) = (job.work)() {
-                failed = Some((at, job.node, failure));
+            is_done[at] = true;
+            if let Err(failure) = (all[at].work)() {
+                failed = Some((at, failure));
                 continue;
             }
             for &follower in &followers[at] {
                 waits[follower] -= 1;
-                if waits[follower] == 0 {
+                if waits[follower] == 0 && is_asked[follower] {
                     ready.push(follower);
                 }
             }
         }
-        match failed {
-            None => Ok(()),
-            Some((_, _, Failure::Kernel(KernelError::Device(error)))) => Err(*error),
-            Some((_, Some(node), Failure::Kernel(error))) => Err(DeviceError::Kernel { node, error }),
-            Some((_, node, Failure::Kernel(error))) => Err(DeviceError::Lost(format!("{node:?}: {error}"))),
-            Some((_, node, Failure::Poison(message))) => {
-                Err(DeviceError::Lost(format!("poisoned memory at {node:?}: {message}")))
+        let node = failed.as_ref().and_then(|&(at, _)| all[at].node);
+        let rest = all.into_iter().enumerate();
+        self.pending = rest.filter(|&(at, _)| !is_done[at] && !is_asked[at]).map(|(_, job)| job).collect();
+        match (failed.map(|(_, failure)| failure), node) {
+            (None, _) => Ok(()),
+            (Some(Failure::Kernel(error)), node) => Err(told(&error, node)),
+            (Some(Failure::Poison(message)), node) => {
+                Err(DeviceError::Lost(format!("wrong memory at {node:?}: {message}")))
             }
         }
+    }
+}
+
+/// The failure of a kernel, as the host is told it.
+fn told(error: &KernelError, node: Option<Node>) -> DeviceError {
+    let copy = |error: &KernelError| match error {
+        KernelError::Value { expected, found } => {
+            KernelError::Value { expected: expected.clone(), found: found.clone() }
+        }
+        KernelError::Limit { limit, found } => {
+            KernelError::Limit { limit: limit.clone(), found: found.clone() }
+        }
+        other => KernelError::Unsupported(other.to_string()),
+    };
+    match (error, node) {
+        (KernelError::Device(inner), _) => match &**inner {
+            DeviceError::Kernel { node, error } => DeviceError::Kernel { node: *node, error: copy(error) },
+            DeviceError::NoMemory { bytes } => DeviceError::NoMemory { bytes: *bytes },
+            DeviceError::Lost(message) => DeviceError::Lost(message.clone()),
+        },
+        (error, Some(node)) => DeviceError::Kernel { node, error: copy(error) },
+        (error, None) => DeviceError::Lost(error.to_string()),
+    }
+}
+
+/// The order of the work of a queue.
+#[derive(Clone, Default)]
+struct Line {
+    given: u64,
+    known: Clock,
+}
+
+/// Work that is recorded.
+#[derive(Default)]
+struct Recorder {
+    jobs: Vec<Job>,
+    /// The queues with work that the first queue has not waited for.
+    open: BTreeSet<u64>,
+    has_ended: bool,
+}
+
+/// An event: the order of the work before it, of a recording or not.
+struct Signal {
+    queue: u64,
+    line: Line,
+    recorder: Option<Arc<Mutex<Recorder>>>,
+}
+
+/// A queue.
+pub(super) struct InOrder {
+    id: u64,
+    jobs: Arc<Mutex<Jobs>>,
+    line: Line,
+    /// The recording that the queue is in, and the order of the work in it.
+    recording: Option<(Arc<Mutex<Recorder>>, Line)>,
+    node: Option<Node>,
+    replays: Arc<AtomicU64>,
+    calls: Arc<AtomicU64>,
+    failing_call: Arc<AtomicU64>,
+}
+
+impl InOrder {
+    fn leave_ended_recording(&mut self) {
+        self.recording.take_if(|(recorder, _)| recorder.lock().unwrap().has_ended);
     }
 
     pub(super) fn add(
         &mut self,
         reads: Vec<Part>,
         writes: Vec<Part>,
-        work: impl FnOnce() -> Result<(), Failure> + Send + 'static,
+        work: impl Fn() -> Result<(), Failure> + Send + Sync + 'static,
     ) {
+        self.leave_ended_recording();
         // No range is empty, so that nothing waits for it.
         let some = |parts: Vec<Part>| parts.into_iter().filter(|part| !part.range.is_empty()).collect();
-        let job = Job { node: self.node, reads: some(reads), writes: some(writes), work: Box::new(work) };
-        self.pending.push(job);
+        let (reads, writes, work): (_, _, Work) = (some(reads), some(writes), Arc::new(work));
+        let line = self.recording.as_mut().map_or(&mut self.line, |(_, line)| line);
+        line.given += 1;
+        line.known.insert(self.id, line.given);
+        let (number, before) = (line.given, line.known.clone());
+        let job = Job { queue: self.id, number, before, node: self.node, reads, writes, work };
+        match &self.recording {
+            Some((recorder, _)) => {
+                let mut recorder = recorder.lock().unwrap();
+                recorder.open.insert(self.id);
+                push(&mut recorder.jobs, job);
+            }
+            None => push(&mut self.jobs.lock().unwrap().pending, job),
+        }
     }
 
     pub(super) fn called(&self) -> Result<(), DeviceError> {
         called(&self.calls, &self.failing_call)
     }
+
+    fn refuse_recording(&mut self, what: &str) {
+        self.leave_ended_recording();
+        assert!(self.recording.is_none(), "a recording has no {what}");
+    }
 }
 
-impl Queue for Jobs {
+/// Bytes on the way to the host.
+struct Landing {
+    queue: u64,
+    /// The number of the job that copies them.
+    number: u64,
+    jobs: Arc<Mutex<Jobs>>,
+    bytes: Arc<Mutex<Option<Vec<u8>>>>,
+}
+
+impl Download for Landing {
+    fn finish(self: Box<Self>, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.jobs.lock().unwrap().run(self.queue, self.number)?;
+        let bytes = self.bytes.lock().unwrap().take();
+        let bytes = bytes.ok_or_else(|| DeviceError::Lost("work before a download failed".to_owned()))?;
+        to.copy_from_slice(&bytes);
+        Ok(())
+    }
+}
+
+impl Queue for InOrder {
     fn enter(&mut self, node: Node) {
         self.node = Some(node);
     }
 
     fn upload(&mut self, from: &[u8], to: Span<'_>) -> Result<(), DeviceError> {
         self.called()?;
+        self.refuse_recording("uploads");
         let (bytes, to) = (from.to_vec(), Part::of(to));
         assert_eq!(bytes.len(), to.range.len(), "an upload fills its span");
         self.add(Vec::new(), vec![to.clone()], move || {
@@ -275,13 +444,16 @@ impl Queue for Jobs {
         Ok(())
     }
 
-    fn download(&mut self, from: Span<'_>, to: &mut [u8]) -> Result<(), DeviceError> {
+    fn start_download(&mut self, from: Span<'_>) -> Result<Box<dyn Download>, DeviceError> {
         self.called()?;
-        self.run_all()?;
-        let bytes =
-            Part::of(from).read().map_err(|message| DeviceError::Lost(format!("a download: {message}")))?;
-        to.copy_from_slice(&bytes);
-        Ok(())
+        self.refuse_recording("downloads");
+        let (from, bytes) = (Part::of(from), Arc::new(Mutex::new(None)));
+        let landed = bytes.clone();
+        self.add(vec![from.clone()], Vec::new(), move || {
+            *landed.lock().unwrap() = Some(from.read().map_err(Failure::Poison)?);
+            Ok(())
+        });
+        Ok(Box::new(Landing { queue: self.id, number: self.line.given, jobs: self.jobs.clone(), bytes }))
     }
 
     fn copy(&mut self, from: Rows<'_>, to: Rows<'_>, count: usize, len: usize) -> Result<(), DeviceError> {
@@ -303,8 +475,75 @@ impl Queue for Jobs {
         Ok(())
     }
 
+    fn signal(&mut self) -> Result<Event, DeviceError> {
+        self.called()?;
+        self.leave_ended_recording();
+        let (recorder, line) = match &self.recording {
+            Some((recorder, line)) => (Some(recorder.clone()), line.clone()),
+            None => (None, self.line.clone()),
+        };
+        Ok(Arc::new(Signal { queue: self.id, line, recorder }))
+    }
+
+    fn wait(&mut self, event: &Event) -> Result<(), DeviceError> {
+        self.called()?;
+        self.leave_ended_recording();
+        let signal: &Signal = event.downcast_ref().expect("an event of this device");
+        if let (None, Some(recorder)) = (&self.recording, &signal.recorder) {
+            assert!(!recorder.lock().unwrap().has_ended, "work waits for an event of a recording");
+            self.recording = Some((recorder.clone(), Line::default()));
+            recorder.lock().unwrap().open.insert(self.id);
+        }
+        let line = match (&mut self.recording, &signal.recorder) {
+            (None, _) => &mut self.line,
+            (Some((recorder, line)), Some(other)) if Arc::ptr_eq(recorder, other) => {
+                recorder.lock().unwrap().open.remove(&signal.queue);
+                line
+            }
+            (Some(_), _) => panic!("a recording waits for work outside of it"),
+        };
+        for (&queue, &done) in &signal.line.known {
+            let known = line.known.entry(queue).or_default();
+            *known = (*known).max(done);
+        }
+        Ok(())
+    }
+
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.called()?;
-        self.run_all()
+        self.refuse_recording("waiting hosts");
+        self.jobs.lock().unwrap().run(self.id, u64::MAX)
+    }
+
+    fn begin_recording(&mut self) -> Result<(), DeviceError> {
+        self.called()?;
+        self.refuse_recording("recordings");
+        self.recording = Some((Arc::default(), Line::default()));
+        Ok(())
+    }
+
+    fn end_recording(&mut self) -> Result<Recording, DeviceError> {
+        let (recorder, _) = self.recording.take().expect("a queue that records");
+        let mut recorder = recorder.lock().unwrap();
+        recorder.has_ended = true;
+        self.called()?;
+        recorder.open.remove(&self.id);
+        assert!(recorder.open.is_empty(), "queues {:?} are not waited for", recorder.open);
+        Ok(Box::new(std::mem::take(&mut recorder.jobs)))
+    }
+
+    fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
+        self.called()?;
+        self.refuse_recording("replays");
+        self.replays.fetch_add(1, Ordering::Relaxed);
+        let jobs: &Vec<Job> = recording.downcast_ref().expect("a recording of this device");
+        let mut pending = self.jobs.lock().unwrap();
+        for job in jobs {
+            self.line.given += 1;
+            self.line.known.insert(self.id, self.line.given);
+            let (number, before) = (self.line.given, self.line.known.clone());
+            push(&mut pending.pending, Job { queue: self.id, number, before, ..job.clone() });
+        }
+        Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Kernels: those of the CPU on operands widened to f64, alone or in groups, launched on the queue of the device.
 
 use super::Reference;
-use super::device::{Failure, Jobs, Part, ReferenceDevice};
+use super::device::{Failure, InOrder, Part, ReferenceDevice};
 use ampc_ir::infer::infer_actual;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Actual, NodeView};
@@ -292,22 +292,23 @@ pub(super) fn launch(kernel: &Arc<Kernel>, io: &mut Io<'_>) -> Result<(), Kernel
         targets.iter().flatten().map(|(part, _)| part.clone()).chain(scratch.clone()).collect();
     let kernel = kernel.clone();
     let queue: &mut dyn Any = io.queue()?;
-    let jobs: &mut Jobs = queue.downcast_mut().expect("a queue of this device");
+    let jobs: &mut InOrder = queue.downcast_mut().expect("a queue of this device");
     jobs.called()?;
     jobs.add(reads, writes, move || {
         let mut values = Vec::new();
-        for operand in operands {
+        let failed = |error| Failure::Kernel(Arc::new(error));
+        for operand in &operands {
             values.push(match operand {
                 Some(Operand::Device(part, dtype, dims)) => {
                     let bytes = part.read().map_err(Failure::Poison)?;
-                    let tensor = HostTensor::from_bytes(dtype, &dims, &bytes);
-                    Some(tensor.map_err(|error| Failure::Kernel(error.into()))?.into())
+                    let tensor = HostTensor::from_bytes(*dtype, dims, &bytes);
+                    Some(tensor.map_err(|error| failed(error.into()))?.into())
                 }
-                Some(Operand::Other(data)) => Some(data),
+                Some(Operand::Other(data)) => Some(data.clone()),
                 None => None,
             });
         }
-        let made = kernel.run(&values, &wanted, max_bytes).map_err(Failure::Kernel)?;
+        let made = kernel.run(&values, &wanted, max_bytes).map_err(failed)?;
         scratch.iter().for_each(Part::poison);
         for (target, data) in targets.iter().zip(made) {
             if let (Some((part, _)), Some(Data::Tensor(tensor))) = (target, data) {

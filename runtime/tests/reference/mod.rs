@@ -4,6 +4,8 @@
 //!   written fails.
 //! - Launches return before the work is done. The work runs when the host waits for it, in a random order that the seed
 //!   says: a job may run once no earlier job is left that writes what the job reads or writes, or reads what it writes.
+//! - Kernels run on one to three queues, as the seed says. Jobs of two queues that touch the same bytes without an order are
+//!   a race, which fails. Most seeds record kernels and replay them.
 //! - Its groups are random sets of nodes without a node between two of them; a seed of 0 makes none.
 //! - Failures surface when the host waits, with the node.
 //! - Its kernels are the CPU's on operands widened to f64, rounded once, where the operator has such a form.
@@ -26,6 +28,7 @@ use ampc_runtime::Cpu;
 use ampc_runtime::backend::{Backend, Candidates, GroupSite, KernelError, Prepared, Site};
 use ampc_runtime::device::Device;
 use kernels::{Kernel, launch};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// The backend.
@@ -53,6 +56,15 @@ impl Reference {
     }
 }
 
+impl Reference {
+    /// The queue of a node: any.
+    fn queue_of(&self, node: Node) -> usize {
+        let mut hasher = DefaultHasher::new();
+        (node, self.device.seed).hash(&mut hasher);
+        Random::new(hasher.finish()).below(self.device.kernel_queues())
+    }
+}
+
 impl Backend for Reference {
     fn name(&self) -> &'static str {
         "reference"
@@ -72,6 +84,7 @@ impl Backend for Reference {
         if needs.moves {
             prepared = prepared.moves();
         }
+        prepared = prepared.on_queue(self.queue_of(site.view.node));
         Ok(if needs.view { prepared.view() } else { prepared })
     }
 
@@ -97,7 +110,8 @@ impl Backend for Reference {
 
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
         let kernel = Arc::new(Kernel::of_group(self, group)?);
-        Ok(Prepared::new(move |io| launch(&kernel, io)))
+        let queue = self.queue_of(group.sites[0].view.node);
+        Ok(Prepared::new(move |io| launch(&kernel, io)).on_queue(queue))
     }
 
     fn device(&self) -> Option<&dyn Device> {

@@ -19,6 +19,7 @@ use super::{Call, ExecuteError, KernelError, NodeView};
 use crate::data::{Data, DataRef};
 use crate::session::executable::Executable;
 use crate::session::frame::{Frame, Given};
+use crate::session::observe::Watch;
 use crate::session::walk::{Run, run_graph};
 use ampc_ir::DType;
 use ampc_ir::text::{NoData, parse};
@@ -172,7 +173,7 @@ impl Call<'_, '_, '_> {
         let executable =
             Executable::new(&module, self.run.runtime).map_err(|error| self.error(bug(&error)))?;
         let types = inputs.iter().map(|data| data.map(DataRef::ty)).collect();
-        let bound = executable.program(self.run.space, types, true, self.run.deadline);
+        let bound = executable.program(self.run.space, types, Watch::nothing(), self.run.deadline);
         let bound: Arc<_> = bound.map_err(|error| self.error(bug(&error)))?;
         let mut run =
             Run { program: &bound.program, observer: None, space: &mut *self.run.space, ..*self.run };
