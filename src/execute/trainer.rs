@@ -22,6 +22,7 @@ use ampc_runtime::plan::Peak;
 use ampc_runtime::session::{Executable, ExecuteError, NodeObserver};
 use ampc_runtime::{DataRef, HostError, HostTensor, Runtime, Session, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -113,6 +114,12 @@ impl ScalarOutputs {
             loss_scale: scale.and_then(|state| named(&state.output)),
             grad_norm: result(OpKind::ClipCoef, 1),
         })
+    }
+
+    /// The indices of the outputs.
+    fn outputs(self) -> SmallVec<[usize; 4]> {
+        let ScalarOutputs { loss, found_inf, loss_scale, grad_norm } = self;
+        [loss, found_inf, loss_scale, grad_norm].into_iter().flatten().collect()
     }
 
     /// Writes the number that an output is to its field of `stepped`, if it has one.
@@ -272,6 +279,46 @@ impl Trainer {
         self.values = emptied(values);
         self.given.clear();
         Ok(stepped)
+    }
+
+    /// Begins one batch, and returns before the work is done if the step is computed on a device: [`end_step`](Self::end_step)
+    /// returns its scalars. Several batches may be begun before the first is ended.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step) where the errors show before the work is done.
+    pub fn begin_step(&mut self, batch: &[(&str, &HostTensor)]) -> Result<(), Error> {
+        let mut values = emptied(std::mem::take(&mut self.values));
+        values.resize(self.inputs.len(), None);
+        for (&at, tensor) in &self.given {
+            values[at] = Some(DataRef::Tensor(tensor.view()));
+        }
+        self.take_batch(batch, &mut values)?;
+        let begun = self.session.begin_run(&values, &self.scalars.outputs());
+        begun.map_err(|error| of_run(self.executable.module(), &error))?;
+        self.values = emptied(values);
+        self.given.clear();
+        Ok(())
+    }
+
+    /// The scalars of the oldest batch that was begun and not ended, when its work is done; `None` if there is no such batch.
+    ///
+    /// # Errors
+    /// If a node of the batch could not be computed. The batches that were begun after it have failed with it, and the state
+    /// is [torn](Self::has_torn_state).
+    pub fn end_step(&mut self) -> Result<Option<StepResult>, Error> {
+        let outputs = self.session.end_run();
+        let outputs = outputs.map_err(|error| of_run(self.executable.module(), &error))?;
+        let Some(outputs) = outputs else { return Ok(None) };
+        let mut stepped = StepResult::default();
+        for (output, data) in self.scalars.outputs().into_iter().zip(&outputs) {
+            self.scalars.read(output, data.view(), &mut stepped);
+        }
+        Ok(Some(stepped))
+    }
+
+    /// True if the step is computed on a device, in memory that the host does not address.
+    pub fn is_on_device(&self) -> bool {
+        self.session.is_on_device()
     }
 
     /// Assigns the tensors of a batch to the inputs of their names. All inputs without a default have to be

@@ -109,6 +109,11 @@ impl Session {
         &self.executable
     }
 
+    /// True if the session computes on a device, whose memory the host does not address.
+    pub fn is_on_device(&self) -> bool {
+        matches!(self.space, Space::Device(_))
+    }
+
     /// A flag that ends a run of this session alone, before its next node, when another thread sets it.
     pub fn set_stop(&mut self, stop: Arc<AtomicBool>) {
         self.stop = Some(stop);

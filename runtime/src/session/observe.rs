@@ -137,6 +137,12 @@ impl<'a> Observing<'a> {
         &self.watch
     }
 
+    /// True if the observer sees a result of a step.
+    pub(super) fn sees(&self, scope: Scope<'_>, step: &Step) -> bool {
+        let value = |index: &u32| scope.plan.values[*index as usize].value;
+        step.results.iter().flatten().any(|index| self.watch.contains(value(index)))
+    }
+
     /// Shows the observer the results of a step that has just run.
     pub(super) fn see(
         &mut self,
@@ -158,7 +164,7 @@ impl<'a> Observing<'a> {
                 None => (step.node(), slot),
             };
             let Some(data) = frame.get(scope, index) else { continue };
-            self.send(space, step.queue, (node, slot), data)
+            self.send(space, (node, slot), data)
                 .map_err(|error| ExecuteError::of_kernel(node, error))?;
         }
         Ok(())
@@ -167,11 +173,10 @@ impl<'a> Observing<'a> {
     fn send(
         &mut self,
         space: &mut Space,
-        queue: usize,
         (node, slot): (Node, usize),
         data: DataRef<'_>,
     ) -> Result<(), KernelError> {
-        let (DataRef::Device(tensor), Some(on)) = (data, space.queue_at(queue)) else {
+        let (DataRef::Device(tensor), Some(on)) = (data, space.queue()) else {
             self.settle()?;
             return space.on_host(data, |data| self.observer.value(node, slot, data));
         };

@@ -119,12 +119,11 @@ pub(super) fn run_steps(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) 
         if let (true, Some(queue)) = (step.is_awaited, run.space.queue_at(step.queue)) {
             frame.events[at] = Some(queue.signal()?);
         }
-        if let Some(observer) = &mut run.observer {
+        if let Some(observer) = run.observer.as_mut().filter(|observer| observer.sees(scope, step)) {
+            // A value is copied when it is made, and before other queues take its memory.
+            run.space.fence()?;
             observer.see(run.space, scope, step, frame)?;
-            // A value is copied before other queues take its memory.
-            if has_several_queues {
-                run.space.fence()?;
-            }
+            run.space.fence()?;
         }
         for &value in &step.ends {
             frame.heap[value as usize] = None;

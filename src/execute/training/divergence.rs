@@ -111,7 +111,7 @@ impl WatchedStep<'_> {
     }
 
     /// The divergence that shows after a step that was taken or skipped.
-    fn divergence_of(&self, result: &StepResult, first: Option<&FirstNonFinite>) -> Option<Divergence> {
+    pub(super) fn divergence_of(&self, result: &StepResult, first: Option<&FirstNonFinite>) -> Option<Divergence> {
         let step = self.taken.steps;
         if let Some((maker, name)) = &self.watch.seen().weight {
             let cause = self.cause_of_weight(*maker);
@@ -153,7 +153,7 @@ impl WatchedStep<'_> {
         (self.taken.steps - self.taken.failed_in_a_row + 1).min(number)
     }
 
-    fn count(&mut self, result: &StepResult) {
+    pub(super) fn count(&mut self, result: &StepResult) {
         self.taken.steps += 1;
         self.taken.skipped += u64::from(result.skipped);
         let failed = result.skipped || result.loss.is_some_and(f64::is_infinite);
@@ -161,7 +161,7 @@ impl WatchedStep<'_> {
     }
 
     /// Runs the step again, up to its first update, and observes it.
-    fn cause_of_nan(&mut self, batch: &[(&str, &HostTensor)]) -> Option<String> {
+    pub(super) fn cause_of_nan(&mut self, batch: &[(&str, &HostTensor)]) -> Option<String> {
         self.trainer.accept_torn_state().ok()?;
         let mut first = FirstNonFinite::new(self.trainer, batch, false).ok()?;
         // It is stopped before the first update, which is an error.

@@ -10,7 +10,7 @@ use ampc_ir::{GraphId, Module, Node, Payload, TensorData, Value};
 use ampc_passes::Paths;
 use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::{Phase, StateKind, phase_of, states_of};
-use ampc_runtime::session::NodeObserver;
+use ampc_runtime::session::{NodeObserver, Watch};
 use ampc_runtime::{DataRef, HostTensor, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -61,6 +61,7 @@ pub(super) struct StepWatch {
     gradients: FxHashSet<(Node, usize)>,
     /// The name of the weight that a result is next.
     weights: FxHashMap<(Node, usize), String>,
+    watch: Watch,
     seen: Seen,
 }
 
@@ -109,9 +110,13 @@ impl StepWatch {
         let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views()?.into_iter().collect();
         let is_finite = |name: &str| views.get(name).is_none_or(|view| !has_non_finite(view));
         let weights = weights_of(step).into_iter().filter(|(name, _)| is_finite(name));
-        let weights = weights.filter_map(|(name, next)| Some((of_output(&next)?, name))).collect();
+        let weights: FxHashMap<(Node, usize), String> =
+            weights.filter_map(|(name, next)| Some((of_output(&next)?, name))).collect();
         let loss = loss.and_then(|name| of_output(&name));
-        Ok(StepWatch { loss, found, gradients, weights, seen: Seen::default() })
+        let makers = loss.iter().chain(&found).chain(&gradients).chain(weights.keys());
+        let value = |&(node, slot): &(Node, usize)| step.node(node).results().get(slot).copied().flatten();
+        let watch = Watch::values(makers.filter_map(value));
+        Ok(StepWatch { loss, found, gradients, weights, watch, seen: Seen::default() })
     }
 
     /// Begins another step.
@@ -125,6 +130,10 @@ impl StepWatch {
 }
 
 impl NodeObserver for StepWatch {
+    fn watch(&self) -> Watch {
+        self.watch.clone()
+    }
+
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
         let Some(tensor) = data.tensor() else { return };
         let at = (node, slot);
@@ -290,6 +299,11 @@ impl Observers<'_, '_> {
 }
 
 impl NodeObserver for Observers<'_, '_> {
+    fn watch(&self) -> Watch {
+        let first = self.first.as_deref().map(NodeObserver::watch);
+        let other = self.other.as_deref().map(NodeObserver::watch);
+        first.into_iter().chain(other).fold(self.watch.watch(), Watch::and)
+    }
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
         self.watch.value(node, slot, data);
         self.others().for_each(|observer| observer.value(node, slot, data));

@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+mod ahead;
 mod arrays;
 mod batches;
 mod checkpoint;
@@ -49,6 +50,7 @@ use super::trainer::{StepResult, Trainer};
 use crate::error::Error;
 use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor};
+use ahead::Ahead;
 use checkpoint::Taken;
 use divergence::WatchedStep;
 use finite::StepWatch;
@@ -110,6 +112,7 @@ pub struct Training {
     taken: Taken,
     watch: StepWatch,
     divergence: Option<Divergence>,
+    ahead: Ahead,
     /// The learning rate, and the input that it is for.
     lr: HostTensor,
     lr_input: String,
@@ -132,6 +135,14 @@ pub struct StepRecord {
     pub lr: f64,
     /// The scalars that the step returned about itself.
     pub result: StepResult,
+}
+
+/// Sets the learning rate of the next step.
+fn set_rate(lr: &mut HostTensor, rate: f64) {
+    #[expect(clippy::cast_possible_truncation, reason = "the step takes rates in f32")]
+    if let Some(bytes) = lr.bytes_mut() {
+        bytes.copy_from_slice(&(rate as f32).to_le_bytes());
+    }
 }
 
 impl Training {
@@ -186,6 +197,7 @@ impl Training {
             taken: Taken::default(),
             watch,
             divergence: None,
+            ahead: Ahead::default(),
             lr,
             lr_input,
             begun,
@@ -269,6 +281,10 @@ impl Training {
         observer: Option<&mut (dyn NodeObserver + Send)>,
         visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<Option<StepRecord>, Error> {
+        // Steps that were begun come first.
+        if let Some(record) = self.end_begun()? {
+            return Ok(Some(record));
+        }
         if let Some(divergence) = &self.divergence {
             return Err(divergence.clone().into());
         }
@@ -276,14 +292,9 @@ impl Training {
             return Ok(None);
         }
         let steps = self.taken.steps;
-        let epoch = steps / self.batches().per_epoch();
-        let rate = self.options.schedule.rate_of(steps, self.options.steps);
+        let record = self.record_of(steps);
         let read = self.reader.read(steps)?;
-        let rows = read.samples.len() as u64;
-        #[expect(clippy::cast_possible_truncation, reason = "the step takes rates in f32")]
-        if let Some(bytes) = self.lr.bytes_mut() {
-            bytes.copy_from_slice(&(rate as f32).to_le_bytes());
-        }
+        set_rate(&mut self.lr, record.lr);
         let lr = [(self.lr_input.as_str(), &self.lr)];
         let given: SmallVec<[(&str, &HostTensor); 8]> = read.data.named(read.batch).chain(lr).collect();
         let mut step = WatchedStep {
@@ -297,7 +308,14 @@ impl Training {
             .run(&given, observer, visit)
             .map_err(|failed| read.data.with_sample(failed.error, failed.row.as_deref(), read.samples))?;
         self.divergence = divergence;
-        Ok(Some(StepRecord { number: steps + 1, epoch, samples: rows, lr: rate, result }))
+        Ok(Some(StepRecord { samples: read.samples.len() as u64, result, ..record }))
+    }
+
+    /// The record of a step, without its samples and results.
+    fn record_of(&self, steps: u64) -> StepRecord {
+        let epoch = steps / self.batches().per_epoch();
+        let lr = self.options.schedule.rate_of(steps, self.options.steps);
+        StepRecord { number: steps + 1, epoch, samples: 0, lr, result: StepResult::default() }
     }
 
     /// The reason why the training has diverged, if it has: no further step is taken then. A step whose loss became a NaN
@@ -321,6 +339,7 @@ impl Training {
     /// If the file exists and `force` is not set, it cannot be written, or the state has a NaN, which would
     /// make every later loss NaN, or is [torn](Trainer::has_torn_state): an existing file is unchanged then.
     pub fn save(&mut self, path: &Path, force: bool) -> Result<u64, Error> {
+        self.end_all()?;
         let position = self.position();
         checkpoint::save(&mut self.trainer, &position, path, force)
     }
