@@ -54,7 +54,8 @@ pub fn load(path: &Path) -> Result<Model, Error> {
     let text_error = |errors| Error::Text { path: path.to_owned(), errors };
     let (tensors, data) = Tensors::open(&data_path(path))?.unzip();
     let options = ParseOptions { allow_missing_data: tensors.is_none(), ..ParseOptions::default() };
-    let module = parse_with(&text, &tensors.unwrap_or_default(), &options).map_err(text_error)?;
+    let mut module = parse_with(&text, &tensors.unwrap_or_default(), &options).map_err(text_error)?;
+    ampc_passes::step::restore_states(&mut module);
     Ok(Model { text_files: std::iter::once(file).chain(data).collect(), ..Model::from(module) })
 }
 

@@ -188,3 +188,35 @@ fn what_does_not_fit_is_said_and_nothing_is_lost() {
     assert_eq!(trainer.batch_inputs().collect::<Vec<_>>(), ["x", "target", "lr"]);
     run(&mut trainer, 1);
 }
+
+/// A step that is written and read again is the same step, whatever the format: the states are states of its graph, and
+/// training gives the same bytes.
+#[test]
+fn a_step_of_any_format_is_the_same_step() {
+    let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("formats");
+    std::fs::create_dir_all(&folder).unwrap();
+    let TrainStep { model, state: begun, .. } = step();
+    let names = |model: &Model| -> Vec<(String, String)> {
+        let name = |value| ampc::ir::verify::name_of(&model.module, value);
+        let states = &model.module.graph(model.module.main()).states;
+        states.iter().map(|&(input, next)| (name(input), name(next))).collect()
+    };
+    let want = names(&model);
+    assert!(want.len() > 4, "{want:?}");
+    let [onnx, text, json] = ["step.onnx", "step.ir", "step.json"].map(|name| folder.join(name));
+    ampc::save(&model, &onnx, &ampc::SaveOptions { force: true, ..Default::default() }).unwrap();
+    ampc::text_files::save(&model, &text, true).unwrap();
+    ampc::json::save(&model, &json, true).unwrap();
+    let trained = |model: Model| {
+        let mut trainer = Trainer::new(model, &begun, &Cpu::new(1).into()).unwrap();
+        (0..6).for_each(|i| _ = run(&mut trainer, i));
+        let tensors = trainer.state().unwrap().into_iter();
+        tensors.map(|(name, tensor)| (name, tensor.bytes().unwrap().to_vec())).collect::<Vec<_>>()
+    };
+    let states = trained(model);
+    for path in [&onnx, &text, &json] {
+        let read = ampc::load(path).unwrap();
+        assert_eq!(names(&read), want, "{}", path.display());
+        assert!(trained(read) == states, "{}: another training", path.display());
+    }
+}

@@ -195,6 +195,9 @@ fn seen(path: &Path) -> Option<Seen> {
     Some((FileId::of(&found), found.len(), found.modified().ok()))
 }
 
+/// The steps that are begun on a device before the loss of the first of them is there.
+const AHEAD: u64 = 2;
+
 /// The interval between updates of the line on the terminal.
 const REFRESH: Duration = Duration::from_millis(100);
 
@@ -350,7 +353,8 @@ impl<'a> Session<'a> {
         if self.log.is_some() && step > 0 && self.evaluation_is_due(step) {
             self.evaluate()?;
         }
-        while interrupt::requested().is_none() {
+        // Steps that were begun are ended, so that the log has them.
+        while interrupt::requested().is_none() || self.training.is_ahead() {
             if !self.step()? {
                 self.evaluate()?;
                 break;
@@ -379,7 +383,7 @@ impl<'a> Session<'a> {
         let watched = self.watched.as_mut().filter(|_| due(self.args.output.histogram_every, next));
         let taken = match watched {
             Some(watched) => take_watched(&mut self.training, watched),
-            None => self.training.step(),
+            None => self.training.step_ahead(AHEAD, self.last_before_work(next)),
         };
         let taken = taken.map_err(|error| self.of_step(&error, next))?;
         let Some(taken) = taken else { return Ok(false) };
@@ -418,6 +422,23 @@ impl<'a> Session<'a> {
         }
         self.since += trained.elapsed();
         Ok(true)
+    }
+
+    /// The last step, from step `next` on, that is taken before there is work that needs the state after it; 0 if no step is
+    /// to be begun.
+    fn last_before_work(&self, next: u64) -> u64 {
+        if interrupt::requested().is_some() {
+            return 0;
+        }
+        if self.owes_checkpoint {
+            return next;
+        }
+        let due = |every: u64| next.checked_next_multiple_of(every).unwrap_or(u64::MAX);
+        let evaluated = due(self.args.data.eval_every.unwrap_or(self.training.batches().per_epoch()));
+        let saved = self.args.output.save_every.map_or(u64::MAX, due);
+        // The step itself is observed.
+        let observed = self.args.output.histogram_every.map_or(u64::MAX, |every| due(every) - 1);
+        evaluated.min(saved).min(observed)
     }
 
     /// The error of a step, with its number.

@@ -15,7 +15,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, TensorData, Type, Value};
 use ampc_passes::step::inference::forward_of;
-use ampc_passes::step::{StateKind, states_of};
+use ampc_passes::step::{StateEntry, StateKind, restore_states, states_of};
 use ampc_runtime::data::emptied;
 use ampc_runtime::host::read_constant;
 use ampc_runtime::plan::Peak;
@@ -145,7 +145,7 @@ impl Trainer {
     /// lacks a kernel.
     pub fn new(step: Model, state: &State, runtime: &Runtime) -> Result<Trainer, Error> {
         let mut module = step.module;
-        let states = declare_states(&mut module)?;
+        let states = places_of_states(&mut module)?;
         let lr = crate::train::rate_of(&module)?;
         let identity = crate::train::identity_of(&module)?;
         let session = super::prepare(&mut module, runtime)?;
@@ -524,34 +524,39 @@ fn problem(code: &'static str, name: &str, message: String) -> InputProblem {
     InputProblem { code, kind: "state", name: name.to_owned(), message, help }
 }
 
-/// Marks the inputs that the metadata lists as states, and returns their places among the inputs, and their kinds.
-fn declare_states(module: &mut Module) -> Result<Vec<(usize, StateKind)>, Error> {
+/// The places of the states of a step among its inputs, and their kinds.
+fn places_of_states(module: &mut Module) -> Result<Vec<(usize, StateKind)>, Error> {
+    restore_states(module);
     let entries = states_of(module).map_err(|error| Error::Pass(error.into()))?;
-    let main = module.main();
-    let inputs = module.graph(main).inputs().to_vec();
-    let outputs: Vec<Value> = module.graph(main).outputs().iter().map(|output| output.value).collect();
-    let places = |values: &[Value]| -> FxHashMap<String, usize> {
-        values.iter().map(|&value| name_of(module, value)).zip(0..).collect()
-    };
-    let (of_inputs, of_outputs) = (places(&inputs), places(&outputs));
-    let mut pairs = Vec::with_capacity(entries.len());
-    for entry in &entries {
-        let pair = of_inputs.get(&entry.input).copied().zip(of_outputs.get(&entry.output).copied());
-        pairs.push(pair.ok_or_else(|| {
-            let message = format!("the step lists a state that it lacks: output `{}`", entry.output);
-            Error::Invalid(vec![finding(&entry.input, message)])
-        })?);
+    let graph = module.graph(module.main());
+    let places: FxHashMap<Value, usize> = graph.inputs().iter().copied().zip(0..).collect();
+    let declared: FxHashMap<(String, String), (Value, Value)> = graph
+        .states
+        .iter()
+        .map(|&(input, next)| ((name_of(module, input), name_of(module, next)), (input, next)))
+        .collect();
+    if declared.len() != entries.len() {
+        let message = format!(
+            "expected the {} states that the metadata lists as states of the graph, found {}",
+            entries.len(),
+            declared.len()
+        );
+        return Err(Error::Invalid(vec![finding(module.text(graph.name), message)]));
     }
-    for &(input, output) in &pairs {
-        let (now, next) = (&module.value(inputs[input]).ty, &module.value(outputs[output]).ty);
+    let mut found = Vec::with_capacity(entries.len());
+    for StateEntry { input, output, kind, .. } in entries {
+        let message =
+            format!("the metadata lists a state that the graph does not have: next value `{output}`");
+        let lacks = || Error::Invalid(vec![finding(&input, message)]);
+        let &(state, next) = declared.get(&(input.clone(), output)).ok_or_else(lacks)?;
+        let (now, next) = (&module.value(state).ty, &module.value(next).ty);
         let known = |ty: &Type| ty.dtype().zip(ty.shape().and_then(ampc_ir::Shape::to_known));
         if known(now).zip(known(next)).is_some_and(|(now, next)| now != next) {
             let (now, next) = (describe(module, now), describe(module, next));
             let message = format!("the next value of a state has its type: expected {now}, found {next}");
-            return Err(Error::Invalid(vec![finding(&name_of(module, inputs[input]), message)]));
+            return Err(Error::Invalid(vec![finding(&input, message)]));
         }
+        found.push((places[&state], kind));
     }
-    let states = pairs.iter().map(|&(input, output)| (inputs[input], outputs[output])).collect();
-    *module.graph_roles_mut(main).1 = states;
-    Ok(pairs.into_iter().map(|(input, _)| input).zip(entries.iter().map(|entry| entry.kind)).collect())
+    Ok(found)
 }

@@ -26,8 +26,9 @@ pub fn load(path: &Path) -> Result<Model, Error> {
     let (text, file) = text_files::read(path)?;
     let (tensors, data) = Tensors::open(&data_path(path))?.unzip();
     let options = ParseOptions { allow_missing_data: tensors.is_none(), ..ParseOptions::default() };
-    let module = parse(&text, &tensors.unwrap_or_default(), &options)
+    let mut module = parse(&text, &tensors.unwrap_or_default(), &options)
         .map_err(|errors| Error::Text { path: path.to_owned(), errors })?;
+    ampc_passes::step::restore_states(&mut module);
     Ok(Model { text_files: std::iter::once(file).chain(data).collect(), ..Model::from(module) })
 }
 

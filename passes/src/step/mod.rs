@@ -41,7 +41,7 @@ pub use self::loss_scale::{Dynamic, OnOverflow, Scaler};
 pub use self::optimizer::{Optimizer, OptimizerKind};
 pub use self::spec::SpecError;
 pub use self::stable::StableLoss;
-pub use self::state::{StateEntry, StateKind, states_of};
+pub use self::state::{StateEntry, StateKind, restore_states, states_of};
 pub use self::update::Update;
 
 pub use crate::marks::{PHASE, Phase, Purpose, ROLE, phase_of, role_of};

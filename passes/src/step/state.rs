@@ -15,6 +15,7 @@ use super::public_name_or_warn;
 use crate::pass::PassCx;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, TensorData, Type, Value};
+use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
 /// The key of the model metadata that lists the states of a step, as JSON: `[{"in", "out", "kind"}, …]`, with `of` for
@@ -104,6 +105,27 @@ pub fn states_of(module: &Module) -> Result<Vec<StateEntry>, InferenceError> {
     let entries: Vec<StateEntry> = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
     claims::check(module, &entries).map_err(wrong)?;
     Ok(entries)
+}
+
+/// Declares the states that the metadata of a step lists as states of the main graph, if the graph has none: a format
+/// without states, such as ONNX, keeps them in the metadata alone. A module whose metadata is not true of it stays as it is;
+/// [`states_of`] says why.
+pub fn restore_states(module: &mut Module) {
+    let main = module.main();
+    if !module.graph(main).states.is_empty() {
+        return;
+    }
+    let Ok(entries) = states_of(module) else { return };
+    let graph = module.graph(main);
+    let by_name = |values: &mut dyn Iterator<Item = Value>| -> FxHashMap<String, Value> {
+        values.map(|value| (name_of(module, value), value)).collect()
+    };
+    let inputs = by_name(&mut graph.inputs().iter().copied());
+    let outputs = by_name(&mut graph.outputs().iter().map(|output| output.value));
+    let pair =
+        |entry: &StateEntry| inputs.get(&entry.input).copied().zip(outputs.get(&entry.output).copied());
+    let states: Option<Vec<(Value, Value)>> = entries.iter().map(pair).collect();
+    *module.graph_roles_mut(main).1 = states.unwrap_or_default();
 }
 
 /// Gives states their names, declares them as outputs, and lists them.

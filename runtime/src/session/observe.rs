@@ -164,8 +164,7 @@ impl<'a> Observing<'a> {
                 None => (step.node(), slot),
             };
             let Some(data) = frame.get(scope, index) else { continue };
-            self.send(space, (node, slot), data)
-                .map_err(|error| ExecuteError::of_kernel(node, error))?;
+            self.send(space, (node, slot), data).map_err(|error| ExecuteError::of_kernel(node, error))?;
         }
         Ok(())
     }

@@ -43,6 +43,11 @@ impl Training {
         self.step()
     }
 
+    /// True if steps were begun whose records nobody has taken.
+    pub fn is_ahead(&self) -> bool {
+        !self.ahead.begun.is_empty() || !self.ahead.ended.is_empty()
+    }
+
     /// Begins step number `next`, counted from 0.
     fn begin(&mut self, next: u64) -> Result<(), Error> {
         let record = self.record_of(next);

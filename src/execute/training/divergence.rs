@@ -111,7 +111,11 @@ impl WatchedStep<'_> {
     }
 
     /// The divergence that shows after a step that was taken or skipped.
-    pub(super) fn divergence_of(&self, result: &StepResult, first: Option<&FirstNonFinite>) -> Option<Divergence> {
+    pub(super) fn divergence_of(
+        &self,
+        result: &StepResult,
+        first: Option<&FirstNonFinite>,
+    ) -> Option<Divergence> {
         let step = self.taken.steps;
         if let Some((maker, name)) = &self.watch.seen().weight {
             let cause = self.cause_of_weight(*maker);

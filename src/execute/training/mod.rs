@@ -48,9 +48,9 @@ pub use updates::LostUpdates;
 
 use super::trainer::{StepResult, Trainer};
 use crate::error::Error;
+use ahead::Ahead;
 use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor};
-use ahead::Ahead;
 use checkpoint::Taken;
 use divergence::WatchedStep;
 use finite::StepWatch;

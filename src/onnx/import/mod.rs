@@ -118,11 +118,12 @@ fn read_source(
             let of =
                 |((op, opset), (first, count))| Warning::RuntimeOnly { op, opset, first, more: count - 1 };
             warnings.extend(runtime_only.into_iter().map(of));
-            let (module, source, stale) =
+            let (mut module, source, stale) =
                 build::build(module, tables, bytes.clone(), shared.clone(), external);
             if let Some((first, others)) = stale.split_first() {
                 warnings.push(Warning::StaleProvenance { first: first.clone(), more: others.len() });
             }
+            ampc_passes::step::restore_states(&mut module);
             Ok((module, source, warnings))
         }
         _ => Err(ImportError::Invalid { path, problems: import.problems, more: import.more_problems }),

@@ -145,7 +145,17 @@ const ROWS: usize = 32;
 
 /// Both parts of work on so many elements, in parallel if they are many.
 fn both<R: Send>(size: usize, a: impl FnOnce() -> R + Send, b: impl FnOnce() -> R + Send) -> (R, R) {
-    if size > 2 * PIECE { rayon::join(a, b) } else { (a(), b()) }
+    if size <= 2 * PIECE {
+        return (a(), b());
+    }
+    let (mut a, mut b, mut left, mut right) = (Some(a), Some(b), None, None);
+    in_parallel(&mut || left = a.take().map(|a| a()), &mut || right = b.take().map(|b| b()));
+    left.zip(right).expect("both parts were done")
+}
+
+/// The code that starts threads is compiled once and not for every fold.
+fn in_parallel(a: &mut (dyn FnMut() + Send), b: &mut (dyn FnMut() + Send)) {
+    rayon::join(a, b);
 }
 
 /// Folds neighbouring elements.
