@@ -80,6 +80,12 @@ impl DeviceTensor {
         DeviceTensor { dtype, dims, memory, offset: 0, len }
     }
 
+    /// A tensor whose bytes are a range of a block.
+    pub fn of(dtype: DType, dims: Vec<u64>, span: Span<'_>) -> DeviceTensor {
+        let Span { memory, offset, len } = span;
+        DeviceTensor { dtype, dims, memory: memory.clone(), offset, len }
+    }
+
     /// The tensor, borrowed.
     pub fn view(&self) -> DeviceRef<'_> {
         let span = Span { memory: &self.memory, offset: self.offset, len: self.len };
@@ -207,7 +213,7 @@ pub trait Queue: Any + Send {
     /// # Errors
     /// If the device is lost.
     fn begin_recording(&mut self) -> Result<(), DeviceError> {
-        Err(DeviceError::Lost("the device records nothing".to_owned()))
+        Err(DeviceError::Failed("it records nothing".to_owned()))
     }
 
     /// Ends to record.
@@ -215,7 +221,7 @@ pub trait Queue: Any + Send {
     /// # Errors
     /// If the device cannot replay the work, or is lost. The queue does work again in any case.
     fn end_recording(&mut self) -> Result<Recording, DeviceError> {
-        Err(DeviceError::Lost("the device records nothing".to_owned()))
+        Err(DeviceError::Failed("it records nothing".to_owned()))
     }
 
     /// Does the recorded work, on the same memory. A failure names the node that the queue was told while it recorded.
@@ -224,7 +230,7 @@ pub trait Queue: Any + Send {
     /// If earlier work failed, or the device is lost.
     fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
         let _ = recording;
-        Err(DeviceError::Lost("the device records nothing".to_owned()))
+        Err(DeviceError::Failed("it records nothing".to_owned()))
     }
 }
 
@@ -245,6 +251,9 @@ pub enum DeviceError {
         /// The failure.
         error: KernelError,
     },
+    /// The device refused a call. Later calls may succeed.
+    #[error("the device refused a call: {0}")]
+    Failed(String),
     /// The device does not answer any more.
     #[error("the device is lost: {0}")]
     Lost(String),
@@ -256,7 +265,7 @@ impl DeviceError {
         match self {
             DeviceError::NoMemory { .. } => true,
             DeviceError::Kernel { error, .. } => error.is_no_memory(),
-            DeviceError::Lost(_) => false,
+            DeviceError::Failed(_) | DeviceError::Lost(_) => false,
         }
     }
 }

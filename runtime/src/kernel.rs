@@ -65,10 +65,14 @@ impl KernelError {
             _ => false,
         }
     }
-    pub(crate) fn unsupported(what: impl Into<String>) -> KernelError {
+
+    /// The error that there is no kernel for something, in words.
+    pub fn unsupported(what: impl Into<String>) -> KernelError {
         KernelError::Unsupported(what.into())
     }
-    pub(crate) fn value(expected: impl Into<String>, found: impl ToString) -> KernelError {
+
+    /// The error of an operand with an invalid content.
+    pub fn value(expected: impl Into<String>, found: impl ToString) -> KernelError {
         KernelError::Value { expected: expected.into(), found: found.to_string() }
     }
 }
@@ -130,6 +134,12 @@ impl Prepared {
     /// The kernel is launched on this queue of the session, below [`Device::kernel_queues`](crate::device::Device::kernel_queues).
     pub fn on_queue(mut self, queue: usize) -> Prepared {
         self.needs.queue = queue;
+        self
+    }
+
+    /// The kernel copies from or to the host or takes memory, so that a device cannot record it.
+    pub fn not_recorded(mut self) -> Prepared {
+        self.needs.is_unrecorded = true;
         self
     }
 
@@ -498,6 +508,17 @@ impl<'a> Io<'a> {
         match self.data(i)? {
             DataRef::Device(tensor) => Ok(tensor),
             _ => Err(OpError::operand(i, "a tensor on the device", "another value").into()),
+        }
+    }
+
+    /// The bytes of operand `i`, a tensor in the memory of a device, also if a result is computed in its place.
+    ///
+    /// # Errors
+    /// If the operand is absent or no such tensor.
+    pub fn operand_on_device(&self, i: usize) -> Result<Span<'a>> {
+        match self.taken.iter().find(|&&(_, operand)| operand == i) {
+            Some(&(result, _)) => self.out_on_device(result),
+            None => Ok(self.on_device(i)?.span),
         }
     }
 

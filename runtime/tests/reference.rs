@@ -179,3 +179,17 @@ fn outputs_stay_on_the_device() {
     drop((first, second, made));
     assert_eq!(device.live_bytes(), 0);
 }
+
+/// An output on the device can be read by another session at once, whose queues are others.
+#[test]
+fn outputs_on_the_device_are_complete() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    for seed in 0..6 {
+        let runtime = Runtime::new(Arc::new(Reference::new(seed)));
+        let mut first = runtime.prepare(&module).unwrap();
+        let mut second = runtime.prepare(&module).unwrap();
+        let made = first.run_in_place(&[Some(DataRef::Tensor(x.view()))]).unwrap();
+        second.run(&[Some(made[1].view())]).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}

@@ -220,6 +220,15 @@ impl Trainer {
     /// unchanged then. Only where weights were updated before the error was found ([`Limits::time_limit`](ampc_runtime::Limits::time_limit),
     /// [`Limits::stop`](ampc_runtime::Limits::stop), no memory) is it [torn](Self::has_torn_state).
     pub fn step(&mut self, batch: &[(&str, &HostTensor)]) -> Result<StepResult, Error> {
+        if self.is_on_device() {
+            // The other outputs stay on the device.
+            self.begin_step(batch)?;
+            let mut result = StepResult::default();
+            while let Some(ended) = self.end_step()? {
+                result = ended;
+            }
+            return Ok(result);
+        }
         self.step_with(batch, |_, _| {})
     }
 

@@ -56,6 +56,8 @@ pub struct Needs {
     pub on_heap: bool,
     /// The queue of the device that it is launched on.
     pub queue: usize,
+    /// True if a device cannot record it: it copies from or to the host, or takes memory.
+    pub is_unrecorded: bool,
     /// True if all queues wait for each other before and after it: a node with bodies, and a node whose kernel is prepared
     /// while the graph runs.
     pub is_barrier: bool,

@@ -232,8 +232,13 @@ impl Binder<'_> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Ok(None);
         }
+        if let Some(queue) = space.queue() {
+            queue.enter(node);
+        }
         let made = match walk::run_alone(space, prepared, &operands, &types, self.runtime.limits.max_bytes) {
-            Err(KernelError::Device(error)) if !matches!(*error, DeviceError::Kernel { .. }) => {
+            Err(KernelError::Device(error))
+                if !matches!(*error, DeviceError::Kernel { .. } | DeviceError::Failed(_)) =>
+            {
                 return Err(KernelError::Device(error));
             }
             made => made.ok(),

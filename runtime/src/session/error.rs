@@ -165,6 +165,13 @@ impl ExecuteError {
         match error {
             DeviceError::NoMemory { bytes } => ExecuteError::NoMemory { node, bytes },
             DeviceError::Kernel { node, error } => ExecuteError::Node { node, error },
+            DeviceError::Failed(message) => match node {
+                Some(node) => {
+                    let error = KernelError::Device(Box::new(DeviceError::Failed(message)));
+                    ExecuteError::Node { node, error }
+                }
+                None => ExecuteError::Lost(message),
+            },
             DeviceError::Lost(message) => ExecuteError::Lost(message),
         }
     }

@@ -33,6 +33,8 @@ pub(super) struct Flights {
     next: usize,
     begun: VecDeque<Flight>,
     recordings: Vec<Recorded>,
+    /// True if the device refused to record the program.
+    is_refused: bool,
     /// The runs with the program that the session is bound to.
     runs: usize,
 }
@@ -54,7 +56,7 @@ enum Flight {
 }
 
 /// An output on the way to the host.
-enum Returning {
+pub(super) enum Returning {
     Tensor(DType, Vec<u64>, Box<dyn Download>),
     There(Data),
 }
@@ -228,7 +230,7 @@ impl Flights {
     /// Drops all recordings: the memory that they read or write goes.
     pub(super) fn forget_recordings(&mut self) {
         self.recordings.clear();
-        self.runs = 0;
+        (self.runs, self.is_refused) = (0, false);
     }
 
     /// Runs the main graph. From the second run on, a graph of kernels with places that stay is recorded and replayed.
@@ -241,8 +243,8 @@ impl Flights {
     ) -> Result<(), ExecuteError> {
         self.runs += 1;
         let scope = Scope { program: run.program, plan: run.program.plan(main), given };
-        let is_kept = self.runs > 1 && run.observer.is_none() && run.space.can_record();
-        if !is_kept || !has_fixed_places(scope) {
+        let is_kept = self.runs > 1 && run.observer.is_none() && run.space.can_record() && !self.is_refused;
+        if !is_kept || !can_be_recorded(scope) {
             return run_graph(run, main, frame, given, Vec::new());
         }
         frame.states.take(run.space, given.inputs).map_err(ExecuteError::of_transfer)?;
@@ -260,7 +262,14 @@ impl Flights {
         let at = match self.recordings.iter().position(is_of) {
             Some(at) => at,
             None => {
-                let recording = recorded(run, scope, frame)?;
+                let recording = match recorded(run, scope, frame) {
+                    Ok(recording) => recording,
+                    Err(error @ (ExecuteError::Stopped | ExecuteError::Time { .. })) => return Err(error),
+                    Err(_) => {
+                        self.is_refused = true;
+                        return run_graph(run, main, frame, given, Vec::new());
+                    }
+                };
                 // A session has two sets of inputs.
                 if self.recordings.len() == 2 {
                     self.recordings.remove(0);
@@ -290,7 +299,7 @@ fn recorded(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) -> Result<Re
 
 impl Returning {
     /// Begins to copy an output to the host.
-    fn of(space: &mut Space, data: DataRef<'_>) -> Result<Returning, KernelError> {
+    pub(super) fn of(space: &mut Space, data: DataRef<'_>) -> Result<Returning, KernelError> {
         if let (DataRef::Device(tensor), Some(queue)) = (data, space.queue()) {
             let download = queue.start_download(tensor.span)?;
             return Ok(Returning::Tensor(tensor.dtype, tensor.dims.to_vec(), download));
@@ -298,7 +307,8 @@ impl Returning {
         space.fetch(data).map(Returning::There)
     }
 
-    fn land(self) -> Result<Data, KernelError> {
+    /// Waits for the output.
+    pub(super) fn land(self) -> Result<Data, KernelError> {
         Ok(match self {
             Returning::There(data) => data,
             Returning::Tensor(dtype, dims, download) => {
@@ -310,8 +320,8 @@ impl Returning {
     }
 }
 
-/// True if every step has a kernel, and every value that a step reads or writes a place that stays from run to run.
-fn has_fixed_places(scope: Scope<'_>) -> bool {
+/// True if every step has a kernel that can be recorded, and every value that a step reads or writes a place that stays from run to run.
+fn can_be_recorded(scope: Scope<'_>) -> bool {
     let Scope { program, plan, given } = scope;
     let is_fixed = |index: &u32| match plan.values[*index as usize].place {
         Place::Arena { .. } | Place::Constant | Place::View(_) => true,
@@ -321,7 +331,9 @@ fn has_fixed_places(scope: Scope<'_>) -> bool {
         }
         Place::Capture(_) | Place::Heap | Place::Unused => false,
     };
-    let has_kernel = |step: &Step| step.view || program.prepared(step.node()).is_some();
+    let has_kernel = |step: &Step| {
+        step.view || program.prepared(step.node()).is_some_and(|kernel| !kernel.needs.is_unrecorded)
+    };
     plan.moved.is_empty()
         && plan.steps.iter().all(|step| {
             let mut touched = step.operands.iter().chain(&step.results).flatten();

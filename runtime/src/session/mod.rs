@@ -41,7 +41,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Type};
 use bind::Program;
 use executable::Bound;
-use flight::Flights;
+use flight::{Flights, Returning};
 use frame::{Frame, Given, Scope};
 use observe::Observing;
 use space::Space;
@@ -139,16 +139,21 @@ impl Session {
     ) -> Result<Vec<Data>, ExecuteError> {
         let mut outputs = Vec::new();
         self.run_visiting(inputs, observer, |space, frame, scope| {
+            let mut returning = Vec::new();
             for output in 0..scope.plan.outputs.len() {
-                let taken = frame.take_output(space, scope, output)?;
-                outputs.push(match space {
-                    Space::Host => taken,
-                    Space::Device(_) => taken.map(|data| space.fetch(data.view())).transpose()?,
-                });
+                match space {
+                    Space::Host => outputs.extend(frame.take_output(space, scope, output)?),
+                    Space::Device(_) => returning.extend(
+                        frame.output(scope, output).map(|data| Returning::of(space, data)).transpose()?,
+                    ),
+                }
+            }
+            for output in returning {
+                outputs.push(output.land()?);
             }
             Ok(())
         })?;
-        Ok(outputs.into_iter().flatten().collect())
+        Ok(outputs)
     }
 
     /// Like [`run`](Self::run), but the outputs stay in the memory that the session computes in. Such tensors can be
@@ -162,7 +167,8 @@ impl Session {
             for output in 0..scope.plan.outputs.len() {
                 outputs.extend(frame.take_output(space, scope, output)?);
             }
-            Ok(())
+            // Queues of other sessions may read the outputs at once.
+            Ok(space.finish()?)
         })?;
         Ok(outputs)
     }
