@@ -14,7 +14,7 @@ use crate::plan::Needs;
 use crate::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, OpError};
-use ampc_ir::{DType, Type};
+use ampc_ir::{DType, Node, Type};
 use smallvec::SmallVec;
 
 /// Extents as indices.
@@ -213,6 +213,8 @@ impl Prepared {
 pub struct Site<'a> {
     /// The node as views read it.
     pub view: NodeView<'a>,
+    /// The node that it is a copy of, if it stands in place of a call; otherwise the node itself.
+    pub source: Node,
     /// The types of its results as far as known; `None` for absent ones.
     pub results: &'a [Option<Type>],
     /// The largest size of lists that the kernel makes from parameters.
@@ -222,7 +224,7 @@ pub struct Site<'a> {
 impl Site<'_> {
     /// The same node with other operands and results.
     pub fn with<'b>(&self, view: NodeView<'b>, results: &'b [Option<Type>]) -> Site<'b> {
-        Site { view, results, room: self.room }
+        Site { view, source: self.source, results, room: self.room }
     }
 
     /// The operator.

@@ -33,7 +33,9 @@ impl BatchRow {
         error: &ExecuteError,
         batch: &[(&str, &HostTensor)],
     ) -> Option<BatchRow> {
-        let ExecuteError::Node { node, error: KernelError::Value { found, .. } } = error else { return None };
+        let ExecuteError::Node { node, error: KernelError::Value { found, .. }, .. } = error else {
+            return None;
+        };
         let found: i64 = found.parse().ok()?;
         let input = origin(module, index_of(module, *node)?)?;
         let name = name_of(module, input);

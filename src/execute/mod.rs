@@ -48,6 +48,7 @@ pub use verify::{Verification, VerifyOptions, of_outputs, verify, verify_draws};
 
 use crate::error::{Error, Finding};
 use crate::rewrite::{findings_of_types, op_of};
+use ampc_ir::module::GraphOwner;
 use ampc_ir::{Module, Node, Type, Value};
 use ampc_passes::Paths;
 use ampc_runtime::backend::KernelError;
@@ -82,6 +83,12 @@ pub fn run(session: &mut Session, inputs: &[Option<Data>]) -> Result<Vec<Data>, 
 /// If the inputs do not fit.
 pub fn bind(session: &mut Session, inputs: &[Option<Data>]) -> Result<(), Error> {
     let bound = session.bind(&views(inputs));
+    bound.map_err(|error| of_run(session.module(), &error))
+}
+
+/// Plans a model for a run with an observer.
+fn bind_observed(session: &mut Session, inputs: &[Option<Data>]) -> Result<(), Error> {
+    let bound = session.bind_observed(&views(inputs));
     bound.map_err(|error| of_run(session.module(), &error))
 }
 
@@ -132,7 +139,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
     let at = |code: &'static str, node: Node| Finding {
         code,
         node: Some(node),
-        place: Paths::of(module).path(node).to_owned(),
+        place: path_in_calls(module, error.place().map_or(&[], |(_, calls)| calls), node),
         op: Some(op_of(module, node)),
         message: error.to_string(),
     };
@@ -154,10 +161,12 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
             message: format!("expected {expected} as its next value, found {found}"),
         }),
         ExecuteError::Shapes(errors) => Error::Invalid(findings_of_types(module, errors)),
-        ExecuteError::Node { node, error: KernelError::Unsupported(_) } => {
+        ExecuteError::Node { node, error: KernelError::Unsupported(_), .. } => {
             Error::Unsupported(at("unsupported", *node).to_string())
         }
-        ExecuteError::Node { node, error } if error.is_no_memory() => Error::NoMemory(at("no_memory", *node)),
+        ExecuteError::Node { node, error, .. } if error.is_no_memory() => {
+            Error::NoMemory(at("no_memory", *node))
+        }
         ExecuteError::Node { node, .. } => Error::Run(at("node", *node)),
         ExecuteError::Iterations { node, .. } => Error::Run(at("iterations", *node)),
         ExecuteError::Memory { node: Some(node), .. } => Error::Run(at("memory", *node)),
@@ -172,6 +181,21 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
         ExecuteError::TornStates => Error::Run(graph("state")),
         ExecuteError::Output(_) | ExecuteError::NoOutput { .. } => Error::Run(graph("output")),
     }
+}
+
+/// The path of a node that runs in calls, the outermost call first.
+fn path_in_calls(module: &Module, calls: &[Node], node: Node) -> String {
+    let paths = Paths::of(module);
+    let Some((first, rest)) = calls.split_first() else { return paths.path(node).to_owned() };
+    let inside = rest.iter().chain([&node]).map(|&node| {
+        let (mut path, mut graph) = (paths.local(node).to_owned(), module.node(node).graph);
+        while let GraphOwner::Body { node, attr } = module.graph(graph).owner {
+            path = format!("{}/{}/{path}", paths.local(node), module.text(attr));
+            graph = module.node(node).graph;
+        }
+        path
+    });
+    std::iter::once(paths.path(*first).to_owned()).chain(inside).collect::<Vec<_>>().join("/")
 }
 
 /// The names of the inputs, in order.

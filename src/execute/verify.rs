@@ -14,7 +14,7 @@ mod comparer;
 use self::comparer::Comparer;
 use super::agree::Agreement;
 use super::scope::{Side, Teller, computed};
-use super::{Inputs, bind, of_run, output_names, prepare, views};
+use super::{Inputs, bind_observed, of_run, output_names, prepare, views};
 use crate::error::{Error, Finding};
 use crate::rewrite::op_of;
 use ampc_ir::{DType, Module, Node, Value};
@@ -229,8 +229,8 @@ pub fn verify_draws(
     let mut sessions = [prepare(model, &runtime)?, prepare(other, &runtime).map_err(in_other)?];
     let (model, other) = (&*model, &*other);
     let other_first = first.for_other(model, other).map_err(in_other)?;
-    bind(&mut sessions[0], &first.values)?;
-    bind(&mut sessions[1], &other_first.values).map_err(in_other)?;
+    bind_observed(&mut sessions[0], &first.values)?;
+    bind_observed(&mut sessions[1], &other_first.values).map_err(in_other)?;
     let (tolerance, reason) = match options.tolerance {
         Some(tolerance) => (tolerance, "asked for".to_owned()),
         None => default_tolerance(&[model, other])?,
@@ -569,7 +569,7 @@ mod tests {
     fn held_at_most(model: &mut Module, other: &mut Module, inputs: &Inputs) -> usize {
         let runtime = Runtime { fold: false, ..Runtime::default() };
         let mut sessions = [prepare(model, &runtime).unwrap(), prepare(other, &runtime).unwrap()];
-        sessions.iter_mut().for_each(|e| bind(e, &inputs.values).unwrap());
+        sessions.iter_mut().for_each(|e| bind_observed(e, &inputs.values).unwrap());
         let sides = [Side::new(model, &sessions[0]), Side::new(other, &sessions[1])];
         let [wanted, found] = [0, 1].map(|i| {
             let (sender, receiver) = std::sync::mpsc::sync_channel(1 << 16);

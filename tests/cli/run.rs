@@ -244,6 +244,33 @@ fn a_list_is_asked_for_as_what_can_hold_one() {
     snapshot("inputs_list", &dir.run(&["run", "m.ir", "--inputs", "s.npz"]));
 }
 
+/// A node of a function is named by the calls that it runs in, also where calls run one by one.
+#[test]
+fn an_error_in_a_function_names_its_calls() {
+    let dir = Dir::new();
+    let look_up = "  const %t : f32[2] = [1.0, 2.0]\n  %c = Not(%no) : ?\n  \
+                   %y = If(%c; %t, %i) {\n    then_branch: graph @t(%t, %i) {\n      \
+                   %g = Gather(%t, %i) : ? @look_up\n      output %g\n    },\n    \
+                   else_branch: graph @e(%t) {\n      output %t\n    }\n  } : ? @choice\n";
+    let text = format!(
+        "module ir=10\nopset ai.onnx=21, my=1\n\ngraph @main {{\n  input %i : i64[1]\n  input %no : bool\n  \
+         const %zero : i64[1] = [0]\n  %a = my::Outer(%zero, %no) : ? @first\n  %b = my::Outer(%i, %no) : ? @second\n  \
+         %y = Add(%a, %b) : ?\n  output %y\n}}\n\nfunction my::Outer {{\n  opset ai.onnx=21, my=1\n  \
+         input %i : ?\n  input %no : ?\n  %y = my::Inner(%i, %no) : ? @inner\n  output %y\n}}\n\n\
+         function my::Inner {{\n  opset ai.onnx=21\n  input %i : ?\n  input %no : ?\n{look_up}  output %y\n}}\n"
+    );
+    dir.write("m.ir", &text);
+    let index = HostTensor::from_slice(&[1], &[7i64]).unwrap();
+    let no = HostTensor::from_bytes(ampc::ir::DType::Bool, &[], &[0]).unwrap();
+    write_npz(&dir, "i.npz", &[("i", index), ("no", no)]);
+    let path = "second/inner/choice/then_branch/look_up";
+    for args in [&["run", "m.ir", "--inputs", "i.npz"][..], &["verify", "m.ir", "m.ir", "--inputs", "i.npz"]]
+    {
+        let run = dir.run(args);
+        assert!(run.code == 3 && run.stderr.contains(path), "{run}");
+    }
+}
+
 #[test]
 fn limits_hold() {
     let dir = Dir::new();

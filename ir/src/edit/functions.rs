@@ -61,16 +61,25 @@ impl Module {
     /// If something calls it.
     pub fn erase_function(&mut self, function: FunctionId) {
         assert!(self.calls(function).is_empty(), "{function} is still called");
+        for node in self.erase_content(function) {
+            self.forget_call(node);
+        }
+    }
+
+    /// Erases a function. Its calls, and those in it, stay in the lists of calls, until the caller drops them. Returns the
+    /// nodes of the function.
+    pub(super) fn erase_content(&mut self, function: FunctionId) -> Vec<Node> {
         self.forget_program();
-        let mut work = vec![self.functions[function].graph];
+        let (mut work, mut gone) = (vec![self.functions[function].graph], Vec::new());
         while let Some(graph) = work.pop() {
             self.graphs[graph].owner = GraphOwner::Erased;
             for node in self.nodes(graph).collect::<Vec<_>>() {
                 work.extend(self.nodes[node].bodies());
                 self.nodes[node].alive = false;
-                self.forget_call(node);
+                gone.push(node);
             }
         }
+        gone
     }
 
     /// Brings the calls of every function into the order in which a text lists them: the main graph, then
@@ -178,7 +187,8 @@ impl Module {
             (attr.name, value)
         });
         let attrs = attrs.collect();
-        let operand = |value: Option<Value>| value.map(|value| copies[&value]);
+        // A formal input that a call leaves out has no copy.
+        let operand = |value: Option<Value>| value.and_then(|value| copies.get(&value).copied());
         let (formal, captured) = operands.split_at(n_formal as usize);
         let captured: Vec<Option<Value>> = captured.iter().copied().map(operand).collect();
         let operands = formal.iter().copied().map(operand).collect();

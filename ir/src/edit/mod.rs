@@ -3,6 +3,7 @@
 //!
 //! This file has the verbs of graphs, their outputs and names; each other noun has a file.
 
+mod calls;
 mod captures;
 mod functions;
 mod inline;
@@ -11,6 +12,7 @@ mod sources;
 mod uses;
 mod versions;
 
+pub use calls::InlinedCalls;
 pub use nodes::{NewNode, NodeFields, Position};
 pub use sources::payload_type;
 

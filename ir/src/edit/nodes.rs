@@ -273,19 +273,27 @@ impl Module {
     /// # Panics
     /// If a result is still read or leaves the graph.
     pub fn erase_node(&mut self, node: Node) {
+        for node in self.erase_listed(node) {
+            self.forget_call(node);
+        }
+    }
+
+    /// Like [`erase_node`](Self::erase_node), but erased calls stay in the lists of calls, until the caller drops them all
+    /// at once. Returns the nodes: the node and those of its bodies.
+    pub(super) fn erase_listed(&mut self, node: Node) -> Vec<Node> {
         let results: Vec<Value> = self.nodes[node].results.iter().flatten().copied().collect();
         for &value in &results {
             self.erase_result(value);
         }
-        let mut work = vec![node];
-        while let Some(node) = work.pop() {
+        let (mut gone, mut next) = (vec![node], 0);
+        while let Some(&node) = gone.get(next) {
             let bodies: Vec<GraphId> = self.nodes[node].bodies().collect();
             for body in bodies {
                 self.graphs[body].owner = GraphOwner::Erased;
-                work.extend(self.nodes(body).collect::<Vec<_>>());
+                gone.extend(self.nodes(body).collect::<Vec<_>>());
             }
             self.nodes[node].alive = false;
-            self.forget_call(node);
+            next += 1;
         }
         self.unplace(node);
         let NodeData { graph, vertex, .. } = self.nodes[node];
@@ -294,6 +302,7 @@ impl Module {
             self.lose_reader(operand);
         }
         self.nodes[node].n_formal = 0;
+        gone
     }
 }
 

@@ -22,7 +22,7 @@
 //!   memory it takes (`plan/queues.rs`).
 //!
 //! Every graph has its own plan: the plan of a body is used for every iteration, the plan of a function for
-//! every call.
+//! every call that the nodes of the function do not stand in place of.
 
 pub(crate) mod arena;
 mod peak;

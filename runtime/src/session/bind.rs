@@ -1,6 +1,7 @@
 //! Binding: from a module and the types of its inputs to a program with plans, kernels, and the results of constants.
 
 use super::error::ExecuteError;
+use super::inlined::Inlined;
 use super::observe::Watch;
 use super::partition::{Made, Partitioner, is_input};
 use super::space::Space;
@@ -14,7 +15,7 @@ use crate::plan::Place;
 use crate::plan::{GraphPlan, Index, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::infer::{Defaults, describe, infer_module};
+use ampc_ir::infer::{Defaults, Facts, describe, infer_module};
 use ampc_ir::module::GraphOwner;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Type, Value};
@@ -42,6 +43,8 @@ pub(crate) struct Program {
     pub(super) plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>>,
     pub(super) graphs: Vec<GraphId>,
     kernels: SecondaryMap<Node, Option<Arc<Prepared>>>,
+    /// The calls that nodes of the module stand in place of.
+    inlined: Option<Arc<Inlined>>,
     /// The default attributes of functions.
     defaults: SecondaryMap<FunctionId, Defaults>,
 }
@@ -58,6 +61,19 @@ impl Program {
     /// The kernel of a node, if it could be made before the graph runs.
     pub(crate) fn prepared(&self, node: Node) -> Option<&Prepared> {
         self.kernels[node].as_deref()
+    }
+
+    /// The node that a node is a copy of, if it stands in place of a call; otherwise the node itself.
+    pub(crate) fn source(&self, node: Node) -> Node {
+        self.inlined.as_ref().map_or(node, |inlined| inlined.calls.source(node))
+    }
+
+    /// The error of a run with the nodes of the module that the executable was made of.
+    pub(super) fn named(&self, error: ExecuteError) -> ExecuteError {
+        match &self.inlined {
+            Some(inlined) => inlined.named(error),
+            None => error,
+        }
     }
 
     /// The default attributes of a function.
@@ -129,7 +145,9 @@ pub(super) struct Binder<'a> {
     /// The values that stay visible when the backend joins nodes.
     pub(super) watch: &'a Watch,
     pub(super) module: &'a Module,
-    /// The constants of the module.
+    /// The module with functions in place of their calls, unless an observer sees the nodes.
+    pub(super) inlined: Option<&'a Arc<Inlined>>,
+    /// The constants of both.
     pub(super) constants: &'a Constants,
     /// The results of constants alone that earlier programs computed: they do not depend on the inputs.
     pub(super) folded: &'a Constants,
@@ -140,12 +158,46 @@ pub(super) struct Binder<'a> {
 /// Results of constants alone are kept if they are larger than the constants by at most this many bytes.
 const FOLDED_BYTES: u64 = 1 << 16;
 
+/// All results of constants alone are together larger than the constants by at most this many bytes.
+pub(super) const ALL_FOLDED_BYTES: u64 = 1 << 28;
+
 impl Binder<'_> {
     /// The program for inputs of these types; an input with a default may be `None`.
     pub(super) fn program(&self, space: &mut Space, types: &[Option<Type>]) -> Result<Program, ExecuteError> {
+        let (module, facts, inlined) = self.typed(types)?;
+        let made = self.program_of(space, module, &facts, inlined);
+        made.map_err(|error| match inlined {
+            Some(inlined) => inlined.named(error),
+            None => error,
+        })
+    }
+
+    /// The module, typed for inputs of these types, with functions in place of their calls. If a function fits no call with
+    /// these types, its calls stay: then errors show as the calls run, or are those of the module.
+    fn typed<'b>(
+        &'b self,
+        types: &[Option<Type>],
+    ) -> Result<(Module, Facts, Option<&'b Arc<Inlined>>), ExecuteError> {
+        if let Some(inlined) = self.inlined {
+            let mut module = inlined.module.clone();
+            self.declare(&mut module, types)?;
+            if let Ok(facts) = infer_module(&mut module) {
+                return Ok((module, facts, Some(inlined)));
+            }
+        }
         let mut module = self.module.clone();
         self.declare(&mut module, types)?;
         let facts = infer_module(&mut module).map_err(ExecuteError::Shapes)?;
+        Ok((module, facts, None))
+    }
+
+    fn program_of(
+        &self,
+        space: &mut Space,
+        module: Module,
+        facts: &Facts,
+        inlined: Option<&Arc<Inlined>>,
+    ) -> Result<Program, ExecuteError> {
         let mut constants = self.constants.clone();
         let mut kernels: SecondaryMap<Node, Option<Arc<Prepared>>> = SecondaryMap::default();
         let mut index = Index::default();
@@ -154,12 +206,20 @@ impl Binder<'_> {
         let room = Room::of(self.runtime.limits.max_bytes);
         let alignment = backend::alignment(&*self.runtime.backend);
         let backend = &*self.runtime.backend;
-        let partitioner =
-            Partitioner { backend, module: &module, facts: &facts, room, watch: self.watch, is_strict: true };
+        let partitioner = Partitioner {
+            backend,
+            module: &module,
+            facts,
+            room,
+            inlined: inlined.map(Arc::as_ref),
+            watch: self.watch,
+            is_strict: true,
+        };
         let mut folded: FxHashSet<Value> = FxHashSet::default();
+        let mut left = ALL_FOLDED_BYTES;
         for &graph in &graphs {
             let made = partitioner.groups(graph, |node, prepared| {
-                let results = self.fold(space, &module, node, prepared, &constants)?;
+                let results = self.fold(space, &module, node, prepared, &constants, &mut left)?;
                 let Some(results) = results else { return Ok(false) };
                 for (value, tensor) in results {
                     constants[value] = Some(tensor);
@@ -181,8 +241,9 @@ impl Binder<'_> {
         for (function, _) in module.functions() {
             defaults[function] = Defaults::of(&module, function);
         }
-        let constants = Arc::new(constants);
-        Ok(Program { module, constants, on_device: OnDevice::default(), plans, graphs, kernels, defaults })
+        let (constants, inlined) = (Arc::new(constants), inlined.cloned());
+        let on_device = OnDevice::default();
+        Ok(Program { module, constants, on_device, plans, graphs, kernels, inlined, defaults })
     }
 
     /// Gives the inputs of the main graph their types.
@@ -216,9 +277,10 @@ impl Binder<'_> {
         node: Node,
         prepared: &Prepared,
         constants: &Constants,
+        left: &mut u64,
     ) -> Result<Option<Folded>, KernelError> {
         let size = |value: Value| constants[value].as_ref()?.bytes().map(<[u8]>::len);
-        let types = if self.runtime.fold { folded_types(module, node, prepared, size) } else { None };
+        let types = if self.runtime.fold { folded_types(module, node, prepared, size, left) } else { None };
         let Some(types) = types else { return Ok(None) };
         let data = module.node(node);
         let operand =
@@ -249,12 +311,14 @@ impl Binder<'_> {
 }
 
 /// The types of the results of a node that is computed once, before the graph runs: the node depends on constants alone,
-/// whose bytes `size` returns, and its results are not large.
+/// whose bytes `size` returns, and its results are not large. `left` is the number of bytes by which results may still be
+/// larger than their operands.
 pub(super) fn folded_types(
     module: &Module,
     node: Node,
     prepared: &Prepared,
     size: impl Fn(Value) -> Option<usize>,
+    left: &mut u64,
 ) -> Option<ResultTypes> {
     let data = module.node(node);
     if data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
@@ -273,7 +337,12 @@ pub(super) fn folded_types(
     let bytes = |(dtype, dims): &(DType, Vec<u64>)| dtype.tensor_bytes(dims);
     let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
     // Views share the bytes.
-    (total <= given + FOLDED_BYTES || prepared.needs.view).then_some(types)
+    let more = if prepared.needs.view { 0 } else { total.saturating_sub(given) };
+    if more > FOLDED_BYTES.min(*left) {
+        return None;
+    }
+    *left -= more;
+    Some(types)
 }
 
 /// The graphs around a graph.

@@ -40,13 +40,13 @@ pub(super) fn run(
 ) -> Result<Vec<Option<Data>>, ExecuteError> {
     let program = run.program;
     let data = program.module.node(node);
-    let at_node = |error: KernelError| ExecuteError::Node { node, error };
+    let at_node = |error: KernelError| ExecuteError::of_kernel(node, error);
     match data.op {
         Op::Call(function) => {
             let attrs = CallAttrs::new(&program.module, node, program.defaults(function), attrs);
             let graph = program.module.function(function).graph;
             let given = Given { inputs: operands, operands: &[], attrs: Some(&attrs) };
-            body(run, frames, graph, given, Vec::new(), node)
+            body(run, frames, graph, given, Vec::new(), node).map_err(|error| error.in_call(node))
         }
         Op::Schema(schema) => {
             let mut call = Call { run, node, frames, operands, attrs };
@@ -73,11 +73,13 @@ fn body(
     node: Node,
 ) -> Result<Vec<Option<Data>>, ExecuteError> {
     let frame = frames.entry(graph).or_default();
-    if let Some(observer) = run.observer.as_mut() {
+    // An observer that sees a function sees its calls.
+    let is_seen = run.program.source(node) == node;
+    if let Some(observer) = run.observer.as_mut().filter(|_| is_seen) {
         observer.enter(node, graph)?;
     }
     run_graph(run, graph, frame, given, owned).map_err(|error| named(error, node))?;
-    if let Some(observer) = run.observer.as_mut() {
+    if let Some(observer) = run.observer.as_mut().filter(|_| is_seen) {
         observer.leave(node)?;
     }
     let plan = run.program.plan(graph);
@@ -90,9 +92,11 @@ fn body(
 /// The error of a body. If it names no node, it names the node with the body.
 fn named(error: ExecuteError, owner: Node) -> ExecuteError {
     match error {
-        ExecuteError::Time { node: None, limit } => ExecuteError::Time { node: Some(owner), limit },
-        ExecuteError::Memory { node: None, bytes, limit } => {
-            ExecuteError::Memory { node: Some(owner), bytes, limit }
+        ExecuteError::Time { node: None, calls, limit } => {
+            ExecuteError::Time { node: Some(owner), calls, limit }
+        }
+        ExecuteError::Memory { node: None, calls, bytes, limit } => {
+            ExecuteError::Memory { node: Some(owner), calls, bytes, limit }
         }
         other => other,
     }

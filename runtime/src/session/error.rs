@@ -67,6 +67,8 @@ pub enum ExecuteError {
     Node {
         /// The node.
         node: Node,
+        /// The calls of functions that it runs in, the outermost call first.
+        calls: Vec<Node>,
         /// Why.
         error: KernelError,
     },
@@ -77,6 +79,8 @@ pub enum ExecuteError {
     Memory {
         /// The node whose result is the largest, if it has one.
         node: Option<Node>,
+        /// The calls of functions that it runs in, the outermost call first.
+        calls: Vec<Node>,
         /// Bytes needed.
         bytes: u64,
         /// The limit.
@@ -87,6 +91,8 @@ pub enum ExecuteError {
     NoMemory {
         /// The node whose result is the largest, if it has one.
         node: Option<Node>,
+        /// The calls of functions that it runs in, the outermost call first.
+        calls: Vec<Node>,
         /// Bytes needed.
         bytes: u64,
     },
@@ -95,6 +101,8 @@ pub enum ExecuteError {
     Iterations {
         /// The Loop.
         node: Node,
+        /// The calls of functions that it runs in, the outermost call first.
+        calls: Vec<Node>,
         /// The limit.
         limit: u64,
     },
@@ -103,6 +111,8 @@ pub enum ExecuteError {
     Time {
         /// The node that would have been next, unless the graph has none.
         node: Option<Node>,
+        /// The calls of functions that it runs in, the outermost call first.
+        calls: Vec<Node>,
         /// The limit.
         limit: Duration,
     },
@@ -147,7 +157,7 @@ impl ExecuteError {
     pub(super) fn of_kernel(node: Node, error: KernelError) -> ExecuteError {
         match error {
             KernelError::Device(error) => ExecuteError::of_device(Some(node), *error),
-            error => ExecuteError::Node { node, error },
+            error => ExecuteError::Node { node, calls: Vec::new(), error },
         }
     }
 
@@ -163,17 +173,51 @@ impl ExecuteError {
     /// The error of a device while `node` runs.
     pub(super) fn of_device(node: Option<Node>, error: DeviceError) -> ExecuteError {
         match error {
-            DeviceError::NoMemory { bytes } => ExecuteError::NoMemory { node, bytes },
-            DeviceError::Kernel { node, error } => ExecuteError::Node { node, error },
+            DeviceError::NoMemory { bytes } => ExecuteError::NoMemory { node, calls: Vec::new(), bytes },
+            DeviceError::Kernel { node, error } => ExecuteError::Node { node, calls: Vec::new(), error },
             DeviceError::Failed(message) => match node {
                 Some(node) => {
                     let error = KernelError::Device(Box::new(DeviceError::Failed(message)));
-                    ExecuteError::Node { node, error }
+                    ExecuteError::Node { node, calls: Vec::new(), error }
                 }
                 None => ExecuteError::Lost(message),
             },
             DeviceError::Lost(message) => ExecuteError::Lost(message),
         }
+    }
+
+    /// The node that the error is about, and the calls of functions that it runs in, the outermost call first.
+    pub fn place(&self) -> Option<(Node, &[Node])> {
+        match self {
+            ExecuteError::Node { node, calls, .. }
+            | ExecuteError::Iterations { node, calls, .. }
+            | ExecuteError::Memory { node: Some(node), calls, .. }
+            | ExecuteError::NoMemory { node: Some(node), calls, .. }
+            | ExecuteError::Time { node: Some(node), calls, .. } => Some((*node, calls)),
+            _ => None,
+        }
+    }
+
+    /// Like [`place`](Self::place), to be changed.
+    pub(super) fn place_mut(&mut self) -> Option<(&mut Node, &mut Vec<Node>)> {
+        match self {
+            ExecuteError::Node { node, calls, .. }
+            | ExecuteError::Iterations { node, calls, .. }
+            | ExecuteError::Memory { node: Some(node), calls, .. }
+            | ExecuteError::NoMemory { node: Some(node), calls, .. }
+            | ExecuteError::Time { node: Some(node), calls, .. } => Some((node, calls)),
+            _ => None,
+        }
+    }
+
+    /// The error of a function, with the call that it is in.
+    pub(super) fn in_call(mut self, call: Node) -> ExecuteError {
+        if let Some((node, calls)) = self.place_mut()
+            && *node != call
+        {
+            calls.insert(0, call);
+        }
+        self
     }
 
     /// True if the system refused memory.

@@ -3,6 +3,7 @@
 
 use super::bind::{Binder, Constants, OnDevice, Program};
 use super::error::{ExecuteError, PrepareError};
+use super::inlined::Inlined;
 use super::limits::Limits;
 use super::observe::Watch;
 use super::space::Space;
@@ -51,6 +52,8 @@ const MOST_PROGRAMS: usize = 4;
 pub struct Executable {
     runtime: Runtime,
     module: Module,
+    /// The module with functions in place of their calls, if it has calls.
+    inlined: Option<Arc<Inlined>>,
     constants: Constants,
     /// The constants of the last program, with the results of constants alone.
     folded: Mutex<Arc<Constants>>,
@@ -131,9 +134,14 @@ impl Executable {
         if !lacking.is_empty() {
             return Err(PrepareError::Unsupported { backend: runtime.backend.name(), nodes: lacking });
         }
+        let inlined = Inlined::of(module);
+        for &(copy, source) in inlined.iter().flat_map(|inlined| &inlined.calls.constants) {
+            constants[copy] = constants[source].clone();
+        }
         Ok(Executable {
             runtime: runtime.clone(),
             module: module.clone(),
+            inlined: inlined.map(Arc::new),
             folded: Mutex::default(),
             constants,
             uploaded: Mutex::default(),
@@ -164,8 +172,15 @@ impl Executable {
         constants.map(|tensor| DataRef::Tensor(tensor.view()).byte_count()).sum()
     }
 
+    /// The values that a program has to show to an observer of these values. Without groups it shows all, except the results
+    /// of calls that nodes of functions stand in place of.
+    pub(super) fn shown(&self, watch: Watch) -> Watch {
+        let has_calls = self.inlined.as_ref().is_some_and(|inlined| inlined.hides(&watch));
+        if has_calls || self.runtime.backend.has_groups() { watch } else { Watch::nothing() }
+    }
+
     /// The program for inputs of these types, in which an observer can see these values: an earlier program, or a new
-    /// program.
+    /// program. Nodes of functions stand in place of their calls, unless it sees results of the calls.
     pub(super) fn program(
         &self,
         space: &mut Space,
@@ -181,7 +196,8 @@ impl Executable {
         let folded = locked(&self.folded).clone();
         let Executable { runtime, module, constants, .. } = self;
         let watch = &slot.watch;
-        let binder = Binder { runtime, watch, module, constants, folded: &folded, deadline };
+        let inlined = self.inlined.as_ref().filter(|inlined| !inlined.hides(watch));
+        let binder = Binder { runtime, watch, module, inlined, constants, folded: &folded, deadline };
         let mut program = installed(&*runtime.backend, || binder.program(space, &slot.types))?;
         let uploaded = program.upload(space, &mut locked(&self.uploaded));
         uploaded.map_err(ExecuteError::of_transfer)?;

@@ -130,6 +130,14 @@ impl Session {
 
     /// Waits for the outputs of a run.
     fn land(&mut self, returning: Vec<Returning>) -> Result<Vec<Data>, ExecuteError> {
+        let landed = self.outputs_of(returning);
+        landed.map_err(|error| match &self.bound {
+            Some(bound) => bound.program.named(error),
+            None => error,
+        })
+    }
+
+    fn outputs_of(&mut self, returning: Vec<Returning>) -> Result<Vec<Data>, ExecuteError> {
         let outputs: Result<Vec<Data>, KernelError> = returning.into_iter().map(Returning::land).collect();
         // A run without outputs may have failed as well.
         let is_last = self.flights.begun.is_empty();

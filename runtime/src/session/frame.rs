@@ -71,7 +71,9 @@ impl Frame {
         check_memory(module, plan, taken, limit)?;
         let bytes = plan.arena as u64;
         let failed = |error| match error {
-            DeviceError::NoMemory { .. } => ExecuteError::NoMemory { node: largest(module, plan), bytes },
+            DeviceError::NoMemory { .. } => {
+                ExecuteError::NoMemory { node: largest(module, plan), calls: Vec::new(), bytes }
+            }
             other => ExecuteError::of_device(None, other),
         };
         if !self.states.is_of(plan) {
@@ -142,7 +144,7 @@ pub(super) fn check_memory(
 ) -> Result<(), ExecuteError> {
     let bytes = taken.saturating_add(plan.arena as u64);
     if bytes > limit {
-        return Err(ExecuteError::Memory { node: largest(module, plan), bytes, limit });
+        return Err(ExecuteError::Memory { node: largest(module, plan), calls: Vec::new(), bytes, limit });
     }
     Ok(())
 }

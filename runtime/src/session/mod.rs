@@ -7,9 +7,9 @@
 //!   time. Sessions of one executable run in any number of threads.
 //!
 //! A session plans the graph for the dims of the inputs at hand ([`plan`](crate::plan)), and walks the plan. In the
-//! order of a run: `executable.rs` finds or makes the program (`bind.rs`: types, folding, kernels, plans), `walk.rs` runs
-//! its steps in a frame (`frame.rs`), `control.rs` runs bodies, and `states.rs` moves states on. `needs.rs` computes the
-//! memory of a run, without running.
+//! order of a run: `executable.rs` finds or makes the program (`inlined.rs`: functions in place of their calls, once for
+//! all runs; `bind.rs`: types, folding, kernels, plans), `walk.rs` runs its steps in a frame (`frame.rs`), `control.rs`
+//! runs bodies, and `states.rs` moves states on. `needs.rs` computes the memory of a run, without running.
 
 mod bind;
 mod control;
@@ -17,6 +17,7 @@ mod error;
 mod executable;
 mod flight;
 mod frame;
+mod inlined;
 mod limits;
 mod needs;
 mod observe;
@@ -345,7 +346,7 @@ impl Session {
         let main = program.module.main();
         let given = Given { inputs, operands: &[], attrs: None };
         let scope = Scope { program, plan: program.plan(main), given };
-        installed(&*runtime.backend, || {
+        let done = installed(&*runtime.backend, || {
             flights.run_or_replay(&mut run, main, frame, given)?;
             let space = run.space;
             // No failure may surface once states are overwritten, if the session waits for the work.
@@ -363,7 +364,8 @@ impl Session {
             let moved = moved.map_err(ExecuteError::of_transfer)?;
             frame.states.set_torn(false);
             Ok(moved)
-        })
+        });
+        done.map_err(|error| program.named(error))
     }
 
     /// Plans the graph for these inputs, unless it is planned for their dims. Given states replace the old
@@ -377,15 +379,23 @@ impl Session {
         self.bind_until(&with_states(inputs, &moved), Watch::nothing(), self.deadline())
     }
 
+    /// Like [`bind`](Self::bind), for a run with an observer that sees every value.
+    ///
+    /// # Errors
+    /// If inputs do not fit the graph.
+    pub fn bind_observed(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
+        self.land_all();
+        let moved = self.moved.clone();
+        self.bind_until(&with_states(inputs, &moved), Watch::All, self.deadline())
+    }
+
     fn bind_until(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
         watch: Watch,
         deadline: Option<Instant>,
     ) -> Result<(), ExecuteError> {
-        // Without groups every value is visible.
-        let has_groups = self.executable.runtime().backend.has_groups();
-        let watch = if has_groups { watch } else { Watch::nothing() };
+        let watch = self.executable.shown(watch);
         let fits = |bound: &Arc<Bound>| bound.watch == watch && bound.fits(inputs);
         if self.bound.as_ref().is_some_and(fits) {
             return Ok(());
@@ -403,9 +413,10 @@ impl Session {
         let given: u64 = inputs.iter().flatten().map(|data| data.byte_count()).sum();
         let taken = given + self.executable.constant_bytes() + output_bytes(plan);
         let most = self.limits().max_bytes;
-        frame::check_memory(&program.module, plan, taken, most)?;
+        let named = |error| program.named(error);
+        frame::check_memory(&program.module, plan, taken, most).map_err(named)?;
         self.place_states(program, inputs)?;
-        self.frame.reserve(&self.space, &program.module, plan, taken, most)?;
+        self.frame.reserve(&self.space, &program.module, plan, taken, most).map_err(named)?;
         self.bound = Some(next);
         Ok(())
     }
@@ -459,7 +470,8 @@ impl Session {
         self.bound.as_ref().map_or(0, |bound| bound.program.main_plan().arena)
     }
 
-    /// The plan of a graph of the module for the inputs of the last [`bind`](Self::bind).
+    /// The plan of a graph of the module for the inputs of the last [`bind`](Self::bind). Its steps name nodes of the module
+    /// only after [`bind_observed`](Self::bind_observed); otherwise nodes of functions stand in place of their calls.
     pub fn plan(&self, graph: GraphId) -> Option<&GraphPlan> {
         self.bound.as_ref().and_then(|bound| bound.program.plans[graph].as_deref())
     }

@@ -3,7 +3,8 @@
 //! The module is typed and planned as for a run ([`plan`](crate::plan)). A run knows the results of nodes that depend on
 //! constants alone; here their sizes stand for them, by the same rule, so that the plan is that of the run.
 
-use super::bind::folded_types;
+use super::bind::{ALL_FOLDED_BYTES, folded_types};
+use super::inlined::Inlined;
 use super::observe::Watch;
 use super::partition::Partitioner;
 use super::{ExecuteError, Runtime};
@@ -27,7 +28,7 @@ pub struct MemoryNeeds {
     pub constants: u64,
     /// The contents of the main graph's arena at its fullest step; `None` of an empty arena.
     pub peak: Option<Peak>,
-    /// The scratch memory of each node of the main graph.
+    /// The scratch memory of each node of the main graph; of a call, the most that a node of the function needs.
     pub scratch: SecondaryMap<Node, u64>,
     /// The values of the main graph whose sizes are not known before they are computed; they are not counted.
     pub unsized_values: Vec<Value>,
@@ -39,30 +40,53 @@ impl Runtime {
     /// # Errors
     /// If the types do not fit the module.
     pub fn memory_needs(&self, module: &Module, types: &[Option<Type>]) -> Result<MemoryNeeds, ExecuteError> {
-        let mut module = module.clone();
-        declare(&mut module, types)?;
+        let mut constants = 0;
+        let sizes = constant_sizes(module);
+        for graph in module.graph_ids() {
+            constants += module.defined(graph).filter_map(|value| sizes[value]).sum::<usize>() as u64;
+        }
         installed(&*self.backend, || {
+            if let Some(inlined) = Inlined::of(module) {
+                let mut module = inlined.module.clone();
+                declare(&mut module, types)?;
+                if let Ok(facts) = infer_module(&mut module) {
+                    let needs = self.needs_of_all(&module, &facts, constants, Some(&inlined));
+                    return needs.map_err(|error| inlined.named(error));
+                }
+            }
+            let mut module = module.clone();
+            declare(&mut module, types)?;
             let facts = infer_module(&mut module).map_err(ExecuteError::Shapes)?;
-            self.needs_of_all(&module, &facts)
+            self.needs_of_all(&module, &facts, constants, None)
         })
     }
 
-    fn needs_of_all(&self, module: &Module, facts: &Facts) -> Result<MemoryNeeds, ExecuteError> {
-        let room = Room::of(self.limits.max_bytes);
+    fn needs_of_all(
+        &self,
+        module: &Module,
+        facts: &Facts,
+        constants: u64,
+        inlined: Option<&Inlined>,
+    ) -> Result<MemoryNeeds, ExecuteError> {
         let mut sizes = constant_sizes(module);
-        let mut needs = MemoryNeeds::default();
-        for graph in module.graph_ids() {
-            needs.constants += module.defined(graph).filter_map(|value| sizes[value]).sum::<usize>() as u64;
-        }
+        let mut needs = MemoryNeeds { constants, ..MemoryNeeds::default() };
         let mut index = Index::default();
+        let (backend, watch) = (&*self.backend, &Watch::nothing());
+        let room = Room::of(self.limits.max_bytes);
+        let partitioner = Partitioner { backend, module, facts, room, inlined, watch, is_strict: false };
+        let mut left = ALL_FOLDED_BYTES;
         for graph in module.graph_ids() {
-            let plan = self.plan_of(module, graph, facts, room, &mut index, &mut sizes)?;
+            let plan = self.plan_of(&partitioner, graph, &mut index, &mut sizes, &mut left)?;
             if graph == module.main() {
                 needs.states = plan.state_bytes as u64;
                 needs.peak = plan.peak();
-                plan.steps.iter().for_each(|step| needs.scratch[step.node()] = step.scratch.1 as u64);
+                for step in &plan.steps {
+                    let node = inlined.map_or(step.node(), |inlined| inlined.outermost(step.node()));
+                    needs.scratch[node] = needs.scratch[node].max(step.scratch.1 as u64);
+                }
                 let unsized_values = plan.values.iter().filter(|planned| planned.place == Place::Heap);
-                needs.unsized_values = unsized_values.map(|planned| planned.value).collect();
+                let given = |value| inlined.map_or(value, |inlined| inlined.source_value(value));
+                needs.unsized_values = unsized_values.map(|planned| given(planned.value)).collect();
             }
             // The arena of a function depends on its calls.
             if !matches!(module.graph(graph).owner, GraphOwner::Function(_)) {
@@ -74,19 +98,17 @@ impl Runtime {
 
     fn plan_of(
         &self,
-        module: &Module,
+        partitioner: &Partitioner<'_>,
         graph: GraphId,
-        facts: &Facts,
-        room: Room,
         index: &mut Index,
         sizes: &mut SecondaryMap<Value, Option<usize>>,
+        left: &mut u64,
     ) -> Result<GraphPlan, ExecuteError> {
-        let (backend, watch) = (&*self.backend, &Watch::nothing());
-        let partitioner = Partitioner { backend, module, facts, room, watch, is_strict: false };
+        let module = partitioner.module;
         let mut folded: FxHashSet<Value> = FxHashSet::default();
         let made = partitioner.groups(graph, |node, prepared| {
-            let types =
-                if self.fold { folded_types(module, node, prepared, |value| sizes[value]) } else { None };
+            let size = |value| sizes[value];
+            let types = if self.fold { folded_types(module, node, prepared, size, left) } else { None };
             let Some(types) = types else { return Ok(false) };
             for (value, ty) in module.node(node).results().iter().zip(types) {
                 let bytes = ty.and_then(|(dtype, dims)| usize::try_from(dtype.tensor_bytes(&dims)?).ok());
@@ -99,7 +121,7 @@ impl Runtime {
         });
         let groups: Vec<Group> = made?.into_iter().map(|made| made.group).collect();
         let is_constant = |value| folded.contains(&value);
-        Ok(plan_graph(module, graph, alignment(backend), index, &groups, is_constant))
+        Ok(plan_graph(module, graph, alignment(&*self.backend), index, &groups, is_constant))
     }
 }
 

@@ -13,6 +13,7 @@
 
 use super::bind::Where;
 use super::error::ExecuteError;
+use super::inlined::Inlined;
 use super::observe::Watch;
 use super::walk;
 use crate::backend::{Backend, Candidates, GroupSite};
@@ -36,6 +37,8 @@ pub(super) struct Partitioner<'a> {
     pub(super) module: &'a Module,
     pub(super) facts: &'a Facts,
     pub(super) room: Room,
+    /// The calls that nodes of the module stand in place of.
+    pub(super) inlined: Option<&'a Inlined>,
     /// The values that stay visible when the backend joins nodes.
     pub(super) watch: &'a Watch,
     /// True if a node that runs in any case and cannot be prepared is an error; otherwise the error shows when it runs.
@@ -125,7 +128,12 @@ impl Partitioner<'_> {
         if !results.iter().flatten().chain(operands.map(|&v| &self.module.value(v).ty)).all(fits) {
             return None;
         }
-        Some(self.backend.prepare(&Site { view, results: &results, room: self.room }))
+        let source = self.source(node);
+        Some(self.backend.prepare(&Site { view, source, results: &results, room: self.room }))
+    }
+
+    fn source(&self, node: Node) -> Node {
+        self.inlined.map_or(node, |inlined| inlined.calls.source(node))
     }
 
     fn result_types(&self, node: Node) -> Vec<Option<Type>> {
@@ -207,7 +215,7 @@ impl Partitioner<'_> {
         let results: Vec<Vec<Option<Type>>> = nodes.iter().map(|&node| self.result_types(node)).collect();
         let sites = nodes.iter().zip(&results).filter_map(|(&node, results)| {
             let view = NodeView::with_facts(self.module, node, self.facts)?;
-            Some(Site { view, results, room: self.room })
+            Some(Site { view, source: self.source(node), results, room: self.room })
         });
         let sites: Vec<Site<'_>> = sites.collect();
         let Interface { operands, results } = interface;

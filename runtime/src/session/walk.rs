@@ -43,7 +43,8 @@ impl Run<'_> {
         }
         match self.deadline {
             Some(deadline) if Instant::now() >= deadline => {
-                Err(ExecuteError::Time { node, limit: self.runtime.limits.time_limit.unwrap_or_default() })
+                let limit = self.runtime.limits.time_limit.unwrap_or_default();
+                Err(ExecuteError::Time { node, calls: Vec::new(), limit })
             }
             _ => Ok(()),
         }
@@ -414,7 +415,8 @@ impl<'r> Job<'r> {
     fn prepare(&self, actual: Actual<'_>, results: &[Option<Type>]) -> Result<Prepared, KernelError> {
         let view = NodeView::with_actual(&self.program.module, self.step.node(), actual);
         let view = view.ok_or_else(|| KernelError::unsupported("operators that it does not know"))?;
-        self.backend.prepare(&Site { view, results, room: Room::of(self.max_bytes) })
+        let (source, room) = (self.program.source(self.step.node()), Room::of(self.max_bytes));
+        self.backend.prepare(&Site { view, source, results, room })
     }
 
     /// Runs a kernel. `types` are the types of the results where they follow from the operands at hand. Results outside

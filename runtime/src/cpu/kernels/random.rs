@@ -2,7 +2,8 @@
 //!
 //! They depend on the seed and on the index of the element alone, neither on its type nor on threads, and a node makes
 //! the same ones each time it runs. Number `i` comes from word `i mod 4` of Philox4x32-10 ([`ampc_ir::random`]) with
-//! counter `i div 4`; the key is the attribute `seed` as an f32, or without it a hash of the name of the result.
+//! counter `i div 4`; the key is the attribute `seed` as an f32, or without it a hash of the name of the result (in a function: of the
+//! result there, the same for every call).
 //!
 //! - uniform: u = word · 2^-32, in [0, 1), in f64.
 //! - normal: √(−2 ln(1 − u₀)) · (cos 2πu₁, sin 2πu₁) of two neighbouring uniform numbers (Box and Muller, 1958).
@@ -43,7 +44,8 @@ impl Stream {
             return Stream { key: [seed.to_bits(), 0] };
         }
         let module = site.view.module;
-        let result = site.view.data().results().iter().flatten().next();
+        // All copies of the node of a function have the same name.
+        let result = module.node(site.source).results().iter().flatten().next();
         let name = result.and_then(|&value| module.value(value).name).map_or("", |name| module.text(name));
         // FNV-1a.
         let hash = name

@@ -183,12 +183,14 @@ impl Call<'_, '_, '_> {
         let made = run_graph(&mut run, main, &mut frame, given, Vec::new());
         made.map_err(|error| match error {
             // The nodes of the part are unknown outside.
-            ExecuteError::Node { error, .. } => ExecuteError::Node { node, error },
-            ExecuteError::Time { limit, .. } => ExecuteError::Time { node: Some(node), limit },
-            ExecuteError::Memory { bytes, limit, .. } => {
-                ExecuteError::Memory { node: Some(node), bytes, limit }
+            ExecuteError::Node { error, calls, .. } => ExecuteError::Node { node, calls, error },
+            ExecuteError::Time { limit, calls, .. } => ExecuteError::Time { node: Some(node), calls, limit },
+            ExecuteError::Memory { bytes, limit, calls, .. } => {
+                ExecuteError::Memory { node: Some(node), calls, bytes, limit }
             }
-            ExecuteError::NoMemory { bytes, .. } => ExecuteError::NoMemory { node: Some(node), bytes },
+            ExecuteError::NoMemory { bytes, calls, .. } => {
+                ExecuteError::NoMemory { node: Some(node), calls, bytes }
+            }
             other => other,
         })?;
         let scope = super::Scope { program: &bound.program, plan: bound.program.plan(main), given };

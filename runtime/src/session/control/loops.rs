@@ -76,6 +76,7 @@ impl Call<'_, '_, '_> {
             if done >= self.run.runtime.limits.max_iterations {
                 return Err(ExecuteError::Iterations {
                     node: self.node,
+                    calls: Vec::new(),
                     limit: self.run.runtime.limits.max_iterations,
                 });
             }
@@ -228,6 +229,7 @@ impl Call<'_, '_, '_> {
         if steps > self.run.runtime.limits.max_iterations {
             return Err(ExecuteError::Iterations {
                 node: self.node,
+                calls: Vec::new(),
                 limit: self.run.runtime.limits.max_iterations,
             });
         }
