@@ -27,8 +27,11 @@ fn main() -> std::process::ExitCode {
     let folders = std::env::var_os("AMPC_CUDA_LIBRARIES");
     let folders = folders.iter().flat_map(|list| std::env::split_paths(list)).collect();
     let options = CudaOptions { folders, ..CudaOptions::default() };
-    let cuda = match Cuda::open(&options, Arc::new(Cpu::new(1))) {
-        Ok(cuda) => Arc::new(cuda),
+    let opened = |options: &CudaOptions| Cuda::open(options, Arc::new(Cpu::new(1))).map(Arc::new);
+    let opened = opened(&options)
+        .and_then(|cuda| Ok((cuda, opened(&CudaOptions { records: false, ..options.clone() })?)));
+    let (cuda, unrecorded) = match opened {
+        Ok(both) => both,
         Err(CudaError::NoLibrary { library: "libcuda.so.1", .. } | CudaError::NoDevice { .. }) => {
             println!("skipped: no CUDA driver");
             return std::process::ExitCode::SUCCESS;
@@ -40,7 +43,7 @@ fn main() -> std::process::ExitCode {
     };
     println!("device: {}", cuda.device_name());
     let filter = std::env::args().nth(1).filter(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let failed = cases::run(&cuda, &filter) + steps::run(&cuda, &filter);
+    let failed = cases::run(&cuda, &filter) + steps::run(&cuda, &unrecorded, &filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }

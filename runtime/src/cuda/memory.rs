@@ -3,7 +3,7 @@
 use crate::backend::{DeviceError, DeviceMemory};
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The error of a failed call.
 pub(super) fn lost(error: DriverError) -> DeviceError {
@@ -83,6 +83,10 @@ impl Pinned {
         Ok(Pinned { context: context.clone(), address, len })
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     #[expect(unsafe_code, reason = "the memory is the driver's")]
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: as many bytes were allocated and written, and the value owns them.
@@ -96,6 +100,32 @@ impl Drop for Pinned {
         if self.context.bind_to_thread().is_ok() {
             // SAFETY: the value owns the memory. Nothing can be done about a failure.
             let _ = unsafe { result::free_host(self.address.cast()) };
+        }
+    }
+}
+
+/// The most bytes of pinned memory that stay when copies have ended.
+const MOST_KEPT: usize = 256 << 20;
+
+/// Pinned memory for copies to the host, which stays for later copies.
+#[derive(Default)]
+pub(super) struct Pool(Mutex<Vec<Pinned>>);
+
+impl Pool {
+    /// Memory of at least this many bytes.
+    pub(super) fn take(&self, context: &Arc<CudaContext>, len: usize) -> Result<Pinned, DeviceError> {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = (0..free.len()).filter(|&at| free[at].len() >= len);
+        match fits.min_by_key(|&at| free[at].len()) {
+            Some(at) => Ok(free.swap_remove(at)),
+            None => Pinned::new(context, len.next_power_of_two()),
+        }
+    }
+
+    pub(super) fn give_back(&self, memory: Pinned) {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.iter().map(Pinned::len).sum::<usize>() + memory.len() <= MOST_KEPT {
+            free.push(memory);
         }
     }
 }

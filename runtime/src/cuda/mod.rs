@@ -20,21 +20,20 @@ mod record;
 mod text;
 
 pub use locate::CudaError;
-pub use record::Recorded;
 
 use crate::backend::{Backend, Device, DeviceError, DeviceMemory, KernelError, Prepared, Queue, Site};
 use ampc_ir::op::OpKind;
 use compile::Compiler;
 use cudarc::driver::CudaContext;
+use memory::Pool;
 use products::Products;
 use queue::CudaQueue;
-use record::Recorder;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The settings of a [`Cuda`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CudaOptions {
     /// The number of the device.
     pub device: usize,
@@ -42,6 +41,14 @@ pub struct CudaOptions {
     pub folders: Vec<PathBuf>,
     /// True if the host waits for every kernel, so that a crash of a kernel names its node.
     pub waits_for_kernels: bool,
+    /// True if sessions record runs as CUDA graphs.
+    pub records: bool,
+}
+
+impl Default for CudaOptions {
+    fn default() -> CudaOptions {
+        CudaOptions { device: 0, folders: Vec::new(), waits_for_kernels: false, records: true }
+    }
 }
 
 /// The CUDA backend of one device.
@@ -57,7 +64,9 @@ pub(crate) struct Shared {
     compiler: Compiler,
     products: Products,
     waits_for_kernels: bool,
-    recorder: Recorder,
+    /// Memory for copies to the host.
+    pinned: Pool,
+    records: bool,
 }
 
 /// Memory and queues of a device.
@@ -93,7 +102,8 @@ impl Cuda {
             context,
             name,
             waits_for_kernels: options.waits_for_kernels,
-            recorder: Recorder::default(),
+            pinned: Pool::default(),
+            records: options.records,
         };
         Ok(Cuda { host, device: CudaDevice(Arc::new(shared)) })
     }
@@ -106,17 +116,6 @@ impl Cuda {
     /// The number of different kernels that were compiled so far.
     pub fn kernels_compiled(&self) -> usize {
         self.device.0.compiler.len()
-    }
-
-    /// Lets the next run of a session be captured as a CUDA graph. The kernels between the upload of inputs and the
-    /// download of outputs are in the graph, which is launched once in their place.
-    pub fn record_next_run(&self) {
-        self.device.0.recorder.arm();
-    }
-
-    /// The graph of the run that was recorded last, once.
-    pub fn take_recorded(&self) -> Option<Recorded> {
-        self.device.0.recorder.take()
     }
 }
 
@@ -165,6 +164,10 @@ impl Device for CudaDevice {
 
     fn queue(&self) -> Result<Box<dyn Queue>, DeviceError> {
         Ok(Box::new(CudaQueue::new(self.0.clone())?))
+    }
+
+    fn can_record(&self) -> bool {
+        self.0.records
     }
 }
 

@@ -1,69 +1,37 @@
-//! Runs as CUDA graphs: the work of a run is captured from its first node until the session waits, and can be launched
-//! again.
-//!
-//! The graph has the addresses of the run: it stays valid as long as the session keeps its arena, inputs and constants.
-//! Bytes that kernels copy from the host while the run is recorded are kept with the graph.
+//! Recordings: CUDA graphs of the work that a stream was given while it was captured.
 
 use super::memory::{Pinned, lost};
 use crate::backend::DeviceError;
 use cudarc::driver::{CudaGraph, CudaStream, sys};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-/// A run that can be launched again.
-pub struct Recorded {
+/// Work that can be launched again. Bytes that it copies from the host stay with it.
+pub(super) struct Graph {
     graph: CudaGraph,
-    stream: Arc<CudaStream>,
-    /// Bytes that copies in the graph read.
     _uploads: Vec<Pinned>,
 }
 
-// SAFETY: the graph is used by one thread at a time: no method can be called while another thread has the value.
+// SAFETY: a queue launches the graph, and it has one thread at a time.
 #[expect(unsafe_code, reason = "the graph is a pointer")]
-unsafe impl Send for Recorded {}
+unsafe impl Send for Graph {}
 
-impl Recorded {
-    /// Launches the run so many times and waits.
-    ///
-    /// # Errors
-    /// If the device fails.
-    pub fn replay(&self, times: usize) -> Result<(), DeviceError> {
-        for _ in 0..times {
-            self.graph.launch().map_err(lost)?;
-        }
-        self.stream.synchronize().map_err(lost)
+impl Graph {
+    pub(super) fn launch(&self) -> Result<(), DeviceError> {
+        self.graph.launch().map_err(lost)
     }
 }
 
-/// The next run to record, and the run recorded last.
-#[derive(Default)]
-pub(super) struct Recorder {
-    is_armed: AtomicBool,
-    recorded: Mutex<Option<Recorded>>,
-}
-
-impl Recorder {
-    pub(super) fn arm(&self) {
-        self.is_armed.store(true, Ordering::Relaxed);
-    }
-
-    pub(super) fn take(&self) -> Option<Recorded> {
-        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-/// The capture of a queue.
-#[derive(Default)]
+/// Work that is recorded on a stream.
 pub(super) struct Capture {
-    is_active: bool,
-    /// The failure of the beginning, which surfaces at the end.
-    failed: Option<DeviceError>,
     uploads: Vec<Pinned>,
 }
 
 impl Capture {
-    pub(super) fn is_active(&self) -> bool {
-        self.is_active
+    /// Begins to capture a stream. Calls of other sessions that allocate memory are no part of it, and are permitted.
+    pub(super) fn begin(stream: &CudaStream) -> Result<Capture, DeviceError> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        stream.begin_capture(mode).map_err(lost)?;
+        Ok(Capture { uploads: Vec::new() })
     }
 
     /// Keeps bytes that a copy in the graph reads.
@@ -71,31 +39,10 @@ impl Capture {
         self.uploads.push(upload);
     }
 
-    /// Begins if a run is to be recorded.
-    pub(super) fn begin(&mut self, recorder: &Recorder, stream: &Arc<CudaStream>) {
-        if self.is_active || !recorder.is_armed.swap(false, Ordering::Relaxed) {
-            return;
-        }
-        match stream.begin_capture(sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED) {
-            Ok(()) => self.is_active = true,
-            Err(error) => self.failed = Some(lost(error)),
-        }
-    }
-
-    /// Ends the capture, if there is one, and launches its graph.
-    pub(super) fn end(&mut self, recorder: &Recorder, stream: &Arc<CudaStream>) -> Result<(), DeviceError> {
-        if let Some(error) = self.failed.take() {
-            return Err(error);
-        }
-        if !std::mem::take(&mut self.is_active) {
-            return Ok(());
-        }
+    /// Ends to capture. The stream does work again in any case.
+    pub(super) fn end(self, stream: &Arc<CudaStream>) -> Result<Graph, DeviceError> {
         let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(lost)?;
-        let graph = graph.ok_or_else(|| DeviceError::Lost("nothing was captured".into()))?;
-        graph.launch().map_err(lost)?;
-        let uploads = std::mem::take(&mut self.uploads);
-        let recorded = Recorded { graph, stream: stream.clone(), _uploads: uploads };
-        *recorder.recorded.lock().unwrap_or_else(PoisonError::into_inner) = Some(recorded);
-        Ok(())
+        let graph = graph.ok_or_else(|| DeviceError::Lost("the driver has captured nothing".into()))?;
+        Ok(Graph { graph, _uploads: self.uploads })
     }
 }

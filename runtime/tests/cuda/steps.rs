@@ -182,28 +182,69 @@ fn step(
     Ok(report)
 }
 
-/// A step that is recorded as a CUDA graph, next to runs of the session.
-fn recorded(cuda: &Arc<Cuda>, text: &str, sizes: [u64; 3], fold: bool) -> Result<String, String> {
+/// Steps that are recorded as CUDA graphs, next to steps whose kernels are launched each time: equal bits, one after the
+/// other and in flight.
+fn recorded(
+    [cuda, unrecorded]: [&Arc<Cuda>; 2],
+    text: &str,
+    sizes: [u64; 3],
+    fold: bool,
+) -> Result<String, String> {
     let module = parse(&sized(text, sizes), &NoData).map_err(|errors| errors.to_string())?;
-    let runtime = Runtime { fold, ..Runtime::new(cuda.clone()) };
-    let mut plain = train(&runtime, &module, TAKEN + 2);
-    let mut session = train(&runtime, &module, TAKEN / 2);
-    cuda.record_next_run();
-    session.session.run(&refs(&session.data)).map_err(|error| error.to_string())?;
-    let graph = cuda.take_recorded().ok_or("nothing was recorded")?;
-    graph.replay(TAKEN / 2).map_err(|error| error.to_string())?;
-    let last = loss(&session.session.run(&refs(&session.data)).map_err(|error| error.to_string())?);
-    let apart = states_differ(&mut session.session, &mut plain.session);
-    let start = Instant::now();
-    graph.replay(1000).map_err(|error| error.to_string())?;
-    let each = start.elapsed() / 1000;
+    let runtime = |cuda: &Arc<Cuda>| Runtime { fold, ..Runtime::new(cuda.clone()) };
+    let steps = 200;
+    let mut plain = train(&runtime(unrecorded), &module, steps);
+    let mut graph = train(&runtime(cuda), &module, steps);
+    let mut apart = states_differ(&mut graph.session, &mut plain.session);
+    let (flying, flying_each) = in_flight(&runtime(cuda), &module, steps)?;
+    let (_, launched_each) = in_flight(&runtime(unrecorded), &module, steps)?;
+    if plain.losses != graph.losses || plain.losses != flying {
+        apart = f64::NAN;
+    }
     let report = format!(
-        "loss {last:.6} after replays, {:.6} without; states differ by {apart:.1e}; replay {each:?}, run {:?}",
-        plain.losses[TAKEN + 1],
-        plain.each
+        "states differ by {apart:.1e}; a step launched {:?}, replayed {:?}; in flight {launched_each:?}, {flying_each:?}",
+        plain.each, graph.each
     );
-    drop(graph);
     if apart == 0.0 { Ok(report) } else { Err(report) }
+}
+
+/// The losses of steps of which two are in flight, and the time of each.
+fn in_flight(runtime: &Runtime, module: &Module, steps: usize) -> Result<(Vec<f64>, Duration), String> {
+    let mut first = train(runtime, module, 2);
+    let mut losses = first.losses;
+    let start = Instant::now();
+    let session = &mut first.session;
+    for _ in 2..steps {
+        session.begin_run(&refs(&first.data), &[0]).map_err(|error| error.to_string())?;
+        if session.runs_begun() > 2 {
+            losses
+                .extend(session.end_run().map_err(|error| error.to_string())?.map(|outputs| loss(&outputs)));
+        }
+    }
+    while let Some(outputs) = session.end_run().map_err(|error| error.to_string())? {
+        losses.push(loss(&outputs));
+    }
+    Ok((losses, start.elapsed() / u32::try_from(steps - 2).unwrap()))
+}
+
+/// A tensor that stays on the device is read by another session at once.
+fn handed_over(cuda: &Arc<Cuda>) -> Result<String, String> {
+    let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %a : f32[4096, 4096]\n  %b = Neg(%a) : f32[4096, 4096]\n  output %b : f32[4096, 4096]\n}\n";
+    let module = parse(text, &NoData).map_err(|errors| errors.to_string())?;
+    let runtime = Runtime::new(cuda.clone());
+    let mut sessions = [runtime.prepare(&module).unwrap(), runtime.prepare(&module).unwrap()];
+    for seed in 0..10 {
+        let a = tensor(DType::F32, &[4096, 4096], &numbers(4096 * 4096, seed));
+        let [first, second] = &mut sessions;
+        let made =
+            first.run_in_place(&[Some(DataRef::Tensor(a.view()))]).map_err(|error| error.to_string())?;
+        let back = second.run(&[Some(made[0].view())]).map_err(|error| error.to_string())?;
+        let Data::Tensor(back) = &back[0] else { return Err("no tensor".into()) };
+        if back.bytes() != a.bytes() {
+            return Err(format!("run {seed}: the second session has read other elements"));
+        }
+    }
+    Ok("10 tensors".into())
 }
 
 /// The time of a run that also copies every next state to the host, next to runs that copy the loss.
@@ -213,7 +254,12 @@ fn outputs(cuda: &Arc<Cuda>, text: &str, sizes: [u64; 3]) -> Result<String, Stri
         let module = parse(&resized(&text, sizes), &NoData).map_err(|errors| errors.to_string())?;
         times.push(train(&Runtime::new(cuda.clone()), &module, 100).each);
     }
-    Ok(format!("with the loss as output {:?}, with all outputs {:?}", times[0], times[1]))
+    let module = parse(&resized(text, sizes), &NoData).map_err(|errors| errors.to_string())?;
+    let (_, wanted) = in_flight(&Runtime::new(cuda.clone()), &module, 100)?;
+    Ok(format!(
+        "with the loss as output {:?}, with all outputs {:?}, in flight with the loss wanted of all outputs {wanted:?}",
+        times[0], times[1]
+    ))
 }
 
 /// Sessions of one backend in several threads have the results of one session alone.
@@ -230,7 +276,7 @@ fn threads(cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
 }
 
 /// Runs the steps whose names contain `filter`; returns how many fail.
-pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
+pub(crate) fn run(cuda: &Arc<Cuda>, unrecorded: &Arc<Cuda>, filter: &str) -> usize {
     let mut failed = 0;
     let mut check = |name: &str, work: &dyn Fn() -> Result<String, String>| {
         if name.contains(filter) {
@@ -243,14 +289,17 @@ pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
             failed += usize::from(done.is_err());
         }
     };
+    check("tensors handed over", &|| handed_over(cuda));
     for (name, text, permitted) in STEPS {
         check(&format!("step {name}"), &|| step(cuda, text, permitted, [16, 20, 64], TAKEN));
         check(&format!("large step {name}"), &|| step(cuda, text, permitted, [1024, 1024, 2048], 3));
-        check(&format!("graph {name}"), &|| recorded(cuda, text, [16, 20, 64], true));
-        check(&format!("unfolded graph {name}"), &|| recorded(cuda, text, [16, 20, 64], false));
+        check(&format!("graph {name}"), &|| recorded([cuda, unrecorded], text, [16, 20, 64], true));
+        check(&format!("unfolded graph {name}"), &|| recorded([cuda, unrecorded], text, [16, 20, 64], false));
         check(&format!("outputs {name}"), &|| outputs(cuda, text, [1024, 1024, 2048]));
         check(&format!("threads {name}"), &|| threads(cuda, text));
-        check(&format!("large graph {name}"), &|| recorded(cuda, text, [1024, 1024, 2048], true));
+        check(&format!("large graph {name}"), &|| {
+            recorded([cuda, unrecorded], text, [1024, 1024, 2048], true)
+        });
     }
     failed
 }
