@@ -76,13 +76,13 @@ fn gemm(maker: &Maker<'_>) -> Result<Prepared> {
     let view = GemmView::read(&site.view);
     let elem = maker.float(0)?;
     let (a, b) = (site.dims(0)?, site.dims(1)?);
+    if a.len() != 2 || b.len() != 2 {
+        return Err(site.no_kernel());
+    }
     let ([_, k], to) = (if view.trans_a { [a[1], a[0]] } else { [a[0], a[1]] }, site.result_dims(0)?);
     let c = if site.has(2) && view.beta != 0.0 { Some(site.dims(2)?) } else { None };
     let is_row = |c: &Dims| c.last() == Some(&to[1]) && c.iter().product::<usize>() == to[1];
     let has_bias = c.as_ref().is_some_and(is_row) && view.beta == 1.0 && to[1] > 1;
-    if b.len() != 2 {
-        return Err(site.no_kernel());
-    }
     let shape = Shape {
         m: to[0],
         n: to[1],
