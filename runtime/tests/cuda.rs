@@ -28,10 +28,12 @@ fn main() -> std::process::ExitCode {
     let folders = folders.iter().flat_map(|list| std::env::split_paths(list)).collect();
     let options = CudaOptions { folders, ..CudaOptions::default() };
     let opened = |options: &CudaOptions| Cuda::open(options, Arc::new(Cpu::new(1))).map(Arc::new);
-    let opened = opened(&options)
-        .and_then(|cuda| Ok((cuda, opened(&CudaOptions { records: false, ..options.clone() })?)));
-    let (cuda, unrecorded) = match opened {
-        Ok(both) => both,
+    let variants = |cuda| -> Result<_, CudaError> {
+        let unrecorded = opened(&CudaOptions { records: false, ..options.clone() })?;
+        Ok([cuda, unrecorded, opened(&CudaOptions { queues: 3, ..options.clone() })?])
+    };
+    let backends = match opened(&options).and_then(variants) {
+        Ok(backends) => backends,
         Err(CudaError::NoLibrary { library: "libcuda.so.1", .. } | CudaError::NoDevice { .. }) => {
             println!("skipped: no CUDA driver");
             return std::process::ExitCode::SUCCESS;
@@ -41,9 +43,10 @@ fn main() -> std::process::ExitCode {
             return std::process::ExitCode::FAILURE;
         }
     };
+    let cuda = &backends[0];
     println!("device: {}", cuda.device_name());
     let filter = std::env::args().nth(1).filter(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let failed = cases::run(&cuda, &filter) + steps::run(&cuda, &unrecorded, &filter);
+    let failed = cases::run(cuda, &filter) + steps::run(&backends, &filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }

@@ -22,6 +22,7 @@ mod text;
 pub use locate::CudaError;
 
 use crate::backend::{Backend, Device, DeviceError, DeviceMemory, KernelError, Prepared, Queue, Site};
+use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
 use compile::Compiler;
 use cudarc::driver::CudaContext;
@@ -43,11 +44,13 @@ pub struct CudaOptions {
     pub waits_for_kernels: bool,
     /// True if sessions record runs as CUDA graphs.
     pub records: bool,
+    /// The number of streams of a session, to which nodes are dealt out in turn.
+    pub queues: usize,
 }
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { device: 0, folders: Vec::new(), waits_for_kernels: false, records: true }
+        CudaOptions { device: 0, folders: Vec::new(), waits_for_kernels: false, records: true, queues: 1 }
     }
 }
 
@@ -67,6 +70,7 @@ pub(crate) struct Shared {
     /// Memory for copies to the host.
     pinned: Pool,
     records: bool,
+    queues: usize,
 }
 
 /// Memory and queues of a device.
@@ -104,6 +108,7 @@ impl Cuda {
             waits_for_kernels: options.waits_for_kernels,
             pinned: Pool::default(),
             records: options.records,
+            queues: options.queues.max(1),
         };
         Ok(Cuda { host, device: CudaDevice(Arc::new(shared)) })
     }
@@ -130,13 +135,12 @@ impl Backend for Cuda {
 
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
         let maker = kernels::Maker { shared: &self.device.0, site };
-        if let Some(prepared) = maker.constant(&*self.host)? {
-            return Ok(prepared);
-        }
-        match kernels::find(site.kind()) {
-            Some(prepare) => prepare(&maker),
-            None => Err(site.no_kernel()),
-        }
+        let prepared = match (maker.constant(&*self.host)?, kernels::find(site.kind())) {
+            (Some(prepared), _) => prepared,
+            (None, Some(prepare)) => prepare(&maker)?,
+            (None, None) => return Err(site.no_kernel()),
+        };
+        Ok(prepared.on_queue(site.view.node.index() % self.device.0.queues))
     }
 
     fn device(&self) -> Option<&dyn Device> {
@@ -164,6 +168,10 @@ impl Device for CudaDevice {
 
     fn queue(&self) -> Result<Box<dyn Queue>, DeviceError> {
         Ok(Box::new(CudaQueue::new(self.0.clone())?))
+    }
+
+    fn kernel_queues(&self) -> usize {
+        self.0.queues
     }
 
     fn can_record(&self) -> bool {

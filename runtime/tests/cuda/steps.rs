@@ -165,11 +165,12 @@ fn step(
     let off = cpu.losses.iter().zip(&gpu.losses).map(|(a, b)| (a - b).abs() / a.abs()).fold(0.0, f64::max);
     let apart = states_differ(&mut gpu.session, &mut cpu.session);
     let report = format!(
-        "losses {:.6} to {:.6} (CPU {:.6}), off by {off:.1e}, states by {apart:.1e}; first run {:?}, step {:?}, CPU {:?}",
+        "losses {:.6} to {:.6} (CPU {:.6}), off by {off:.1e}, states by {apart:.1e}; first run {:?}, again {:?}, step {:?}, CPU {:?}",
         gpu.losses[0],
         gpu.losses[steps - 1],
         cpu.losses[steps - 1],
         gpu.first,
+        again.first,
         gpu.each,
         cpu.each
     );
@@ -185,7 +186,7 @@ fn step(
 /// Steps that are recorded as CUDA graphs, next to steps whose kernels are launched each time: equal bits, one after the
 /// other and in flight.
 fn recorded(
-    [cuda, unrecorded]: [&Arc<Cuda>; 2],
+    [cuda, unrecorded, queues]: &[Arc<Cuda>; 3],
     text: &str,
     sizes: [u64; 3],
     fold: bool,
@@ -197,13 +198,18 @@ fn recorded(
     let mut graph = train(&runtime(cuda), &module, steps);
     let mut apart = states_differ(&mut graph.session, &mut plain.session);
     let (flying, flying_each) = in_flight(&runtime(cuda), &module, steps)?;
+    let several = train(&runtime(queues), &module, steps);
+    let (several_flying, several_each) = in_flight(&runtime(queues), &module, steps)?;
     let (_, launched_each) = in_flight(&runtime(unrecorded), &module, steps)?;
-    if plain.losses != graph.losses || plain.losses != flying {
+    if [&graph.losses, &flying, &several.losses, &several_flying]
+        .iter()
+        .any(|&losses| *losses != plain.losses)
+    {
         apart = f64::NAN;
     }
     let report = format!(
-        "states differ by {apart:.1e}; a step launched {:?}, replayed {:?}; in flight {launched_each:?}, {flying_each:?}",
-        plain.each, graph.each
+        "states differ by {apart:.1e}; a step launched {:?}, replayed {:?}, on 3 queues {:?}; in flight {launched_each:?}, {flying_each:?}, {several_each:?}",
+        plain.each, graph.each, several.each
     );
     if apart == 0.0 { Ok(report) } else { Err(report) }
 }
@@ -255,9 +261,15 @@ fn outputs(cuda: &Arc<Cuda>, text: &str, sizes: [u64; 3]) -> Result<String, Stri
         times.push(train(&Runtime::new(cuda.clone()), &module, 100).each);
     }
     let module = parse(&resized(text, sizes), &NoData).map_err(|errors| errors.to_string())?;
+    let mut trained = train(&Runtime::new(cuda.clone()), &module, 3);
+    let start = Instant::now();
+    for _ in 0..100 {
+        trained.session.run_to(&refs(&trained.data), |_, _| ()).map_err(|error| error.to_string())?;
+    }
+    let visited = start.elapsed() / 100;
     let (_, wanted) = in_flight(&Runtime::new(cuda.clone()), &module, 100)?;
     Ok(format!(
-        "with the loss as output {:?}, with all outputs {:?}, in flight with the loss wanted of all outputs {wanted:?}",
+        "with the loss as output {:?}, with all outputs {:?}, all visited {visited:?}, in flight with the loss wanted of all outputs {wanted:?}",
         times[0], times[1]
     ))
 }
@@ -276,7 +288,8 @@ fn threads(cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
 }
 
 /// Runs the steps whose names contain `filter`; returns how many fail.
-pub(crate) fn run(cuda: &Arc<Cuda>, unrecorded: &Arc<Cuda>, filter: &str) -> usize {
+pub(crate) fn run(backends: &[Arc<Cuda>; 3], filter: &str) -> usize {
+    let [cuda, ..] = backends;
     let mut failed = 0;
     let mut check = |name: &str, work: &dyn Fn() -> Result<String, String>| {
         if name.contains(filter) {
@@ -293,13 +306,11 @@ pub(crate) fn run(cuda: &Arc<Cuda>, unrecorded: &Arc<Cuda>, filter: &str) -> usi
     for (name, text, permitted) in STEPS {
         check(&format!("step {name}"), &|| step(cuda, text, permitted, [16, 20, 64], TAKEN));
         check(&format!("large step {name}"), &|| step(cuda, text, permitted, [1024, 1024, 2048], 3));
-        check(&format!("graph {name}"), &|| recorded([cuda, unrecorded], text, [16, 20, 64], true));
-        check(&format!("unfolded graph {name}"), &|| recorded([cuda, unrecorded], text, [16, 20, 64], false));
+        check(&format!("graph {name}"), &|| recorded(backends, text, [16, 20, 64], true));
+        check(&format!("unfolded graph {name}"), &|| recorded(backends, text, [16, 20, 64], false));
         check(&format!("outputs {name}"), &|| outputs(cuda, text, [1024, 1024, 2048]));
         check(&format!("threads {name}"), &|| threads(cuda, text));
-        check(&format!("large graph {name}"), &|| {
-            recorded([cuda, unrecorded], text, [1024, 1024, 2048], true)
-        });
+        check(&format!("large graph {name}"), &|| recorded(backends, text, [1024, 1024, 2048], true));
     }
     failed
 }
