@@ -122,6 +122,13 @@ impl CudaQueue {
     }
 }
 
+impl Drop for CudaQueue {
+    fn drop(&mut self) {
+        // Copies may still read the staging memory. If the device is lost, nothing does any more.
+        let _ = self.stream.synchronize();
+    }
+}
+
 /// Bytes on the way to the host, with the words of a failure behind them.
 struct Landing {
     failure: Arc<FailureWords>,

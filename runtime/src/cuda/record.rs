@@ -8,7 +8,15 @@ use std::sync::Arc;
 /// Work that can be launched again. Bytes that it copies from the host stay with it.
 pub(super) struct Graph {
     graph: CudaGraph,
+    stream: Arc<CudaStream>,
     _uploads: Vec<Pinned>,
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // Launches may still read the uploads. If the device is lost, nothing does any more.
+        let _ = self.stream.synchronize();
+    }
 }
 
 // SAFETY: a queue launches the graph, and it has one thread at a time.
@@ -43,6 +51,6 @@ impl Capture {
     pub(super) fn end(self, stream: &Arc<CudaStream>) -> Result<Graph, DeviceError> {
         let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(lost)?;
         let graph = graph.ok_or_else(|| DeviceError::Lost("the driver has captured nothing".into()))?;
-        Ok(Graph { graph, _uploads: self.uploads })
+        Ok(Graph { graph, stream: stream.clone(), _uploads: self.uploads })
     }
 }

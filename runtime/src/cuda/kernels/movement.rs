@@ -2,9 +2,10 @@
 
 use super::{Maker, Prepare, is_tensor, uploaded, wide};
 use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand, queue, result};
+use crate::cuda::memory::Block;
 use crate::cuda::text::{Elem, FAIL, HEAD};
 use crate::data::Data;
-use crate::device::DeviceTensor;
+use crate::device::{DeviceTensor, Rows};
 use crate::host::HostTensor;
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
@@ -34,8 +35,7 @@ pub(super) fn same(maker: &Maker<'_>) -> Result<Prepared> {
     let prepared = Prepared::new(move |io| {
         let made = match io.is_free(0) {
             true => {
-                let memory =
-                    Arc::new(crate::cuda::memory::Block::new(&shared.context, io.on_device(0)?.span.len)?);
+                let memory = Arc::new(Block::new(&shared.context, io.on_device(0)?.span.len)?);
                 Some(DeviceTensor::new(dtype, dims.clone(), memory))
             }
             false => None,
@@ -45,11 +45,9 @@ pub(super) fn same(maker: &Maker<'_>) -> Result<Prepared> {
             Some(made) => made.view().span,
             None => io.out_on_device(0)?,
         };
-        let rows = |span: crate::device::Span<'_>| (span.offset, span.len);
-        let ((from_offset, len), (to_offset, _)) = (rows(from), rows(to));
-        let from = crate::device::Rows { memory: from.memory, offset: from_offset, stride: len };
-        let to = crate::device::Rows { memory: to.memory, offset: to_offset, stride: len };
-        io.queue()?.copy(from, to, 1, len)?;
+        let len = to.len;
+        let from = Rows { memory: from.memory, offset: from.offset, stride: len };
+        io.queue()?.copy(from, Rows { memory: to.memory, offset: to.offset, stride: len }, 1, len)?;
         match made {
             Some(made) => io.emit(0, Data::Device(made)),
             None => Ok(()),
@@ -153,8 +151,8 @@ fn concat(maker: &Maker<'_>) -> Result<Prepared> {
         let mut start = 0;
         for (i, &len) in lens.iter().enumerate() {
             let (from, to) = (io.on_device(i)?.span, io.out_on_device(0)?);
-            let from = crate::device::Rows { memory: from.memory, offset: from.offset, stride: len };
-            let to = crate::device::Rows { memory: to.memory, offset: to.offset + start, stride };
+            let from = Rows { memory: from.memory, offset: from.offset, stride: len };
+            let to = Rows { memory: to.memory, offset: to.offset + start, stride };
             io.queue()?.copy(from, to, before, len)?;
             start += len;
         }

@@ -67,7 +67,7 @@ fn reduce(maker: &Maker<'_>) -> Result<Prepared> {
     let fold = fold_of(maker.site.kind(), count);
     let base = index_of(&kept, &kept_steps, "i");
     let place = index_of(&gone, &gone_steps, "k");
-    let (x, y) = (from.load(&format!("x[base + {place}]")), to.store(&fold.end));
+    let (x, y) = (from.load(&format!("from[base + {place}]")), to.store(&fold.end));
     let (from, to) = (from.stored(), to.stored());
     let Fold { start, term, join, block, .. } = &fold;
     let is_narrow = count <= MOST_OF_A_THREAD;
@@ -75,8 +75,8 @@ fn reduce(maker: &Maker<'_>) -> Result<Prepared> {
         format!(
             "{HEAD}extern \"C\" __global__ void run(u64 n, const {from}* from, {to}* y) {{
   for (u64 i = first(); i < n; i += step()) {{
-    const {from}* x = from; i64 base = {base}; float acc = {start};
-    for (u32 k = 0; k < {count}u; k++) {{ float x_k = {x}; {{ float x = x_k; float term = {term}; acc = {join}; }} }}
+    i64 base = {base}; float acc = {start};
+    for (u32 k = 0; k < {count}u; k++) {{ float x = {x}; float term = {term}; acc = {join}; }}
     y[i] = {y};
   }}
 }}
@@ -85,8 +85,8 @@ fn reduce(maker: &Maker<'_>) -> Result<Prepared> {
     } else {
         format!(
             "{HEAD}{FOLDS}extern \"C\" __global__ void run(u64 n, const {from}* from, {to}* y) {{
-  const {from}* x = from; u64 i = blockIdx.x; i64 base = {base}; float acc = {start};
-  for (u64 k = threadIdx.x; k < {count}u; k += blockDim.x) {{ float x_k = {x}; {{ float x = x_k; float term = {term}; acc = {join}; }} }}
+  u64 i = blockIdx.x; i64 base = {base}; float acc = {start};
+  for (u64 k = threadIdx.x; k < {count}u; k += blockDim.x) {{ float x = {x}; float term = {term}; acc = {join}; }}
   acc = {block}(acc);
   if (threadIdx.x == 0) y[i] = {y};
 }}
