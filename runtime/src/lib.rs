@@ -23,6 +23,8 @@ mod bytes;
 pub mod backend;
 pub mod compare;
 pub mod cpu;
+#[cfg(all(feature = "cuda", target_os = "linux", target_arch = "x86_64"))]
+pub mod cuda;
 pub mod data;
 pub mod device;
 pub mod float;

@@ -1,0 +1,125 @@
+//! The kernels by family.
+
+mod linear;
+mod loss;
+mod movement;
+mod normalize;
+mod pointwise;
+mod reduce;
+mod training;
+
+use super::Shared;
+use super::text::Elem;
+use crate::backend::Backend;
+use crate::data::{Data, DataRef};
+use crate::host::HostTensor;
+use crate::kernel::{Dims, Prepared, Result, Site, Wanted};
+use ampc_ir::op::{self, OpKind};
+use ampc_ir::{DType, Type};
+use std::sync::Arc;
+
+/// A node that a kernel is made for, and the device.
+pub(super) struct Maker<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) site: &'a Site<'a>,
+}
+
+/// Makes the kernel of a node.
+pub(super) type Prepare = fn(&Maker<'_>) -> Result<Prepared>;
+
+/// The function that prepares the kernel of an operator, if there is a kernel.
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    const FAMILIES: &[fn(OpKind) -> Option<Prepare>] = &[
+        pointwise::find,
+        reduce::find,
+        linear::find,
+        movement::find,
+        normalize::find,
+        loss::find,
+        training::find,
+    ];
+    FAMILIES.iter().find_map(|find| find(kind))
+}
+
+/// The most bytes of results that are computed on the host and copied in each run.
+const MOST_CONSTANT: u64 = 1 << 16;
+
+impl Maker<'_> {
+    /// The element type of operand `i`, a number.
+    fn number(&self, i: usize) -> Result<Elem> {
+        Elem::number(self.site.dtype(i)?).ok_or_else(|| self.site.no_kernel())
+    }
+
+    /// The element type of operand `i`, a float that computes in f32.
+    fn float(&self, i: usize) -> Result<Elem> {
+        Elem::float(self.site.dtype(i)?).ok_or_else(|| self.site.no_kernel())
+    }
+
+    /// The element type of result `j`, a float that computes in f32.
+    fn float_result(&self, j: usize) -> Result<Elem> {
+        Elem::float(self.site.result_dtype(j)?).ok_or_else(|| self.site.no_kernel())
+    }
+
+    /// A node whose operands are all constants: the host computes it once, and the device gets copies.
+    pub(super) fn constant(&self, host: &dyn Backend) -> Result<Option<Prepared>> {
+        let site = self.site;
+        if !op::is_deterministic(site.kind()) || !host.has_kernel(site.kind()) {
+            return Ok(None);
+        }
+        let mut operands = Vec::new();
+        for i in 0..site.view.n_operands() {
+            operands.push(match (site.has(i), site.view.constant(i)) {
+                (false, _) => None,
+                (true, Some(data)) if data.dtype() != DType::String => Some(HostTensor::from_data(&data)?),
+                (true, _) => return Ok(None),
+            });
+        }
+        let mut wanted = Vec::new();
+        for (j, ty) in site.results.iter().enumerate() {
+            wanted.push(match ty {
+                None => Wanted::Absent,
+                Some(ty) => {
+                    let (dtype, dims) = (site.result_dtype(j)?, site.result_dims(j)?);
+                    let dims: Vec<u64> = dims.iter().map(|&n| n as u64).collect();
+                    let is_small = dtype.tensor_bytes(&dims).is_some_and(|bytes| bytes <= MOST_CONSTANT);
+                    if !is_small || ty.as_tensor().is_none_or(|ty| ty.dtype == DType::String) {
+                        return Ok(None);
+                    }
+                    Wanted::Tensor(dtype, dims)
+                }
+            });
+        }
+        let views: Vec<Option<DataRef<'_>>> = operands
+            .iter()
+            .map(|operand| operand.as_ref().map(|tensor| DataRef::Tensor(tensor.view())))
+            .collect();
+        // An error of the node shows when the node runs.
+        let made = host.prepare(site)?.run_alone(&views, &wanted, u64::MAX);
+        Ok(made.ok().map(uploaded))
+    }
+}
+
+/// A kernel whose results are the same in each run.
+fn uploaded(made: Vec<Option<Data>>) -> Prepared {
+    Prepared::new(move |io| {
+        for (j, data) in made.iter().enumerate() {
+            if let (Some(bytes), true) =
+                (data.as_ref().and_then(Data::tensor).and_then(HostTensor::bytes), io.wants(j))
+            {
+                let to = io.out_on_device(j)?;
+                io.queue()?.upload(bytes, to)?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Dims in 64 bits.
+fn wide(dims: &Dims) -> Vec<u64> {
+    dims.iter().map(|&n| n as u64).collect()
+}
+
+/// True if a type is a tensor of numbers.
+fn is_tensor(ty: Option<&Type>) -> bool {
+    ty.and_then(Type::as_tensor).is_some_and(|ty| ty.dtype != DType::String)
+}

@@ -1,0 +1,111 @@
+//! Launches: a function with the shape of its grid, and the addresses of operands and results.
+
+use super::Shared;
+use super::memory::lost;
+use super::queue::{CudaQueue, address};
+use crate::device::{DeviceError, Span};
+use crate::kernel::{Io, KernelError, Out, Result};
+use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
+use smallvec::SmallVec;
+use std::any::Any;
+
+/// The threads of a block.
+pub(super) const THREADS: u32 = 256;
+
+/// The arguments of a kernel: addresses, and integers of 64 bits.
+pub(super) type Args = SmallVec<[u64; 12]>;
+
+/// A compiled kernel with the shape of its grid.
+pub(super) struct Kernel {
+    function: CudaFunction,
+    blocks: u32,
+    threads: u32,
+}
+
+impl Kernel {
+    /// The kernel of a text, for so many blocks; without any, launches do nothing.
+    ///
+    /// # Errors
+    /// If the text is refused, or there are more blocks than a grid may have.
+    pub(super) fn new(shared: &Shared, text: &str, blocks: usize, threads: u32) -> Result<Kernel> {
+        let blocks = u32::try_from(blocks).ok().filter(|&blocks| i32::try_from(blocks).is_ok());
+        let blocks = blocks.ok_or_else(|| KernelError::unsupported("grids of 2^31 blocks"))?;
+        Ok(Kernel { function: shared.compiler.function(text)?, blocks, threads })
+    }
+
+    /// Adds the kernel to a queue.
+    ///
+    /// # Errors
+    /// If the driver refuses the launch, or earlier work failed.
+    #[expect(unsafe_code, reason = "the driver cannot check the arguments of a kernel")]
+    pub(super) fn launch(&self, queue: &mut CudaQueue, args: &[u64]) -> Result<()> {
+        if self.blocks == 0 {
+            return Ok(());
+        }
+        let config = LaunchConfig {
+            grid_dim: (self.blocks, 1, 1),
+            block_dim: (self.threads, 1, 1),
+            shared_mem_bytes: 0,
+        };
+        let stream = queue.stream().clone();
+        let mut builder = stream.launch_builder(&self.function);
+        for arg in args {
+            builder.arg(arg);
+        }
+        // SAFETY: every parameter of our texts is a pointer or an integer of 64 bits, and the text and its arguments are
+        // made by the same function.
+        unsafe { builder.launch(config) }.map_err(lost)?;
+        Ok(queue.launched()?)
+    }
+}
+
+/// The blocks for `n` elements, of which each thread computes one or more.
+pub(super) fn blocks_for(n: usize) -> usize {
+    n.div_ceil(THREADS as usize).min(1 << 16)
+}
+
+/// The threads of a block that walks along `n` elements: a power of two, and whole warps.
+pub(super) fn threads_for(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX).clamp(32, THREADS).next_power_of_two()
+}
+
+/// The queue of a kernel that runs.
+pub(super) fn queue<'q>(io: &'q mut Io<'_>) -> Result<&'q mut CudaQueue> {
+    let queue: &mut dyn Any = io.queue()?;
+    queue.downcast_mut().ok_or_else(|| {
+        DeviceError::Lost("expected a queue of a CUDA device, found another queue".into()).into()
+    })
+}
+
+fn start(span: Span<'_>) -> Result<u64> {
+    Ok(address(span.memory, span.offset)?)
+}
+
+/// The address of operand `i`, also if a result is computed in its place.
+pub(super) fn operand(io: &Io<'_>, i: usize) -> Result<u64> {
+    match io.taken.iter().find(|&&(_, operand)| operand == i) {
+        Some(&(result, _)) => start(io.out_on_device(result)?),
+        None => start(io.on_device(i)?.span),
+    }
+}
+
+/// The address of operand `i`, or 0 if it is absent.
+pub(super) fn operand_or_none(io: &Io<'_>, i: usize) -> Result<u64> {
+    if io.has(i) { operand(io, i) } else { Ok(0) }
+}
+
+/// The address of result `j`, or 0 if it is not requested.
+pub(super) fn result(io: &Io<'_>, j: usize) -> Result<u64> {
+    match io.results.get(j) {
+        None | Some(Out::Absent) => Ok(0),
+        Some(_) => start(io.out_on_device(j)?),
+    }
+}
+
+/// The address of the scratch memory.
+pub(super) fn scratch(io: &Io<'_>) -> Result<u64> {
+    match io.scratch_on_device() {
+        Some(span) => start(span),
+        None => Ok(0),
+    }
+}

@@ -1,0 +1,131 @@
+//! Blocks of device memory, and blocks of host memory that the device reads directly.
+
+use crate::backend::{DeviceError, DeviceMemory};
+use cudarc::driver::{CudaContext, DriverError, result, sys};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The error of a failed call.
+pub(super) fn lost(error: DriverError) -> DeviceError {
+    DeviceError::Lost(error.to_string())
+}
+
+/// A block of device memory. The driver waits for the device before memory is freed.
+pub(super) struct Block {
+    context: Arc<CudaContext>,
+    address: sys::CUdeviceptr,
+    len: usize,
+}
+
+impl Block {
+    #[expect(unsafe_code, reason = "a call of the driver")]
+    pub(super) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Block, DeviceError> {
+        context.bind_to_thread().map_err(lost)?;
+        let no_memory = |error: DriverError| match error.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::NoMemory { bytes: len as u64 },
+            _ => lost(error),
+        };
+        // The driver refuses blocks without bytes.
+        let address = match len {
+            0 => 0,
+            // SAFETY: the memory is freed once, with the block.
+            _ => unsafe { result::malloc_sync(len) }.map_err(no_memory)?,
+        };
+        Ok(Block { context: context.clone(), address, len })
+    }
+
+    pub(super) fn address(&self) -> sys::CUdeviceptr {
+        self.address
+    }
+}
+
+impl DeviceMemory for Block {
+    fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Block {
+    #[expect(unsafe_code, reason = "a call of the driver")]
+    fn drop(&mut self) {
+        if self.len > 0 && self.context.bind_to_thread().is_ok() {
+            // SAFETY: the block owns the memory. Nothing can be done about a failure.
+            let _ = unsafe { result::free_sync(self.address) };
+        }
+    }
+}
+
+impl fmt::Debug for Block {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Block").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+/// Host memory that is pinned, so that copies from it are done while the host goes on.
+pub(super) struct Pinned {
+    context: Arc<CudaContext>,
+    address: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the address is that of plain bytes, which the value owns.
+#[expect(unsafe_code, reason = "the address is a pointer")]
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    #[expect(unsafe_code, reason = "a call of the driver")]
+    pub(super) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Pinned, DeviceError> {
+        context.bind_to_thread().map_err(lost)?;
+        // SAFETY: the memory is freed once, with the value. Flags of 0 let the host read it through its caches.
+        let address = unsafe { result::malloc_host(len, 0) }.map_err(lost)?.cast::<u8>();
+        // SAFETY: the driver has allocated as many bytes.
+        unsafe { address.write_bytes(0, len) };
+        Ok(Pinned { context: context.clone(), address, len })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[expect(unsafe_code, reason = "the memory is the driver's")]
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: as many bytes were allocated and written, and the value owns them.
+        unsafe { std::slice::from_raw_parts_mut(self.address, self.len) }
+    }
+}
+
+impl Drop for Pinned {
+    #[expect(unsafe_code, reason = "a call of the driver")]
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: the value owns the memory. Nothing can be done about a failure.
+            let _ = unsafe { result::free_host(self.address.cast()) };
+        }
+    }
+}
+
+/// The most bytes of pinned memory that stay when copies have ended.
+const MOST_KEPT: usize = 256 << 20;
+
+/// Pinned memory for copies to the host, which stays for later copies.
+#[derive(Default)]
+pub(super) struct Pool(Mutex<Vec<Pinned>>);
+
+impl Pool {
+    /// Memory of at least this many bytes.
+    pub(super) fn take(&self, context: &Arc<CudaContext>, len: usize) -> Result<Pinned, DeviceError> {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = (0..free.len()).filter(|&at| free[at].len() >= len);
+        match fits.min_by_key(|&at| free[at].len()) {
+            Some(at) => Ok(free.swap_remove(at)),
+            None => Pinned::new(context, len.next_power_of_two()),
+        }
+    }
+
+    pub(super) fn give_back(&self, memory: Pinned) {
+        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if free.iter().map(Pinned::len).sum::<usize>() + memory.len() <= MOST_KEPT {
+            free.push(memory);
+        }
+    }
+}

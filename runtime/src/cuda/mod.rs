@@ -1,0 +1,192 @@
+//! The CUDA backend: kernels that are written as CUDA C when a node is prepared and compiled by NVRTC, and matrix products
+//! of cuBLASLt. Linux on x86-64; nothing of CUDA is needed to build it.
+//!
+//! Every operator computes in f32 (integers in their own type) and rounds once, as on the CPU; products accumulate in f32,
+//! and TF32 is never used. Sums are in one order, without atomic operations, so that equal runs have equal bits. No kernel
+//! waits for the device: a failure that depends on data is written to a word of the queue, and surfaces with its node
+//! when the host waits for the queue.
+//!
+//! `locate.rs` finds the libraries, `memory.rs` and `queue.rs` are the device, `compile.rs` and `text.rs` make kernels, and
+//! `kernels/` has the kernels by family.
+
+mod compile;
+mod kernels;
+mod launch;
+mod locate;
+mod memory;
+mod products;
+mod queue;
+mod record;
+mod text;
+
+pub use locate::CudaError;
+
+use crate::backend::{Backend, Device, DeviceError, DeviceMemory, KernelError, Prepared, Queue, Site};
+use ampc_ir::entity::EntityRef;
+use ampc_ir::op::OpKind;
+use compile::Compiler;
+use cudarc::driver::CudaContext;
+use memory::Pool;
+use products::Products;
+use queue::CudaQueue;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The settings of a [`Cuda`].
+#[derive(Clone, Debug)]
+pub struct CudaOptions {
+    /// The number of the device.
+    pub device: usize,
+    /// Folders whose libraries are preferred to those of the system.
+    pub folders: Vec<PathBuf>,
+    /// True if the host waits for every kernel, so that a crash of a kernel names its node.
+    pub waits_for_kernels: bool,
+    /// True if sessions record runs as CUDA graphs.
+    pub records: bool,
+    /// The number of streams of a session, to which nodes are dealt out in turn.
+    pub queues: usize,
+}
+
+impl Default for CudaOptions {
+    fn default() -> CudaOptions {
+        CudaOptions { device: 0, folders: Vec::new(), waits_for_kernels: false, records: true, queues: 1 }
+    }
+}
+
+/// The CUDA backend of one device.
+pub struct Cuda {
+    host: Arc<dyn Backend>,
+    device: CudaDevice,
+}
+
+/// The parts of the backend that its kernels and queues share.
+pub(crate) struct Shared {
+    context: Arc<CudaContext>,
+    name: String,
+    compiler: Compiler,
+    products: Products,
+    waits_for_kernels: bool,
+    /// Memory for copies to the host.
+    pinned: Pool,
+    records: bool,
+    queues: usize,
+}
+
+/// Memory and queues of a device.
+#[derive(Clone)]
+struct CudaDevice(Arc<Shared>);
+
+impl Cuda {
+    /// Opens a device. `host` computes nodes whose operands are all constants.
+    ///
+    /// # Errors
+    /// If a library is absent or too old, or there is no such device.
+    pub fn open(options: &CudaOptions, host: Arc<dyn Backend>) -> Result<Cuda, CudaError> {
+        locate::load(&options.folders)?;
+        let context = CudaContext::new(options.device).map_err(|error| match error.0 {
+            cudarc::driver::sys::CUresult::CUDA_ERROR_NO_DEVICE
+            | cudarc::driver::sys::CUresult::CUDA_ERROR_INVALID_DEVICE => {
+                CudaError::NoDevice { device: options.device }
+            }
+            _ => error.into(),
+        })?;
+        // SAFETY: memory is allocated and freed by calls that wait for the device, and each queue has one stream.
+        #[expect(unsafe_code, reason = "the crate would record two events for each allocation")]
+        unsafe {
+            context.disable_event_tracking();
+        }
+        let (name, capability) = (context.name()?, context.compute_capability()?);
+        if capability < (8, 0) {
+            return Err(CudaError::OldDevice { name, capability });
+        }
+        let shared = Shared {
+            compiler: Compiler::new(context.clone(), capability),
+            products: Products::new()?,
+            context,
+            name,
+            waits_for_kernels: options.waits_for_kernels,
+            pinned: Pool::default(),
+            records: options.records,
+            queues: options.queues.max(1),
+        };
+        Ok(Cuda { host, device: CudaDevice(Arc::new(shared)) })
+    }
+
+    /// The name of the device, as its driver says it.
+    pub fn device_name(&self) -> &str {
+        &self.device.0.name
+    }
+
+    /// The number of different kernels that were compiled so far.
+    pub fn kernels_compiled(&self) -> usize {
+        self.device.0.compiler.len()
+    }
+}
+
+impl Backend for Cuda {
+    fn name(&self) -> &'static str {
+        "CUDA"
+    }
+
+    fn has_kernel(&self, kind: OpKind) -> bool {
+        kernels::find(kind).is_some() || self.host.has_kernel(kind)
+    }
+
+    fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
+        let maker = kernels::Maker { shared: &self.device.0, site };
+        let prepared = match (maker.constant(&*self.host)?, kernels::find(site.kind())) {
+            (Some(prepared), _) => prepared,
+            (None, Some(prepare)) => prepare(&maker)?,
+            (None, None) => return Err(site.no_kernel()),
+        };
+        Ok(prepared.on_queue(site.view.node.index() % self.device.0.queues))
+    }
+
+    fn device(&self) -> Option<&dyn Device> {
+        Some(&self.device)
+    }
+
+    fn install(&self, work: &mut (dyn FnMut() + Send)) {
+        // Calls bind the context of the thread by themselves if this fails, and return the error.
+        let _ = self.device.0.context.bind_to_thread();
+        work();
+    }
+}
+
+/// The alignment of tensors: that of cuBLASLt's fastest kernels, and of the driver's allocations.
+const ALIGNMENT: usize = 256;
+
+impl Device for CudaDevice {
+    fn alignment(&self) -> usize {
+        ALIGNMENT
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Arc<dyn DeviceMemory>, DeviceError> {
+        Ok(Arc::new(memory::Block::new(&self.0.context, bytes)?))
+    }
+
+    fn queue(&self) -> Result<Box<dyn Queue>, DeviceError> {
+        Ok(Box::new(CudaQueue::new(self.0.clone())?))
+    }
+
+    fn kernel_queues(&self) -> usize {
+        self.0.queues
+    }
+
+    fn can_record(&self) -> bool {
+        self.0.records
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cuda").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for CudaDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CudaDevice").field(&self.0.name).finish()
+    }
+}

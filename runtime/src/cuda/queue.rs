@@ -1,0 +1,318 @@
+//! The queue of a session: one stream, pinned memory for uploads, and the words that tell of a failed kernel.
+
+use super::Shared;
+use super::memory::{Block, Pinned, lost};
+use super::record::{Capture, Graph};
+use crate::backend::{DeviceError, Download, Event, KernelError, Queue, Recording};
+use crate::device::{DeviceMemory, Rows, Span};
+use ampc_ir::Node;
+use ampc_ir::entity::EntityRef;
+use cudarc::driver::{CudaEvent, CudaStream, DriverError, result, sys};
+use std::any::Any;
+use std::sync::Arc;
+
+/// The bytes of pinned memory through which uploads go.
+const STAGING: usize = 4 << 20;
+
+/// The bytes of the words of a failure: the kernel and its node, and the number that it found.
+const FAILURE: usize = 16;
+
+/// The words of a failure on the device, which kernels of one queue write.
+struct FailureWords {
+    shared: Arc<Shared>,
+    stream: Arc<CudaStream>,
+    words: Block,
+}
+
+impl FailureWords {
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    fn clear(&self) -> Result<(), DeviceError> {
+        let (at, stream) = (self.words.address(), self.stream.cu_stream());
+        // No name, and the least number.
+        for (offset, byte, len) in [(0, 0, 15), (15, 0x80, 1)] {
+            // SAFETY: the words are as long, and live as long as the value.
+            unsafe { result::memset_d8_async(at + offset, byte, len, stream) }.map_err(lost)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to copy the words to the host.
+    ///
+    /// # Safety
+    /// The target lives until the stream has done the copy, and nothing else uses it meanwhile.
+    #[expect(unsafe_code, reason = "a call of the driver")]
+    unsafe fn copy_to(&self, to: &mut [u8]) -> Result<(), DeviceError> {
+        // SAFETY: the caller keeps the target; the words live as long as the value.
+        unsafe { result::memcpy_dtoh_async(to, self.words.address(), self.stream.cu_stream()) }.map_err(lost)
+    }
+
+    /// The failure that a copy of the words tells of. It surfaces once.
+    fn check(&self, copy: &[u8]) -> Result<(), DeviceError> {
+        let word = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).unwrap_or_default();
+        let (name, found) = (word(&copy[..8]), word(&copy[8..FAILURE]).cast_signed());
+        if name == 0 {
+            return Ok(());
+        }
+        self.shared.context.bind_to_thread().map_err(lost)?;
+        self.clear()?;
+        let half = |bits: u64| usize::try_from(bits & u64::from(u32::MAX)).unwrap_or(usize::MAX);
+        let (message, node) = (half(name >> 32), half(name));
+        let error = KernelError::value(self.shared.compiler.message(message), found);
+        Err(match node.checked_sub(1) {
+            Some(node) => DeviceError::Kernel { node: Node::new(node), error },
+            None => DeviceError::Lost(error.to_string()),
+        })
+    }
+}
+
+pub(super) struct CudaQueue {
+    shared: Arc<Shared>,
+    stream: Arc<CudaStream>,
+    node: Option<Node>,
+    staging: Option<Pinned>,
+    /// The bytes of the staging memory that copies may still read.
+    staged: usize,
+    failure: Arc<FailureWords>,
+    /// Memory for a copy of the words.
+    seen: Pinned,
+    /// True if a kernel was launched that may fail.
+    may_fail: bool,
+    capture: Option<Capture>,
+}
+
+impl CudaQueue {
+    pub(super) fn new(shared: Arc<Shared>) -> Result<CudaQueue, DeviceError> {
+        let stream = shared.context.new_stream().map_err(lost)?;
+        let words = Block::new(&shared.context, FAILURE)?;
+        let failure = Arc::new(FailureWords { shared: shared.clone(), stream: stream.clone(), words });
+        failure.clear()?;
+        Ok(CudaQueue {
+            node: None,
+            staging: None,
+            staged: 0,
+            failure,
+            seen: Pinned::new(&shared.context, FAILURE)?,
+            may_fail: false,
+            capture: None,
+            stream,
+            shared,
+        })
+    }
+
+    pub(super) fn stream(&self) -> &Arc<CudaStream> {
+        &self.stream
+    }
+
+    /// The arguments of a kernel that may fail: where it writes its failure, and the words that name it.
+    pub(super) fn failure(&mut self, message: u32) -> [u64; 2] {
+        self.may_fail = true;
+        let node = self.node.map_or(0, |node| node.index() as u64 + 1);
+        [self.failure.words.address(), u64::from(message) << 32 | node]
+    }
+
+    /// Called after each launch.
+    pub(super) fn launched(&mut self) -> Result<(), DeviceError> {
+        if !self.shared.waits_for_kernels || self.capture.is_some() {
+            return Ok(());
+        }
+        self.stream.synchronize().map_err(|error| match self.node {
+            Some(node) => DeviceError::Lost(format!("{node}: {error}")),
+            None => lost(error),
+        })
+    }
+}
+
+impl Drop for CudaQueue {
+    fn drop(&mut self) {
+        // Copies may still read the staging memory. If the device is lost, nothing does any more.
+        let _ = self.stream.synchronize();
+    }
+}
+
+/// Bytes on the way to the host, with the words of a failure behind them.
+struct Landing {
+    failure: Arc<FailureWords>,
+    event: CudaEvent,
+    /// There until the copy has ended.
+    memory: Option<Pinned>,
+    len: usize,
+}
+
+impl Download for Landing {
+    fn finish(mut self: Box<Self>, to: &mut [u8]) -> Result<(), DeviceError> {
+        self.event.synchronize().map_err(lost)?;
+        let Some(mut memory) = self.memory.take() else { return Ok(()) };
+        let (bytes, words) = memory.bytes().split_at(self.len);
+        let checked = self.failure.check(words);
+        if checked.is_ok() {
+            to.copy_from_slice(bytes);
+        }
+        self.failure.shared.pinned.give_back(memory);
+        checked
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        // The copy may still write to the memory. If the device is lost, nothing does any more.
+        if let Some(memory) = self.memory.take() {
+            let _ = self.event.synchronize();
+            self.failure.shared.pinned.give_back(memory);
+        }
+    }
+}
+
+/// The address of the first byte of a range.
+///
+/// # Errors
+/// If the memory is that of another backend.
+pub(super) fn address(memory: &Arc<dyn DeviceMemory>, offset: usize) -> Result<u64, DeviceError> {
+    let memory: &dyn Any = &**memory;
+    match memory.downcast_ref::<Block>() {
+        Some(block) => Ok(block.address() + offset as u64),
+        None => Err(DeviceError::Lost("expected memory of a CUDA device, found other memory".into())),
+    }
+}
+
+impl Queue for CudaQueue {
+    fn enter(&mut self, node: Node) {
+        self.node = Some(node);
+    }
+
+    #[expect(unsafe_code, reason = "a call of the driver")]
+    fn upload(&mut self, from: &[u8], to: Span<'_>) -> Result<(), DeviceError> {
+        let mut to = address(to.memory, to.offset)?;
+        if let (Some(capture), false) = (&mut self.capture, from.is_empty()) {
+            let mut own = Pinned::new(&self.shared.context, from.len())?;
+            own.bytes().copy_from_slice(from);
+            // SAFETY: the bytes are kept with the graph, and the target is as long.
+            unsafe { result::memcpy_htod_async(to, own.bytes(), self.stream.cu_stream()) }.map_err(lost)?;
+            capture.keep(own);
+            return Ok(());
+        }
+        for piece in from.chunks(STAGING) {
+            if self.staged + piece.len() > STAGING {
+                self.stream.synchronize().map_err(lost)?;
+                self.staged = 0;
+            }
+            let staging = match &mut self.staging {
+                Some(staging) => staging,
+                none => none.insert(Pinned::new(&self.shared.context, STAGING)?),
+            };
+            let place = &mut staging.bytes()[self.staged..][..piece.len()];
+            place.copy_from_slice(piece);
+            self.shared.context.bind_to_thread().map_err(lost)?;
+            // SAFETY: the place is not written again before the stream is waited for, and the target is as long.
+            unsafe { result::memcpy_htod_async(to, place, self.stream.cu_stream()) }.map_err(lost)?;
+            self.staged = (self.staged + piece.len()).next_multiple_of(64).min(STAGING);
+            to += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    fn start_download(&mut self, from: Span<'_>) -> Result<Box<dyn Download>, DeviceError> {
+        let (len, from) = (from.len, address(from.memory, from.offset)?);
+        let mut memory = self.shared.pinned.take(&self.shared.context, len + FAILURE)?;
+        self.shared.context.bind_to_thread().map_err(lost)?;
+        let (bytes, rest) = memory.bytes().split_at_mut(len);
+        let words = &mut rest[..FAILURE];
+        words.fill(0);
+        if len > 0 {
+            // SAFETY: the source is as long, and the memory stays with the download until the copy is done.
+            unsafe { result::memcpy_dtoh_async(bytes, from, self.stream.cu_stream()) }.map_err(lost)?;
+        }
+        if self.may_fail {
+            // SAFETY: as above.
+            unsafe { self.failure.copy_to(words) }?;
+        }
+        let event = self.stream.record_event(None).map_err(lost)?;
+        Ok(Box::new(Landing { failure: self.failure.clone(), event, memory: Some(memory), len }))
+    }
+
+    fn copy(&mut self, from: Rows<'_>, to: Rows<'_>, count: usize, len: usize) -> Result<(), DeviceError> {
+        let source = address(from.memory, from.offset)?;
+        let target = address(to.memory, to.offset)?;
+        self.shared.context.bind_to_thread().map_err(lost)?;
+        copy(&self.stream, [source, target], [from.stride, to.stride], count, len).map_err(lost)
+    }
+
+    fn signal(&mut self) -> Result<Event, DeviceError> {
+        Ok(Arc::new(self.stream.record_event(None).map_err(lost)?))
+    }
+
+    fn wait(&mut self, event: &Event) -> Result<(), DeviceError> {
+        match event.downcast_ref::<CudaEvent>() {
+            Some(event) => self.stream.wait(event).map_err(lost),
+            None => Err(DeviceError::Lost("expected an event of a CUDA device, found another event".into())),
+        }
+    }
+
+    #[expect(unsafe_code, reason = "calls of the driver")]
+    fn finish(&mut self) -> Result<(), DeviceError> {
+        self.shared.context.bind_to_thread().map_err(lost)?;
+        if self.may_fail {
+            // SAFETY: the queue has the memory, and waits for the copy.
+            unsafe { self.failure.copy_to(self.seen.bytes()) }?;
+        }
+        self.stream.synchronize().map_err(lost)?;
+        self.staged = 0;
+        if self.may_fail { self.failure.check(self.seen.bytes()) } else { Ok(()) }
+    }
+
+    fn begin_recording(&mut self) -> Result<(), DeviceError> {
+        self.capture = Some(Capture::begin(&self.stream)?);
+        Ok(())
+    }
+
+    fn end_recording(&mut self) -> Result<Recording, DeviceError> {
+        let capture = self.capture.take();
+        let capture = capture.ok_or_else(|| DeviceError::Lost("the queue does not record".into()))?;
+        Ok(Box::new(capture.end(&self.stream)?))
+    }
+
+    fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
+        match recording.downcast_ref::<Graph>() {
+            Some(graph) => graph.launch(),
+            None => Err(DeviceError::Lost("expected a CUDA graph, found another recording".into())),
+        }
+    }
+}
+
+/// Copies rows of bytes on the device.
+#[expect(unsafe_code, reason = "a call of the driver")]
+pub(super) fn copy(
+    stream: &CudaStream,
+    [source, target]: [u64; 2],
+    [from_stride, to_stride]: [usize; 2],
+    count: usize,
+    len: usize,
+) -> Result<(), DriverError> {
+    if count == 0 || len == 0 {
+        return Ok(());
+    }
+    if count == 1 || (from_stride == len && to_stride == len) {
+        // SAFETY: the caller names ranges of live blocks, which the driver frees after the copy.
+        return unsafe { result::memcpy_dtod_async(target, source, count * len, stream.cu_stream()) };
+    }
+    let rows = sys::CUDA_MEMCPY2D_st {
+        srcXInBytes: 0,
+        srcY: 0,
+        srcMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        srcHost: std::ptr::null(),
+        srcDevice: source,
+        srcArray: std::ptr::null_mut(),
+        srcPitch: from_stride,
+        dstXInBytes: 0,
+        dstY: 0,
+        dstMemoryType: sys::CUmemorytype::CU_MEMORYTYPE_DEVICE,
+        dstHost: std::ptr::null_mut(),
+        dstDevice: target,
+        dstArray: std::ptr::null_mut(),
+        dstPitch: to_stride,
+        WidthInBytes: len,
+        Height: count,
+    };
+    // SAFETY: as above.
+    unsafe { sys::cuMemcpy2DAsync_v2(&raw const rows, stream.cu_stream()) }.result()
+}

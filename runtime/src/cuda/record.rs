@@ -1,0 +1,56 @@
+//! Recordings: CUDA graphs of the work that a stream was given while it was captured.
+
+use super::memory::{Pinned, lost};
+use crate::backend::DeviceError;
+use cudarc::driver::{CudaGraph, CudaStream, sys};
+use std::sync::Arc;
+
+/// Work that can be launched again. Bytes that it copies from the host stay with it.
+pub(super) struct Graph {
+    graph: CudaGraph,
+    stream: Arc<CudaStream>,
+    _uploads: Vec<Pinned>,
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // Launches may still read the uploads. If the device is lost, nothing does any more.
+        let _ = self.stream.synchronize();
+    }
+}
+
+// SAFETY: a queue launches the graph, and it has one thread at a time.
+#[expect(unsafe_code, reason = "the graph is a pointer")]
+unsafe impl Send for Graph {}
+
+impl Graph {
+    pub(super) fn launch(&self) -> Result<(), DeviceError> {
+        self.graph.launch().map_err(lost)
+    }
+}
+
+/// Work that is recorded on a stream.
+pub(super) struct Capture {
+    uploads: Vec<Pinned>,
+}
+
+impl Capture {
+    /// Begins to capture a stream. Calls of other sessions that allocate memory are no part of it, and are permitted.
+    pub(super) fn begin(stream: &CudaStream) -> Result<Capture, DeviceError> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        stream.begin_capture(mode).map_err(lost)?;
+        Ok(Capture { uploads: Vec::new() })
+    }
+
+    /// Keeps bytes that a copy in the graph reads.
+    pub(super) fn keep(&mut self, upload: Pinned) {
+        self.uploads.push(upload);
+    }
+
+    /// Ends to capture. The stream does work again in any case.
+    pub(super) fn end(self, stream: &Arc<CudaStream>) -> Result<Graph, DeviceError> {
+        let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(lost)?;
+        let graph = graph.ok_or_else(|| DeviceError::Lost("the driver has captured nothing".into()))?;
+        Ok(Graph { graph, stream: stream.clone(), _uploads: self.uploads })
+    }
+}
