@@ -3,7 +3,6 @@
 #![cfg(feature = "run")]
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
 
-#[allow(dead_code, reason = "other tests use its counters")]
 #[path = "../runtime/tests/reference/mod.rs"]
 mod reference;
 

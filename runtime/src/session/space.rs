@@ -65,12 +65,14 @@ impl Space {
     ///
     /// # Errors
     /// If the device refuses another queue.
-    pub(super) fn transfers(&mut self) -> std::result::Result<Option<&mut dyn Queue>, DeviceError> {
+    pub(super) fn transfers(
+        &mut self,
+    ) -> std::result::Result<Option<&mut (dyn Queue + 'static)>, DeviceError> {
         let Space::Device(device) = self else { return Ok(None) };
         if device.transfers.is_none() {
             device.transfers = Some(device.device().queue()?);
         }
-        Ok(device.transfers.as_mut().map(|queue| -> &mut dyn Queue { &mut **queue }))
+        Ok(device.transfers.as_deref_mut())
     }
 
     /// True if kernels run on several queues.
