@@ -21,8 +21,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The most nodes of a group.
 const MOST_NODES: usize = 32;
 
-/// The most results of a group.
+/// The most results of a group, and the most operands: lists of so many are no allocations.
 const MOST_RESULTS: usize = 6;
+const MOST_OPERANDS: usize = 16;
 
 /// The groups of the candidates.
 pub(super) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
@@ -126,7 +127,7 @@ impl<'a> Joiner<'a> {
                 self.readers.get(&value).is_some_and(|r| r.iter().any(|reader| !nodes.contains(reader)));
             outside || self.roots.contains(&value)
         });
-        if interface.results.len() > MOST_RESULTS {
+        if interface.results.len() > MOST_RESULTS || interface.operands.len() > MOST_OPERANDS {
             return false;
         }
         let members: Vec<&Member> = nodes.iter().filter_map(|node| self.members.get(node)).collect();

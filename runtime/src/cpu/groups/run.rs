@@ -1,6 +1,6 @@
 //! The elements of a group, a block at a time.
 
-use super::blocks;
+use super::{MOST_OPERANDS, MOST_RESULTS, blocks};
 use super::program::{Form, Operand, Operation, Program};
 use crate::cpu::kernels::broadcast::gather;
 use crate::cpu::kernels::elements::of_bytes;
@@ -28,7 +28,7 @@ enum Source<'a> {
 }
 
 /// The results, or as many elements of each.
-type Places<'a> = SmallVec<[&'a mut [u8]; 4]>;
+type Places<'a> = SmallVec<[&'a mut [u8]; MOST_RESULTS]>;
 
 /// Bytes of an element.
 fn size_of_element(dtype: DType) -> usize {
@@ -42,7 +42,7 @@ fn size_of_element(dtype: DType) -> usize {
 impl Program {
     /// Computes the results of a group.
     pub(super) fn run(&self, io: &mut Io<'_>) -> Result<()> {
-        let mut sources: SmallVec<[Source<'_>; 8]> = SmallVec::new();
+        let mut sources: SmallVec<[Source<'_>; MOST_OPERANDS]> = SmallVec::new();
         for i in 0..self.operands.len() {
             let taken = io.taken.iter().find(|&&(_, operand)| operand == i);
             sources.push(match taken {
