@@ -93,6 +93,7 @@ fn same(text: &str, inputs: &[HostTensor]) -> usize {
     for threads in [1, 2] {
         let mut session = Runtime::from(Cpu::new(threads)).prepare(&module).unwrap();
         let want = session.run_observed(&refs, Some(&mut Blind)).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        let most = session.arena_bytes();
         for _ in 0..2 {
             let got = session.run(&refs).unwrap();
             for (i, (got, want)) in got.iter().zip(&want).enumerate() {
@@ -101,6 +102,7 @@ fn same(text: &str, inputs: &[HostTensor]) -> usize {
                 assert_eq!(at, None, "output {i}, {threads} threads\n{}\n{text}", session.plan_text());
             }
         }
+        assert!(session.arena_bytes() <= most, "the arena grows\n{}\n{text}", session.plan_text());
         groups = session.plan_text().lines().filter(|line| line.contains('+')).count();
     }
     groups

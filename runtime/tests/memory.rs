@@ -122,8 +122,9 @@ fn a_group_allocates_nothing() {
     );
     let module = parse(&text, &NoData).unwrap();
     let mut session = Runtime::from(Cpu::new(1)).prepare(&module).unwrap();
-    let tensor =
-        |dims: &[u64], n: usize| HostTensor::from_bytes(ampc_ir::DType::F16, dims, &[0, 0x3c].repeat(n)).unwrap();
+    let tensor = |dims: &[u64], n: usize| {
+        HostTensor::from_bytes(ampc_ir::DType::F16, dims, &[0, 0x3c].repeat(n)).unwrap()
+    };
     let tensors: Vec<HostTensor> =
         (0..7).map(|i| if i == 0 { tensor(&[300, 400], 120_000) } else { tensor(&[400], 400) }).collect();
     let inputs: Vec<_> = tensors.iter().map(|t| Some(DataRef::Tensor(t.view()))).collect();

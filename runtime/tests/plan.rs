@@ -128,6 +128,29 @@ graph @main {
     insta::assert_snapshot!(prepared(body).0.plan_text());
 }
 
+/// One after the other, the nodes need no more than a transposition does; together they would hold all operands and the
+/// result.
+#[test]
+fn groups_by_which_the_arena_would_grow_are_taken_apart() {
+    let body = "\
+graph @main {
+  input %a : f16[64, 64]
+  input %b : f16[64, 64]
+  input %c : f16[64, 64]
+  %x = Transpose(%a) : f16[64, 64]
+  %y = Transpose(%b) : f16[64, 64]
+  %z = Transpose(%c) : f16[64, 64]
+  %m = Mul(%x, %y) : f16[64, 64]
+  %s = Add(%m, %z) : f16[64, 64]
+  %f = Cast(%s) {to=1} : f32[64, 64]
+  %t = Transpose(%f) : f32[64, 64]
+  output %t : f32[64, 64]
+}
+";
+    let plan_of_groups = prepared(body).0.plan_text();
+    assert_eq!(plan_of_groups, plan(body));
+}
+
 #[test]
 fn views_share_bytes() {
     insta::assert_snapshot!(plan(

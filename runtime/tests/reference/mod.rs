@@ -95,6 +95,10 @@ impl Backend for Reference {
         groups
     }
 
+    fn groups_may_grow(&self) -> bool {
+        true
+    }
+
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
         let kernel = Arc::new(Kernel::of_group(self, group)?);
         Ok(Prepared::new(move |io| launch(&kernel, io)))

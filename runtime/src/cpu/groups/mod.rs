@@ -25,6 +25,10 @@ const MOST_NODES: usize = 32;
 const MOST_RESULTS: usize = 6;
 const MOST_OPERANDS: usize = 16;
 
+/// How far a node of a group may stand from the next one in the program: operands live until the last node, so that nodes
+/// of forward and backward parts are no group.
+const FARTHEST: usize = 4;
+
 /// The groups of the candidates.
 pub(super) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
     let joiner = Joiner::new(candidates);
@@ -116,6 +120,9 @@ impl<'a> Joiner<'a> {
     /// them, and they have a program.
     fn is_joined(&self, nodes: &[Node]) -> bool {
         let first = self.position[&nodes[0]];
+        if nodes.windows(2).any(|pair| self.position[&pair[1]] - self.position[&pair[0]] > FARTHEST) {
+            return false;
+        }
         let is_early =
             |maker: Node| nodes.contains(&maker) || self.position.get(&maker).is_none_or(|&at| at < first);
         if !nodes.iter().all(|&node| self.makers(node).all(is_early)) {

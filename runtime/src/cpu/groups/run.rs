@@ -1,7 +1,7 @@
 //! The elements of a group, a block at a time.
 
-use super::{MOST_OPERANDS, MOST_RESULTS, blocks};
 use super::program::{Form, Operand, Operation, Program};
+use super::{MOST_OPERANDS, MOST_RESULTS, blocks};
 use crate::cpu::kernels::broadcast::gather;
 use crate::cpu::kernels::elements::of_bytes;
 use crate::cpu::kernels::lanes::PIECE;
