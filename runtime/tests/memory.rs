@@ -100,6 +100,40 @@ fn no_tensor_is_allocated_while_a_graph_runs() {
     assert!(bytes < 4096 && largest < 2048, "{bytes} bytes, {largest} at once");
 }
 
+/// A group of six results and as many operands in 16 bits, in several pieces.
+#[test]
+fn a_group_allocates_nothing() {
+    let _guard = ONE_AT_A_TIME.lock();
+    let body: String = (0..6)
+        .map(|i| {
+            let before = if i == 0 { "%x".to_owned() } else { format!("%m{}", i - 1) };
+            format!(
+                "  %a{i} = Add({before}, %b{i}) : f16[300, 400]\n  %m{i} = Mul(%a{i}, %x) : f16[300, 400]\n  \
+                 output %m{i} : f16[300, 400]\n"
+            )
+        })
+        .collect();
+    let inputs: String = (0..6).map(|i| format!("  input %b{i} : f16[400]\n")).collect();
+    let (outputs, nodes): (Vec<&str>, Vec<&str>) = body.lines().partition(|line| line.contains("output"));
+    let text = format!(
+        "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %x : f16[300, 400]\n{inputs}{}\n{}\n}}\n",
+        nodes.join("\n"),
+        outputs.join("\n")
+    );
+    let module = parse(&text, &NoData).unwrap();
+    let mut session = Runtime::from(Cpu::new(1)).prepare(&module).unwrap();
+    let tensor = |dims: &[u64], n: usize| {
+        HostTensor::from_bytes(ampc_ir::DType::F16, dims, &[0, 0x3c].repeat(n)).unwrap()
+    };
+    let tensors: Vec<HostTensor> =
+        (0..7).map(|i| if i == 0 { tensor(&[300, 400], 120_000) } else { tensor(&[400], 400) }).collect();
+    let inputs: Vec<_> = tensors.iter().map(|t| Some(DataRef::Tensor(t.view()))).collect();
+    session.run_to(&inputs, |_, _| {}).unwrap();
+    assert!(session.plan_text().contains("1 step,"), "{}", session.plan_text());
+    let (bytes, largest) = counted(|| session.run_to(&inputs, |_, _| {}).unwrap());
+    assert!(bytes < 2048 && largest < 1024, "{bytes} bytes, {largest} at once");
+}
+
 const REGIONS: &str = "\
 module ir=10
 opset ai.onnx=21

@@ -2,9 +2,28 @@
 
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
 
+use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
 use ampc_ir::{DType, Module, Type};
+use ampc_runtime::backend::{Backend, KernelError, Prepared, Site};
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
+use std::sync::Arc;
+
+/// The kernels of the CPU without groups, so that every node is a step.
+#[derive(Debug)]
+struct Alone(Cpu);
+
+impl Backend for Alone {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn has_kernel(&self, kind: OpKind) -> bool {
+        self.0.has_kernel(kind)
+    }
+    fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
+        self.0.prepare(site)
+    }
+}
 
 fn module(body: &str) -> Module {
     let text = format!("module ir=10\nopset ai.onnx=21\n\n{body}");
@@ -34,15 +53,20 @@ fn refs(inputs: &[HostTensor]) -> Vec<Option<DataRef<'_>>> {
 }
 
 fn prepared(body: &str) -> (Session, Vec<HostTensor>) {
+    prepared_on(&Runtime::from(Cpu::new(1)), body)
+}
+
+fn prepared_on(runtime: &Runtime, body: &str) -> (Session, Vec<HostTensor>) {
     let module = module(body);
     let inputs = inputs(&module);
-    let mut session = Runtime::from(Cpu::new(1)).prepare(&module).unwrap();
+    let mut session = runtime.prepare(&module).unwrap();
     session.bind(&refs(&inputs)).unwrap_or_else(|error| panic!("{error}"));
     (session, inputs)
 }
 
+/// The plan of a graph whose nodes are steps.
 fn plan(body: &str) -> String {
-    prepared(body).0.plan_text()
+    prepared_on(&Runtime::new(Arc::new(Alone(Cpu::new(1)))), body).0.plan_text()
 }
 
 fn floats(data: &Data) -> Vec<f32> {
@@ -80,6 +104,51 @@ graph @main {
 }
 "
     ));
+}
+
+/// What only a group reads has no place; a result that others read has one, in place of an operand if it can.
+#[test]
+fn groups_of_the_cpu_are_steps() {
+    let body = "\
+graph @main {
+  input %x : f16[N, 3]
+  input %s : f16[3]
+  const %w : f16[3, 3] = random(1)
+  %p = MatMul(%x, %w) : f16[N, 3]
+  %a = Mul(%p, %s) : f16[N, 3]
+  %b = Cast(%a) {to=1} : f32[N, 3]
+  %c = Tanh(%b) : f32[N, 3]
+  %d = Cast(%c) {to=10} : f16[N, 3]
+  %q = MatMul(%d, %w) : f16[N, 3]
+  %e = Add(%q, %a) : f16[N, 3]
+  %f = Relu(%e) : f16[N, 3]
+  output %f : f16[N, 3]
+}
+";
+    insta::assert_snapshot!(prepared(body).0.plan_text());
+}
+
+/// One after the other, the nodes need no more than a transposition does; together they would hold all operands and the
+/// result.
+#[test]
+fn groups_by_which_the_arena_would_grow_are_taken_apart() {
+    let body = "\
+graph @main {
+  input %a : f16[64, 64]
+  input %b : f16[64, 64]
+  input %c : f16[64, 64]
+  %x = Transpose(%a) : f16[64, 64]
+  %y = Transpose(%b) : f16[64, 64]
+  %z = Transpose(%c) : f16[64, 64]
+  %m = Mul(%x, %y) : f16[64, 64]
+  %s = Add(%m, %z) : f16[64, 64]
+  %f = Cast(%s) {to=1} : f32[64, 64]
+  %t = Transpose(%f) : f32[64, 64]
+  output %t : f32[64, 64]
+}
+";
+    let plan_of_groups = prepared(body).0.plan_text();
+    assert_eq!(plan_of_groups, plan(body));
 }
 
 #[test]

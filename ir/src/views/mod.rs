@@ -11,6 +11,7 @@ pub mod attention;
 mod axes;
 pub mod broadcast;
 pub mod control;
+pub mod expression;
 pub mod image;
 mod layout;
 pub mod linear;

@@ -5,13 +5,15 @@
 //! stored. So an overflow of fp16 is an overflow here. Results do not depend on the number of threads: work is cut
 //! into pieces by its size alone, and sums are in one order.
 //!
-//! `cpu/kernels/` has the kernels by family.
+//! `cpu/kernels/` has the kernels by family, `cpu/groups/` the chains of element-wise operators that one loop computes.
 
+mod groups;
 pub(crate) mod kernels;
 mod pool;
 
-use crate::backend::{Backend, KernelError, Prepared, Site};
+use crate::backend::{Backend, Candidates, GroupSite, KernelError, Prepared, Site};
 use crate::session::Runtime;
+use ampc_ir::Node;
 use ampc_ir::op::OpKind;
 use pool::Pool;
 use std::cell::Cell;
@@ -52,6 +54,18 @@ impl Backend for Cpu {
         let prepare = kernels::find(site.kind())
             .ok_or_else(|| KernelError::Unsupported(format!("the operator {name}")))?;
         prepare(site)
+    }
+
+    fn has_groups(&self) -> bool {
+        true
+    }
+
+    fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
+        groups::join(candidates)
+    }
+
+    fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
+        groups::prepare(group)
     }
 
     fn install(&self, work: &mut (dyn FnMut() + Send)) {

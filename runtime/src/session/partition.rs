@@ -10,15 +10,18 @@
 //!
 //! it may make `MatMul Add Relu | Neg`, although Neg stands in the middle of the program: nothing that the group makes
 //! goes through Neg and back. The order of groups is that of their last nodes, where values permit it.
+//!
+//! A group holds all its operands while it runs, and computes early nodes late, so that an arena may grow by it. Groups
+//! at the fullest step are taken apart until the arena is as small as without groups.
 
 use super::bind::Where;
 use super::error::ExecuteError;
 use super::inlined::Inlined;
 use super::observe::Watch;
 use super::walk;
-use crate::backend::{Backend, Candidates, GroupSite};
+use crate::backend::{Backend, Candidates, GroupSite, alignment};
 use crate::kernel::{KernelError, Prepared, Site};
-use crate::plan::{Group, Interface, Needs, live_nodes};
+use crate::plan::{GraphPlan, Group, Index, Interface, Needs, live_nodes, plan_graph};
 use crate::room::Room;
 use ampc_ir::infer::Facts;
 use ampc_ir::module::Def;
@@ -46,10 +49,14 @@ pub(super) struct Partitioner<'a> {
 }
 
 /// A group, and its kernel if that is ready before the graph runs.
+#[derive(Clone)]
 pub(super) struct Made {
     pub(super) group: Group,
     pub(super) kernel: Option<Arc<Prepared>>,
 }
+
+/// So many groups are taken apart one by one; then all of them are.
+const MOST_APART: usize = 16;
 
 /// The error of a node that cannot be prepared.
 pub(super) struct Failed {
@@ -73,19 +80,21 @@ impl Partitioner<'_> {
     ) -> Result<Vec<Made>, Failed> {
         let place = Where::of(self.module, graph);
         let mut made = Vec::new();
+        let mut folded: FxHashSet<Value> = FxHashSet::default();
         for node in live_nodes(self.module, graph) {
             let failed = |error| Failed { node, error };
             let (needs, prepared) = self.needs_of(node, &place).map_err(failed)?;
             if let Some(prepared) = prepared.as_ref().filter(|_| !place.in_branch)
                 && fold(node, prepared).map_err(failed)?
             {
+                folded.extend(self.module.node(node).results().iter().flatten());
                 continue;
             }
             let group = Group { nodes: smallvec![node], needs, interface: None };
             made.push(Made { group, kernel: prepared.map(Arc::new) });
         }
         let is_grouped = self.backend.has_groups() && *self.watch != Watch::All;
-        if is_grouped { self.joined(graph, made) } else { Ok(made) }
+        if is_grouped { self.joined_within(graph, made, &folded) } else { Ok(made) }
     }
 
     /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
@@ -141,17 +150,62 @@ impl Partitioner<'_> {
         results.map(|value| value.map(|value| self.module.value(value).ty.clone())).collect()
     }
 
-    /// The groups with the nodes joined that the backend joins.
-    fn joined(&self, graph: GraphId, made: Vec<Made>) -> Result<Vec<Made>, Failed> {
+    /// The groups with the nodes joined that the backend joins, as far as the arena does not grow.
+    fn joined_within(
+        &self,
+        graph: GraphId,
+        made: Vec<Made>,
+        folded: &FxHashSet<Value>,
+    ) -> Result<Vec<Made>, Failed> {
+        let ready = self.ready(&made);
+        let mut groups = self.backend.join(&Candidates { module: self.module, graph, nodes: &ready });
+        if groups.is_empty() {
+            return Ok(made);
+        }
+        let ready: FxHashSet<Node> = ready.into_iter().collect();
+        let may_grow = self.backend.groups_may_grow();
+        let most = if may_grow { usize::MAX } else { self.plan(graph, &made, folded).arena };
+        for _ in 0..MOST_APART {
+            let units = self.joined(graph, made.clone(), &ready, &groups)?;
+            if may_grow {
+                return Ok(units);
+            }
+            let plan = self.plan(graph, &units, folded);
+            if plan.arena <= most {
+                return Ok(units);
+            }
+            let Some(node) = fullest_group(&plan) else { break };
+            groups.retain(|group| !group.contains(&node));
+        }
+        Ok(made)
+    }
+
+    fn plan(&self, graph: GraphId, units: &[Made], folded: &FxHashSet<Value>) -> GraphPlan {
+        let groups: Vec<Group> = units.iter().map(|unit| unit.group.clone()).collect();
+        let mut index = Index::default();
+        let is_constant = |value| folded.contains(&value);
+        plan_graph(self.module, graph, alignment(self.backend), &mut index, &groups, is_constant)
+    }
+
+    /// The nodes whose kernels are ready, and whose operands and results are tensors of known dims.
+    fn ready(&self, made: &[Made]) -> Vec<Node> {
         let ready = |made: &&Made| {
             let is_sized = |value: &Value| walk::known_tensor(&self.module.value(*value).ty).is_some();
             let data = self.module.node(made.group.nodes[0]);
             made.kernel.is_some() && data.operands().iter().chain(data.results()).flatten().all(is_sized)
         };
-        let nodes: Vec<Node> = made.iter().filter(ready).map(|made| made.group.nodes[0]).collect();
-        let joined = self.backend.join(&Candidates { module: self.module, graph, nodes: &nodes });
+        made.iter().filter(ready).map(|made| made.group.nodes[0]).collect()
+    }
+
+    /// The groups with these nodes joined.
+    fn joined(
+        &self,
+        graph: GraphId,
+        made: Vec<Made>,
+        ready: &FxHashSet<Node>,
+        joined: &[Vec<Node>],
+    ) -> Result<Vec<Made>, Failed> {
         let mut group_of: FxHashMap<Node, usize> = FxHashMap::default();
-        let ready: FxHashSet<Node> = nodes.into_iter().collect();
         for (at, group) in joined.iter().enumerate() {
             for &node in group {
                 assert!(ready.contains(&node), "a backend joins a node that is no candidate");
@@ -267,6 +321,14 @@ impl Partitioner<'_> {
         let mut units: Vec<Option<Made>> = units.into_iter().map(Some).collect();
         order.into_iter().filter_map(|at| units[at].take()).collect()
     }
+}
+
+/// The first node of the group at the fullest step of a plan, of the next group behind it, or of the last before it.
+fn fullest_group(plan: &GraphPlan) -> Option<Node> {
+    let peak = plan.peak()?.step;
+    let is_group = |at: &usize| plan.steps[*at].nodes.len() > 1;
+    let at = (peak..plan.steps.len()).find(is_group).or_else(|| (0..peak).rev().find(is_group))?;
+    Some(plan.steps[at].nodes[0])
 }
 
 /// True if a value may be replaced by the caller: the default of an input.

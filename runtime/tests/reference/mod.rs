@@ -108,6 +108,10 @@ impl Backend for Reference {
         groups
     }
 
+    fn groups_may_grow(&self) -> bool {
+        true
+    }
+
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
         let kernel = Arc::new(Kernel::of_group(self, group)?);
         let queue = self.queue_of(group.sites[0].view.node);

@@ -91,9 +91,11 @@ impl WatchedStep<'_> {
         visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<(StepResult, Option<Divergence>), StepError> {
         self.watch.begin();
-        // The step with which the training may have diverged is observed as a whole.
-        let is_last = self.is_final || self.taken.failed_in_a_row + 1 >= self.max_skipped;
-        let mut first = match is_last {
+        // The step with which the training may have diverged is observed as a whole. That takes another plan, and maybe more
+        // memory, so that a step after steps that were as they should be is not.
+        let failed = self.taken.failed_in_a_row;
+        let may_end = failed + 1 >= self.max_skipped || self.is_final && failed > 0;
+        let mut first = match may_end {
             true => Some(FirstNonFinite::new(self.trainer, batch, true)?),
             false => None,
         };
@@ -106,7 +108,11 @@ impl WatchedStep<'_> {
         }
         let result = ran?;
         self.count(&result);
-        let divergence = self.divergence_of(&result, first.as_ref());
+        let mut divergence = self.divergence_of(&result, first.as_ref());
+        if let (None, Some(Divergence { cause: cause @ None, .. })) = (&first, &mut divergence) {
+            let step = self.taken.steps;
+            *cause = self.cause_of_nan(batch).map(|told| format!("in step {step}, {told}"));
+        }
         Ok((result, divergence))
     }
 

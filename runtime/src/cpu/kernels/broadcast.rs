@@ -167,7 +167,7 @@ pub(crate) fn zip_in_place<T: Copy + Send + Sync>(
 }
 
 /// `n` elements from `from` on, `step` apart, widened.
-pub(super) fn gather<T: Real>(from: &[T], at: usize, step: usize, to: &mut [T::Wide]) {
+pub(crate) fn gather<T: Real>(from: &[T], at: usize, step: usize, to: &mut [T::Wide]) {
     match step {
         1 => T::widen(&from[at..at + to.len()], to),
         0 => to.fill(from[at].wide()),

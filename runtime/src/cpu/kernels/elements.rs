@@ -93,7 +93,7 @@ pub(super) fn cells<'a, T: Pod>(tensor: &TensorRef<'a>) -> Result<&'a [T]> {
 }
 
 /// Bytes as elements; no bytes may be anywhere.
-pub(super) fn of_bytes<T: Pod>(bytes: &[u8]) -> &[T] {
+pub(crate) fn of_bytes<T: Pod>(bytes: &[u8]) -> &[T] {
     if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
 

@@ -50,6 +50,8 @@ pub(crate) trait Real: Element + Send + Sync {
     fn widen(from: &[Self], to: &mut [Self::Wide]);
     /// Values rounded to nearest even, once.
     fn narrow(from: &[Self::Wide], to: &mut [Self]);
+    /// Values as they are after [`narrow`](Self::narrow) and [`widen`](Self::widen).
+    fn rounded(from: &[Self::Wide], to: &mut [Self::Wide]);
     /// The exact value of one element.
     fn wide(self) -> Self::Wide;
     /// One value, rounded.
@@ -71,6 +73,9 @@ macro_rules! wide {
                 to.copy_from_slice(from);
             }
             fn narrow(from: &[$ty], to: &mut [Self]) {
+                to.copy_from_slice(from);
+            }
+            fn rounded(from: &[$ty], to: &mut [$ty]) {
                 to.copy_from_slice(from);
             }
             fn wide(self) -> $ty {
@@ -102,6 +107,9 @@ macro_rules! low {
             }
             fn narrow(from: &[f32], to: &mut [Self]) {
                 Halves::narrow(from, to);
+            }
+            fn rounded(from: &[f32], to: &mut [f32]) {
+                <Self as Halves>::rounded(from, to);
             }
             fn wide(self) -> f32 {
                 self.to_f32()

@@ -38,6 +38,13 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 
 /// How the first `n` operands are walked along the first result.
 pub(super) fn walk_of(site: &Site<'_>, n: usize) -> Result<Walk> {
+    let (result, operands) = aligned(site, n)?;
+    let operands: Vec<&[usize]> = operands.iter().map(|d| &d[..]).collect();
+    Ok(Walk::new(&result, &operands))
+}
+
+/// The dims of the first result, and those of the first `n` operands as far as NumPy's rule broadcasts them to it.
+pub(crate) fn aligned(site: &Site<'_>, n: usize) -> Result<(Dims, Vec<Dims>)> {
     let mut operands = (0..n).map(|i| site.dims(i)).collect::<Result<Vec<Dims>>>()?;
     let start = match Broadcast::read(&site.view) {
         Broadcast::Aligned { axis } => Some(axis.filter(|&axis| axis != -1)),
@@ -55,8 +62,7 @@ pub(super) fn walk_of(site: &Site<'_>, n: usize) -> Result<Walk> {
             return Err(OpError::operand(i, expected, format!("{operand:?}")).into());
         }
     }
-    let operands: Vec<&[usize]> = operands.iter().map(|d| &d[..]).collect();
-    Ok(Walk::new(&result, &operands))
+    Ok((result, operands))
 }
 
 /// Puts `second` at the axes of `first` from `start` on: axes of one element follow.
@@ -167,12 +173,12 @@ fn fold(site: &Site<'_>, op: Fold) -> Result<Prepared> {
 }
 
 /// The greater of two, NaN if one is.
-pub(super) fn maximum<W: Float>(a: W, b: W) -> W {
+pub(crate) fn maximum<W: Float>(a: W, b: W) -> W {
     if a > b || a.is_nan() { a } else { b }
 }
 
 /// The smaller of two, NaN if one is.
-pub(super) fn minimum<W: Float>(a: W, b: W) -> W {
+pub(crate) fn minimum<W: Float>(a: W, b: W) -> W {
     if a < b || a.is_nan() { a } else { b }
 }
 

@@ -5,7 +5,7 @@
 ///
 /// Functions that are inlined into `work` are compiled for these vectors; functions that it calls are not.
 #[inline]
-pub(super) fn widest<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn widest<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
         if let Some(avx2) = pulp::x86::V3::try_new() {

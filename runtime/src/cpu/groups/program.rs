@@ -1,0 +1,334 @@
+//! The program of a group: operations on blocks of elements, with a slot for each value that is alive.
+//!
+//! A node becomes the terms of its expression on numbers that are f32, and a rounding to its element type. A value of a
+//! 16-bit float that stays in the group is rounded in place; its bits are made only where they are stored or chosen.
+
+use crate::cpu::kernels::broadcast::Walk;
+use crate::cpu::kernels::pointwise::aligned;
+use crate::kernel::{Dims, Site};
+use ampc_ir::op::OpKind;
+use ampc_ir::views::expression::{Arithmetic, Expression, Function, Logic, Order, Term};
+use ampc_ir::{DType, Value};
+use rustc_hash::FxHashMap;
+
+/// The form of the elements in a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Form {
+    /// Numbers as f32.
+    Wide,
+    /// The bits of 16-bit floats.
+    Bits,
+    /// Truth values as bytes.
+    Truths,
+}
+
+/// An operation. Operands are earlier operations, by index.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Operation {
+    /// Elements of an operand of the group.
+    Load(usize, Form),
+    /// One number.
+    Number(f32),
+    Apply(Function, usize),
+    Combine(Arithmetic, usize, usize),
+    Compare(Order, usize, usize),
+    Join(Logic, usize, usize),
+    Not(usize),
+    /// Elements of a form, by a condition.
+    Choose(Form, [usize; 3]),
+    /// Numbers rounded to a 16-bit float.
+    Round(DType, usize),
+    /// The bits of numbers rounded to a 16-bit float.
+    Narrow(DType, usize),
+    /// The numbers of bits.
+    Widen(DType, usize),
+    /// Writes elements to a result of the group.
+    Store(usize, usize),
+}
+
+impl Operation {
+    /// The operations that it reads.
+    pub(super) fn reads(&self) -> ([usize; 3], usize) {
+        match *self {
+            Operation::Load(..) | Operation::Number(_) => ([0; 3], 0),
+            Operation::Apply(_, a)
+            | Operation::Not(a)
+            | Operation::Round(_, a)
+            | Operation::Narrow(_, a)
+            | Operation::Widen(_, a)
+            | Operation::Store(_, a) => ([a, 0, 0], 1),
+            Operation::Combine(_, a, b) | Operation::Compare(_, a, b) | Operation::Join(_, a, b) => {
+                ([a, b, 0], 2)
+            }
+            Operation::Choose(_, reads) => (reads, 3),
+        }
+    }
+}
+
+/// An operand of a group.
+pub(super) struct Operand {
+    pub(super) dtype: DType,
+    /// Its walk along the elements of the group.
+    pub(super) walk: Walk,
+}
+
+/// The operations of a group on a block.
+pub(super) struct Program {
+    pub(super) operations: Vec<Operation>,
+    /// The slot that each operation writes; a store writes none.
+    pub(super) slots: Vec<usize>,
+    pub(super) n_slots: usize,
+    pub(super) operands: Vec<Operand>,
+    pub(super) results: Vec<DType>,
+    /// The elements of each result.
+    pub(super) count: usize,
+}
+
+/// A node that may be in a group: its expression and the values that it reads.
+pub(super) struct Member {
+    expression: Expression,
+    operands: Vec<Option<(Value, DType, Dims)>>,
+    result: Value,
+    dtype: DType,
+    pub(super) dims: Dims,
+}
+
+/// Element types whose numbers an f32 holds, and truth values.
+fn is_known(dtype: DType) -> bool {
+    dtype.is_low() || matches!(dtype, DType::F32 | DType::Bool)
+}
+
+impl Member {
+    /// A node, if the operations of a group compute its bits.
+    pub(super) fn read(site: &Site<'_>) -> Option<Member> {
+        let (view, kind) = (&site.view, site.kind());
+        let [Some(result)] = view.data().results()[..] else { return None };
+        let dtype = site.result_dtype(0).ok().filter(|&dtype| is_known(dtype))?;
+        let is_cast = matches!(kind, OpKind::Cast | OpKind::CastLike);
+        // Nothing is computed, and the second operand of CastLike is not read.
+        if is_cast && view.dtype(0) == Some(dtype) {
+            return None;
+        }
+        let expression = Expression::read(view)?;
+        let n = match kind {
+            OpKind::Clip | OpKind::Cast | OpKind::CastLike => 1,
+            _ => view.n_operands(),
+        };
+        let (dims, mut of_operands) = aligned(site, n).ok()?;
+        // The bounds of a Clip have one element each.
+        of_operands.resize(view.n_operands(), Dims::new());
+        let mut operands = Vec::new();
+        for (i, dims) in of_operands.into_iter().enumerate() {
+            let read = expression.terms().contains(&Term::Operand(i));
+            let Some(value) = view.operand(i).filter(|_| read) else {
+                operands.push(None);
+                continue;
+            };
+            if i >= n && site.dims(i).ok()?.iter().product::<usize>() != 1 {
+                return None;
+            }
+            operands.push(Some((value, view.dtype(i).filter(|&dtype| is_known(dtype))?, dims)));
+        }
+        Some(Member { expression, operands, result, dtype, dims })
+    }
+}
+
+/// The forms of a value that there are so far, as operations.
+#[derive(Clone, Copy, Default)]
+struct Made {
+    /// Numbers before they are rounded.
+    exact: Option<usize>,
+    wide: Option<usize>,
+    bits: Option<usize>,
+    truths: Option<usize>,
+}
+
+struct Compiler {
+    operations: Vec<Operation>,
+    values: FxHashMap<Value, (DType, Made)>,
+    /// The operands of the group with their dims as its nodes read them.
+    operands: Vec<(DType, Option<Dims>)>,
+    number_of: FxHashMap<Value, usize>,
+}
+
+impl Program {
+    /// The program of nodes that have the same dims, in program order; `None` if two of them broadcast an operand in
+    /// different ways.
+    pub(super) fn new(members: &[&Member], operands: &[Value], results: &[Value]) -> Option<Program> {
+        let mut compiler = Compiler {
+            operations: Vec::new(),
+            values: FxHashMap::default(),
+            operands: vec![(DType::F32, None); operands.len()],
+            number_of: operands.iter().copied().zip(0..).collect(),
+        };
+        for &member in members {
+            compiler.member(member)?;
+            if let Some(result) = results.iter().position(|&value| value == member.result) {
+                let from = compiler.stored(member.result)?;
+                compiler.operations.push(Operation::Store(result, from));
+            }
+        }
+        let dims = &members.first()?.dims;
+        let dtype_of = |value: &Value| compiler.values.get(value).map(|made| made.0);
+        let results = results.iter().map(dtype_of).collect::<Option<Vec<DType>>>()?;
+        // An operand without dims is not read: the exponent of a square.
+        let operands = compiler.operands.iter().map(|(dtype, of)| {
+            let of = of.as_ref().map_or(&[][..], |of| &of[..]);
+            Operand { dtype: *dtype, walk: Walk::new(dims, &[of]) }
+        });
+        let operands: Vec<Operand> = operands.collect();
+        let (slots, n_slots) = slots_of(&compiler.operations);
+        let count = dims.iter().product();
+        Some(Program { operations: compiler.operations, slots, n_slots, operands, results, count })
+    }
+
+    /// True if a result can be computed in place of an operand: they have the same elements, and nothing reads the operand
+    /// after the result is stored.
+    pub(super) fn fits(&self, result: usize, operand: usize) -> bool {
+        let Operand { dtype, walk } = &self.operands[operand];
+        let reads = |operation: &Operation| matches!(*operation, Operation::Load(of, _) if of == operand);
+        let stores = |operation: &Operation| matches!(*operation, Operation::Store(of, _) if of == result);
+        dtype.bits() == self.results[result].bits()
+            && walk.is_whole(0)
+            && self.operations.iter().rposition(reads) < self.operations.iter().position(stores)
+    }
+}
+
+impl Compiler {
+    fn add(&mut self, operation: Operation) -> usize {
+        self.operations.push(operation);
+        self.operations.len() - 1
+    }
+
+    fn member(&mut self, member: &Member) -> Option<()> {
+        let mut of_term: Vec<usize> = Vec::new();
+        let terms = member.expression.terms();
+        let mut made = Made::default();
+        // Where moves elements: bits stay what they are.
+        if let [.., Term::Operand(x), Term::Operand(y), Term::Choose(0, _, _)] = terms
+            && terms.len() == 4
+        {
+            let condition = self.truths(member, 0)?;
+            let form = if member.dtype.is_low() { Form::Bits } else { Form::Wide };
+            let [x, y] = [*x, *y].map(|i| self.operand(member, i, form));
+            let chosen = self.add(Operation::Choose(form, [condition, x?, y?]));
+            match form {
+                Form::Bits => made.bits = Some(chosen),
+                _ => (made.wide, made.exact) = (Some(chosen), Some(chosen)),
+            }
+        } else {
+            for term in terms {
+                let operation = match *term {
+                    Term::Operand(i) => {
+                        let is_truth = member.operands[i].as_ref()?.1 == DType::Bool;
+                        let form = if is_truth { Form::Truths } else { Form::Wide };
+                        of_term.push(self.operand(member, i, form)?);
+                        continue;
+                    }
+                    #[expect(clippy::cast_possible_truncation, reason = "rounded to what is computed in")]
+                    Term::Number(number) => Operation::Number(number as f32),
+                    Term::Apply(function, x) => Operation::Apply(function, of_term[x]),
+                    Term::Combine(operation, a, b) => Operation::Combine(operation, of_term[a], of_term[b]),
+                    Term::Compare(order, a, b) => Operation::Compare(order, of_term[a], of_term[b]),
+                    Term::Join(logic, a, b) => Operation::Join(logic, of_term[a], of_term[b]),
+                    Term::Not(a) => Operation::Not(of_term[a]),
+                    Term::Choose(c, x, y) => Operation::Choose(Form::Wide, [c, x, y].map(|i| of_term[i])),
+                };
+                of_term.push(self.add(operation));
+            }
+            let last = *of_term.last()?;
+            match member.dtype {
+                DType::Bool => made.truths = Some(last),
+                DType::F32 => (made.wide, made.exact) = (Some(last), Some(last)),
+                _ => made.exact = Some(last),
+            }
+        }
+        self.values.insert(member.result, (member.dtype, made));
+        Some(())
+    }
+
+    fn truths(&mut self, member: &Member, i: usize) -> Option<usize> {
+        self.operand(member, i, Form::Truths)
+    }
+
+    /// Operand `i` of a node in a form.
+    fn operand(&mut self, member: &Member, i: usize, form: Form) -> Option<usize> {
+        let (value, dtype, dims) = member.operands[i].as_ref()?;
+        if let Some(&number) = self.number_of.get(value) {
+            let known = &mut self.operands[number];
+            if known.1.get_or_insert_with(|| dims.clone()) != dims {
+                return None;
+            }
+            known.0 = *dtype;
+        }
+        self.form(*value, *dtype, form)
+    }
+
+    /// A value in the form in which it is stored.
+    fn stored(&mut self, value: Value) -> Option<usize> {
+        let dtype = self.values.get(&value)?.0;
+        let form = match dtype {
+            DType::Bool => Form::Truths,
+            DType::F32 => Form::Wide,
+            _ => Form::Bits,
+        };
+        self.form(value, dtype, form)
+    }
+
+    /// A value in a form.
+    fn form(&mut self, value: Value, dtype: DType, form: Form) -> Option<usize> {
+        let mut made = self.values.get(&value).map_or_else(Made::default, |known| known.1);
+        let place = match form {
+            Form::Wide => made.wide,
+            Form::Bits => made.bits,
+            Form::Truths => made.truths,
+        };
+        if let Some(found) = place {
+            return Some(found);
+        }
+        let operation = match (form, made) {
+            (_, Made { exact: None, bits: None, .. }) => Operation::Load(*self.number_of.get(&value)?, form),
+            (Form::Wide, Made { bits: Some(bits), .. }) => Operation::Widen(dtype, bits),
+            (Form::Wide, Made { exact: Some(exact), .. }) => Operation::Round(dtype, exact),
+            (Form::Bits, Made { exact: Some(exact), .. }) => Operation::Narrow(dtype, exact),
+            _ => return None,
+        };
+        let at = self.add(operation);
+        match form {
+            Form::Wide => made.wide = Some(at),
+            Form::Bits => made.bits = Some(at),
+            Form::Truths => made.truths = Some(at),
+        }
+        self.values.insert(value, (dtype, made));
+        Some(at)
+    }
+}
+
+/// A slot for each operation, and the number of slots: a slot is free behind the last operation that reads it.
+fn slots_of(operations: &[Operation]) -> (Vec<usize>, usize) {
+    let mut last: Vec<usize> = (0..operations.len()).collect();
+    for (at, operation) in operations.iter().enumerate() {
+        let (reads, n) = operation.reads();
+        reads[..n].iter().for_each(|&read| last[read] = at);
+    }
+    let (mut free, mut n_slots): (Vec<usize>, usize) = (Vec::new(), 0);
+    let mut slots = vec![0; operations.len()];
+    for (at, operation) in operations.iter().enumerate() {
+        if !matches!(operation, Operation::Store(..)) {
+            slots[at] = free.pop().unwrap_or_else(|| {
+                n_slots += 1;
+                n_slots - 1
+            });
+            if last[at] == at {
+                free.push(slots[at]);
+            }
+        }
+        let (reads, n) = operation.reads();
+        for (i, &read) in reads[..n].iter().enumerate() {
+            if last[read] == at && !reads[..i].contains(&read) {
+                free.push(slots[read]);
+            }
+        }
+    }
+    (slots, n_slots)
+}

@@ -1,0 +1,266 @@
+//! The elements of a group, a block at a time.
+
+use super::program::{Form, Operand, Operation, Program};
+use super::{MOST_OPERANDS, MOST_RESULTS, blocks};
+use crate::cpu::kernels::broadcast::gather;
+use crate::cpu::kernels::elements::of_bytes;
+use crate::cpu::kernels::lanes::PIECE;
+use crate::kernel::{Io, Result, elements_mut};
+use ampc_ir::DType;
+use half::{bf16, f16};
+use smallvec::SmallVec;
+
+/// Elements per block: the slots of a group stay in the first-level cache.
+const BLOCK: usize = 512;
+
+/// A block of elements in any form.
+type Slot = [f32; BLOCK];
+
+/// The most slots of a group.
+pub(super) const MOST_SLOTS: usize = 24;
+
+/// Where an operand is.
+enum Source<'a> {
+    /// In memory of its own.
+    Memory(&'a [u8]),
+    /// In the place of a result.
+    Taken(usize),
+}
+
+/// The results, or as many elements of each.
+type Places<'a> = SmallVec<[&'a mut [u8]; MOST_RESULTS]>;
+
+/// Bytes of an element.
+fn size_of_element(dtype: DType) -> usize {
+    match dtype {
+        DType::Bool => 1,
+        DType::F32 => 4,
+        _ => 2,
+    }
+}
+
+impl Program {
+    /// Computes the results of a group.
+    pub(super) fn run(&self, io: &mut Io<'_>) -> Result<()> {
+        let mut sources: SmallVec<[Source<'_>; MOST_OPERANDS]> = SmallVec::new();
+        for i in 0..self.operands.len() {
+            let taken = io.taken.iter().find(|&&(_, operand)| operand == i);
+            sources.push(match taken {
+                Some(&(result, _)) => Source::Taken(result),
+                None => Source::Memory(io.bytes(i)?),
+            });
+        }
+        let mut places = Places::new();
+        for j in 0..self.results.len() {
+            places.push(io.out_bytes(j)?);
+        }
+        if self.count > 0 {
+            self.split(&sources, 0, self.count, places);
+        }
+        Ok(())
+    }
+
+    /// Computes `n` elements from `start` on, in parallel if there are many. Pieces depend on the number of elements alone.
+    fn split(&self, sources: &[Source<'_>], start: usize, n: usize, mut places: Places<'_>) {
+        if n <= PIECE {
+            return match self.n_slots {
+                0..=4 => self.piece(sources, start, n, &mut places, &mut [[0.0; BLOCK]; 4]),
+                5..=8 => self.piece(sources, start, n, &mut places, &mut [[0.0; BLOCK]; 8]),
+                9..=MOST_SLOTS => {
+                    self.piece(sources, start, n, &mut places, &mut [[0.0; BLOCK]; MOST_SLOTS]);
+                }
+                _ => self.piece(sources, start, n, &mut places, &mut vec![[0.0; BLOCK]; self.n_slots]),
+            };
+        }
+        let first = (n / 2).next_multiple_of(PIECE);
+        let mut rest = Places::new();
+        for (place, &dtype) in places.iter_mut().zip(&self.results) {
+            let (before, after) = std::mem::take(place).split_at_mut(first * size_of_element(dtype));
+            *place = before;
+            rest.push(after);
+        }
+        rayon::join(
+            || self.split(sources, start, first, places),
+            || self.split(sources, start + first, n - first, rest),
+        );
+    }
+
+    fn piece(
+        &self,
+        sources: &[Source<'_>],
+        start: usize,
+        n: usize,
+        places: &mut Places<'_>,
+        slots: &mut [Slot],
+    ) {
+        for at in (0..n).step_by(BLOCK) {
+            let block = Block { program: self, sources, start: start + at, at, n: BLOCK.min(n - at) };
+            for number in 0..self.operations.len() {
+                block.operation(number, places, slots);
+            }
+        }
+    }
+}
+
+/// A block of a piece.
+struct Block<'a> {
+    program: &'a Program,
+    sources: &'a [Source<'a>],
+    /// Its first element, in the group and in the piece.
+    start: usize,
+    at: usize,
+    n: usize,
+}
+
+/// The slots without the slot that is written.
+struct Others<'a> {
+    before: &'a [Slot],
+    after: &'a [Slot],
+}
+
+impl<'a> Others<'a> {
+    fn get(&self, slot: usize) -> &'a Slot {
+        if slot < self.before.len() { &self.before[slot] } else { &self.after[slot - self.before.len() - 1] }
+    }
+}
+
+impl Block<'_> {
+    fn operation(&self, number: usize, places: &mut Places<'_>, slots: &mut [Slot]) {
+        let operation = self.program.operations[number];
+        if let Operation::Store(result, from) = operation {
+            let others = Others { before: slots, after: &[] };
+            return self.store(result, from, places, &others);
+        }
+        if let Operation::Load(operand, form) = operation
+            && self.in_memory(operand, form).is_some()
+        {
+            return;
+        }
+        let (before, rest) = slots.split_at_mut(self.program.slots[number]);
+        let [to, after @ ..] = rest else { return };
+        let others = Others { before, after };
+        match operation {
+            Operation::Load(operand, form) => self.load(operand, form, places, to),
+            Operation::Number(number) => to[..self.n].fill(number),
+            Operation::Apply(function, x) => blocks::apply(function, self.wide(x, &others), self.cells(to)),
+            Operation::Combine(operation, a, b) => {
+                blocks::combine(operation, self.wide(a, &others), self.wide(b, &others), self.cells(to));
+            }
+            Operation::Compare(order, a, b) => {
+                blocks::compare(order, self.wide(a, &others), self.wide(b, &others), self.cells(to));
+            }
+            Operation::Join(logic, a, b) => {
+                blocks::join(logic, self.truths(a, &others), self.truths(b, &others), self.cells(to));
+            }
+            Operation::Not(a) => blocks::not(self.truths(a, &others), self.cells(to)),
+            Operation::Choose(form, [condition, x, y]) => {
+                let condition = self.truths(condition, &others);
+                match form {
+                    Form::Bits => {
+                        let (x, y) = (self.bits(x, &others), self.bits(y, &others));
+                        blocks::choose(condition, x, y, self.cells(to));
+                    }
+                    Form::Wide | Form::Truths => {
+                        let (x, y) = (self.wide(x, &others), self.wide(y, &others));
+                        blocks::choose(condition, x, y, self.cells(to));
+                    }
+                }
+            }
+            Operation::Round(dtype, x) => blocks::round(dtype, self.wide(x, &others), self.cells(to)),
+            Operation::Narrow(dtype, x) => blocks::narrow(dtype, self.wide(x, &others), self.cells(to)),
+            Operation::Widen(dtype, x) => blocks::widen(dtype, self.bits(x, &others), self.cells(to)),
+            Operation::Store(..) => {}
+        }
+    }
+
+    /// As many elements of a slot as the block has.
+    fn cells<'s, T: bytemuck::Pod>(&self, slot: &'s mut Slot) -> &'s mut [T] {
+        &mut bytemuck::cast_slice_mut(slot)[..self.n]
+    }
+
+    /// The elements of an operand, if the operations can read them where they are.
+    fn in_memory(&self, operand: usize, form: Form) -> Option<&[u8]> {
+        let Operand { dtype, walk } = &self.program.operands[operand];
+        let Source::Memory(bytes) = &self.sources[operand] else { return None };
+        let is_same = match form {
+            Form::Wide => *dtype == DType::F32,
+            Form::Bits => dtype.is_low(),
+            Form::Truths => *dtype == DType::Bool,
+        };
+        let size = size_of_element(*dtype);
+        (is_same && walk.is_whole(0)).then(|| &bytes[self.start * size..(self.start + self.n) * size])
+    }
+
+    /// The elements that an operation has made.
+    fn made<'s, T: bytemuck::Pod>(&'s self, number: usize, others: &Others<'s>) -> &'s [T] {
+        if let Operation::Load(operand, form) = self.program.operations[number]
+            && let Some(bytes) = self.in_memory(operand, form)
+        {
+            return of_bytes(bytes);
+        }
+        &bytemuck::cast_slice(others.get(self.program.slots[number]))[..self.n]
+    }
+
+    fn wide<'s>(&'s self, number: usize, others: &Others<'s>) -> &'s [f32] {
+        self.made(number, others)
+    }
+
+    fn bits<'s>(&'s self, number: usize, others: &Others<'s>) -> &'s [u16] {
+        self.made(number, others)
+    }
+
+    fn truths<'s>(&'s self, number: usize, others: &Others<'s>) -> &'s [u8] {
+        self.made(number, others)
+    }
+
+    /// Elements of an operand that is broadcast, widened, or in the place of a result.
+    fn load(&self, operand: usize, form: Form, places: &Places<'_>, to: &mut Slot) {
+        let Operand { dtype, walk } = &self.program.operands[operand];
+        let (bytes, start): (&[u8], usize) = match self.sources[operand] {
+            Source::Memory(bytes) => (bytes, self.start),
+            Source::Taken(result) => (places[result], self.at),
+        };
+        // In the place of a result are all elements, of which the piece has its part.
+        let is_taken = matches!(self.sources[operand], Source::Taken(_));
+        let step = if walk.dims.len() == 1 && walk.dims[0] == 1 { 0 } else { walk.row_stride(0) };
+        let mut row = |at: usize, n: usize, from: usize, step: usize| match (form, *dtype) {
+            (Form::Wide, DType::F16) => {
+                gather::<f16>(of_bytes(bytes), from, step, &mut self.cells::<f32>(to)[at..at + n]);
+            }
+            (Form::Wide, DType::BF16) => {
+                gather::<bf16>(of_bytes(bytes), from, step, &mut self.cells::<f32>(to)[at..at + n]);
+            }
+            (Form::Wide, _) => {
+                gather::<f32>(of_bytes(bytes), from, step, &mut self.cells::<f32>(to)[at..at + n]);
+            }
+            (Form::Bits, _) => copy::<u16>(of_bytes(bytes), from, step, &mut self.cells(to)[at..at + n]),
+            (Form::Truths, _) => copy::<u8>(bytes, from, step, &mut self.cells(to)[at..at + n]),
+        };
+        if is_taken || walk.is_whole(0) {
+            row(0, self.n, start, usize::from(self.program.count > 1));
+        } else {
+            walk.rows(start, start + self.n, |at, n, from| row(at - start, n, from[0], step));
+        }
+    }
+
+    /// Writes the elements of a result.
+    fn store(&self, result: usize, from: usize, places: &mut Places<'_>, others: &Others<'_>) {
+        let dtype = self.program.results[result];
+        let size = size_of_element(dtype);
+        let place = &mut places[result][self.at * size..(self.at + self.n) * size];
+        match dtype {
+            DType::Bool => elements_mut::<u8>(place).copy_from_slice(self.truths(from, others)),
+            DType::F32 => elements_mut::<f32>(place).copy_from_slice(self.wide(from, others)),
+            _ => elements_mut::<u16>(place).copy_from_slice(self.bits(from, others)),
+        }
+    }
+}
+
+/// Elements `step` apart.
+fn copy<T: Copy>(from: &[T], at: usize, step: usize, to: &mut [T]) {
+    match step {
+        1 => to.copy_from_slice(&from[at..at + to.len()]),
+        0 => to.fill(from[at]),
+        _ => to.iter_mut().enumerate().for_each(|(i, y)| *y = from[at + i * step]),
+    }
+}
