@@ -1,7 +1,7 @@
 //! Launches: a function with the shape of its grid, and the addresses of operands and results.
 
 use super::Shared;
-use super::memory::lost;
+use super::memory::failed;
 use super::queue::{CudaQueue, address};
 use crate::device::{DeviceError, Span};
 use crate::kernel::{Io, KernelError, Out, Result};
@@ -54,7 +54,7 @@ impl Kernel {
         }
         // SAFETY: every parameter of our texts is a pointer or an integer of 64 bits, and the text and its arguments are
         // made by the same function.
-        unsafe { builder.launch(config) }.map_err(lost)?;
+        unsafe { builder.launch(config) }.map_err(failed)?;
         Ok(queue.launched()?)
     }
 }
@@ -73,7 +73,7 @@ pub(super) fn threads_for(n: usize) -> u32 {
 pub(super) fn queue<'q>(io: &'q mut Io<'_>) -> Result<&'q mut CudaQueue> {
     let queue: &mut dyn Any = io.queue()?;
     queue.downcast_mut().ok_or_else(|| {
-        DeviceError::Lost("expected a queue of a CUDA device, found another queue".into()).into()
+        DeviceError::Failed("expected a queue of a CUDA device, found another queue".into()).into()
     })
 }
 
@@ -83,10 +83,7 @@ fn start(span: Span<'_>) -> Result<u64> {
 
 /// The address of operand `i`, also if a result is computed in its place.
 pub(super) fn operand(io: &Io<'_>, i: usize) -> Result<u64> {
-    match io.taken.iter().find(|&&(_, operand)| operand == i) {
-        Some(&(result, _)) => start(io.out_on_device(result)?),
-        None => start(io.on_device(i)?.span),
-    }
+    start(io.operand_on_device(i)?)
 }
 
 /// The address of operand `i`, or 0 if it is absent.

@@ -5,9 +5,26 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The error of a failed call.
-pub(super) fn lost(error: DriverError) -> DeviceError {
-    DeviceError::Lost(error.to_string())
+/// The error of a failed call. After some failures every later call fails too.
+pub(super) fn failed(error: DriverError) -> DeviceError {
+    type Code = sys::CUresult;
+    match error.0 {
+        Code::CUDA_ERROR_ASSERT
+        | Code::CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | Code::CUDA_ERROR_DEINITIALIZED
+        | Code::CUDA_ERROR_DEVICE_UNAVAILABLE
+        | Code::CUDA_ERROR_ECC_UNCORRECTABLE
+        | Code::CUDA_ERROR_HARDWARE_STACK_ERROR
+        | Code::CUDA_ERROR_ILLEGAL_ADDRESS
+        | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
+        | Code::CUDA_ERROR_INVALID_ADDRESS_SPACE
+        | Code::CUDA_ERROR_INVALID_PC
+        | Code::CUDA_ERROR_LAUNCH_FAILED
+        | Code::CUDA_ERROR_LAUNCH_TIMEOUT
+        | Code::CUDA_ERROR_MISALIGNED_ADDRESS
+        | Code::CUDA_ERROR_UNKNOWN => DeviceError::Lost(error.to_string()),
+        _ => DeviceError::Failed(error.to_string()),
+    }
 }
 
 /// A block of device memory. The driver waits for the device before memory is freed.
@@ -20,10 +37,10 @@ pub(super) struct Block {
 impl Block {
     #[expect(unsafe_code, reason = "a call of the driver")]
     pub(super) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Block, DeviceError> {
-        context.bind_to_thread().map_err(lost)?;
+        context.bind_to_thread().map_err(failed)?;
         let no_memory = |error: DriverError| match error.0 {
             sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::NoMemory { bytes: len as u64 },
-            _ => lost(error),
+            _ => failed(error),
         };
         // The driver refuses blocks without bytes.
         let address = match len {
@@ -75,9 +92,9 @@ unsafe impl Send for Pinned {}
 impl Pinned {
     #[expect(unsafe_code, reason = "a call of the driver")]
     pub(super) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Pinned, DeviceError> {
-        context.bind_to_thread().map_err(lost)?;
+        context.bind_to_thread().map_err(failed)?;
         // SAFETY: the memory is freed once, with the value. Flags of 0 let the host read it through its caches.
-        let address = unsafe { result::malloc_host(len, 0) }.map_err(lost)?.cast::<u8>();
+        let address = unsafe { result::malloc_host(len, 0) }.map_err(failed)?.cast::<u8>();
         // SAFETY: the driver has allocated as many bytes.
         unsafe { address.write_bytes(0, len) };
         Ok(Pinned { context: context.clone(), address, len })

@@ -270,9 +270,9 @@ impl Product {
     /// If cuBLASLt fails.
     #[expect(unsafe_code, reason = "a call of cuBLASLt")]
     pub(super) fn launch(&self, queue: &mut CudaQueue, places: &Places) -> Result<()> {
-        let lost = |error: CublasError| DeviceError::Lost(format!("cuBLASLt: {error}"));
+        let refused = |error: CublasError| DeviceError::Failed(format!("cuBLASLt: {error}"));
         let stream = queue.stream().clone();
-        stream.context().bind_to_thread().map_err(super::memory::lost)?;
+        stream.context().bind_to_thread().map_err(super::memory::failed)?;
         let description = self.description.lock().unwrap_or_else(PoisonError::into_inner);
         if self.has_bias {
             let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
@@ -303,7 +303,7 @@ impl Product {
             )
         };
         drop(description);
-        done.map_err(lost)?;
+        done.map_err(refused)?;
         Ok(queue.launched()?)
     }
 }

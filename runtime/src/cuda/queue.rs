@@ -1,7 +1,7 @@
 //! The queue of a session: one stream, pinned memory for uploads, and the words that tell of a failed kernel.
 
 use super::Shared;
-use super::memory::{Block, Pinned, lost};
+use super::memory::{Block, Pinned, failed};
 use super::record::{Capture, Graph};
 use crate::backend::{DeviceError, Download, Event, KernelError, Queue, Recording};
 use crate::device::{DeviceMemory, Rows, Span};
@@ -31,7 +31,7 @@ impl FailureWords {
         // No name, and the least number.
         for (offset, byte, len) in [(0, 0, 15), (15, 0x80, 1)] {
             // SAFETY: the words are as long, and live as long as the value.
-            unsafe { result::memset_d8_async(at + offset, byte, len, stream) }.map_err(lost)?;
+            unsafe { result::memset_d8_async(at + offset, byte, len, stream) }.map_err(failed)?;
         }
         Ok(())
     }
@@ -43,7 +43,8 @@ impl FailureWords {
     #[expect(unsafe_code, reason = "a call of the driver")]
     unsafe fn copy_to(&self, to: &mut [u8]) -> Result<(), DeviceError> {
         // SAFETY: the caller keeps the target; the words live as long as the value.
-        unsafe { result::memcpy_dtoh_async(to, self.words.address(), self.stream.cu_stream()) }.map_err(lost)
+        unsafe { result::memcpy_dtoh_async(to, self.words.address(), self.stream.cu_stream()) }
+            .map_err(failed)
     }
 
     /// The failure that a copy of the words tells of. It surfaces once.
@@ -53,7 +54,7 @@ impl FailureWords {
         if name == 0 {
             return Ok(());
         }
-        self.shared.context.bind_to_thread().map_err(lost)?;
+        self.shared.context.bind_to_thread().map_err(failed)?;
         self.clear()?;
         let half = |bits: u64| usize::try_from(bits & u64::from(u32::MAX)).unwrap_or(usize::MAX);
         let (message, node) = (half(name >> 32), half(name));
@@ -82,7 +83,7 @@ pub(super) struct CudaQueue {
 
 impl CudaQueue {
     pub(super) fn new(shared: Arc<Shared>) -> Result<CudaQueue, DeviceError> {
-        let stream = shared.context.new_stream().map_err(lost)?;
+        let stream = shared.context.new_stream().map_err(failed)?;
         let words = Block::new(&shared.context, FAILURE)?;
         let failure = Arc::new(FailureWords { shared: shared.clone(), stream: stream.clone(), words });
         failure.clear()?;
@@ -117,7 +118,7 @@ impl CudaQueue {
         }
         self.stream.synchronize().map_err(|error| match self.node {
             Some(node) => DeviceError::Lost(format!("{node}: {error}")),
-            None => lost(error),
+            None => failed(error),
         })
     }
 }
@@ -140,7 +141,7 @@ struct Landing {
 
 impl Download for Landing {
     fn finish(mut self: Box<Self>, to: &mut [u8]) -> Result<(), DeviceError> {
-        self.event.synchronize().map_err(lost)?;
+        self.event.synchronize().map_err(failed)?;
         let Some(mut memory) = self.memory.take() else { return Ok(()) };
         let (bytes, words) = memory.bytes().split_at(self.len);
         let checked = self.failure.check(words);
@@ -170,7 +171,7 @@ pub(super) fn address(memory: &Arc<dyn DeviceMemory>, offset: usize) -> Result<u
     let memory: &dyn Any = &**memory;
     match memory.downcast_ref::<Block>() {
         Some(block) => Ok(block.address() + offset as u64),
-        None => Err(DeviceError::Lost("expected memory of a CUDA device, found other memory".into())),
+        None => Err(DeviceError::Failed("expected memory of a CUDA device, found other memory".into())),
     }
 }
 
@@ -186,13 +187,13 @@ impl Queue for CudaQueue {
             let mut own = Pinned::new(&self.shared.context, from.len())?;
             own.bytes().copy_from_slice(from);
             // SAFETY: the bytes are kept with the graph, and the target is as long.
-            unsafe { result::memcpy_htod_async(to, own.bytes(), self.stream.cu_stream()) }.map_err(lost)?;
+            unsafe { result::memcpy_htod_async(to, own.bytes(), self.stream.cu_stream()) }.map_err(failed)?;
             capture.keep(own);
             return Ok(());
         }
         for piece in from.chunks(STAGING) {
             if self.staged + piece.len() > STAGING {
-                self.stream.synchronize().map_err(lost)?;
+                self.stream.synchronize().map_err(failed)?;
                 self.staged = 0;
             }
             let staging = match &mut self.staging {
@@ -201,9 +202,9 @@ impl Queue for CudaQueue {
             };
             let place = &mut staging.bytes()[self.staged..][..piece.len()];
             place.copy_from_slice(piece);
-            self.shared.context.bind_to_thread().map_err(lost)?;
+            self.shared.context.bind_to_thread().map_err(failed)?;
             // SAFETY: the place is not written again before the stream is waited for, and the target is as long.
-            unsafe { result::memcpy_htod_async(to, place, self.stream.cu_stream()) }.map_err(lost)?;
+            unsafe { result::memcpy_htod_async(to, place, self.stream.cu_stream()) }.map_err(failed)?;
             self.staged = (self.staged + piece.len()).next_multiple_of(64).min(STAGING);
             to += piece.len() as u64;
         }
@@ -214,48 +215,50 @@ impl Queue for CudaQueue {
     fn start_download(&mut self, from: Span<'_>) -> Result<Box<dyn Download>, DeviceError> {
         let (len, from) = (from.len, address(from.memory, from.offset)?);
         let mut memory = self.shared.pinned.take(&self.shared.context, len + FAILURE)?;
-        self.shared.context.bind_to_thread().map_err(lost)?;
+        self.shared.context.bind_to_thread().map_err(failed)?;
         let (bytes, rest) = memory.bytes().split_at_mut(len);
         let words = &mut rest[..FAILURE];
         words.fill(0);
         if len > 0 {
             // SAFETY: the source is as long, and the memory stays with the download until the copy is done.
-            unsafe { result::memcpy_dtoh_async(bytes, from, self.stream.cu_stream()) }.map_err(lost)?;
+            unsafe { result::memcpy_dtoh_async(bytes, from, self.stream.cu_stream()) }.map_err(failed)?;
         }
         if self.may_fail {
             // SAFETY: as above.
             unsafe { self.failure.copy_to(words) }?;
         }
-        let event = self.stream.record_event(None).map_err(lost)?;
+        let event = self.stream.record_event(None).map_err(failed)?;
         Ok(Box::new(Landing { failure: self.failure.clone(), event, memory: Some(memory), len }))
     }
 
     fn copy(&mut self, from: Rows<'_>, to: Rows<'_>, count: usize, len: usize) -> Result<(), DeviceError> {
         let source = address(from.memory, from.offset)?;
         let target = address(to.memory, to.offset)?;
-        self.shared.context.bind_to_thread().map_err(lost)?;
-        copy(&self.stream, [source, target], [from.stride, to.stride], count, len).map_err(lost)
+        self.shared.context.bind_to_thread().map_err(failed)?;
+        copy(&self.stream, [source, target], [from.stride, to.stride], count, len).map_err(failed)
     }
 
     fn signal(&mut self) -> Result<Event, DeviceError> {
-        Ok(Arc::new(self.stream.record_event(None).map_err(lost)?))
+        Ok(Arc::new(self.stream.record_event(None).map_err(failed)?))
     }
 
     fn wait(&mut self, event: &Event) -> Result<(), DeviceError> {
         match event.downcast_ref::<CudaEvent>() {
-            Some(event) => self.stream.wait(event).map_err(lost),
-            None => Err(DeviceError::Lost("expected an event of a CUDA device, found another event".into())),
+            Some(event) => self.stream.wait(event).map_err(failed),
+            None => {
+                Err(DeviceError::Failed("expected an event of a CUDA device, found another event".into()))
+            }
         }
     }
 
     #[expect(unsafe_code, reason = "calls of the driver")]
     fn finish(&mut self) -> Result<(), DeviceError> {
-        self.shared.context.bind_to_thread().map_err(lost)?;
+        self.shared.context.bind_to_thread().map_err(failed)?;
         if self.may_fail {
             // SAFETY: the queue has the memory, and waits for the copy.
             unsafe { self.failure.copy_to(self.seen.bytes()) }?;
         }
-        self.stream.synchronize().map_err(lost)?;
+        self.stream.synchronize().map_err(failed)?;
         self.staged = 0;
         if self.may_fail { self.failure.check(self.seen.bytes()) } else { Ok(()) }
     }
@@ -267,14 +270,14 @@ impl Queue for CudaQueue {
 
     fn end_recording(&mut self) -> Result<Recording, DeviceError> {
         let capture = self.capture.take();
-        let capture = capture.ok_or_else(|| DeviceError::Lost("the queue does not record".into()))?;
+        let capture = capture.ok_or_else(|| DeviceError::Failed("the queue does not record".into()))?;
         Ok(Box::new(capture.end(&self.stream)?))
     }
 
     fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
         match recording.downcast_ref::<Graph>() {
             Some(graph) => graph.launch(),
-            None => Err(DeviceError::Lost("expected a CUDA graph, found another recording".into())),
+            None => Err(DeviceError::Failed("expected a CUDA graph, found another recording".into())),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Recordings: CUDA graphs of the work that a stream was given while it was captured.
 
-use super::memory::{Pinned, lost};
+use super::memory::{Pinned, failed};
 use crate::backend::DeviceError;
 use cudarc::driver::{CudaGraph, CudaStream, sys};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ unsafe impl Send for Graph {}
 
 impl Graph {
     pub(super) fn launch(&self) -> Result<(), DeviceError> {
-        self.graph.launch().map_err(lost)
+        self.graph.launch().map_err(failed)
     }
 }
 
@@ -38,7 +38,7 @@ impl Capture {
     /// Begins to capture a stream. Calls of other sessions that allocate memory are no part of it, and are permitted.
     pub(super) fn begin(stream: &CudaStream) -> Result<Capture, DeviceError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        stream.begin_capture(mode).map_err(lost)?;
+        stream.begin_capture(mode).map_err(failed)?;
         Ok(Capture { uploads: Vec::new() })
     }
 
@@ -49,8 +49,8 @@ impl Capture {
 
     /// Ends to capture. The stream does work again in any case.
     pub(super) fn end(self, stream: &Arc<CudaStream>) -> Result<Graph, DeviceError> {
-        let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(lost)?;
-        let graph = graph.ok_or_else(|| DeviceError::Lost("the driver has captured nothing".into()))?;
+        let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(failed)?;
+        let graph = graph.ok_or_else(|| DeviceError::Failed("the driver has captured nothing".into()))?;
         Ok(Graph { graph, stream: stream.clone(), _uploads: self.uploads })
     }
 }

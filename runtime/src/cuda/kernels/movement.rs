@@ -2,7 +2,6 @@
 
 use super::{Maker, Prepare, is_tensor, uploaded, wide};
 use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand, queue, result};
-use crate::cuda::memory::Block;
 use crate::cuda::text::{Elem, FAIL, HEAD};
 use crate::data::Data;
 use crate::device::{DeviceTensor, Rows};
@@ -11,7 +10,6 @@ use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{ConcatView, ShapeView};
 use ampc_ir::views::{Part, normalize_axis};
-use std::sync::Arc;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -31,27 +29,15 @@ pub(super) fn same(maker: &Maker<'_>) -> Result<Prepared> {
         return Err(maker.site.no_kernel());
     }
     let (dtype, dims) = (maker.site.result_dtype(0)?, wide(&maker.site.result_dims(0)?));
-    let shared = maker.shared.clone();
     let prepared = Prepared::new(move |io| {
-        let made = match io.is_free(0) {
-            true => {
-                let memory = Arc::new(Block::new(&shared.context, io.on_device(0)?.span.len)?);
-                Some(DeviceTensor::new(dtype, dims.clone(), memory))
-            }
-            false => None,
-        };
         let from = io.on_device(0)?.span;
-        let to = match &made {
-            Some(made) => made.view().span,
-            None => io.out_on_device(0)?,
-        };
+        if io.is_free(0) {
+            return io.emit(0, Data::Device(DeviceTensor::of(dtype, dims.clone(), from)));
+        }
+        let to = io.out_on_device(0)?;
         let len = to.len;
         let from = Rows { memory: from.memory, offset: from.offset, stride: len };
-        io.queue()?.copy(from, Rows { memory: to.memory, offset: to.offset, stride: len }, 1, len)?;
-        match made {
-            Some(made) => io.emit(0, Data::Device(made)),
-            None => Ok(()),
-        }
+        Ok(io.queue()?.copy(from, Rows { memory: to.memory, offset: to.offset, stride: len }, 1, len)?)
     });
     Ok(prepared.view())
 }
