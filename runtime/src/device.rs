@@ -12,8 +12,8 @@
 //! surfaces at the next [`Queue::finish`] or the end of a download, with the node that the queue was told before the
 //! launch.
 //!
-//! The work of one queue is in order. Work of different queues is in order only where an [`Event`] says so. Of a plan with
-//! two queues, in which Add reads the results of both products, the session asks for
+//! The work of one queue is in order. Work of different queues is in order only where an [`Event`] says so. If Add
+//! reads the results of two products on two queues, the session asks for
 //!
 //! ```text
 //! queue 0:  MatMul %p                     wait e   Add %p, %q

@@ -410,7 +410,7 @@ impl InOrder {
 }
 
 impl Drop for InOrder {
-    /// The device does the work that it was given, also if nobody waits for it.
+    /// The device does the work that it was given, also if the host does not wait for it.
     fn drop(&mut self) {
         if let Ok(mut jobs) = self.jobs.lock() {
             jobs.run(self.id, u64::MAX).ok();

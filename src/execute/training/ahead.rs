@@ -11,7 +11,7 @@ use ampc_runtime::HostTensor;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// The steps that were begun, and the records of those that have ended and that nobody has taken.
+/// The steps that were begun, and the records of ended steps that were not returned.
 #[derive(Default, Debug)]
 pub(super) struct Ahead {
     begun: VecDeque<StepRecord>,
@@ -43,7 +43,7 @@ impl Training {
         self.step()
     }
 
-    /// True if steps were begun whose records nobody has taken.
+    /// True if steps were begun whose records were not returned.
     pub fn is_ahead(&self) -> bool {
         !self.ahead.begun.is_empty() || !self.ahead.ended.is_empty()
     }

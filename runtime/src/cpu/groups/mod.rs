@@ -102,7 +102,9 @@ impl<'a> Joiner<'a> {
             let results: Vec<Option<Type>> =
                 module.node(node).results().iter().map(|v| v.map(|v| module.value(v).ty.clone())).collect();
             let Some(view) = NodeView::new(module, node) else { continue };
-            if let Some(member) = Member::read(&Site { view, source: node, results: &results, room: Room::of(0) }) {
+            if let Some(member) =
+                Member::read(&Site { view, source: node, results: &results, room: Room::of(0) })
+            {
                 members.insert(node, member);
             }
         }
