@@ -44,7 +44,7 @@ fn elements(random: &mut Random, dtype: DType, dims: &[u64]) -> HostTensor {
     let mut bytes = Vec::new();
     for _ in 0..n {
         let (kind, bits, small) = (random.below(40), random.next(), random.below(4000));
-        #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "small numbers")]
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
         let number = (small as f32 - 2000.0) / 500.0;
         let special =
             [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 0.0, -0.0, 1e-41, 3e-6, 7e4][random.below(8)];
