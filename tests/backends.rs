@@ -284,18 +284,19 @@ fn training_on_both_backends() {
     assert!(states.iter().all(|state| *state == states[0]), "the order of the work changes the state");
 }
 
-/// The memory after 1,000 steps is that after 20, and none is left when the trainer is gone.
+/// The memory after 1,000 steps is that after 24, and none is left when the trainer is gone.
 #[test]
 fn no_memory_leaks_over_many_steps() {
     let backend = Reference::new(1);
     let device = backend.shared_device();
     let mut trainer = trainer(&Runtime::new(Arc::new(backend))).unwrap();
-    (0..20).for_each(|i| _ = take(&mut trainer, i).unwrap());
+    // The inputs of two steps are in memory, and every third batch is smaller.
+    (0..24).for_each(|i| _ = take(&mut trainer, i).unwrap());
     let (live, allocations) = (device.live_bytes(), device.allocations());
-    (20..1000).for_each(|i| _ = take(&mut trainer, i).unwrap());
+    (24..1002).for_each(|i| _ = take(&mut trainer, i).unwrap());
     assert_eq!(device.live_bytes(), live);
     // Batches of two sizes take turns: the arena of the larger batch stays.
-    println!("{} blocks in 980 steps", device.allocations() - allocations);
+    println!("{} blocks in 978 steps", device.allocations() - allocations);
     drop(trainer);
     assert_eq!(device.live_bytes(), 0);
 }

@@ -75,7 +75,7 @@ impl Drop for Program {
     }
 }
 
-/// Machine code for an architecture. Products and sums are not fused, so that elements round as on the CPU.
+/// Machine code for an architecture. Products and sums are not fused, so that elements round as operators do one by one.
 #[expect(unsafe_code, reason = "calls of NVRTC")]
 fn compiled(text: &str, architecture: &str) -> Result<Vec<u8>, String> {
     let source = CString::new(text).map_err(|error| error.to_string())?;

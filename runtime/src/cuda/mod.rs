@@ -1,7 +1,7 @@
 //! The CUDA backend: kernels that are written as CUDA C when a node is prepared and compiled by NVRTC, and matrix products
 //! of cuBLASLt. Linux on x86-64; nothing of CUDA is needed to build it.
 //!
-//! Every operator computes in f32 (integers in their own type) and rounds once, as on the CPU; products accumulate in f32,
+//! Every operator computes in f32 (integers in their own type) and rounds once; products accumulate in f32,
 //! and TF32 is never used. Sums are in one order, without atomic operations, so that equal runs have equal bits. No kernel
 //! waits for the device: a failure that depends on data is written to a word of the queue, and surfaces with its node
 //! when the host waits for the queue.

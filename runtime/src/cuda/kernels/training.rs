@@ -1,5 +1,5 @@
 //! Operators of ai.ampc that train: GradCheck, ClipCoef, UpdateLossScale, Adam, AdamW and SGD. Values that depend on
-//! scalars alone are computed in f64 and rounded to f32 once, elements in f32, in the order of the CPU.
+//! scalars alone are computed in f64 and rounded to f32 once, elements in f32, in the order in which the optimizers are defined.
 
 use super::{Maker, Prepare};
 use crate::cuda::launch::{
