@@ -106,7 +106,7 @@ graph @main {
     ));
 }
 
-/// What only a group reads has no place; a result that others read has one, in place of an operand if it can.
+/// A value that only a group reads has no place. A result that is read outside has a place, that of an operand where possible.
 #[test]
 fn groups_of_the_cpu_are_steps() {
     let body = "\
