@@ -33,6 +33,19 @@
 //!         }))
 //!     }
 //! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use ampc_ir::text::{NoData, parse};
+//! use ampc_runtime::{DataRef, HostTensor, Runtime};
+//!
+//! let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[2]\n  %y = Neg(%x) : f32[2]\n  output %y\n}\n";
+//! let module = parse(text, &NoData)?;
+//! let x = HostTensor::from_slice(&[2], &[1.0f32, -2.0])?;
+//! let mut session = Runtime::new(std::sync::Arc::new(Negator)).prepare(&module)?;
+//! let outputs = session.run(&[Some(DataRef::Tensor(x.view()))])?;
+//! assert_eq!(outputs[0].tensor().map(|y| y.as_slice::<f32>()).transpose()?, Some(&[-1.0, 2.0][..]));
+//! # Ok(())
+//! # }
 //! ```
 
 pub use crate::device::{Device, DeviceError, DeviceMemory, Download, Event, Queue, Recording};
@@ -72,11 +85,12 @@ pub trait Backend: Debug + Send + Sync {
     /// True if there is a kernel for an operator, of some element types. Nodes with bodies and calls are the session's.
     fn has_kernel(&self, kind: OpKind) -> bool;
 
-    /// Prepares the kernel of a node.
+    /// Prepares the kernel of a node, which inference has checked. The kernel computes floats in f32 or wider and rounds each
+    /// result once; the order of sums is the backend's.
     ///
     /// # Errors
-    /// [`KernelError::NotYet`] if the kernel depends on facts that are known only while the graph runs: the session then asks
-    /// again, each time that the node runs. [`KernelError::Unsupported`] if there is no kernel for the node, and the
+    /// [`KernelError::NotYet`] if the kernel depends on facts that are known only while the graph runs, as the getters of
+    /// [`Site`] return it: the session then asks again, each time that the node runs. [`KernelError::Unsupported`] if there is no kernel for the node, and the
     /// others if the node is invalid.
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError>;
 

@@ -150,6 +150,25 @@ fn a_failure_in_flight_has_its_node() {
     }
 }
 
+/// A run that fails late is not taken for a run that succeeded because the next run cannot begin.
+#[test]
+fn a_run_that_cannot_begin_hides_no_failure() {
+    let mut refused = 0;
+    for (seed, call) in (0..4).flat_map(|seed| (1..16).map(move |call| (seed, call))) {
+        let backend = Reference::plain(seed);
+        let device = backend.shared_device();
+        let mut session = session(&Runtime::new(Arc::new(backend)));
+        begin(&mut session, 0, 2).unwrap();
+        begin(&mut session, 1, 7).unwrap();
+        device.fail_at(device.calls() + call);
+        refused += u32::from(begin(&mut session, 2, 2).is_err());
+        device.fail_at(0);
+        let is_told = session.end_run().is_err() || session.end_run().is_err();
+        assert!(is_told, "seed {seed}, call {call}: the failure is lost");
+    }
+    assert!(refused > 10, "{refused} runs could not begin");
+}
+
 /// On the host, a run that was begun has ended.
 #[test]
 fn runs_on_the_host_are_never_in_flight() {

@@ -150,6 +150,16 @@ impl Session {
         outputs.map_err(ExecuteError::of_transfer)
     }
 
+    /// Lets the runs that were begun fail: it is not known in which of them the work failed.
+    pub(super) fn fail_begun(&mut self, error: DeviceError) {
+        let is_begun = |flight: &Flight| matches!(flight, Flight::Begun(_));
+        if let Some(first) = self.flights.begun.iter().position(is_begun) {
+            self.flights.begun.truncate(first);
+            self.flights.begun.push_back(Flight::Landed(Err(error.into())));
+            self.frame.states.set_torn(true);
+        }
+    }
+
     /// Waits for all runs that were begun; their outputs stay for [`end_run`](Self::end_run).
     pub(super) fn land_all(&mut self) {
         if self.flights.begun.iter().all(|flight| matches!(flight, Flight::Landed(_))) {

@@ -315,7 +315,9 @@ impl Session {
         let moved = self.walk(inputs, observer, (deadline, waits), visit);
         if moved.is_err() {
             // Work that was launched before the failure reads and writes memory of the session.
-            self.space.finish().ok();
+            if let Err(error) = self.space.finish() {
+                self.fail_begun(error);
+            }
         }
         let given_back = self.flights.give_back(&mut self.space, brought, waits);
         self.moved = moved?;
