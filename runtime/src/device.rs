@@ -206,7 +206,7 @@ pub trait Queue: Any + Send {
     /// If work failed, or the device is lost. The queue can be used again unless the device is lost.
     fn finish(&mut self) -> Result<(), DeviceError>;
 
-    /// Begins to record: work is not done until it is [replayed](Self::replay). Another queue records too from the moment
+    /// Begins a recording: work is not done until it is [replayed](Self::replay). Another queue records too from the moment
     /// that it waits for an event of this queue, until this queue waits for an event of it. Meanwhile a session gives
     /// kernels and copies on the device only. It asks for this only if the device [can record](Device::can_record).
     ///
@@ -216,10 +216,11 @@ pub trait Queue: Any + Send {
         Err(DeviceError::Failed("it records nothing".to_owned()))
     }
 
-    /// Ends to record.
+    /// Ends the recording.
     ///
     /// # Errors
-    /// If the device cannot replay the work, or is lost. The queue does work again in any case.
+    /// If the device cannot replay the work, or is lost. The queue does work again in any case, and the session launches
+    /// the kernels of this program one by one from then on.
     fn end_recording(&mut self) -> Result<Recording, DeviceError> {
         Err(DeviceError::Failed("it records nothing".to_owned()))
     }

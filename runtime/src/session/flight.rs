@@ -82,9 +82,9 @@ impl Address {
 }
 
 impl Session {
-    /// Begins a run, and returns before the work is done if the session computes on a device. The outputs of these numbers
-    /// are on the way to the host then: [`end_run`](Self::end_run) returns them. Several runs may be begun before the first
-    /// is ended; a run reads the states that the run before leaves.
+    /// Begins a run, and returns before the work is done if the session computes on a device. `wanted` lists the outputs, by
+    /// position, that are copied to the host; [`end_run`](Self::end_run) returns them. Several runs may be begun before the
+    /// first is ended. Each run reads the states that the previous run leaves.
     ///
     /// # Errors
     /// As [`run`](Self::run) where the errors show before the work is done.
