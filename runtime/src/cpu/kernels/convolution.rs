@@ -177,7 +177,7 @@ fn multiply_columns<W: Wide, T: Send + 'static>(
     to: &mut [T],
     room: Room,
     fill: impl Fn(&Tile<'_, '_, T>, &mut [W]) + Sync + Send,
-    store: impl Fn(usize, &[W], &mut [T]) + Sync + Send,
+    store: impl Fn(usize, &mut [W], &mut [T]) + Sync + Send,
 ) -> Result<()> {
     let depth = sizes.depth();
     let work = |slot: &mut [W], tile: Tile<'_, '_, T>| {
@@ -188,7 +188,7 @@ fn multiply_columns<W: Wide, T: Send + 'static>(
         let a = Matrix { elements: &weights[first * depth..], row: depth, column: 1 };
         let b = Matrix { elements: columns, row: n, column: 1 };
         multiply_alone((m, n, depth), a, b, products, None);
-        for (i, (row, products)) in tile.rows.iter_mut().zip(products.chunks(n)).enumerate() {
+        for (i, (row, products)) in tile.rows.iter_mut().zip(products.chunks_mut(n)).enumerate() {
             store(first + i, products, row);
         }
     };
@@ -274,11 +274,14 @@ fn fill_columns<W: Wide, L: Load<W>>(window: &Window, block: &Block, x: &[L::Fro
 }
 
 /// `to = row + bias`, rounded once; `row` is used up.
-fn store_row<T: Real>(row: &[T::Wide], bias: T::Wide, to: &mut [T]) {
+fn store_row<T: Real>(row: &mut [T::Wide], bias: T::Wide, to: &mut [T]) {
     if let Some(to) = T::as_wide_mut(to) {
-        to.iter_mut().zip(row).for_each(|(y, &x)| *y = x + bias);
+        to.iter_mut().zip(row).for_each(|(y, &mut x)| *y = x + bias);
     } else {
-        to.iter_mut().zip(row).for_each(|(y, &x)| *y = T::round(x + bias));
+        if !bias.is_zero() {
+            row.iter_mut().for_each(|x| *x = *x + bias);
+        }
+        T::narrow(row, to);
     }
 }
 
@@ -526,7 +529,7 @@ impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
             room,
             fill,
             |channel, row, to| {
-                to.iter_mut().zip(row).for_each(|(y, &x)| *y = store(channel, x));
+                to.iter_mut().zip(row).for_each(|(y, &mut x)| *y = store(channel, x));
             },
         )
     }

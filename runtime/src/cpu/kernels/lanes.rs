@@ -112,10 +112,10 @@ macro_rules! low {
                 <Self as Halves>::rounded(from, to);
             }
             fn wide(self) -> f32 {
-                self.to_f32()
+                self.widened()
             }
             fn round(value: f32) -> Self {
-                $ty::from_f32(value)
+                Self::narrowed(value)
             }
             fn round_f64(value: f64) -> Self {
                 $ty::from_f32(round_to_odd(value))

@@ -1,10 +1,15 @@
-//! Conversion between f32 and the 16-bit floats, without branches, so that the compiler makes wide vectors of the loops.
+//! Conversion between f32 and the 16-bit floats.
 //!
 //! The results have the bits of the crate `half`: rounded to nearest even, NaNs quiet with the upper part of
-//! their payload.
+//! their payload. Processors with AVX-512 or F16C have instructions for f16. Elsewhere, and for bf16, loops without
+//! branches do the same, of which the compiler makes wide vectors.
 
-use crate::cpu::kernels::vector::widest;
+use crate::cpu::kernels::vector::widest_512;
+#[cfg(target_arch = "x86_64")]
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+#[cfg(target_arch = "x86_64")]
+use pulp::x86::{V3, V4};
 
 /// The exponent of f32 minus that of f16, in place.
 const REBIAS: u32 = 112 << 23;
@@ -68,37 +73,125 @@ pub(super) trait Halves: Sized {
     fn widen(from: &[Self], to: &mut [f32]);
     fn narrow(from: &[f32], to: &mut [Self]);
     fn rounded(from: &[f32], to: &mut [f32]);
+    /// One number; the compiler makes wide vectors of a loop of these.
+    fn widened(self) -> f32;
+    fn narrowed(number: f32) -> Self;
 }
 
-macro_rules! halves {
-    ($ty:ident, $widen:ident, $narrow:ident) => {
-        impl Halves for $ty {
-            fn widen(from: &[$ty], to: &mut [f32]) {
-                assert_eq!(from.len(), to.len(), "as many elements");
-                widest(|| {
-                    to.iter_mut().zip(from).for_each(|(y, x)| *y = f32::from_bits($widen(x.to_bits())));
-                });
+/// `to[i] = f(from[i])`.
+fn each<A: Copy, B>(from: &[A], to: &mut [B], f: impl Fn(A) -> B) {
+    assert_eq!(from.len(), to.len(), "as many elements");
+    widest_512(|| to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x)));
+}
+
+impl Halves for bf16 {
+    fn widen(from: &[bf16], to: &mut [f32]) {
+        each(from, to, bf16::widened);
+    }
+    fn narrow(from: &[f32], to: &mut [bf16]) {
+        each(from, to, bf16::narrowed);
+    }
+    fn rounded(from: &[f32], to: &mut [f32]) {
+        each(from, to, |x| bf16::narrowed(x).widened());
+    }
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        f32::from_bits(f32_of_bf16(self.to_bits()))
+    }
+    #[inline(always)]
+    fn narrowed(number: f32) -> bf16 {
+        bf16::from_bits(bf16_of_f32(number.to_bits()))
+    }
+}
+
+impl Halves for f16 {
+    fn widen(from: &[f16], to: &mut [f32]) {
+        assert_eq!(from.len(), to.len(), "as many elements");
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(simd) = V4::try_new() {
+                return avx512::each(simd, bytemuck::cast_slice(from), to, |x| avx512::widen(simd, x));
             }
-            fn narrow(from: &[f32], to: &mut [$ty]) {
-                assert_eq!(from.len(), to.len(), "as many elements");
-                widest(|| {
-                    to.iter_mut().zip(from).for_each(|(y, x)| *y = $ty::from_bits($narrow(x.to_bits())));
-                });
-            }
-            fn rounded(from: &[f32], to: &mut [f32]) {
-                assert_eq!(from.len(), to.len(), "as many elements");
-                widest(|| {
-                    to.iter_mut()
-                        .zip(from)
-                        .for_each(|(y, x)| *y = f32::from_bits($widen($narrow(x.to_bits()))));
-                });
+            if V3::try_new().is_some() {
+                return from.convert_to_f32_slice(to);
             }
         }
-    };
+        each(from, to, f16::widened);
+    }
+    fn narrow(from: &[f32], to: &mut [f16]) {
+        assert_eq!(from.len(), to.len(), "as many elements");
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(simd) = V4::try_new() {
+                let to: &mut [u16] = bytemuck::cast_slice_mut(to);
+                return avx512::each(simd, from, to, |x| avx512::narrow(simd, x));
+            }
+            if V3::try_new().is_some() {
+                return to.convert_from_f32_slice(from);
+            }
+        }
+        each(from, to, f16::narrowed);
+    }
+    fn rounded(from: &[f32], to: &mut [f32]) {
+        assert_eq!(from.len(), to.len(), "as many elements");
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(simd) = V4::try_new() {
+                return avx512::each(simd, from, to, |x| avx512::widen(simd, avx512::narrow(simd, x)));
+            }
+        }
+        each(from, to, |x| f16::narrowed(x).widened());
+    }
+    #[inline(always)]
+    fn widened(self) -> f32 {
+        f32::from_bits(f32_of_f16(self.to_bits()))
+    }
+    #[inline(always)]
+    fn narrowed(number: f32) -> f16 {
+        f16::from_bits(f16_of_f32(number.to_bits()))
+    }
 }
 
-halves!(f16, f32_of_f16, f16_of_f32);
-halves!(bf16, f32_of_bf16, bf16_of_f32);
+/// Vectors of 16 numbers.
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use pulp::x86::V4;
+
+    const LANES: usize = 16;
+
+    #[inline(always)]
+    pub(super) fn widen(simd: V4, bits: [u16; LANES]) -> [f32; LANES] {
+        pulp::cast(simd.avx512f._mm512_cvtph_ps(pulp::cast(bits)))
+    }
+
+    /// Rounded to nearest even.
+    #[inline(always)]
+    pub(super) fn narrow(simd: V4, numbers: [f32; LANES]) -> [u16; LANES] {
+        const NEAREST: i32 = 0;
+        pulp::cast(simd.avx512f._mm512_cvtps_ph::<NEAREST>(pulp::cast(numbers)))
+    }
+
+    /// `to = f(from)`, a vector at a time; the last vector is filled up with zeros.
+    pub(super) fn each<A: Copy + Default, B: Copy + Default>(
+        simd: V4,
+        from: &[A],
+        to: &mut [B],
+        f: impl Fn([A; LANES]) -> [B; LANES],
+    ) {
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                let ((from, rest), (to, last)) = (from.as_chunks(), to.as_chunks_mut());
+                to.iter_mut().zip(from).for_each(|(to, &from)| *to = f(from));
+                if !rest.is_empty() {
+                    let mut block = [A::default(); LANES];
+                    block[..rest.len()].copy_from_slice(rest);
+                    last.copy_from_slice(&f(block)[..rest.len()]);
+                }
+            },
+        );
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -110,6 +203,36 @@ mod tests {
             assert_eq!(f32_of_f16(bits), f16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
             assert_eq!(f32_of_bf16(bits), bf16::from_bits(bits).to_f32().to_bits(), "{bits:#x}");
         }
+    }
+
+    /// In any vectors, and in a part of a vector.
+    #[test]
+    fn slices_are_converted_like_numbers() {
+        let bits: Vec<u16> = (0..=u16::MAX).collect();
+        let numbers: Vec<f32> = (0..=u16::MAX)
+            .flat_map(|top| [0u32, 0x0fff, 0x1000, 0x1001, 0x8000, 0x8001].map(|low| u32::from(top) << 16 | low))
+            .map(f32::from_bits)
+            .collect();
+        fn check<T: Halves + Copy>(bits: &[T], numbers: &[f32], of: [fn(T) -> u32; 2], from: fn(f32) -> T) {
+            for n in [0, 1, 15, 16, 17, 33, bits.len()] {
+                let mut wide = vec![0.0; n];
+                T::widen(&bits[..n], &mut wide);
+                assert!(wide.iter().zip(bits).all(|(y, &x)| y.to_bits() == of[1](x)));
+            }
+            for n in [0, 1, 15, 16, 17, 33, numbers.len()] {
+                let (mut narrow, mut rounded) = (vec![bits[0]; n], vec![0.0; n]);
+                T::narrow(&numbers[..n], &mut narrow);
+                T::rounded(&numbers[..n], &mut rounded);
+                for ((&x, &y), z) in numbers.iter().zip(&narrow).zip(rounded) {
+                    assert_eq!(of[0](y), of[0](from(x)), "{:#x}", x.to_bits());
+                    assert_eq!(z.to_bits(), of[1](y), "{:#x}", x.to_bits());
+                }
+            }
+        }
+        let halves: Vec<f16> = bits.iter().map(|&bits| f16::from_bits(bits)).collect();
+        check(&halves, &numbers, [|x| x.to_bits().into(), |x| x.to_f32().to_bits()], f16::from_f32);
+        let brains: Vec<bf16> = bits.iter().map(|&bits| bf16::from_bits(bits)).collect();
+        check(&brains, &numbers, [|x| x.to_bits().into(), |x| x.to_f32().to_bits()], bf16::from_f32);
     }
 
     /// Around every 16-bit float and every midpoint, and all exponents with some mantissas.
