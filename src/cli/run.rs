@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::table::{Table, bytes, elapsed, number};
 use super::ui::{self, Ui};
 use ampc::execute::outputs::{self, OutputForm, Results};
-use ampc::execute::{self, Inputs, NodeTimes, input_names, output_names, statistics};
+use ampc::execute::{self, Inputs, StepTimes, input_names, output_names, statistics};
 use ampc::ir::Node;
 use ampc::passes::Paths;
 use ampc::runtime::{Data, HostTensor, Session};
@@ -158,13 +158,16 @@ fn bench(session: &mut Session, inputs: &Inputs, n: u32, model: &Model) -> Resul
     Ok(format!("\n{table}"))
 }
 
-/// Nodes shown that take the most time.
+/// Steps shown that take the most time.
 const SLOWEST: usize = 10;
 
-/// The share of each operator in the time of `n` runs, and the nodes that take the most.
+/// The names of operators shown for a group.
+const SHOWN_OPERATORS: usize = 4;
+
+/// The share of each operator and each kind of group in the time of `n` runs, and the steps that take the most.
 fn profile(session: &mut Session, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {
     let views = execute::views(&inputs.values);
-    let mut profile = NodeTimes::new();
+    let mut profile = StepTimes::new();
     for _ in 0..n {
         profile.restart();
         let ran = session.run_observed(&views, Some(&mut profile));
@@ -172,31 +175,37 @@ fn profile(session: &mut Session, inputs: &Inputs, n: u32, model: &Model) -> Res
     }
     let module = session.module();
     let paths = Paths::of(module);
-    let mut nodes: Vec<(Node, Duration)> = profile.times().collect();
-    let mut operators: BTreeMap<&str, (u64, Duration)> = BTreeMap::new();
-    for &(node, time) in &nodes {
-        let (count, sum) = operators.entry(module.op_name(node).1).or_default();
+    let operators_of = |nodes: &[Node]| {
+        let names = nodes.iter().take(SHOWN_OPERATORS).map(|&node| module.op_name(node).1);
+        let names = names.collect::<Vec<_>>().join("+");
+        let more = nodes.len().saturating_sub(SHOWN_OPERATORS);
+        if more > 0 { format!("{names}+{more} more") } else { names }
+    };
+    let mut steps: Vec<(&[Node], Duration)> = profile.times().collect();
+    let mut operators: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
+    for &(nodes, time) in &steps {
+        let (count, sum) = operators.entry(operators_of(nodes)).or_default();
         *count += 1;
         *sum += time;
     }
-    let whole = nodes.iter().map(|(_, time)| time.as_secs_f64()).sum::<f64>().max(f64::MIN_POSITIVE);
+    let whole = steps.iter().map(|(_, time)| time.as_secs_f64()).sum::<f64>().max(f64::MIN_POSITIVE);
     let columns = |time: Duration| {
         let seconds = time.as_secs_f64();
         [elapsed(time / n), format!("{:.1} %", seconds / whole * 100.0)]
     };
     let mut operators: Vec<_> = operators.into_iter().collect();
-    operators.sort_by_key(|(name, (_, time))| (Reverse(*time), *name));
+    operators.sort_by_cached_key(|(name, (_, time))| (Reverse(*time), name.clone()));
     let mut table = Table::new(0, &[false, true, true, true]);
-    table.row(["operator", "nodes", "time", "share"]);
+    table.row(["operator", "steps", "time", "share"]);
     for (name, (count, time)) in operators {
-        table.row([name.to_owned(), number(count)].into_iter().chain(columns(time)));
+        table.row([name, number(count)].into_iter().chain(columns(time)));
     }
-    nodes.sort_by_key(|(node, time)| (Reverse(*time), *node));
+    steps.sort_by_key(|(nodes, time)| (Reverse(*time), *nodes));
     let mut slowest = Table::new(0, &[false, false, true, true]);
-    slowest.row(["node", "operator", "time", "share"]);
-    for (node, time) in nodes.into_iter().take(SLOWEST) {
-        let names = [paths.path(node).to_owned(), module.op_name(node).1.to_owned()];
-        slowest.row(names.into_iter().chain(columns(time)));
+    slowest.row(["last node", "operator", "time", "share"]);
+    for (nodes, time) in steps.into_iter().take(SLOWEST) {
+        let name = nodes.last().map_or_else(String::new, |&node| paths.path(node).to_owned());
+        slowest.row([name, operators_of(nodes)].into_iter().chain(columns(time)));
     }
     Ok(format!("\n{table}\n{slowest}"))
 }

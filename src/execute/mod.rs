@@ -40,7 +40,7 @@ pub use low_products::{Excused, Judgement, judge};
 pub use memory::{MemoryNeeds, memory_needs};
 pub use outputs::{Statistics, statistics};
 pub use pins::{PinSearch, Pinned, find_pins};
-pub use profile::NodeTimes;
+pub use profile::StepTimes;
 pub use report::VerifyReport;
 pub use stored::{StoredTolerance, verify_stored};
 pub use trainer::{StepResult, Trainer};

@@ -1,5 +1,6 @@
 //! Observers: code that sees the values of a run.
 
+use super::bind::Program;
 use super::error::ExecuteError;
 use super::frame::{Frame, Scope};
 use super::space::Space;
@@ -9,6 +10,7 @@ use crate::host::HostTensor;
 use crate::kernel::KernelError;
 use crate::plan::Step;
 use ampc_ir::{DType, GraphId, Node, Value};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -67,6 +69,12 @@ pub trait NodeObserver {
     /// Result `slot` of `node` was computed.
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>);
 
+    /// The nodes of a step have run; on a device, work that computes them was begun. Nodes that stand in place of a call
+    /// are the nodes of the function.
+    fn ran(&mut self, nodes: &[Node]) {
+        let _ = nodes;
+    }
+
     /// A body of `node`, or the function that it calls, starts to run: the next values are of its nodes, until
     /// [`leave`](Self::leave). A body that runs several times is entered as often.
     fn enter(&mut self, node: Node, graph: GraphId) {
@@ -91,6 +99,10 @@ impl<A: NodeObserver, B: NodeObserver> NodeObserver for (A, B) {
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
         self.0.value(node, slot, data);
         self.1.value(node, slot, data);
+    }
+    fn ran(&mut self, nodes: &[Node]) {
+        self.0.ran(nodes);
+        self.1.ran(nodes);
     }
     fn enter(&mut self, node: Node, graph: GraphId) {
         self.0.enter(node, graph);
@@ -141,6 +153,12 @@ impl<'a> Observing<'a> {
     pub(super) fn sees(&self, scope: Scope<'_>, step: &Step) -> bool {
         let value = |index: &u32| scope.plan.values[*index as usize].value;
         step.results.iter().flatten().any(|index| self.watch.contains(value(index)))
+    }
+
+    /// Tells the observer that a step has run.
+    pub(super) fn ran(&mut self, program: &Program, step: &Step) {
+        let nodes: SmallVec<[Node; 8]> = step.nodes.iter().map(|&node| program.source(node)).collect();
+        self.observer.ran(&nodes);
     }
 
     /// Shows the observer the results of a step that has just run.

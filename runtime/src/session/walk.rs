@@ -120,6 +120,9 @@ pub(super) fn run_steps(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) 
         if let (true, Some(queue)) = (step.is_awaited, run.space.queue_at(step.queue)) {
             frame.events[at] = Some(queue.signal()?);
         }
+        if let Some(observer) = &mut run.observer {
+            observer.ran(program, step);
+        }
         if let Some(observer) = run.observer.as_mut().filter(|observer| observer.sees(scope, step)) {
             // A value is copied when it is made, and before other queues take its memory.
             run.space.fence()?;

@@ -22,7 +22,8 @@ pub(crate) struct RunArgs {
     /// Run N more times, and print the time of a run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) bench: Option<u32>,
-    /// With `--bench`: run N more times, and print the time of each operator and of the most expensive nodes
+    /// With `--bench`: run N more times, and print the time of each operator and of the most expensive steps: nodes, or
+    /// nodes that run as one loop
     #[arg(long, requires = "bench")]
     pub(crate) profile: bool,
     /// Print the plan: the order of the steps, and the place of every value
