@@ -7,6 +7,7 @@
 //! - `// f16: no, WHY`: it is not computed in f16;
 //! - `role parameter(%w)` in the graph: only such values get a gradient; without one, all float constants and inputs do.
 
+#[allow(dead_code, reason = "exact gradients are a matter of laws")]
 #[path = "common/finite_differences.rs"]
 mod finite_differences;
 

@@ -247,6 +247,15 @@ impl Differentiated {
         self.parameters.iter().map(gradient).collect()
     }
 
+    /// The gradients of the parameters, by the names of the parameters, and the numbers that the elements of the only
+    /// output are multiplied by.
+    pub(crate) fn exact(&mut self) -> Result<(Vec<(String, Vec<f64>)>, Vec<f64>), String> {
+        let names = self.parameters.iter().map(|parameter| parameter.name.clone());
+        let names: Vec<String> = names.collect();
+        let gradients = self.gradients()?.iter().map(f64s).collect::<Vec<_>>();
+        Ok((names.into_iter().zip(gradients).collect(), self.inputs.last().map(f64s).unwrap_or_default()))
+    }
+
     /// (loss(x + h·direction) − loss(x − h·direction)) / 2h
     fn slope(&mut self, at: usize, direction: &[f64], h: f64) -> Result<f64, String> {
         let original = self.inputs[at].clone();

@@ -210,7 +210,9 @@ mod tests {
     fn slices_are_converted_like_numbers() {
         let bits: Vec<u16> = (0..=u16::MAX).collect();
         let numbers: Vec<f32> = (0..=u16::MAX)
-            .flat_map(|top| [0u32, 0x0fff, 0x1000, 0x1001, 0x8000, 0x8001].map(|low| u32::from(top) << 16 | low))
+            .flat_map(|top| {
+                [0u32, 0x0fff, 0x1000, 0x1001, 0x8000, 0x8001].map(|low| u32::from(top) << 16 | low)
+            })
             .map(f32::from_bits)
             .collect();
         fn check<T: Halves + Copy>(bits: &[T], numbers: &[f32], of: [fn(T) -> u32; 2], from: fn(f32) -> T) {
