@@ -321,3 +321,106 @@ fn pieces_have_the_bits_of_their_nodes() {
         same(&text, &inputs);
     }
 }
+
+/// Products and convolutions: the call, the dims of its operands and of its result. A block and a tile of the result are
+/// not whole.
+type ProductCase = (&'static str, &'static [&'static [u64]], &'static [u64]);
+const PRODUCTS: &[ProductCase] = &[
+    ("MatMul(%a, %b)", &[&[7, 9], &[9, 150]], &[7, 150]),
+    ("MatMul(%a, %b)", &[&[2, 3, 40, 9], &[9, 50]], &[2, 3, 40, 50]),
+    ("MatMul(%a, %b)", &[&[3, 65, 4], &[3, 4, 70]], &[3, 65, 70]),
+    ("MatMul(%a, %b)", &[&[260, 20], &[20, 300]], &[260, 300]),
+    ("Gemm(%a, %b, %c) {transB=1, alpha=0.5, beta=2.0}", &[&[33, 9], &[150, 9], &[150]], &[33, 150]),
+    ("Gemm(%a, %b)", &[&[5, 9], &[9, 1]], &[5, 1]),
+    ("Conv(%a, %b, %c) {pads=[1, 1, 1, 1]}", &[&[2, 3, 30, 31], &[5, 3, 3, 3], &[5]], &[2, 5, 30, 31]),
+    ("Conv(%a, %b) {strides=[2, 2]}", &[&[1, 4, 21, 40], &[6, 2, 3, 2], &[]], &[1, 6, 10, 20]),
+    ("Conv(%a, %b, %c)", &[&[2, 8, 40, 33], &[5, 8, 1, 1], &[5]], &[2, 5, 40, 33]),
+    ("Conv(%a, %b)", &[&[2, 4, 700], &[3, 4, 5]], &[2, 3, 696]),
+    (
+        "Conv(%a, %b, %c) {group=6, pads=[1, 1, 1, 1]}",
+        &[&[2, 6, 30, 31], &[6, 1, 3, 3], &[6]],
+        &[2, 6, 30, 31],
+    ),
+    ("Conv(%a, %b) {group=3, strides=[2, 2]}", &[&[1, 3, 9, 9], &[6, 1, 3, 3]], &[1, 6, 4, 4]),
+    ("Conv(%a, %b) {pads=[1, 1, 1, 1]}", &[&[1, 70, 15, 16], &[130, 70, 3, 3]], &[1, 130, 15, 16]),
+];
+
+#[test]
+fn products_have_the_bits_of_their_nodes() {
+    let mut random = Random::new(3);
+    let ty = |dtype: DType, dims: &[u64]| {
+        format!("{dtype}[{}]", dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", "))
+    };
+    for (call, operands, dims) in PRODUCTS {
+        let groups =
+            if call.contains("strides=[2, 2]") && !call.contains("group=3") { " {group=2, " } else { " {" };
+        let call = call.replace(" {", groups);
+        for dtype in [DType::F32, DType::F16, DType::BF16] {
+            for round in 0..3 {
+                let (mut text, mut inputs) = (format!("{HEAD}graph @main {{\n"), Vec::new());
+                let mut input = |name: &str, dtype: DType, dims: &[u64]| {
+                    inputs.push(elements(&mut random, dtype, dims));
+                    format!("  input %{name} : {}\n", ty(dtype, dims))
+                };
+                for (name, dims) in ["a", "b", "c"].iter().zip(*operands).filter(|(_, dims)| !dims.is_empty())
+                {
+                    text += &input(name, dtype, dims);
+                }
+                // Along the axis of the bias.
+                let bias_axis = if call.starts_with("Conv") { 1 } else { dims.len() - 1 };
+                let mut of_bias = vec![1; dims.len()];
+                of_bias[bias_axis] = dims[bias_axis];
+                text += &input("bias", dtype, &of_bias);
+                text += &input("residual", dtype, dims);
+                text += &input("wide", DType::F32, dims);
+                let whole = ty(dtype, dims);
+                writeln!(text, "  %p = {call} : {whole}").unwrap();
+                match round {
+                    // The last node has the type of the product, another float type, or truth values.
+                    0 => {
+                        writeln!(
+                            text,
+                            "  %s = Add(%p, %bias) : {whole}\n  %t = Add(%residual, %s) : {whole}"
+                        )
+                        .unwrap();
+                        writeln!(text, "  %y = Relu(%t) : {whole}\n  output %y").unwrap();
+                    }
+                    1 => {
+                        writeln!(text, "  %g = Sigmoid(%p) : {whole}\n  %s = Mul(%p, %g) : {whole}").unwrap();
+                        writeln!(text, "  %w = Cast(%s) {{to=1}} : {}", ty(DType::F32, dims)).unwrap();
+                        writeln!(text, "  %y = Mul(%w, %wide) : {}\n  output %y", ty(DType::F32, dims))
+                            .unwrap();
+                    }
+                    _ => {
+                        writeln!(text, "  %y = Less(%p, %bias) : {}\n  output %y", ty(DType::Bool, dims))
+                            .unwrap();
+                    }
+                }
+                text.push_str("}\n");
+                let groups = same(&text, &inputs);
+                // A result of f32 beside the scratch memory of a convolution may not fit.
+                let is_wider = round == 1 && dtype != DType::F32 && call.starts_with("Conv");
+                assert!(groups == 1 || is_wider, "{groups} groups\n{text}");
+            }
+        }
+    }
+}
+
+/// The product stays by itself where its result is read outside of the group, or is an output.
+#[test]
+fn products_that_are_read_elsewhere_are_stored() {
+    let mut random = Random::new(5);
+    let head = format!(
+        "{HEAD}graph @main {{\n  input %a : f16[40, 9]\n  input %b : f16[9, 50]\n  %p = MatMul(%a, %b) : f16[40, 50]\n  %s = Neg(%p) : f16[40, 50]\n  %y = Relu(%s) : f16[40, 50]\n"
+    );
+    for end in [
+        "  output %y\n  output %p\n}\n",
+        "  %t = Transpose(%p) : f16[50, 40]\n  output %y\n  output %t\n}\n",
+        "  output %y\n  output %s\n}\n",
+    ] {
+        let text = format!("{head}{end}");
+        let inputs =
+            [elements(&mut random, DType::F16, &[40, 9]), elements(&mut random, DType::F16, &[9, 50])];
+        assert_eq!(same(&text, &inputs), 1, "{text}");
+    }
+}

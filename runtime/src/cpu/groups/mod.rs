@@ -4,13 +4,17 @@
 //! are f32, f16, bf16 or bool. A block of each operand is read and widened once, every node of the group is computed on
 //! the block and rounded to its element type, and a block of each result is stored. Results have the bits of the nodes
 //! one by one; values that only the group reads have no place in memory.
+//!
+//! A group may begin with a product or a convolution ([`products`]).
 
 mod blocks;
+mod products;
 mod program;
 mod run;
 
 use crate::backend::{Candidates, GroupSite};
-use crate::kernel::{KernelError, Prepared, Result, Site};
+use crate::kernel::{Dims, KernelError, Prepared, Result, Site};
+use crate::plan::Interface;
 use crate::room::Room;
 use ampc_ir::views::NodeView;
 use ampc_ir::{Node, Type, Value};
@@ -63,6 +67,11 @@ pub(super) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
             }
         }
     }
+    for &node in candidates.nodes {
+        if let Some((group, nodes)) = joiner.with_product(node, &group_of, &open) {
+            open[group].nodes = nodes;
+        }
+    }
     open.into_iter().map(|open| open.nodes).filter(|nodes| nodes.len() > 1).collect()
 }
 
@@ -75,6 +84,8 @@ struct Open {
 struct Joiner<'a> {
     candidates: &'a Candidates<'a>,
     members: FxHashMap<Node, Member>,
+    /// Products and convolutions that a group may begin with, and the dims of their results.
+    products: FxHashMap<Node, Dims>,
     /// Where nodes stand in the program.
     position: FxHashMap<Node, usize>,
     /// The nodes that read each value.
@@ -97,18 +108,55 @@ impl<'a> Joiner<'a> {
         let data = module.graph(*graph);
         let next = data.states.iter().map(|&(_, next)| next);
         let roots = data.outputs().iter().map(|output| output.value).chain(next).collect();
-        let mut members = FxHashMap::default();
+        let (mut members, mut products) = (FxHashMap::default(), FxHashMap::default());
         for &node in *nodes {
             let results: Vec<Option<Type>> =
                 module.node(node).results().iter().map(|v| v.map(|v| module.value(v).ty.clone())).collect();
             let Some(view) = NodeView::new(module, node) else { continue };
-            if let Some(member) =
-                Member::read(&Site { view, source: node, results: &results, room: Room::of(0) })
-            {
+            let site = Site { view, source: node, results: &results, room: Room::of(0) };
+            if let Some(member) = Member::read(&site) {
                 members.insert(node, member);
+            } else if let Some(dims) = products::dims_of(&site) {
+                products.insert(node, dims);
             }
         }
-        Joiner { candidates, members, position, readers, roots }
+        Joiner { candidates, members, products, position, readers, roots }
+    }
+
+    /// The group that reads the result of a product, with the product as its first node: all readers are in the group,
+    /// which has one result, of the same dims.
+    fn with_product(
+        &self,
+        product: Node,
+        group_of: &FxHashMap<Node, usize>,
+        open: &[Open],
+    ) -> Option<(usize, Vec<Node>)> {
+        let module = self.candidates.module;
+        let dims = self.products.get(&product)?;
+        let &[Some(value)] = module.node(product).results() else { return None };
+        let readers = self.readers.get(&value).filter(|_| !self.roots.contains(&value))?;
+        let group = *group_of.get(readers.first()?)?;
+        let Open { dims: group_dims, nodes } = &open[group];
+        let is_near = self.position[nodes.first()?].abs_diff(self.position[&product]) <= FARTHEST;
+        let begins_with_product = nodes.iter().any(|node| self.products.contains_key(node));
+        if group_dims[..] != dims[..]
+            || !is_near
+            || begins_with_product
+            || readers.iter().any(|reader| !nodes.contains(reader))
+        {
+            return None;
+        }
+        let mut all = nodes.clone();
+        all.push(product);
+        all.sort_unstable_by_key(|node| self.position[node]);
+        let interface = self.interface(&all);
+        let members: Vec<&Member> = nodes.iter().filter_map(|node| self.members.get(node)).collect();
+        let dtype = module.value(value).ty.dtype()?;
+        let program = Program::new(&members, &interface.operands, &interface.results, Some((value, dtype)))?;
+        let fits = interface.results.len() == 1
+            && interface.operands.len() <= MOST_OPERANDS
+            && program.n_slots <= MOST_SLOTS;
+        fits.then_some((group, all))
     }
 
     /// The nodes that make the operands of a node.
@@ -130,27 +178,34 @@ impl<'a> Joiner<'a> {
         if !nodes.iter().all(|&node| self.makers(node).all(is_early)) {
             return false;
         }
-        let module = self.candidates.module;
-        let interface = crate::plan::Interface::of(module, nodes, |value| {
-            let outside =
-                self.readers.get(&value).is_some_and(|r| r.iter().any(|reader| !nodes.contains(reader)));
-            outside || self.roots.contains(&value)
-        });
+        let interface = self.interface(nodes);
         if interface.results.len() > MOST_RESULTS || interface.operands.len() > MOST_OPERANDS {
             return false;
         }
         let members: Vec<&Member> = nodes.iter().filter_map(|node| self.members.get(node)).collect();
-        let program = Program::new(&members, &interface.operands, &interface.results);
+        let program = Program::new(&members, &interface.operands, &interface.results, None);
         program.is_some_and(|program| program.n_slots <= MOST_SLOTS)
+    }
+
+    /// The values that nodes read from outside, and the values that are read outside.
+    fn interface(&self, nodes: &[Node]) -> Interface {
+        Interface::of(self.candidates.module, nodes, |value| {
+            let outside =
+                self.readers.get(&value).is_some_and(|r| r.iter().any(|reader| !nodes.contains(reader)));
+            outside || self.roots.contains(&value)
+        })
     }
 }
 
 /// The kernel of a group.
 pub(super) fn prepare(group: &GroupSite<'_>) -> Result<Prepared> {
+    if let Some(at) = group.sites.iter().position(|site| products::dims_of(site).is_some()) {
+        return products::prepare(group, at);
+    }
     let members: Option<Vec<Member>> = group.sites.iter().map(Member::read).collect();
     let members = members.ok_or_else(|| KernelError::unsupported("groups of other operators"))?;
     let members: Vec<&Member> = members.iter().collect();
-    let program = Program::new(&members, group.operands, group.results)
+    let program = Program::new(&members, group.operands, group.results, None)
         .ok_or_else(|| KernelError::unsupported("groups of operators of different dims"))?;
     let (mut first, mut others) = (Vec::new(), Vec::new());
     for result in 0..group.results.len() {

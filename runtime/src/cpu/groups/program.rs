@@ -25,6 +25,8 @@ pub(super) enum Form {
 /// An operation. Operands are earlier operations, by index.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Operation {
+    /// The numbers of the product that the group begins with, before they are rounded.
+    Given,
     /// Elements of an operand of the group.
     Load(usize, Form),
     /// One number.
@@ -50,7 +52,7 @@ impl Operation {
     /// The operations that it reads.
     pub(super) fn reads(&self) -> ([usize; 3], usize) {
         match *self {
-            Operation::Load(..) | Operation::Number(_) => ([0; 3], 0),
+            Operation::Given | Operation::Load(..) | Operation::Number(_) => ([0; 3], 0),
             Operation::Apply(_, a)
             | Operation::Not(a)
             | Operation::Round(_, a)
@@ -153,14 +155,28 @@ struct Compiler {
 
 impl Program {
     /// The program of nodes that have the same dims, in program order; `None` if two of them broadcast an operand in
-    /// different ways.
-    pub(super) fn new(members: &[&Member], operands: &[Value], results: &[Value]) -> Option<Program> {
+    /// different ways. `given` is the result of a product of the same dims, with its element type: its numbers are there
+    /// before they are rounded, and nothing outside reads it.
+    pub(super) fn new(
+        members: &[&Member],
+        operands: &[Value],
+        results: &[Value],
+        given: Option<(Value, DType)>,
+    ) -> Option<Program> {
         let mut compiler = Compiler {
             operations: Vec::new(),
             values: FxHashMap::default(),
             operands: vec![(DType::F32, None); operands.len()],
             number_of: operands.iter().copied().zip(0..).collect(),
         };
+        if let Some((value, dtype)) = given {
+            if results.contains(&value) {
+                return None;
+            }
+            let exact = Some(compiler.add(Operation::Given));
+            let wide = exact.filter(|_| dtype == DType::F32);
+            compiler.values.insert(value, (dtype, Made { exact, wide, ..Made::default() }));
+        }
         for &member in members {
             compiler.member(member)?;
             if let Some(result) = results.iter().position(|&value| value == member.result) {

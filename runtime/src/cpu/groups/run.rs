@@ -9,6 +9,7 @@ use crate::kernel::{Io, Result, elements_mut};
 use ampc_ir::DType;
 use half::{bf16, f16};
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Elements per block: the slots of a group stay in the first-level cache.
 const BLOCK: usize = 512;
@@ -20,18 +21,21 @@ type Slot = [f32; BLOCK];
 pub(super) const MOST_SLOTS: usize = 24;
 
 /// Where an operand is.
-enum Source<'a> {
+pub(super) enum Source<'a> {
     /// In memory of its own.
     Memory(&'a [u8]),
     /// In the place of a result.
     Taken(usize),
 }
 
+/// The operands.
+pub(super) type Sources<'a> = SmallVec<[Source<'a>; MOST_OPERANDS]>;
+
 /// The results, or as many elements of each.
 type Places<'a> = SmallVec<[&'a mut [u8]; MOST_RESULTS]>;
 
 /// Bytes of an element.
-fn size_of_element(dtype: DType) -> usize {
+pub(super) fn size_of_element(dtype: DType) -> usize {
     match dtype {
         DType::Bool => 1,
         DType::F32 => 4,
@@ -42,7 +46,7 @@ fn size_of_element(dtype: DType) -> usize {
 impl Program {
     /// Computes the results of a group.
     pub(super) fn run(&self, io: &mut Io<'_>) -> Result<()> {
-        let mut sources: SmallVec<[Source<'_>; MOST_OPERANDS]> = SmallVec::new();
+        let mut sources: Sources<'_> = SmallVec::new();
         for i in 0..self.operands.len() {
             let taken = io.taken.iter().find(|&&(_, operand)| operand == i);
             sources.push(match taken {
@@ -63,14 +67,7 @@ impl Program {
     /// Computes `n` elements from `start` on, in parallel if there are many. Pieces depend on the number of elements alone.
     fn split(&self, sources: &[Source<'_>], start: usize, n: usize, mut places: Places<'_>) {
         if n <= PIECE {
-            return match self.n_slots {
-                0..=4 => self.piece(sources, start, n, &mut places, &mut [[0.0; BLOCK]; 4]),
-                5..=8 => self.piece(sources, start, n, &mut places, &mut [[0.0; BLOCK]; 8]),
-                9..=MOST_SLOTS => {
-                    self.piece(sources, start, n, &mut places, &mut [[0.0; BLOCK]; MOST_SLOTS]);
-                }
-                _ => self.piece(sources, start, n, &mut places, &mut vec![[0.0; BLOCK]; self.n_slots]),
-            };
+            return self.piece(sources, start..start + n, &mut places, &[]);
         }
         let first = (n / 2).next_multiple_of(PIECE);
         let mut rest = Places::new();
@@ -85,16 +82,35 @@ impl Program {
         );
     }
 
-    fn piece(
+    /// Takes numbers of a product, the elements from `start` on before they are rounded, to the only result of the group,
+    /// whose bytes of these elements are `to`.
+    pub(super) fn finish(&self, sources: &[Source<'_>], start: usize, given: &[f32], to: &mut [u8]) {
+        let mut places = Places::new();
+        places.push(to);
+        self.piece(sources, start..start + given.len(), &mut places, given);
+    }
+
+    fn piece(&self, sources: &[Source<'_>], range: Range<usize>, places: &mut Places<'_>, given: &[f32]) {
+        match self.n_slots {
+            0..=4 => self.blocks(sources, range, places, given, &mut [[0.0; BLOCK]; 4]),
+            5..=8 => self.blocks(sources, range, places, given, &mut [[0.0; BLOCK]; 8]),
+            9..=MOST_SLOTS => self.blocks(sources, range, places, given, &mut [[0.0; BLOCK]; MOST_SLOTS]),
+            _ => self.blocks(sources, range, places, given, &mut vec![[0.0; BLOCK]; self.n_slots]),
+        }
+    }
+
+    fn blocks(
         &self,
         sources: &[Source<'_>],
-        start: usize,
-        n: usize,
+        range: Range<usize>,
         places: &mut Places<'_>,
+        given: &[f32],
         slots: &mut [Slot],
     ) {
-        for at in (0..n).step_by(BLOCK) {
-            let block = Block { program: self, sources, start: start + at, at, n: BLOCK.min(n - at) };
+        for start in range.clone().step_by(BLOCK) {
+            let (at, n) = (start - range.start, BLOCK.min(range.end - start));
+            let given = if given.is_empty() { given } else { &given[at..at + n] };
+            let block = Block { program: self, sources, start, at, n, given };
             for number in 0..self.operations.len() {
                 block.operation(number, places, slots);
             }
@@ -110,6 +126,8 @@ struct Block<'a> {
     start: usize,
     at: usize,
     n: usize,
+    /// The numbers of the product that the group begins with.
+    given: &'a [f32],
 }
 
 /// The slots without the slot that is written.
@@ -130,6 +148,9 @@ impl Block<'_> {
         if let Operation::Store(result, from) = operation {
             let others = Others { before: slots, after: &[] };
             return self.store(result, from, places, &others);
+        }
+        if operation == Operation::Given {
+            return;
         }
         if let Operation::Load(operand, form) = operation
             && self.in_memory(operand, form).is_some()
@@ -169,7 +190,7 @@ impl Block<'_> {
             Operation::Round(dtype, x) => blocks::round(dtype, self.wide(x, &others), self.cells(to)),
             Operation::Narrow(dtype, x) => blocks::narrow(dtype, self.wide(x, &others), self.cells(to)),
             Operation::Widen(dtype, x) => blocks::widen(dtype, self.bits(x, &others), self.cells(to)),
-            Operation::Store(..) => {}
+            Operation::Given | Operation::Store(..) => {}
         }
     }
 
@@ -197,6 +218,9 @@ impl Block<'_> {
             && let Some(bytes) = self.in_memory(operand, form)
         {
             return of_bytes(bytes);
+        }
+        if self.program.operations[number] == Operation::Given {
+            return bytemuck::cast_slice(self.given);
         }
         &bytemuck::cast_slice(others.get(self.program.slots[number]))[..self.n]
     }

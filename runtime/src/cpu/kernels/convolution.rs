@@ -13,6 +13,7 @@ mod few_positions;
 
 use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
+use super::product::{OPERANDS, Product, Store, alone, elements, store_all};
 use super::tiles::{Tile, TileRows};
 use super::window::{Block, SLOTS, Window, work_through, zip_strided};
 use crate::host::Element;
@@ -90,36 +91,82 @@ fn conv(site: &Site<'_>) -> Result<Prepared> {
         if few_positions::fits(&sizes) {
             few_positions::conv::<T>(sizes, site.room)?
         } else if super::depthwise::fits(&sizes) {
-            super::depthwise::conv::<T>(sizes, site.room)?
+            alone::<T>(super::depthwise::Depthwise::<T>::new(sizes, site.room)?)
         } else if <T as Real>::IS_WIDE && sizes.is_product() {
             conv_of_one_tap::<T>(sizes)
         } else {
-            conv_by_columns::<T>(sizes, site.room)?
+            alone::<T>(ByColumns::<T>::new(sizes, site.room)?)
         }
     }))
 }
 
+/// True if other code can take the result of a Conv: there are no fewer positions than taps.
+pub(super) fn is_product(site: &Site<'_>) -> bool {
+    Sizes::of(site).is_ok_and(|(sizes, _)| !few_positions::fits(&sizes))
+}
+
+/// A Conv whose result other code takes.
+pub(super) fn product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn Product<f32>>> {
+    let (sizes, _) = Sizes::of(site)?;
+    Ok(if super::depthwise::fits(&sizes) {
+        Box::new(super::depthwise::Depthwise::<T>::new(sizes, site.room)?)
+    } else if T::IS_WIDE && sizes.is_product() {
+        Box::new(OneTap(sizes))
+    } else {
+        Box::new(ByColumns::<T>::new(sizes, site.room)?)
+    })
+}
+
 /// The weights times the input. Elements are stored as they are computed in.
 fn conv_of_one_tap<T: Real>(sizes: Sizes) -> Prepared {
-    let Sizes { groups, inputs, outputs, .. } = sizes;
-    let positions = sizes.window.grid();
     Prepared::new(move |io| {
         let (Some(x), Some(w)) = (T::as_wide(io.slice(0)?), T::as_wide(io.slice(1)?)) else { return Ok(()) };
         let bias = if io.has(2) { T::as_wide(io.slice(2)?) } else { None };
         let Some(to) = T::as_wide_mut(io.out(0)?) else { return Ok(()) };
-        to.par_chunks_mut((outputs * positions).max(1)).enumerate().for_each(|(i, to)| {
-            let group = i % groups;
-            if let Some(bias) = bias {
-                let bias = &bias[group * outputs..(group + 1) * outputs];
-                to.chunks_mut(positions).zip(bias).for_each(|(row, &b)| row.fill(b));
-            }
-            let before = bias.map(|_| T::Wide::one());
-            let w = Matrix { elements: &w[group * outputs * inputs..], row: inputs, column: 1 };
-            let x = Matrix { elements: &x[i * inputs * positions..], row: positions, column: 1 };
-            multiply((outputs, positions, inputs), w, x, to, before);
-        });
+        multiply_one_tap(&sizes, (x, w, bias), to);
         Ok(())
     })
+}
+
+fn multiply_one_tap<W: Wide>(sizes: &Sizes, (x, w, bias): (&[W], &[W], Option<&[W]>), to: &mut [W]) {
+    let Sizes { groups, inputs, outputs, .. } = *sizes;
+    let positions = sizes.window.grid();
+    to.par_chunks_mut((outputs * positions).max(1)).enumerate().for_each(|(i, to)| {
+        let group = i % groups;
+        if let Some(bias) = bias {
+            let bias = &bias[group * outputs..(group + 1) * outputs];
+            to.chunks_mut(positions).zip(bias).for_each(|(row, &b)| row.fill(b));
+        }
+        let before = bias.map(|_| W::one());
+        let w = Matrix { elements: &w[group * outputs * inputs..], row: inputs, column: 1 };
+        let x = Matrix { elements: &x[i * inputs * positions..], row: positions, column: 1 };
+        multiply((outputs, positions, inputs), w, x, to, before);
+    });
+}
+
+/// A convolution of one tap whose result other code takes.
+struct OneTap(Sizes);
+
+impl Product<f32> for OneTap {
+    fn scratch(&self, size: usize) -> usize {
+        let Sizes { batch, groups, outputs, window, .. } = &self.0;
+        let result = [*batch, *groups, *outputs, window.grid(), size_of::<f32>()];
+        if size == size_of::<f32>() { 0 } else { result.into_iter().fold(1, usize::saturating_mul) }
+    }
+
+    fn run(
+        &self,
+        operands: [Option<&[u8]>; OPERANDS],
+        scratch: &mut [f32],
+        to: (&mut [u8], usize),
+        _: Room,
+        store: &Store<'_, f32>,
+    ) -> Result<()> {
+        let bias = operands[2].map(|bias| elements(Some(bias)));
+        let operands = (elements(operands[0]), elements(operands[1]), bias);
+        store_all(to, scratch, store, |to| multiply_one_tap(&self.0, operands, to));
+        Ok(())
+    }
 }
 
 /// How a result is cut: output channels and positions at a time.
@@ -168,19 +215,21 @@ impl Cut {
     }
 }
 
-/// The products of weights and columns. `fill` writes the columns of a tile, row by row; `store` takes what belongs to
-/// an output channel to where it belongs.
+/// The products of weights and columns. `fill` writes the columns of a tile, row by row; `store` takes the products of an
+/// output channel, from the element of the result with this index on, to where they belong. A position of the result
+/// is so many `T`.
 fn multiply_columns<W: Wide, T: Send + 'static>(
-    (sizes, cut, rows): (&Sizes, Cut, &TileRows<T>),
+    (sizes, cut, rows, size): (&Sizes, Cut, &TileRows<T>, usize),
     weights: &[W],
     scratch: &mut [W],
     to: &mut [T],
     room: Room,
     fill: impl Fn(&Tile<'_, '_, T>, &mut [W]) + Sync + Send,
-    store: impl Fn(usize, &mut [W], &mut [T]) + Sync + Send,
+    store: impl Fn(usize, usize, &mut [W], &mut [T]) + Sync + Send,
 ) -> Result<()> {
-    let depth = sizes.depth();
-    let work = |slot: &mut [W], tile: Tile<'_, '_, T>| {
+    let (depth, grid) = (sizes.depth(), sizes.window.grid());
+    let work = |slot: &mut [W], mut tile: Tile<'_, '_, T>| {
+        tile.columns = tile.columns.start / size..tile.columns.end / size;
         let (n, m) = (tile.columns.len(), tile.rows.len());
         let (columns, products) = slot.split_at_mut(depth * n);
         fill(&tile, columns);
@@ -188,12 +237,13 @@ fn multiply_columns<W: Wide, T: Send + 'static>(
         let a = Matrix { elements: &weights[first * depth..], row: depth, column: 1 };
         let b = Matrix { elements: columns, row: n, column: 1 };
         multiply_alone((m, n, depth), a, b, products, None);
+        let plane = tile.matrix * sizes.outputs + tile.row;
         for (i, (row, products)) in tile.rows.iter_mut().zip(products.chunks_mut(n)).enumerate() {
-            store(first + i, products, row);
+            store(first + i, (plane + i) * grid + tile.columns.start, products, row);
         }
     };
-    let matrix = (sizes.outputs, sizes.window.grid());
-    rows.cut(to, matrix, (cut.channels, cut.positions), room, |tiles| {
+    let matrix = (sizes.outputs, grid * size);
+    rows.cut(to, matrix, (cut.channels, cut.positions * size), room, |tiles| {
         work_through(tiles, scratch, cut.slot(depth), work);
         Ok(())
     })
@@ -273,42 +323,63 @@ fn fill_columns<W: Wide, L: Load<W>>(window: &Window, block: &Block, x: &[L::Fro
     }
 }
 
-/// `to = row + bias`, rounded once; `row` is used up.
-fn store_row<T: Real>(row: &mut [T::Wide], bias: T::Wide, to: &mut [T]) {
-    if let Some(to) = T::as_wide_mut(to) {
-        to.iter_mut().zip(row).for_each(|(y, &mut x)| *y = x + bias);
-    } else {
-        if !bias.is_zero() {
-            row.iter_mut().for_each(|x| *x = *x + bias);
-        }
-        T::narrow(row, to);
+/// A convolution as a product of weights and columns.
+struct ByColumns<T> {
+    sizes: Sizes,
+    cut: Cut,
+    blocks: Vec<Block>,
+    rows: TileRows<u8>,
+    /// Weights that are widened before.
+    weights: usize,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T: Real> ByColumns<T> {
+    fn new(sizes: Sizes, room: Room) -> Result<ByColumns<T>> {
+        let cut = Cut::of(&sizes);
+        let blocks = cut.blocks(&sizes, room)?;
+        let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
+        Ok(ByColumns { sizes, cut, blocks, rows: TileRows::default(), weights, element: PhantomData })
     }
 }
 
-fn conv_by_columns<T: Real>(sizes: Sizes, room: Room) -> Result<Prepared> {
-    let cut = Cut::of(&sizes);
-    let blocks = cut.blocks(&sizes, room)?;
-    let rows = TileRows::default();
-    let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
-    let words = weights.saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
-    let prepared = Prepared::new(move |io| {
-        let (x, w) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
-        let bias = if io.has(2) { Some(io.slice::<T>(2)?) } else { None };
-        let to = io.out::<T>(0)?;
-        let memory = io.room();
-        let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
+impl<T: Real> Product<T::Wide> for ByColumns<T> {
+    fn scratch(&self, _: usize) -> usize {
+        let slots = self.cut.slots.saturating_mul(self.cut.slot(self.sizes.depth()));
+        self.weights.saturating_add(slots).saturating_mul(size_of::<T::Wide>())
+    }
+
+    fn run(
+        &self,
+        operands: [Option<&[u8]>; OPERANDS],
+        scratch: &mut [T::Wide],
+        (to, size): (&mut [u8], usize),
+        memory: Room,
+        store: &Store<'_, T::Wide>,
+    ) -> Result<()> {
+        let ByColumns { sizes, cut, blocks, rows, weights, .. } = self;
+        let (x, w) = (elements::<T>(operands[0]), elements::<T>(operands[1]));
+        let bias = operands[2].map(|bias| elements::<T>(Some(bias)));
+        let (room, scratch) = scratch.split_at_mut(*weights);
         let w = widened(w, room);
         let group = sizes.inputs * sizes.window.image();
-        let fill = |tile: &Tile<'_, '_, T>, to: &mut [T::Wide]| {
+        let fill = |tile: &Tile<'_, '_, u8>, to: &mut [T::Wide]| {
             let block = &blocks[tile.columns.start / cut.positions];
             let x = &x[tile.matrix * group..(tile.matrix + 1) * group];
             fill_columns(&sizes.window, block, x, Widen::<T>(PhantomData), to);
         };
-        multiply_columns((&sizes, cut, &rows), w, scratch, to, memory, fill, |channel, row, to| {
-            store_row(row, bias.map_or(Zero::zero(), |b| b[channel].wide()), to);
+        multiply_columns((sizes, *cut, rows, size), w, scratch, to, memory, fill, |channel, at, row, to| {
+            add_bias(row, bias.map_or(Zero::zero(), |b| b[channel].wide()));
+            store(at, row, to);
         })
-    });
-    Ok(prepared.scratch(words.saturating_mul(size_of::<T::Wide>())))
+    }
+}
+
+/// `row += bias`
+fn add_bias<W: Wide>(row: &mut [W], bias: W) {
+    if !bias.is_zero() {
+        row.iter_mut().for_each(|x| *x = *x + bias);
+    }
 }
 
 fn deform_conv(site: &Site<'_>) -> Result<Prepared> {
@@ -338,15 +409,11 @@ fn deform_conv_of<T: Real>(sizes: Sizes, offset_groups: usize) -> Prepared {
         let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
         let w = widened(w, room);
         let deformed = Deformed { sizes: &sizes, offset_groups, x, offsets, mask };
-        multiply_columns(
-            (&sizes, cut, &rows),
-            w,
-            scratch,
-            to,
-            io.room(),
-            |tile, to| deformed.fill(tile, to),
-            |channel, row, to| store_row(row, bias.map_or(Zero::zero(), |b| b[channel].wide()), to),
-        )
+        let fill = |tile: &Tile<'_, '_, T>, to: &mut [T::Wide]| deformed.fill(tile, to);
+        multiply_columns((&sizes, cut, &rows, 1), w, scratch, to, io.room(), fill, |channel, _, row, to| {
+            add_bias(row, bias.map_or(Zero::zero(), |b| b[channel].wide()));
+            T::narrow(row, to);
+        })
     })
     .scratch(words.saturating_mul(size_of::<T::Wide>()))
 }
@@ -522,13 +589,13 @@ impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
         };
         let rows = TileRows::default();
         multiply_columns(
-            (self.sizes, self.cut, &rows),
+            (self.sizes, self.cut, &rows, 1),
             self.weights,
             scratch,
             to,
             room,
             fill,
-            |channel, row, to| {
+            |channel, _, row, to| {
                 to.iter_mut().zip(row).for_each(|(y, &mut x)| *y = store(channel, x));
             },
         )

@@ -7,11 +7,13 @@
 
 use super::convolution::Sizes;
 use super::lanes::{Real, Wide};
+use super::product::{OPERANDS, Product, Store, elements};
 use super::vector::widest;
 use super::window::{Axis, SLOTS, Window, work_through, zip_strided};
-use crate::kernel::{Prepared, Result};
+use crate::kernel::Result;
 use crate::room::Room;
 use num_traits::Zero;
+use std::marker::PhantomData;
 
 /// True if a convolution is computed here.
 pub(super) fn fits(sizes: &Sizes) -> bool {
@@ -137,45 +139,78 @@ fn sum_taps<W: Wide>(planes: &[W], taps: &[usize], weights: &[W], bias: W, to: &
 }
 
 /// A Conv with one input channel per group.
-pub(super) fn conv<T: Real>(sizes: Sizes, room: Room) -> Result<Prepared> {
-    let layout = Layout::of(&sizes.window, room)?;
-    let (image, plane) = (sizes.window.image(), sizes.window.grid());
-    let columns = layout.inner.grid;
-    let channels = sizes.groups * sizes.outputs;
-    let slot = layout.padded() + layout.sums(layout.rows) + layout.taps.len();
-    let tasks = (sizes.batch.saturating_mul(channels) / layout.planes)
-        .saturating_mul(layout.vertical.grid.div_ceil(layout.rows));
-    let slots = tasks.clamp(1, SLOTS);
-    let kernel = Prepared::new(move |io| {
-        let (x, w) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
-        let bias = if io.has(2) { Some(io.slice::<T>(2)?) } else { None };
-        let to = io.out::<T>(0)?;
+pub(super) struct Depthwise<T> {
+    sizes: Sizes,
+    layout: Layout,
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T: Real> Depthwise<T> {
+    pub(super) fn new(sizes: Sizes, room: Room) -> Result<Depthwise<T>> {
+        Ok(Depthwise { layout: Layout::of(&sizes.window, room)?, sizes, element: PhantomData })
+    }
+
+    fn channels(&self) -> usize {
+        self.sizes.groups * self.sizes.outputs
+    }
+
+    /// Elements of a slot: padded rows, sums and the weights of a channel.
+    fn slot(&self) -> usize {
+        self.layout.padded() + self.layout.sums(self.layout.rows) + self.layout.taps.len()
+    }
+}
+
+impl<T: Real> Product<T::Wide> for Depthwise<T> {
+    fn scratch(&self, _: usize) -> usize {
+        let Depthwise { sizes, layout, .. } = self;
+        let tasks = (sizes.batch.saturating_mul(self.channels()) / layout.planes)
+            .saturating_mul(layout.vertical.grid.div_ceil(layout.rows));
+        tasks.clamp(1, SLOTS).saturating_mul(self.slot()).saturating_mul(size_of::<T::Wide>())
+    }
+
+    fn run(
+        &self,
+        operands: [Option<&[u8]>; OPERANDS],
+        scratch: &mut [T::Wide],
+        (to, size): (&mut [u8], usize),
+        _: Room,
+        store: &Store<'_, T::Wide>,
+    ) -> Result<()> {
+        let Depthwise { sizes, layout, .. } = self;
+        let (x, w) = (elements::<T>(operands[0]), elements::<T>(operands[1]));
+        let bias = operands[2].map(|bias| elements::<T>(Some(bias)));
+        let (image, plane, channels) = (sizes.window.image(), sizes.window.grid(), self.channels());
+        let columns = layout.inner.grid;
         if to.is_empty() {
             return Ok(());
         }
-        let planes = to.chunks_mut(plane * layout.planes).enumerate();
+        let planes = to.chunks_mut(plane * layout.planes * size).enumerate();
         let tasks = planes.flat_map(|(i, to)| {
             let rows = if layout.planes == 1 { layout.rows * columns } else { plane * layout.planes };
-            to.chunks_mut(rows).enumerate().map(move |(j, to)| (i * layout.planes, j * layout.rows, to))
+            let parts = to.chunks_mut(rows * size).enumerate();
+            parts.map(move |(j, to)| (i * layout.planes, j * layout.rows, to))
         });
-        work_through(tasks, io.scratch::<T::Wide>(), slot, |slot, (first_plane, first_row, to)| {
+        work_through(tasks, scratch, self.slot(), |slot, (first_plane, first_row, to)| {
             let (padded, slot) = slot.split_at_mut(layout.padded());
             let (sums, weights) = slot.split_at_mut(layout.sums(layout.rows));
-            for (i, to) in to.chunks_mut(plane).enumerate() {
+            for (i, to) in to.chunks_mut(plane * size).enumerate() {
                 let (batch, channel) = ((first_plane + i) / channels, (first_plane + i) % channels);
                 let input = batch * sizes.groups + channel / sizes.outputs;
                 T::widen(&w[channel * weights.len()..(channel + 1) * weights.len()], weights);
                 let bias = bias.map_or(T::Wide::zero(), |b| b[channel].wide());
-                let rows = to.len() / columns;
+                let rows = to.len() / size / columns;
                 layout.pad(&x[input * image..(input + 1) * image], first_row, rows, padded);
                 let sums = &mut sums[..layout.sums(rows)];
                 widest(|| sum_taps(padded, &layout.taps, weights, bias, sums));
-                for (to, sums) in to.chunks_exact_mut(columns).zip(sums.chunks(layout.width)) {
-                    T::narrow(&sums[..columns], to);
+                // Rows move together: behind each are sums that are not used.
+                for row in 1..rows {
+                    let from = row * layout.width;
+                    sums.copy_within(from..from + columns, row * columns);
                 }
+                let first = (first_plane + i) * plane + first_row * columns;
+                store(first, &mut sums[..rows * columns], to);
             }
         });
         Ok(())
-    });
-    Ok(kernel.scratch(slots.saturating_mul(slot).saturating_mul(size_of::<T::Wide>())))
+    }
 }

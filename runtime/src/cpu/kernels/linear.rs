@@ -7,12 +7,15 @@ use super::broadcast::{Walk, gather, zip_in_place};
 use super::elements::strides;
 use super::fold::{Load, Number};
 use super::lanes::{BLOCK, PIECE, Real, Wide, for_int, for_real, pieces, widened};
+use super::product::{self, OPERANDS, Store, elements, store_all};
 use super::reduce::stored;
 use crate::host::Element;
 use crate::kernel::{Dims, Prepare, Prepared, Result, Site};
+use crate::room::Room;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::GemmView;
+use std::marker::PhantomData;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -290,22 +293,104 @@ fn mat_mul(site: &Site<'_>) -> Result<Prepared> {
 }
 
 fn real_product<T: Real<Wide = W>, W: Wide + Multiply>(p: Product) -> Prepared {
-    let result = p.batch.len() * p.sizes.0 * p.sizes.1;
-    let words = if T::IS_WIDE { 0 } else { p.a.len + p.b.len + result };
+    let words = wide_operands::<T>([p.a.len, p.b.len]) + if T::IS_WIDE { 0 } else { p.result() };
     Prepared::new(move |io| {
         let (a, b) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
         let to = io.out::<T>(0)?;
-        let room = io.scratch::<W>();
-        let (room_a, room) = room.split_at_mut(if T::IS_WIDE { 0 } else { p.a.len });
-        let (room_b, room) = room.split_at_mut(if T::IS_WIDE { 0 } else { p.b.len });
-        let (a, b) = (p.a.matrix(widened(a, room_a)), p.b.matrix(widened(b, room_b)));
-        write_through::<T>(to, room, |to| {
-            multiply_all(p.sizes, a, b, &p.batch, to);
-            scale(to, W::of(p.alpha));
-        });
+        let ([a, b], room) = wide_matrices(a, b, [p.a.len, p.b.len], io.scratch());
+        write_through::<T>(to, room, |to| p.compute(a, b, to));
         Ok(())
     })
     .scratch(words * size_of::<W>())
+}
+
+/// Elements of scratch memory for operands of these lengths in the type of the computation.
+fn wide_operands<T: Real>(lens: [usize; 2]) -> usize {
+    if T::IS_WIDE { 0 } else { lens[0] + lens[1] }
+}
+
+/// Both operands in the type of the computation, and the rest of the scratch memory.
+fn wide_matrices<'a, T: Real>(
+    a: &'a [T],
+    b: &'a [T],
+    lens: [usize; 2],
+    room: &'a mut [T::Wide],
+) -> ([&'a [T::Wide]; 2], &'a mut [T::Wide]) {
+    let lens = if T::IS_WIDE { [0, 0] } else { lens };
+    let (room_a, room) = room.split_at_mut(lens[0]);
+    let (room_b, room) = room.split_at_mut(lens[1]);
+    ([widened(a, room_a), widened(b, room_b)], room)
+}
+
+impl Product {
+    /// The number of elements of the result.
+    fn result(&self) -> usize {
+        self.batch.len() * self.sizes.0 * self.sizes.1
+    }
+
+    fn compute<W: Wide + Multiply>(&self, a: &[W], b: &[W], to: &mut [W]) {
+        multiply_all(self.sizes, self.a.matrix(a), self.b.matrix(b), &self.batch, to);
+        scale(to, W::of(self.alpha));
+    }
+}
+
+/// A MatMul or a Gemm whose result other code takes.
+struct Taken<T, P> {
+    product: P,
+    element: PhantomData<fn() -> T>,
+}
+
+pub(super) fn matrix_product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn product::Product<f32>>> {
+    Ok(Box::new(Taken { product: product(site)?, element: PhantomData::<fn() -> T> }))
+}
+
+pub(super) fn gemm_product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn product::Product<f32>>> {
+    Ok(Box::new(Taken { product: Gemm::read(site)?, element: PhantomData::<fn() -> T> }))
+}
+
+impl<T: Real<Wide = f32>> product::Product<f32> for Taken<T, Product> {
+    fn scratch(&self, size: usize) -> usize {
+        let Product { a, b, .. } = &self.product;
+        let result = if size == size_of::<f32>() { 0 } else { self.product.result() };
+        (wide_operands::<T>([a.len, b.len]) + result) * size_of::<f32>()
+    }
+
+    fn run(
+        &self,
+        operands: [Option<&[u8]>; OPERANDS],
+        scratch: &mut [f32],
+        to: (&mut [u8], usize),
+        _: Room,
+        store: &Store<'_, f32>,
+    ) -> Result<()> {
+        let (a, b) = (elements::<T>(operands[0]), elements(operands[1]));
+        let lens = [self.product.a.len, self.product.b.len];
+        let ([a, b], room) = wide_matrices(a, b, lens, scratch);
+        store_all(to, room, store, |to| self.product.compute(a, b, to));
+        Ok(())
+    }
+}
+
+impl<T: Real<Wide = f32>> product::Product<f32> for Taken<T, Gemm> {
+    fn scratch(&self, size: usize) -> usize {
+        let (m, n, _) = self.product.sizes;
+        let result = if size == size_of::<f32>() { 0 } else { m * n };
+        (wide_operands::<T>(self.product.lens) + result) * size_of::<f32>()
+    }
+
+    fn run(
+        &self,
+        operands: [Option<&[u8]>; OPERANDS],
+        scratch: &mut [f32],
+        to: (&mut [u8], usize),
+        _: Room,
+        store: &Store<'_, f32>,
+    ) -> Result<()> {
+        let [a, b, c] = operands.map(elements::<T>);
+        let ([a, b], room) = wide_matrices(a, b, self.product.lens, scratch);
+        store_all(to, room, store, |to| self.product.compute(a, b, c, to));
+        Ok(())
+    }
 }
 
 /// `to = factor · to`
@@ -339,19 +424,25 @@ struct Gemm {
     beta: f64,
 }
 
+impl Gemm {
+    fn read(site: &Site<'_>) -> Result<Gemm> {
+        let view = GemmView::read(&site.view);
+        let (a, b, result) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
+        let k = if view.trans_a { a[0] } else { a[1] };
+        let steps = |transposed: bool, columns: usize| if transposed { (1, columns) } else { (columns, 1) };
+        Ok(Gemm {
+            sizes: (result[0], result[1], k),
+            lens: [a[0] * a[1], b[0] * b[1]],
+            steps: [steps(view.trans_a, a[1]), steps(view.trans_b, b[1])],
+            walk: if site.has(2) { Some(Walk::new(&result, &[&site.dims(2)?])) } else { None },
+            alpha: f64::from(view.alpha),
+            beta: f64::from(view.beta),
+        })
+    }
+}
+
 fn gemm(site: &Site<'_>) -> Result<Prepared> {
-    let view = GemmView::read(&site.view);
-    let (a, b, result) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
-    let k = if view.trans_a { a[0] } else { a[1] };
-    let steps = |transposed: bool, columns: usize| if transposed { (1, columns) } else { (columns, 1) };
-    let gemm = Gemm {
-        sizes: (result[0], result[1], k),
-        lens: [a[0] * a[1], b[0] * b[1]],
-        steps: [steps(view.trans_a, a[1]), steps(view.trans_b, b[1])],
-        walk: if site.has(2) { Some(Walk::new(&result, &[&site.dims(2)?])) } else { None },
-        alpha: f64::from(view.alpha),
-        beta: f64::from(view.beta),
-    };
+    let gemm = Gemm::read(site)?;
     Ok(match site.dtype(0)? {
         DType::I64 => gemm.of_integers::<i64>(),
         DType::I32 => gemm.of_integers::<i32>(),
@@ -364,23 +455,23 @@ fn gemm(site: &Site<'_>) -> Result<Prepared> {
 impl Gemm {
     fn of_reals<T: Real<Wide = W>, W: Wide + Multiply>(self) -> Prepared {
         let (m, n, _) = self.sizes;
-        let words = if T::IS_WIDE { 0 } else { self.lens[0] + self.lens[1] + m * n };
+        let words = wide_operands::<T>(self.lens) + if T::IS_WIDE { 0 } else { m * n };
         Prepared::new(move |io| {
             let (a, b) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
             let c = if io.has(2) { io.slice::<T>(2)? } else { &[] };
             let to = io.out::<T>(0)?;
-            let room = io.scratch::<W>();
-            let (room_a, room) = room.split_at_mut(if T::IS_WIDE { 0 } else { self.lens[0] });
-            let (room_b, room) = room.split_at_mut(if T::IS_WIDE { 0 } else { self.lens[1] });
-            let [a, b] = self.matrices(widened(a, room_a), widened(b, room_b));
-            write_through::<T>(to, room, |to| {
-                W::multiply(self.sizes, a, b, to);
-                scale(to, W::of(self.alpha));
-                self.add_c(c, to);
-            });
+            let ([a, b], room) = wide_matrices(a, b, self.lens, io.scratch());
+            write_through::<T>(to, room, |to| self.compute(a, b, c, to));
             Ok(())
         })
         .scratch(words * size_of::<W>())
+    }
+
+    fn compute<T: Real<Wide = W>, W: Wide + Multiply>(&self, a: &[W], b: &[W], c: &[T], to: &mut [W]) {
+        let [a, b] = self.matrices(a, b);
+        W::multiply(self.sizes, a, b, to);
+        scale(to, W::of(self.alpha));
+        self.add_c(c, to);
     }
 
     /// Products wrap; with factors that are not integers the sum is computed in f64 and cut off.

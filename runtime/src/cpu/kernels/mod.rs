@@ -28,6 +28,7 @@ mod optimizer;
 mod pad;
 pub(crate) mod pointwise;
 mod pool;
+pub(crate) mod product;
 mod quantize;
 mod quantize_product;
 mod random;
