@@ -16,7 +16,7 @@ use ampc_ir::text::{NoData, parse};
 use ampc_ir::views::NodeView;
 use ampc_ir::views::expression::Expression;
 use ampc_passes::autodiff::has_gradient;
-use finite_differences::{Differentiated, Unreached};
+use finite_differences::{Differentiated, Exact, Unreached};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseError, TestRunner};
 use std::collections::BTreeSet;
@@ -100,7 +100,7 @@ fn gradients_are_derivatives_of_expressions() {
             let Some(expression) = expression_of(&text) else { continue };
             // An operator that is computed in f32 alone has no gradient in f64.
             let Ok(mut made) = Differentiated::new(&text, Unreached::Freeze) else { continue };
-            let (gradients, weights) = made.exact().unwrap();
+            let Exact { gradients, weights } = made.exact().unwrap();
             for (j, weight) in weights.iter().enumerate() {
                 let at: Vec<f64> = operands.iter().map(|points| points[j]).collect();
                 let dual = duals::evaluate(&expression, &at);

@@ -74,6 +74,13 @@ struct Parameter {
     gradient: Option<usize>,
 }
 
+/// The gradients of parameters, by their names.
+pub(crate) struct Exact {
+    pub(crate) gradients: Vec<(String, Vec<f64>)>,
+    /// The numbers by which the loss multiplies the elements of the output.
+    pub(crate) weights: Vec<f64>,
+}
+
 /// Handling of parameters that the loss does not depend on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unreached {
@@ -247,13 +254,14 @@ impl Differentiated {
         self.parameters.iter().map(gradient).collect()
     }
 
-    /// The gradients of the parameters, by the names of the parameters, and the numbers that the elements of the only
-    /// output are multiplied by.
-    pub(crate) fn exact(&mut self) -> Result<(Vec<(String, Vec<f64>)>, Vec<f64>), String> {
+    /// The gradients of the parameters of a graph with one output.
+    pub(crate) fn exact(&mut self) -> Result<Exact, String> {
+        let gradients = self.gradients()?;
         let names = self.parameters.iter().map(|parameter| parameter.name.clone());
-        let names: Vec<String> = names.collect();
-        let gradients = self.gradients()?.iter().map(f64s).collect::<Vec<_>>();
-        Ok((names.into_iter().zip(gradients).collect(), self.inputs.last().map(f64s).unwrap_or_default()))
+        Ok(Exact {
+            gradients: names.zip(gradients.iter().map(f64s)).collect(),
+            weights: self.inputs.last().map(f64s).unwrap_or_default(),
+        })
     }
 
     /// (loss(x + h·direction) − loss(x − h·direction)) / 2h

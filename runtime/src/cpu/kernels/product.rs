@@ -86,7 +86,7 @@ fn of<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn Product<f32>>> {
 }
 
 /// The elements of an operand that may be absent.
-pub(super) fn elements<'a, T: bytemuck::Pod>(operand: Option<&'a [u8]>) -> &'a [T] {
+pub(super) fn elements<T: bytemuck::Pod>(operand: Option<&[u8]>) -> &[T] {
     operand.map_or(&[], of_bytes)
 }
 
