@@ -9,11 +9,11 @@
 //! do; `%p` and `%s` have no place in memory.
 
 use super::program::{Member, Program};
-use super::run::{Source, Sources, size_of_element};
+use super::run::{Places, Source, Sources, size_of_element};
 use crate::backend::GroupSite;
-use crate::cpu::kernels::product::{self, OPERANDS};
-use crate::kernel::{Dims, Io, KernelError, Prepared, Result, Site};
-use ampc_ir::Value;
+use crate::cpu::kernels::product::{self, OPERANDS, Parts, Product, Whole};
+use crate::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
+use ampc_ir::{DType, Value};
 
 /// The dims of the result of a product that a group may begin with.
 pub(super) fn dims_of(site: &Site<'_>) -> Option<Dims> {
@@ -29,30 +29,78 @@ pub(super) fn prepare(group: &GroupSite<'_>, at: usize) -> Result<Prepared> {
     let members = members.ok_or_else(unsupported)?;
     let members: Vec<&Member> = members.iter().collect();
     let &[Some(value)] = site.view.data().results() else { return Err(unsupported()) };
-    let given = Some((value, site.result_dtype(0)?));
     let &[_] = group.results else { return Err(unsupported()) };
-    let program = Program::new(&members, group.operands, group.results, given).ok_or_else(unsupported)?;
-    let product = product::read(site)?;
     let place = |value: Value| group.operands.iter().position(|&operand| operand == value);
     let mut operands = [None; OPERANDS];
     for (i, operand) in operands.iter_mut().enumerate() {
         *operand = site.view.operand(i).and_then(place);
     }
-    let size = size_of_element(program.results[0]);
-    let scratch = product.scratch(size);
+    let given = Some((value, site.result_dtype(0)?));
+    let program = Program::new(&members, group.operands, group.results, given).ok_or_else(unsupported)?;
+    let product = match product::read(site)? {
+        Product::Parts(parts) => return Ok(by_parts(program, parts, operands)),
+        Product::Whole(product) => product,
+    };
+    let is_in_place = program.results == [DType::F32];
+    Ok(if is_in_place {
+        in_place(program, product, operands)
+    } else {
+        from_scratch(program, product, operands)
+    })
+}
+
+/// The operands of a group.
+fn sources_of<'a>(io: &Io<'a>, n: usize) -> Result<Sources<'a>> {
+    (0..n).map(|i| Ok(Source::Memory(io.bytes(i)?))).collect()
+}
+
+/// The operands of a product among the operands of a group.
+fn operands_of<'a>(io: &Io<'a>, operands: [Option<usize>; OPERANDS]) -> Result<[Option<&'a [u8]>; OPERANDS]> {
+    let mut found = [None; OPERANDS];
+    for (bytes, operand) in found.iter_mut().zip(operands) {
+        *bytes = operand.map(|i| io.bytes(i)).transpose()?;
+    }
+    Ok(found)
+}
+
+/// A product that is computed a part at a time.
+fn by_parts(program: Program, product: Box<dyn Parts<f32>>, operands: [Option<usize>; OPERANDS]) -> Prepared {
+    let (scratch, size) = (product.scratch(), size_of_element(program.results[0]));
     let kernel = Prepared::new(move |io: &mut Io<'_>| {
-        let mut sources = Sources::new();
-        for i in 0..program.operands.len() {
-            sources.push(Source::Memory(io.bytes(i)?));
-        }
-        let mut of_product = [None; OPERANDS];
-        for (bytes, operand) in of_product.iter_mut().zip(operands) {
-            *bytes = operand.map(|i| io.bytes(i)).transpose()?;
-        }
+        let sources = sources_of(io, program.operands.len())?;
+        let operands = operands_of(io, operands)?;
         let (scratch, room) = (io.scratch(), io.room());
-        product.run(of_product, scratch, (io.out_bytes(0)?, size), room, &|start, numbers, to| {
-            program.finish(&sources, start, numbers, to);
+        product.run(operands, scratch, (io.out_bytes(0)?, size), room, &|start, numbers, to, free| {
+            program.finish(&sources, start, numbers, to, free);
         })
     });
-    Ok(kernel.scratch(scratch))
+    kernel.scratch(scratch)
+}
+
+/// A product that is computed where the result of the group will be.
+fn in_place(program: Program, product: Box<dyn Whole>, operands: [Option<usize>; OPERANDS]) -> Prepared {
+    let scratch = product.scratch();
+    let kernel = Prepared::new(move |io: &mut Io<'_>| {
+        let sources = sources_of(io, program.operands.len())?;
+        let operands = operands_of(io, operands)?;
+        let (scratch, to) = (io.scratch(), io.out_bytes(0)?);
+        product.run(operands, scratch, elements_mut(to));
+        program.all(&sources, Places::from_iter([to]), &[]);
+        Ok(())
+    });
+    kernel.scratch(scratch)
+}
+
+/// A product that is computed in scratch memory.
+fn from_scratch(program: Program, product: Box<dyn Whole>, operands: [Option<usize>; OPERANDS]) -> Prepared {
+    let (scratch, n) = (product.scratch(), product.result());
+    let kernel = Prepared::new(move |io: &mut Io<'_>| {
+        let sources = sources_of(io, program.operands.len())?;
+        let operands = operands_of(io, operands)?;
+        let (numbers, scratch) = io.scratch::<f32>().split_at_mut(n);
+        product.run(operands, scratch, numbers);
+        program.all(&sources, Places::from_iter([io.out_bytes(0)?]), numbers);
+        Ok(())
+    });
+    kernel.scratch(n.saturating_mul(size_of::<f32>()).saturating_add(scratch))
 }

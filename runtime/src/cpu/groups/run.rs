@@ -14,8 +14,8 @@ use std::ops::Range;
 /// Elements per block: the slots of a group stay in the first-level cache.
 const BLOCK: usize = 512;
 
-/// A block of elements in any form.
-type Slot = [f32; BLOCK];
+/// The fewest elements per block in memory that is given.
+const LEAST_BLOCK: usize = 64;
 
 /// The most slots of a group.
 pub(super) const MOST_SLOTS: usize = 24;
@@ -32,7 +32,7 @@ pub(super) enum Source<'a> {
 pub(super) type Sources<'a> = SmallVec<[Source<'a>; MOST_OPERANDS]>;
 
 /// The results, or as many elements of each.
-type Places<'a> = SmallVec<[&'a mut [u8]; MOST_RESULTS]>;
+pub(super) type Places<'a> = SmallVec<[&'a mut [u8]; MOST_RESULTS]>;
 
 /// Bytes of an element.
 pub(super) fn size_of_element(dtype: DType) -> usize {
@@ -58,16 +58,22 @@ impl Program {
         for j in 0..self.results.len() {
             places.push(io.out_bytes(j)?);
         }
-        if self.count > 0 {
-            self.split(&sources, 0, self.count, places);
-        }
+        self.all(&sources, places, &[]);
         Ok(())
     }
 
+    /// Computes all elements. `given` is the numbers of the product that the group begins with; if there are none, they are
+    /// in the place of the result.
+    pub(super) fn all(&self, sources: &[Source<'_>], places: Places<'_>, given: &[f32]) {
+        if self.count > 0 {
+            self.split(sources, 0, self.count, places, given);
+        }
+    }
+
     /// Computes `n` elements from `start` on, in parallel if there are many. Pieces depend on the number of elements alone.
-    fn split(&self, sources: &[Source<'_>], start: usize, n: usize, mut places: Places<'_>) {
+    fn split(&self, sources: &[Source<'_>], start: usize, n: usize, mut places: Places<'_>, given: &[f32]) {
         if n <= PIECE {
-            return self.piece(sources, start..start + n, &mut places, &[]);
+            return self.piece(sources, start..start + n, &mut places, given);
         }
         let first = (n / 2).next_multiple_of(PIECE);
         let mut rest = Places::new();
@@ -76,41 +82,57 @@ impl Program {
             *place = before;
             rest.push(after);
         }
+        let (given, given_rest) = given.split_at(first.min(given.len()));
         rayon::join(
-            || self.split(sources, start, first, places),
-            || self.split(sources, start + first, n - first, rest),
+            || self.split(sources, start, first, places, given),
+            || self.split(sources, start + first, n - first, rest, given_rest),
         );
     }
 
     /// Takes numbers of a product, the elements from `start` on before they are rounded, to the only result of the group,
-    /// whose bytes of these elements are `to`.
-    pub(super) fn finish(&self, sources: &[Source<'_>], start: usize, given: &[f32], to: &mut [u8]) {
+    /// whose bytes of these elements are `to`. The content of `free` is lost.
+    pub(super) fn finish(
+        &self,
+        sources: &[Source<'_>],
+        start: usize,
+        given: &[f32],
+        to: &mut [u8],
+        free: &mut [f32],
+    ) {
         let mut places = Places::new();
         places.push(to);
-        self.piece(sources, start..start + given.len(), &mut places, given);
+        let range = start..start + given.len();
+        let block = (free.len() / self.n_slots.max(1)).min(BLOCK).min(given.len());
+        if block < LEAST_BLOCK.min(given.len()) {
+            return self.piece(sources, range, &mut places, given);
+        }
+        self.blocks(sources, range, &mut places, given, (free, block));
     }
 
     fn piece(&self, sources: &[Source<'_>], range: Range<usize>, places: &mut Places<'_>, given: &[f32]) {
         match self.n_slots {
-            0..=4 => self.blocks(sources, range, places, given, &mut [[0.0; BLOCK]; 4]),
-            5..=8 => self.blocks(sources, range, places, given, &mut [[0.0; BLOCK]; 8]),
-            9..=MOST_SLOTS => self.blocks(sources, range, places, given, &mut [[0.0; BLOCK]; MOST_SLOTS]),
-            _ => self.blocks(sources, range, places, given, &mut vec![[0.0; BLOCK]; self.n_slots]),
+            0..=4 => self.blocks(sources, range, places, given, (&mut [0.0; 4 * BLOCK], BLOCK)),
+            5..=8 => self.blocks(sources, range, places, given, (&mut [0.0; 8 * BLOCK], BLOCK)),
+            9..=MOST_SLOTS => {
+                self.blocks(sources, range, places, given, (&mut [0.0; MOST_SLOTS * BLOCK], BLOCK));
+            }
+            _ => self.blocks(sources, range, places, given, (&mut vec![0.0; self.n_slots * BLOCK], BLOCK)),
         }
     }
 
+    /// Computes a range of elements, so many at a time, with room for as many in each slot.
     fn blocks(
         &self,
         sources: &[Source<'_>],
         range: Range<usize>,
         places: &mut Places<'_>,
         given: &[f32],
-        slots: &mut [Slot],
+        (slots, most): (&mut [f32], usize),
     ) {
-        for start in range.clone().step_by(BLOCK) {
-            let (at, n) = (start - range.start, BLOCK.min(range.end - start));
+        for start in range.clone().step_by(most.max(1)) {
+            let (at, n) = (start - range.start, most.min(range.end - start));
             let given = if given.is_empty() { given } else { &given[at..at + n] };
-            let block = Block { program: self, sources, start, at, n, given };
+            let block = Block { program: self, sources, start, at, n, most, given };
             for number in 0..self.operations.len() {
                 block.operation(number, places, slots);
             }
@@ -126,30 +148,26 @@ struct Block<'a> {
     start: usize,
     at: usize,
     n: usize,
-    /// The numbers of the product that the group begins with.
+    /// Elements of a slot.
+    most: usize,
+    /// The numbers of the product that the group begins with; none if they are in the place of the result.
     given: &'a [f32],
 }
 
 /// The slots without the slot that is written.
 struct Others<'a> {
-    before: &'a [Slot],
-    after: &'a [Slot],
-}
-
-impl<'a> Others<'a> {
-    fn get(&self, slot: usize) -> &'a Slot {
-        if slot < self.before.len() { &self.before[slot] } else { &self.after[slot - self.before.len() - 1] }
-    }
+    before: &'a [f32],
+    after: &'a [f32],
 }
 
 impl Block<'_> {
-    fn operation(&self, number: usize, places: &mut Places<'_>, slots: &mut [Slot]) {
+    fn operation(&self, number: usize, places: &mut Places<'_>, slots: &mut [f32]) {
         let operation = self.program.operations[number];
         if let Operation::Store(result, from) = operation {
             let others = Others { before: slots, after: &[] };
             return self.store(result, from, places, &others);
         }
-        if operation == Operation::Given {
+        if operation == Operation::Given && !self.given.is_empty() {
             return;
         }
         if let Operation::Load(operand, form) = operation
@@ -157,8 +175,8 @@ impl Block<'_> {
         {
             return;
         }
-        let (before, rest) = slots.split_at_mut(self.program.slots[number]);
-        let [to, after @ ..] = rest else { return };
+        let (before, rest) = slots.split_at_mut(self.program.slots[number] * self.most);
+        let (to, after) = rest.split_at_mut(self.most);
         let others = Others { before, after };
         match operation {
             Operation::Load(operand, form) => self.load(operand, form, places, to),
@@ -190,12 +208,17 @@ impl Block<'_> {
             Operation::Round(dtype, x) => blocks::round(dtype, self.wide(x, &others), self.cells(to)),
             Operation::Narrow(dtype, x) => blocks::narrow(dtype, self.wide(x, &others), self.cells(to)),
             Operation::Widen(dtype, x) => blocks::widen(dtype, self.bits(x, &others), self.cells(to)),
-            Operation::Given | Operation::Store(..) => {}
+            // The numbers are where the result will be.
+            Operation::Given => {
+                let place = &places[0][self.at * size_of::<f32>()..][..self.n * size_of::<f32>()];
+                self.cells::<f32>(to).copy_from_slice(of_bytes(place));
+            }
+            Operation::Store(..) => {}
         }
     }
 
     /// As many elements of a slot as the block has.
-    fn cells<'s, T: bytemuck::Pod>(&self, slot: &'s mut Slot) -> &'s mut [T] {
+    fn cells<'s, T: bytemuck::Pod>(&self, slot: &'s mut [f32]) -> &'s mut [T] {
         &mut bytemuck::cast_slice_mut(slot)[..self.n]
     }
 
@@ -219,10 +242,15 @@ impl Block<'_> {
         {
             return of_bytes(bytes);
         }
-        if self.program.operations[number] == Operation::Given {
+        if self.program.operations[number] == Operation::Given && !self.given.is_empty() {
             return bytemuck::cast_slice(self.given);
         }
-        &bytemuck::cast_slice(others.get(self.program.slots[number]))[..self.n]
+        let start = self.program.slots[number] * self.most;
+        let slot = match start.checked_sub(others.before.len()) {
+            None => &others.before[start..start + self.most],
+            Some(start) => &others.after[start - self.most..start],
+        };
+        &bytemuck::cast_slice(slot)[..self.n]
     }
 
     fn wide<'s>(&'s self, number: usize, others: &Others<'s>) -> &'s [f32] {
@@ -238,7 +266,7 @@ impl Block<'_> {
     }
 
     /// Elements of an operand that is broadcast, widened, or in the place of a result.
-    fn load(&self, operand: usize, form: Form, places: &Places<'_>, to: &mut Slot) {
+    fn load(&self, operand: usize, form: Form, places: &Places<'_>, to: &mut [f32]) {
         let Operand { dtype, walk } = &self.program.operands[operand];
         let (bytes, start): (&[u8], usize) = match self.sources[operand] {
             Source::Memory(bytes) => (bytes, self.start),

@@ -13,7 +13,7 @@ mod few_positions;
 
 use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
-use super::product::{OPERANDS, Product, Store, alone, elements, store_all};
+use super::product::{OPERANDS, Parts, Product, Store, Whole, alone, elements};
 use super::tiles::{Tile, TileRows};
 use super::window::{Block, SLOTS, Window, work_through, zip_strided};
 use crate::host::Element;
@@ -27,6 +27,7 @@ use ampc_ir::views::window::{ConvView, WindowView};
 use num_traits::{One, Zero};
 use rayon::prelude::*;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -100,20 +101,24 @@ fn conv(site: &Site<'_>) -> Result<Prepared> {
     }))
 }
 
-/// True if other code can take the result of a Conv: there are no fewer positions than taps.
+/// True if other code can take the result of a Conv: there are no fewer positions than taps, and planes are large where
+/// they are computed one by one.
 pub(super) fn is_product(site: &Site<'_>) -> bool {
-    Sizes::of(site).is_ok_and(|(sizes, _)| !few_positions::fits(&sizes))
+    Sizes::of(site).is_ok_and(|(sizes, _)| {
+        !few_positions::fits(&sizes)
+            && (!super::depthwise::fits(&sizes) || super::depthwise::has_large_planes(&sizes))
+    })
 }
 
 /// A Conv whose result other code takes.
-pub(super) fn product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn Product<f32>>> {
+pub(super) fn product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Product> {
     let (sizes, _) = Sizes::of(site)?;
     Ok(if super::depthwise::fits(&sizes) {
-        Box::new(super::depthwise::Depthwise::<T>::new(sizes, site.room)?)
+        Product::Parts(Box::new(super::depthwise::Depthwise::<T>::new(sizes, site.room)?))
     } else if T::IS_WIDE && sizes.is_product() {
-        Box::new(OneTap(sizes))
+        Product::Whole(Box::new(OneTap(sizes)))
     } else {
-        Box::new(ByColumns::<T>::new(sizes, site.room)?)
+        Product::Parts(Box::new(ByColumns::<T>::new(sizes, site.room)?))
     })
 }
 
@@ -147,25 +152,18 @@ fn multiply_one_tap<W: Wide>(sizes: &Sizes, (x, w, bias): (&[W], &[W], Option<&[
 /// A convolution of one tap whose result other code takes.
 struct OneTap(Sizes);
 
-impl Product<f32> for OneTap {
-    fn scratch(&self, size: usize) -> usize {
-        let Sizes { batch, groups, outputs, window, .. } = &self.0;
-        let result = [*batch, *groups, *outputs, window.grid(), size_of::<f32>()];
-        if size == size_of::<f32>() { 0 } else { result.into_iter().fold(1, usize::saturating_mul) }
+impl Whole for OneTap {
+    fn result(&self) -> usize {
+        self.0.batch * self.0.groups * self.0.outputs * self.0.window.grid()
     }
 
-    fn run(
-        &self,
-        operands: [Option<&[u8]>; OPERANDS],
-        scratch: &mut [f32],
-        to: (&mut [u8], usize),
-        _: Room,
-        store: &Store<'_, f32>,
-    ) -> Result<()> {
+    fn scratch(&self) -> usize {
+        0
+    }
+
+    fn run(&self, operands: [Option<&[u8]>; OPERANDS], _: &mut [f32], to: &mut [f32]) {
         let bias = operands[2].map(|bias| elements(Some(bias)));
-        let operands = (elements(operands[0]), elements(operands[1]), bias);
-        store_all(to, scratch, store, |to| multiply_one_tap(&self.0, operands, to));
-        Ok(())
+        multiply_one_tap(&self.0, (elements(operands[0]), elements(operands[1]), bias), to);
     }
 }
 
@@ -215,31 +213,52 @@ impl Cut {
     }
 }
 
-/// The products of weights and columns. `fill` writes the columns of a tile, row by row; `store` takes the products of an
-/// output channel, from the element of the result with this index on, to where they belong. A position of the result
-/// is so many `T`.
+/// The products of weights and columns. `fill` writes the columns of a tile, row by row; `store` takes the products of
+/// output channels, from this channel and this element of the result on, to where they belong: of one channel, or of
+/// all channels of a tile that has all positions. It may use the memory of the columns. A position of the result is so
+/// many `T`.
 fn multiply_columns<W: Wide, T: Send + 'static>(
     (sizes, cut, rows, size): (&Sizes, Cut, &TileRows<T>, usize),
     weights: &[W],
     scratch: &mut [W],
     to: &mut [T],
     room: Room,
-    fill: impl Fn(&Tile<'_, '_, T>, &mut [W]) + Sync + Send,
-    store: impl Fn(usize, usize, &mut [W], &mut [T]) + Sync + Send,
+    fill: impl Fn(usize, Range<usize>, &mut [W]) + Sync + Send,
+    store: impl Fn(usize, usize, &mut [W], &mut [T], &mut [W]) + Sync + Send,
 ) -> Result<()> {
     let (depth, grid) = (sizes.depth(), sizes.window.grid());
-    let work = |slot: &mut [W], mut tile: Tile<'_, '_, T>| {
-        tile.columns = tile.columns.start / size..tile.columns.end / size;
-        let (n, m) = (tile.columns.len(), tile.rows.len());
+    let product = |slot: &'_ mut [W], matrix: usize, row: usize, m: usize, at: Range<usize>| {
+        let n = at.len();
         let (columns, products) = slot.split_at_mut(depth * n);
-        fill(&tile, columns);
-        let first = tile.matrix % sizes.groups * sizes.outputs + tile.row;
+        fill(matrix, at, columns);
+        let first = matrix % sizes.groups * sizes.outputs + row;
         let a = Matrix { elements: &weights[first * depth..], row: depth, column: 1 };
         let b = Matrix { elements: columns, row: n, column: 1 };
         multiply_alone((m, n, depth), a, b, products, None);
+        first
+    };
+    if cut.positions == grid && grid > 0 {
+        let matrices = to.chunks_mut((sizes.outputs * grid * size).max(1)).enumerate();
+        let tasks = matrices.flat_map(|(matrix, to)| {
+            let parts = to.chunks_mut(cut.channels * grid * size).enumerate();
+            parts.map(move |(i, to)| (matrix, i * cut.channels, to))
+        });
+        work_through(tasks, scratch, cut.slot(depth), |slot, (matrix, row, to)| {
+            let m = to.len() / (grid * size);
+            let first = product(slot, matrix, row, m, 0..grid);
+            let (columns, products) = slot.split_at_mut(depth * grid);
+            store(first, (matrix * sizes.outputs + row) * grid, &mut products[..m * grid], to, columns);
+        });
+        return Ok(());
+    }
+    let work = |slot: &mut [W], tile: Tile<'_, '_, T>| {
+        let (m, at) = (tile.rows.len(), tile.columns.start / size..tile.columns.end / size);
+        let n = at.len();
+        let first = product(slot, tile.matrix, tile.row, m, at.clone());
+        let (columns, products) = slot.split_at_mut(depth * n);
         let plane = tile.matrix * sizes.outputs + tile.row;
         for (i, (row, products)) in tile.rows.iter_mut().zip(products.chunks_mut(n)).enumerate() {
-            store(first + i, (plane + i) * grid + tile.columns.start, products, row);
+            store(first + i, (plane + i) * grid + at.start, products, row, columns);
         }
     };
     let matrix = (sizes.outputs, grid * size);
@@ -343,8 +362,8 @@ impl<T: Real> ByColumns<T> {
     }
 }
 
-impl<T: Real> Product<T::Wide> for ByColumns<T> {
-    fn scratch(&self, _: usize) -> usize {
+impl<T: Real> Parts<T::Wide> for ByColumns<T> {
+    fn scratch(&self) -> usize {
         let slots = self.cut.slots.saturating_mul(self.cut.slot(self.sizes.depth()));
         self.weights.saturating_add(slots).saturating_mul(size_of::<T::Wide>())
     }
@@ -363,15 +382,27 @@ impl<T: Real> Product<T::Wide> for ByColumns<T> {
         let (room, scratch) = scratch.split_at_mut(*weights);
         let w = widened(w, room);
         let group = sizes.inputs * sizes.window.image();
-        let fill = |tile: &Tile<'_, '_, u8>, to: &mut [T::Wide]| {
-            let block = &blocks[tile.columns.start / cut.positions];
-            let x = &x[tile.matrix * group..(tile.matrix + 1) * group];
+        let grid = sizes.window.grid();
+        let fill = |matrix: usize, at: Range<usize>, to: &mut [T::Wide]| {
+            let block = &blocks[at.start / cut.positions];
+            let x = &x[matrix * group..(matrix + 1) * group];
             fill_columns(&sizes.window, block, x, Widen::<T>(PhantomData), to);
         };
-        multiply_columns((sizes, *cut, rows, size), w, scratch, to, memory, fill, |channel, at, row, to| {
-            add_bias(row, bias.map_or(Zero::zero(), |b| b[channel].wide()));
-            store(at, row, to);
-        })
+        multiply_columns(
+            (sizes, *cut, rows, size),
+            w,
+            scratch,
+            to,
+            memory,
+            fill,
+            |channel, at, sums, to, free| {
+                if let Some(bias) = bias {
+                    let rows = sums.chunks_mut(grid).zip(&bias[channel..]);
+                    rows.for_each(|(row, bias)| add_bias(row, bias.wide()));
+                }
+                store(at, sums, to, free);
+            },
+        )
     }
 }
 
@@ -409,11 +440,23 @@ fn deform_conv_of<T: Real>(sizes: Sizes, offset_groups: usize) -> Prepared {
         let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
         let w = widened(w, room);
         let deformed = Deformed { sizes: &sizes, offset_groups, x, offsets, mask };
-        let fill = |tile: &Tile<'_, '_, T>, to: &mut [T::Wide]| deformed.fill(tile, to);
-        multiply_columns((&sizes, cut, &rows, 1), w, scratch, to, io.room(), fill, |channel, _, row, to| {
-            add_bias(row, bias.map_or(Zero::zero(), |b| b[channel].wide()));
-            T::narrow(row, to);
-        })
+        let fill = |matrix: usize, at: Range<usize>, to: &mut [T::Wide]| deformed.fill(matrix, at, to);
+        let grid = sizes.window.grid();
+        multiply_columns(
+            (&sizes, cut, &rows, 1),
+            w,
+            scratch,
+            to,
+            io.room(),
+            fill,
+            |channel, _, sums, to, _| {
+                if let Some(bias) = bias {
+                    let rows = sums.chunks_mut(grid).zip(&bias[channel..]);
+                    rows.for_each(|(row, bias)| add_bias(row, bias.wide()));
+                }
+                T::narrow(sums, to);
+            },
+        )
     })
     .scratch(words.saturating_mul(size_of::<T::Wide>()))
 }
@@ -428,16 +471,16 @@ struct Deformed<'a, T> {
 }
 
 impl<T: Real> Deformed<'_, T> {
-    fn fill<U>(&self, tile: &Tile<'_, '_, U>, to: &mut [T::Wide]) {
+    fn fill(&self, matrix: usize, at: Range<usize>, to: &mut [T::Wide]) {
         let Sizes { groups, inputs, ref window, .. } = *self.sizes;
         let (image, taps, grid) = (window.image(), window.kernel(), window.grid());
-        let (batch, group) = (tile.matrix / groups, tile.matrix % groups);
+        let (batch, group) = (matrix / groups, matrix % groups);
         let channels_per_offset = groups * inputs / self.offset_groups;
-        for (row, to) in to.chunks_mut(tile.columns.len()).enumerate() {
+        for (row, to) in to.chunks_mut(at.len()).enumerate() {
             let (channel, tap) = (group * inputs + row / taps, row % taps);
             let x = &self.x[(batch * groups * inputs + channel) * image..][..image];
             let cell = (batch * self.offset_groups + channel / channels_per_offset) * taps + tap;
-            for (y, o) in to.iter_mut().zip(tile.columns.clone()) {
+            for (y, o) in to.iter_mut().zip(at.clone()) {
                 let offset = |axis: usize| self.offsets[(cell * 2 + axis) * grid + o].wide();
                 let value = self.sample(x, tap, o, [offset(0), offset(1)]);
                 *y = value * self.mask.map_or(One::one(), |mask| mask[cell * grid + o].wide());
@@ -582,9 +625,10 @@ impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
     ) -> Result<()> {
         let window = &self.sizes.window;
         let group = self.sizes.inputs * window.image();
-        let fill = |tile: &Tile<'_, '_, T>, to: &mut [f64]| {
-            let block = &self.blocks[tile.columns.start / self.cut.positions];
-            let x = &self.x[tile.matrix * group..(tile.matrix + 1) * group];
+        let grid = window.grid();
+        let fill = |matrix: usize, at: Range<usize>, to: &mut [f64]| {
+            let block = &self.blocks[at.start / self.cut.positions];
+            let x = &self.x[matrix * group..(matrix + 1) * group];
             fill_columns(window, block, x, Centered::<X>(self.x_zero, PhantomData), to);
         };
         let rows = TileRows::default();
@@ -595,8 +639,10 @@ impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
             to,
             room,
             fill,
-            |channel, _, row, to| {
-                to.iter_mut().zip(row).for_each(|(y, &mut x)| *y = store(channel, x));
+            |channel, _, sums, to, _| {
+                for (i, (to, row)) in to.chunks_mut(grid).zip(sums.chunks(grid)).enumerate() {
+                    to.iter_mut().zip(row).for_each(|(y, &x)| *y = store(channel + i, x));
+                }
             },
         )
     }

@@ -7,7 +7,7 @@
 
 use super::convolution::Sizes;
 use super::lanes::{Real, Wide};
-use super::product::{OPERANDS, Product, Store, elements};
+use super::product::{OPERANDS, Parts, Store, elements};
 use super::vector::widest;
 use super::window::{Axis, SLOTS, Window, work_through, zip_strided};
 use crate::kernel::Result;
@@ -21,6 +21,11 @@ pub(super) fn fits(sizes: &Sizes) -> bool {
         && sizes.window.axes.len() <= 2
         && sizes.window.kernel() > 1
         && sizes.window.axes.iter().all(|a| a.reach() <= MOST_REACH)
+}
+
+/// True if a task has no more than one plane.
+pub(super) fn has_large_planes(sizes: &Sizes) -> bool {
+    sizes.window.grid() > TASK / 2
 }
 
 /// Windows that reach farther are not worth their padding.
@@ -160,8 +165,8 @@ impl<T: Real> Depthwise<T> {
     }
 }
 
-impl<T: Real> Product<T::Wide> for Depthwise<T> {
-    fn scratch(&self, _: usize) -> usize {
+impl<T: Real> Parts<T::Wide> for Depthwise<T> {
+    fn scratch(&self) -> usize {
         let Depthwise { sizes, layout, .. } = self;
         let tasks = (sizes.batch.saturating_mul(self.channels()) / layout.planes)
             .saturating_mul(layout.vertical.grid.div_ceil(layout.rows));
@@ -208,7 +213,7 @@ impl<T: Real> Product<T::Wide> for Depthwise<T> {
                     sums.copy_within(from..from + columns, row * columns);
                 }
                 let first = (first_plane + i) * plane + first_row * columns;
-                store(first, &mut sums[..rows * columns], to);
+                store(first, &mut sums[..rows * columns], to, padded);
             }
         });
         Ok(())

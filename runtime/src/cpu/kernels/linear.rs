@@ -7,11 +7,10 @@ use super::broadcast::{Walk, gather, zip_in_place};
 use super::elements::strides;
 use super::fold::{Load, Number};
 use super::lanes::{BLOCK, PIECE, Real, Wide, for_int, for_real, pieces, widened};
-use super::product::{self, OPERANDS, Store, elements, store_all};
+use super::product::{OPERANDS, Whole, elements};
 use super::reduce::stored;
 use crate::host::Element;
 use crate::kernel::{Dims, Prepare, Prepared, Result, Site};
-use crate::room::Room;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::GemmView;
@@ -340,56 +339,44 @@ struct Taken<T, P> {
     element: PhantomData<fn() -> T>,
 }
 
-pub(super) fn matrix_product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn product::Product<f32>>> {
+pub(super) fn matrix_product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn Whole>> {
     Ok(Box::new(Taken { product: product(site)?, element: PhantomData::<fn() -> T> }))
 }
 
-pub(super) fn gemm_product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn product::Product<f32>>> {
+pub(super) fn gemm_product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn Whole>> {
     Ok(Box::new(Taken { product: Gemm::read(site)?, element: PhantomData::<fn() -> T> }))
 }
 
-impl<T: Real<Wide = f32>> product::Product<f32> for Taken<T, Product> {
-    fn scratch(&self, size: usize) -> usize {
-        let Product { a, b, .. } = &self.product;
-        let result = if size == size_of::<f32>() { 0 } else { self.product.result() };
-        (wide_operands::<T>([a.len, b.len]) + result) * size_of::<f32>()
+impl<T: Real<Wide = f32>> Whole for Taken<T, Product> {
+    fn result(&self) -> usize {
+        self.product.result()
     }
 
-    fn run(
-        &self,
-        operands: [Option<&[u8]>; OPERANDS],
-        scratch: &mut [f32],
-        to: (&mut [u8], usize),
-        _: Room,
-        store: &Store<'_, f32>,
-    ) -> Result<()> {
+    fn scratch(&self) -> usize {
+        wide_operands::<T>([self.product.a.len, self.product.b.len]) * size_of::<f32>()
+    }
+
+    fn run(&self, operands: [Option<&[u8]>; OPERANDS], scratch: &mut [f32], to: &mut [f32]) {
         let (a, b) = (elements::<T>(operands[0]), elements(operands[1]));
         let lens = [self.product.a.len, self.product.b.len];
-        let ([a, b], room) = wide_matrices(a, b, lens, scratch);
-        store_all(to, room, store, |to| self.product.compute(a, b, to));
-        Ok(())
+        let ([a, b], _) = wide_matrices(a, b, lens, scratch);
+        self.product.compute(a, b, to);
     }
 }
 
-impl<T: Real<Wide = f32>> product::Product<f32> for Taken<T, Gemm> {
-    fn scratch(&self, size: usize) -> usize {
-        let (m, n, _) = self.product.sizes;
-        let result = if size == size_of::<f32>() { 0 } else { m * n };
-        (wide_operands::<T>(self.product.lens) + result) * size_of::<f32>()
+impl<T: Real<Wide = f32>> Whole for Taken<T, Gemm> {
+    fn result(&self) -> usize {
+        self.product.sizes.0 * self.product.sizes.1
     }
 
-    fn run(
-        &self,
-        operands: [Option<&[u8]>; OPERANDS],
-        scratch: &mut [f32],
-        to: (&mut [u8], usize),
-        _: Room,
-        store: &Store<'_, f32>,
-    ) -> Result<()> {
+    fn scratch(&self) -> usize {
+        wide_operands::<T>(self.product.lens) * size_of::<f32>()
+    }
+
+    fn run(&self, operands: [Option<&[u8]>; OPERANDS], scratch: &mut [f32], to: &mut [f32]) {
         let [a, b, c] = operands.map(elements::<T>);
-        let ([a, b], room) = wide_matrices(a, b, self.product.lens, scratch);
-        store_all(to, room, store, |to| self.product.compute(a, b, c, to));
-        Ok(())
+        let ([a, b], _) = wide_matrices(a, b, self.product.lens, scratch);
+        self.product.compute(a, b, c, to);
     }
 }
 

@@ -1,7 +1,7 @@
 //! Products and convolutions whose results are not stored by themselves: the code that reads the result takes it while it
 //! is in the cache, before it is rounded.
 
-use super::lanes::{PIECE, Real, pieces};
+use super::lanes::Real;
 use super::{convolution, linear};
 use crate::cpu::kernels::elements::of_bytes;
 use crate::host::Element;
@@ -13,13 +13,14 @@ use ampc_ir::op::OpKind;
 /// The most operands of a product: two matrices, or an image and weights, and a term that is added.
 pub(crate) const OPERANDS: usize = 3;
 
-/// Takes numbers of a result, from the element of this index on, to the bytes of these elements. The numbers are used up.
-pub(crate) type Store<'a, W> = dyn Fn(usize, &mut [W], &mut [u8]) + Sync + 'a;
+/// Takes numbers of a result, from the element of this index on, to the bytes of these elements. The numbers are used up,
+/// and so is the last operand, memory that nothing else uses.
+pub(crate) type Store<'a, W> = dyn Fn(usize, &mut [W], &mut [u8], &mut [W]) + Sync + 'a;
 
-/// A product that is computed in `W`.
-pub(crate) trait Product<W>: Send + Sync {
-    /// Bytes of scratch memory, for stored elements of so many bytes.
-    fn scratch(&self, size: usize) -> usize;
+/// A product that is computed in `W` a part at a time.
+pub(crate) trait Parts<W>: Send + Sync {
+    /// Bytes of scratch memory.
+    fn scratch(&self) -> usize;
 
     /// Computes all elements and stores each once. `to` is the room for the stored elements, and the bytes of each.
     ///
@@ -35,17 +36,35 @@ pub(crate) trait Product<W>: Send + Sync {
     ) -> Result<()>;
 }
 
+/// A product whose numbers are all there before the first of them is stored.
+pub(crate) trait Whole: Send + Sync {
+    /// The number of elements of the result.
+    fn result(&self) -> usize;
+
+    /// Bytes of scratch memory.
+    fn scratch(&self) -> usize;
+
+    /// Computes all numbers, and leaves the scratch memory that it does not need.
+    fn run(&self, operands: [Option<&[u8]>; OPERANDS], scratch: &mut [f32], to: &mut [f32]);
+}
+
+/// A product whose result other code takes.
+pub(crate) enum Product {
+    Parts(Box<dyn Parts<f32>>),
+    Whole(Box<dyn Whole>),
+}
+
 /// The kernel of a product alone: each element is rounded and stored.
-pub(super) fn alone<T: Real + Element>(product: impl Product<T::Wide> + 'static) -> Prepared {
+pub(super) fn alone<T: Real + Element>(product: impl Parts<T::Wide> + 'static) -> Prepared {
     let size = size_of::<T>();
-    let scratch = product.scratch(size);
+    let scratch = product.scratch();
     let kernel = Prepared::new(move |io: &mut Io<'_>| {
         let mut operands = [None; OPERANDS];
         for (i, operand) in operands.iter_mut().enumerate().filter(|(i, _)| io.has(*i)) {
             *operand = Some(io.bytes(i)?);
         }
         let (scratch, room) = (io.scratch(), io.room());
-        product.run(operands, scratch, (io.out_bytes(0)?, size), room, &|_, numbers, to| {
+        product.run(operands, scratch, (io.out_bytes(0)?, size), room, &|_, numbers, to, _| {
             T::narrow(numbers, elements_mut(to));
         })
     });
@@ -67,7 +86,7 @@ pub(crate) fn fits(site: &Site<'_>) -> bool {
 ///
 /// # Errors
 /// If the node is invalid.
-pub(crate) fn read(site: &Site<'_>) -> Result<Box<dyn Product<f32>>> {
+pub(crate) fn read(site: &Site<'_>) -> Result<Product> {
     match site.dtype(0)? {
         DType::F32 => of::<f32>(site),
         DType::F16 => of::<half::f16>(site),
@@ -76,11 +95,11 @@ pub(crate) fn read(site: &Site<'_>) -> Result<Box<dyn Product<f32>>> {
     }
 }
 
-fn of<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn Product<f32>>> {
+fn of<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Product> {
     match site.kind() {
         OpKind::Conv => convolution::product::<T>(site),
-        OpKind::Gemm => linear::gemm_product::<T>(site),
-        OpKind::MatMul => linear::matrix_product::<T>(site),
+        OpKind::Gemm => Ok(Product::Whole(linear::gemm_product::<T>(site)?)),
+        OpKind::MatMul => Ok(Product::Whole(linear::matrix_product::<T>(site)?)),
         _ => Err(site.no_kernel()),
     }
 }
@@ -88,42 +107,4 @@ fn of<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Box<dyn Product<f32>>> {
 /// The elements of an operand that may be absent.
 pub(super) fn elements<T: bytemuck::Pod>(operand: Option<&[u8]>) -> &[T] {
     operand.map_or(&[], of_bytes)
-}
-
-/// Numbers that are taken to where they belong at a time.
-const BLOCK: usize = 1024;
-
-/// Lets `work` compute a result, and stores it: in its place, where elements are stored as they are computed, otherwise
-/// from `room`.
-pub(super) fn store_all<W: bytemuck::Pod + Default + Send + Sync>(
-    (to, size): (&mut [u8], usize),
-    room: &mut [W],
-    store: &Store<'_, W>,
-    work: impl FnOnce(&mut [W]),
-) {
-    if size == size_of::<W>() {
-        let to: &mut [W] = elements_mut(to);
-        work(to);
-        pieces(to, PIECE, |start, to| {
-            let mut block = [W::default(); BLOCK];
-            for (i, to) in to.chunks_mut(BLOCK).enumerate() {
-                let block = &mut block[..to.len()];
-                block.copy_from_slice(to);
-                store(start + i * BLOCK, block, bytemuck::cast_slice_mut(to));
-            }
-        });
-        return;
-    }
-    let room = &mut room[..to.len() / size];
-    work(room);
-    let room = &*room;
-    pieces(to, PIECE * size, |start, to| {
-        let start = start / size;
-        let mut block = [W::default(); BLOCK];
-        for (i, to) in to.chunks_mut(BLOCK * size).enumerate() {
-            let block = &mut block[..to.len() / size];
-            block.copy_from_slice(&room[start + i * BLOCK..][..block.len()]);
-            store(start + i * BLOCK, block, to);
-        }
-    });
 }
