@@ -280,12 +280,29 @@ fn header(tensors: &[Described<'_>], metadata: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// Header and tensors, as they are stored.
-pub(crate) fn layout(tensors: Vec<(String, Arc<TensorData>)>) -> Layout {
+///
+/// # Errors
+/// If a tensor has a name that the format does not permit.
+pub(crate) fn layout(tensors: Vec<(String, Arc<TensorData>)>) -> Result<Layout, Error> {
     layout_with(tensors, &[])
 }
 
+/// True if a tensor of the format can have this name.
+pub(crate) fn can_name(name: &str) -> bool {
+    name != METADATA
+}
+
 /// [`layout`] with metadata.
-pub(crate) fn layout_with(mut tensors: Vec<(String, Arc<TensorData>)>, metadata: &[(&str, &str)]) -> Layout {
+pub(crate) fn layout_with(
+    mut tensors: Vec<(String, Arc<TensorData>)>,
+    metadata: &[(&str, &str)],
+) -> Result<Layout, Error> {
+    if tensors.iter().any(|(name, _)| !can_name(name)) {
+        return Err(Error::Unsupported(format!(
+            "a .safetensors file cannot hold the tensor `{METADATA}`, for the format keeps this name for itself: rename the \
+             tensor in the model"
+        )));
+    }
     fn described((name, data): &(String, Arc<TensorData>)) -> Described<'_> {
         (name, data.dtype(), data.dims(), data.byte_len())
     }
@@ -295,7 +312,7 @@ pub(crate) fn layout_with(mut tensors: Vec<(String, Arc<TensorData>)>, metadata:
     for (name, data) in tensors {
         layout.elements(&data, &name);
     }
-    layout
+    Ok(layout)
 }
 
 /// Writes tensors in memory, with metadata. Strings are left out.

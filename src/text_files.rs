@@ -143,7 +143,7 @@ pub(crate) fn stage_as(
             return Err(no_place_beside(path));
         }
         let large = large.into_iter().map(|LargeConstant { name, data }| (name, Arc::new(data)));
-        let layout = safetensors::layout(large.collect());
+        let layout = safetensors::layout(large.collect())?;
         let data_path = data_path(&target::behind_links(path));
         data_file = Some((data_path.clone(), layout.len()));
         check_data(path, &data_path, force, &known)?;

@@ -524,7 +524,7 @@ pub fn stage_state(
 ) -> Result<u64, Error> {
     let identity = identity_of(&model.module)?;
     let identity = identity.as_deref().map(|identity| (IDENTITY, identity));
-    let layout = safetensors::layout_with(state.clone(), &identity.into_iter().collect::<Vec<_>>());
+    let layout = safetensors::layout_with(state.clone(), &identity.into_iter().collect::<Vec<_>>())?;
     let bytes = layout.len();
     let read = model.files();
     batch.stage(layout, path, force, &read).map_err(ExportError::from)?;

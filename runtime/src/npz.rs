@@ -242,16 +242,26 @@ impl<W: Seek> Seek for Patient<W> {
     }
 }
 
+/// The most bytes of the name of an entry.
+pub const LONGEST_NAME: usize = u16::MAX as usize;
+
+/// The name of the entry of a tensor.
+pub fn entry_name(name: &str, dtype: DType) -> String {
+    match stored_as(dtype) {
+        Some(_) => format!("{name}__{dtype}.npy"),
+        None => format!("{name}.npy"),
+    }
+}
+
 fn write_entries<'a>(
     archive: &mut ZipWriter<impl Write + Seek>,
     tensors: impl IntoIterator<Item = (&'a str, &'a HostTensor)>,
 ) -> Result<(), NpzError> {
     for (name, tensor) in tensors {
-        let suffix = stored_as(tensor.dtype()).map_or(String::new(), |_| format!("__{}", tensor.dtype()));
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .large_file(tensor.bytes().is_none_or(|bytes| bytes.len() >= 1 << 31));
-        archive.start_file(format!("{name}{suffix}.npy"), options).map_err(archive_error)?;
+        archive.start_file(entry_name(name, tensor.dtype()), options).map_err(archive_error)?;
         npy::write(&mut *archive, tensor)
             .map_err(|source| NpzError::Array { name: name.to_owned(), source })?;
     }

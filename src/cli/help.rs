@@ -72,7 +72,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "export::target_too_large" => FILE_SIZE,
         "export::target_stream" => "the reader has ended, or the device is full",
         "export::target_changed" => "run it again when no program writes to the model or its data files",
-        "export::target_full" => "free some space, or write to another disk with `--output`",
+        "export::target_full" => "free some space, or choose a path on another disk",
         "text::missing_data" => {
             "dumps and reproducers come without weights: a command that reads or writes weights needs \
              `MODEL.ir.safetensors` beside `MODEL.ir`, which `--emit text` writes; for `MODEL.json` it is \

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
         let input_names = input_names(&model.module);
         let results =
             Results { inputs: &inputs, input_names: &input_names, outputs: &made, output_names: &names };
-        outputs::save(path, &results, args.force, &model.files()).map_err(|e| not_saved(&e))?;
+        outputs::save(path, &results, args.force, &model.files()).map_err(|e| diagnose::failure(&e, None))?;
     }
     let mut text = table(&names, &made);
     if let Some(n) = args.bench {
@@ -65,18 +65,6 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     drop(progress);
     ampc::files::unchanged(&model.files()).map_err(|e| diagnose::failure(&e, None))?;
     ui::show(&text)
-}
-
-/// Replaces the name of the output option in an error: this command names its outputs by another option than
-/// commands that write models.
-fn not_saved(error: &Error) -> Failure {
-    let failure = diagnose::failure(error, None);
-    match failure.problems.first() {
-        Some(problem) if problem.code == "ampc::export::target_full" => {
-            failure.with_help("free some space, or write to another disk with `--outputs`")
-        }
-        _ => failure,
-    }
 }
 
 /// A line per output: its type, and statistics of its elements.

@@ -13,6 +13,7 @@ use crate::temporary::TemporaryFolder;
 use ampc_ir::TensorData;
 use ampc_runtime::{Data, HostTensor, npy, npz};
 use rustc_hash::FxHashSet;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -206,7 +207,16 @@ pub fn save(
     match OutputForm::of(path)? {
         OutputForm::Npz => {
             let tensors = named_tensors(path, results)?;
-            for (name, tensor) in &tensors {
+            let mut entries: BTreeMap<String, &str> = BTreeMap::new();
+            for &(name, tensor) in &tensors {
+                let entry = npz::entry_name(name, tensor.dtype());
+                if entry.len() > npz::LONGEST_NAME || entry.contains('\0') {
+                    return Err(cannot_hold(path, name, "a name that no entry of a zip archive can have"));
+                }
+                if let Some(other) = entries.insert(entry, name) {
+                    let what = format!("because the entry of `{other}` has the same name");
+                    return Err(cannot_hold(path, name, &what));
+                }
                 npy::check(tensor).map_err(|error| cannot_hold(path, name, &error.to_string()))?;
             }
             let bytes = tensors.iter().filter_map(|(_, tensor)| tensor.bytes()).map(|b| b.len() as u64).sum();
@@ -217,7 +227,7 @@ pub fn save(
         OutputForm::Safetensors => {
             let tensors = named_tensors(path, results)?;
             let tensors = tensors.into_iter().map(|(name, tensor)| constant(path, name, tensor));
-            let layout = safetensors::layout(tensors.collect::<Result<_, _>>()?);
+            let layout = safetensors::layout(tensors.collect::<Result<_, _>>()?)?;
             batch.stage(layout, path, force, &read).map_err(fail)?;
         }
         OutputForm::TestData => return save_folder(path, results, force, &read),

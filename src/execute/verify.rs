@@ -437,9 +437,9 @@ fn pair_outputs(model: &Module, other: &Module) -> Result<Vec<usize>, Error> {
 fn lone_outputs(other: &Module, pairs: &[usize]) -> Lone {
     let names = output_names(other);
     let of = names.len();
-    let paired: FxHashSet<usize> = pairs.iter().copied().collect();
-    let lone = names.into_iter().enumerate().filter(|(at, _)| !paired.contains(at));
-    Lone::new(lone.map(|(_, name)| name), of)
+    // One value may leave twice, by one name.
+    let paired: FxHashSet<String> = pairs.iter().map(|&at| names[at].clone()).collect();
+    Lone::new(names.into_iter().filter(|name| !paired.contains(name)), of)
 }
 
 /// Results for the outputs of a model, and the noise of each output, with the nodes that make them.

@@ -652,3 +652,15 @@ fn a_verification_says_the_largest_error_of_each_kind_of_data() {
         assert!(line.contains(&format!(", with {kind}")), "{line}");
     }
 }
+
+#[test]
+fn an_output_that_is_listed_twice_has_its_counterpart() {
+    let dir = Dir::new();
+    let body = "  input %x : f32[2]\n  %y = Neg(%x) : f32[2]\n  output %y\n  output %y\n";
+    dir.write("m.ir", format!("module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n{body}}}\n"));
+    let run = dir.run(&["verify", "m.ir", "m.ir", "--random", "1"]);
+    assert!(
+        run.code == 0 && !run.stdout.contains("counterpart") && !run.stderr.contains("counterpart"),
+        "{run}"
+    );
+}
