@@ -68,14 +68,6 @@ impl Program {
         self.inlined.as_ref().map_or(node, |inlined| inlined.calls.source(node))
     }
 
-    /// The error of a run with the nodes of the module that the executable was made of.
-    pub(super) fn named(&self, error: ExecuteError) -> ExecuteError {
-        match &self.inlined {
-            Some(inlined) => inlined.named(error),
-            None => error,
-        }
-    }
-
     /// The default attributes of a function.
     pub(crate) fn defaults(&self, function: FunctionId) -> Defaults {
         self.defaults[function].clone()
@@ -125,16 +117,20 @@ impl Program {
         if matches!(space, Space::Host) {
             return Ok(());
         }
+        let mut new = Vec::new();
         for value in self.constants_read() {
             let Some(tensor) = &self.constants[value] else { continue };
+            self.on_device[value] = uploaded[value].clone();
             if uploaded[value].is_none()
                 && let Data::Device(tensor) = space.bring(DataRef::Tensor(tensor.view()))?
             {
-                uploaded[value] = Some(tensor);
+                self.on_device[value] = Some(tensor.clone());
+                new.push((value, tensor));
             }
-            self.on_device[value] = uploaded[value].clone();
         }
+        // Queues of other sessions may read the constants from now on.
         space.finish()?;
+        new.into_iter().for_each(|(value, tensor)| uploaded[value] = Some(tensor));
         Ok(())
     }
 }
@@ -297,14 +293,23 @@ impl Binder<'_> {
         if let Some(queue) = space.queue() {
             queue.enter(node);
         }
-        let made = match walk::run_alone(space, prepared, &operands, &types, self.runtime.limits.max_bytes) {
-            Err(KernelError::Device(error))
-                if !matches!(*error, DeviceError::Kernel { .. } | DeviceError::Failed(_)) =>
-            {
-                return Err(KernelError::Device(error));
-            }
-            made => made.ok(),
+        let made = walk::run_alone(space, prepared, &operands, &types, self.runtime.limits.max_bytes);
+        let made = match made {
+            Ok(made) => Some(made),
+            Err(KernelError::Device(error)) => match *error {
+                DeviceError::Kernel { node: failed, .. } if failed == node => None,
+                DeviceError::Failed(_) => None,
+                error => return Err(error.into()),
+            },
+            Err(_) => None,
         };
+        if made.is_none() {
+            // The node may have failed in more than one result.
+            match space.finish() {
+                Err(DeviceError::Kernel { node: failed, .. }) if failed == node => {}
+                finished => finished?,
+            }
+        }
         let pairs = made.map(|made| data.results().iter().zip(made));
         Ok(pairs.map(|pairs| pairs.filter_map(|(v, t)| Some(((*v)?, Arc::new(t?)))).collect()))
     }

@@ -172,6 +172,14 @@ impl Executable {
         constants.map(|tensor| DataRef::Tensor(tensor.view()).byte_count()).sum()
     }
 
+    /// An error with the nodes of the module that was given, in place of copies of them.
+    pub(super) fn named(&self, error: ExecuteError) -> ExecuteError {
+        match &self.inlined {
+            Some(inlined) => inlined.named(error),
+            None => error,
+        }
+    }
+
     /// The values that a program has to show to an observer of these values. Without groups it shows all, except the results
     /// of calls that nodes of functions stand in place of.
     pub(super) fn shown(&self, watch: Watch) -> Watch {
@@ -197,6 +205,8 @@ impl Executable {
         let Executable { runtime, module, constants, .. } = self;
         let watch = &slot.watch;
         let inlined = self.inlined.as_ref().filter(|inlined| !inlined.hides(watch));
+        // A failure of earlier work is none of the work that computes constants.
+        space.finish()?;
         let binder = Binder { runtime, watch, module, inlined, constants, folded: &folded, deadline };
         let mut program = installed(&*runtime.backend, || binder.program(space, &slot.types))?;
         let uploaded = program.upload(space, &mut locked(&self.uploaded));

@@ -146,9 +146,9 @@ impl StateMemory {
         self.is_torn = is_torn;
     }
 
-    /// True if the states are torn, and stay so if these are taken, because not all of them are given.
-    pub(super) fn stays_torn(&self, given: &[Option<DataRef<'_>>]) -> bool {
-        self.is_torn && !self.slots.iter().all(|slot| given.get(slot.input).is_some_and(Option::is_some))
+    /// True if all states that have a place here are given.
+    pub(super) fn are_given(&self, given: &[Option<DataRef<'_>>]) -> bool {
+        self.slots.iter().all(|slot| given.get(slot.input).is_some_and(Option::is_some))
     }
 
     /// Takes the states that are given.
@@ -160,7 +160,9 @@ impl StateMemory {
         space: &mut Space,
         given: &[Option<DataRef<'_>>],
     ) -> Result<(), KernelError> {
-        self.is_torn = self.stays_torn(given);
+        let stays_torn = self.is_torn && !self.are_given(given);
+        // A copy may fail behind others.
+        self.is_torn |= self.slots.iter().any(|slot| given.get(slot.input).is_some_and(Option::is_some));
         for slot in &self.slots {
             match (given.get(slot.input).copied().flatten(), &mut self.block) {
                 (Some(DataRef::Tensor(tensor)), block) => {
@@ -177,6 +179,7 @@ impl StateMemory {
                 _ => {}
             }
         }
+        self.is_torn = stays_torn;
         Ok(())
     }
 }

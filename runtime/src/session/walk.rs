@@ -32,13 +32,17 @@ pub(crate) struct Run<'a> {
     pub(crate) program: &'a Program,
     pub(crate) observer: Option<Observing<'a>>,
     pub(crate) deadline: Option<Instant>,
+    /// The flag of the session.
     pub(crate) stop: Option<&'a AtomicBool>,
+    /// The node whose part the program is; errors name it.
+    pub(crate) within: Option<Node>,
 }
 
 impl Run<'_> {
     /// An error if the time is over or the run is stopped; `node` would be next.
     pub(super) fn in_time(&self, node: Option<Node>) -> Result<(), ExecuteError> {
-        if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+        let mut flags = self.stop.into_iter().chain(self.runtime.limits.stop.as_deref());
+        if flags.any(|stop| stop.load(Ordering::Relaxed)) {
             return Err(ExecuteError::Stopped);
         }
         match self.deadline {
@@ -48,6 +52,11 @@ impl Run<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The node of a step, for errors.
+    fn node_of(&self, step: &Step) -> Node {
+        self.within.unwrap_or(step.node())
     }
 
     /// An error if the observer permits no change of states.
@@ -83,7 +92,7 @@ pub(crate) fn run_graph(
     if let Some(observer) = &mut run.observer {
         observer.settle().map_err(ExecuteError::of_transfer)?;
     }
-    if !plan.states.is_empty() {
+    if !plan.states.is_empty() || !plan.moved.is_empty() {
         run.permits_updates()?;
     }
     run.in_time(None)
@@ -98,7 +107,8 @@ pub(super) fn run_steps(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) 
         frame.events.resize_with(plan.steps.len(), || None);
     }
     for (at, step) in plan.steps.iter().enumerate() {
-        run.in_time(Some(step.node()))?;
+        let node = run.node_of(step);
+        run.in_time(Some(node))?;
         if writes_states(plan, step) {
             run.permits_updates()?;
             frame.states.set_torn(true);
@@ -107,12 +117,12 @@ pub(super) fn run_steps(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) 
             wait_for_others(run.space, step, frame)?;
         }
         if let Some(queue) = run.space.queue_at(step.queue) {
-            queue.enter(step.node());
+            queue.enter(node);
         }
         if is_nested(&program.module, step.node()) {
             run_nested(run, scope, step, frame)?;
         } else {
-            run_step(run, scope, step, frame).map_err(|error| ExecuteError::of_kernel(step.node(), error))?;
+            run_step(run, scope, step, frame).map_err(|error| ExecuteError::of_kernel(node, error))?;
         }
         if has_several_queues && step.is_barrier {
             run.space.fence()?;

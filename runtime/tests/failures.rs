@@ -1,0 +1,235 @@
+//! Failures of a device: a failure is told by the run whose work failed, whichever call meets it first, and no run that
+//! failed is taken for a run that succeeded.
+
+#![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
+
+#[path = "reference/mod.rs"]
+mod reference;
+
+use ampc_ir::text::{NoData, parse};
+use ampc_runtime::session::ExecuteError;
+use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
+use reference::Reference;
+use reference::device::Fault;
+use std::sync::Arc;
+
+/// A state that each run adds to in place, a value whose dims change, a constant that is folded, and a function that fails
+/// for an index that the table lacks.
+const MODEL: &str = "\
+module ir=10
+opset ai.onnx=21, my=1
+
+graph @main {
+  input %x : f32[4]
+  input %at : i64
+  input %list : f32[n]
+  input %total : f32[4]
+  state %total -> %next
+  const %two : f32[1] = [2]
+  %four = Mul(%two, %two) : f32[1]
+  %square = Mul(%x, %x) : f32[4]
+  %next = Add(%total, %square) : f32[4]
+  %entry = my::Look(%at) : f32 @look
+  %longer = Mul(%list, %four) : f32[n]
+  output %next : f32[4]
+  output %entry : f32
+  output %longer : f32[n]
+}
+
+function my::Look {
+  opset ai.onnx=21
+  input %at : ?
+  const %table : f32[3] = [5, 6, 7]
+  %entry = Gather(%table, %at) : ? @gather
+  output %entry
+}
+";
+
+fn floats(n: u64, first: u16) -> HostTensor {
+    let elements: Vec<f32> = (0..n).map(|i| f32::from(first) / 4.0 + i as f32 / 8.0).collect();
+    HostTensor::from_slice(&[n], &elements).unwrap()
+}
+
+fn session(runtime: &Runtime) -> Session {
+    let mut session = runtime.prepare(&parse(MODEL, &NoData).unwrap_or_else(|e| panic!("{e}"))).unwrap();
+    reset(&mut session);
+    session
+}
+
+fn reset(session: &mut Session) {
+    session
+        .set_states(|_, bytes| {
+            bytes.fill(0);
+            Ok::<_, ampc_runtime::HostError>(())
+        })
+        .unwrap();
+}
+
+fn bytes(data: &Data) -> Vec<u8> {
+    data.tensor().unwrap().bytes().unwrap().to_vec()
+}
+
+/// The inputs of a run.
+struct Batch {
+    x: HostTensor,
+    at: HostTensor,
+    list: HostTensor,
+}
+
+impl Batch {
+    fn of(run: u16, at: i64, n: u64) -> Batch {
+        Batch { x: floats(4, run), at: HostTensor::from_slice(&[], &[at]).unwrap(), list: floats(n, run) }
+    }
+
+    fn refs(&self) -> [Option<DataRef<'_>>; 4] {
+        let [x, at, list] = [&self.x, &self.at, &self.list].map(|tensor| Some(DataRef::Tensor(tensor.view())));
+        [x, at, list, None]
+    }
+}
+
+/// The outputs of a run.
+type Outputs = Vec<Vec<u8>>;
+
+/// The outputs of runs that all succeed, and the state after each.
+fn wanted(lists: &[u64]) -> Vec<(Outputs, Vec<u8>)> {
+    let mut session = session(&Runtime::from(Cpu::new(1)));
+    let runs = lists.iter().zip(0..);
+    runs.map(|(&n, run)| {
+        let outputs = session.run(&Batch::of(run, 2, n).refs()).unwrap().iter().map(bytes).collect();
+        (outputs, bytes(&session.states().unwrap()[0].1))
+    })
+    .collect()
+}
+
+/// The operation between the beginning and the end of runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Between {
+    /// A run with inputs of other dims is begun.
+    Rebind,
+    /// A value of an earlier run is copied.
+    Fetch,
+    /// Another run is begun.
+    Bring,
+    /// The states are copied.
+    States,
+}
+
+/// An error names nodes of the module that was given.
+fn check_place(session: &Session, error: &ExecuteError) {
+    let Some((node, calls)) = error.place() else { return };
+    let module = session.module();
+    let name = |node| module.node(node).name.map_or("", |name| module.text(name));
+    if module.op_name(node).1 == "Gather" {
+        assert_eq!((name(node), calls.iter().map(|&call| name(call)).collect::<Vec<_>>()), ("gather", vec!["look"]));
+    }
+}
+
+/// One call of the device fails, or the work of one call, or an index is wrong, or two of these; with outputs on the way or
+/// without, and with another operation in between. Every run that succeeds has the right outputs, the failure of a run is
+/// told by the run, states that are not torn are those after the last run that succeeded, and the session can be used again.
+#[test]
+fn every_failure_is_told_by_its_run() {
+    let faults = [Fault::Lost, Fault::Refused, Fault::NoMemory, Fault::Late];
+    let between = [Between::Rebind, Between::Fetch, Between::Bring, Between::States];
+    let mut told = [0; 4];
+    for between in between {
+        let want = wanted(&[3, 3, 3, if between == Between::Rebind { 5 } else { 3 }]);
+        let calls = (0..6).flat_map(|seed| (0..30).map(move |call| (seed, call)));
+        for (seed, call) in calls.filter(|(seed, call)| (seed + call) % 5 == 0) {
+            for (at, fault) in faults.into_iter().enumerate() {
+                for (is_wrong, wants) in [(false, false), (false, true), (true, false), (true, true)] {
+                    let about = format!("{between:?}, seed {seed}, call {call}, {fault:?}, {is_wrong}, {wants}");
+                    if call == 0 && at > 0 {
+                        continue;
+                    }
+                    told[at] += u32::from(one_case(between, &want, (seed, call), fault, is_wrong, wants, &about));
+                }
+            }
+        }
+    }
+    assert!(told.iter().all(|&told| told > 20), "{told:?}");
+}
+
+/// One case. True if the fault was met.
+fn one_case(
+    between: Between,
+    want: &[(Outputs, Vec<u8>)],
+    (seed, call): (u64, u64),
+    fault: Fault,
+    is_wrong: bool,
+    wants: bool,
+    about: &str,
+) -> bool {
+    let outputs: &[usize] = if wants { &[0, 1, 2] } else { &[] };
+    let backend = Reference::plain(seed);
+    let device = backend.shared_device();
+    let mut session = session(&Runtime::new(Arc::new(backend)));
+    let made = session.run_in_place(&Batch::of(0, 2, 3).refs()).unwrap();
+    session.begin_run(&Batch::of(1, 2, 3).refs(), outputs).unwrap_or_else(|e| panic!("{about}: {e}"));
+    let first = device.calls() + call;
+    device.fail_with(if call > 0 { first } else { 0 }, fault);
+    let mut errors = Vec::new();
+    // The number of runs that were begun after the first, and the last state that is known.
+    let mut begun = vec![1];
+    match session.begin_run(&Batch::of(2, if is_wrong { 7 } else { 2 }, 3).refs(), outputs) {
+        Ok(()) => begun.push(2),
+        Err(error) => errors.push(error),
+    }
+    let is_begun = begun.len() == 2;
+    match between {
+        Between::Fetch => match session.fetch(made[0].view()) {
+            Ok(data) => assert_eq!(bytes(&data), want[0].0[0], "{about}"),
+            Err(error) => errors.push(error),
+        },
+        Between::States => {
+            if let Err(error) = session.states() {
+                errors.push(error);
+            }
+        }
+        Between::Rebind | Between::Bring if is_begun => {
+            let n = if between == Between::Rebind { 5 } else { 3 };
+            match session.begin_run(&Batch::of(3, 2, n).refs(), outputs) {
+                Ok(()) => begun.push(3),
+                Err(error) => errors.push(error),
+            }
+        }
+        Between::Rebind | Between::Bring => {}
+    }
+    let mut state = 0;
+    for run in begun {
+        match session.end_run() {
+            Ok(Some(found)) => {
+                let found: Outputs = found.iter().map(bytes).collect();
+                assert_eq!(found, if wants { want[run].0.clone() } else { Vec::new() }, "{about}: run {run}");
+                assert!(!(is_wrong && run >= 2), "{about}: run {run} succeeds");
+                state = run;
+            }
+            Ok(None) => break,
+            Err(error) => {
+                check_place(&session, &error);
+                if error.is_no_memory() {
+                    state = run;
+                }
+                errors.push(error);
+            }
+        }
+    }
+    errors.iter().for_each(|error| check_place(&session, error));
+    assert!(session.end_run().unwrap().is_none(), "{about}");
+    let met = call > 0 && device.calls() >= first;
+    let is_late = fault == Fault::Late;
+    let fails = if is_late { device.late_faults() > 0 } else { met };
+    device.fail_at(0);
+    assert!(!(is_wrong && is_begun && errors.is_empty()), "{about}: a failure is lost");
+    // A refused recording runs its kernels one by one; constants that cannot be folded are computed in each run.
+    let may_go_on = fault == Fault::Refused || is_late && between == Between::Rebind;
+    assert!(!fails || may_go_on || !errors.is_empty(), "{about}: the fault is lost");
+    if !session.has_torn_states() {
+        assert_eq!(bytes(&session.states().unwrap()[0].1), want[state].1, "{about}: {errors:?}");
+    }
+    reset(&mut session);
+    session.begin_run(&Batch::of(0, 2, 3).refs(), &[0, 1, 2]).unwrap_or_else(|e| panic!("{about}: {e}"));
+    let again = session.end_run().unwrap_or_else(|e| panic!("{about}: {e}")).unwrap();
+    assert_eq!(again.iter().map(bytes).collect::<Outputs>(), want[0].0, "{about}");
+    met
+}
