@@ -7,7 +7,9 @@
 mod reference;
 
 use ampc_ir::text::{NoData, parse};
-use ampc_runtime::session::ExecuteError;
+use ampc_runtime::device::{Device, DeviceError};
+use ampc_runtime::backend::KernelError;
+use ampc_runtime::session::{Executable, ExecuteError};
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 use reference::Reference;
 use reference::device::Fault;
@@ -215,6 +217,10 @@ fn one_case(
         }
     }
     errors.iter().for_each(|error| check_place(&session, error));
+    if fault == Fault::Refused {
+        let is_lost = |error: &ExecuteError| matches!(error, ExecuteError::Device(DeviceError::Lost(_)));
+        assert!(!errors.iter().any(is_lost), "{about}: {errors:?}");
+    }
     assert!(session.end_run().unwrap().is_none(), "{about}");
     let met = call > 0 && device.calls() >= first;
     let is_late = fault == Fault::Late;
@@ -232,4 +238,209 @@ fn one_case(
     let again = session.end_run().unwrap_or_else(|e| panic!("{about}: {e}")).unwrap();
     assert_eq!(again.iter().map(bytes).collect::<Outputs>(), want[0].0, "{about}");
     met
+}
+
+/// The failure of a node is not taken for that of a constant of a later node: FlexAttention computes its scale.
+#[test]
+fn constants_that_are_computed_hide_no_failure() {
+    let text = "\
+module ir=10
+opset ai.onnx=24, ai.onnx.preview=1
+
+graph @main {
+  input %x : f32[1, 2, 4, 8]
+  input %at : i64
+  const %table : f32[3] = [5, 6, 7]
+  %entry = Gather(%table, %at) : f32
+  %y = ai.onnx.preview::FlexAttention(%x, %x, %x) : f32[1, 2, 4, 8]
+  output %y : f32[1, 2, 4, 8]
+  output %entry : f32
+}
+";
+    let module = parse(text, &NoData).unwrap_or_else(|e| panic!("{e}"));
+    let x = HostTensor::zeros(ampc_ir::DType::F32, &[1, 2, 4, 8]).unwrap();
+    for seed in 0..8 {
+        let backend = Reference::plain(seed);
+        let device = backend.shared_device();
+        let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+        let mut run = |at: i64| {
+            let at = HostTensor::from_slice(&[], &[at]).unwrap();
+            session.run(&[&x, &at].map(|tensor| Some(DataRef::Tensor(tensor.view())))).map(|_| ())
+        };
+        let error = run(7).unwrap_err();
+        let (node, _) = error.place().unwrap_or_else(|| panic!("seed {seed}: {error}"));
+        assert_eq!(module.op_name(node).1, "Gather", "seed {seed}: {error}");
+        run(2).unwrap();
+        let uploaded = device.uploaded();
+        run(2).unwrap();
+        // The programs of the parts stay, with their constants: only the inputs are copied.
+        assert!(device.uploaded() <= uploaded + 300, "seed {seed}");
+        for call in 1..60 {
+            for fault in [Fault::NoMemory, Fault::Refused, Fault::Lost, Fault::Late] {
+                device.fail_with(device.calls() + call, fault);
+                match run(2) {
+                    Err(ExecuteError::Node { node, error, .. }) => {
+                        assert!(["Gather", "FlexAttention"].contains(&module.op_name(node).1));
+                        assert!(!matches!(error, KernelError::Unsupported(_)), "{error}");
+                    }
+                    Err(ExecuteError::NoMemory { node: Some(node), .. }) => {
+                        assert!(["Gather", "FlexAttention"].contains(&module.op_name(node).1));
+                    }
+                    Err(ExecuteError::NoMemory { .. } | ExecuteError::Device(_)) | Ok(()) => {}
+                    Err(error) => panic!("seed {seed}, call {call}, {fault:?}: {error:?}"),
+                }
+                device.fail_at(0);
+            }
+        }
+    }
+}
+
+/// A constant that could not be copied to the device is copied again for the next session.
+#[test]
+fn constants_are_uploaded_when_the_copies_are_done() {
+    let module = parse(MODEL, &NoData).unwrap();
+    let (batch, zeros) = (Batch::of(0, 2, 3), floats(4, 0));
+    for (seed, call) in (0..6).flat_map(|seed| (1..20).map(move |call| (seed, call))) {
+        let backend = Reference::plain(seed);
+        let device = backend.shared_device();
+        let executable = Arc::new(Executable::new(&module, &Runtime::new(Arc::new(backend))).unwrap());
+        let [mut first, mut second] = [(); 2].map(|()| Session::new(executable.clone()).unwrap());
+        let mut inputs = batch.refs();
+        inputs[3] = Some(DataRef::Tensor(zeros.view()));
+        device.fail_at(device.calls() + call);
+        first.bind(&inputs).ok();
+        device.fail_at(0);
+        second.run(&inputs).unwrap_or_else(|error| panic!("seed {seed}, call {call}: {error}"));
+    }
+}
+
+/// States that trade places, so that both are copied.
+const TRADE: &str = "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %a : f32[4]
+  input %b : f32[4]
+  input %c : f32[4]
+  state %a -> %b
+  state %b -> %a
+  state %c -> %d
+  %d = Add(%c, %a) : f32[4]
+  output %d : f32[4]
+}
+";
+
+/// If a run fails, its states are those before the run or torn, whatever call of the device fails. While kernels are
+/// recorded nothing changes.
+#[test]
+fn states_are_whole_or_torn() {
+    let module = parse(TRADE, &NoData).unwrap();
+    let first = [1, 2, 3].map(|i| floats(4, i));
+    let other = [4, 5, 6].map(|i| floats(4, i));
+    let states = |session: &mut Session| -> Vec<Vec<u8>> {
+        session.states().unwrap().iter().map(|(_, data)| bytes(data)).collect()
+    };
+    let (mut whole, mut torn) = (0, 0);
+    // The runs before the fault, and whether the run that fails is given states.
+    for (runs, gives) in [(0, false), (1, false), (2, false), (1, true)] {
+        for (seed, call) in (0..6).flat_map(|seed| (1..40).map(move |call| (seed, call))) {
+            for fault in [Fault::Lost, Fault::Refused, Fault::NoMemory, Fault::Late] {
+                let backend = Reference::plain(seed);
+                let device = backend.shared_device();
+                let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+                let given = first.each_ref().map(|tensor| Some(DataRef::Tensor(tensor.view())));
+                session.bind(&given).unwrap();
+                for _ in 0..runs {
+                    session.run(&[None, None, None]).unwrap();
+                }
+                let (before, replays) = (states(&mut session), device.replays());
+                let given = other.each_ref().map(|tensor| Some(DataRef::Tensor(tensor.view())));
+                device.fail_with(device.calls() + call, fault);
+                let failed = session.run(if gives { &given } else { &[None, None, None] }).is_err();
+                device.fail_at(0);
+                let about = format!("{runs}, {gives}, seed {seed}, call {call}, {fault:?}");
+                if failed && !session.has_torn_states() {
+                    let is_given = gives && states(&mut session) == other.each_ref().map(|t| t.bytes().unwrap().to_vec());
+                    assert!(is_given || states(&mut session) == before, "{about}");
+                    whole += 1;
+                } else if failed {
+                    torn += 1;
+                    let has_started = !device.can_record() || runs < 1 || device.replays() > replays;
+                    assert!(gives || has_started, "{about}: nothing has run");
+                }
+            }
+        }
+    }
+    assert!(whole > 50 && torn > 50, "{whole}, {torn}");
+}
+
+/// A device that refuses to record runs kernels one by one. Any other failure while it records is that of the run.
+#[test]
+fn failures_of_recordings_are_told() {
+    let mut refused = 0;
+    for (seed, call) in (0..6).flat_map(|seed| (1..40).map(move |call| (seed, call))) {
+        for fault in [Fault::Lost, Fault::Refused] {
+            let backend = Reference::plain(seed);
+            let device = backend.shared_device();
+            let mut session = session(&Runtime::new(Arc::new(backend)));
+            session.run(&Batch::of(0, 2, 3).refs()).unwrap();
+            let first = device.calls() + call;
+            device.fail_with(first, fault);
+            let ran = session.run(&Batch::of(1, 2, 3).refs());
+            let met = device.calls() >= first;
+            device.fail_at(0);
+            assert!(ran.is_err() || !met || fault == Fault::Refused, "seed {seed}, call {call}");
+            refused += u32::from(ran.is_ok() && met);
+        }
+    }
+    assert!(refused > 5, "{refused}");
+}
+
+/// Outputs that are the inputs of the next run are in other memory each time: such runs are not recorded, and no memory
+/// stays with them.
+#[test]
+fn runs_on_fresh_inputs_are_not_recorded() {
+    let module = parse(MODEL, &NoData).unwrap();
+    for seed in 0..6 {
+        let backend = Reference::plain(seed);
+        let device = backend.shared_device();
+        let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+        let (batch, zeros) = (Batch::of(1, 2, 3), floats(4, 0));
+        let mut inputs = batch.refs();
+        inputs[3] = Some(DataRef::Tensor(zeros.view()));
+        let mut made = session.run_in_place(&inputs).unwrap();
+        let mut live = Vec::new();
+        for _ in 0..6 {
+            let mut inputs = batch.refs();
+            inputs[0] = Some(made[0].view());
+            made = session.run_in_place(&inputs).unwrap();
+            live.push(device.live_bytes());
+        }
+        assert_eq!(device.recordings(), 0, "seed {seed}");
+        assert!(live.iter().all(|&bytes| bytes == live[0]), "seed {seed}: {live:?}");
+        // Inputs that the session copies are where they were.
+        session.run(&batch.refs()).unwrap();
+        session.run(&batch.refs()).unwrap();
+        assert_eq!(device.recordings() > 0, device.can_record(), "seed {seed}");
+    }
+}
+
+/// A run without outputs ends when its work is done, and with its own failure, while later runs are in flight.
+#[test]
+fn a_run_without_outputs_ends_with_its_failure() {
+    for seed in (0..8).filter(|&seed| seed != 4) {
+        let backend = Reference::plain(seed);
+        let mut session = session(&Runtime::new(Arc::new(backend)));
+        for (run, at) in [(0, 2), (1, 7), (2, 2)] {
+            session.begin_run(&Batch::of(run, at, 3).refs(), &[]).unwrap();
+        }
+        assert!(session.end_run().unwrap().is_some());
+        let error = session.end_run().unwrap_err();
+        check_place(&session, &error);
+        let (node, _) = error.place().unwrap();
+        assert_eq!(session.module().op_name(node).1, "Gather", "seed {seed}");
+        assert!(session.end_run().unwrap().is_none());
+        assert!(session.has_torn_states());
+    }
 }

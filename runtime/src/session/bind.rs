@@ -1,5 +1,6 @@
 //! Binding: from a module and the types of its inputs to a program with plans, kernels, and the results of constants.
 
+use super::control::Parts;
 use super::error::ExecuteError;
 use super::inlined::Inlined;
 use super::observe::Watch;
@@ -47,6 +48,7 @@ pub(crate) struct Program {
     inlined: Option<Arc<Inlined>>,
     /// The default attributes of functions.
     defaults: SecondaryMap<FunctionId, Defaults>,
+    pub(super) parts: Parts,
 }
 
 impl Program {
@@ -239,7 +241,8 @@ impl Binder<'_> {
         }
         let (constants, inlined) = (Arc::new(constants), inlined.cloned());
         let on_device = OnDevice::default();
-        Ok(Program { module, constants, on_device, plans, graphs, kernels, inlined, defaults })
+        let parts = Parts::default();
+        Ok(Program { module, constants, on_device, plans, graphs, kernels, inlined, defaults, parts })
     }
 
     /// Gives the inputs of the main graph their types.

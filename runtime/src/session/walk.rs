@@ -10,7 +10,7 @@ use super::space::{Block, Bytes, Space};
 use super::states::writes_states;
 use crate::backend::Backend;
 use crate::data::{Data, DataRef, emptied};
-use crate::device::{DeviceError, Span};
+use crate::device::{DeviceError, DeviceMemory, Span};
 use crate::host::{HostError, HostTensor};
 use crate::kernel::{Io, KernelError, Out, Prepared, Site, Wanted, check_size};
 use crate::plan::arena::{Part, split};
@@ -259,7 +259,7 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
                     }
                     Block::Device(memory) => {
                         own = memory;
-                        reach.device_scratch = Some(Span { memory: &own, offset: 0, len: own.len() });
+                        reach.device_scratch = whole(&own);
                     }
                 }
                 job.execute(run.space, &prepared, reach, &types, &mut made, lists)?;
@@ -448,8 +448,9 @@ impl<'r> Job<'r> {
     {
         for (slot, data) in made.iter_mut().enumerate() {
             let known = types.get(slot).and_then(Option::as_ref).and_then(known_tensor);
-            // A view says itself whose bytes it shares.
-            let is_shared = slot == 0 && prepared.needs.view;
+            // A view of a value outside of the arena says itself whose bytes it shares. The bytes of other operands are
+            // those of other values later.
+            let is_shared = slot == 0 && prepared.needs.view && self.is_on_heap(0);
             if let (Some(index), Some(known)) = (self.step.results[slot], known) {
                 *data = self.room_for(space, &self.plan.values[index as usize], known, is_shared)?;
             }
@@ -477,6 +478,12 @@ impl<'r> Job<'r> {
         lists.operands = emptied(io.operands);
         lists.results = emptied(io.results);
         done
+    }
+
+    /// True if an operand is on the heap, where it owns its bytes.
+    fn is_on_heap(&self, slot: usize) -> bool {
+        let operand = self.step.operands.get(slot).copied().flatten();
+        operand.is_some_and(|index| self.plan.values[index as usize].place == Place::Heap)
     }
 
     /// The tensor for a result on the heap whose type is known by now, unless the result shares bytes. A result in the
@@ -545,7 +552,7 @@ pub(crate) fn run_alone(
                 operands: brought.iter().map(|data| data.as_ref().map(Data::view)).collect(),
                 results: places.map(place).collect(),
                 scratch: &mut [],
-                device_scratch: Some(Span { memory: &scratch, offset: 0, len: scratch.len() }),
+                device_scratch: whole(&scratch),
                 queue: space.queue(),
                 in_place: None,
                 taken: &[],
@@ -563,6 +570,11 @@ pub(crate) fn run_alone(
         _ => None,
     };
     Ok(made.into_iter().map(tensor).collect())
+}
+
+/// A block as a range; `None` of no bytes.
+fn whole(memory: &Arc<dyn DeviceMemory>) -> Option<Span<'_>> {
+    (!memory.is_empty()).then(|| Span { memory, offset: 0, len: memory.len() })
 }
 
 /// The memory that a kernel needs for itself.

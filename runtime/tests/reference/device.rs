@@ -131,7 +131,7 @@ impl ReferenceDevice {
         self.allocations.load(Ordering::Relaxed)
     }
 
-    /// The number of times that recorded work was replayed.
+    /// The number of times that recorded work was to be replayed.
     pub(crate) fn replays(&self) -> u64 {
         self.replays.load(Ordering::Relaxed)
     }
@@ -688,9 +688,9 @@ impl Queue for InOrder {
     }
 
     fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
+        self.replays.fetch_add(1, Ordering::Relaxed);
         self.called()?;
         self.refuse_recording("replays");
-        self.replays.fetch_add(1, Ordering::Relaxed);
         let jobs: &Vec<Job> = recording.downcast_ref().expect("a recording of this device");
         let mut pending = self.jobs.lock().unwrap();
         for job in jobs {
