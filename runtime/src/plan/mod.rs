@@ -52,7 +52,7 @@ pub struct Needs {
     pub moves: bool,
     /// True if its first result has the bytes of its first operand: nothing is computed.
     pub view: bool,
-    /// True if the backend owns its results, which are not in the arena: the results of nodes with bodies.
+    /// True if its results are on the heap: allocated by the session or the kernel while the graph runs, outside of the arena.
     pub on_heap: bool,
     /// The queue of the device that it is launched on.
     pub queue: usize,
@@ -125,7 +125,7 @@ pub enum Place {
     },
     /// The bytes of another value, an index of [`GraphPlan::values`] whose place is outside of the arena.
     View(u32),
-    /// The backend makes room for them once it knows how much.
+    /// Allocated by the session or the kernel while the graph runs, once the size is known.
     Heap,
     /// The value is not computed.
     Unused,
@@ -399,7 +399,7 @@ impl StateLayout {
     /// The offset of the next state, which has so many bytes.
     pub(crate) fn place(&mut self, bytes: usize) -> usize {
         let offset = self.end;
-        self.end = offset.saturating_add(arena::rounded(bytes, self.alignment));
+        self.end = arena::end_of(offset, arena::rounded(bytes, self.alignment), self.alignment);
         offset
     }
 
@@ -601,7 +601,8 @@ impl Planner {
         let requests: Vec<Request> =
             others.iter().map(of_storage).chain(self.scratch.iter().map(of_scratch)).collect();
         let layout = arena::lay_out(&requests, self.alignment);
-        offsets.extend(layout.offsets.into_iter().map(|offset| offset.saturating_add(state_bytes)));
-        (offsets, state_bytes, layout.bytes.saturating_add(state_bytes))
+        let behind = |offset| arena::end_of(state_bytes, offset, self.alignment);
+        offsets.extend(layout.offsets.into_iter().map(behind));
+        (offsets, state_bytes, behind(layout.bytes))
     }
 }
