@@ -25,6 +25,7 @@ use ampc_runtime::session::ExecuteError;
 use ampc_runtime::{Data, HostError, Limits, Runtime, Session, Tolerance};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 
@@ -221,12 +222,13 @@ pub fn verify_draws(
     let pairs = pair_outputs(model, other)?;
     let first = draws.first().ok_or_else(|| Error::Usage("there are no inputs to compare on".into()))?;
     // What depends on constants alone is looked at as well.
-    let Limits { max_bytes, stop, .. } = &options.runtime.limits;
-    let stop = stop.clone().unwrap_or_default();
-    let limits =
-        Limits { max_bytes: max_bytes / 2, stop: Some(stop.clone()), ..options.runtime.limits.clone() };
+    let limits = &options.runtime.limits;
+    let limits = Limits { max_bytes: limits.max_bytes / 2, ..limits.clone() };
     let runtime = Runtime { limits, fold: false, ..options.runtime.clone() };
     let mut sessions = [prepare(model, &runtime)?, prepare(other, &runtime).map_err(in_other)?];
+    // The flag of the caller stays as it is.
+    let stop = Arc::new(AtomicBool::new(false));
+    sessions.iter_mut().for_each(|session| session.set_stop(stop.clone()));
     let (model, other) = (&*model, &*other);
     let other_first = first.for_other(model, other).map_err(in_other)?;
     bind_observed(&mut sessions[0], &first.values)?;
