@@ -129,6 +129,11 @@ pub trait Device: Debug + Send + Sync {
     /// [`DeviceError::NoMemory`] if the device has no memory for the block.
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn DeviceMemory>, DeviceError>;
 
+    /// The bytes that can still be allocated; `None` if the device cannot tell.
+    fn available_memory(&self) -> Option<u64> {
+        None
+    }
+
     /// A queue for one session.
     ///
     /// # Errors
@@ -136,7 +141,7 @@ pub trait Device: Debug + Send + Sync {
     fn queue(&self) -> Result<Box<dyn Queue>, DeviceError>;
 
     /// The number of queues of a session that kernels may be launched on, at least 1. A kernel asks for a queue with
-    /// [`Prepared::on_queue`](crate::backend::Prepared::on_queue).
+    /// [`Prepared::on_queue`](crate::backend::Prepared::on_queue); a kernel that asks for another queue is refused.
     fn kernel_queues(&self) -> usize {
         1
     }
@@ -282,7 +287,8 @@ impl DeviceError {
     /// This failure, unless an earlier failure says as much: the failure of a kernel has the node.
     pub(crate) fn or_of_kernel(self, earlier: Option<DeviceError>) -> DeviceError {
         match (earlier, self) {
-            (None, later) | (Some(DeviceError::Failed(_) | DeviceError::Lost(_)), later @ DeviceError::Kernel { .. }) => {
+            (None, later)
+            | (Some(DeviceError::Failed(_) | DeviceError::Lost(_)), later @ DeviceError::Kernel { .. }) => {
                 later
             }
             (Some(earlier), _) => earlier,

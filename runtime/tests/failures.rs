@@ -7,8 +7,8 @@
 mod reference;
 
 use ampc_ir::text::{NoData, parse};
-use ampc_runtime::device::{Device, DeviceError};
 use ampc_runtime::backend::KernelError;
+use ampc_runtime::device::{Device, DeviceError};
 use ampc_runtime::session::{Executable, ExecuteError};
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 use reference::Reference;
@@ -84,7 +84,8 @@ impl Batch {
     }
 
     fn refs(&self) -> [Option<DataRef<'_>>; 4] {
-        let [x, at, list] = [&self.x, &self.at, &self.list].map(|tensor| Some(DataRef::Tensor(tensor.view())));
+        let [x, at, list] =
+            [&self.x, &self.at, &self.list].map(|tensor| Some(DataRef::Tensor(tensor.view())));
         [x, at, list, None]
     }
 }
@@ -122,7 +123,10 @@ fn check_place(session: &Session, error: &ExecuteError) {
     let module = session.module();
     let name = |node| module.node(node).name.map_or("", |name| module.text(name));
     if module.op_name(node).1 == "Gather" {
-        assert_eq!((name(node), calls.iter().map(|&call| name(call)).collect::<Vec<_>>()), ("gather", vec!["look"]));
+        assert_eq!(
+            (name(node), calls.iter().map(|&call| name(call)).collect::<Vec<_>>()),
+            ("gather", vec!["look"])
+        );
     }
 }
 
@@ -140,11 +144,13 @@ fn every_failure_is_told_by_its_run() {
         for (seed, call) in calls.filter(|(seed, call)| (seed + call) % 5 == 0) {
             for (at, fault) in faults.into_iter().enumerate() {
                 for (is_wrong, wants) in [(false, false), (false, true), (true, false), (true, true)] {
-                    let about = format!("{between:?}, seed {seed}, call {call}, {fault:?}, {is_wrong}, {wants}");
+                    let about =
+                        format!("{between:?}, seed {seed}, call {call}, {fault:?}, {is_wrong}, {wants}");
                     if call == 0 && at > 0 {
                         continue;
                     }
-                    told[at] += u32::from(one_case(between, &want, (seed, call), fault, is_wrong, wants, &about));
+                    told[at] +=
+                        u32::from(one_case(between, &want, (seed, call), fault, is_wrong, wants, &about));
                 }
             }
         }
@@ -361,7 +367,8 @@ fn states_are_whole_or_torn() {
                 device.fail_at(0);
                 let about = format!("{runs}, {gives}, seed {seed}, call {call}, {fault:?}");
                 if failed && !session.has_torn_states() {
-                    let is_given = gives && states(&mut session) == other.each_ref().map(|t| t.bytes().unwrap().to_vec());
+                    let is_given = gives
+                        && states(&mut session) == other.each_ref().map(|t| t.bytes().unwrap().to_vec());
                     assert!(is_given || states(&mut session) == before, "{about}");
                     whole += 1;
                 } else if failed {

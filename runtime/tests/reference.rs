@@ -5,11 +5,14 @@
 #[path = "reference/mod.rs"]
 mod reference;
 
+use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
-use ampc_runtime::session::NodeObserver;
+use ampc_runtime::backend::{Backend, Candidates, Device, KernelError, Prepared, Site};
+use ampc_runtime::session::{ExecuteError, NodeObserver};
 use ampc_runtime::{Data, DataRef, HostTensor, Runtime, Tolerance, compare};
 use reference::Reference;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The graph on the CPU and on the reference backend under three seeds: equal but for rounding.
 fn same(text: &str, inputs: &[HostTensor]) {
@@ -241,4 +244,96 @@ graph @main {
             agree(&session.fetch(made.view()).unwrap(), want);
         }
     }
+}
+
+/// The reference backend without kernels for groups, or with kernels on a queue that the device lacks.
+#[derive(Debug)]
+struct Changed {
+    inner: Reference,
+    queue: usize,
+}
+
+impl Backend for Changed {
+    fn name(&self) -> &'static str {
+        "changed"
+    }
+    fn has_kernel(&self, kind: OpKind) -> bool {
+        self.inner.has_kernel(kind)
+    }
+    fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
+        Ok(self.inner.prepare(site)?.on_queue(self.queue))
+    }
+    fn has_groups(&self) -> bool {
+        true
+    }
+    fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<ampc_ir::Node>> {
+        self.inner.join(candidates)
+    }
+    fn groups_may_grow(&self) -> bool {
+        self.queue == 0
+    }
+    fn device(&self) -> Option<&dyn Device> {
+        self.inner.device()
+    }
+}
+
+/// Nodes of a group without a kernel run one by one.
+#[test]
+fn a_group_without_a_kernel_is_taken_apart() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    let refs = [Some(DataRef::Tensor(x.view()))];
+    let want = Runtime::default().prepare(&module).unwrap().run(&refs).unwrap();
+    for seed in 1..6 {
+        let backend = Changed { inner: Reference::new(seed), queue: 0 };
+        let got = Runtime::new(Arc::new(backend)).prepare(&module).unwrap().run(&refs).unwrap();
+        got.iter().zip(&want).for_each(|(got, want)| agree(got, want));
+    }
+}
+
+#[test]
+fn a_kernel_on_a_queue_that_the_device_lacks_is_refused() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    let backend = Changed { inner: Reference::new(1), queue: 7 };
+    let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+    let error = session.bind(&[Some(DataRef::Tensor(x.view()))]).unwrap_err();
+    assert_eq!(error.to_string(), "expected a kernel on one of 2 queues, found queue 7");
+}
+
+#[test]
+fn the_limit_is_the_memory_of_the_device() {
+    let runtime = Runtime::new(Arc::new(Reference::new(0)));
+    assert_eq!(runtime.limits.max_bytes, reference::device::MEMORY);
+}
+
+/// The time limit holds for the work that the host waits for.
+#[test]
+fn work_on_the_device_takes_time() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    let refs = [Some(DataRef::Tensor(x.view()))];
+    let backend = Reference::new(0);
+    let device = backend.shared_device();
+    let mut runtime = Runtime::new(Arc::new(backend));
+    runtime.limits.time_limit = Some(Duration::from_secs(2));
+    let mut session = runtime.prepare(&module).unwrap();
+    session.run(&refs).unwrap();
+    device.set_delay(2500);
+    assert!(matches!(session.run(&refs), Err(ExecuteError::Time { .. })));
+}
+
+/// A session that waits for its runs has no queue for copies of later inputs.
+#[test]
+fn queues_are_opened_when_they_are_used() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    let refs = [Some(DataRef::Tensor(x.view()))];
+    let backend = Reference::new(0);
+    let device = backend.shared_device();
+    let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+    session.run(&refs).unwrap();
+    assert_eq!(device.queues(), 1);
+    session.begin_run(&refs, &[]).unwrap();
+    assert_eq!(device.queues(), 2);
 }

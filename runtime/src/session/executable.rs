@@ -10,6 +10,7 @@ use super::space::Space;
 use super::{Session, has_kernel};
 use crate::backend::{Backend, installed};
 use crate::data::DataRef;
+use crate::device::Device;
 use crate::host::{HostError, HostTensor};
 use ampc_ir::module::{Def, Op, Payload};
 use ampc_ir::{DType, Module, Type};
@@ -30,9 +31,12 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// A runtime with the default limits.
+    /// A runtime with the default limits, which are those of the memory that the backend computes in.
     pub fn new(backend: Arc<dyn Backend>) -> Runtime {
-        Runtime { backend, limits: Limits::default(), fold: true }
+        let available = backend.device().and_then(Device::available_memory);
+        let mut limits = Limits::default();
+        limits.max_bytes = available.unwrap_or(limits.max_bytes);
+        Runtime { backend, limits, fold: true }
     }
 
     /// Reads the constants of a module and checks that there is a kernel for each of its operators.

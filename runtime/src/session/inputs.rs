@@ -46,7 +46,8 @@ impl InputSets {
             transfers.wait(&event)?;
         }
         for (at, (input, place)) in inputs.iter().zip(&mut tensors).enumerate() {
-            let Some(input) = input.filter(|input| !matches!(input, DataRef::Device(_)) && !is_state(at)) else {
+            let Some(input) = input.filter(|input| !matches!(input, DataRef::Device(_)) && !is_state(at))
+            else {
                 *place = None;
                 continue;
             };

@@ -235,8 +235,7 @@ impl Session {
         self.land_all();
         let Session { frame, moved, space, .. } = self;
         let states = states_of(frame, moved).into_iter();
-        let copies: Result<_, KernelError> =
-            states.map(|(at, data)| Ok((at, space.fetch(data)?))).collect();
+        let copies: Result<_, KernelError> = states.map(|(at, data)| Ok((at, space.fetch(data)?))).collect();
         copies.map_err(|error| self.failed(ExecuteError::of_transfer(error)))
     }
 
@@ -364,7 +363,8 @@ impl Session {
         let Session { executable, space, stop, bound, frame, recordings, .. } = self;
         let Some(bound) = bound else { return Ok(BTreeMap::new()) };
         let (runtime, program) = (executable.runtime(), &bound.program);
-        let mut run = Run { runtime, space, program, observer, deadline, stop: stop.as_deref(), within: None };
+        let mut run =
+            Run { runtime, space, program, observer, deadline, stop: stop.as_deref(), within: None };
         let main = program.module.main();
         let given = Given { inputs, operands: &[], attrs: None };
         let scope = Scope { program, plan: program.plan(main), given };
@@ -455,8 +455,9 @@ impl Session {
         self.recordings.forget();
         self.bound = None;
         self.frame.release();
-        let given: u64 = inputs.iter().flatten().map(|data| data.byte_count()).sum();
-        let taken = given + self.executable.constant_bytes() + output_bytes(plan);
+        let given = inputs.iter().flatten().map(|data| data.byte_count());
+        let others = [self.executable.constant_bytes(), output_bytes(plan)];
+        let taken = given.chain(others).fold(0, u64::saturating_add);
         let most = self.limits().max_bytes;
         frame::check_memory(&program.module, plan, taken, most)?;
         self.place_states(program)?;
@@ -545,7 +546,7 @@ fn output_bytes(plan: &GraphPlan) -> u64 {
         Place::Arena { len, .. } => len as u64,
         _ => 0,
     };
-    plan.outputs.iter().map(bytes).sum()
+    plan.outputs.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
 /// True if a value of type `given` may be an input of type `declared`.

@@ -41,7 +41,12 @@ pub(crate) struct ReferenceDevice {
     uploaded: Arc<AtomicU64>,
     /// The jobs that a fault let fail.
     late_faults: Arc<AtomicU64>,
+    /// The milliseconds that a host waits for a queue besides.
+    delay: Arc<AtomicU64>,
 }
+
+/// The memory that the device has.
+pub(crate) const MEMORY: u64 = 1 << 30;
 
 /// The way in which a call fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -98,6 +103,7 @@ impl ReferenceDevice {
             recordings: Arc::default(),
             uploaded: Arc::default(),
             late_faults: Arc::default(),
+            delay: Arc::default(),
         }
     }
 
@@ -111,6 +117,11 @@ impl ReferenceDevice {
         self.recordings.load(Ordering::Relaxed)
     }
 
+    /// Lets the host wait longer for work.
+    pub(crate) fn set_delay(&self, milliseconds: u64) {
+        self.delay.store(milliseconds, Ordering::Relaxed);
+    }
+
     /// The jobs that a fault let fail, so far.
     pub(crate) fn late_faults(&self) -> u64 {
         self.late_faults.load(Ordering::Relaxed)
@@ -119,6 +130,11 @@ impl ReferenceDevice {
     /// The bytes that were uploaded so far.
     pub(crate) fn uploaded(&self) -> u64 {
         self.uploaded.load(Ordering::Relaxed)
+    }
+
+    /// The queues so far.
+    pub(crate) fn queues(&self) -> u64 {
+        self.queues.load(Ordering::Relaxed)
     }
 
     /// The bytes that are allocated now.
@@ -182,8 +198,13 @@ impl Device for ReferenceDevice {
             uploaded: self.uploaded.clone(),
             fails_late: false,
             late_faults: self.late_faults.clone(),
+            delay: self.delay.clone(),
             works_early: self.seed % 5 == 4,
         }))
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        Some(MEMORY)
     }
 
     fn kernel_queues(&self) -> usize {
@@ -468,6 +489,7 @@ pub(super) struct InOrder {
     /// True if the work of this call fails.
     fails_late: bool,
     late_faults: Arc<AtomicU64>,
+    delay: Arc<AtomicU64>,
     /// True if calls that give work also do earlier work at times, and return its failure.
     works_early: bool,
 }
@@ -664,6 +686,7 @@ impl Queue for InOrder {
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.called()?;
         self.refuse_recording("waiting hosts");
+        std::thread::sleep(std::time::Duration::from_millis(self.delay.load(Ordering::Relaxed)));
         self.jobs.lock().unwrap().run(self.id, u64::MAX)
     }
 

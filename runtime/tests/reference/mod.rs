@@ -80,7 +80,8 @@ impl Backend for Reference {
         let needs = own.needs().clone();
         let kernel = Arc::new(Kernel::new(self, site, own)?);
         let is_view = needs.view;
-        let run = move |io: &mut Io<'_>| if is_view && kernel.share(io)? { Ok(()) } else { launch(&kernel, io) };
+        let run =
+            move |io: &mut Io<'_>| if is_view && kernel.share(io)? { Ok(()) } else { launch(&kernel, io) };
         let mut prepared = Prepared::new(run).scratch(usize::from(needs.scratch > 0) * 40);
         prepared = prepared.in_place(&needs.in_place).others_in_place(&needs.others_in_place);
         if needs.moves {
