@@ -6,6 +6,7 @@
 #[path = "reference/mod.rs"]
 mod reference;
 
+use ampc_ir::Module;
 use ampc_ir::text::{NoData, parse};
 use ampc_runtime::backend::KernelError;
 use ampc_runtime::device::{Device, DeviceError};
@@ -187,10 +188,14 @@ fn one_case(
     match between {
         Between::Fetch => match session.fetch(made[0].view()) {
             Ok(data) => assert_eq!(bytes(&data), want[0].0[0], "{about}"),
-            Err(error) => errors.push(error),
+            Err(error) => {
+                assert!(call > 0, "{about}: {error}");
+                errors.push(error);
+            }
         },
         Between::States => {
             if let Err(error) = session.states() {
+                assert!(call > 0, "{about}: {error}");
                 errors.push(error);
             }
         }
@@ -198,7 +203,12 @@ fn one_case(
             let n = if between == Between::Rebind { 5 } else { 3 };
             match session.begin_run(&Batch::of(3, 2, n).refs(), outputs) {
                 Ok(()) => begun.push(3),
-                Err(error) => errors.push(error),
+                Err(error) => {
+                    // Runs in flight end before a session is bound anew.
+                    let is_own = matches!(error, ExecuteError::TornStates);
+                    assert!(is_own || call > 0 || between == Between::Bring, "{about}: {error}");
+                    errors.push(error);
+                }
             }
         }
         Between::Rebind | Between::Bring => {}
@@ -306,17 +316,21 @@ graph @main {
 fn constants_are_uploaded_when_the_copies_are_done() {
     let module = parse(MODEL, &NoData).unwrap();
     let (batch, zeros) = (Batch::of(0, 2, 3), floats(4, 0));
-    for (seed, call) in (0..6).flat_map(|seed| (1..20).map(move |call| (seed, call))) {
+    let faults = [Fault::Lost, Fault::Late];
+    for (seed, call, fault) in (0..6)
+        .flat_map(|seed| (1..20).map(move |call| (seed, call)))
+        .flat_map(|(seed, call)| faults.map(|fault| (seed, call, fault)))
+    {
         let backend = Reference::plain(seed);
         let device = backend.shared_device();
         let executable = Arc::new(Executable::new(&module, &Runtime::new(Arc::new(backend))).unwrap());
         let [mut first, mut second] = [(); 2].map(|()| Session::new(executable.clone()).unwrap());
         let mut inputs = batch.refs();
         inputs[3] = Some(DataRef::Tensor(zeros.view()));
-        device.fail_at(device.calls() + call);
+        device.fail_with(device.calls() + call, fault);
         first.bind(&inputs).ok();
         device.fail_at(0);
-        second.run(&inputs).unwrap_or_else(|error| panic!("seed {seed}, call {call}: {error}"));
+        second.run(&inputs).unwrap_or_else(|error| panic!("seed {seed}, call {call}, {fault:?}: {error}"));
     }
 }
 
@@ -337,11 +351,33 @@ graph @main {
 }
 ";
 
+/// States that trade places, and nothing else.
+const TRADE_ALONE: &str = "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %a : f32[4]
+  input %b : f32[4]
+  input %c : f32[4]
+  state %a -> %b
+  state %b -> %a
+  state %c -> %a
+  %d = Add(%c, %a) : f32[4]
+  output %d : f32[4]
+}
+";
+
 /// If a run fails, its states are those before the run or torn, whatever call of the device fails. While kernels are
 /// recorded nothing changes.
 #[test]
 fn states_are_whole_or_torn() {
-    let module = parse(TRADE, &NoData).unwrap();
+    for text in [TRADE, TRADE_ALONE] {
+        whole_or_torn(&parse(text, &NoData).unwrap());
+    }
+}
+
+fn whole_or_torn(module: &Module) {
     let first = [1, 2, 3].map(|i| floats(4, i));
     let other = [4, 5, 6].map(|i| floats(4, i));
     let states = |session: &mut Session| -> Vec<Vec<u8>> {
@@ -354,7 +390,7 @@ fn states_are_whole_or_torn() {
             for fault in [Fault::Lost, Fault::Refused, Fault::NoMemory, Fault::Late] {
                 let backend = Reference::plain(seed);
                 let device = backend.shared_device();
-                let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+                let mut session = Runtime::new(Arc::new(backend)).prepare(module).unwrap();
                 let given = first.each_ref().map(|tensor| Some(DataRef::Tensor(tensor.view())));
                 session.bind(&given).unwrap();
                 for _ in 0..runs {
@@ -450,4 +486,47 @@ fn a_run_without_outputs_ends_with_its_failure() {
         assert!(session.end_run().unwrap().is_none());
         assert!(session.has_torn_states());
     }
+}
+
+/// A host without memory for an output loses the output, not the states or the runs behind it.
+#[test]
+fn a_host_without_memory_tears_no_states() {
+    for seed in 0..6 {
+        let backend = Reference::plain(seed);
+        let device = backend.shared_device();
+        let mut session = session(&Runtime::new(Arc::new(backend)));
+        let want = wanted(&[3, 3]);
+        for run in 0..2 {
+            session.begin_run(&Batch::of(run, 2, 3).refs(), &[0, 1, 2]).unwrap();
+        }
+        device.fail_with(device.calls() + 1, Fault::NoMemory);
+        assert!(session.end_run().unwrap_err().is_no_memory());
+        assert!(!session.has_torn_states());
+        let outputs = session.end_run().unwrap().unwrap();
+        assert_eq!(outputs.iter().map(bytes).collect::<Outputs>(), want[1].0);
+        assert_eq!(bytes(&session.states().unwrap()[0].1), want[1].1);
+    }
+}
+
+/// States that cannot be set stay as they were.
+#[test]
+fn states_are_set_as_a_whole() {
+    let mut refused = 0;
+    for (seed, call) in (0..6).flat_map(|seed| (1..8).map(move |call| (seed, call))) {
+        for fault in [Fault::Lost, Fault::Refused, Fault::NoMemory, Fault::Late] {
+            let backend = Reference::plain(seed);
+            let device = backend.shared_device();
+            let mut session = session(&Runtime::new(Arc::new(backend)));
+            device.fail_with(device.calls() + call, fault);
+            let set = session.set_states(|_, bytes| {
+                bytes.fill(1);
+                Ok::<_, ampc_runtime::HostError>(())
+            });
+            device.fail_at(0);
+            let want = if set.is_ok() { [1; 16] } else { [0; 16] };
+            assert_eq!(bytes(&session.states().unwrap()[0].1), want, "seed {seed}, call {call}, {fault:?}");
+            refused += u32::from(set.is_err());
+        }
+    }
+    assert!(refused > 20, "{refused}");
 }

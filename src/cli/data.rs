@@ -13,7 +13,7 @@ use ampc::execute::Inputs;
 use ampc::execute::inputs::{BoundDim, Dims, bound_dims};
 use ampc::ir::Module;
 use ampc::passes::cost::{BoundInputs, OpenDim, SizeSource, Sizes};
-use ampc::runtime::{Backend, Limits, Runtime};
+use ampc::runtime::{Backend, Runtime};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;

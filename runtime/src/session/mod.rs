@@ -285,6 +285,7 @@ impl Session {
         let backend = &*self.executable.runtime().backend;
         let mut states = self.frame.states.anew(&self.space, self.module(), alignment(backend), most)?;
         states.fill(&mut self.space, write)?;
+        self.space.finish().map_err(|error| HostError::Device(error.to_string()))?;
         if self.frame.states.is_torn() {
             // They are as wrong as the states that are set.
             self.moved.clear();
@@ -429,6 +430,7 @@ impl Session {
                 moved.insert(at, space.bring(data)?);
             }
         }
+        space.finish()?;
         frame.states.set_torn(is_torn);
         Ok(())
     }
@@ -490,6 +492,8 @@ impl Session {
             let moved = self.moved.iter().map(|(&at, data)| (at, data.view()));
             self.frame.states.iter().chain(moved).for_each(|(at, data)| first[at] = Some(data));
             states.take(&mut self.space, &first).map_err(ExecuteError::of_transfer)?;
+            // The old states go when the copies are done.
+            self.space.finish()?;
             states.set_torn(self.frame.states.is_torn());
             self.frame.states = states;
         }

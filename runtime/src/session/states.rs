@@ -151,7 +151,7 @@ impl StateMemory {
         self.slots.iter().all(|slot| given.get(slot.input).is_some_and(Option::is_some))
     }
 
-    /// Takes the states that are given.
+    /// Takes the states that are given. On a device they are torn until the caller knows that the copies are done.
     ///
     /// # Errors
     /// If a copy to or on the device fails.
@@ -161,7 +161,7 @@ impl StateMemory {
         given: &[Option<DataRef<'_>>],
     ) -> Result<(), KernelError> {
         let stays_torn = self.is_torn && !self.are_given(given);
-        // A copy may fail behind others.
+        // A copy may fail behind others, also late.
         self.is_torn |= self.slots.iter().any(|slot| given.get(slot.input).is_some_and(Option::is_some));
         for slot in &self.slots {
             match (given.get(slot.input).copied().flatten(), &mut self.block) {
@@ -179,7 +179,9 @@ impl StateMemory {
                 _ => {}
             }
         }
-        self.is_torn = stays_torn;
+        if let Block::Host(_) = self.block {
+            self.is_torn = stays_torn;
+        }
         Ok(())
     }
 }
