@@ -253,7 +253,7 @@ pub fn verify_draws(
                 stop.store(false, Ordering::Relaxed);
                 continue;
             }
-            // Who was stopped was so because of the other one.
+            // A run is stopped because the other run failed.
             (Ok(_) | Err(ExecuteError::Stopped), Err(error)) => return Err(in_other(of_run(other, &error))),
             (Err(error), _) => return Err(of_run(model, &error)),
         };
@@ -479,6 +479,23 @@ mod tests {
         let (mut model, mut other) = (module(model), module(other));
         let inputs = Inputs::random(&model, 1, &Default::default(), 1 << 20).unwrap();
         verify(&mut model, &mut other, &inputs, &VerifyOptions::default()).unwrap()
+    }
+
+    /// A model that fails stops the other model, not the caller, and clears no flag of the caller.
+    #[test]
+    fn the_flag_of_the_caller_stays_as_it_is() {
+        let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[4]\n  %y = Relu(%x) : f32[4]\n  \
+                    output %y : f32[4]\n}\n";
+        let [mut model, mut other] = [0, 1].map(|_| parse(text, &NoData).unwrap_or_else(|e| panic!("{e}")));
+        let inputs = Inputs::random(&model, 1, &Default::default(), 1 << 20).unwrap();
+        for is_set in [false, true] {
+            let flag = Arc::new(AtomicBool::new(is_set));
+            let mut options = VerifyOptions::default();
+            options.runtime.limits.stop = Some(flag.clone());
+            options.runtime.limits.time_limit = Some(std::time::Duration::ZERO);
+            assert!(verify(&mut model, &mut other, &inputs, &options).is_err());
+            assert_eq!(flag.load(Ordering::Relaxed), is_set);
+        }
     }
 
     fn names(found: &Verification) -> Vec<&str> {

@@ -258,7 +258,7 @@ fn listed(module: &Module, graph: GraphId, index: &mut Index) -> Vec<Planned> {
     let mut values = Vec::new();
     let mut add = |value: Value, place: Place| {
         index.0[value] = u32::try_from(values.len()).expect("fewer than 2^32 values");
-        values.push(Planned { value, place, tensor: known_tensor(module, value) });
+        values.push(Planned { value, place, tensor: sized_tensor(module, value) });
     };
     for (i, &value) in data.inputs().iter().enumerate() {
         let input = Place::Input(u32::try_from(i).expect("fewer than 2^32 inputs"));
@@ -376,12 +376,16 @@ fn last_reads(steps: &[Step], n_values: usize, roots: &[u32]) -> Vec<usize> {
     last
 }
 
-/// Element type and dims of a tensor of numbers that has a size, if they are known.
-fn known_tensor(module: &Module, value: Value) -> Option<(DType, Vec<u64>)> {
-    let ty = module.value(value).ty.as_tensor()?;
-    let dims = ty.shape.to_known()?;
-    ty.storage_bytes().filter(|_| ty.dtype != DType::String)?;
-    Some((ty.dtype, dims))
+/// Element type and dims of a tensor of numbers, if they are known.
+pub(crate) fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
+    let tensor = ty.as_tensor().filter(|tensor| tensor.dtype != DType::String)?;
+    Some((tensor.dtype, tensor.shape.to_known()?))
+}
+
+/// [`known_tensor`] of a value whose size is a number of 64 bits.
+fn sized_tensor(module: &Module, value: Value) -> Option<(DType, Vec<u64>)> {
+    let known = known_tensor(&module.value(value).ty)?;
+    known.0.tensor_bytes(&known.1).is_some().then_some(known)
 }
 
 /// The layout of states: one behind the other, from the beginning of the arena.

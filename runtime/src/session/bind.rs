@@ -2,7 +2,7 @@
 
 use super::control::Parts;
 use super::error::ExecuteError;
-use super::inlined::Inlined;
+use super::inlined::{Inlined, typed};
 use super::observe::Watch;
 use super::partition::{Made, Partitioner, is_input};
 use super::space::Space;
@@ -13,10 +13,10 @@ use crate::device::{DeviceError, DeviceTensor};
 use crate::host::HostTensor;
 use crate::kernel::{KernelError, Prepared};
 use crate::plan::Place;
-use crate::plan::{GraphPlan, Index, plan_graph};
+use crate::plan::{GraphPlan, Index, known_tensor, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::infer::{Defaults, Facts, describe, infer_module};
+use ampc_ir::infer::{Defaults, Facts, describe};
 use ampc_ir::module::GraphOwner;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Type, Value};
@@ -162,31 +162,13 @@ pub(super) const ALL_FOLDED_BYTES: u64 = 1 << 28;
 impl Binder<'_> {
     /// The program for inputs of these types; an input with a default may be `None`.
     pub(super) fn program(&self, space: &mut Space, types: &[Option<Type>]) -> Result<Program, ExecuteError> {
-        let (module, facts, inlined) = self.typed(types)?;
+        let declare = |module: &mut Module| self.declare(module, types);
+        let (module, facts, inlined) = typed(self.inlined, self.module, declare)?;
         let made = self.program_of(space, module, &facts, inlined);
         made.map_err(|error| match inlined {
             Some(inlined) => inlined.named(error),
             None => error,
         })
-    }
-
-    /// The module, typed for inputs of these types, with functions in place of their calls. If a function fits no call with
-    /// these types, its calls stay: then errors show as the calls run, or are those of the module.
-    fn typed<'b>(
-        &'b self,
-        types: &[Option<Type>],
-    ) -> Result<(Module, Facts, Option<&'b Arc<Inlined>>), ExecuteError> {
-        if let Some(inlined) = self.inlined {
-            let mut module = inlined.module.clone();
-            self.declare(&mut module, types)?;
-            if let Ok(facts) = infer_module(&mut module) {
-                return Ok((module, facts, Some(inlined)));
-            }
-        }
-        let mut module = self.module.clone();
-        self.declare(&mut module, types)?;
-        let facts = infer_module(&mut module).map_err(ExecuteError::Shapes)?;
-        Ok((module, facts, None))
     }
 
     fn program_of(
@@ -338,7 +320,7 @@ pub(super) fn folded_types(
         given += size(value).filter(|_| !is_input(module, value))? as u64;
     }
     let ty = |v: &Option<Value>| match v {
-        Some(v) => walk::known_tensor(&module.value(*v).ty).map(Some),
+        Some(v) => known_tensor(&module.value(*v).ty).map(Some),
         None => Some(None),
     };
     let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;

@@ -73,9 +73,7 @@ pub enum ExecuteError {
         error: KernelError,
     },
     /// The graph needs more memory than it may take.
-    #[error(
-        "expected at most {limit} bytes, found {bytes} for the inputs, constants and results of the graph"
-    )]
+    #[error("the run needs {bytes} bytes (inputs, constants and results of the graph); the limit is {limit}")]
     Memory {
         /// The node whose result is the largest, if it has one.
         node: Option<Node>,
@@ -87,7 +85,7 @@ pub enum ExecuteError {
         limit: u64,
     },
     /// The system does not give as much memory as the graph may take and needs.
-    #[error("the system has no {bytes} bytes of memory for the graph")]
+    #[error("out of memory: cannot allocate {bytes} bytes for the graph")]
     NoMemory {
         /// The node whose result is the largest, if it has one.
         node: Option<Node>,

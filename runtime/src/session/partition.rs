@@ -22,7 +22,7 @@ use super::walk;
 use crate::backend::{Backend, Candidates, GroupSite, alignment};
 use crate::device::Device;
 use crate::kernel::{KernelError, Prepared, Site};
-use crate::plan::{GraphPlan, Group, Index, Interface, Needs, live_nodes, plan_graph};
+use crate::plan::{GraphPlan, Group, Index, Interface, Needs, known_tensor, live_nodes, plan_graph};
 use crate::room::Room;
 use ampc_ir::infer::Facts;
 use ampc_ir::module::Def;
@@ -204,7 +204,7 @@ impl Partitioner<'_> {
     /// The nodes whose kernels are ready, and whose operands and results are tensors of known dims.
     fn ready(&self, made: &[Made]) -> Vec<Node> {
         let ready = |made: &&Made| {
-            let is_sized = |value: &Value| walk::known_tensor(&self.module.value(*value).ty).is_some();
+            let is_sized = |value: &Value| known_tensor(&self.module.value(*value).ty).is_some();
             let data = self.module.node(made.group.nodes[0]);
             made.kernel.is_some() && data.operands().iter().chain(data.results()).flatten().all(is_sized)
         };

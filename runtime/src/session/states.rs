@@ -7,13 +7,12 @@
 use super::error::ExecuteError;
 use super::frame::{Frame, Scope};
 use super::space::{Block, Space, copy_span};
-use super::walk::known_tensor;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
 use crate::device::{DeviceError, Span};
 use crate::host::HostError;
 use crate::kernel::KernelError;
-use crate::plan::{GraphPlan, Place, State, StateLayout, Step};
+use crate::plan::{GraphPlan, Place, State, StateLayout, Step, known_tensor};
 use ampc_ir::infer::describe;
 use ampc_ir::{DType, Module, Shape, Type, Value};
 use rustc_hash::FxHashMap;

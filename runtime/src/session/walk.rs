@@ -14,12 +14,12 @@ use crate::device::{DeviceError, DeviceMemory, Span};
 use crate::host::{HostError, HostTensor};
 use crate::kernel::{Io, KernelError, Out, Prepared, Site, Wanted, check_size};
 use crate::plan::arena::{Part, split};
-use crate::plan::{GraphPlan, Place, Planned, Step};
+use crate::plan::{GraphPlan, Place, Planned, Step, known_tensor};
 use crate::room::Room;
 use ampc_ir::infer::infer_actual;
 use ampc_ir::module::Op;
 use ampc_ir::views::{Actual, MAX_INTS, NodeView};
-use ampc_ir::{DType, GraphId, Module, Node, Shape, TensorData, Type};
+use ampc_ir::{DType, GraphId, Module, Node, TensorData, Type};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -592,10 +592,4 @@ fn scratch_of(space: &Space, prepared: &Prepared, max_bytes: u64) -> Result<Bloc
 pub(crate) fn span(ty: &Type) -> Option<u64> {
     let Some((dtype, dims)) = known_tensor(ty) else { return Some(0) };
     dtype.storage_bytes(dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d.max(1)))?)
-}
-
-/// Element type and dims of a tensor of numbers, if they are known.
-pub(crate) fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
-    let tensor = ty.as_tensor().filter(|t| t.dtype != DType::String)?;
-    Some((tensor.dtype, Shape::to_known(&tensor.shape)?))
 }
