@@ -73,7 +73,9 @@ pub enum ExecuteError {
         error: KernelError,
     },
     /// The graph needs more memory than it may take.
-    #[error("the run needs {bytes} bytes (inputs, constants and results of the graph); the limit is {limit}")]
+    #[error(
+        "expected at most {limit} bytes, found {bytes} for the inputs, constants and results of the graph"
+    )]
     Memory {
         /// The node whose result is the largest, if it has one.
         node: Option<Node>,
