@@ -316,10 +316,10 @@ fn work_on_the_device_takes_time() {
     let backend = Reference::new(0);
     let device = backend.shared_device();
     let mut runtime = Runtime::new(Arc::new(backend));
-    runtime.limits.time_limit = Some(Duration::from_secs(2));
+    runtime.limits.time_limit = Some(Duration::from_secs(1));
     let mut session = runtime.prepare(&module).unwrap();
     session.run(&refs).unwrap();
-    device.set_delay(2500);
+    device.set_delay(1200);
     assert!(matches!(session.run(&refs), Err(ExecuteError::Time { .. })));
 }
 
