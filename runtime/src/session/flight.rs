@@ -85,8 +85,8 @@ impl Session {
     /// there is no such run.
     ///
     /// # Errors
-    /// If the run failed. The runs that were begun after it have failed with it, and the states are
-    /// [torn](Self::has_torn_states). If only the host lacks memory for an output, later runs and the states are whole.
+    /// If the run failed, or the host has no memory for an output. The runs that were begun after it have failed with it, and
+    /// the states are [torn](Self::has_torn_states): they are not those before the run.
     pub fn end_run(&mut self) -> Result<Option<Vec<Data>>, ExecuteError> {
         match self.flights.pop_front() {
             None => Ok(None),
@@ -100,7 +100,7 @@ impl Session {
         self.flights.len()
     }
 
-    /// Waits for the outputs and the end of a run. If its work failed, the runs after it fail with it.
+    /// Waits for the outputs and the end of a run. If it fails, the runs after it fail with it.
     fn land(&mut self, begun: Begun) -> Result<Vec<Data>, ExecuteError> {
         let mut outputs = Vec::with_capacity(begun.outputs.len());
         let (mut failure, mut lacking): (Option<DeviceError>, Option<KernelError>) = (None, None);
@@ -125,15 +125,15 @@ impl Session {
         {
             failure = Some(error.or_of_kernel(failure));
         }
-        if let Some(error) = failure {
-            self.flights.clear();
-            self.frame.states.set_torn(true);
-            return Err(self.named(error.into()));
-        }
-        match lacking {
-            Some(error) => Err(self.named(ExecuteError::of_transfer(error))),
-            None => Ok(outputs),
-        }
+        let error = match (failure, lacking) {
+            (None, None) => return Ok(outputs),
+            (Some(error), _) => error.into(),
+            (None, Some(error)) => ExecuteError::of_transfer(error),
+        };
+        self.flights.clear();
+        // The states have moved on, or are wrong.
+        self.frame.states.set_torn(true);
+        Err(self.named(error))
     }
 
     /// Waits for all runs that were begun; their outputs stay for [`end_run`](Self::end_run).
