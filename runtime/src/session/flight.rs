@@ -53,7 +53,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`run`](Self::run) where the errors show before the work is done. All runs in flight have then ended, and
-    /// [`end_run`](Self::end_run) returns the outputs or the error of each.
+    /// [`end_run`](Self::end_run) returns the outputs or the error of each: the cause, if a run in flight has torn the states.
     pub fn begin_run(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
