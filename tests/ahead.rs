@@ -36,6 +36,11 @@ const SAMPLES: u16 = 30;
 
 /// A training of 24 steps on batches of 8 samples, and of 6 at the end of an epoch. Samples `bad` have infinities.
 fn training(runtime: &Runtime, bad: Range<u16>, scaler: &str) -> Training {
+    training_with(runtime, bad, scaler, |i| i64::from(i % 4))
+}
+
+/// A training with a label for each sample.
+fn training_with(runtime: &Runtime, bad: Range<u16>, scaler: &str, label: impl Fn(u16) -> i64) -> Training {
     let options = TrainOptions {
         loss: "cross-entropy".parse().unwrap(),
         scaler: scaler.parse().unwrap(),
@@ -48,7 +53,7 @@ fn training(runtime: &Runtime, bad: Range<u16>, scaler: &str) -> Training {
         i => f32::from(i * 7 % 11) / 5.0 - 1.0,
     };
     let x: Vec<f32> = (0..SAMPLES * 6).map(element).collect();
-    let labels: Vec<i64> = (0..SAMPLES).map(|i| i64::from(i % 4)).collect();
+    let labels: Vec<i64> = (0..SAMPLES).map(label).collect();
     let rows = u64::from(SAMPLES);
     let tensors = vec![
         ("x".to_owned(), HostTensor::from_slice(&[rows, 6], &x).unwrap()),
@@ -161,5 +166,22 @@ fn a_divergence_shows_late() {
             assert!(records <= found + 4, "{scaler}: {records} steps");
             assert!(got.cause.is_some(), "{scaler}: {got}");
         }
+    }
+}
+
+/// A step that fails tells its own error, also if a step with a smaller batch could not begin behind it.
+#[test]
+fn a_step_that_fails_tells_why() {
+    for wrong in 0..SAMPLES {
+        let label = |i: u16| if i == wrong { 9 } else { i64::from(i % 4) };
+        let runtime = Runtime::new(Arc::new(Reference::plain(u64::from(wrong % 4))));
+        let mut training = training_with(&runtime, 0..0, SCALER, label);
+        let error = loop {
+            match training.step_ahead(3, u64::MAX) {
+                Ok(record) => assert!(record.is_some(), "sample {wrong}: no step fails"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains("found 9"), "sample {wrong}: {error}");
     }
 }

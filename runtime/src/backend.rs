@@ -99,8 +99,9 @@ pub trait Backend: Debug + Send + Sync {
         false
     }
 
-    /// Groups of nodes that one kernel computes, each of two nodes or more in program order. A node outside of a group
-    /// must not stand between two of its nodes: it would read a value of the group and make a value that the group reads.
+    /// Groups of nodes that one kernel computes, each of two nodes or more in program order. All nodes are candidates, and
+    /// each is in one group at most. Groups must be convex: no path between two nodes of a group leaves the group. The
+    /// session panics otherwise.
     fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
         let _ = candidates;
         Vec::new()
@@ -116,7 +117,7 @@ pub trait Backend: Debug + Send + Sync {
     /// order.
     ///
     /// # Errors
-    /// If the group has no kernel.
+    /// If the group has no kernel: the session then runs its nodes one by one.
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
         let _ = group;
         Err(KernelError::unsupported("groups"))

@@ -8,9 +8,16 @@
 //! ```
 //!
 //! Everything goes through a [`Queue`]: copies in both directions, copies on the device, and kernels, which find the
-//! queue in [`Io::queue`](crate::backend::Io::queue). A kernel may return before the work is done. Its failure then
-//! surfaces at the next [`Queue::finish`] or the end of a download, with the node that the queue was told before the
-//! launch.
+//! queue in [`Io::queue`](crate::backend::Io::queue). A kernel may return before the work is done. A failure of the work
+//! surfaces later, with the node that the queue was told before the launch:
+//!
+//! - Every [`Download`] that was begun after the failed work ends with the failure, because its bytes may be wrong.
+//! - If no download has ended with the failure, the next [`Queue::finish`] returns it, or an earlier call that gives the
+//!   queue work. It surfaces once in this way; then the queue can be used again.
+//!
+//! A session owns the failures of its queues. The end of every run is a download, of no bytes if the caller wants no
+//! outputs, so that a failure is that of the run whose download ends with it, whichever call meets it first. Before the
+//! session gives other work (it binds a module, copies states or values), all runs in flight have ended.
 //!
 //! The work of one queue is in order. Work of different queues is in order only where an [`Event`] says so. If Add
 //! reads the results of two products on two queues, the session asks for
@@ -116,11 +123,16 @@ pub trait Device: Debug + Send + Sync {
     /// The alignment of every tensor in a block, in bytes: a power of two. Blocks themselves are aligned at least so.
     fn alignment(&self) -> usize;
 
-    /// A block of memory. Its content is anything.
+    /// Allocates a block; its contents are undefined. A block of 0 bytes is valid.
     ///
     /// # Errors
-    /// If the device has no memory for it.
+    /// [`DeviceError::NoMemory`] if the device has no memory for the block.
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn DeviceMemory>, DeviceError>;
+
+    /// The bytes that can still be allocated; `None` if the device cannot tell.
+    fn available_memory(&self) -> Option<u64> {
+        None
+    }
 
     /// A queue for one session.
     ///
@@ -129,7 +141,7 @@ pub trait Device: Debug + Send + Sync {
     fn queue(&self) -> Result<Box<dyn Queue>, DeviceError>;
 
     /// The number of queues of a session that kernels may be launched on, at least 1. A kernel asks for a queue with
-    /// [`Prepared::on_queue`](crate::backend::Prepared::on_queue).
+    /// [`Prepared::on_queue`](crate::backend::Prepared::on_queue); a kernel that asks for another queue is refused.
     fn kernel_queues(&self) -> usize {
         1
     }
@@ -151,7 +163,8 @@ pub trait Download: Send {
     /// Waits for the copy, and writes the bytes to `to`, which has as many.
     ///
     /// # Errors
-    /// If the copy or earlier work of the queue failed, or the device is lost.
+    /// If the copy failed, or work that the queue was given before the download, also if the failure has surfaced elsewhere
+    /// since; and if the device is lost.
     fn finish(self: Box<Self>, to: &mut [u8]) -> Result<(), DeviceError>;
 }
 
@@ -168,7 +181,8 @@ pub trait Queue: Any + Send {
     fn upload(&mut self, from: &[u8], to: Span<'_>) -> Result<(), DeviceError>;
 
     /// Begins to copy bytes to the host, into memory of the backend. The bytes are those that work given earlier leaves in
-    /// the range, also if work given later changes them.
+    /// the range, also if work given later changes them. A range of no bytes is valid: the download then ends when earlier
+    /// work is done.
     ///
     /// # Errors
     /// If earlier work failed, or the device is lost.
@@ -213,16 +227,16 @@ pub trait Queue: Any + Send {
     /// # Errors
     /// If the device is lost.
     fn begin_recording(&mut self) -> Result<(), DeviceError> {
-        Err(DeviceError::Failed("it records nothing".to_owned()))
+        Err(DeviceError::Failed("this queue does not support recording".to_owned()))
     }
 
     /// Ends the recording.
     ///
     /// # Errors
-    /// If the device cannot replay the work, or is lost. The queue does work again in any case, and the session launches
-    /// the kernels of this program one by one from then on.
+    /// [`DeviceError::Failed`] if the device cannot replay the work: the session then launches the kernels of this program
+    /// one by one from then on. Other errors end the run. The queue does work again in any case.
     fn end_recording(&mut self) -> Result<Recording, DeviceError> {
-        Err(DeviceError::Failed("it records nothing".to_owned()))
+        Err(DeviceError::Failed("this queue does not support recording".to_owned()))
     }
 
     /// Does the recorded work, on the same memory. A failure names the node that the queue was told while it recorded.
@@ -231,7 +245,7 @@ pub trait Queue: Any + Send {
     /// If earlier work failed, or the device is lost.
     fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
         let _ = recording;
-        Err(DeviceError::Failed("it records nothing".to_owned()))
+        Err(DeviceError::Failed("this queue does not support recording".to_owned()))
     }
 }
 
@@ -239,7 +253,7 @@ pub trait Queue: Any + Send {
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// The device has no memory for a block.
-    #[error("the device has no {bytes} bytes of memory")]
+    #[error("out of device memory: cannot allocate {bytes} bytes")]
     NoMemory {
         /// The bytes requested.
         bytes: u64,
@@ -269,13 +283,24 @@ impl DeviceError {
             DeviceError::Failed(_) | DeviceError::Lost(_) => false,
         }
     }
+
+    /// This failure, unless an earlier failure says as much: the failure of a kernel has the node.
+    pub(crate) fn or_of_kernel(self, earlier: Option<DeviceError>) -> DeviceError {
+        match (earlier, self) {
+            (None, later)
+            | (Some(DeviceError::Failed(_) | DeviceError::Lost(_)), later @ DeviceError::Kernel { .. }) => {
+                later
+            }
+            (Some(earlier), _) => earlier,
+        }
+    }
 }
 
 impl From<HostError> for DeviceError {
     fn from(error: HostError) -> DeviceError {
         match error {
             HostError::NoMemory { bytes } => DeviceError::NoMemory { bytes },
-            other => DeviceError::Lost(other.to_string()),
+            other => DeviceError::Failed(other.to_string()),
         }
     }
 }

@@ -143,7 +143,8 @@ impl Prepared {
         self
     }
 
-    /// The first result has the bytes of the first operand. The kernel runs only where the two cannot share them.
+    /// The first result has the bytes of the first operand. The kernel runs only where the plan cannot share them. If the
+    /// result is [free](Io::is_free), the operand owns its bytes, and the kernel may emit a tensor that shares them.
     pub fn view(mut self) -> Prepared {
         self.needs.view = true;
         self
@@ -365,10 +366,9 @@ pub struct Io<'a> {
     /// The scratch memory of a kernel on a device.
     pub(crate) device_scratch: Option<Span<'a>>,
     pub(crate) queue: Option<&'a mut (dyn Queue + 'static)>,
-    /// The operand that shares its bytes with result 0 before the result is written; it is not among the
-    /// operands.
+    /// The operand that shares its bytes with result 0, until the result is written; it is not among the operands.
     pub in_place: Option<usize>,
-    /// All results that are computed in the place of operands, with these, which are not among the operands.
+    /// (result, operand) pairs that share bytes; these operands are not among the operands.
     pub taken: &'a [(usize, usize)],
     /// The most bytes that a result may have whose size the kernel says.
     pub max_bytes: u64,

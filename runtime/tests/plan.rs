@@ -6,6 +6,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
 use ampc_ir::{DType, Module, Type};
 use ampc_runtime::backend::{Backend, KernelError, Prepared, Site};
+use ampc_runtime::session::ExecuteError;
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 use std::sync::Arc;
 
@@ -71,6 +72,26 @@ fn plan(body: &str) -> String {
 
 fn floats(data: &Data) -> Vec<f32> {
     data.tensor().unwrap().as_slice().unwrap().to_vec()
+}
+
+/// Tensors that are larger together than all numbers are an error, not a small arena.
+#[test]
+fn an_arena_has_a_size_that_no_sum_wraps() {
+    let mut text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f64[1]\n  \
+         const %dims : i64[1] = [288230376151711743]\n"
+        .to_owned();
+    for i in 0..9 {
+        text += &format!("  %a{i} = Expand(%x, %dims) : f64[288230376151711743]\n");
+    }
+    for i in (0..9).rev() {
+        let before = if i == 8 { "x".to_owned() } else { format!("b{}", i + 1) };
+        text += &format!("  %b{i} = Add(%a{i}, %{before}) : f64[288230376151711743]\n");
+    }
+    let module = parse(&(text + "  output %b0\n}\n"), &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+    let x = HostTensor::from_slice(&[1], &[1.0f64]).unwrap();
+    let mut session = Runtime::default().prepare(&module).unwrap();
+    let error = session.run(&[Some(DataRef::Tensor(x.view()))]).unwrap_err();
+    assert!(matches!(error, ExecuteError::Memory { bytes, .. } if bytes > u64::MAX / 8 * 7), "{error:?}");
 }
 
 #[test]

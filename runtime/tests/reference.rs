@@ -5,11 +5,14 @@
 #[path = "reference/mod.rs"]
 mod reference;
 
+use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
-use ampc_runtime::session::NodeObserver;
+use ampc_runtime::backend::{Backend, Candidates, Device, KernelError, Prepared, Site};
+use ampc_runtime::session::{ExecuteError, NodeObserver};
 use ampc_runtime::{Data, DataRef, HostTensor, Runtime, Tolerance, compare};
 use reference::Reference;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The graph on the CPU and on the reference backend under three seeds: equal but for rounding.
 fn same(text: &str, inputs: &[HostTensor]) {
@@ -192,4 +195,145 @@ fn outputs_on_the_device_are_complete() {
         let made = first.run_in_place(&[Some(DataRef::Tensor(x.view()))]).unwrap();
         second.run(&[Some(made[1].view())]).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     }
+}
+
+/// A view whose shape is known only while the graph runs has bytes of its own, unless its operand is outside of the arena:
+/// the bytes of a value in the arena, an input or a capture are those of other values later.
+#[test]
+fn views_of_late_shapes_keep_their_bytes() {
+    let body = "\
+graph @main {
+  input %x : f32[6]
+  input %s : i64[2]
+  input %go : bool
+  %a = Exp(%x) : f32[6]
+  %late = Reshape(%a, %s) : ?
+  %given = Reshape(%x, %s) : ?
+  %b = Neg(%x) : f32[6]
+  %c = Tanh(%b) : f32[6]
+  %d = Sigmoid(%c) : f32[6]
+  %e = Abs(%d) : f32[6]
+  %z = If(%go; %e, %s) {
+    then_branch: graph @then (%e, %s) {
+      %outer = Reshape(%e, %s) : ?
+      output %outer : f32[i, j]
+    },
+    else_branch: graph @else (%e) {
+      output %e : f32[6]
+    }
+  } : ?
+  %f = Mul(%e, %e) : f32[6]
+  %g = Sqrt(%f) : f32[6]
+  output %late : f32[i, j]
+  output %given : f32[i, j]
+  output %z : ?
+  output %g : f32[6]
+}
+";
+    let module = parse(&format!("{HEAD}{body}"), &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+    let shape = HostTensor::from_slice(&[2], &[2i64, 3]).unwrap();
+    let go = HostTensor::from_bytes(ampc_ir::DType::Bool, &[], &[1]).unwrap();
+    let inputs = [tensor(&[6], 0.1), tensor(&[6], 0.7)].map(|x| [x, shape.clone(), go.clone()]);
+    let refs = inputs.each_ref().map(|of| of.each_ref().map(|x| Some(DataRef::Tensor(x.view()))));
+    let want = Runtime::default().prepare(&module).unwrap().run(&refs[0]).unwrap();
+    for seed in 0..8 {
+        let mut session = Runtime::new(Arc::new(Reference::new(seed))).prepare(&module).unwrap();
+        let made = session.run_in_place(&refs[0]).unwrap();
+        session.run(&refs[1]).unwrap();
+        for (made, want) in made.iter().zip(&want) {
+            agree(&session.fetch(made.view()).unwrap(), want);
+        }
+    }
+}
+
+/// The reference backend without kernels for groups, or with kernels on a queue that the device lacks.
+#[derive(Debug)]
+struct Changed {
+    inner: Reference,
+    queue: usize,
+}
+
+impl Backend for Changed {
+    fn name(&self) -> &'static str {
+        "changed"
+    }
+    fn has_kernel(&self, kind: OpKind) -> bool {
+        self.inner.has_kernel(kind)
+    }
+    fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
+        Ok(self.inner.prepare(site)?.on_queue(self.queue))
+    }
+    fn has_groups(&self) -> bool {
+        true
+    }
+    fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<ampc_ir::Node>> {
+        self.inner.join(candidates)
+    }
+    fn groups_may_grow(&self) -> bool {
+        self.queue == 0
+    }
+    fn device(&self) -> Option<&dyn Device> {
+        self.inner.device()
+    }
+}
+
+/// Nodes of a group without a kernel run one by one.
+#[test]
+fn a_group_without_a_kernel_is_taken_apart() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    let refs = [Some(DataRef::Tensor(x.view()))];
+    let want = Runtime::default().prepare(&module).unwrap().run(&refs).unwrap();
+    for seed in 1..6 {
+        let backend = Changed { inner: Reference::new(seed), queue: 0 };
+        let got = Runtime::new(Arc::new(backend)).prepare(&module).unwrap().run(&refs).unwrap();
+        got.iter().zip(&want).for_each(|(got, want)| agree(got, want));
+    }
+}
+
+#[test]
+fn a_kernel_on_a_queue_that_the_device_lacks_is_refused() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    let backend = Changed { inner: Reference::new(1), queue: 7 };
+    let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+    let error = session.bind(&[Some(DataRef::Tensor(x.view()))]).unwrap_err();
+    assert_eq!(error.to_string(), "expected a kernel on one of 2 queues, found queue 7");
+}
+
+#[test]
+fn the_limit_is_the_memory_of_the_device() {
+    let runtime = Runtime::new(Arc::new(Reference::new(0)));
+    assert_eq!(runtime.limits.max_bytes, reference::device::MEMORY);
+}
+
+/// The time limit holds for the work that the host waits for.
+#[test]
+fn work_on_the_device_takes_time() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    let refs = [Some(DataRef::Tensor(x.view()))];
+    let backend = Reference::new(0);
+    let device = backend.shared_device();
+    let mut runtime = Runtime::new(Arc::new(backend));
+    runtime.limits.time_limit = Some(Duration::from_secs(1));
+    let mut session = runtime.prepare(&module).unwrap();
+    session.run(&refs).unwrap();
+    device.set_delay(1200);
+    assert!(matches!(session.run(&refs), Err(ExecuteError::Time { .. })));
+}
+
+/// A session that waits for its runs has no queue for copies of later inputs.
+#[test]
+fn queues_are_opened_when_they_are_used() {
+    let module = parse(&format!("{HEAD}{CHAIN}"), &NoData).unwrap();
+    let x = tensor(&[3, 8], 0.0);
+    let refs = [Some(DataRef::Tensor(x.view()))];
+    let backend = Reference::new(0);
+    let device = backend.shared_device();
+    let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+    session.run(&refs).unwrap();
+    assert_eq!(device.queues(), 1);
+    session.begin_run(&refs, &[]).unwrap();
+    assert_eq!(device.queues(), 2);
 }

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
 
 use ampc_ir::text::{NoData, parse};
+use ampc_runtime::session::{ExecuteError, NodeObserver};
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 
 fn prepared(body: &str) -> Session {
@@ -201,4 +202,67 @@ fn thousands_of_states_are_updated_in_place() {
         let plan = session.plan(session.module().main()).unwrap();
         assert!(plan.states.iter().all(|state| !state.copied));
     }
+}
+
+/// States that are given when a session is bound replace the old states, also if the plan stays, and also states that are not
+/// in the arena.
+#[test]
+fn states_that_are_bound_replace_the_old_states() {
+    let mut session = prepared(
+        "\
+graph @main {
+  input %w : f32[2]
+  input %v : f32[n]
+  input %g : f32[1]
+  %next = Add(%w, %g) : f32[2]
+  %longer = Concat(%v, %g) {axis=0} : f32[m]
+  output %w : f32[2]
+  output %v : f32[n]
+  state %w -> %next
+  state %v -> %longer
+}
+",
+    );
+    let tensor = |x: &[f32]| HostTensor::from_slice(&[x.len() as u64], x).unwrap();
+    let (one, g) = (tensor(&[1.0]), tensor(&[1.0]));
+    for w in [[5.0, 6.0], [7.0, 8.0]] {
+        let (w, v) = (tensor(&w), &one);
+        session.bind(&[&w, v, &g].map(|t| Some(DataRef::Tensor(t.view())))).unwrap();
+        let w = w.as_slice::<f32>().unwrap();
+        let outputs = run(&mut session, &[None, None, Some(&[1.0])]);
+        assert_eq!(outputs, [w.to_vec(), vec![1.0]]);
+        let outputs = run(&mut session, &[None, None, Some(&[1.0])]);
+        assert_eq!(outputs, [vec![w[0] + 1.0, w[1] + 1.0], vec![1.0, 1.0]]);
+    }
+}
+
+/// Permits no change of states.
+struct Refusing;
+
+impl NodeObserver for Refusing {
+    fn value(&mut self, _: ampc_ir::Node, _: usize, _: DataRef<'_>) {}
+    fn permits_updates(&mut self) -> bool {
+        false
+    }
+}
+
+/// An observer is asked before states change that are not in the arena.
+#[test]
+fn an_observer_keeps_states_that_grow() {
+    let mut session = prepared(
+        "\
+graph @main {
+  input %v : f32[n]
+  input %g : f32[1]
+  %longer = Concat(%v, %g) {axis=0} : f32[m]
+  output %v : f32[n]
+  state %v -> %longer
+}
+",
+    );
+    run(&mut session, &[Some(&[1.0]), Some(&[2.0])]);
+    let g = HostTensor::from_slice(&[1], &[3.0f32]).unwrap();
+    let refused = session.run_observed(&[None, Some(DataRef::Tensor(g.view()))], Some(&mut Refusing));
+    assert!(matches!(refused, Err(ExecuteError::Stopped)), "{refused:?}");
+    assert_eq!(run(&mut session, &[None, Some(&[3.0])]), [[1.0, 2.0]]);
 }

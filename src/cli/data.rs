@@ -13,7 +13,7 @@ use ampc::execute::Inputs;
 use ampc::execute::inputs::{BoundDim, Dims, bound_dims};
 use ampc::ir::Module;
 use ampc::passes::cost::{BoundInputs, OpenDim, SizeSource, Sizes};
-use ampc::runtime::{Backend, Limits, Runtime};
+use ampc::runtime::{Backend, Runtime};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,10 +40,10 @@ pub(crate) fn default_runtime(threads: Option<u32>, limits: &LimitArgs) -> Resul
 
 /// A runtime with the requested limits.
 pub(crate) fn runtime(backend: Arc<dyn Backend>, limits: &LimitArgs) -> Runtime {
-    let default = Limits::default();
-    let max_iterations = limits.max_iterations.unwrap_or(default.max_iterations);
-    let limits = Limits { max_iterations, time_limit: limits.time_limit, ..default };
-    Runtime { limits, ..Runtime::new(backend) }
+    let mut runtime = Runtime::new(backend);
+    runtime.limits.max_iterations = limits.max_iterations.unwrap_or(runtime.limits.max_iterations);
+    runtime.limits.time_limit = limits.time_limit;
+    runtime
 }
 
 /// The size of dims that have none when a model is run.

@@ -176,7 +176,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
         ExecuteError::Output(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
         ExecuteError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         ExecuteError::Time { node: None, .. } => Error::Run(graph("time")),
-        ExecuteError::Lost(_) => Error::NoMemory(graph("device")),
+        ExecuteError::Device(_) => Error::NoMemory(graph("device")),
         ExecuteError::Stopped => Error::Run(graph("stopped")),
         ExecuteError::TornStates => Error::Run(graph("state")),
         ExecuteError::Output(_) | ExecuteError::NoOutput { .. } => Error::Run(graph("output")),

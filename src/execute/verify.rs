@@ -25,6 +25,7 @@ use ampc_runtime::session::ExecuteError;
 use ampc_runtime::{Data, HostError, Limits, Runtime, Session, Tolerance};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 
@@ -221,12 +222,13 @@ pub fn verify_draws(
     let pairs = pair_outputs(model, other)?;
     let first = draws.first().ok_or_else(|| Error::Usage("there are no inputs to compare on".into()))?;
     // What depends on constants alone is looked at as well.
-    let Limits { max_bytes, stop, .. } = &options.runtime.limits;
-    let stop = stop.clone().unwrap_or_default();
-    let limits =
-        Limits { max_bytes: max_bytes / 2, stop: Some(stop.clone()), ..options.runtime.limits.clone() };
+    let limits = &options.runtime.limits;
+    let limits = Limits { max_bytes: limits.max_bytes / 2, ..limits.clone() };
     let runtime = Runtime { limits, fold: false, ..options.runtime.clone() };
     let mut sessions = [prepare(model, &runtime)?, prepare(other, &runtime).map_err(in_other)?];
+    // The flag of the caller stays as it is.
+    let stop = Arc::new(AtomicBool::new(false));
+    sessions.iter_mut().for_each(|session| session.set_stop(stop.clone()));
     let (model, other) = (&*model, &*other);
     let other_first = first.for_other(model, other).map_err(in_other)?;
     bind_observed(&mut sessions[0], &first.values)?;
@@ -251,7 +253,7 @@ pub fn verify_draws(
                 stop.store(false, Ordering::Relaxed);
                 continue;
             }
-            // Who was stopped was so because of the other one.
+            // A run is stopped because the other run failed.
             (Ok(_) | Err(ExecuteError::Stopped), Err(error)) => return Err(in_other(of_run(other, &error))),
             (Err(error), _) => return Err(of_run(model, &error)),
         };
@@ -477,6 +479,23 @@ mod tests {
         let (mut model, mut other) = (module(model), module(other));
         let inputs = Inputs::random(&model, 1, &Default::default(), 1 << 20).unwrap();
         verify(&mut model, &mut other, &inputs, &VerifyOptions::default()).unwrap()
+    }
+
+    /// A model that fails stops the other model, not the caller, and clears no flag of the caller.
+    #[test]
+    fn the_flag_of_the_caller_stays_as_it_is() {
+        let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[4]\n  %y = Relu(%x) : f32[4]\n  \
+                    output %y : f32[4]\n}\n";
+        let [mut model, mut other] = [0, 1].map(|_| parse(text, &NoData).unwrap_or_else(|e| panic!("{e}")));
+        let inputs = Inputs::random(&model, 1, &Default::default(), 1 << 20).unwrap();
+        for is_set in [false, true] {
+            let flag = Arc::new(AtomicBool::new(is_set));
+            let mut options = VerifyOptions::default();
+            options.runtime.limits.stop = Some(flag.clone());
+            options.runtime.limits.time_limit = Some(std::time::Duration::ZERO);
+            assert!(verify(&mut model, &mut other, &inputs, &options).is_err());
+            assert_eq!(flag.load(Ordering::Relaxed), is_set);
+        }
     }
 
     fn names(found: &Verification) -> Vec<&str> {

@@ -166,6 +166,12 @@ impl Device for CudaDevice {
         Ok(Arc::new(memory::Block::new(&self.0.context, bytes)?))
     }
 
+    fn available_memory(&self) -> Option<u64> {
+        self.0.context.bind_to_thread().ok()?;
+        let (free, _) = cudarc::driver::result::mem_get_info().ok()?;
+        Some(free as u64)
+    }
+
     fn queue(&self) -> Result<Box<dyn Queue>, DeviceError> {
         Ok(Box::new(CudaQueue::new(self.0.clone())?))
     }

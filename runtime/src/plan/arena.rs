@@ -40,6 +40,11 @@ pub(crate) fn rounded(bytes: usize, alignment: usize) -> usize {
     bytes.saturating_add(alignment - 1) / alignment * alignment
 }
 
+/// The end of a range. An end beyond the numbers is the last multiple of the alignment: no arena is as large.
+pub(crate) fn end_of(at: usize, bytes: usize, alignment: usize) -> usize {
+    at.saturating_add(bytes).min(usize::MAX / alignment * alignment)
+}
+
 /// In the order of the first step, each into the smallest gap that is free then.
 fn by_time(requests: &[Request], alignment: usize) -> Layout {
     let mut order: Vec<usize> = (0..requests.len()).collect();
@@ -47,7 +52,7 @@ fn by_time(requests: &[Request], alignment: usize) -> Layout {
     let mut ends: Vec<usize> = order.clone();
     ends.sort_by_key(|&i| (requests[i].last, i));
     let mut ends = ends.into_iter().peekable();
-    let mut free = Gaps::default();
+    let mut free = Gaps { free: BTreeMap::new(), end: 0, alignment };
     let mut offsets: Vec<usize> = vec![0; requests.len()];
     for i in order {
         while let Some(done) = ends.next_if(|&done| requests[done].last < requests[i].first) {
@@ -59,10 +64,10 @@ fn by_time(requests: &[Request], alignment: usize) -> Layout {
 }
 
 /// Free ranges below the end of the arena, by offset; neighbours are joined.
-#[derive(Default)]
 struct Gaps {
     free: BTreeMap<usize, usize>,
     end: usize,
+    alignment: usize,
 }
 
 impl Gaps {
@@ -80,13 +85,13 @@ impl Gaps {
         }
         // The last gap grows if it touches the end.
         let at = match self.free.last_key_value() {
-            Some((&at, &len)) if at + len == self.end => {
+            Some((&at, &len)) if at.saturating_add(len) == self.end => {
                 self.free.remove(&at);
                 at
             }
             _ => self.end,
         };
-        self.end = at + bytes;
+        self.end = end_of(at, bytes, self.alignment);
         at
     }
 
@@ -95,13 +100,13 @@ impl Gaps {
             return;
         }
         if let Some((&before, &len)) = self.free.range(..at).next_back()
-            && before + len == at
+            && before.saturating_add(len) == at
         {
             self.free.remove(&before);
-            (at, bytes) = (before, len + bytes);
+            (at, bytes) = (before, len.saturating_add(bytes));
         }
-        if let Some(len) = self.free.remove(&(at + bytes)) {
-            bytes += len;
+        if let Some(len) = self.free.remove(&at.saturating_add(bytes)) {
+            bytes = bytes.saturating_add(len);
         }
         self.free.insert(at, bytes);
     }
@@ -128,10 +133,10 @@ fn by_size(requests: &[Request], alignment: usize) -> Layout {
             if gap >= bytes && best.is_none_or(|(least, _)| gap < least) {
                 best = Some((gap, at));
             }
-            at = at.max(offsets[other] + rounded(with.bytes, alignment));
+            at = at.max(end_of(offsets[other], rounded(with.bytes, alignment), alignment));
         }
         offsets[i] = best.map_or(at, |(_, at)| at);
-        end = end.max(offsets[i] + bytes);
+        end = end.max(end_of(offsets[i], bytes, alignment));
         let slot = placed.partition_point(|&p| (offsets[p], p) < (offsets[i], i));
         placed.insert(slot, i);
     }
@@ -251,6 +256,18 @@ mod tests {
     fn a_chain_needs_two_places() {
         let chain: Vec<Request> = (0..100).map(|i| request(640, i, i + 1)).collect();
         assert_eq!((by_time(&chain, 64).bytes, by_size(&chain, 64).bytes), (1280, 1280));
+    }
+
+    #[test]
+    fn an_arena_beyond_the_numbers_is_the_largest() {
+        let huge = [usize::MAX / 8 + 1; 8].map(|bytes| request(bytes, 0, 1));
+        let mut mixed = huge.to_vec();
+        mixed.extend((2..20).map(|at| request(usize::MAX / 2, at, at + 3)));
+        for requests in [&huge[..], &mixed, &huge[..7]] {
+            for layout in [by_time(requests, 64), by_size(requests, 64)] {
+                assert!(layout.bytes >= usize::MAX / 8 * 7 && layout.bytes.is_multiple_of(64), "{layout:?}");
+            }
+        }
     }
 
     #[test]

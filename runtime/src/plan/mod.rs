@@ -52,7 +52,7 @@ pub struct Needs {
     pub moves: bool,
     /// True if its first result has the bytes of its first operand: nothing is computed.
     pub view: bool,
-    /// True if the backend owns its results, which are not in the arena: the results of nodes with bodies.
+    /// True if its results are on the heap: allocated by the session or the kernel while the graph runs, outside of the arena.
     pub on_heap: bool,
     /// The queue of the device that it is launched on.
     pub queue: usize,
@@ -125,7 +125,7 @@ pub enum Place {
     },
     /// The bytes of another value, an index of [`GraphPlan::values`] whose place is outside of the arena.
     View(u32),
-    /// The backend makes room for them once it knows how much.
+    /// Allocated by the session or the kernel while the graph runs, once the size is known.
     Heap,
     /// The value is not computed.
     Unused,
@@ -258,7 +258,7 @@ fn listed(module: &Module, graph: GraphId, index: &mut Index) -> Vec<Planned> {
     let mut values = Vec::new();
     let mut add = |value: Value, place: Place| {
         index.0[value] = u32::try_from(values.len()).expect("fewer than 2^32 values");
-        values.push(Planned { value, place, tensor: known_tensor(module, value) });
+        values.push(Planned { value, place, tensor: sized_tensor(module, value) });
     };
     for (i, &value) in data.inputs().iter().enumerate() {
         let input = Place::Input(u32::try_from(i).expect("fewer than 2^32 inputs"));
@@ -376,12 +376,16 @@ fn last_reads(steps: &[Step], n_values: usize, roots: &[u32]) -> Vec<usize> {
     last
 }
 
-/// Element type and dims of a tensor of numbers that has a size, if they are known.
-fn known_tensor(module: &Module, value: Value) -> Option<(DType, Vec<u64>)> {
-    let ty = module.value(value).ty.as_tensor()?;
-    let dims = ty.shape.to_known()?;
-    ty.storage_bytes().filter(|_| ty.dtype != DType::String)?;
-    Some((ty.dtype, dims))
+/// Element type and dims of a tensor of numbers, if they are known.
+pub(crate) fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
+    let tensor = ty.as_tensor().filter(|tensor| tensor.dtype != DType::String)?;
+    Some((tensor.dtype, tensor.shape.to_known()?))
+}
+
+/// [`known_tensor`] of a value whose size is a number of 64 bits.
+fn sized_tensor(module: &Module, value: Value) -> Option<(DType, Vec<u64>)> {
+    let known = known_tensor(&module.value(value).ty)?;
+    known.0.tensor_bytes(&known.1).is_some().then_some(known)
 }
 
 /// The layout of states: one behind the other, from the beginning of the arena.
@@ -399,7 +403,7 @@ impl StateLayout {
     /// The offset of the next state, which has so many bytes.
     pub(crate) fn place(&mut self, bytes: usize) -> usize {
         let offset = self.end;
-        self.end = offset.saturating_add(arena::rounded(bytes, self.alignment));
+        self.end = arena::end_of(offset, arena::rounded(bytes, self.alignment), self.alignment);
         offset
     }
 
@@ -601,7 +605,8 @@ impl Planner {
         let requests: Vec<Request> =
             others.iter().map(of_storage).chain(self.scratch.iter().map(of_scratch)).collect();
         let layout = arena::lay_out(&requests, self.alignment);
-        offsets.extend(layout.offsets.into_iter().map(|offset| offset.saturating_add(state_bytes)));
-        (offsets, state_bytes, layout.bytes.saturating_add(state_bytes))
+        let behind = |offset| arena::end_of(state_bytes, offset, self.alignment);
+        offsets.extend(layout.offsets.into_iter().map(behind));
+        (offsets, state_bytes, behind(layout.bytes))
     }
 }

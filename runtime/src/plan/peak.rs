@@ -31,15 +31,15 @@ impl GraphPlan {
     /// The peak of the arena: the step at which most bytes are live; `None` without steps.
     pub fn peak(&self) -> Option<Peak> {
         let ranges = self.ranges();
-        let mut change = vec![0isize; self.steps.len() + 1];
+        let mut change = vec![0i128; self.steps.len() + 1];
         for range in &ranges {
-            change[range.first] += range.at.1.cast_signed();
-            change[range.last + 1] -= range.at.1.cast_signed();
+            change[range.first] += range.at.1 as i128;
+            change[range.last + 1] -= range.at.1 as i128;
         }
-        let (mut now, mut most) = (0isize, None);
+        let (mut now, mut most) = (0i128, None);
         for (at, step) in self.steps.iter().enumerate() {
             now += change[at];
-            let bytes = now.unsigned_abs() + step.scratch.1;
+            let bytes = usize::try_from(now).unwrap_or(usize::MAX).saturating_add(step.scratch.1);
             if most.is_none_or(|(least, _)| bytes > least) {
                 most = Some((bytes, at));
             }
@@ -47,7 +47,8 @@ impl GraphPlan {
         let (live, step) = most.filter(|&(live, _)| live > 0)?;
         let mut by_dtype: BTreeMap<DType, usize> = BTreeMap::new();
         for range in ranges.iter().filter(|range| range.first <= step && step <= range.last) {
-            *by_dtype.entry(range.dtype).or_default() += range.at.1;
+            let bytes = by_dtype.entry(range.dtype).or_default();
+            *bytes = bytes.saturating_add(range.at.1);
         }
         let (bytes, scratch) = (self.arena, self.steps[step].scratch.1);
         Some(Peak { bytes, step, by_dtype, scratch, unused: bytes.saturating_sub(live) })

@@ -136,9 +136,10 @@ impl Memory {
         match *bytes {
             Bytes::Other(index) => visit(self.others.entry(index).or_default()),
             Bytes::Arena(offset, len) => {
+                let end = offset.saturating_add(len);
                 self.cut(offset);
-                self.cut(offset + len);
-                self.arena.range_mut(offset..offset + len).for_each(|(_, touched)| visit(touched));
+                self.cut(end);
+                self.arena.range_mut(offset..end).for_each(|(_, touched)| visit(touched));
             }
         }
     }

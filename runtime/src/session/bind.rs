@@ -1,7 +1,8 @@
 //! Binding: from a module and the types of its inputs to a program with plans, kernels, and the results of constants.
 
+use super::control::Parts;
 use super::error::ExecuteError;
-use super::inlined::Inlined;
+use super::inlined::{Inlined, typed};
 use super::observe::Watch;
 use super::partition::{Made, Partitioner, is_input};
 use super::space::Space;
@@ -12,10 +13,10 @@ use crate::device::{DeviceError, DeviceTensor};
 use crate::host::HostTensor;
 use crate::kernel::{KernelError, Prepared};
 use crate::plan::Place;
-use crate::plan::{GraphPlan, Index, plan_graph};
+use crate::plan::{GraphPlan, Index, known_tensor, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::infer::{Defaults, Facts, describe, infer_module};
+use ampc_ir::infer::{Defaults, Facts, describe};
 use ampc_ir::module::GraphOwner;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Type, Value};
@@ -47,6 +48,7 @@ pub(crate) struct Program {
     inlined: Option<Arc<Inlined>>,
     /// The default attributes of functions.
     defaults: SecondaryMap<FunctionId, Defaults>,
+    pub(super) parts: Parts,
 }
 
 impl Program {
@@ -66,14 +68,6 @@ impl Program {
     /// The node that a node is a copy of, if it stands in place of a call; otherwise the node itself.
     pub(crate) fn source(&self, node: Node) -> Node {
         self.inlined.as_ref().map_or(node, |inlined| inlined.calls.source(node))
-    }
-
-    /// The error of a run with the nodes of the module that the executable was made of.
-    pub(super) fn named(&self, error: ExecuteError) -> ExecuteError {
-        match &self.inlined {
-            Some(inlined) => inlined.named(error),
-            None => error,
-        }
     }
 
     /// The default attributes of a function.
@@ -125,16 +119,20 @@ impl Program {
         if matches!(space, Space::Host) {
             return Ok(());
         }
+        let mut new = Vec::new();
         for value in self.constants_read() {
             let Some(tensor) = &self.constants[value] else { continue };
+            self.on_device[value] = uploaded[value].clone();
             if uploaded[value].is_none()
                 && let Data::Device(tensor) = space.bring(DataRef::Tensor(tensor.view()))?
             {
-                uploaded[value] = Some(tensor);
+                self.on_device[value] = Some(tensor.clone());
+                new.push((value, tensor));
             }
-            self.on_device[value] = uploaded[value].clone();
         }
+        // Queues of other sessions may read the constants from now on.
         space.finish()?;
+        new.into_iter().for_each(|(value, tensor)| uploaded[value] = Some(tensor));
         Ok(())
     }
 }
@@ -164,31 +162,13 @@ pub(super) const ALL_FOLDED_BYTES: u64 = 1 << 28;
 impl Binder<'_> {
     /// The program for inputs of these types; an input with a default may be `None`.
     pub(super) fn program(&self, space: &mut Space, types: &[Option<Type>]) -> Result<Program, ExecuteError> {
-        let (module, facts, inlined) = self.typed(types)?;
+        let declare = |module: &mut Module| self.declare(module, types);
+        let (module, facts, inlined) = typed(self.inlined, self.module, declare)?;
         let made = self.program_of(space, module, &facts, inlined);
         made.map_err(|error| match inlined {
             Some(inlined) => inlined.named(error),
             None => error,
         })
-    }
-
-    /// The module, typed for inputs of these types, with functions in place of their calls. If a function fits no call with
-    /// these types, its calls stay: then errors show as the calls run, or are those of the module.
-    fn typed<'b>(
-        &'b self,
-        types: &[Option<Type>],
-    ) -> Result<(Module, Facts, Option<&'b Arc<Inlined>>), ExecuteError> {
-        if let Some(inlined) = self.inlined {
-            let mut module = inlined.module.clone();
-            self.declare(&mut module, types)?;
-            if let Ok(facts) = infer_module(&mut module) {
-                return Ok((module, facts, Some(inlined)));
-            }
-        }
-        let mut module = self.module.clone();
-        self.declare(&mut module, types)?;
-        let facts = infer_module(&mut module).map_err(ExecuteError::Shapes)?;
-        Ok((module, facts, None))
     }
 
     fn program_of(
@@ -243,7 +223,8 @@ impl Binder<'_> {
         }
         let (constants, inlined) = (Arc::new(constants), inlined.cloned());
         let on_device = OnDevice::default();
-        Ok(Program { module, constants, on_device, plans, graphs, kernels, inlined, defaults })
+        let parts = Parts::default();
+        Ok(Program { module, constants, on_device, plans, graphs, kernels, inlined, defaults, parts })
     }
 
     /// Gives the inputs of the main graph their types.
@@ -297,14 +278,23 @@ impl Binder<'_> {
         if let Some(queue) = space.queue() {
             queue.enter(node);
         }
-        let made = match walk::run_alone(space, prepared, &operands, &types, self.runtime.limits.max_bytes) {
-            Err(KernelError::Device(error))
-                if !matches!(*error, DeviceError::Kernel { .. } | DeviceError::Failed(_)) =>
-            {
-                return Err(KernelError::Device(error));
-            }
-            made => made.ok(),
+        let made = walk::run_alone(space, prepared, &operands, &types, self.runtime.limits.max_bytes);
+        let made = match made {
+            Ok(made) => Some(made),
+            Err(KernelError::Device(error)) => match *error {
+                DeviceError::Kernel { node: failed, .. } if failed == node => None,
+                DeviceError::Failed(_) => None,
+                error => return Err(error.into()),
+            },
+            Err(_) => None,
         };
+        if made.is_none() {
+            // The node may have failed in more than one result.
+            match space.finish() {
+                Err(DeviceError::Kernel { node: failed, .. }) if failed == node => {}
+                finished => finished?,
+            }
+        }
         let pairs = made.map(|made| data.results().iter().zip(made));
         Ok(pairs.map(|pairs| pairs.filter_map(|(v, t)| Some(((*v)?, Arc::new(t?)))).collect()))
     }
@@ -330,7 +320,7 @@ pub(super) fn folded_types(
         given += size(value).filter(|_| !is_input(module, value))? as u64;
     }
     let ty = |v: &Option<Value>| match v {
-        Some(v) => walk::known_tensor(&module.value(*v).ty).map(Some),
+        Some(v) => known_tensor(&module.value(*v).ty).map(Some),
         None => Some(None),
     };
     let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;

@@ -6,6 +6,8 @@ mod flex;
 mod loops;
 mod rows;
 
+pub(super) use flex::Parts;
+
 use super::ExecuteError;
 use super::frame::{Frame, Given, Scope};
 use super::walk::{Run, run_graph};
@@ -97,6 +99,9 @@ fn named(error: ExecuteError, owner: Node) -> ExecuteError {
         }
         ExecuteError::Memory { node: None, calls, bytes, limit } => {
             ExecuteError::Memory { node: Some(owner), calls, bytes, limit }
+        }
+        ExecuteError::NoMemory { node: None, calls, bytes } => {
+            ExecuteError::NoMemory { node: Some(owner), calls, bytes }
         }
         other => other,
     }

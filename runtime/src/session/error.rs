@@ -87,7 +87,7 @@ pub enum ExecuteError {
         limit: u64,
     },
     /// The system does not give as much memory as the graph may take and needs.
-    #[error("the system has no {bytes} bytes of memory for the graph")]
+    #[error("out of memory: cannot allocate {bytes} bytes for the graph")]
     NoMemory {
         /// The node whose result is the largest, if it has one.
         node: Option<Node>,
@@ -138,9 +138,9 @@ pub enum ExecuteError {
         /// The number of the output.
         output: usize,
     },
-    /// The device does not answer any more.
-    #[error("the device is lost: {0}")]
-    Lost(String),
+    /// The device refused a call, or is lost.
+    #[error(transparent)]
+    Device(DeviceError),
     /// An output cannot be copied.
     #[error(transparent)]
     Output(#[from] HostError),
@@ -166,7 +166,7 @@ impl ExecuteError {
         match error {
             KernelError::Device(error) => ExecuteError::of_device(None, *error),
             KernelError::Host(error) => ExecuteError::Output(error),
-            other => ExecuteError::Lost(other.to_string()),
+            other => ExecuteError::Device(DeviceError::Failed(other.to_string())),
         }
     }
 
@@ -175,14 +175,21 @@ impl ExecuteError {
         match error {
             DeviceError::NoMemory { bytes } => ExecuteError::NoMemory { node, calls: Vec::new(), bytes },
             DeviceError::Kernel { node, error } => ExecuteError::Node { node, calls: Vec::new(), error },
-            DeviceError::Failed(message) => match node {
-                Some(node) => {
-                    let error = KernelError::Device(Box::new(DeviceError::Failed(message)));
-                    ExecuteError::Node { node, calls: Vec::new(), error }
-                }
-                None => ExecuteError::Lost(message),
+            error @ DeviceError::Failed(_) => match node {
+                Some(node) => ExecuteError::Node { node, calls: Vec::new(), error: error.into() },
+                None => ExecuteError::Device(error),
             },
-            DeviceError::Lost(message) => ExecuteError::Lost(message),
+            error @ DeviceError::Lost(_) => ExecuteError::Device(error),
+        }
+    }
+
+    /// True if the device refused a call, after which other calls may succeed.
+    pub(super) fn is_refusal(&self) -> bool {
+        let is_failed = |error: &DeviceError| matches!(error, DeviceError::Failed(_));
+        match self {
+            ExecuteError::Device(error) => is_failed(error),
+            ExecuteError::Node { error: KernelError::Device(error), .. } => is_failed(error),
+            _ => false,
         }
     }
 
@@ -226,6 +233,7 @@ impl ExecuteError {
             ExecuteError::NoMemory { .. } => true,
             ExecuteError::Node { error, .. } => error.is_no_memory(),
             ExecuteError::Output(error) => error.is_no_memory(),
+            ExecuteError::Device(error) => error.is_no_memory(),
             ExecuteError::Input { .. }
             | ExecuteError::Shapes(_)
             | ExecuteError::Memory { .. }
@@ -234,7 +242,6 @@ impl ExecuteError {
             | ExecuteError::Stopped
             | ExecuteError::State { .. }
             | ExecuteError::TornStates
-            | ExecuteError::Lost(_)
             | ExecuteError::NoOutput { .. } => false,
         }
     }

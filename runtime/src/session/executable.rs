@@ -10,6 +10,7 @@ use super::space::Space;
 use super::{Session, has_kernel};
 use crate::backend::{Backend, installed};
 use crate::data::DataRef;
+use crate::device::Device;
 use crate::host::{HostError, HostTensor};
 use ampc_ir::module::{Def, Op, Payload};
 use ampc_ir::{DType, Module, Type};
@@ -30,9 +31,12 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// A runtime with the default limits.
+    /// A runtime with the default limits, which are those of the memory that the backend computes in.
     pub fn new(backend: Arc<dyn Backend>) -> Runtime {
-        Runtime { backend, limits: Limits::default(), fold: true }
+        let available = backend.device().and_then(Device::available_memory);
+        let mut limits = Limits::default();
+        limits.max_bytes = available.unwrap_or(limits.max_bytes);
+        Runtime { backend, limits, fold: true }
     }
 
     /// Reads the constants of a module and checks that there is a kernel for each of its operators.
@@ -172,6 +176,14 @@ impl Executable {
         constants.map(|tensor| DataRef::Tensor(tensor.view()).byte_count()).sum()
     }
 
+    /// An error with the nodes of the module that was given, in place of copies of them.
+    pub(super) fn named(&self, error: ExecuteError) -> ExecuteError {
+        match &self.inlined {
+            Some(inlined) => inlined.named(error),
+            None => error,
+        }
+    }
+
     /// The values that a program has to show to an observer of these values. Without groups it shows all, except the results
     /// of calls that nodes of functions stand in place of.
     pub(super) fn shown(&self, watch: Watch) -> Watch {
@@ -197,6 +209,8 @@ impl Executable {
         let Executable { runtime, module, constants, .. } = self;
         let watch = &slot.watch;
         let inlined = self.inlined.as_ref().filter(|inlined| !inlined.hides(watch));
+        // A failure of earlier work is none of the work that computes constants.
+        space.finish()?;
         let binder = Binder { runtime, watch, module, inlined, constants, folded: &folded, deadline };
         let mut program = installed(&*runtime.backend, || binder.program(space, &slot.types))?;
         let uploaded = program.upload(space, &mut locked(&self.uploaded));

@@ -4,6 +4,7 @@
 
 use super::{ExecuteError, Watch};
 use ampc_ir::edit::InlinedCalls;
+use ampc_ir::infer::{Facts, infer_module};
 use ampc_ir::module::{Def, Op};
 use ampc_ir::{Module, Node, Value};
 
@@ -18,6 +19,29 @@ const MAX_RATIO: u64 = 4;
 pub(super) struct Inlined {
     pub(super) module: Module,
     pub(super) calls: InlinedCalls,
+}
+
+/// A module with the types that `declare` gives its inputs, with functions in place of their calls, and those functions. If
+/// a function fits no call with these types, its calls stay: then errors show as the calls run, or are those of the module.
+///
+/// # Errors
+/// Errors of `declare`, and if the types do not fit the module.
+pub(super) fn typed<I: AsRef<Inlined>>(
+    inlined: Option<I>,
+    module: &Module,
+    declare: impl Fn(&mut Module) -> Result<(), ExecuteError>,
+) -> Result<(Module, Facts, Option<I>), ExecuteError> {
+    if let Some(inlined) = inlined {
+        let mut module = inlined.as_ref().module.clone();
+        declare(&mut module)?;
+        if let Ok(facts) = infer_module(&mut module) {
+            return Ok((module, facts, Some(inlined)));
+        }
+    }
+    let mut module = module.clone();
+    declare(&mut module)?;
+    let facts = infer_module(&mut module).map_err(ExecuteError::Shapes)?;
+    Ok((module, facts, None))
 }
 
 impl Inlined {

@@ -13,14 +13,16 @@ pub struct Limits {
     pub max_bytes: u64,
     /// The most iterations of one Loop or Scan.
     pub max_iterations: u64,
-    /// The longest time of one run.
+    /// The longest time of one run. Work that was launched on a device is not interrupted: the limit is compared before each
+    /// launch, and when the host has waited for the work.
     pub time_limit: Option<Duration>,
     /// Set from another thread, it ends a run before the next node.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl Default for Limits {
-    /// As much memory as there is ([`available_memory`]), no other limits.
+    /// As much host memory as there is ([`available_memory`]), no other limits. [`Runtime::new`](super::Runtime::new) asks
+    /// a device for its memory.
     fn default() -> Limits {
         Limits { max_bytes: available_memory(), max_iterations: u64::MAX, time_limit: None, stop: None }
     }

@@ -9,7 +9,8 @@
 //! A session plans the graph for the dims of the inputs at hand ([`plan`](crate::plan)), and walks the plan. In the
 //! order of a run: `executable.rs` finds or makes the program (`inlined.rs`: functions in place of their calls, once for
 //! all runs; `bind.rs`: types, folding, kernels, plans), `walk.rs` runs its steps in a frame (`frame.rs`), `control.rs`
-//! runs bodies, and `states.rs` moves states on. `needs.rs` computes the memory of a run, without running.
+//! runs bodies, and `states.rs` moves states on. On a device, `inputs.rs` copies inputs, `recording.rs` replays kernels, and
+//! `flight.rs` has the runs that the host does not wait for. `needs.rs` computes the memory of a run, without running.
 
 mod bind;
 mod control;
@@ -18,10 +19,12 @@ mod executable;
 mod flight;
 mod frame;
 mod inlined;
+mod inputs;
 mod limits;
 mod needs;
 mod observe;
 mod partition;
+mod recording;
 mod space;
 mod states;
 pub(crate) mod walk;
@@ -44,7 +47,9 @@ use bind::Program;
 use executable::Bound;
 use flight::{Flights, Returning};
 use frame::{Frame, Given, Scope};
+use inputs::{InputSets, over};
 use observe::Observing;
+use recording::Recordings;
 use space::Space;
 use states::StateMemory;
 use std::collections::BTreeMap;
@@ -57,15 +62,16 @@ use walk::Run;
 pub struct Session {
     executable: Arc<Executable>,
     space: Space,
-    /// Set from another thread, it ends a run before the next node.
+    /// Set from another thread, it ends a run of this session before the next node.
     stop: Option<Arc<AtomicBool>>,
     bound: Option<Arc<Bound>>,
     /// The memory of the main graph. That of its states is there before it is planned if they were set, and stays.
     frame: Frame,
     /// States that are not in an arena, as the last run left them, by formal input.
     moved: BTreeMap<usize, Data>,
-    /// Runs that were begun and have not ended, with their inputs in the memory of a device.
     flights: Flights,
+    inputs: InputSets,
+    recordings: Recordings,
     /// The states in host memory, as they were when a caller looked at them last.
     copied: Vec<(usize, Data)>,
 }
@@ -90,17 +96,17 @@ impl Session {
     /// # Errors
     /// If a device refuses a queue.
     pub fn new(executable: Arc<Executable>) -> Result<Session, DeviceError> {
-        let runtime = executable.runtime();
-        let (space, stop) = (Space::of(&runtime.backend)?, runtime.limits.stop.clone());
-        let (frame, moved) = (Frame::default(), BTreeMap::new());
+        let space = Space::of(&executable.runtime().backend)?;
         Ok(Session {
             executable,
             space,
-            stop,
+            stop: None,
             bound: None,
-            frame,
-            moved,
+            frame: Frame::default(),
+            moved: BTreeMap::new(),
             flights: Flights::default(),
+            inputs: InputSets::default(),
+            recordings: Recordings::default(),
             copied: Vec::new(),
         })
     }
@@ -115,7 +121,8 @@ impl Session {
         matches!(self.space, Space::Device(_))
     }
 
-    /// A flag that ends a run of this session alone, before its next node, when another thread sets it.
+    /// Gives this session a flag that ends its runs before their next node when another thread sets it, besides
+    /// [`Limits::stop`].
     pub fn set_stop(&mut self, stop: Arc<AtomicBool>) {
         self.stop = Some(stop);
     }
@@ -179,7 +186,10 @@ impl Session {
     /// # Errors
     /// If there is no memory for it, or the device fails.
     pub fn fetch(&mut self, data: DataRef<'_>) -> Result<Data, ExecuteError> {
-        self.space.fetch(data).map_err(ExecuteError::of_transfer)
+        // The failure of a run in flight is that of the run.
+        self.land_all();
+        let fetched = self.space.fetch(data);
+        fetched.map_err(|error| self.failed(ExecuteError::of_transfer(error)))
     }
 
     /// Like [`run`](Self::run), but without copies in host memory: `visit` sees each output in place. From the second
@@ -224,11 +234,9 @@ impl Session {
     pub fn states(&mut self) -> Result<Vec<(usize, Data)>, ExecuteError> {
         self.land_all();
         let Session { frame, moved, space, .. } = self;
-        let mut copies = Vec::new();
-        for (at, data) in states_of(frame, moved) {
-            copies.push((at, space.fetch(data).map_err(ExecuteError::of_transfer)?));
-        }
-        Ok(copies)
+        let states = states_of(frame, moved).into_iter();
+        let copies: Result<_, KernelError> = states.map(|(at, data)| Ok((at, space.fetch(data)?))).collect();
+        copies.map_err(|error| self.failed(ExecuteError::of_transfer(error)))
     }
 
     /// The states in host memory, by formal input. Nothing is copied if the session computes there.
@@ -252,7 +260,14 @@ impl Session {
     /// True if the states are torn: a run that failed had updated some of them in place, and not the others. No run begins
     /// then until all of them are set, or given with a run.
     pub fn has_torn_states(&self) -> bool {
-        self.frame.states.is_torn()
+        self.frame.states.is_torn() && (self.frame.states.iter().next().is_some() || !self.moved.is_empty())
+    }
+
+    /// True if the states are torn, and stay so if these are given, because not all of them are.
+    fn stays_torn(&self, given: &[Option<DataRef<'_>>]) -> bool {
+        let is_given = |at: usize| given.get(at).is_some_and(Option::is_some);
+        let all = self.frame.states.are_given(given) && self.moved.keys().all(|&at| is_given(at));
+        self.frame.states.is_torn() && !all
     }
 
     /// Sets the states in the memory of the session, so that no run has to be given them. `write` is called for each state
@@ -266,10 +281,15 @@ impl Session {
     ) -> Result<(), E> {
         let most = self.limits().max_bytes;
         self.land_all();
-        self.flights.forget_recordings();
+        self.recordings.forget();
         let backend = &*self.executable.runtime().backend;
         let mut states = self.frame.states.anew(&self.space, self.module(), alignment(backend), most)?;
         states.fill(&mut self.space, write)?;
+        self.space.finish().map_err(|error| HostError::Device(error.to_string()))?;
+        if self.frame.states.is_torn() {
+            // They are as wrong as the states that are set.
+            self.moved.clear();
+        }
         self.frame.states = states;
         Ok(())
     }
@@ -281,10 +301,11 @@ impl Session {
         visit: impl FnOnce(&mut Space, &mut Frame, Scope<'_>) -> Result<(), KernelError> + Send,
     ) -> Result<(), ExecuteError> {
         self.land_all();
-        self.start(inputs, observer, true, visit)
+        self.start(inputs, observer, true, visit).map_err(|error| self.failed(error))
     }
 
-    /// Runs the module, up to the end of the work if the session waits for it.
+    /// Runs the module, up to the end of the work if the session waits for it. The caller settles an error
+    /// ([`failed`](Self::failed)).
     fn start(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
@@ -292,7 +313,7 @@ impl Session {
         waits: bool,
         visit: impl FnOnce(&mut Space, &mut Frame, Scope<'_>) -> Result<(), KernelError> + Send,
     ) -> Result<(), ExecuteError> {
-        let deadline = self.deadline();
+        let (deadline, given) = (self.deadline(), inputs);
         let moved = self.moved.clone();
         let all;
         let inputs = if moved.is_empty() {
@@ -304,24 +325,23 @@ impl Session {
         let observer = observer.map(|observer| Observing::new(observer as &mut (dyn NodeObserver + Send)));
         let watch = observer.as_ref().map_or_else(Watch::nothing, |observer| observer.watch().clone());
         self.bind_until(inputs, watch, deadline)?;
-        if self.frame.states.stays_torn(inputs) {
+        if self.stays_torn(given) {
             return Err(ExecuteError::TornStates);
         }
-        let brought = self.bring(inputs, waits)?;
+        let Session { space, bound, inputs: sets, .. } = self;
+        let is_state = |at| bound.as_ref().is_some_and(|bound| bound.is_state(at));
+        let brought = sets.bring(space, inputs, is_state, waits)?;
         let inputs: &[Option<DataRef<'_>>] = match &brought {
             Some(brought) => &over(inputs, brought),
             None => inputs,
         };
-        let moved = self.walk(inputs, observer, (deadline, waits), visit);
-        if moved.is_err() {
-            // Work that was launched before the failure reads and writes memory of the session.
-            if let Err(error) = self.space.finish() {
-                self.fail_begun(error);
-            }
-        }
-        let given_back = self.flights.give_back(&mut self.space, brought, waits);
-        self.moved = moved?;
-        Ok(given_back?)
+        self.moved = self.walk(inputs, observer, (deadline, waits), visit)?;
+        let given_back = self.inputs.give_back(&mut self.space, brought, waits);
+        given_back.map_err(|error| {
+            // The states are those after a run that is not known to succeed.
+            self.frame.states.set_torn(true);
+            error.into()
+        })
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -341,20 +361,22 @@ impl Session {
         (deadline, waits): (Option<Instant>, bool),
         visit: impl FnOnce(&mut Space, &mut Frame, Scope<'_>) -> Result<(), KernelError> + Send,
     ) -> Result<BTreeMap<usize, Data>, ExecuteError> {
-        let Session { executable, space, stop, bound, frame, flights, .. } = self;
+        let Session { executable, space, stop, bound, frame, recordings, .. } = self;
         let Some(bound) = bound else { return Ok(BTreeMap::new()) };
         let (runtime, program) = (executable.runtime(), &bound.program);
-        let mut run = Run { runtime, space, program, observer, deadline, stop: stop.as_deref() };
+        let mut run =
+            Run { runtime, space, program, observer, deadline, stop: stop.as_deref(), within: None };
         let main = program.module.main();
         let given = Given { inputs, operands: &[], attrs: None };
         let scope = Scope { program, plan: program.plan(main), given };
-        let done = installed(&*runtime.backend, || {
-            flights.run_or_replay(&mut run, main, frame, given)?;
-            let space = run.space;
+        installed(&*runtime.backend, || {
+            recordings.run_or_replay(&mut run, main, frame, given)?;
             // No failure may surface once states are overwritten, if the session waits for the work.
             if waits {
-                space.finish()?;
+                run.space.finish()?;
+                run.in_time(None)?;
             }
+            let space = run.space;
             states::check_made(executable.module(), scope, frame)?;
             let mut outputs = 0..scope.plan.outputs.len();
             if let Some(output) = outputs.find(|&output| frame.output(scope, output).is_none()) {
@@ -362,12 +384,14 @@ impl Session {
             }
             let next = states::next_states(space, scope, frame).map_err(ExecuteError::of_transfer)?;
             visit(space, frame, scope).map_err(ExecuteError::of_transfer)?;
+            if scope.plan.states.iter().any(|state| state.copied) {
+                frame.states.set_torn(true);
+            }
             let moved = states::store_states(space, scope.plan, frame, next);
             let moved = moved.map_err(ExecuteError::of_transfer)?;
             frame.states.set_torn(false);
             Ok(moved)
-        });
-        done.map_err(|error| program.named(error))
+        })
     }
 
     /// Plans the graph for these inputs, unless it is planned for their dims. Given states replace the old
@@ -376,9 +400,7 @@ impl Session {
     /// # Errors
     /// If inputs do not fit the graph.
     pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
-        self.land_all();
-        let moved = self.moved.clone();
-        self.bind_until(&with_states(inputs, &moved), Watch::nothing(), self.deadline())
+        self.bind_for(inputs, Watch::nothing())
     }
 
     /// Like [`bind`](Self::bind), for a run with an observer that sees every value.
@@ -386,9 +408,31 @@ impl Session {
     /// # Errors
     /// If inputs do not fit the graph.
     pub fn bind_observed(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
+        self.bind_for(inputs, Watch::All)
+    }
+
+    fn bind_for(&mut self, inputs: &[Option<DataRef<'_>>], watch: Watch) -> Result<(), ExecuteError> {
         self.land_all();
         let moved = self.moved.clone();
-        self.bind_until(&with_states(inputs, &moved), Watch::All, self.deadline())
+        let bound = self.bind_until(&with_states(inputs, &moved), watch, self.deadline());
+        let taken = bound.and_then(|()| self.take_states(inputs).map_err(ExecuteError::of_transfer));
+        taken.map_err(|error| self.failed(error))
+    }
+
+    /// Takes the states that are given, in place of the old states.
+    fn take_states(&mut self, given: &[Option<DataRef<'_>>]) -> Result<(), KernelError> {
+        let is_torn = self.stays_torn(given);
+        let Session { space, bound, frame, moved, .. } = self;
+        frame.states.take(space, given)?;
+        for state in bound.iter().flat_map(|bound| &bound.program.main_plan().moved) {
+            let at = state.now as usize;
+            if let Some(data) = given.get(at).copied().flatten() {
+                moved.insert(at, space.bring(data)?);
+            }
+        }
+        space.finish()?;
+        frame.states.set_torn(is_torn);
+        Ok(())
     }
 
     fn bind_until(
@@ -402,23 +446,24 @@ impl Session {
         if self.bound.as_ref().is_some_and(fits) {
             return Ok(());
         }
+        // Binding folds constants and copies them. The memory of the last program goes, or is that of the next program,
+        // before more is taken.
+        self.land_all();
         let types = self.types_of(inputs);
         let next = self.executable.program(&mut self.space, types, watch, deadline)?;
         let program = &next.program;
         let plan = program.main_plan();
         states::check_planned(self.module(), plan)?;
-        // The memory of the last program goes, or is that of the next one, before more is taken.
-        self.land_all();
-        self.flights.forget_recordings();
+        self.recordings.forget();
         self.bound = None;
         self.frame.release();
-        let given: u64 = inputs.iter().flatten().map(|data| data.byte_count()).sum();
-        let taken = given + self.executable.constant_bytes() + output_bytes(plan);
+        let given = inputs.iter().flatten().map(|data| data.byte_count());
+        let others = [self.executable.constant_bytes(), output_bytes(plan)];
+        let taken = given.chain(others).fold(0, u64::saturating_add);
         let most = self.limits().max_bytes;
-        let named = |error| program.named(error);
-        frame::check_memory(&program.module, plan, taken, most).map_err(named)?;
-        self.place_states(program, inputs)?;
-        self.frame.reserve(&self.space, &program.module, plan, taken, most).map_err(named)?;
+        frame::check_memory(&program.module, plan, taken, most)?;
+        self.place_states(program)?;
+        self.frame.reserve(&self.space, &program.module, plan, taken, most)?;
         self.bound = Some(next);
         Ok(())
     }
@@ -434,13 +479,8 @@ impl Session {
         types
     }
 
-    /// Has the states where a program has them: those that are given, the others as they were, or as they are by default
-    /// if they were never given.
-    fn place_states(
-        &mut self,
-        program: &Program,
-        inputs: &[Option<DataRef<'_>>],
-    ) -> Result<(), ExecuteError> {
+    /// Moves the states into the layout of `program`. States that were never given are as they are by default.
+    fn place_states(&mut self, program: &Program) -> Result<(), ExecuteError> {
         let plan = program.main_plan();
         let left = states::left_over(&mut self.space, &self.frame.states, plan);
         let left = left.map_err(ExecuteError::of_transfer)?;
@@ -449,12 +489,14 @@ impl Session {
             let mut states = StateMemory::of_plan(&self.space, plan).map_err(failed)?;
             let formals = program.module.graph(program.module.main()).inputs();
             let mut first: Vec<_> = formals.iter().map(|&value| program.constant_on_host(value)).collect();
-            self.frame.states.iter().for_each(|(at, data)| first[at] = Some(data));
+            let moved = self.moved.iter().map(|(&at, data)| (at, data.view()));
+            self.frame.states.iter().chain(moved).for_each(|(at, data)| first[at] = Some(data));
             states.take(&mut self.space, &first).map_err(ExecuteError::of_transfer)?;
+            // The old states go when the copies are done.
+            self.space.finish()?;
             states.set_torn(self.frame.states.is_torn());
             self.frame.states = states;
         }
-        self.frame.states.take(&mut self.space, inputs).map_err(ExecuteError::of_transfer)?;
         self.moved.extend(left);
         self.moved.retain(|&at, _| plan.moved.iter().any(|state| state.now as usize == at));
         Ok(())
@@ -502,19 +544,13 @@ fn states_of<'a>(frame: &'a Frame, moved: &'a BTreeMap<usize, Data>) -> Vec<(usi
     found
 }
 
-/// Inputs, with their copies on a device for those that have one.
-fn over<'a>(inputs: &[Option<DataRef<'a>>], brought: &'a [Option<Data>]) -> Vec<Option<DataRef<'a>>> {
-    let pairs = inputs.iter().zip(brought);
-    pairs.map(|(input, brought)| brought.as_ref().map(Data::view).or(*input)).collect()
-}
-
 /// Bytes of the outputs that are copied out of the arena.
 fn output_bytes(plan: &GraphPlan) -> u64 {
     let bytes = |&output: &u32| match plan.values[output as usize].place {
         Place::Arena { len, .. } => len as u64,
         _ => 0,
     };
-    plan.outputs.iter().map(bytes).sum()
+    plan.outputs.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
 /// True if a value of type `given` may be an input of type `declared`.

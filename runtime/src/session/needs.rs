@@ -4,7 +4,7 @@
 //! constants alone; here their sizes stand for them, by the same rule, so that the plan is that of the run.
 
 use super::bind::{ALL_FOLDED_BYTES, folded_types};
-use super::inlined::Inlined;
+use super::inlined::{Inlined, typed};
 use super::observe::Watch;
 use super::partition::Partitioner;
 use super::{ExecuteError, Runtime};
@@ -12,10 +12,11 @@ use crate::backend::{alignment, installed};
 use crate::plan::{GraphPlan, Group, Index, Peak, Place, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::infer::{Facts, describe, infer_module};
+use ampc_ir::infer::{Facts, describe};
 use ampc_ir::module::{Def, GraphOwner, Payload};
 use ampc_ir::{GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
+use std::sync::Arc;
 
 /// The memory that a run of a module takes, in bytes.
 #[derive(Clone, Debug, Default)]
@@ -46,18 +47,13 @@ impl Runtime {
             constants += module.defined(graph).filter_map(|value| sizes[value]).sum::<usize>() as u64;
         }
         installed(&*self.backend, || {
-            if let Some(inlined) = Inlined::of(module) {
-                let mut module = inlined.module.clone();
-                declare(&mut module, types)?;
-                if let Ok(facts) = infer_module(&mut module) {
-                    let needs = self.needs_of_all(&module, &facts, constants, Some(&inlined));
-                    return needs.map_err(|error| inlined.named(error));
-                }
-            }
-            let mut module = module.clone();
-            declare(&mut module, types)?;
-            let facts = infer_module(&mut module).map_err(ExecuteError::Shapes)?;
-            self.needs_of_all(&module, &facts, constants, None)
+            let inlined = Inlined::of(module).map(Arc::new);
+            let (module, facts, inlined) = typed(inlined, module, |module| declare(module, types))?;
+            let needs = self.needs_of_all(&module, &facts, constants, inlined.as_deref());
+            needs.map_err(|error| match &inlined {
+                Some(inlined) => inlined.named(error),
+                None => error,
+            })
         })
     }
 

@@ -208,7 +208,7 @@ impl<'a> Observing<'a> {
         Ok(())
     }
 
-    /// Hands over the value that is longest on the way.
+    /// Hands over the value of the oldest pending download.
     fn receive(&mut self) -> Result<(), KernelError> {
         let Some(Sent { node, slot, dtype, dims, bytes, download }) = self.on_the_way.pop_front() else {
             return Ok(());

@@ -20,8 +20,9 @@ use super::inlined::Inlined;
 use super::observe::Watch;
 use super::walk;
 use crate::backend::{Backend, Candidates, GroupSite, alignment};
+use crate::device::Device;
 use crate::kernel::{KernelError, Prepared, Site};
-use crate::plan::{GraphPlan, Group, Index, Interface, Needs, live_nodes, plan_graph};
+use crate::plan::{GraphPlan, Group, Index, Interface, Needs, known_tensor, live_nodes, plan_graph};
 use crate::room::Room;
 use ampc_ir::infer::Facts;
 use ampc_ir::module::Def;
@@ -55,7 +56,7 @@ pub(super) struct Made {
     pub(super) kernel: Option<Arc<Prepared>>,
 }
 
-/// So many groups are taken apart one by one; then all of them are.
+/// The number of groups that are split one by one before grouping is abandoned for the graph.
 const MOST_APART: usize = 16;
 
 /// The error of a node that cannot be prepared.
@@ -63,6 +64,9 @@ pub(super) struct Failed {
     node: Node,
     error: KernelError,
 }
+
+/// A node of each group that has no kernel.
+struct Unprepared(Vec<Node>);
 
 impl From<Failed> for ExecuteError {
     fn from(failed: Failed) -> ExecuteError {
@@ -138,7 +142,8 @@ impl Partitioner<'_> {
             return None;
         }
         let source = self.source(node);
-        Some(self.backend.prepare(&Site { view, source, results: &results, room: self.room }))
+        let prepared = self.backend.prepare(&Site { view, source, results: &results, room: self.room });
+        Some(prepared.and_then(|kernel| self.checked(kernel)))
     }
 
     fn source(&self, node: Node) -> Node {
@@ -165,8 +170,16 @@ impl Partitioner<'_> {
         let ready: FxHashSet<Node> = ready.into_iter().collect();
         let may_grow = self.backend.groups_may_grow();
         let most = if may_grow { usize::MAX } else { self.plan(graph, &made, folded).arena };
-        for _ in 0..MOST_APART {
-            let units = self.joined(graph, made.clone(), &ready, &groups)?;
+        let mut apart = 0;
+        while apart < MOST_APART && !groups.is_empty() {
+            let units = match self.joined(graph, made.clone(), &ready, &groups) {
+                Ok(units) => units,
+                // The kernels of the nodes are ready.
+                Err(Unprepared(nodes)) => {
+                    groups.retain(|group| !group.iter().any(|node| nodes.contains(node)));
+                    continue;
+                }
+            };
             if may_grow {
                 return Ok(units);
             }
@@ -176,6 +189,7 @@ impl Partitioner<'_> {
             }
             let Some(node) = fullest_group(&plan) else { break };
             groups.retain(|group| !group.contains(&node));
+            apart += 1;
         }
         Ok(made)
     }
@@ -190,7 +204,7 @@ impl Partitioner<'_> {
     /// The nodes whose kernels are ready, and whose operands and results are tensors of known dims.
     fn ready(&self, made: &[Made]) -> Vec<Node> {
         let ready = |made: &&Made| {
-            let is_sized = |value: &Value| walk::known_tensor(&self.module.value(*value).ty).is_some();
+            let is_sized = |value: &Value| known_tensor(&self.module.value(*value).ty).is_some();
             let data = self.module.node(made.group.nodes[0]);
             made.kernel.is_some() && data.operands().iter().chain(data.results()).flatten().all(is_sized)
         };
@@ -198,13 +212,16 @@ impl Partitioner<'_> {
     }
 
     /// The groups with these nodes joined.
+    ///
+    /// # Errors
+    /// If groups have no kernels.
     fn joined(
         &self,
         graph: GraphId,
         made: Vec<Made>,
         ready: &FxHashSet<Node>,
         joined: &[Vec<Node>],
-    ) -> Result<Vec<Made>, Failed> {
+    ) -> Result<Vec<Made>, Unprepared> {
         let mut group_of: FxHashMap<Node, usize> = FxHashMap::default();
         for (at, group) in joined.iter().enumerate() {
             for &node in group {
@@ -230,6 +247,7 @@ impl Partitioner<'_> {
         let readers = self.readers(&units);
         let data = self.module.graph(graph);
         let roots: FxHashSet<Value> = data.states.iter().map(|&(_, next)| next).collect();
+        let mut unprepared = Vec::new();
         for (at, unit) in units.iter_mut().enumerate().filter(|(_, unit)| unit.group.nodes.len() > 1) {
             let is_read = |value: Value| {
                 let outside = readers.get(&value).is_some_and(|readers| readers.iter().any(|&r| r != at));
@@ -240,13 +258,30 @@ impl Partitioner<'_> {
             };
             let interface = Interface::of(self.module, &unit.group.nodes, is_read);
             let nodes = &unit.group.nodes;
-            let failed = |error| Failed { node: nodes[nodes.len() - 1], error };
-            let kernel = self.prepare_group(nodes, &interface).map_err(failed)?;
+            let kernel = match self.prepare_group(nodes, &interface).and_then(|kernel| self.checked(kernel)) {
+                Ok(kernel) => kernel,
+                Err(_) => {
+                    unprepared.push(nodes[0]);
+                    continue;
+                }
+            };
             unit.group.needs = kernel.needs.clone();
             unit.group.interface = Some(interface);
             unit.kernel = Some(Arc::new(kernel));
         }
-        Ok(self.ordered(units))
+        if unprepared.is_empty() { Ok(self.ordered(units)) } else { Err(Unprepared(unprepared)) }
+    }
+
+    /// A kernel, if the device has its queue.
+    fn checked(&self, kernel: Prepared) -> Result<Prepared, KernelError> {
+        let n_queues = self.backend.device().map_or(usize::MAX, Device::kernel_queues);
+        if kernel.needs.queue < n_queues {
+            return Ok(kernel);
+        }
+        Err(KernelError::value(
+            format!("a kernel on one of {n_queues} queues"),
+            format!("queue {}", kernel.needs.queue),
+        ))
     }
 
     /// Two of the groups that read each value; that is enough to see whether another group does.

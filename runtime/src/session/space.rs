@@ -1,11 +1,12 @@
 //! The memory that a session computes in: the host's, or that of a device. Blocks of it hold arenas, and copies go
 //! between it and the host.
 
+use super::error::ExecuteError;
 use crate::backend::Backend;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef, Maybe, Sequence};
 use crate::device::{
-    Device, DeviceError, DeviceMemory, DeviceRef, DeviceTensor, Queue, Recording, Rows, Span,
+    Device, DeviceError, DeviceMemory, DeviceRef, DeviceTensor, Download, Queue, Recording, Rows, Span,
 };
 use crate::host::{HostError, HostTensor, TensorRef};
 use crate::kernel::KernelError;
@@ -31,6 +32,8 @@ pub(crate) struct OnDevice {
     others: Vec<Box<dyn Queue>>,
     /// The queue on which inputs of later runs are copied while kernels run.
     transfers: Option<Box<dyn Queue>>,
+    /// A block without bytes.
+    nothing: Arc<dyn DeviceMemory>,
 }
 
 impl Space {
@@ -43,7 +46,8 @@ impl Space {
             Some(device) => {
                 let others = (1..device.kernel_queues()).map(|_| device.queue());
                 let (others, backend) = (others.collect::<std::result::Result<_, _>>()?, backend.clone());
-                Space::Device(OnDevice { backend, queue: device.queue()?, others, transfers: None })
+                let (queue, nothing) = (device.queue()?, device.allocate(0)?);
+                Space::Device(OnDevice { backend, queue, others, transfers: None, nothing })
             }
             None => Space::Host,
         })
@@ -54,10 +58,12 @@ impl Space {
         self.queue_at(0)
     }
 
-    /// A queue of a device: the last of its queues if there are not as many.
+    /// A queue of a device.
+    ///
+    /// # Panics
+    /// If there is no such queue: kernels of other queues are refused when they are prepared.
     pub(super) fn queue_at(&mut self, at: usize) -> Option<&mut (dyn Queue + 'static)> {
         let Space::Device(device) = self else { return None };
-        let at = at.min(device.others.len());
         Some(if at == 0 { &mut *device.queue } else { &mut *device.others[at - 1] })
     }
 
@@ -107,21 +113,35 @@ impl Space {
         others.iter_mut().try_for_each(|other| queue.wait(&other.signal()?))
     }
 
-    /// Records the kernels that `launch` launches.
-    pub(super) fn record<E: From<DeviceError>>(
+    /// Records the kernels that `launch` launches; `None` if the device refuses to record them.
+    pub(super) fn record(
         &mut self,
-        launch: impl FnOnce(&mut Space) -> std::result::Result<(), E>,
-    ) -> std::result::Result<Option<Recording>, E> {
+        launch: impl FnOnce(&mut Space) -> std::result::Result<(), ExecuteError>,
+    ) -> std::result::Result<Option<Recording>, ExecuteError> {
         // Work that was given before is no part of the recording.
         self.fence()?;
         let Some(queue) = self.queue() else { return Ok(None) };
-        queue.begin_recording()?;
+        let refused = |error: ExecuteError| if error.is_refusal() { Ok(None) } else { Err(error) };
+        if let Err(error) = queue.begin_recording() {
+            return refused(error.into());
+        }
         // Recording ends, whatever happens.
-        let launched = self.spread().map_err(E::from).and_then(|()| launch(self));
+        let launched = self.spread().map_err(ExecuteError::from).and_then(|()| launch(self));
         let launched = launched.and_then(|()| Ok(self.gather()?));
-        let recorded = self.queue().map(Queue::end_recording).transpose();
-        launched?;
-        Ok(recorded?)
+        let recorded = self.queue().map(Queue::end_recording).transpose().map_err(ExecuteError::from);
+        launched.and(recorded).or_else(refused)
+    }
+
+    /// Begins downloads of no bytes, on all queues of kernels but the first, and on the first if `with_first`. They end when
+    /// the work that was given so far is done, with its failure.
+    pub(super) fn ends(
+        &mut self,
+        with_first: bool,
+    ) -> std::result::Result<Vec<Box<dyn Download>>, DeviceError> {
+        let Space::Device(OnDevice { queue, others, nothing, .. }) = self else { return Ok(Vec::new()) };
+        let first = with_first.then_some(queue).into_iter();
+        let span = Span { memory: nothing, offset: 0, len: 0 };
+        first.chain(others).map(|queue| queue.start_download(span)).collect()
     }
 
     /// A block of this memory: zeros in host memory, anything on a device.

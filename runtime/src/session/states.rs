@@ -7,13 +7,12 @@
 use super::error::ExecuteError;
 use super::frame::{Frame, Scope};
 use super::space::{Block, Space, copy_span};
-use super::walk::known_tensor;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
 use crate::device::{DeviceError, Span};
 use crate::host::HostError;
 use crate::kernel::KernelError;
-use crate::plan::{GraphPlan, Place, State, StateLayout, Step};
+use crate::plan::{GraphPlan, Place, State, StateLayout, Step, known_tensor};
 use ampc_ir::infer::describe;
 use ampc_ir::{DType, Module, Shape, Type, Value};
 use rustc_hash::FxHashMap;
@@ -146,12 +145,12 @@ impl StateMemory {
         self.is_torn = is_torn;
     }
 
-    /// True if the states are torn, and stay so if these are taken, because not all of them are given.
-    pub(super) fn stays_torn(&self, given: &[Option<DataRef<'_>>]) -> bool {
-        self.is_torn && !self.slots.iter().all(|slot| given.get(slot.input).is_some_and(Option::is_some))
+    /// True if all states that have a place here are given.
+    pub(super) fn are_given(&self, given: &[Option<DataRef<'_>>]) -> bool {
+        self.slots.iter().all(|slot| given.get(slot.input).is_some_and(Option::is_some))
     }
 
-    /// Takes the states that are given.
+    /// Takes the states that are given. On a device they are torn until the caller knows that the copies are done.
     ///
     /// # Errors
     /// If a copy to or on the device fails.
@@ -160,7 +159,9 @@ impl StateMemory {
         space: &mut Space,
         given: &[Option<DataRef<'_>>],
     ) -> Result<(), KernelError> {
-        self.is_torn = self.stays_torn(given);
+        let stays_torn = self.is_torn && !self.are_given(given);
+        // A copy may fail behind others, also late.
+        self.is_torn |= self.slots.iter().any(|slot| given.get(slot.input).is_some_and(Option::is_some));
         for slot in &self.slots {
             match (given.get(slot.input).copied().flatten(), &mut self.block) {
                 (Some(DataRef::Tensor(tensor)), block) => {
@@ -176,6 +177,9 @@ impl StateMemory {
                 }
                 _ => {}
             }
+        }
+        if let Block::Host(_) = self.block {
+            self.is_torn = stays_torn;
         }
         Ok(())
     }

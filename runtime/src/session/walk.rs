@@ -10,16 +10,16 @@ use super::space::{Block, Bytes, Space};
 use super::states::writes_states;
 use crate::backend::Backend;
 use crate::data::{Data, DataRef, emptied};
-use crate::device::{DeviceError, Span};
+use crate::device::{DeviceError, DeviceMemory, Span};
 use crate::host::{HostError, HostTensor};
 use crate::kernel::{Io, KernelError, Out, Prepared, Site, Wanted, check_size};
 use crate::plan::arena::{Part, split};
-use crate::plan::{GraphPlan, Place, Planned, Step};
+use crate::plan::{GraphPlan, Place, Planned, Step, known_tensor};
 use crate::room::Room;
 use ampc_ir::infer::infer_actual;
 use ampc_ir::module::Op;
 use ampc_ir::views::{Actual, MAX_INTS, NodeView};
-use ampc_ir::{DType, GraphId, Module, Node, Shape, TensorData, Type};
+use ampc_ir::{DType, GraphId, Module, Node, TensorData, Type};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,13 +32,17 @@ pub(crate) struct Run<'a> {
     pub(crate) program: &'a Program,
     pub(crate) observer: Option<Observing<'a>>,
     pub(crate) deadline: Option<Instant>,
+    /// The flag of the session.
     pub(crate) stop: Option<&'a AtomicBool>,
+    /// The node whose part the program is; errors name it.
+    pub(crate) within: Option<Node>,
 }
 
 impl Run<'_> {
     /// An error if the time is over or the run is stopped; `node` would be next.
     pub(super) fn in_time(&self, node: Option<Node>) -> Result<(), ExecuteError> {
-        if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+        let mut flags = self.stop.into_iter().chain(self.runtime.limits.stop.as_deref());
+        if flags.any(|stop| stop.load(Ordering::Relaxed)) {
             return Err(ExecuteError::Stopped);
         }
         match self.deadline {
@@ -48,6 +52,11 @@ impl Run<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The node of a step, for errors.
+    fn node_of(&self, step: &Step) -> Node {
+        self.within.unwrap_or(step.node())
     }
 
     /// An error if the observer permits no change of states.
@@ -83,7 +92,7 @@ pub(crate) fn run_graph(
     if let Some(observer) = &mut run.observer {
         observer.settle().map_err(ExecuteError::of_transfer)?;
     }
-    if !plan.states.is_empty() {
+    if !plan.states.is_empty() || !plan.moved.is_empty() {
         run.permits_updates()?;
     }
     run.in_time(None)
@@ -98,7 +107,8 @@ pub(super) fn run_steps(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) 
         frame.events.resize_with(plan.steps.len(), || None);
     }
     for (at, step) in plan.steps.iter().enumerate() {
-        run.in_time(Some(step.node()))?;
+        let node = run.node_of(step);
+        run.in_time(Some(node))?;
         if writes_states(plan, step) {
             run.permits_updates()?;
             frame.states.set_torn(true);
@@ -107,12 +117,12 @@ pub(super) fn run_steps(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) 
             wait_for_others(run.space, step, frame)?;
         }
         if let Some(queue) = run.space.queue_at(step.queue) {
-            queue.enter(step.node());
+            queue.enter(node);
         }
         if is_nested(&program.module, step.node()) {
             run_nested(run, scope, step, frame)?;
         } else {
-            run_step(run, scope, step, frame).map_err(|error| ExecuteError::of_kernel(step.node(), error))?;
+            run_step(run, scope, step, frame).map_err(|error| ExecuteError::of_kernel(node, error))?;
         }
         if has_several_queues && step.is_barrier {
             run.space.fence()?;
@@ -249,7 +259,7 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
                     }
                     Block::Device(memory) => {
                         own = memory;
-                        reach.device_scratch = Some(Span { memory: &own, offset: 0, len: own.len() });
+                        reach.device_scratch = whole(&own);
                     }
                 }
                 job.execute(run.space, &prepared, reach, &types, &mut made, lists)?;
@@ -438,8 +448,9 @@ impl<'r> Job<'r> {
     {
         for (slot, data) in made.iter_mut().enumerate() {
             let known = types.get(slot).and_then(Option::as_ref).and_then(known_tensor);
-            // A view says itself whose bytes it shares.
-            let is_shared = slot == 0 && prepared.needs.view;
+            // A view of a value outside of the arena says itself whose bytes it shares. The bytes of other operands are
+            // those of other values later.
+            let is_shared = slot == 0 && prepared.needs.view && self.is_on_heap(0);
             if let (Some(index), Some(known)) = (self.step.results[slot], known) {
                 *data = self.room_for(space, &self.plan.values[index as usize], known, is_shared)?;
             }
@@ -467,6 +478,12 @@ impl<'r> Job<'r> {
         lists.operands = emptied(io.operands);
         lists.results = emptied(io.results);
         done
+    }
+
+    /// True if an operand is on the heap, where it owns its bytes.
+    fn is_on_heap(&self, slot: usize) -> bool {
+        let operand = self.step.operands.get(slot).copied().flatten();
+        operand.is_some_and(|index| self.plan.values[index as usize].place == Place::Heap)
     }
 
     /// The tensor for a result on the heap whose type is known by now, unless the result shares bytes. A result in the
@@ -535,7 +552,7 @@ pub(crate) fn run_alone(
                 operands: brought.iter().map(|data| data.as_ref().map(Data::view)).collect(),
                 results: places.map(place).collect(),
                 scratch: &mut [],
-                device_scratch: Some(Span { memory: &scratch, offset: 0, len: scratch.len() }),
+                device_scratch: whole(&scratch),
                 queue: space.queue(),
                 in_place: None,
                 taken: &[],
@@ -555,6 +572,11 @@ pub(crate) fn run_alone(
     Ok(made.into_iter().map(tensor).collect())
 }
 
+/// A block as a range; `None` of no bytes.
+fn whole(memory: &Arc<dyn DeviceMemory>) -> Option<Span<'_>> {
+    (!memory.is_empty()).then(|| Span { memory, offset: 0, len: memory.len() })
+}
+
 /// The memory that a kernel needs for itself.
 fn scratch_of(space: &Space, prepared: &Prepared, max_bytes: u64) -> Result<Block, KernelError> {
     let bytes = prepared.needs.scratch;
@@ -570,10 +592,4 @@ fn scratch_of(space: &Space, prepared: &Prepared, max_bytes: u64) -> Result<Bloc
 pub(crate) fn span(ty: &Type) -> Option<u64> {
     let Some((dtype, dims)) = known_tensor(ty) else { return Some(0) };
     dtype.storage_bytes(dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d.max(1)))?)
-}
-
-/// Element type and dims of a tensor of numbers, if they are known.
-pub(crate) fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
-    let tensor = ty.as_tensor().filter(|t| t.dtype != DType::String)?;
-    Some((tensor.dtype, Shape::to_known(&tensor.shape)?))
 }

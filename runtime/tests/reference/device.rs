@@ -34,6 +34,57 @@ pub(crate) struct ReferenceDevice {
     calls: Arc<AtomicU64>,
     /// The call that fails; 0 for none.
     failing_call: Arc<AtomicU64>,
+    fault: Arc<Mutex<Fault>>,
+    /// The recordings so far.
+    recordings: Arc<AtomicU64>,
+    /// The bytes that were uploaded so far.
+    uploaded: Arc<AtomicU64>,
+    /// The jobs that a fault let fail.
+    late_faults: Arc<AtomicU64>,
+    /// The milliseconds that a host waits for a queue besides.
+    delay: Arc<AtomicU64>,
+}
+
+/// The memory that the device has.
+pub(crate) const MEMORY: u64 = 1 << 30;
+
+/// The way in which a call fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Fault {
+    /// The device is lost, for this call alone.
+    #[default]
+    Lost,
+    /// The device refuses the call.
+    Refused,
+    /// There is no memory.
+    NoMemory,
+    /// The call succeeds, and its work fails. A call without work succeeds.
+    Late,
+}
+
+/// The calls of a device, and the call that fails.
+#[derive(Clone)]
+struct Calls {
+    count: Arc<AtomicU64>,
+    failing: Arc<AtomicU64>,
+    fault: Arc<Mutex<Fault>>,
+}
+
+impl Calls {
+    /// An error if this is the call that fails. True if its work fails.
+    fn next(&self) -> Result<bool, DeviceError> {
+        let call = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        if self.failing.load(Ordering::Relaxed) != call {
+            return Ok(false);
+        }
+        let message = format!("call {call} fails, as the test asks");
+        match *self.fault.lock().unwrap() {
+            Fault::Lost => Err(DeviceError::Lost(message)),
+            Fault::Refused => Err(DeviceError::Failed(message)),
+            Fault::NoMemory => Err(DeviceError::NoMemory { bytes: 0 }),
+            Fault::Late => Ok(true),
+        }
+    }
 }
 
 impl ReferenceDevice {
@@ -48,7 +99,42 @@ impl ReferenceDevice {
             queues: AtomicU64::new(0),
             calls: Arc::default(),
             failing_call: Arc::default(),
+            fault: Arc::default(),
+            recordings: Arc::default(),
+            uploaded: Arc::default(),
+            late_faults: Arc::default(),
+            delay: Arc::default(),
         }
+    }
+
+    fn all_calls(&self) -> Calls {
+        let (count, failing) = (self.calls.clone(), self.failing_call.clone());
+        Calls { count, failing, fault: self.fault.clone() }
+    }
+
+    /// The number of recordings so far.
+    pub(crate) fn recordings(&self) -> u64 {
+        self.recordings.load(Ordering::Relaxed)
+    }
+
+    /// Lets the host wait longer for work.
+    pub(crate) fn set_delay(&self, milliseconds: u64) {
+        self.delay.store(milliseconds, Ordering::Relaxed);
+    }
+
+    /// The jobs that a fault let fail, so far.
+    pub(crate) fn late_faults(&self) -> u64 {
+        self.late_faults.load(Ordering::Relaxed)
+    }
+
+    /// The bytes that were uploaded so far.
+    pub(crate) fn uploaded(&self) -> u64 {
+        self.uploaded.load(Ordering::Relaxed)
+    }
+
+    /// The queues so far.
+    pub(crate) fn queues(&self) -> u64 {
+        self.queues.load(Ordering::Relaxed)
     }
 
     /// The bytes that are allocated now.
@@ -61,7 +147,7 @@ impl ReferenceDevice {
         self.allocations.load(Ordering::Relaxed)
     }
 
-    /// The number of times that recorded work was replayed.
+    /// The number of times that recorded work was to be replayed.
     pub(crate) fn replays(&self) -> u64 {
         self.replays.load(Ordering::Relaxed)
     }
@@ -73,16 +159,13 @@ impl ReferenceDevice {
 
     /// Lets one call fail, counted from 1 over the life of the device; 0 for none.
     pub(crate) fn fail_at(&self, call: u64) {
-        self.failing_call.store(call, Ordering::Relaxed);
+        self.fail_with(call, Fault::Lost);
     }
-}
 
-/// An error if this is the call that fails.
-fn called(calls: &AtomicU64, failing: &AtomicU64) -> Result<(), DeviceError> {
-    let call = calls.fetch_add(1, Ordering::Relaxed) + 1;
-    match failing.load(Ordering::Relaxed) == call {
-        true => Err(DeviceError::Lost(format!("call {call} fails, as the test asks"))),
-        false => Ok(()),
+    /// Like [`fail_at`](Self::fail_at), in some way.
+    pub(crate) fn fail_with(&self, call: u64, fault: Fault) {
+        *self.fault.lock().unwrap() = fault;
+        self.failing_call.store(call, Ordering::Relaxed);
     }
 }
 
@@ -92,7 +175,8 @@ impl Device for ReferenceDevice {
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn DeviceMemory>, DeviceError> {
-        called(&self.calls, &self.failing_call).map_err(|_| DeviceError::NoMemory { bytes: bytes as u64 })?;
+        let no_memory = |_| DeviceError::NoMemory { bytes: bytes as u64 };
+        self.all_calls().next().map_err(no_memory)?;
         self.allocations.fetch_add(1, Ordering::Relaxed);
         self.live_bytes.fetch_add(bytes, Ordering::Relaxed);
         let content = Content { bytes: vec![POISON; bytes], is_written: vec![false; bytes] };
@@ -100,7 +184,7 @@ impl Device for ReferenceDevice {
     }
 
     fn queue(&self) -> Result<Box<dyn Queue>, DeviceError> {
-        called(&self.calls, &self.failing_call)?;
+        self.all_calls().next()?;
         let id = self.queues.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(InOrder {
             id,
@@ -109,9 +193,18 @@ impl Device for ReferenceDevice {
             recording: None,
             node: None,
             replays: self.replays.clone(),
-            calls: self.calls.clone(),
-            failing_call: self.failing_call.clone(),
+            calls: self.all_calls(),
+            recordings: self.recordings.clone(),
+            uploaded: self.uploaded.clone(),
+            fails_late: false,
+            late_faults: self.late_faults.clone(),
+            delay: self.delay.clone(),
+            works_early: self.seed % 5 == 4,
         }))
+    }
+
+    fn available_memory(&self) -> Option<u64> {
+        Some(MEMORY)
     }
 
     fn kernel_queues(&self) -> usize {
@@ -210,6 +303,8 @@ struct Job {
     reads: Vec<Part>,
     writes: Vec<Part>,
     work: Work,
+    /// The bytes that a download brings to the host.
+    landing: Option<Arc<Mutex<Landed>>>,
 }
 
 impl Job {
@@ -228,6 +323,15 @@ impl std::fmt::Debug for Job {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:?} on queue {}", self.node, self.queue)
     }
+}
+
+/// The end of a download.
+enum Landed {
+    /// It has not ended.
+    Pending,
+    Bytes(Vec<u8>),
+    /// Work before it, of this node, has failed.
+    Failed(Failure, Option<Node>),
 }
 
 #[derive(Clone, Debug)]
@@ -254,8 +358,9 @@ struct Jobs {
 }
 
 impl Jobs {
-    /// Runs the first jobs of a queue, up to a number, and those that they depend on, in a random order that keeps results. If several jobs fail,
-    /// the failure is that of the job that was launched first; later jobs of its queue and jobs that depend on it do not run.
+    /// Runs the first jobs of a queue, up to a number, and those that they depend on, in a random order that keeps results.
+    /// If several jobs fail, the failure is that of the job that was launched first; later jobs of its queue and jobs in order behind it do not run, and
+    /// downloads among them end with the failure.
     fn run(&mut self, queue: u64, last: u64) -> Result<(), DeviceError> {
         let all = std::mem::take(&mut self.pending);
         let mut waits_for: Vec<Vec<usize>> = Vec::with_capacity(all.len());
@@ -298,14 +403,27 @@ impl Jobs {
             }
         }
         let node = failed.as_ref().and_then(|&(at, _)| all[at].node);
+        if let Some((first, failure)) = &failed {
+            for at in *first..all.len() {
+                let is_behind = all[at].is_after(&all[*first]);
+                is_done[at] |= is_behind;
+                if let (true, Some(landing)) = (is_behind || is_asked[at], &all[at].landing) {
+                    *landing.lock().unwrap() = Landed::Failed(failure.clone(), node);
+                }
+            }
+        }
         let rest = all.into_iter().enumerate();
         self.pending = rest.filter(|&(at, _)| !is_done[at] && !is_asked[at]).map(|(_, job)| job).collect();
-        match (failed.map(|(_, failure)| failure), node) {
-            (None, _) => Ok(()),
-            (Some(Failure::Kernel(error)), node) => Err(told(&error, node)),
-            (Some(Failure::Poison(message)), node) => {
-                Err(DeviceError::Lost(format!("wrong memory at {node:?}: {message}")))
-            }
+        failed.map_or(Ok(()), |(_, failure)| Err(failure.told(node)))
+    }
+}
+
+impl Failure {
+    /// The failure of a job, as the host is told it.
+    fn told(&self, node: Option<Node>) -> DeviceError {
+        match self {
+            Failure::Kernel(error) => told(error, node),
+            Failure::Poison(message) => DeviceError::Lost(format!("wrong memory at {node:?}: {message}")),
         }
     }
 }
@@ -365,8 +483,15 @@ pub(super) struct InOrder {
     recording: Option<(Arc<Mutex<Recorder>>, Line)>,
     node: Option<Node>,
     replays: Arc<AtomicU64>,
-    calls: Arc<AtomicU64>,
-    failing_call: Arc<AtomicU64>,
+    calls: Calls,
+    recordings: Arc<AtomicU64>,
+    uploaded: Arc<AtomicU64>,
+    /// True if the work of this call fails.
+    fails_late: bool,
+    late_faults: Arc<AtomicU64>,
+    delay: Arc<AtomicU64>,
+    /// True if calls that give work also do earlier work at times, and return its failure.
+    works_early: bool,
 }
 
 impl InOrder {
@@ -380,15 +505,31 @@ impl InOrder {
         writes: Vec<Part>,
         work: impl Fn() -> Result<(), Failure> + Send + Sync + 'static,
     ) {
+        self.add_landing(reads, writes, None, work);
+    }
+
+    /// Adds a job; a download has a landing.
+    fn add_landing(
+        &mut self,
+        reads: Vec<Part>,
+        writes: Vec<Part>,
+        landing: Option<Arc<Mutex<Landed>>>,
+        work: impl Fn() -> Result<(), Failure> + Send + Sync + 'static,
+    ) {
         self.leave_ended_recording();
         // No range is empty, so that nothing waits for it.
         let some = |parts: Vec<Part>| parts.into_iter().filter(|part| !part.range.is_empty()).collect();
-        let (reads, writes, work): (_, _, Work) = (some(reads), some(writes), Arc::new(work));
+        let (reads, writes, mut work): (_, _, Work) = (some(reads), some(writes), Arc::new(work));
+        if std::mem::take(&mut self.fails_late) {
+            self.late_faults.fetch_add(1, Ordering::Relaxed);
+            let error = Arc::new(KernelError::value("work that succeeds", "a fault, as the test asks"));
+            work = Arc::new(move || Err(Failure::Kernel(error.clone())));
+        }
         let line = self.recording.as_mut().map_or(&mut self.line, |(_, line)| line);
         line.given += 1;
         line.known.insert(self.id, line.given);
         let (number, before) = (line.given, line.known.clone());
-        let job = Job { queue: self.id, number, before, node: self.node, reads, writes, work };
+        let job = Job { queue: self.id, number, before, node: self.node, reads, writes, work, landing };
         match &self.recording {
             Some((recorder, _)) => {
                 let mut recorder = recorder.lock().unwrap();
@@ -399,8 +540,24 @@ impl InOrder {
         }
     }
 
-    pub(super) fn called(&self) -> Result<(), DeviceError> {
-        called(&self.calls, &self.failing_call)
+    /// Counts a call, which may fail.
+    pub(super) fn called(&mut self) -> Result<(), DeviceError> {
+        self.fails_late = self.calls.next()?;
+        Ok(())
+    }
+
+    /// Counts a call that gives work, which may do earlier work.
+    fn called_with_work(&mut self) -> Result<(), DeviceError> {
+        self.called()?;
+        self.leave_ended_recording();
+        if !self.works_early || self.recording.is_some() {
+            return Ok(());
+        }
+        let mut jobs = self.jobs.lock().unwrap();
+        match jobs.random.below(3) {
+            0 => jobs.run(self.id, u64::MAX),
+            _ => Ok(()),
+        }
     }
 
     fn refuse_recording(&mut self, what: &str) {
@@ -424,16 +581,21 @@ struct Landing {
     /// The number of the job that copies them.
     number: u64,
     jobs: Arc<Mutex<Jobs>>,
-    bytes: Arc<Mutex<Option<Vec<u8>>>>,
+    landed: Arc<Mutex<Landed>>,
+    calls: Calls,
 }
 
 impl Download for Landing {
     fn finish(self: Box<Self>, to: &mut [u8]) -> Result<(), DeviceError> {
-        self.jobs.lock().unwrap().run(self.queue, self.number)?;
-        let bytes = self.bytes.lock().unwrap().take();
-        let bytes = bytes.ok_or_else(|| DeviceError::Lost("work before a download failed".to_owned()))?;
-        to.copy_from_slice(&bytes);
-        Ok(())
+        self.calls.next()?;
+        // The failure of a job is told by every download behind it.
+        let run = self.jobs.lock().unwrap().run(self.queue, self.number);
+        match &*self.landed.lock().unwrap() {
+            Landed::Bytes(bytes) => to.copy_from_slice(bytes),
+            Landed::Failed(failure, node) => return Err(failure.told(*node)),
+            Landed::Pending => panic!("a download has not run: {run:?}"),
+        }
+        run
     }
 }
 
@@ -443,8 +605,9 @@ impl Queue for InOrder {
     }
 
     fn upload(&mut self, from: &[u8], to: Span<'_>) -> Result<(), DeviceError> {
-        self.called()?;
+        self.called_with_work()?;
         self.refuse_recording("uploads");
+        self.uploaded.fetch_add(from.len() as u64, Ordering::Relaxed);
         let (bytes, to) = (from.to_vec(), Part::of(to));
         assert_eq!(bytes.len(), to.range.len(), "an upload fills its span");
         self.add(Vec::new(), vec![to.clone()], move || {
@@ -455,19 +618,20 @@ impl Queue for InOrder {
     }
 
     fn start_download(&mut self, from: Span<'_>) -> Result<Box<dyn Download>, DeviceError> {
-        self.called()?;
+        self.called_with_work()?;
         self.refuse_recording("downloads");
-        let (from, bytes) = (Part::of(from), Arc::new(Mutex::new(None)));
-        let landed = bytes.clone();
-        self.add(vec![from.clone()], Vec::new(), move || {
-            *landed.lock().unwrap() = Some(from.read().map_err(Failure::Poison)?);
+        let (from, landed) = (Part::of(from), Arc::new(Mutex::new(Landed::Pending)));
+        let landing = landed.clone();
+        self.add_landing(vec![from.clone()], Vec::new(), Some(landed.clone()), move || {
+            *landing.lock().unwrap() = Landed::Bytes(from.read().map_err(Failure::Poison)?);
             Ok(())
         });
-        Ok(Box::new(Landing { queue: self.id, number: self.line.given, jobs: self.jobs.clone(), bytes }))
+        let (jobs, calls) = (self.jobs.clone(), self.calls.clone());
+        Ok(Box::new(Landing { queue: self.id, number: self.line.given, jobs, landed, calls }))
     }
 
     fn copy(&mut self, from: Rows<'_>, to: Rows<'_>, count: usize, len: usize) -> Result<(), DeviceError> {
-        self.called()?;
+        self.called_with_work()?;
         let parts = |rows: Rows<'_>| -> Vec<Part> {
             let first = |row: usize| rows.offset + row * rows.stride;
             (0..count)
@@ -522,21 +686,23 @@ impl Queue for InOrder {
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.called()?;
         self.refuse_recording("waiting hosts");
+        std::thread::sleep(std::time::Duration::from_millis(self.delay.load(Ordering::Relaxed)));
         self.jobs.lock().unwrap().run(self.id, u64::MAX)
     }
 
     fn begin_recording(&mut self) -> Result<(), DeviceError> {
         self.called()?;
         self.refuse_recording("recordings");
+        self.recordings.fetch_add(1, Ordering::Relaxed);
         self.recording = Some((Arc::default(), Line::default()));
         Ok(())
     }
 
     fn end_recording(&mut self) -> Result<Recording, DeviceError> {
-        let (recorder, _) = self.recording.take().expect("a queue that records");
-        let mut recorder = recorder.lock().unwrap();
+        let (ended, _) = self.recording.take().expect("a queue that records");
+        let mut recorder = ended.lock().unwrap();
         recorder.has_ended = true;
-        self.called()?;
+        self.calls.next()?;
         recorder.open.remove(&self.id);
         if !recorder.open.is_empty() {
             return Err(DeviceError::Lost(format!("queues {:?} are not waited for", recorder.open)));
@@ -545,9 +711,9 @@ impl Queue for InOrder {
     }
 
     fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
+        self.replays.fetch_add(1, Ordering::Relaxed);
         self.called()?;
         self.refuse_recording("replays");
-        self.replays.fetch_add(1, Ordering::Relaxed);
         let jobs: &Vec<Job> = recording.downcast_ref().expect("a recording of this device");
         let mut pending = self.jobs.lock().unwrap();
         for job in jobs {

@@ -139,6 +139,17 @@ impl Kernel {
         })
     }
 
+    /// Emits a view that shares the bytes of operand 0, if the result has no place. True if it does.
+    pub(super) fn share(&self, io: &mut Io<'_>) -> Result<bool, KernelError> {
+        let stored = self.results.first().and_then(Option::as_ref).and_then(|(_, stored)| stored.as_tensor());
+        let known = stored.and_then(|stored| Some((stored.dtype, Shape::to_known(&stored.shape)?)));
+        let (true, Some((dtype, dims)), Ok(from)) = (io.is_free(0), known, io.on_device(0)) else {
+            return Ok(false);
+        };
+        io.emit(0, Data::Device(DeviceTensor::of(dtype, dims, from.span)))?;
+        Ok(true)
+    }
+
     /// The kernel of a group: its nodes one after the other, with the values between them rounded as without a group.
     pub(super) fn of_group(backend: &Reference, group: &GroupSite<'_>) -> Result<Kernel, KernelError> {
         let module = group.sites[0].view.module;

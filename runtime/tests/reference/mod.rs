@@ -6,8 +6,9 @@
 //!   says: a job may run once no earlier job is left that writes what the job reads or writes, or reads what it writes.
 //! - Kernels run on one to three queues, as the seed says. Jobs of two queues that touch the same bytes without an order are
 //!   a race, which fails. Most seeds record kernels and replay them.
+//! - A view that it emits shares the bytes of its operand.
 //! - Its groups are random sets of nodes without a node between two of them; a seed of 0 makes none.
-//! - Failures surface when the host waits, with the node.
+//! - Failures surface when the host waits, with the node; on a device of every fifth seed also in calls that give work.
 //! - Its kernels are the CPU's on operands widened to f64, rounded once, where the operator has such a form.
 
 #![allow(
@@ -17,7 +18,7 @@
 )]
 #![allow(dead_code, reason = "tests share it, and each uses a part")]
 
-mod device;
+pub(crate) mod device;
 mod kernels;
 
 pub(crate) use device::ReferenceDevice;
@@ -25,7 +26,7 @@ pub(crate) use device::ReferenceDevice;
 use ampc_ir::Node;
 use ampc_ir::op::OpKind;
 use ampc_runtime::Cpu;
-use ampc_runtime::backend::{Backend, Candidates, GroupSite, KernelError, Prepared, Site};
+use ampc_runtime::backend::{Backend, Candidates, GroupSite, Io, KernelError, Prepared, Site};
 use ampc_runtime::device::Device;
 use kernels::{Kernel, launch};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -78,8 +79,10 @@ impl Backend for Reference {
         let own = self.cpu.prepare(site)?;
         let needs = own.needs().clone();
         let kernel = Arc::new(Kernel::new(self, site, own)?);
-        let mut prepared =
-            Prepared::new(move |io| launch(&kernel, io)).scratch(usize::from(needs.scratch > 0) * 40);
+        let is_view = needs.view;
+        let run =
+            move |io: &mut Io<'_>| if is_view && kernel.share(io)? { Ok(()) } else { launch(&kernel, io) };
+        let mut prepared = Prepared::new(run).scratch(usize::from(needs.scratch > 0) * 40);
         prepared = prepared.in_place(&needs.in_place).others_in_place(&needs.others_in_place);
         if needs.moves {
             prepared = prepared.moves();

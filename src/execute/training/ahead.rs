@@ -55,8 +55,15 @@ impl Training {
         set_rate(&mut self.lr, record.lr);
         let lr = [(self.lr_input.as_str(), &self.lr)];
         let given: SmallVec<[(&str, &HostTensor); 8]> = read.data.named(read.batch).chain(lr).collect();
-        self.trainer.begin_step(&given)?;
-        self.ahead.begun.push_back(StepRecord { samples: read.samples.len() as u64, ..record });
+        let begun = self.trainer.begin_step(&given);
+        let samples = read.samples.len() as u64;
+        drop(given);
+        if let Err(error) = begun {
+            // A step in flight may have failed before, and torn the state.
+            self.end_all()?;
+            return Err(error);
+        }
+        self.ahead.begun.push_back(StepRecord { samples, ..record });
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! FlexAttention: `softmax(score_mod(scale · Q·Kᵀ))` goes through `prob_mod` and is multiplied with V.
 //!
 //! The three parts between the bodies are graphs of standard operators, written for the dims at hand, so that every
-//! backend runs them with its own kernels. For Q of `f16[1, 4, 8, 16]`, K of `f16[1, 2, 8, 16]` (so that two heads of Q
+//! backend runs them with its own kernels. The program keeps their programs. For Q of `f16[1, 4, 8, 16]`, K of `f16[1, 2, 8, 16]` (so that two heads of Q
 //! share a head of K) and scores in f32, the first part is
 //!
 //! ```text
@@ -17,13 +17,15 @@
 
 use super::{Call, ExecuteError, KernelError, NodeView};
 use crate::data::{Data, DataRef};
-use crate::session::executable::Executable;
+use crate::session::error::PrepareError;
+use crate::session::executable::{Bound, Executable};
 use crate::session::frame::{Frame, Given};
 use crate::session::observe::Watch;
 use crate::session::walk::{Run, run_graph};
-use ampc_ir::DType;
 use ampc_ir::text::{NoData, parse};
-use std::sync::Arc;
+use ampc_ir::{DType, Node};
+use rustc_hash::FxHashMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 type Result<T> = std::result::Result<T, ExecuteError>;
 
@@ -167,35 +169,46 @@ impl Call<'_, '_, '_> {
 
     /// The output of a graph of standard operators.
     fn part(&mut self, body: &str, inputs: &[Option<DataRef<'_>>]) -> Result<Data> {
-        let text = format!("module ir=10\nopset ai.onnx=24\n\ngraph @main {{\n{body}}}\n");
-        let bug = |what: &dyn std::fmt::Display| KernelError::unsupported(format!("FlexAttention: {what}"));
-        let module = parse(&text, &NoData).map_err(|errors| self.error(bug(&errors)))?;
-        let executable =
-            Executable::new(&module, self.run.runtime).map_err(|error| self.error(bug(&error)))?;
-        let types = inputs.iter().map(|data| data.map(DataRef::ty)).collect();
-        let bound = executable.program(self.run.space, types, Watch::nothing(), self.run.deadline);
-        let bound: Arc<_> = bound.map_err(|error| self.error(bug(&error)))?;
+        let bound = match self.run.program.parts.get(body) {
+            Some(bound) => bound,
+            None => {
+                let bound = self.bound(body, inputs)?;
+                self.run.program.parts.keep(body, &bound);
+                bound
+            }
+        };
+        let within = Some(self.run.within.unwrap_or(self.node));
         let mut run =
-            Run { program: &bound.program, observer: None, space: &mut *self.run.space, ..*self.run };
+            Run { program: &bound.program, observer: None, space: &mut *self.run.space, within, ..*self.run };
         let (main, mut frame) = (bound.program.module.main(), Frame::default());
         let given = Given { inputs, operands: &[], attrs: None };
         let node = self.node;
         let made = run_graph(&mut run, main, &mut frame, given, Vec::new());
         made.map_err(|error| match error {
-            // The nodes of the part are unknown outside.
-            ExecuteError::Node { error, calls, .. } => ExecuteError::Node { node, calls, error },
-            ExecuteError::Time { limit, calls, .. } => ExecuteError::Time { node: Some(node), calls, limit },
-            ExecuteError::Memory { bytes, limit, calls, .. } => {
-                ExecuteError::Memory { node: Some(node), calls, bytes, limit }
-            }
-            ExecuteError::NoMemory { bytes, calls, .. } => {
-                ExecuteError::NoMemory { node: Some(node), calls, bytes }
-            }
-            other => other,
+            // Steps name this node. The nodes of the part are unknown outside.
+            error @ ExecuteError::Node { .. } => error,
+            error => named(error, node),
         })?;
         let scope = super::Scope { program: &bound.program, plan: bound.program.plan(main), given };
         let taken = frame.take_output(self.run.space, scope, 0).map_err(|error| self.error(error))?;
         taken.ok_or_else(|| self.error(KernelError::value("a result", "none")))
+    }
+
+    /// The program of a graph of standard operators.
+    fn bound(&mut self, body: &str, inputs: &[Option<DataRef<'_>>]) -> Result<Arc<Bound>> {
+        let bug = |message: String| KernelError::unsupported(format!("FlexAttention: {message}"));
+        let text = format!("module ir=10\nopset ai.onnx=24\n\ngraph @main {{\n{body}}}\n");
+        let module = parse(&text, &NoData).map_err(|errors| self.error(bug(errors.to_string())))?;
+        let executable = Executable::new(&module, self.run.runtime).map_err(|error| match error {
+            PrepareError::Device(error) => self.error(error),
+            PrepareError::Constant { error, .. } => self.error(error),
+            error @ PrepareError::Unsupported { .. } => self.error(bug(error.to_string())),
+        })?;
+        // A failure of earlier work has its own node.
+        self.run.space.finish()?;
+        let types = inputs.iter().map(|data| data.map(DataRef::ty)).collect();
+        let bound = executable.program(self.run.space, types, Watch::nothing(), self.run.deadline);
+        bound.map_err(|error| named(error, self.node))
     }
 
     /// The result of a body on a tensor; the tensor itself without a body.
@@ -210,5 +223,35 @@ impl Call<'_, '_, '_> {
                 Err(self.error(KernelError::value(expected, "others")))
             }
         }
+    }
+}
+
+/// An error with this node in place of a node of a part.
+fn named(mut error: ExecuteError, owner: Node) -> ExecuteError {
+    if let Some((node, calls)) = error.place_mut() {
+        *node = owner;
+        calls.clear();
+    }
+    super::named(error, owner)
+}
+
+/// The programs of the parts of FlexAttention, by the text of the parts, which has their dims.
+#[derive(Default)]
+pub(crate) struct Parts(Mutex<FxHashMap<String, Arc<Bound>>>);
+
+/// The most programs of parts that are kept. A node has three parts for each kind of dims.
+const MOST_PARTS: usize = 48;
+
+impl Parts {
+    fn get(&self, body: &str) -> Option<Arc<Bound>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(body).cloned()
+    }
+
+    fn keep(&self, body: &str, bound: &Arc<Bound>) {
+        let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if parts.len() == MOST_PARTS {
+            parts.clear();
+        }
+        parts.insert(body.to_owned(), bound.clone());
     }
 }
