@@ -433,7 +433,10 @@ fn a_full_disk_is_one_in_every_form() {
         let done = on_disk(&run).unwrap();
         let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
         assert_eq!(out, "5\n", "{name}");
-        assert!(err.starts_with("ampc::export::target_full") && err.contains("another disk"), "{name}: {err}");
+        assert!(
+            err.starts_with("ampc::export::target_full") && err.contains("another disk"),
+            "{name}: {err}"
+        );
     }
 }
 
