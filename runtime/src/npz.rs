@@ -242,8 +242,8 @@ impl<W: Seek> Seek for Patient<W> {
     }
 }
 
-/// The most bytes of the name of an entry.
-pub const LONGEST_NAME: usize = u16::MAX as usize;
+/// The most bytes of the name of an entry: with a header of 30 bytes, less than 2¹⁶ − 1.
+pub const LONGEST_NAME: usize = u16::MAX as usize - 31;
 
 /// The name of the entry of a tensor.
 pub fn entry_name(name: &str, dtype: DType) -> String {

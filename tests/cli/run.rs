@@ -522,7 +522,9 @@ fn outputs_whose_names_a_file_cannot_hold_are_refused() {
     };
     dir.write("twice.ir", two("%y = Cast(%x) {to=16} : bf16[2]"));
     dir.write("kept.ir", two("%\"__metadata__\" = Relu(%x) : f32[2]"));
-    dir.write("long.ir", two(&format!("%{} = Relu(%x) : f32[2]", "n".repeat(70_000))));
+    // The longest name of an entry, with `.npy`, has 65,504 bytes.
+    dir.write("long.ir", two(&format!("%{} = Relu(%x) : f32[2]", "n".repeat(65_501))));
+    dir.write("longest.ir", two(&format!("%{} = Relu(%x) : f32[2]", "n".repeat(65_500))));
     let reject = |model: &str, file: &str, part: &str| {
         let run = dir.run(&["run", model, "--random", "1", "--outputs", file]);
         let said = run.stderr.replace("\n  | ", " ");
@@ -532,7 +534,8 @@ fn outputs_whose_names_a_file_cannot_hold_are_refused() {
     reject("twice.ir", "z.npz", "`y__bf16`, because the entry of `y` has the same name");
     reject("long.ir", "z.npz", "a name that no entry of a zip archive can have");
     reject("kept.ir", "z.safetensors", "cannot hold the tensor `__metadata__`");
-    for (model, file) in [("twice.ir", "a.safetensors"), ("kept.ir", "b.npz"), ("long.ir", "c.safetensors")] {
+    let written = [("twice.ir", "a.safetensors"), ("kept.ir", "b.npz"), ("long.ir", "c.safetensors")];
+    for (model, file) in written.into_iter().chain([("longest.ir", "d.npz")]) {
         let run = dir.run(&["run", model, "--random", "1", "--outputs", file]);
         assert_eq!(run.code, 0, "{run}");
     }

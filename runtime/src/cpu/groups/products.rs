@@ -1,5 +1,5 @@
-//! Groups that begin with a product or a convolution: its numbers go through the operations of the group while they are
-//! in the cache. With bias, residual and activation, of
+//! Groups that begin with a product or a convolution: the other nodes of the group are its epilogue. With residual and
+//! activation, in
 //!
 //! ```text
 //! %p = Conv(%x, %w)      %s = Add(%p, %r)      %y = Relu(%s)
@@ -63,7 +63,7 @@ fn operands_of<'a>(io: &Io<'a>, operands: [Option<usize>; OPERANDS]) -> Result<[
     Ok(found)
 }
 
-/// A product that is computed a part at a time.
+/// The kernel of a product that is computed block by block.
 fn by_parts(program: Program, product: Box<dyn Parts<f32>>, operands: [Option<usize>; OPERANDS]) -> Prepared {
     let (scratch, size) = (product.scratch(), size_of_element(program.results[0]));
     let kernel = Prepared::new(move |io: &mut Io<'_>| {
@@ -77,7 +77,7 @@ fn by_parts(program: Program, product: Box<dyn Parts<f32>>, operands: [Option<us
     kernel.scratch(scratch)
 }
 
-/// A product that is computed where the result of the group will be.
+/// The kernel of a product that is computed in the memory of the result of the group.
 fn in_place(program: Program, product: Box<dyn Whole>, operands: [Option<usize>; OPERANDS]) -> Prepared {
     let scratch = product.scratch();
     let kernel = Prepared::new(move |io: &mut Io<'_>| {
@@ -91,7 +91,7 @@ fn in_place(program: Program, product: Box<dyn Whole>, operands: [Option<usize>;
     kernel.scratch(scratch)
 }
 
-/// A product that is computed in scratch memory.
+/// The kernel of a product that is computed in scratch memory.
 fn from_scratch(program: Program, product: Box<dyn Whole>, operands: [Option<usize>; OPERANDS]) -> Prepared {
     let (scratch, n) = (product.scratch(), product.result());
     let kernel = Prepared::new(move |io: &mut Io<'_>| {

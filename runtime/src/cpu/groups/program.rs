@@ -25,7 +25,7 @@ pub(super) enum Form {
 /// An operation. Operands are earlier operations, by index.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Operation {
-    /// The numbers of the product that the group begins with, before they are rounded.
+    /// The results of the product that the group begins with, not yet rounded.
     Given,
     /// Elements of an operand of the group.
     Load(usize, Form),
@@ -155,8 +155,8 @@ struct Compiler {
 
 impl Program {
     /// The program of nodes that have the same dims, in program order; `None` if two of them broadcast an operand in
-    /// different ways. `given` is the result of a product of the same dims, with its element type: its numbers are there
-    /// before they are rounded, and nothing outside reads it.
+    /// different ways. `given` is the result of the product that the group begins with, and its element type; it has the
+    /// same dims, and no node outside reads it.
     pub(super) fn new(
         members: &[&Member],
         operands: &[Value],

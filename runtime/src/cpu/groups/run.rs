@@ -62,8 +62,8 @@ impl Program {
         Ok(())
     }
 
-    /// Computes all elements. `given` is the numbers of the product that the group begins with; if there are none, they are
-    /// in the place of the result.
+    /// Computes all elements. `given` is the result of the product, not yet rounded; if it is empty, the product is in the
+    /// place of the result.
     pub(super) fn all(&self, sources: &[Source<'_>], places: Places<'_>, given: &[f32]) {
         if self.count > 0 {
             self.split(sources, 0, self.count, places, given);
@@ -89,8 +89,8 @@ impl Program {
         );
     }
 
-    /// Takes numbers of a product, the elements from `start` on before they are rounded, to the only result of the group,
-    /// whose bytes of these elements are `to`. The content of `free` is lost.
+    /// Computes the elements of the only result of the group that begin at `start` into the bytes `to`. `given` is the same
+    /// elements of the product, not yet rounded. Overwrites `free`.
     pub(super) fn finish(
         &self,
         sources: &[Source<'_>],
@@ -120,7 +120,7 @@ impl Program {
         }
     }
 
-    /// Computes a range of elements, so many at a time, with room for as many in each slot.
+    /// Computes a range of elements, `most` at a time, in slots of `most` elements.
     fn blocks(
         &self,
         sources: &[Source<'_>],
@@ -150,7 +150,7 @@ struct Block<'a> {
     n: usize,
     /// Elements of a slot.
     most: usize,
-    /// The numbers of the product that the group begins with; none if they are in the place of the result.
+    /// These elements of the product, not yet rounded; empty if they are in the place of the result.
     given: &'a [f32],
 }
 

@@ -13,7 +13,7 @@ mod few_positions;
 
 use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
-use super::product::{OPERANDS, Parts, Product, Store, Whole, alone, elements};
+use super::product::{Epilogue, OPERANDS, Parts, Product, Whole, alone, elements};
 use super::tiles::{Tile, TileRows};
 use super::window::{Block, SLOTS, Window, work_through, zip_strided};
 use crate::host::Element;
@@ -101,8 +101,8 @@ fn conv(site: &Site<'_>) -> Result<Prepared> {
     }))
 }
 
-/// True if other code can take the result of a Conv: there are no fewer positions than taps, and planes are large where
-/// they are computed one by one.
+/// True if an epilogue can follow a Conv: the result has no fewer positions than the kernel has taps, and the planes of a
+/// depthwise convolution are large.
 pub(super) fn is_product(site: &Site<'_>) -> bool {
     Sizes::of(site).is_ok_and(|(sizes, _)| {
         !few_positions::fits(&sizes)
@@ -110,7 +110,7 @@ pub(super) fn is_product(site: &Site<'_>) -> bool {
     })
 }
 
-/// A Conv whose result other code takes.
+/// A Conv that an epilogue can follow.
 pub(super) fn product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Product> {
     let (sizes, _) = Sizes::of(site)?;
     Ok(if super::depthwise::fits(&sizes) {
@@ -149,7 +149,7 @@ fn multiply_one_tap<W: Wide>(sizes: &Sizes, (x, w, bias): (&[W], &[W], Option<&[
     });
 }
 
-/// A convolution of one tap whose result other code takes.
+/// A convolution of one tap that an epilogue can follow.
 struct OneTap(Sizes);
 
 impl Whole for OneTap {
@@ -213,10 +213,10 @@ impl Cut {
     }
 }
 
-/// The products of weights and columns. `fill` writes the columns of a tile, row by row; `store` takes the products of
-/// output channels, from this channel and this element of the result on, to where they belong: of one channel, or of
-/// all channels of a tile that has all positions. It may use the memory of the columns. A position of the result is so
-/// many `T`.
+/// The products of weights and columns, a tile at a time. `fill(matrix, positions, columns)` writes the columns of a tile,
+/// row by row. `store(channel, start, products, to, free)` stores products that begin at this channel and at this element
+/// of the result: one row of a tile, or all rows if the tile has all positions. It may overwrite `free`, the memory of
+/// the columns. A position of the result takes `size` elements of `to`.
 fn multiply_columns<W: Wide, T: Send + 'static>(
     (sizes, cut, rows, size): (&Sizes, Cut, &TileRows<T>, usize),
     weights: &[W],
@@ -374,7 +374,7 @@ impl<T: Real> Parts<T::Wide> for ByColumns<T> {
         scratch: &mut [T::Wide],
         (to, size): (&mut [u8], usize),
         memory: Room,
-        store: &Store<'_, T::Wide>,
+        epilogue: &Epilogue<'_, T::Wide>,
     ) -> Result<()> {
         let ByColumns { sizes, cut, blocks, rows, weights, .. } = self;
         let (x, w) = (elements::<T>(operands[0]), elements::<T>(operands[1]));
@@ -400,7 +400,7 @@ impl<T: Real> Parts<T::Wide> for ByColumns<T> {
                     let rows = sums.chunks_mut(grid).zip(&bias[channel..]);
                     rows.for_each(|(row, bias)| add_bias(row, bias.wide()));
                 }
-                store(at, sums, to, free);
+                epilogue(at, sums, to, free);
             },
         )
     }

@@ -7,7 +7,7 @@
 
 use super::convolution::Sizes;
 use super::lanes::{Real, Wide};
-use super::product::{OPERANDS, Parts, Store, elements};
+use super::product::{Epilogue, OPERANDS, Parts, elements};
 use super::vector::widest;
 use super::window::{Axis, SLOTS, Window, work_through, zip_strided};
 use crate::kernel::Result;
@@ -179,7 +179,7 @@ impl<T: Real> Parts<T::Wide> for Depthwise<T> {
         scratch: &mut [T::Wide],
         (to, size): (&mut [u8], usize),
         _: Room,
-        store: &Store<'_, T::Wide>,
+        epilogue: &Epilogue<'_, T::Wide>,
     ) -> Result<()> {
         let Depthwise { sizes, layout, .. } = self;
         let (x, w) = (elements::<T>(operands[0]), elements::<T>(operands[1]));
@@ -213,7 +213,7 @@ impl<T: Real> Parts<T::Wide> for Depthwise<T> {
                     sums.copy_within(from..from + columns, row * columns);
                 }
                 let first = (first_plane + i) * plane + first_row * columns;
-                store(first, &mut sums[..rows * columns], to, padded);
+                epilogue(first, &mut sums[..rows * columns], to, padded);
             }
         });
         Ok(())

@@ -333,7 +333,7 @@ impl Product {
     }
 }
 
-/// A MatMul or a Gemm whose result other code takes.
+/// A MatMul or a Gemm that an epilogue can follow.
 struct Taken<T, P> {
     product: P,
     element: PhantomData<fn() -> T>,

@@ -1,5 +1,5 @@
-//! Products and convolutions whose results are not stored by themselves: the code that reads the result takes it while it
-//! is in the cache, before it is rounded.
+//! Products and convolutions with an epilogue: a callback gets each block of results while the block is in the cache,
+//! before the results are rounded, and stores them.
 
 use super::lanes::Real;
 use super::{convolution, linear};
@@ -13,16 +13,18 @@ use ampc_ir::op::OpKind;
 /// The most operands of a product: two matrices, or an image and weights, and a term that is added.
 pub(crate) const OPERANDS: usize = 3;
 
-/// Takes numbers of a result, from the element of this index on, to the bytes of these elements. The numbers are used up,
-/// and so is the last operand, memory that nothing else uses.
-pub(crate) type Store<'a, W> = dyn Fn(usize, &mut [W], &mut [u8], &mut [W]) + Sync + 'a;
+/// An epilogue, called with `(start, block, out, scratch)`. It stores the elements `start..start + block.len()` of the
+/// result: it reads them from `block`, not yet rounded, and writes them to the bytes `out`. It may overwrite `block` and
+/// `scratch`.
+pub(crate) type Epilogue<'a, W> = dyn Fn(usize, &mut [W], &mut [u8], &mut [W]) + Sync + 'a;
 
-/// A product that is computed in `W` a part at a time.
+/// A product that is computed block by block, in `W`.
 pub(crate) trait Parts<W>: Send + Sync {
     /// Bytes of scratch memory.
     fn scratch(&self) -> usize;
 
-    /// Computes all elements and stores each once. `to` is the room for the stored elements, and the bytes of each.
+    /// Computes the result and calls the epilogue once for each block. `to` is the memory of the stored result, and the
+    /// number of bytes of a stored element.
     ///
     /// # Errors
     /// If an operand is absent, or there is no room for a list.
@@ -32,11 +34,11 @@ pub(crate) trait Parts<W>: Send + Sync {
         scratch: &mut [W],
         to: (&mut [u8], usize),
         room: Room,
-        store: &Store<'_, W>,
+        epilogue: &Epilogue<'_, W>,
     ) -> Result<()>;
 }
 
-/// A product whose numbers are all there before the first of them is stored.
+/// A product that is computed as a whole, before the epilogue begins.
 pub(crate) trait Whole: Send + Sync {
     /// The number of elements of the result.
     fn result(&self) -> usize;
@@ -44,17 +46,17 @@ pub(crate) trait Whole: Send + Sync {
     /// Bytes of scratch memory.
     fn scratch(&self) -> usize;
 
-    /// Computes all numbers, and leaves the scratch memory that it does not need.
+    /// Computes the result, in f32 and not rounded, into `to`.
     fn run(&self, operands: [Option<&[u8]>; OPERANDS], scratch: &mut [f32], to: &mut [f32]);
 }
 
-/// A product whose result other code takes.
+/// A product that an epilogue can follow.
 pub(crate) enum Product {
     Parts(Box<dyn Parts<f32>>),
     Whole(Box<dyn Whole>),
 }
 
-/// The kernel of a product alone: each element is rounded and stored.
+/// The kernel of a product alone: its epilogue rounds and stores each element.
 pub(super) fn alone<T: Real + Element>(product: impl Parts<T::Wide> + 'static) -> Prepared {
     let size = size_of::<T>();
     let scratch = product.scratch();
@@ -71,7 +73,7 @@ pub(super) fn alone<T: Real + Element>(product: impl Parts<T::Wide> + 'static) -
     kernel.scratch(scratch)
 }
 
-/// True if other code can take the result of a node.
+/// True if an epilogue can follow a node.
 pub(crate) fn fits(site: &Site<'_>) -> bool {
     let is_known = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
     let is_product = match site.kind() {
