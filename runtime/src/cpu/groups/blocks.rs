@@ -53,6 +53,16 @@ pub(super) fn apply(function: Function, x: &[f32], to: &mut [f32]) {
     }
 }
 
+/// Numbers that are no less.
+pub(super) fn at_least(least: f32, x: &[f32], to: &mut [f32]) {
+    each(x, to, |x| if x < least { least } else { x });
+}
+
+/// Numbers that are no greater.
+pub(super) fn at_most(most: f32, x: &[f32], to: &mut [f32]) {
+    each(x, to, |x| if x > most { most } else { x });
+}
+
 /// A number from each pair.
 pub(super) fn combine(operation: Arithmetic, a: &[f32], b: &[f32], to: &mut [f32]) {
     match operation {

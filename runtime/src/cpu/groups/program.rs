@@ -10,6 +10,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::expression::{Arithmetic, Expression, Function, Logic, Order, Term};
 use ampc_ir::{DType, Value};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 /// The form of the elements in a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,6 +39,10 @@ pub(super) enum Operation {
     Not(usize),
     /// Elements of a form, by a condition.
     Choose(Form, [usize; 3]),
+    /// Numbers, but this number where they are less; NaN stays NaN.
+    AtLeast(f32, usize),
+    /// Numbers, but this number where they are greater; NaN stays NaN.
+    AtMost(f32, usize),
     /// Numbers rounded to a 16-bit float.
     Round(DType, usize),
     /// The bits of numbers rounded to a 16-bit float.
@@ -54,6 +59,8 @@ impl Operation {
         match *self {
             Operation::Given | Operation::Load(..) | Operation::Number(_) => ([0; 3], 0),
             Operation::Apply(_, a)
+            | Operation::AtLeast(_, a)
+            | Operation::AtMost(_, a)
             | Operation::Not(a)
             | Operation::Round(_, a)
             | Operation::Narrow(_, a)
@@ -63,6 +70,26 @@ impl Operation {
                 ([a, b, 0], 2)
             }
             Operation::Choose(_, reads) => (reads, 3),
+        }
+    }
+}
+
+impl Operation {
+    fn reads_mut(&mut self) -> SmallVec<[&mut usize; 3]> {
+        match self {
+            Operation::Given | Operation::Load(..) | Operation::Number(_) => SmallVec::new(),
+            Operation::Apply(_, a)
+            | Operation::AtLeast(_, a)
+            | Operation::AtMost(_, a)
+            | Operation::Not(a)
+            | Operation::Round(_, a)
+            | Operation::Narrow(_, a)
+            | Operation::Widen(_, a)
+            | Operation::Store(_, a) => SmallVec::from_iter([a]),
+            Operation::Combine(_, a, b) | Operation::Compare(_, a, b) | Operation::Join(_, a, b) => {
+                SmallVec::from_iter([a, b])
+            }
+            Operation::Choose(_, [a, b, c]) => SmallVec::from_iter([a, b, c]),
         }
     }
 }
@@ -193,9 +220,10 @@ impl Program {
             Operand { dtype: *dtype, walk: Walk::new(dims, &[of]) }
         });
         let operands: Vec<Operand> = operands.collect();
-        let (slots, n_slots) = slots_of(&compiler.operations);
+        let operations = used(&compiler.operations);
+        let (slots, n_slots) = slots_of(&operations);
         let count = dims.iter().product();
-        Some(Program { operations: compiler.operations, slots, n_slots, operands, results, count })
+        Some(Program { operations, slots, n_slots, operands, results, count })
     }
 
     /// True if a result can be computed in place of an operand: they have the same elements, and nothing reads the operand
@@ -248,7 +276,8 @@ impl Compiler {
                     Term::Compare(order, a, b) => Operation::Compare(order, of_term[a], of_term[b]),
                     Term::Join(logic, a, b) => Operation::Join(logic, of_term[a], of_term[b]),
                     Term::Not(a) => Operation::Not(of_term[a]),
-                    Term::Choose(c, x, y) => Operation::Choose(Form::Wide, [c, x, y].map(|i| of_term[i])),
+                    Term::Choose(c, x, y) => bound(terms, [c, x, y], &of_term)
+                        .unwrap_or_else(|| Operation::Choose(Form::Wide, [c, x, y].map(|i| of_term[i]))),
                 };
                 of_term.push(self.add(operation));
             }
@@ -318,6 +347,43 @@ impl Compiler {
         self.values.insert(value, (dtype, made));
         Some(at)
     }
+}
+
+/// The operation of a choice between a number and x, by a comparison of x with the number: of `Relu`, 0 where x < 0.
+#[expect(clippy::cast_possible_truncation, reason = "rounded to what is computed in")]
+fn bound(terms: &[Term], [condition, x, y]: [usize; 3], of_term: &[usize]) -> Option<Operation> {
+    let (Term::Compare(order, a, b), Term::Number(number)) = (terms[condition], terms[x]) else {
+        return None;
+    };
+    if (a, b) != (y, x) {
+        return None;
+    }
+    match order {
+        Order::Less => Some(Operation::AtLeast(number as f32, of_term[y])),
+        Order::Greater => Some(Operation::AtMost(number as f32, of_term[y])),
+        _ => None,
+    }
+}
+
+/// The operations that results depend on, in order.
+fn used(operations: &[Operation]) -> Vec<Operation> {
+    let mut is_used = vec![false; operations.len()];
+    for (at, operation) in operations.iter().enumerate().rev() {
+        if is_used[at] || matches!(operation, Operation::Store(..)) {
+            is_used[at] = true;
+            let (reads, n) = operation.reads();
+            reads[..n].iter().for_each(|&read| is_used[read] = true);
+        }
+    }
+    let mut number = vec![0; operations.len()];
+    let mut kept = Vec::new();
+    for (at, operation) in operations.iter().enumerate().filter(|(at, _)| is_used[*at]) {
+        number[at] = kept.len();
+        let mut operation = *operation;
+        operation.reads_mut().into_iter().for_each(|read| *read = number[*read]);
+        kept.push(operation);
+    }
+    kept
 }
 
 /// A slot for each operation, and the number of slots: a slot is free behind the last operation that reads it.

@@ -205,6 +205,8 @@ impl Block<'_> {
                     }
                 }
             }
+            Operation::AtLeast(least, x) => blocks::at_least(least, self.wide(x, &others), self.cells(to)),
+            Operation::AtMost(most, x) => blocks::at_most(most, self.wide(x, &others), self.cells(to)),
             Operation::Round(dtype, x) => blocks::round(dtype, self.wide(x, &others), self.cells(to)),
             Operation::Narrow(dtype, x) => blocks::narrow(dtype, self.wide(x, &others), self.cells(to)),
             Operation::Widen(dtype, x) => blocks::widen(dtype, self.bits(x, &others), self.cells(to)),
