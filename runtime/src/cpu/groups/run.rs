@@ -4,7 +4,7 @@ use super::program::{Form, Operand, Operation, Program};
 use super::{MOST_OPERANDS, MOST_RESULTS, blocks};
 use crate::cpu::kernels::broadcast::gather;
 use crate::cpu::kernels::elements::of_bytes;
-use crate::cpu::kernels::lanes::PIECE;
+use crate::cpu::kernels::parallel::PIECE;
 use crate::kernel::{Io, Result, elements_mut};
 use ampc_ir::DType;
 use half::{bf16, f16};

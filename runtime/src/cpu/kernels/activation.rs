@@ -4,10 +4,10 @@
 //! equivalent function without the loss is computed.
 
 use super::functions::{erf, exp, gelu, gelu_tanh, mish, sigmoid, tanh};
-use super::lanes::{Real, Wide, for_int, for_real, map, map_in_place};
+use super::lanes::{Real, Wide, apply, for_int, for_real, map, map_cells};
 use super::pointwise::{walk_of, zipped};
 use crate::host::Element;
-use crate::kernel::{Prepare, Prepared, Result, Site};
+use crate::kernel::{Io, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use num_traits::{Float, Zero};
@@ -100,14 +100,15 @@ fn domain<W: Float>(x: W) -> W {
     if x < W::one() { W::nan() } else { x }
 }
 
+/// The elements of the first operand; `None` if the result is computed in its place.
+pub(super) fn operand_of_result<'a, T: Element>(io: &Io<'a>) -> Result<Option<&'a [T]>> {
+    if io.in_place.is_some() { Ok(None) } else { io.slice(0).map(Some) }
+}
+
 /// A kernel that computes `f` of every element.
 pub(super) fn mapped<T: Real>(f: impl Fn(T::Wide) -> T::Wide + Copy + Send + Sync + 'static) -> Prepared {
     Prepared::new(move |io| {
-        if io.in_place.is_some() {
-            map_in_place::<T>(io.out(0)?, f);
-        } else {
-            map::<T>(io.slice(0)?, io.out(0)?, f);
-        }
+        map::<T>(operand_of_result(io)?, io.out(0)?, &|from, to| apply(from, to, f));
         Ok(())
     })
     .in_place(&[0])
@@ -117,17 +118,9 @@ pub(super) fn mapped<T: Real>(f: impl Fn(T::Wide) -> T::Wide + Copy + Send + Syn
 pub(super) fn mapped_int<T: Element + Send + Sync>(
     f: impl Fn(T) -> T + Copy + Send + Sync + 'static,
 ) -> Prepared {
-    use super::lanes::{PIECE, pieces};
     Prepared::new(move |io| {
-        if io.in_place.is_some() {
-            pieces(io.out::<T>(0)?, PIECE, |_, to| to.iter_mut().for_each(|x| *x = f(*x)));
-        } else {
-            let from = io.slice::<T>(0)?;
-            pieces(io.out::<T>(0)?, PIECE, |at, to| {
-                let from = &from[at..at + to.len()];
-                to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x));
-            });
-        }
+        let f = |from: &[T], to: &mut [T]| to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x));
+        map_cells(operand_of_result(io)?, io.out(0)?, &f);
         Ok(())
     })
     .in_place(&[0])

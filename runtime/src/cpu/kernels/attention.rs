@@ -10,6 +10,7 @@ use super::elements::to_f64;
 use super::functions::tanh;
 use super::lanes::{Real, Wide, widened};
 use super::linear::{Matrix, multiply};
+use super::parallel::numbered_pieces;
 use super::slots;
 pub(crate) use super::softmax::masked_softmax as softmax;
 use crate::host::Element;
@@ -17,8 +18,8 @@ use crate::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::attention::{AttentionView, Scores};
+use bytemuck::Pod;
 use num_traits::AsPrimitive;
-use rayon::prelude::*;
 use std::ops::Range;
 
 /// The kernels of this family.
@@ -100,7 +101,7 @@ impl Cache {
     }
 
     /// Writes all keys of each head one after the other.
-    fn join<T: Copy + Sync, U: Send>(
+    fn join<T: Copy + Sync, U: Pod>(
         &self,
         new: &[T],
         past: Option<&[T]>,
@@ -113,7 +114,7 @@ impl Cache {
         if each == 0 {
             return;
         }
-        to.par_chunks_mut(each).enumerate().for_each(|(i, to)| {
+        numbered_pieces(to, each, 1, |i, to| {
             let (first, rest) = to.split_at_mut(before);
             if let Some(past) = past {
                 copy(&past[i * before..][..before], first);

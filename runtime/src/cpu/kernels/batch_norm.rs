@@ -7,8 +7,9 @@
 use super::fold::{
     Folding, Load, Number, Sum, SumOfDistances, SumOfSquares, read_floats, transform, write_floats,
 };
-use super::lanes::{PIECE, Real, Wide, for_real, pieces};
+use super::lanes::{Real, Wide, for_real};
 use super::normalize::variance;
+use super::parallel::{PIECE, pieces};
 use super::reduce::count_of;
 use super::softmax::first;
 use crate::kernel::{Io, Prepare, Prepared, Result, Site};
@@ -86,9 +87,9 @@ impl BatchNorm {
         rest: &mut [A],
     ) -> Result<()> {
         let count = count_of::<A>(&self.folding);
-        self.folding.fold(Sum, from, None, batch.0, |sum, _| sum / count);
-        self.folding.fold(SumOfDistances, from, Some(batch.0), rest, |sum, _| sum / count);
-        self.folding.fold(SumOfSquares, from, Some(batch.0), batch.1, |sum, _| sum / count);
+        self.folding.fold(Sum, from, None, batch.0, &|sum, _| sum / count);
+        self.folding.fold(SumOfDistances, from, Some(batch.0), rest, &|sum, _| sum / count);
+        self.folding.fold(SumOfSquares, from, Some(batch.0), batch.1, &|sum, _| sum / count);
         batch.1.iter_mut().zip(&*rest).for_each(|(var, &rest)| *var = variance(*var, rest));
         let momentum = A::of(f64::from(self.view.momentum));
         for (j, (running, batch)) in [(running.0, batch.0), (running.1, batch.1)].into_iter().enumerate() {

@@ -1,7 +1,9 @@
 //! NumPy broadcasting: how two operands are walked along a result.
 
-use super::lanes::{BLOCK, PIECE, Real, pieces};
+use super::lanes::{BLOCK, Real};
+use super::parallel::{PIECE, pieces};
 use crate::kernel::Dims;
+use bytemuck::Pod;
 use smallvec::SmallVec;
 
 /// A result and the operands that are broadcast to it, axes that all walk alike joined into one.
@@ -110,7 +112,7 @@ impl Walk {
 }
 
 /// `to = f(a, b)` elementwise with broadcasting, for elements that are computed with as they are.
-pub(crate) fn zip<A: Copy + Sync, B: Copy + Sync, T: Send>(
+pub(crate) fn zip<A: Copy + Sync, B: Copy + Sync, T: Pod>(
     walk: &Walk,
     a: &[A],
     b: &[B],
@@ -145,7 +147,7 @@ pub(crate) fn zip<A: Copy + Sync, B: Copy + Sync, T: Send>(
 }
 
 /// `to = f(to, b)` elementwise; `b` is broadcast along `to`.
-pub(crate) fn zip_in_place<T: Copy + Send + Sync>(
+pub(crate) fn zip_in_place<T: Pod + Send + Sync>(
     walk: &Walk,
     other: usize,
     b: &[T],
@@ -175,32 +177,84 @@ pub(crate) fn gather<T: Real>(from: &[T], at: usize, step: usize, to: &mut [T::W
     }
 }
 
-/// `to = f(a, b)` elementwise with broadcasting, computed wide and rounded once. `None` stands for the content
-/// of `to`.
+/// A function of the elements of two operands; all three slices have the same length.
+pub(crate) type OfTwo<'f, A, B, T> = dyn Fn(&[A], &[B], &mut [T]) + Sync + 'f;
+
+/// The function of two slices that computes `f` of every two elements.
+pub(crate) fn pairs<A: Copy, B: Copy, T>(
+    f: impl Fn(A, B) -> T + Sync,
+) -> impl Fn(&[A], &[B], &mut [T]) + Sync {
+    move |a, b, to| to.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = f(a, b))
+}
+
+/// Elements that a function of two operands gets at a time.
+const PART: usize = 256;
+
+/// `to = f(a, b)` with broadcasting, a few elements at a time: the walk is compiled once for element types, and not for
+/// every function. An operand is its number in the walk and its elements; `None` stands for the content of `to`, which has
+/// elements of the same size.
+pub(crate) fn zip_parts<A: Pod + Sync, B: Pod + Sync, T: Pod>(
+    walk: &Walk,
+    (i, a): (usize, Option<&[A]>),
+    (j, b): (usize, Option<&[B]>),
+    to: &mut [T],
+    f: &OfTwo<'_, A, B, T>,
+) {
+    let (step_a, step_b) = (walk.row_stride(i), walk.row_stride(j));
+    pieces(to, PIECE, |start, to| {
+        let (mut x, mut y) = ([A::zeroed(); PART], [B::zeroed(); PART]);
+        walk.rows(start, start + to.len(), |at, n, from| {
+            let to = &mut to[at - start..at - start + n];
+            for (number, to) in to.chunks_mut(PART).enumerate() {
+                let done = number * PART;
+                let x = part(a, (from[i] + done * step_a, step_a), number, to, &mut x);
+                let y = part(b, (from[j] + done * step_b, step_b), number, to, &mut y);
+                f(x, y, to);
+            }
+        });
+    });
+}
+
+/// The elements of an operand for a part of a row, by its number: where they are, or in `room`.
+fn part<'a, A: Pod, T: Pod>(
+    operand: Option<&'a [A]>,
+    (at, step): (usize, usize),
+    number: usize,
+    to: &[T],
+    room: &'a mut [A; PART],
+) -> &'a [A] {
+    let n = to.len();
+    let room = &mut room[..n];
+    match (operand, step) {
+        (None, _) => room.copy_from_slice(bytemuck::cast_slice(to)),
+        (Some(from), 1) => return &from[at..at + n],
+        // The first part of a row is the longest: later ones find the element there.
+        (Some(_), 0) if number > 0 => {}
+        (Some(from), 0) => room.fill(from[at]),
+        (Some(from), _) => room.iter_mut().enumerate().for_each(|(j, y)| *y = from[at + j * step]),
+    }
+    room
+}
+
+/// `to = f(a, b)` with broadcasting, computed wide and rounded once. `None` stands for the content of `to`.
 pub(crate) fn zip_real<T: Real>(
     walk: &Walk,
     a: Option<&[T]>,
     b: Option<&[T]>,
     to: &mut [T],
-    f: impl Fn(T::Wide, T::Wide) -> T::Wide + Send + Sync,
+    f: &OfTwo<'_, T::Wide, T::Wide, T::Wide>,
 ) {
     if let Some(to) = T::as_wide_mut(to) {
-        match (a.and_then(T::as_wide), b.and_then(T::as_wide)) {
-            (Some(a), Some(b)) => zip(walk, a, b, to, f),
-            (None, Some(b)) => zip_in_place(walk, 1, b, to, f),
-            (Some(a), None) => zip_in_place(walk, 0, a, to, |y, a| f(a, y)),
-            (None, None) => {}
-        }
-        return;
+        return zip_parts(walk, (0, a.and_then(T::as_wide)), (1, b.and_then(T::as_wide)), to, f);
     }
     let (sa, sb) = (walk.row_stride(0), walk.row_stride(1));
     pieces(to, PIECE, |start, to| {
         let zero = <T::Wide as num_traits::Zero>::zero();
-        let (mut x, mut y) = ([zero; BLOCK], [zero; BLOCK]);
+        let (mut x, mut y, mut made) = ([zero; BLOCK], [zero; BLOCK], [zero; BLOCK]);
         walk.rows(start, start + to.len(), |at, n, from| {
             let to = &mut to[at - start..at - start + n];
             for (i, to) in to.chunks_mut(BLOCK).enumerate() {
-                let (x, y) = (&mut x[..to.len()], &mut y[..to.len()]);
+                let (x, y, made) = (&mut x[..to.len()], &mut y[..to.len()], &mut made[..to.len()]);
                 match a {
                     Some(a) => gather(a, from[0] + i * BLOCK * sa, sa, x),
                     None => T::widen(to, x),
@@ -209,8 +263,8 @@ pub(crate) fn zip_real<T: Real>(
                     Some(b) => gather(b, from[1] + i * BLOCK * sb, sb, y),
                     None => T::widen(to, y),
                 }
-                x.iter_mut().zip(&*y).for_each(|(x, &y)| *x = f(*x, y));
-                T::narrow(x, to);
+                f(x, y, made);
+                T::narrow(made, to);
             }
         });
     });
@@ -270,5 +324,36 @@ mod tests {
         assert_eq!(to, [11, 12, 13, 21, 22, 23]);
         zip_in_place(&Walk::new(&[2, 3], &[&[2, 3], &[3]]), 1, &a, &mut to, |y, a| y * a);
         assert_eq!(to, [11, 24, 39, 21, 44, 69]);
+    }
+
+    /// Rows longer than a part, of elements that follow each other, are one, are far apart, or are in place.
+    #[test]
+    fn parts_of_rows_have_the_elements_of_their_operands() {
+        let (rows, columns) = (3, 2 * PART + 7);
+        let number = |i: usize| i64::try_from(i).unwrap();
+        let whole: Vec<i64> = (0..rows * columns).map(number).collect();
+        let (row, column) = (&whole[..columns], &whole[1..1 + rows]);
+        let turned = Walk::of_steps(
+            &[rows, columns],
+            &[Dims::from_slice(&[columns, 1]), Dims::from_slice(&[1, rows])],
+        );
+        let minus = pairs(|a: i64, b: i64| 1000 * a - b);
+        for in_place in [false, true] {
+            let a = (!in_place).then_some(&whole[..]);
+            let of = |walk: &Walk, b: &[i64]| {
+                let mut to = if in_place { whole.clone() } else { vec![0; whole.len()] };
+                zip_parts(walk, (0, a), (1, Some(b)), &mut to, &minus);
+                to
+            };
+            let want = |b: &dyn Fn(usize, usize) -> i64| -> Vec<i64> {
+                let element = |i: usize| 1000 * number(i) - b(i / columns, i % columns);
+                (0..rows * columns).map(element).collect()
+            };
+            let walk = |b: &[usize]| Walk::new(&[rows, columns], &[&[rows, columns], b]);
+            assert_eq!(of(&walk(&[columns]), row), want(&|_, j| number(j)));
+            assert_eq!(of(&walk(&[rows, 1]), column), want(&|i, _| number(i + 1)));
+            assert_eq!(of(&walk(&[]), &[5]), want(&|_, _| 5));
+            assert_eq!(of(&turned, &whole), want(&|i, j| number(i + j * rows)));
+        }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::elements::{Text, texts_of};
 use super::lane::{BLOCK, Encoding, Lane, RoundMode, bits_of, block_bytes, encode};
-use super::lanes::{PIECE, pieces};
+use super::parallel::{PIECE, pieces};
 use super::shape::same;
 use crate::host::HostTensor;
 use crate::kernel::{KernelError, Prepare, Prepared, Result, Site};

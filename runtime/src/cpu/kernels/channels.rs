@@ -1,7 +1,8 @@
 //! Operators with attributes per channel: ImageScaler.
 
 use super::fold::{Load, Number, transform};
-use super::lanes::{PIECE, Real, Wide, for_real, pieces};
+use super::lanes::{Real, Wide, for_real};
+use super::parallel::{PIECE, pieces};
 use super::softmax::first;
 use crate::kernel::{Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;

@@ -11,8 +11,9 @@
 
 mod few_positions;
 
-use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
+use super::lanes::{Real, Wide, for_real, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
+use super::parallel::{PIECE, numbered_pieces, pieces};
 use super::product::{Epilogue, OPERANDS, Parts, Product, Whole, alone, elements};
 use super::tiles::{Tile, TileRows};
 use super::window::{Block, SLOTS, Window, work_through, zip_strided};
@@ -25,7 +26,6 @@ use ampc_ir::views::OpError;
 use ampc_ir::views::image::positive_int;
 use ampc_ir::views::window::{ConvView, WindowView};
 use num_traits::{One, Zero};
-use rayon::prelude::*;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -136,7 +136,7 @@ fn conv_of_one_tap<T: Real>(sizes: Sizes) -> Prepared {
 fn multiply_one_tap<W: Wide>(sizes: &Sizes, (x, w, bias): (&[W], &[W], Option<&[W]>), to: &mut [W]) {
     let Sizes { groups, inputs, outputs, .. } = *sizes;
     let positions = sizes.window.grid();
-    to.par_chunks_mut((outputs * positions).max(1)).enumerate().for_each(|(i, to)| {
+    numbered_pieces(to, (outputs * positions).max(1), 1, |i, to| {
         let group = i % groups;
         if let Some(bias) = bias {
             let bias = &bias[group * outputs..(group + 1) * outputs];

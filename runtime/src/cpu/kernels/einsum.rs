@@ -7,8 +7,9 @@
 
 use super::broadcast::{Walk, zip};
 use super::fold::{Sum, fold_run};
-use super::lanes::{PIECE, Real, for_int, for_real, pieces, widened};
+use super::lanes::{Real, for_int, for_real, widened};
 use super::linear::{Matrix, Multiply, multiply_all, write_through};
+use super::parallel::{PIECE, pieces};
 use crate::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::{Equation, Label};

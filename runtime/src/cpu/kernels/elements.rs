@@ -3,7 +3,7 @@
 //! Elements of less than a byte are moved one to a byte: unpacked before and packed afterwards. Strings are
 //! moved as numbers of strings, so that the memory of the result is known before any string is copied.
 
-use super::lanes::{PIECE, pieces};
+use super::parallel::{PIECE, pieces};
 use crate::host::{HostError, HostTensor, TensorRef, copy_of_string, pack};
 use crate::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
 use ampc_ir::DType;
@@ -66,7 +66,7 @@ pub(super) fn strides<T: PrimInt + SaturatingMul>(dims: &[T]) -> SmallVec<[T; 6]
 }
 
 /// Calls `f` with parts of the rows of `inner` elements that `to` consists of: the row, the first column, the part.
-pub(super) fn rows<T: Send>(to: &mut [T], inner: usize, f: impl Fn(usize, usize, &mut [T]) + Send + Sync) {
+pub(super) fn rows<T: Pod>(to: &mut [T], inner: usize, f: impl Fn(usize, usize, &mut [T]) + Send + Sync) {
     pieces(to, PIECE, |at, mut to| {
         let (mut row, mut column) = (at / inner, at % inner);
         while !to.is_empty() {

@@ -11,11 +11,13 @@ pub(crate) use self::number::Number;
 
 use super::broadcast::Walk;
 use super::functions::exp;
-use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};
+use super::lanes::{BLOCK, Real, Wide};
+use super::parallel::{self, PIECE, pieces};
 use super::vector::widest;
 use crate::host::{Element, TensorRef};
 use crate::kernel::{Dims, Io, KernelError, Out, Result};
 use ampc_ir::DType;
+use bytemuck::Pod;
 use half::{bf16, f16};
 use num_traits::Float;
 use std::ops::Range;
@@ -143,28 +145,44 @@ const TILE: usize = 64;
 /// Rows that are folded one after the other.
 const ROWS: usize = 32;
 
-/// Both parts of work on so many elements, in parallel if they are many.
-fn both<R: Send>(size: usize, a: impl FnOnce() -> R + Send, b: impl FnOnce() -> R + Send) -> (R, R) {
-    if size <= 2 * PIECE {
-        return (a(), b());
+/// Joins the results of the leaves of a range, halves first. A leaf is as long as `most`, or is the rest of a half; the
+/// halves are computed in parallel if they have many elements, `weight` for each number of the range. The range `0..10`
+/// with leaves of 4 is `join(leaf(0..8), leaf(8..10))`, where `leaf(0..8)` is `join(leaf(0..4), leaf(4..8))`.
+fn halved<R: Send>(
+    range: Range<usize>,
+    (most, weight): (usize, usize),
+    leaf: &(dyn Fn(Range<usize>) -> R + Sync),
+    join: &(dyn Fn(R, R) -> R + Sync),
+) -> R {
+    let n = range.len();
+    if n <= most {
+        return leaf(range);
     }
-    let (mut a, mut b, mut left, mut right) = (Some(a), Some(b), None, None);
-    in_parallel(&mut || left = a.take().map(|a| a()), &mut || right = b.take().map(|b| b()));
-    left.zip(right).expect("both parts were done")
-}
-
-/// The code that starts threads is compiled once and not for every fold.
-fn in_parallel(a: &mut (dyn FnMut() + Send), b: &mut (dyn FnMut() + Send)) {
-    rayon::join(a, b);
+    let middle = range.start + (n / 2).next_multiple_of(most);
+    let half = |range| halved(range, (most, weight), leaf, join);
+    if n * weight <= 2 * PIECE {
+        let left = half(range.start..middle);
+        return join(left, half(middle..range.end));
+    }
+    let (mut left, mut right) = (None, None);
+    parallel::both(&mut || left = Some(half(range.start..middle)), &mut || {
+        right = Some(half(middle..range.end))
+    });
+    let (left, right) = left.zip(right).expect("both halves are computed");
+    join(left, right)
 }
 
 /// Folds neighbouring elements.
 pub(crate) fn fold_run<T: Load<A>, A: Number, F: Fold<A>>(fold: F, from: &[T], shift: A) -> A {
-    if from.len() > BLOCK {
-        let (left, right) = from.split_at((from.len() / 2).next_multiple_of(BLOCK));
-        let (left, right) = both(from.len(), || fold_run(fold, left, shift), || fold_run(fold, right, shift));
-        return fold.join(left, right);
+    if from.len() <= BLOCK {
+        return fold_block(fold, from, shift);
     }
+    let leaf = |range: Range<usize>| fold_block(fold, &from[range], shift);
+    halved(0..from.len(), (BLOCK, 1), &leaf, &|a, b| fold.join(a, b))
+}
+
+/// Folds at most [`BLOCK`] neighbouring elements.
+fn fold_block<T: Load<A>, A: Number, F: Fold<A>>(fold: F, from: &[T], shift: A) -> A {
     let mut lanes = [fold.start(); LANES];
     if let Some(from) = T::same(from) {
         widest(|| fold_lanes(fold, from, shift, &mut lanes));
@@ -242,13 +260,13 @@ impl Folding {
     }
 
     /// Writes what the elements of each result are folded to, after `finish` of it and of the result's shift.
-    pub(crate) fn fold<T: Load<A>, A: Number, F: Fold<A>, U: Send>(
+    pub(crate) fn fold<T: Load<A>, A: Number, F: Fold<A>, U: Pod>(
         &self,
         fold: F,
         from: &[T],
         shifts: Option<&[A]>,
         to: &mut [U],
-        finish: impl Fn(A, A) -> U + Send + Sync,
+        finish: &(dyn Fn(A, A) -> U + Sync),
     ) {
         let shift = |i: usize| shifts.map_or_else(A::default, |s| s[i]);
         if self.count == 0 {
@@ -265,7 +283,7 @@ impl Folding {
                     for (i, y) in to.iter_mut().enumerate() {
                         let shift = shift(at + i);
                         let begin = begin[0] + i * step;
-                        *y = finish(self.fold_runs(fold, &from[begin..], shift, 0..self.gone.len()), shift);
+                        *y = finish(self.fold_runs(fold, &from[begin..], shift), shift);
                     }
                     return;
                 }
@@ -275,7 +293,7 @@ impl Folding {
                         *tile = shift(at + i * TILE + j);
                     }
                     let from = &from[begin[0] + i * TILE..];
-                    let folded = self.fold_rows(fold, from, to.len(), &tile, 0..self.gone.len());
+                    let folded = self.fold_rows(fold, from, to.len(), &tile);
                     for ((y, x), shift) in to.iter_mut().zip(folded).zip(tile) {
                         *y = finish(x, shift);
                     }
@@ -284,76 +302,52 @@ impl Folding {
         });
     }
 
-    /// Folds the elements of one result in some of its runs.
-    fn fold_runs<T: Load<A>, A: Number, F: Fold<A>>(
-        &self,
-        fold: F,
-        from: &[T],
-        shift: A,
-        runs: Range<usize>,
-    ) -> A {
-        if let Some((left, right)) = halves(&runs, LANES) {
-            let (left, right) = both(
-                runs.len() * self.run,
-                || self.fold_runs(fold, from, shift, left),
-                || self.fold_runs(fold, from, shift, right),
-            );
-            return fold.join(left, right);
-        }
-        let mut folded = fold.start();
+    /// Folds the elements of one result.
+    fn fold_runs<T: Load<A>, A: Number, F: Fold<A>>(&self, fold: F, from: &[T], shift: A) -> A {
         let step = self.gone.row_stride(0);
-        self.gone.rows(runs.start, runs.end, |_, n, begin| {
-            for at in (0..n).map(|i| begin[0] + i * step) {
-                folded = fold.join(folded, fold_run(fold, &from[at..at + self.run], shift));
-            }
-        });
-        folded
+        let leaf = |runs: Range<usize>| {
+            let mut folded = fold.start();
+            self.gone.rows(runs.start, runs.end, |_, n, begin| {
+                for at in (0..n).map(|i| begin[0] + i * step) {
+                    folded = fold.join(folded, fold_run(fold, &from[at..at + self.run], shift));
+                }
+            });
+            folded
+        };
+        halved(0..self.gone.len(), (LANES, self.run), &leaf, &|a, b| fold.join(a, b))
     }
 
-    /// Folds the elements of `width` neighbouring results in some of their rows.
+    /// Folds the elements of `width` neighbouring results.
     fn fold_rows<T: Load<A>, A: Number, F: Fold<A>>(
         &self,
         fold: F,
         from: &[T],
         width: usize,
         shifts: &[A; TILE],
-        rows: Range<usize>,
     ) -> [A; TILE] {
-        if let Some((left, right)) = halves(&rows, ROWS) {
-            let (mut left, right) = both(
-                rows.len() * width,
-                || self.fold_rows(fold, from, width, shifts, left),
-                || self.fold_rows(fold, from, width, shifts, right),
-            );
-            left.iter_mut().zip(right).take(width).for_each(|(a, b)| *a = fold.join(*a, b));
-            return left;
-        }
-        let mut folded = [fold.start(); TILE];
-        let mut row = [A::default(); TILE];
         let step = self.gone.row_stride(0);
-        self.gone.rows(rows.start, rows.end, |_, n, begin| {
-            for at in (0..n).map(|i| begin[0] + i * step) {
-                let from = &from[at..at + width];
-                let from = T::same(from).unwrap_or_else(|| {
-                    T::load(from, &mut row[..width]);
-                    &row[..width]
-                });
-                for ((y, &x), &shift) in folded.iter_mut().zip(from).zip(shifts) {
-                    *y = fold.join(*y, fold.term(x, shift));
+        let leaf = |rows: Range<usize>| {
+            let mut folded = [fold.start(); TILE];
+            let mut row = [A::default(); TILE];
+            self.gone.rows(rows.start, rows.end, |_, n, begin| {
+                for at in (0..n).map(|i| begin[0] + i * step) {
+                    let from = &from[at..at + width];
+                    let from = T::same(from).unwrap_or_else(|| {
+                        T::load(from, &mut row[..width]);
+                        &row[..width]
+                    });
+                    for ((y, &x), &shift) in folded.iter_mut().zip(from).zip(shifts) {
+                        *y = fold.join(*y, fold.term(x, shift));
+                    }
                 }
-            }
-        });
-        folded
+            });
+            folded
+        };
+        halved(0..self.gone.len(), (ROWS, width), &leaf, &|mut left, right| {
+            left.iter_mut().zip(right).take(width).for_each(|(a, b)| *a = fold.join(*a, b));
+            left
+        })
     }
-}
-
-/// A range of more than `most` in two parts, the first a multiple of `most` long.
-fn halves(range: &Range<usize>, most: usize) -> Option<(Range<usize>, Range<usize>)> {
-    if range.len() <= most {
-        return None;
-    }
-    let middle = range.start + (range.len() / 2).next_multiple_of(most);
-    Some((range.start..middle, middle..range.end))
 }
 
 /// Axes from the last to the first.
@@ -472,7 +466,7 @@ mod tests {
         let from: Vec<i64> = (0..dims.iter().product::<usize>()).map(|i| i as i64).collect();
         let folding = Folding::new(dims, |axis| gone.contains(&axis));
         let mut to = vec![-1; folding.results];
-        folding.fold(Sum, &from, None, &mut to, |sum: i64, _| sum);
+        folding.fold(Sum, &from, None, &mut to, &|sum: i64, _| sum);
         to
     }
 

@@ -1,20 +1,21 @@
-//! Positions and running values along an axis: ArgMax, ArgMin, TopK, OneHot, CumSum, CumProd, Hardmax.
+//! Positions and running values along an axis: ArgMax, ArgMin, OneHot, CumSum, CumProd, Hardmax.
 //!
-//! The first of equal elements counts, unless the node selects the last. NaN is the greatest number for TopK,
-//! and both greatest and least for ArgMax and ArgMin, as in NumPy.
+//! The first of equal elements counts, unless the node selects the last. NaN is both the greatest and the least number
+//! for ArgMax and ArgMin, as in NumPy.
 
-use super::elements::{Cell, Movement, around, count, moved, rows, size};
+use super::elements::{Cell, Movement, around, moved, rows, size};
 use super::gather::axis_of;
-use super::lanes::{BLOCK, PIECE, Real, for_int, for_real, pieces};
+use super::lanes::{BLOCK, Real, for_int, for_real};
+use super::parallel::{PIECE, pieces};
+use super::top_k;
 use crate::host::Element;
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};
-use ampc_ir::views::reduce::{ArgReduceView, CumulativeView, TopKView};
+use ampc_ir::views::reduce::{ArgReduceView, CumulativeView};
 use half::{bf16, f16};
 use num_traits::{One, Zero};
-use rayon::prelude::*;
 use std::cmp::Ordering;
 
 /// The kernels of this family.
@@ -26,7 +27,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         OpKind::CumSum => |s| cumulative(s, false),
         OpKind::Hardmax => hardmax,
         OpKind::OneHot => one_hot,
-        OpKind::TopK => top_k,
+        OpKind::TopK => top_k::top_k,
         _ => return None,
     })
 }
@@ -142,152 +143,6 @@ fn arg_best<T: Element + Ordered>(
 /// An index in memory as an element.
 fn position(i: usize) -> i64 {
     i64::try_from(i).unwrap_or(i64::MAX)
-}
-
-/// Parameters of a TopK.
-#[derive(Clone, Copy)]
-struct Top {
-    n: usize,
-    inner: usize,
-    k: usize,
-    largest: bool,
-}
-
-/// At most so many rows are searched at a time, each with room of its own.
-const ROOMS: usize = 16;
-
-fn top_k(site: &Site<'_>) -> Result<Prepared> {
-    let view = TopKView::read(&site.view)?;
-    let dims = site.dims(0)?;
-    let axis = view.axis.ok_or(KernelError::NotYet)?;
-    let (outer, n, inner) = around(&dims, axis);
-    let k = view.k.and_then(|k| usize::try_from(k).ok()).ok_or(KernelError::NotYet)?;
-    if k > n {
-        return Err(view.k_error(format!("at most {n} elements"), k).into());
-    }
-    u32::try_from(n).map_err(|_| KernelError::unsupported("TopK of 2^32 elements and more"))?;
-    let elements = count(&dims)?;
-    let top = Top { n, inner, k, largest: view.largest };
-    let rooms = if elements == 0 { 0 } else { outer.min(ROOMS) };
-    let scratch = rooms.saturating_mul(n).saturating_mul(size_of::<u32>());
-    Ok(for_number!(site.dtype(0)?, site, T => Prepared::new(move |io| {
-        let from = io.slice::<T>(0)?;
-        let values = if io.wants(0) { Some(io.out::<T>(0)?) } else { None };
-        let indices = if io.wants(1) { Some(io.out::<i64>(1)?) } else { None };
-        if k == 0 || from.is_empty() {
-            return Ok(());
-        }
-        top.run(from, values, indices, io.scratch::<u32>(), outer);
-        Ok(())
-    })
-    .scratch(scratch)))
-}
-
-impl Top {
-    fn run<T: Element + Ordered>(
-        self,
-        from: &[T],
-        mut values: Option<&mut [T]>,
-        mut indices: Option<&mut [i64]>,
-        room: &mut [u32],
-        outer: usize,
-    ) {
-        let share = outer.div_ceil(ROOMS);
-        let (read, written) = (share * self.n * self.inner, share * self.k * self.inner);
-        let mut jobs = Vec::with_capacity(ROOMS);
-        for (from, room) in from.chunks(read).zip(room.chunks_exact_mut(self.n)) {
-            jobs.push((from, room, cut(&mut values, written), cut(&mut indices, written)));
-        }
-        jobs.into_par_iter().for_each(|(from, room, mut values, mut indices)| {
-            for (i, from) in from.chunks(self.n * self.inner).enumerate() {
-                for column in 0..self.inner {
-                    let from = &from[column..];
-                    let first = i * self.k * self.inner + column;
-                    for (j, &found) in self.search(from, room).iter().enumerate() {
-                        let (at, found) = (first + j * self.inner, found as usize);
-                        if let Some(values) = &mut values {
-                            values[at] = from[found * self.inner];
-                        }
-                        if let Some(indices) = &mut indices {
-                            indices[at] = position(found);
-                        }
-                    }
-                }
-            }
-        });
-    }
-
-    /// The indices of the elements that are taken, in order.
-    fn search<'r, T: Ordered>(&self, from: &[T], room: &'r mut [u32]) -> &'r [u32] {
-        let order = |&a: &u32, &b: &u32| {
-            let by_value = from[a as usize * self.inner].order(&from[b as usize * self.inner]);
-            if self.largest { by_value.reverse() } else { by_value }.then(a.cmp(&b))
-        };
-        if self.k <= room.len() / FEW {
-            return self.search_few(from, room, order);
-        }
-        (0..).zip(&mut *room).for_each(|(i, y)| *y = i);
-        if self.k < room.len() {
-            room.select_nth_unstable_by(self.k - 1, order);
-        }
-        let taken = &mut room[..self.k];
-        taken.sort_unstable_by(order);
-        taken
-    }
-}
-
-/// Elements are few of those that are more than so many times as many.
-const FEW: usize = 16;
-
-impl Top {
-    /// Like [`search`](Self::search), for few of many elements: the best so far are kept as a heap with the
-    /// worst of them on top, which most other elements do not pass.
-    fn search_few<'r, T: Ordered>(
-        &self,
-        from: &[T],
-        room: &'r mut [u32],
-        order: impl Fn(&u32, &u32) -> Ordering,
-    ) -> &'r [u32] {
-        let n = room.len();
-        let best = &mut room[..self.k];
-        (0..).zip(&mut *best).for_each(|(i, y)| *y = i);
-        // From the last one to the first is a heap already.
-        best.sort_unstable_by(|a, b| order(b, a));
-        let passes = if self.largest { Ordering::Greater } else { Ordering::Less };
-        let mut last = &from[best[0] as usize * self.inner];
-        for (i, x) in (0u32..).zip(from.iter().step_by(self.inner)).take(n).skip(self.k) {
-            if x.order(last) == passes {
-                best[0] = i;
-                sink(best, &order);
-                last = &from[best[0] as usize * self.inner];
-            }
-        }
-        best.sort_unstable_by(order);
-        best
-    }
-}
-
-/// Puts the first element of what else is a heap to where it belongs: none is behind the one above it.
-fn sink(heap: &mut [u32], order: impl Fn(&u32, &u32) -> Ordering) {
-    let mut at = 0;
-    loop {
-        let children = [2 * at + 1, 2 * at + 2];
-        let later = |a: usize, b: usize| if order(&heap[a], &heap[b]) == Ordering::Less { b } else { a };
-        let top = children.into_iter().filter(|&child| child < heap.len()).fold(at, later);
-        if top == at {
-            return;
-        }
-        heap.swap(at, top);
-        at = top;
-    }
-}
-
-/// The first `n` of the remaining elements, or all.
-fn cut<'a, T>(left: &mut Option<&'a mut [T]>, n: usize) -> Option<&'a mut [T]> {
-    let list = left.take()?;
-    let (head, rest) = list.split_at_mut(n.min(list.len()));
-    *left = Some(rest);
-    Some(head)
 }
 
 /// OneHot: all elements are the first value but those that indices name, which are the second.
@@ -439,26 +294,6 @@ mod tests {
             x => f32::from(u8::try_from(x).unwrap()) / 3.0 - 10.0,
         };
         (0..n).map(number).collect()
-    }
-
-    #[test]
-    fn few_of_many_are_the_first_of_all_in_order() {
-        for (n, k, inner) in
-            [(1000, 1, 1), (1000, 62, 1), (1000, 63, 1), (400, 25, 3), (16, 1, 1), (40, 0, 1)]
-        {
-            let from = numbers(n * inner);
-            for largest in [true, false] {
-                let top = Top { n, inner, k, largest };
-                let mut all: Vec<u32> = (0..).take(n).collect();
-                all.sort_by(|&a, &b| {
-                    let order = from[a as usize * inner].order(&from[b as usize * inner]);
-                    if largest { order.reverse() } else { order }
-                });
-                if k > 0 {
-                    assert_eq!(top.search(&from, &mut vec![0; n]), &all[..k], "{n} {k} {inner} {largest}");
-                }
-            }
-        }
     }
 
     #[test]

@@ -4,11 +4,12 @@ mod halves;
 
 use self::halves::Halves;
 use super::functions::Elementary;
+use super::parallel::{PIECE, pieces};
 use super::vector::widest;
 use crate::host::Element;
 use ampc_ir::convert::round_to_odd;
+use bytemuck::Pod;
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 /// A type that is computed in: f32 or f64.
 pub(crate) trait Wide:
@@ -136,67 +137,52 @@ low!(f16, bf16);
 /// Elements per block: a widened block stays in the first-level cache.
 pub(crate) const BLOCK: usize = 1024;
 
-/// Elements per piece of work that one thread takes; pieces do not depend on the number of threads.
-pub(crate) const PIECE: usize = 1 << 15;
+/// A function of the elements of one operand; both slices have the same length.
+pub(crate) type OfOne<'f, A, T> = dyn Fn(&[A], &mut [T]) + Sync + 'f;
 
-/// Calls `work` with every piece of `out` and its first index, in parallel if there are many.
-pub(crate) fn pieces<T: Send>(out: &mut [T], piece: usize, work: impl Fn(usize, &mut [T]) + Send + Sync) {
-    pieces_of(out, piece, &work);
-}
-
-/// The code that starts threads is compiled once for every element type and not for every kernel.
-fn pieces_of<T: Send>(out: &mut [T], piece: usize, work: &(dyn Fn(usize, &mut [T]) + Send + Sync)) {
-    if out.len() <= piece {
-        if !out.is_empty() {
-            work(0, out);
-        }
-        return;
-    }
-    out.par_chunks_mut(piece).enumerate().for_each(|(i, chunk)| work(i * piece, chunk));
-}
-
-/// `to[i] = f(from[i])`, computed wide and rounded once.
-pub(crate) fn map<T: Real>(from: &[T], to: &mut [T], f: impl Fn(T::Wide) -> T::Wide + Send + Sync) {
+/// `to = f(from)`, computed wide and rounded once. Without `from`, `f` is computed of what `to` holds.
+pub(crate) fn map<T: Real>(from: Option<&[T]>, to: &mut [T], f: &OfOne<'_, T::Wide, T::Wide>) {
     pieces(to, PIECE, |at, to| {
-        let from = &from[at..at + to.len()];
-        if let (Some(from), Some(_)) = (T::as_wide(from), T::as_wide(to)) {
+        let from = from.map(|from| &from[at..at + to.len()]);
+        if let (Some(from), true) = (from.and_then(T::as_wide), T::IS_WIDE) {
             if let Some(to) = T::as_wide_mut(to) {
-                apply(from, to, &f);
+                f(from, to);
             }
             return;
         }
         let zero = <T::Wide as num_traits::Zero>::zero();
         let (mut block, mut made) = ([zero; BLOCK], [zero; BLOCK]);
-        for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
-            let (block, made) = (&mut block[..from.len()], &mut made[..from.len()]);
-            T::widen(from, block);
-            apply(block, made, &f);
+        for (i, to) in to.chunks_mut(BLOCK).enumerate() {
+            let (block, made) = (&mut block[..to.len()], &mut made[..to.len()]);
+            T::widen(from.map_or(&*to, |from| &from[i * BLOCK..][..to.len()]), block);
+            if let Some(to) = T::as_wide_mut(to) {
+                f(block, to);
+                continue;
+            }
+            f(block, made);
             T::narrow(made, to);
         }
     });
 }
 
-/// `to[i] = f(to[i])`, computed wide and rounded once.
-pub(crate) fn map_in_place<T: Real>(to: &mut [T], f: impl Fn(T::Wide) -> T::Wide + Send + Sync) {
-    pieces(to, PIECE, |_, to| {
-        let zero = <T::Wide as num_traits::Zero>::zero();
-        let (mut block, mut made) = ([zero; BLOCK], [zero; BLOCK]);
-        for to in to.chunks_mut(BLOCK) {
-            let (block, made) = (&mut block[..to.len()], &mut made[..to.len()]);
-            T::widen(to, block);
-            if let Some(to) = T::as_wide_mut(to) {
-                apply(block, to, &f);
-                continue;
+/// As [`map`], of elements that are computed with as they are.
+pub(crate) fn map_cells<T: Pod + Sync>(from: Option<&[T]>, to: &mut [T], f: &OfOne<'_, T, T>) {
+    pieces(to, PIECE, |at, to| match from {
+        Some(from) => f(&from[at..at + to.len()], to),
+        None => {
+            let mut block = [T::zeroed(); BLOCK];
+            for to in to.chunks_mut(BLOCK) {
+                let block = &mut block[..to.len()];
+                block.copy_from_slice(to);
+                f(block, to);
             }
-            apply(block, made, &f);
-            T::narrow(made, to);
         }
     });
 }
 
 /// `to[i] = f(from[i])`. Not in place: of an element that may stay what it is the compiler makes a masked store, which
 /// is slow on some processors.
-fn apply<W: Wide>(from: &[W], to: &mut [W], f: &impl Fn(W) -> W) {
+pub(crate) fn apply<W: Wide>(from: &[W], to: &mut [W], f: impl Fn(W) -> W) {
     widest(|| to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x)));
 }
 

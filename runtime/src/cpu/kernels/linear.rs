@@ -3,10 +3,11 @@
 //! Operands are widened to f32 (f64 stays) and multiplied there; the result is rounded once. The sum is that of the
 //! crate `gemm` in f32, whose own f16 mode rounds between blocks of the sum and is not used.
 
-use super::broadcast::{Walk, gather, zip_in_place};
+use super::broadcast::{Walk, gather, pairs, zip_parts};
 use super::elements::strides;
 use super::fold::{Load, Number};
-use super::lanes::{BLOCK, PIECE, Real, Wide, for_int, for_real, pieces, widened};
+use super::lanes::{BLOCK, Real, Wide, for_int, for_real, widened};
+use super::parallel::{PIECE, pieces};
 use super::product::{OPERANDS, Whole, elements};
 use super::reduce::stored;
 use crate::host::Element;
@@ -510,9 +511,9 @@ impl Gemm {
     }
 
     /// `to = f(to, C)`, if there is a C.
-    fn with_c<T: Copy + Send + Sync>(&self, c: &[T], to: &mut [T], f: impl Fn(T, T) -> T + Send + Sync) {
+    fn with_c<T: Element + Send + Sync>(&self, c: &[T], to: &mut [T], f: impl Fn(T, T) -> T + Sync) {
         if let Some(walk) = &self.walk {
-            zip_in_place(walk, 0, c, to, f);
+            zip_parts(walk, (0, None), (0, Some(c)), to, &pairs(f));
         }
     }
 }

@@ -6,6 +6,7 @@
 
 use super::functions::sigmoid;
 use super::lanes::{Real, Wide, for_real, widened};
+use super::parallel::numbered_pieces;
 use super::slots;
 use crate::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use crate::room::Room;
@@ -222,7 +223,7 @@ impl Recurrence {
         if each == 0 || self.length == 0 {
             return;
         }
-        to.par_chunks_mut(self.heads * each).enumerate().for_each(|(step, to)| {
+        numbered_pieces(to, self.heads * each, 1, |step, to| {
             let (batch, t) = (step / self.length, step % self.length);
             for (head, to) in to.chunks_exact_mut(each).enumerate() {
                 T::narrow(&from[((batch * self.heads + head) * self.length + t) * each..][..each], to);

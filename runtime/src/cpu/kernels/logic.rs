@@ -1,9 +1,10 @@
 //! Comparisons, truth values, bits, and selection: Equal, And, BitShift, IsNaN, Where and the like.
 
-use super::broadcast::{Walk, zip, zip_in_place};
+use super::broadcast::{Walk, pairs, zip_parts};
 use super::elements::{Text, copies, of_bytes, texts_of};
 use super::lane::{BLOCK, Lane, bits_of};
-use super::lanes::{PIECE, for_int, for_real, pieces};
+use super::lanes::{for_int, for_real, map_cells};
+use super::parallel::{PIECE, pieces};
 use super::pointwise::{walk_of, zipped_int};
 use crate::host::Element;
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site, elements_mut};
@@ -50,11 +51,8 @@ fn truth(site: &Site<'_>, f: impl Fn(bool, bool) -> bool + Copy + Send + Sync + 
     let walk = walk_of(site, 2)?;
     let f = move |a: u8, b: u8| u8::from(f(a != 0, b != 0));
     Ok(Prepared::new(move |io| {
-        match io.in_place {
-            None => zip(&walk, io.bytes(0)?, io.bytes(1)?, io.out_bytes(0)?, f),
-            Some(0) => zip_in_place(&walk, 1, io.bytes(1)?, io.out_bytes(0)?, f),
-            Some(_) => zip_in_place(&walk, 0, io.bytes(0)?, io.out_bytes(0)?, |y, a| f(a, y)),
-        }
+        let operand = |i: usize| if io.in_place == Some(i) { Ok(None) } else { io.bytes(i).map(Some) };
+        zip_parts(&walk, (0, operand(0)?), (1, operand(1)?), io.out_bytes(0)?, &pairs(f));
         Ok(())
     })
     .in_place(&[0, 1]))
@@ -62,13 +60,9 @@ fn truth(site: &Site<'_>, f: impl Fn(bool, bool) -> bool + Copy + Send + Sync + 
 
 fn not(_: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(|io| {
-        if io.in_place.is_some() {
-            pieces(io.out_bytes(0)?, PIECE, |_, to| to.iter_mut().for_each(|x| *x = u8::from(*x == 0)));
-            return Ok(());
-        }
-        let from = io.bytes(0)?;
-        pieces(io.out_bytes(0)?, PIECE, |at, to| {
-            to.iter_mut().zip(&from[at..]).for_each(|(y, &x)| *y = u8::from(x == 0));
+        let from = if io.in_place.is_some() { None } else { Some(io.bytes(0)?) };
+        map_cells(from, io.out_bytes(0)?, &|from, to: &mut [u8]| {
+            to.iter_mut().zip(from).for_each(|(y, &x)| *y = u8::from(x == 0));
         });
         Ok(())
     })
@@ -107,7 +101,7 @@ fn related<T: Element + Send + Sync>(
 ) -> Prepared {
     Prepared::new(move |io| {
         let (a, b) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
-        zip(&walk, a, b, io.out_bytes(0)?, |a, b| u8::from(f(a, b)));
+        zip_parts(&walk, (0, Some(a)), (1, Some(b)), io.out_bytes(0)?, &pairs(|a, b| u8::from(f(a, b))));
         Ok(())
     })
 }

@@ -26,6 +26,7 @@ mod movement;
 mod normalize;
 mod optimizer;
 mod pad;
+pub(crate) mod parallel;
 pub(crate) mod pointwise;
 mod pool;
 pub(crate) mod product;
@@ -50,6 +51,7 @@ mod strings;
 #[cfg(test)]
 mod tests;
 mod tiles;
+mod top_k;
 mod training;
 mod transposed;
 mod unique;

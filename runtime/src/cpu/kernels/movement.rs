@@ -2,7 +2,7 @@
 //! Trilu.
 
 use super::elements::{Cell, Movement, around, count, moved, rows, size, strides};
-use super::lanes::{PIECE, pieces};
+use super::parallel::{PIECE, pieces};
 use super::strided::Strided;
 use crate::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;

@@ -13,7 +13,8 @@ use super::fold::{
     CHUNK, Folding, Load, Number, Sum, SumOfDistances, SumOfMagnitudes, SumOfSquares, fold_run, read_floats,
     spread, transform, write_floats,
 };
-use super::lanes::{PIECE, Real, Wide, for_real, pieces};
+use super::lanes::{Real, Wide, for_real};
+use super::parallel::{PIECE, pairs_of_pieces, pieces};
 use super::reduce::{as_float, count_of};
 use super::softmax::first;
 use crate::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
@@ -22,7 +23,6 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::norm::{ChannelNormView, LayerNormView, lp_normalization};
 use ampc_ir::views::reduce::Axes;
-use rayon::prelude::*;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -237,7 +237,7 @@ impl LayerNorm {
         let n = self.n.max(1);
         let rows = (PIECE / n).max(1);
         let epsilon = A::of(self.epsilon);
-        let work = |(i, (to, statistics)): (usize, (&mut [T], &mut [A]))| {
+        let work = |i: usize, to: &mut [T], statistics: &mut [A]| {
             for (j, (to, statistics)) in to.chunks_mut(n).zip(statistics.chunks_mut(2)).enumerate() {
                 let row = i * rows + j;
                 let from = from.map(|from| &from[row * n..(row + 1) * n]);
@@ -260,7 +260,7 @@ impl LayerNorm {
                 });
             }
         };
-        to.par_chunks_mut(rows * n).zip(statistics.par_chunks_mut(rows * 2)).enumerate().for_each(work);
+        pairs_of_pieces((to, rows * n), (statistics, rows * 2), work);
     }
 }
 
@@ -403,9 +403,9 @@ fn divided_by_norm<T: Load<A>, A: Wide + Number>(folding: Folding, walk: Walk, p
         let norms = &mut io.scratch::<A>()[..folding.results];
         let elements = from.unwrap_or(to);
         if p == 1 {
-            folding.fold(SumOfMagnitudes, elements, None, norms, |sum, _| sum);
+            folding.fold(SumOfMagnitudes, elements, None, norms, &|sum, _| sum);
         } else {
-            folding.fold(SumOfSquares, elements, None, norms, |sum: A, _| sum.sqrt());
+            folding.fold(SumOfSquares, elements, None, norms, &|sum: A, _| sum.sqrt());
         }
         let divide = |x, [norm]: [A; 1]| if norm == A::zero() { A::zero() } else { x / norm };
         spread(&walk, from, [norms], to, divide);
@@ -434,9 +434,9 @@ fn standardized<T: Load<A>, A: Wide + Number>(folding: Folding, walk: Walk) -> P
         let (means, rests, deviations) = (next(), next(), next());
         let elements = from.unwrap_or(to);
         let (count, epsilon) = (count_of::<A>(&folding), A::of(1e-9));
-        folding.fold(Sum, elements, None, means, |sum, _| sum / count);
-        folding.fold(SumOfDistances, elements, Some(means), rests, |sum, _| sum / count);
-        folding.fold(SumOfSquares, elements, Some(means), deviations, |sum, _| sum / count);
+        folding.fold(Sum, elements, None, means, &|sum, _| sum / count);
+        folding.fold(SumOfDistances, elements, Some(means), rests, &|sum, _| sum / count);
+        folding.fold(SumOfSquares, elements, Some(means), deviations, &|sum, _| sum / count);
         for (deviation, &rest) in deviations.iter_mut().zip(&*rests) {
             *deviation = variance(*deviation, rest).sqrt() + epsilon;
         }

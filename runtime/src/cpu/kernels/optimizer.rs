@@ -4,12 +4,12 @@
 //! gradient first.
 
 use super::fold::read_floats;
-use super::lanes::{PIECE, Wide};
+use super::lanes::Wide;
+use super::parallel::{PIECE, pairs_of_pieces};
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
-use rayon::prelude::*;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -134,8 +134,7 @@ impl Step {
                     (g, alpha * v + left * g)
                 });
                 // `to` holds the gradients for now.
-                let chunks = to.par_chunks_mut(PIECE).zip(new_h.par_chunks_mut(PIECE)).enumerate();
-                chunks.for_each(|(i, (to, new_h))| {
+                pairs_of_pieces((to, PIECE), (new_h, PIECE), |i, to, new_h| {
                     let here = i * PIECE..i * PIECE + to.len();
                     let from = x[here.clone()].iter().zip(&h[here.clone()]).zip(&new_v[here]);
                     for ((to, new_h), ((&x, &h), &v)) in to.iter_mut().zip(new_h).zip(from) {
@@ -158,7 +157,7 @@ fn update<A: Wide>(
     new: &mut [A],
     f: impl Fn(A, A, A) -> (A, A) + Send + Sync,
 ) {
-    to.par_chunks_mut(PIECE).zip(new.par_chunks_mut(PIECE)).enumerate().for_each(|(i, (to, new))| {
+    pairs_of_pieces((to, PIECE), (new, PIECE), |i, to, new| {
         let here = i * PIECE..i * PIECE + to.len();
         let from = x[here.clone()].iter().zip(&g[here.clone()]).zip(&state[here]);
         for ((to, new), ((&x, &g), &state)) in to.iter_mut().zip(new).zip(from) {

@@ -3,10 +3,10 @@
 //! Operands are broadcast by the rule of the operator's version ([`Broadcast`]). Integers wrap; a division of
 //! integers by 0 gives 0.
 
-use super::activation::clamp;
-use super::broadcast::{Walk, fold_real, zip, zip_in_place, zip_real};
+use super::activation::{clamp, operand_of_result};
+use super::broadcast::{Walk, fold_real, pairs, zip, zip_in_place, zip_parts, zip_real};
 use super::lane::Lane;
-use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces};
+use super::lanes::{Real, Wide, apply, for_int, for_real, map, map_cells};
 use super::shape::same;
 use crate::host::Element;
 use crate::kernel::{Dims, Io, Prepare, Prepared, Result, Site};
@@ -100,10 +100,10 @@ fn binary(site: &Site<'_>, op: Binary) -> Result<Prepared> {
         }));
     }
     Ok(for_real!(site.dtype(0)?, site, T => match op {
-        Binary::Add => zipped::<T>(walk, |a, b| a + b),
-        Binary::Sub => zipped::<T>(walk, |a, b| a - b),
-        Binary::Mul => zipped::<T>(walk, |a, b| a * b),
-        Binary::Div => zipped::<T>(walk, |a, b| a / b),
+        Binary::Add => arithmetic::<T>(walk, |a, b| a + b),
+        Binary::Sub => arithmetic::<T>(walk, |a, b| a - b),
+        Binary::Mul => arithmetic::<T>(walk, |a, b| a * b),
+        Binary::Div => arithmetic::<T>(walk, |a, b| a / b),
     }))
 }
 
@@ -113,12 +113,41 @@ pub(super) fn zipped<T: Real>(
     f: impl Fn(T::Wide, T::Wide) -> T::Wide + Copy + Send + Sync + 'static,
 ) -> Prepared {
     Prepared::new(move |io| {
-        let operand = |i: usize| if io.in_place == Some(i) { Ok(None) } else { io.slice::<T>(i).map(Some) };
-        let (a, b) = (operand(0)?, operand(1)?);
-        zip_real::<T>(&walk, a, b, io.out(0)?, f);
+        let [a, b] = two_operands::<T>(io)?;
+        zip_real::<T>(&walk, a, b, io.out(0)?, &pairs(f));
         Ok(())
     })
     .in_place(&[0, 1])
+}
+
+/// As [`zipped`], for the functions that most models compute: without copies of elements that are computed with as they
+/// are.
+fn arithmetic<T: Real>(
+    walk: Walk,
+    f: impl Fn(T::Wide, T::Wide) -> T::Wide + Copy + Send + Sync + 'static,
+) -> Prepared {
+    if !const { T::IS_WIDE } {
+        return zipped::<T>(walk, f);
+    }
+    Prepared::new(move |io| {
+        let wide = |operand: Option<_>| operand.and_then(T::as_wide);
+        let [a, b] = two_operands::<T>(io)?.map(wide);
+        let Some(to) = T::as_wide_mut(io.out(0)?) else { return Ok(()) };
+        match (a, b) {
+            (Some(a), Some(b)) => zip(&walk, a, b, to, f),
+            (None, Some(b)) => zip_in_place(&walk, 1, b, to, f),
+            (Some(a), None) => zip_in_place(&walk, 0, a, to, |y, a| f(a, y)),
+            (None, None) => {}
+        }
+        Ok(())
+    })
+    .in_place(&[0, 1])
+}
+
+/// The elements of two operands; `None` for the operand in whose place the result is computed.
+fn two_operands<'a, T: Element>(io: &Io<'a>) -> Result<[Option<&'a [T]>; 2]> {
+    let operand = |i: usize| if io.in_place == Some(i) { Ok(None) } else { io.slice(i).map(Some) };
+    Ok([operand(0)?, operand(1)?])
 }
 
 /// A kernel that computes `f` of the integers of two operands.
@@ -127,11 +156,8 @@ pub(super) fn zipped_int<T: Element + Send + Sync>(
     f: impl Fn(T, T) -> T + Copy + Send + Sync + 'static,
 ) -> Prepared {
     Prepared::new(move |io| {
-        match io.in_place {
-            None => zip(&walk, io.slice::<T>(0)?, io.slice::<T>(1)?, io.out::<T>(0)?, f),
-            Some(0) => zip_in_place(&walk, 1, io.slice::<T>(1)?, io.out(0)?, f),
-            Some(_) => zip_in_place(&walk, 0, io.slice::<T>(0)?, io.out(0)?, |y, a| f(a, y)),
-        }
+        let [a, b] = two_operands::<T>(io)?;
+        zip_parts(&walk, (0, a), (1, b), io.out::<T>(0)?, &pairs(f));
         Ok(())
     })
     .in_place(&[0, 1])
@@ -208,9 +234,10 @@ fn folded_int<T: Element + Send + Sync>(
     }
     Prepared::new(move |io| {
         let to = io.out::<T>(0)?;
-        zip(&walk, io.slice::<T>(0)?, io.slice::<T>(1)?, to, f);
+        let f = pairs(f);
+        zip_parts(&walk, (0, Some(io.slice::<T>(0)?)), (1, Some(io.slice::<T>(1)?)), to, &f);
         for i in 2..n {
-            zip_in_place(&walk, i, io.slice::<T>(i)?, to, f);
+            zip_parts(&walk, (i, None), (i, Some(io.slice::<T>(i)?)), to, &f);
         }
         Ok(())
     })
@@ -223,15 +250,9 @@ fn clip(site: &Site<'_>) -> Result<Prepared> {
         return Ok(for_int!(site.dtype(0)?, site, T => Prepared::new(move |io| {
             let low = int_bound::<T>(io, view.min)?.unwrap_or(T::MIN);
             let high = int_bound::<T>(io, view.max)?.unwrap_or(T::MAX);
-            if io.in_place.is_some() {
-                pieces(io.out::<T>(0)?, PIECE, |_, to| to.iter_mut().for_each(|x| *x = clamp(*x, low, high)));
-            } else {
-                let from = io.slice::<T>(0)?;
-                pieces(io.out::<T>(0)?, PIECE, |at, to| {
-                    let from = &from[at..at + to.len()];
-                    to.iter_mut().zip(from).for_each(|(y, &x)| *y = clamp(x, low, high));
-                });
-            }
+            map_cells(operand_of_result::<T>(io)?, io.out(0)?, &|from, to| {
+                to.iter_mut().zip(from).for_each(|(y, &x)| *y = clamp(x, low, high));
+            });
             Ok(())
         })
         .in_place(&[0])));
@@ -239,11 +260,7 @@ fn clip(site: &Site<'_>) -> Result<Prepared> {
     Ok(for_real!(site.dtype(0)?, site, T => Prepared::new(move |io| {
         let low = real_bound::<T>(io, view.min)?.unwrap_or(<T as Real>::Wide::neg_infinity());
         let high = real_bound::<T>(io, view.max)?.unwrap_or(<T as Real>::Wide::infinity());
-        if io.in_place.is_some() {
-            super::lanes::map_in_place::<T>(io.out(0)?, |x| clamp(x, low, high));
-        } else {
-            super::lanes::map::<T>(io.slice(0)?, io.out(0)?, |x| clamp(x, low, high));
-        }
+        map::<T>(operand_of_result(io)?, io.out(0)?, &|from, to| apply(from, to, |x| clamp(x, low, high)));
         Ok(())
     })
     .in_place(&[0])))
@@ -347,12 +364,12 @@ fn pow(site: &Site<'_>) -> Result<Prepared> {
             true => zipped::<T>(walk.clone(), |x, y| x.powf(y)),
             false => powers::<T, f64>(walk.clone(), exponent, count, |x, y| T::round_f64(x.wide().to().powf(y))),
         };
-        if is_scalar { squared::<T>(walk, exponent, general) } else { general }
+        if is_scalar { squared::<T>(exponent, general) } else { general }
     }))
 }
 
 /// Pow with one exponent: 2 and 3, which are common, are products.
-fn squared<T: Real>(walk: Walk, exponent: DType, general: Prepared) -> Prepared {
+fn squared<T: Real>(exponent: DType, general: Prepared) -> Prepared {
     let Prepared { mut needs, run } = general;
     // The exponent is read first.
     needs.in_place.retain(|i| *i == 0);
@@ -362,10 +379,12 @@ fn squared<T: Real>(walk: Walk, exponent: DType, general: Prepared) -> Prepared 
         let base = if io.in_place == Some(0) { None } else { Some(io.slice::<T>(0)?) };
         // The second operand is not looked at.
         match number {
-            [2.0] => zip_real::<T>(&walk, base, Some(&[T::zeroed()]), io.out(0)?, |x, _| x * x),
-            [3.0] => zip_real::<T>(&walk, base, Some(&[T::zeroed()]), io.out(0)?, |x, _| {
-                let x = x.to();
-                T::Wide::of(x * x * x)
+            [2.0] => map::<T>(base, io.out(0)?, &|from, to| apply(from, to, |x| x * x)),
+            [3.0] => map::<T>(base, io.out(0)?, &|from, to| {
+                apply(from, to, |x| {
+                    let x = x.to();
+                    T::Wide::of(x * x * x)
+                });
             }),
             _ => run(io)?,
         }
@@ -384,7 +403,7 @@ fn powers<T: Element + Send + Sync, E: Lane>(
     Prepared::new(move |io| {
         let exponents = &mut io.scratch::<E>()[..count];
         E::decode(exponent, io.bytes(1)?, exponents)?;
-        zip(&walk, io.slice::<T>(0)?, exponents, io.out(0)?, f);
+        zip_parts(&walk, (0, Some(io.slice::<T>(0)?)), (1, Some(&*exponents)), io.out(0)?, &pairs(f));
         Ok(())
     })
     .scratch(count * size_of::<E>())

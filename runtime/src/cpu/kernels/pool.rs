@@ -7,7 +7,8 @@
 
 use super::convolution::{spatial, to_f64};
 use super::fold::{Fold, Greatest, Load, Number, Sum, fold_run, greatest};
-use super::lanes::{Real, Wide, for_int, for_real, pieces};
+use super::lanes::{Real, Wide, for_int, for_real};
+use super::parallel::{pairs_of_pieces, pieces};
 use super::vector::widest;
 use super::window::{Axis, SLOTS, Window, work_through, zip_strided};
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
@@ -16,7 +17,6 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::window::{UnpoolView, WindowView};
 use bytemuck::Pod;
-use rayon::prelude::*;
 use std::sync::OnceLock;
 
 /// The kernels of this family.
@@ -236,8 +236,7 @@ fn max_pool_with_indices<T: Load<A> + PartialOrd, A: Number>(
         let task = (TASK / inner.grid).max(1) * inner.grid;
         let mut lowest = [bytemuck::Zeroable::zeroed()];
         T::store(&[fold.start()], &mut lowest);
-        let tasks = to.par_chunks_mut(task).zip(indices.par_chunks_mut(task)).enumerate();
-        tasks.for_each(|(i, (to, indices))| {
+        pairs_of_pieces((to, task), (indices, task), |i, to, indices| {
             let to = to.chunks_mut(inner.grid).zip(indices.chunks_mut(inner.grid));
             for (row, (to, indices)) in (i * task / inner.grid..).zip(to) {
                 let plane = row / rows;

@@ -6,7 +6,7 @@
 
 use super::fold::{Fold, fold_run};
 use super::lane::{BLOCK, Encoding, Lane, RoundMode, bits_of, block_bytes, encode};
-use super::lanes::{PIECE, pieces};
+use super::parallel::{PIECE, pieces};
 use crate::kernel::{Io, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;

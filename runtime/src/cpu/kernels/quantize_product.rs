@@ -7,8 +7,8 @@
 
 use super::broadcast::Walk;
 use super::lane::{BLOCK, Encoding, Lane};
-use super::lanes::{PIECE, pieces};
 use super::linear::{Matrix, multiply};
+use super::parallel::{PIECE, pairs_of_pieces, pieces};
 use super::quantize::{integer_range, round_into, store};
 use crate::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
@@ -189,7 +189,7 @@ impl Product {
         let is_one = self.b.matrices == 1 && self.a.matrices == self.batch.len();
         let m = if is_one { self.a.matrices * self.a.rows } else { self.a.rows };
         let size = (m * n).max(1);
-        to.par_chunks_mut(size).zip(room.par_chunks_mut(size)).enumerate().for_each(|(i, (to, room))| {
+        pairs_of_pieces((to, size), (room, size), |i, to, room| {
             let at = self.batch.at(i);
             let (a, b) = (&a[at[0] * m * k..], &b[at[1] * k * n..]);
             to.fill(S::zeroed());

@@ -9,7 +9,7 @@
 //! - normal: √(−2 ln(1 − u₀)) · (cos 2πu₁, sin 2πu₁) of two neighbouring uniform numbers (Box and Muller, 1958).
 
 use super::lane::{BLOCK, Encoding, Lane, bits_of, block_bytes, encode};
-use super::lanes::{PIECE, pieces};
+use super::parallel::{PIECE, pieces};
 use super::shape::same;
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;

@@ -31,12 +31,13 @@ use self::cut::{Cut, Extents, Memory, Options, VECTOR};
 use self::panels::Panels;
 use self::task::Task;
 use self::weights::{Kept, Weights, write_matrices, write_vectors};
-use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
+use super::lanes::{Real, Wide, for_real, widened};
+use super::parallel::{PIECE, numbered_pieces, pieces};
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::recurrent::{Activation, Direction, RecurrentView};
-use rayon::prelude::*;
+use bytemuck::Pod;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -251,17 +252,11 @@ const STEP_WORK: usize = 1 << 16;
 
 /// Calls `work` with every piece of `room` and its index. The pieces are in parallel if the work is enough for more than
 /// one thread.
-fn each<W: Send>(
+fn each<W: Pod>(
     room: &mut [W],
     piece: usize,
     (work_of_piece, least_work): (usize, usize),
     work: impl Fn(usize, &mut [W]) + Sync,
 ) {
-    let least = least_work.div_ceil(work_of_piece.max(1));
-    if room.len() <= least.saturating_mul(piece) {
-        room.chunks_mut(piece).enumerate().for_each(|(i, room)| work(i, room));
-    } else {
-        let all = room.par_chunks_mut(piece).enumerate().with_min_len(least);
-        all.for_each(|(i, room)| work(i, room));
-    }
+    numbered_pieces(room, piece, least_work.div_ceil(work_of_piece.max(1)), work);
 }

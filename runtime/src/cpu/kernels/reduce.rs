@@ -117,9 +117,9 @@ fn bools(site: &Site<'_>, folding: Folding) -> Result<Prepared> {
     Ok(Prepared::new(move |io| {
         let (from, to) = (io.bytes(0)?, io.out_bytes(0)?);
         if is_max {
-            folding.fold(Greatest(0u8), from, None, to, |x, _| x);
+            folding.fold(Greatest(0u8), from, None, to, &|x, _| x);
         } else {
-            folding.fold(Least(1u8), from, None, to, |x, _| x);
+            folding.fold(Least(1u8), from, None, to, &|x, _| x);
         }
         Ok(())
     }))
@@ -132,7 +132,7 @@ fn folded<T: Load<A>, A: Number>(
     finish: impl Fn(A) -> A + Send + Sync + 'static,
 ) -> Prepared {
     Prepared::new(move |io| {
-        folding.fold(fold, io.slice::<T>(0)?, None, io.out::<T>(0)?, |x, _| stored(finish(x)));
+        folding.fold(fold, io.slice::<T>(0)?, None, io.out::<T>(0)?, &|x, _| stored(finish(x)));
         Ok(())
     })
 }
@@ -151,8 +151,8 @@ fn log_sum_exp<T: Load<A>, A: Wide + Number>(folding: Folding) -> Prepared {
         let from = io.slice::<T>(0)?;
         let to = io.out::<T>(0)?;
         let shifts = &mut io.scratch::<A>()[..folding.results];
-        folding.fold(greatest(), from, None, shifts, |m: A, _| if m.is_finite() { m } else { A::zero() });
-        folding.fold(SumOfExps, from, Some(shifts), to, |sum: A, shift| stored(sum.ln() + shift));
+        folding.fold(greatest(), from, None, shifts, &|m: A, _| if m.is_finite() { m } else { A::zero() });
+        folding.fold(SumOfExps, from, Some(shifts), to, &|sum: A, shift| stored(sum.ln() + shift));
         Ok(())
     })
     .scratch(bytes)

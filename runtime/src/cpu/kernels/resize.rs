@@ -8,7 +8,8 @@
 
 use super::convolution::floor;
 use super::elements::{copies, texts_of, to_f64};
-use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces};
+use super::lanes::{Real, Wide, for_int, for_real};
+use super::parallel::{PIECE, pieces};
 use crate::host::{Element, HostTensor};
 use crate::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use crate::room::Room;
@@ -16,6 +17,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::resize::{Coordinates, Interpolation, Nearest, ResizeView, SamplingView};
 use ampc_ir::{DType, Dim};
+use bytemuck::Pod;
 use half::{bf16, f16};
 
 /// The kernels of this family.
@@ -283,7 +285,7 @@ impl Moves {
         base
     }
 
-    fn run<T: Copy + Send + Sync>(&self, x: &[T], to: &mut [T]) {
+    fn run<T: Pod + Sync>(&self, x: &[T], to: &mut [T]) {
         let row = self.last.len() * self.inner;
         let rows = (PIECE / row.max(1)).max(1);
         pieces(to, rows * row, |at, to| {

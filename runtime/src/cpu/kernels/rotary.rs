@@ -2,7 +2,8 @@
 //! `(a, b) -> (cos · a - sin · b, sin · a + cos · b)`.
 
 use super::attention::Layout;
-use super::lanes::{PIECE, Real, for_real, pieces};
+use super::lanes::{Real, for_real};
+use super::parallel::{PIECE, pieces};
 use crate::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;

@@ -5,7 +5,8 @@
 
 use super::convolution::{floor, spatial};
 use super::elements::to_f64;
-use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces};
+use super::lanes::{Real, Wide, for_int, for_real};
+use super::parallel::{PIECE, pieces};
 use super::resize::{Sampled, cubic};
 use super::tiles::{Tile, TileRows};
 use super::window::try_work_through;

@@ -1,6 +1,7 @@
 //! Work in parts that each need their own memory.
 
-use rayon::prelude::*;
+use super::parallel::{numbered_pieces, pairs_of_pieces};
+use bytemuck::Pod;
 
 /// At most so many parts are worked on at once, whatever the number of threads.
 pub(super) const SLOTS: usize = 64;
@@ -13,20 +14,20 @@ pub(super) fn count(items: usize, room: usize, most: usize) -> usize {
 
 /// Cuts `out`, items of `unit` elements each, into `slots` parts and calls `work` with the first item, the elements
 /// and the scratch memory of each part, in parallel.
-pub(super) fn run<T: Send, W: Send>(
+pub(super) fn run<T: Pod, W: Pod>(
     out: &mut [T],
     unit: usize,
     room: &mut [W],
     slots: usize,
-    work: impl Fn(usize, &mut [T], &mut [W]) + Send + Sync,
+    work: impl Fn(usize, &mut [T], &mut [W]) + Sync,
 ) {
     run_parts(out, unit, room, slots, &work);
 }
 
 /// The work for each part: its first item, its elements, its scratch memory.
-type Work<'a, T, W> = dyn Fn(usize, &mut [T], &mut [W]) + Send + Sync + 'a;
+type Work<'a, T, W> = dyn Fn(usize, &mut [T], &mut [W]) + Sync + 'a;
 
-fn run_parts<T: Send, W: Send>(
+fn run_parts<T: Pod, W: Pod>(
     out: &mut [T],
     unit: usize,
     room: &mut [W],
@@ -41,11 +42,10 @@ fn run_parts<T: Send, W: Send>(
     if slots == 1 {
         work(0, out, room);
     } else if per_room == 0 {
-        let parts = out.par_chunks_mut(per_slot * unit).enumerate();
-        parts.for_each(|(i, out)| work(i * per_slot, out, &mut []));
+        numbered_pieces(out, per_slot * unit, 1, |i, out| work(i * per_slot, out, &mut []));
     } else {
-        let parts = out.par_chunks_mut(per_slot * unit).zip(room.par_chunks_mut(per_room)).enumerate();
-        parts.for_each(|(i, (out, room))| work(i * per_slot, out, room));
+        let parts = (out, per_slot * unit);
+        pairs_of_pieces(parts, (room, per_room), |i, out, room| work(i * per_slot, out, room));
     }
 }
 

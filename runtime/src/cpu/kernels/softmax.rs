@@ -9,7 +9,8 @@ use super::fold::{
     Count, Folding, Load, Number, Sum, SumOfExps, SumOfOtherExps, fold_run, greatest, spread, transform,
 };
 use super::functions::exp;
-use super::lanes::{PIECE, Real, Wide, for_real, pieces};
+use super::lanes::{Real, Wide, for_real};
+use super::parallel::{PIECE, pieces};
 use super::vector::widest;
 use crate::host::Element;
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
@@ -157,14 +158,14 @@ impl Statistics {
         let results = self.folding.results;
         let (max, room) = room.split_at_mut(results);
         let (sum, room) = room.split_at_mut(results);
-        self.folding.fold(greatest(), from, None, max, |m, _| m);
+        self.folding.fold(greatest(), from, None, max, &|m, _| m);
         if log {
             let counts = &mut room[..results];
-            self.folding.fold(SumOfOtherExps, from, Some(max), sum, |sum, _| sum);
-            self.folding.fold(Count, from, Some(max), counts, |count, _| count);
+            self.folding.fold(SumOfOtherExps, from, Some(max), sum, &|sum, _| sum);
+            self.folding.fold(Count, from, Some(max), counts, &|count, _| count);
             sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum = log_of_sum(*sum, *count));
         } else {
-            self.folding.fold(SumOfExps, from, Some(max), sum, |sum, _| sum);
+            self.folding.fold(SumOfExps, from, Some(max), sum, &|sum, _| sum);
         }
         [max, sum]
     }

@@ -1,7 +1,8 @@
 //! Tensors made from attributes and sizes: Constant, ConstantOfShape, EyeLike, Range.
 
 use super::lane::{Encoding, bits_of, encode};
-use super::lanes::{PIECE, Real, Wide, for_int, pieces};
+use super::lanes::{Real, Wide, for_int};
+use super::parallel::{PIECE, pieces};
 use crate::host::{Element, HostTensor, copies_of_strings, copy_of_string};
 use crate::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;

@@ -1,9 +1,8 @@
 //! Copies of strided elements: transposition, slices, repetition.
 
 use super::elements::{Cell, Movement};
-use super::lanes::{PIECE, pieces};
+use super::parallel::{PIECE, numbered_pieces, pieces};
 use crate::kernel::{Dims, Io, Result};
-use rayon::prelude::*;
 use smallvec::SmallVec;
 
 /// A result whose elements lie in steps in an operand: axis by axis its extent and the step, 0 where elements are
@@ -79,13 +78,10 @@ impl Strided {
             for (i, to) in to.chunks_mut(slab).enumerate() {
                 let outer = Odometer::new(&self.dims[..lines], &self.steps[..lines], at / slab + i);
                 let start = step(self.start, outer.offset);
-                let rows =
-                    |(i, rows): (usize, &mut [T])| self.copy_tile(lines, tile, from, start + i * tile, rows);
-                if slab <= PIECE {
-                    to.chunks_mut(tile * row).enumerate().for_each(rows);
-                } else {
-                    to.par_chunks_mut(tile * row).enumerate().for_each(rows);
-                }
+                let least = if slab <= PIECE { usize::MAX } else { 1 };
+                numbered_pieces(to, tile * row, least, |i, rows| {
+                    self.copy_tile(lines, tile, from, start + i * tile, rows);
+                });
             }
         };
         pieces(to, group * slab, slabs);

@@ -5,7 +5,8 @@
 //! for bit: values that depend on scalars alone in f64, elements in f32.
 
 use super::fold::{Fold, Load, fold_run};
-use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};
+use super::lanes::{BLOCK, Real, Wide};
+use super::parallel::{PIECE, pieces};
 use crate::host::Element;
 use crate::kernel::{Io, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;

@@ -81,11 +81,11 @@ fn unique(site: &Site<'_>) -> Result<Prepared> {
     Ok(match site.dtype(0)? {
         DType::String => Prepared::new(move |io| {
             let tensor = io.tensor(0)?;
-            items.run(io, tensor, texts(&tensor)?)
+            items.find(io, tensor, texts(&tensor)?)
         }),
         DType::Bool => Prepared::new(move |io| {
             let tensor = io.tensor(0)?;
-            items.run(io, tensor, cells::<u8>(&tensor)?)
+            items.find(io, tensor, cells::<u8>(&tensor)?)
         }),
         dtype => for_number!(dtype, site, T => numbers::<T>(items)),
     })
@@ -94,12 +94,12 @@ fn unique(site: &Site<'_>) -> Result<Prepared> {
 fn numbers<T: Element + Ordered>(items: Items) -> Prepared {
     Prepared::new(move |io| {
         let tensor = io.tensor(0)?;
-        items.run(io, tensor, tensor.as_slice::<T>()?)
+        items.find(io, tensor, tensor.as_slice::<T>()?)
     })
 }
 
 impl Items {
-    fn run<T: Ordered>(&self, io: &mut Io<'_>, tensor: TensorRef<'_>, from: &[T]) -> Result<()> {
+    fn find<T: Ordered>(&self, io: &mut Io<'_>, tensor: TensorRef<'_>, from: &[T]) -> Result<()> {
         let extents: Vec<usize> =
             tensor.dims().iter().map(|&d| usize::try_from(d).unwrap_or(usize::MAX)).collect();
         let (outer, n, inner) = self.axis.map_or((1, from.len(), 1), |axis| around(&extents, axis));
@@ -111,16 +111,30 @@ impl Items {
         }
         let item =
             |i: usize| (0..outer).flat_map(move |o| &from[(o * n + i) * inner..(o * n + i + 1) * inner]);
-        let order = |&a: &usize, &b: &usize| {
+        if (outer, inner) == (1, 1) {
+            return self.run(io, tensor, (n, inner), &|a, b| from[a].order(&from[b]));
+        }
+        self.run(io, tensor, (n, inner), &|a, b| {
             let unequal =
                 item(a).zip(item(b)).map(|(a, b)| a.order(b)).find(|&order| order != Ordering::Equal);
             unequal.unwrap_or(Ordering::Equal)
-        };
+        })
+    }
+
+    /// Finds and writes the items. The order of two is behind a reference, so that sorting is compiled once.
+    fn run(
+        &self,
+        io: &mut Io<'_>,
+        tensor: TensorRef<'_>,
+        (n, inner): (usize, usize),
+        order: &(dyn Fn(usize, usize) -> Ordering + Sync),
+    ) -> Result<()> {
         let room = io.room();
         let mut all = room.gathered(0..n)?;
-        all.par_sort_unstable_by(|a, b| order(a, b).then(a.cmp(b)));
+        all.par_sort_unstable_by(|&a: &usize, &b| order(a, b).then(a.cmp(&b)));
         // Groups of equal items, the first of each at its front.
-        let mut groups: Vec<&[usize]> = room.gathered(all.chunk_by(|a, b| order(a, b) == Ordering::Equal))?;
+        let mut groups: Vec<&[usize]> =
+            room.gathered(all.chunk_by(|&a, &b| order(a, b) == Ordering::Equal))?;
         if !self.sorted {
             groups.sort_unstable_by_key(|group| group[0]);
         }

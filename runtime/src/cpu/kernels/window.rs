@@ -4,10 +4,11 @@
 //! at `o · stride + k · dilation - before`. For a convolution or a pool the grid is the result, for a transposed
 //! convolution it is the input.
 
+use super::parallel::scratch_pieces;
 use crate::kernel::{Dims, KernelError, Result};
 use crate::room::{FirstError, Room};
 use ampc_ir::views::window::WindowView;
-use rayon::prelude::*;
+use bytemuck::Pod;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -281,7 +282,7 @@ pub(super) const SLOTS: usize = 16;
 
 /// Calls `work` with every task and a piece of the scratch memory, in parallel. The result of a task must not
 /// depend on the content of the scratch memory.
-pub(super) fn work_through<W: Send, T: Send>(
+pub(super) fn work_through<W: Pod, T: Send>(
     tasks: impl Iterator<Item = T> + Send,
     scratch: &mut [W],
     slot: usize,
@@ -289,15 +290,7 @@ pub(super) fn work_through<W: Send, T: Send>(
 ) {
     let tasks = Mutex::new(tasks);
     let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-    if slot == 0 {
-        (0..SLOTS).into_par_iter().for_each(|_| {
-            while let Some(task) = next() {
-                work(&mut [], task);
-            }
-        });
-        return;
-    }
-    scratch.par_chunks_exact_mut(slot).for_each(|slot| {
+    scratch_pieces(scratch, slot, SLOTS, &|slot| {
         while let Some(task) = next() {
             work(slot, task);
         }
@@ -305,7 +298,7 @@ pub(super) fn work_through<W: Send, T: Send>(
 }
 
 /// As [`work_through`], of work that may fail: then the rest is left.
-pub(super) fn try_work_through<W: Send, T: Send>(
+pub(super) fn try_work_through<W: Pod, T: Send>(
     tasks: impl Iterator<Item = T> + Send,
     scratch: &mut [W],
     slot: usize,

@@ -9,11 +9,11 @@
 use super::{COLUMNS, Sizes, WORTH_A_THREAD, Widen, fill_columns};
 use crate::cpu::kernels::lanes::{Real, widened};
 use crate::cpu::kernels::linear::{Matrix, multiply_alone};
+use crate::cpu::kernels::parallel::numbered_pieces;
 use crate::cpu::kernels::window::{Axis, Block, SLOTS, Window, work_through};
 use crate::kernel::{Prepared, Result};
 use crate::room::Room;
 use num_traits::{One, Zero};
-use rayon::prelude::*;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -124,7 +124,7 @@ impl Cut {
         let Sizes { batch, groups, outputs, .. } = self.sizes;
         let positions = self.window.kernel();
         let all = to.len();
-        to.par_chunks_mut(outputs * positions).enumerate().for_each(|(i, to)| {
+        numbered_pieces(to, outputs * positions, 1, |i, to| {
             let (image, group) = (i / groups, i % groups);
             let first = image / self.images * self.images;
             let rows = self.images.min(batch - first) * positions;

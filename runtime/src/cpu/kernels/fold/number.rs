@@ -1,7 +1,9 @@
 //! Numbers that are folded.
 
+use bytemuck::Pod;
+
 /// Numbers that are folded: floats, and integers that wrap.
-pub(crate) trait Number: Copy + Default + PartialOrd + Send + Sync + 'static {
+pub(crate) trait Number: Pod + Default + PartialOrd + Send + Sync + 'static {
     /// One.
     const ONE: Self;
     /// The sum.

@@ -77,8 +77,11 @@ struct Unpacked<'a, W> {
     to: Place<'a, W>,
 }
 
-/// The most rows of a tile.
+/// The most rows of a tile, where there are vectors of f32.
 const ROWS: usize = 6;
+
+/// The most rows of a tile of f64.
+const ROWS_F64: usize = 3;
 
 /// Elements of all panels of a tile that stay in the first-level cache from one tile of rows to the next one, by lanes.
 const DEPTH: usize = 512;
@@ -136,11 +139,20 @@ macro_rules! panels {
         }
 
         impl Product<'_, $ty> {
+            /// The most rows of a tile. Fewer forms are compiled of tiles that are rare: of f64, and without vectors.
+            const fn most_rows<S: Simd>() -> usize {
+                match (S::$lanes, size_of::<$ty>()) {
+                    (1, _) => 1,
+                    (_, 8) => ROWS_F64,
+                    _ => ROWS,
+                }
+            }
+
             /// The products of all rows with `N` panels.
             #[inline(always)]
             fn column<S: Simd, const N: usize>(&mut self, simd: S, panel: usize) {
                 let (n, k) = (self.rows.n, self.rows.len);
-                let tiles = n.div_ceil(ROWS);
+                let tiles = n.div_ceil(Self::most_rows::<S>());
                 let depth = if tiles > 1 { DEPTH / N } else { k.max(1) };
                 let mut from = 0;
                 loop {
@@ -149,13 +161,23 @@ macro_rules! panels {
                     for tile in 0..tiles {
                         // Tiles of almost the same number of rows.
                         let rows = (n - row).div_ceil(tiles - tile);
-                        match rows {
-                            1 => self.tile::<S, 1, N>(simd, row, panel, from, to),
-                            2 => self.tile::<S, 2, N>(simd, row, panel, from, to),
-                            3 => self.tile::<S, 3, N>(simd, row, panel, from, to),
-                            4 => self.tile::<S, 4, N>(simd, row, panel, from, to),
-                            5 => self.tile::<S, 5, N>(simd, row, panel, from, to),
-                            _ => self.tile::<S, ROWS, N>(simd, row, panel, from, to),
+                        if const { Self::most_rows::<S>() == 1 } {
+                            self.tile::<S, 1, N>(simd, row, panel, from, to);
+                        } else if const { Self::most_rows::<S>() == ROWS_F64 } {
+                            match rows {
+                                1 => self.tile::<S, 1, N>(simd, row, panel, from, to),
+                                2 => self.tile::<S, 2, N>(simd, row, panel, from, to),
+                                _ => self.tile::<S, ROWS_F64, N>(simd, row, panel, from, to),
+                            }
+                        } else {
+                            match rows {
+                                1 => self.tile::<S, 1, N>(simd, row, panel, from, to),
+                                2 => self.tile::<S, 2, N>(simd, row, panel, from, to),
+                                3 => self.tile::<S, 3, N>(simd, row, panel, from, to),
+                                4 => self.tile::<S, 4, N>(simd, row, panel, from, to),
+                                5 => self.tile::<S, 5, N>(simd, row, panel, from, to),
+                                _ => self.tile::<S, ROWS, N>(simd, row, panel, from, to),
+                            }
                         }
                         row += rows;
                     }
@@ -178,22 +200,26 @@ macro_rules! panels {
             ) {
                 let (k, n, columns) = (self.rows.len, to - from, self.to.columns);
                 let vectors = S::$as_simd(self.panels).0;
-                let rows: [&[$ty]; M] = std::array::from_fn(|m| &self.rows.row(row + m)[from..to][..n]);
-                let panels: [&[S::$vector]; N] =
-                    std::array::from_fn(|i| &vectors[(panel + i) * k + from..][..n]);
                 let group = self.rows.inner * columns;
-                let place: [usize; N] = std::array::from_fn(|i| {
-                    let column = (panel + i) * S::$lanes;
-                    column / columns * group + column % columns
-                });
-                let starts: [usize; M] = std::array::from_fn(|m| {
+                // Loops, not closures: functions of arrays are many instances for each form of a tile.
+                let (mut rows, mut starts): ([&[$ty]; M], _) = ([&[]; M], [0; M]);
+                for m in 0..M {
+                    rows[m] = &self.rows.row(row + m)[from..to][..n];
                     let (outer, inner) = ((row + m) / self.rows.inner, (row + m) % self.rows.inner);
-                    outer * self.to.groups * group + inner * columns
-                });
+                    starts[m] = outer * self.to.groups * group + inner * columns;
+                }
+                let (mut panels, mut place): ([&[S::$vector]; N], _) = ([&[]; N], [0; N]);
+                for i in 0..N {
+                    panels[i] = &vectors[(panel + i) * k + from..][..n];
+                    let column = (panel + i) * S::$lanes;
+                    place[i] = column / columns * group + column % columns;
+                }
                 let mut sums = [[simd.$splat(0.0); N]; M];
                 if let Some(start) = self.start.filter(|_| from == 0) {
                     let start = &S::$as_simd(start).0[panel..][..N];
-                    sums.iter_mut().for_each(|sums| sums.copy_from_slice(start));
+                    for m in 0..M {
+                        sums[m].copy_from_slice(start);
+                    }
                 } else {
                     for m in 0..M {
                         for i in 0..N {
@@ -203,7 +229,10 @@ macro_rules! panels {
                     }
                 }
                 for j in 0..n {
-                    let columns: [S::$vector; N] = std::array::from_fn(|i| panels[i][j]);
+                    let mut columns = [simd.$splat(0.0); N];
+                    for i in 0..N {
+                        columns[i] = panels[i][j];
+                    }
                     for m in 0..M {
                         let x = simd.$splat(rows[m][j]);
                         for i in 0..N {

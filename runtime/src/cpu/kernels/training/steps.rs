@@ -3,7 +3,8 @@
 //! Values that depend on scalars alone are computed in f64 and rounded to f32 once, elements in f32.
 
 use super::scalar;
-use crate::cpu::kernels::lanes::{BLOCK, PIECE, Real, Wide, pieces};
+use crate::cpu::kernels::lanes::{BLOCK, Real, Wide};
+use crate::cpu::kernels::parallel::{PIECE, pairs_of_pieces, pieces};
 use crate::cpu::kernels::vector::widest;
 use crate::kernel::{Io, KernelError, Prepared, Result, Site};
 use ampc_ir::DType;
@@ -234,8 +235,7 @@ fn sgd_step<T: Real<Wide = f32>>(io: &mut Io<'_>, view: &SgdView, n: usize) -> R
     } else {
         let [w, v] = states(io, n, [0, 6])?;
         if !skips {
-            let chunks = w.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE));
-            chunks.enumerate().for_each(|(i, (w, v))| {
+            pairs_of_pieces((w, PIECE), (v, PIECE), |i, w, v| {
                 let here = i * PIECE..i * PIECE + w.len();
                 gradients(&g[here], mult, |i, g| (w[i], v[i]) = step.element(w[i], g, v[i]));
             });
