@@ -194,7 +194,7 @@ impl Session {
 
     /// Like [`run`](Self::run), but without copies in host memory: `visit` sees each output in place. From the second
     /// run with the same dims on, a graph whose dims are all known before it runs allocates no tensor, and nothing else
-    /// except scratch memory of the crate `gemm` and a block of the thread queue with every 63rd run.
+    /// except scratch memory of the crate `gemm-common` and a block of the thread queue with every 63rd run.
     ///
     /// # Errors
     /// Errors of [`run`](Self::run).

@@ -4,6 +4,7 @@ mod halves;
 
 use self::halves::Halves;
 use super::functions::Elementary;
+use super::linear::HasProduct;
 use super::parallel::{PIECE, pieces};
 use super::vector::widest;
 use crate::host::Element;
@@ -13,7 +14,7 @@ use half::{bf16, f16};
 
 /// A type that is computed in: f32 or f64.
 pub(crate) trait Wide:
-    Element + Elementary + num_traits::Float + Send + Sync + std::iter::Sum
+    Element + Elementary + HasProduct + num_traits::Float + Send + Sync + std::iter::Sum
 {
     /// The nearest number to an f64.
     fn of(number: f64) -> Self;

@@ -1,7 +1,8 @@
 //! Products of matrices: MatMul, Gemm, FusedMatMul; determinants.
 //!
 //! Operands are widened to f32 (f64 stays) and multiplied there; the result is rounded once. The sum is that of the
-//! crate `gemm` in f32, whose own f16 mode rounds between blocks of the sum and is not used.
+//! crates `gemm-f32` and `gemm-f64`. The crate `gemm`, which is a front of them, has products of f16 as well, which round
+//! between blocks of the sum, and of complex numbers, which take as long to build.
 
 use super::broadcast::{Walk, gather, pairs, zip_parts};
 use super::elements::strides;
@@ -15,6 +16,7 @@ use crate::kernel::{Dims, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::GemmView;
+use gemm_common::Parallelism;
 use std::marker::PhantomData;
 
 /// The kernels of this family.
@@ -47,9 +49,9 @@ pub(crate) fn multiply<W: Wide>(
 ) {
     let threads = rayon::current_num_threads();
     let parallelism = if threads > 1 && m.saturating_mul(n).saturating_mul(k) >= SMALL_PRODUCT {
-        gemm::Parallelism::Rayon(threads)
+        Parallelism::Rayon(threads)
     } else {
-        gemm::Parallelism::None
+        Parallelism::None
     };
     multiply_with((m, n, k), a, b, to, before, parallelism);
 }
@@ -62,7 +64,7 @@ pub(super) fn multiply_alone<W: Wide>(
     to: &mut [W],
     before: Option<W>,
 ) {
-    multiply_with(sizes, a, b, to, before, gemm::Parallelism::None);
+    multiply_with(sizes, a, b, to, before, Parallelism::None);
 }
 
 fn multiply_with<W: Wide>(
@@ -71,7 +73,7 @@ fn multiply_with<W: Wide>(
     b: Matrix<'_, W>,
     to: &mut [W],
     before: Option<W>,
-    parallelism: gemm::Parallelism,
+    parallelism: Parallelism,
 ) {
     if m == 0 || n == 0 {
         return;
@@ -82,24 +84,31 @@ fn multiply_with<W: Wide>(
         assert!(last(&a, m, k) < a.elements.len() && last(&b, k, n) < b.elements.len(), "operands are whole");
     }
     let step = |n: usize| isize::try_from(n).expect("offsets in memory fit");
+    // The crate computes columns of the result: those of its transpose are the rows.
+    let turned = |m: Matrix<'_, W>| (m.elements.as_ptr(), step(m.row), step(m.column));
+    let as_is = |m: Matrix<'_, W>| (m.elements.as_ptr(), step(m.column), step(m.row));
+    let ((m, n), (to_column, to_row), left, right) = match n {
+        1 => ((m, n), (1, 1), as_is(a), as_is(b)),
+        _ => ((n, m), (step(n), 1), turned(b), turned(a)),
+    };
     // SAFETY: rows, columns and steps stay within the slices, as asserted above; `to` is borrowed mutably, so it is
     // apart from both operands.
     #[expect(unsafe_code, reason = "the crate takes pointers and steps")]
     unsafe {
-        gemm::gemm(
+        W::product()(
             m,
             n,
             k,
             to.as_mut_ptr(),
-            1,
-            step(n),
+            to_column,
+            to_row,
             before.is_some(),
-            a.elements.as_ptr(),
-            step(a.column),
-            step(a.row),
-            b.elements.as_ptr(),
-            step(b.column),
-            step(b.row),
+            left.0,
+            left.1,
+            left.2,
+            right.0,
+            right.1,
+            right.2,
             before.unwrap_or(W::zero()),
             W::one(),
             false,
@@ -107,6 +116,49 @@ fn multiply_with<W: Wide>(
             false,
             parallelism,
         );
+    }
+}
+
+/// A product of matrices: rows, columns and summed extent; the result with its steps from column to column and from row to
+/// row, and whether it is read; the left and the right operand with theirs; the factors of the result and of the product;
+/// whether each is conjugated; threads.
+type ProductOf<W> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut W,
+    isize,
+    isize,
+    bool,
+    *const W,
+    isize,
+    isize,
+    *const W,
+    isize,
+    isize,
+    W,
+    W,
+    bool,
+    bool,
+    bool,
+    Parallelism,
+);
+
+/// Numbers whose matrices have products for the processor at hand.
+pub(crate) trait HasProduct: Sized {
+    /// The product.
+    fn product() -> ProductOf<Self>;
+}
+
+impl HasProduct for f32 {
+    fn product() -> ProductOf<f32> {
+        gemm_f32::gemm::f32::get_gemm_fn()
+    }
+}
+
+impl HasProduct for f64 {
+    fn product() -> ProductOf<f64> {
+        gemm_f64::gemm::f64::get_gemm_fn()
     }
 }
 
