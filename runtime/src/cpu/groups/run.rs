@@ -20,6 +20,9 @@ const LEAST_BLOCK: usize = 64;
 /// The most slots of a group.
 pub(super) const MOST_SLOTS: usize = 24;
 
+/// The most elements of all slots of a group.
+const MOST_ROOM: usize = MOST_SLOTS * BLOCK;
+
 /// Where an operand is.
 pub(super) enum Source<'a> {
     /// In memory of its own.
@@ -109,14 +112,17 @@ impl Program {
         self.blocks(sources, range, &mut places, given, (free, block));
     }
 
+    /// Computes a range of elements in slots of this call: no larger than they need to be, since they begin as zeros.
     fn piece(&self, sources: &[Source<'_>], range: Range<usize>, places: &mut Places<'_>, given: &[f32]) {
-        match self.n_slots {
-            0..=4 => self.blocks(sources, range, places, given, (&mut [0.0; 4 * BLOCK], BLOCK)),
-            5..=8 => self.blocks(sources, range, places, given, (&mut [0.0; 8 * BLOCK], BLOCK)),
-            9..=MOST_SLOTS => {
-                self.blocks(sources, range, places, given, (&mut [0.0; MOST_SLOTS * BLOCK], BLOCK));
-            }
-            _ => self.blocks(sources, range, places, given, (&mut vec![0.0; self.n_slots * BLOCK], BLOCK)),
+        let block = range.len().next_multiple_of(LEAST_BLOCK).min(BLOCK);
+        let room = self.n_slots * block;
+        let mut blocks = |room: &mut [f32]| self.blocks(sources, range.clone(), places, given, (room, block));
+        match room {
+            0..=512 => blocks(&mut [0.0; 512]),
+            513..=2048 => blocks(&mut [0.0; 2048]),
+            2049..=4096 => blocks(&mut [0.0; 4096]),
+            4097..=MOST_ROOM => blocks(&mut [0.0; MOST_ROOM]),
+            _ => blocks(&mut vec![0.0; room]),
         }
     }
 
