@@ -123,6 +123,25 @@ fn a_call_that_cannot_run_is_an_error_only_if_it_runs() {
 }
 
 /// The names of the calls that an error is in, and of its node.
+/// A function that is called nowhere may have operators without a kernel. A function in a branch that is not taken may not.
+#[test]
+fn functions_that_are_called_nowhere_need_no_kernels() {
+    let text = |node: &str| {
+        format!(
+            "{HEAD}graph @main {{\n  input %c : bool\n  input %x : f32[2]\n  %y = If(%c; %x) {{\n    \
+             then_branch: graph @t (%x) {{\n      %a = Relu(%x) : ?\n      output %a\n    }},\n    \
+             else_branch: graph @e (%x) {{\n      %b = {node}(%x) : ?\n      output %b\n    }}\n  }} : ?\n  \
+             output %y\n}}\n\nfunction my::Odd {{\n  opset ai.onnx=21, my=1\n  input %x : ?\n  \
+             %z = my::NotKnown(%x) : ?\n  output %z\n}}\n"
+        )
+    };
+    let mut session = Runtime::default().prepare(&parsed(&text("Neg"))).unwrap();
+    let got = session.run(&views(&[flag(true), floats(&[-1.0, 2.0])])).unwrap();
+    assert_eq!(bytes(&got), [[0f32, 2.0].map(f32::to_le_bytes).concat()]);
+    let error = Runtime::default().prepare(&parsed(&text("my::Odd"))).map(drop).unwrap_err();
+    assert!(error.to_string().contains("my::NotKnown"), "{error}");
+}
+
 fn named(session: &Session, error: &ExecuteError) -> Vec<String> {
     let module = session.module();
     let (node, calls) = error.place().unwrap_or_else(|| panic!("{error}"));

@@ -13,7 +13,8 @@ use crate::data::DataRef;
 use crate::device::Device;
 use crate::host::{HostError, HostTensor};
 use ampc_ir::module::{Def, Op, Payload};
-use ampc_ir::{DType, Module, Type};
+use ampc_ir::{DType, GraphId, Module, Type};
+use rustc_hash::FxHashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -39,7 +40,8 @@ impl Runtime {
         Runtime { backend, limits, fold: true }
     }
 
-    /// Reads the constants of a module and checks that there is a kernel for each of its operators.
+    /// Reads the constants of a module and checks that there is a kernel for each of its operators. A function that is
+    /// called nowhere may have any.
     ///
     /// # Errors
     /// With all nodes that have none, or if a constant cannot be read or the device fails.
@@ -105,15 +107,17 @@ impl Bound {
 }
 
 impl Executable {
-    /// Reads the constants of a module and checks that there is a kernel for each of its operators.
+    /// Reads the constants of a module and checks that there is a kernel for each of its operators. A function that is
+    /// called nowhere may have any.
     ///
     /// # Errors
     /// With all nodes that have none, or if a constant cannot be read.
     pub fn new(module: &Module, runtime: &Runtime) -> Result<Executable, PrepareError> {
         let mut lacking = Vec::new();
         let mut constants = Constants::default();
+        let runs = graphs_that_run(module);
         for graph in module.graph_ids() {
-            for node in module.nodes(graph) {
+            for node in module.nodes(graph).filter(|_| runs.contains(&graph)) {
                 match module.node(node).op {
                     Op::Schema(schema) if has_kernel(&*runtime.backend, schema.kind) => {}
                     Op::Call(_) => {}
@@ -259,6 +263,24 @@ fn check_size(payload: &Payload, limit: u64) -> Result<(), HostError> {
         Some(bytes) if bytes <= limit => Ok(()),
         _ => Err(HostError::Limit { limit, dtype, dims }),
     }
+}
+
+/// The main graph, and the bodies and functions that it or another of these graphs has nodes for.
+fn graphs_that_run(module: &Module) -> FxHashSet<GraphId> {
+    let mut found: FxHashSet<GraphId> = FxHashSet::default();
+    let mut next = vec![module.main()];
+    while let Some(graph) = next.pop() {
+        if !found.insert(graph) {
+            continue;
+        }
+        for node in module.nodes(graph).map(|node| module.node(node)) {
+            next.extend(node.bodies());
+            if let Op::Call(function) = node.op {
+                next.push(module.function(function).graph);
+            }
+        }
+    }
+    found
 }
 
 fn read_constant(payload: &Payload) -> Result<HostTensor, HostError> {
