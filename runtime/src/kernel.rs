@@ -571,5 +571,10 @@ pub(crate) fn check_size(bytes: u64, most: u64) -> Result<()> {
     if bytes <= most {
         return Ok(());
     }
-    Err(KernelError::Limit { limit: format!("{most} bytes"), found: format!("{bytes} bytes for one tensor") })
+    // A size that 64 bits cannot hold is the greatest that they can.
+    let found = match bytes {
+        u64::MAX => "2^64 bytes or more for one tensor".to_owned(),
+        bytes => format!("{bytes} bytes for one tensor"),
+    };
+    Err(KernelError::Limit { limit: format!("{most} bytes"), found })
 }

@@ -166,7 +166,12 @@ fn col2im(site: &Site<'_>) -> Result<Prepared> {
     };
     let window = Window::of((0..image.len()).map(axis).collect::<Result<Vec<_>>>()?)?;
     if window.grid() != columns[2] {
-        let expected = format!("{} columns, one for each place of the block", window.grid());
+        // A product that memory cannot have is the greatest number.
+        let places = match window.grid() {
+            usize::MAX => "more columns than memory has bytes".to_owned(),
+            places => format!("{places} columns"),
+        };
+        let expected = format!("{places}, one for each place of the block");
         return Err(OpError::operand(0, expected, columns[2].to_string()).into());
     }
     if result[1].checked_mul(window.kernel()) != Some(columns[1]) {
