@@ -6,26 +6,22 @@
 //! fit the second-level cache. Convolutions of one tap need none, for there the input is the columns. Where a
 //! group has one input channel there is nothing to multiply, see [`depthwise`](super::depthwise), and where
 //! there are more taps than positions the two change places, see [`few_positions`].
-//!
-//! Integers are computed in f64, which holds every sum of fewer than 2^37 products.
 
+mod deformed;
 mod few_positions;
+mod integers;
 
 use super::lanes::{Real, Wide, for_real, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
-use super::parallel::{PIECE, numbered_pieces, pieces};
+use super::parallel::numbered_pieces;
 use super::product::{Epilogue, OPERANDS, Parts, Product, Whole, alone, elements};
 use super::tiles::{Tile, TileRows};
 use super::window::{Block, SLOTS, Window, work_through, zip_strided};
 use crate::host::Element;
-use crate::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use crate::room::Room;
-use ampc_ir::DType;
 use ampc_ir::op::OpKind;
-use ampc_ir::views::OpError;
-use ampc_ir::views::image::positive_int;
 use ampc_ir::views::window::{ConvView, WindowView};
-use num_traits::{One, Zero};
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -33,8 +29,8 @@ use std::ops::Range;
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
         OpKind::Conv => conv,
-        OpKind::ConvInteger | OpKind::QLinearConv => conv_integer,
-        OpKind::DeformConv => deform_conv,
+        OpKind::ConvInteger | OpKind::QLinearConv => integers::conv_integer,
+        OpKind::DeformConv => deformed::deform_conv,
         _ => return None,
     })
 }
@@ -288,20 +284,6 @@ impl<T: Real> Load<T::Wide> for Widen<T> {
     }
 }
 
-/// Integers less their zero point.
-#[derive(Clone, Copy)]
-struct Centered<T>(f64, PhantomData<T>);
-
-impl<T: Element + Into<f64> + Send + Sync> Load<f64> for Centered<T> {
-    type From = T;
-    fn row(self, from: &[T], to: &mut [f64]) {
-        to.iter_mut().zip(from).for_each(|(y, &x)| *y = x.into() - self.0);
-    }
-    fn one(self, from: T) -> f64 {
-        from.into() - self.0
-    }
-}
-
 /// Writes the columns of a block: a row for each channel and tap. `x` is the channels of the group.
 fn fill_columns<W: Wide, L: Load<W>>(window: &Window, block: &Block, x: &[L::From], load: L, to: &mut [W]) {
     let inner = window.inner();
@@ -413,114 +395,6 @@ fn add_bias<W: Wide>(row: &mut [W], bias: W) {
     }
 }
 
-fn deform_conv(site: &Site<'_>) -> Result<Prepared> {
-    let (sizes, _) = Sizes::of(site)?;
-    let offset_groups = positive_int(&site.view, "offset_group", 1)?;
-    let channels = sizes.groups * sizes.inputs;
-    let offset_groups =
-        usize::try_from(offset_groups).ok().filter(|&n| channels.is_multiple_of(n)).ok_or_else(|| {
-            OpError::attr("offset_group", format!("a divisor of {channels}"), offset_groups.to_string())
-        })?;
-    if sizes.window.axes.len() != 2 {
-        return Err(KernelError::unsupported("DeformConv of other than two spatial axes"));
-    }
-    Ok(for_real!(site.dtype(0)?, site, T => deform_conv_of::<T>(sizes, offset_groups)))
-}
-
-fn deform_conv_of<T: Real>(sizes: Sizes, offset_groups: usize) -> Prepared {
-    let cut = Cut::of(&sizes);
-    let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
-    let words = weights.saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
-    let rows = TileRows::default();
-    Prepared::new(move |io| {
-        let (x, w, offsets) = (io.slice::<T>(0)?, io.slice::<T>(1)?, io.slice::<T>(2)?);
-        let bias = if io.has(3) { Some(io.slice::<T>(3)?) } else { None };
-        let mask = if io.has(4) { Some(io.slice::<T>(4)?) } else { None };
-        let to = io.out::<T>(0)?;
-        let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
-        let w = widened(w, room);
-        let deformed = Deformed { sizes: &sizes, offset_groups, x, offsets, mask };
-        let fill = |matrix: usize, at: Range<usize>, to: &mut [T::Wide]| deformed.fill(matrix, at, to);
-        let grid = sizes.window.grid();
-        multiply_columns(
-            (&sizes, cut, &rows, 1),
-            w,
-            scratch,
-            to,
-            io.room(),
-            fill,
-            |channel, _, sums, to, _| {
-                if let Some(bias) = bias {
-                    let rows = sums.chunks_mut(grid).zip(&bias[channel..]);
-                    rows.for_each(|(row, bias)| add_bias(row, bias.wide()));
-                }
-                T::narrow(sums, to);
-            },
-        )
-    })
-    .scratch(words.saturating_mul(size_of::<T::Wide>()))
-}
-
-/// The columns of a DeformConv: each tap at each position has an offset, and a factor.
-struct Deformed<'a, T> {
-    sizes: &'a Sizes,
-    offset_groups: usize,
-    x: &'a [T],
-    offsets: &'a [T],
-    mask: Option<&'a [T]>,
-}
-
-impl<T: Real> Deformed<'_, T> {
-    fn fill(&self, matrix: usize, at: Range<usize>, to: &mut [T::Wide]) {
-        let Sizes { groups, inputs, ref window, .. } = *self.sizes;
-        let (image, taps, grid) = (window.image(), window.kernel(), window.grid());
-        let (batch, group) = (matrix / groups, matrix % groups);
-        let channels_per_offset = groups * inputs / self.offset_groups;
-        for (row, to) in to.chunks_mut(at.len()).enumerate() {
-            let (channel, tap) = (group * inputs + row / taps, row % taps);
-            let x = &self.x[(batch * groups * inputs + channel) * image..][..image];
-            let cell = (batch * self.offset_groups + channel / channels_per_offset) * taps + tap;
-            for (y, o) in to.iter_mut().zip(at.clone()) {
-                let offset = |axis: usize| self.offsets[(cell * 2 + axis) * grid + o].wide();
-                let value = self.sample(x, tap, o, [offset(0), offset(1)]);
-                *y = value * self.mask.map_or(One::one(), |mask| mask[cell * grid + o].wide());
-            }
-        }
-    }
-
-    /// The input between elements, zero outside of it.
-    fn sample(&self, x: &[T], tap: usize, o: usize, offset: [T::Wide; 2]) -> T::Wide {
-        let axes = &self.sizes.window.axes;
-        let of_tap = [tap / axes[1].kernel, tap % axes[1].kernel];
-        let of_grid = [o / axes[1].grid, o % axes[1].grid];
-        let mut near = [(0i64, T::Wide::zero()); 2];
-        for (i, axis) in axes.iter().enumerate() {
-            let at = of_grid[i] * axis.stride + of_tap[i] * axis.dilation;
-            let at = offset[i].to() + to_f64(at) - to_f64(axis.before);
-            // Far outside, or no number: outside.
-            if !(at > -1.0 && at < to_f64(axis.image)) {
-                return T::Wide::zero();
-            }
-            near[i] = (floor(at), T::Wide::of(at - at.floor()));
-        }
-        let element = |row: i64, column: i64| {
-            let row = usize::try_from(row).ok().filter(|&r| r < axes[0].image)?;
-            let column = usize::try_from(column).ok().filter(|&c| c < axes[1].image)?;
-            Some(x[row * axes[1].image + column].wide())
-        };
-        let [(row, down), (column, right)] = near;
-        let mut sum = T::Wide::zero();
-        for (i, weight) in [(0, T::Wide::one() - down), (1, down)] {
-            for (j, side) in [(0, T::Wide::one() - right), (1, right)] {
-                if let Some(x) = element(row + i, column + j) {
-                    sum = sum + weight * side * x;
-                }
-            }
-        }
-        sum
-    }
-}
-
 #[expect(clippy::cast_precision_loss, reason = "offsets beyond 2^53 are no positions in an image")]
 pub(super) fn to_f64(n: usize) -> f64 {
     n as f64
@@ -530,162 +404,6 @@ pub(super) fn to_f64(n: usize) -> f64 {
 #[expect(clippy::cast_possible_truncation, reason = "saturates beyond what any extent is")]
 pub(super) fn floor(x: f64) -> i64 {
     x.floor() as i64
-}
-
-/// An operand that is absent, one number, or one number per output channel.
-fn per_channel(io: &Io<'_>, operand: usize, channels: usize) -> Result<Vec<f64>> {
-    if !io.has(operand) {
-        return Ok(vec![0.0]);
-    }
-    let (tensor, room) = (io.tensor(operand)?, io.room());
-    let numbers: Vec<f64> = match tensor.dtype() {
-        DType::I8 => room.gathered(tensor.as_slice::<i8>()?.iter().map(|&x| x.into())),
-        DType::U8 => room.gathered(tensor.as_slice::<u8>()?.iter().map(|&x| x.into())),
-        _ => room.gathered(tensor.as_slice::<f32>()?.iter().map(|&x| x.into())),
-    }?;
-    if numbers.len() != 1 && numbers.len() != channels {
-        let expected = format!("one number or {channels}");
-        return Err(OpError::operand(operand, expected, numbers.len().to_string()).into());
-    }
-    Ok(numbers)
-}
-
-fn of_channel(numbers: &[f64], channel: usize) -> f64 {
-    if numbers.len() == 1 { numbers[0] } else { numbers[channel] }
-}
-
-fn conv_integer(site: &Site<'_>) -> Result<Prepared> {
-    let (sizes, conv) = Sizes::of(site)?;
-    Ok(match (site.dtype(0)?, site.dtype(conv.weights)?) {
-        (DType::I8, DType::I8) => conv_integer_of::<i8, i8>(site, sizes)?,
-        (DType::I8, DType::U8) => conv_integer_of::<i8, u8>(site, sizes)?,
-        (DType::U8, DType::I8) => conv_integer_of::<u8, i8>(site, sizes)?,
-        (DType::U8, DType::U8) => conv_integer_of::<u8, u8>(site, sizes)?,
-        _ => return Err(site.no_kernel()),
-    })
-}
-
-fn conv_integer_of<X, V>(site: &Site<'_>, sizes: Sizes) -> Result<Prepared>
-where
-    X: Element + Into<f64> + Send + Sync,
-    V: Element + Into<f64> + Send + Sync,
-{
-    let result = site.result_dtype(0)?;
-    let is_linear = site.kind() == OpKind::QLinearConv;
-    let (weights_operand, zero_points) = if is_linear { (3, [2, 5]) } else { (1, [2, 3]) };
-    let cut = Cut::of(&sizes);
-    let words = sizes.weights().saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
-    let blocks = cut.blocks(&sizes, site.room)?;
-    let run = move |io: &mut Io<'_>| {
-        let (x, w) = (io.slice::<X>(0)?, io.slice::<V>(weights_operand)?);
-        let channels = sizes.groups * sizes.outputs;
-        let x_zero = per_channel(io, zero_points[0], 1)?[0];
-        let w_zeros = per_channel(io, zero_points[1], channels)?;
-        let (centered, scratch) = io.scratch::<f64>().split_at_mut(sizes.weights());
-        let (depth, memory) = (sizes.depth(), io.room());
-        pieces(centered, PIECE, |at, to| {
-            for (i, (y, &w)) in to.iter_mut().zip(&w[at..]).enumerate() {
-                *y = w.into() - of_channel(&w_zeros, (at + i) / depth);
-            }
-        });
-        let job = IntegerJob { sizes: &sizes, cut, blocks: &blocks, x, x_zero, weights: centered };
-        if !is_linear {
-            return job.run(scratch, io.out::<i32>(0)?, memory, |_, x| wrap(x));
-        }
-        let scale = Rescale::read(io, channels)?;
-        match result {
-            DType::I8 => {
-                job.run(scratch, io.out::<i8>(0)?, memory, |channel, x| saturate_i8(scale.apply(channel, x)))
-            }
-            _ => {
-                job.run(scratch, io.out::<u8>(0)?, memory, |channel, x| saturate_u8(scale.apply(channel, x)))
-            }
-        }
-    };
-    Ok(Prepared::new(run).scratch(words.saturating_mul(size_of::<f64>())))
-}
-
-struct IntegerJob<'a, X> {
-    sizes: &'a Sizes,
-    cut: Cut,
-    /// The positions of each column of tiles.
-    blocks: &'a [Block],
-    x: &'a [X],
-    x_zero: f64,
-    weights: &'a [f64],
-}
-
-impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
-    fn run<T: Copy + Send + 'static>(
-        &self,
-        scratch: &mut [f64],
-        to: &mut [T],
-        room: Room,
-        store: impl Fn(usize, f64) -> T + Send + Sync,
-    ) -> Result<()> {
-        let window = &self.sizes.window;
-        let group = self.sizes.inputs * window.image();
-        let grid = window.grid();
-        let fill = |matrix: usize, at: Range<usize>, to: &mut [f64]| {
-            let block = &self.blocks[at.start / self.cut.positions];
-            let x = &self.x[matrix * group..(matrix + 1) * group];
-            fill_columns(window, block, x, Centered::<X>(self.x_zero, PhantomData), to);
-        };
-        let rows = TileRows::default();
-        multiply_columns(
-            (self.sizes, self.cut, &rows, 1),
-            self.weights,
-            scratch,
-            to,
-            room,
-            fill,
-            |channel, _, sums, to, _| {
-                for (i, (to, row)) in to.chunks_mut(grid).zip(sums.chunks(grid)).enumerate() {
-                    to.iter_mut().zip(row).for_each(|(y, &x)| *y = store(channel + i, x));
-                }
-            },
-        )
-    }
-}
-
-/// How QLinearConv makes 8 bits of a sum.
-struct Rescale {
-    factors: Vec<f64>,
-    zero: f64,
-    bias: Vec<f64>,
-}
-
-impl Rescale {
-    fn read(io: &Io<'_>, channels: usize) -> Result<Rescale> {
-        let x_scale = per_channel(io, 1, 1)?[0];
-        let y_scale = per_channel(io, 6, 1)?[0];
-        let factors = per_channel(io, 4, channels)?;
-        let factors = io.room().gathered(factors.iter().map(|w| x_scale * w / y_scale))?;
-        let bias = if io.has(8) { io.slice::<i32>(8)? } else { &[] };
-        let bias = io.room().gathered(bias.iter().map(|&b| b.into()))?;
-        Ok(Rescale { factors, zero: per_channel(io, 7, 1)?[0], bias })
-    }
-
-    fn apply(&self, channel: usize, sum: f64) -> f64 {
-        let sum = sum + self.bias.get(channel).copied().unwrap_or(0.0);
-        (sum * of_channel(&self.factors, channel)).round_ties_even() + self.zero
-    }
-}
-
-/// A sum as i32, which wraps.
-#[expect(clippy::cast_possible_truncation, reason = "integers wrap")]
-fn wrap(x: f64) -> i32 {
-    x as i64 as i32
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "saturates")]
-fn saturate_i8(x: f64) -> i8 {
-    x as i8
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
-fn saturate_u8(x: f64) -> u8 {
-    x as u8
 }
 
 /// The dims of a tensor but for the first two.
