@@ -73,10 +73,13 @@ fn pieces_in_order<T: Pod>(
     bytes(cast_slice_mut(out), (size, least), &|i, out| work(i, cast_slice_mut(out)));
 }
 
+/// The work on two pieces and their number.
+type OnPair<'a, T, U> = dyn Fn(usize, &mut [T], &mut [U]) + Sync + 'a;
+
 fn pairs_in_order<T: Pod, U: Pod>(
     (a, piece_a): (&mut [T], usize),
     (b, piece_b): (&mut [U], usize),
-    work: &(dyn Fn(usize, &mut [T], &mut [U]) + Sync),
+    work: &OnPair<'_, T, U>,
 ) {
     if a.len() <= piece_a || b.len() <= piece_b {
         let pairs = a.chunks_mut(piece_a.max(1)).zip(b.chunks_mut(piece_b.max(1))).enumerate();
@@ -95,7 +98,7 @@ fn bytes(out: &mut [u8], (piece, least): (usize, usize), work: &(dyn Fn(usize, &
 fn pairs_of_bytes(
     (a, piece_a): (&mut [u8], usize),
     (b, piece_b): (&mut [u8], usize),
-    work: &(dyn Fn(usize, &mut [u8], &mut [u8]) + Sync),
+    work: &OnPair<'_, u8, u8>,
 ) {
     let pairs = a.par_chunks_mut(piece_a).zip(b.par_chunks_mut(piece_b)).enumerate();
     pairs.for_each(|(i, (a, b))| work(i, a, b));
