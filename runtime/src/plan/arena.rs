@@ -1,6 +1,7 @@
 //! The arena: offsets of storages that live at overlapping times, and the parts of it that one step reads and
 //! writes.
 
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -155,39 +156,49 @@ impl Default for Part<'_> {
     }
 }
 
-/// The parts of the arena that one step reads (`false`) and writes (`true`). Parts that are read may overlap.
-/// The arena is split in two pieces, and a storage lies in one of them. The parts are left in `found`; `order`
-/// is room for the order in which they lie.
+/// The ranges of the arena that a step reads (`false`) and writes (`true`).
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranges {
+    ranges: SmallVec<[(Range<usize>, bool); 4]>,
+    /// The ranges by where they lie, as indices.
+    order: SmallVec<[u32; 4]>,
+}
+
+impl FromIterator<(Range<usize>, bool)> for Ranges {
+    fn from_iter<I: IntoIterator<Item = (Range<usize>, bool)>>(ranges: I) -> Ranges {
+        let ranges: SmallVec<[(Range<usize>, bool); 4]> = ranges.into_iter().collect();
+        let mut order: SmallVec<[u32; 4]> = (0u32..).take(ranges.len()).collect();
+        order.sort_unstable_by_key(|&i| (ranges[i as usize].0.start, ranges[i as usize].0.end));
+        Ranges { ranges, order }
+    }
+}
+
+/// The parts of the arena that one step reads and writes. Parts that are read may overlap. The arena is split in two
+/// pieces, and a storage lies in one of them. The parts are left in `found`.
 ///
 /// # Panics
 /// If a part that is written overlaps another: the plan would be wrong.
-pub(crate) fn split<'a>(
-    [first, second]: [&'a mut [u8]; 2],
-    parts: &[(Range<usize>, bool)],
-    order: &mut Vec<usize>,
-    found: &mut Vec<Part<'a>>,
-) {
-    order.clear();
-    order.extend(0..parts.len());
-    order.sort_unstable_by_key(|&i| (parts[i].0.start, parts[i].0.end));
+pub(crate) fn split<'a>([first, second]: [&'a mut [u8]; 2], ranges: &Ranges, found: &mut Vec<Part<'a>>) {
+    let Ranges { ranges: parts, order } = ranges;
+    let at = |i: usize| order[i] as usize;
     found.clear();
     found.resize_with(parts.len(), Part::default);
     let border = first.len();
     let (mut rest, mut base, mut second) = (first, 0, Some(second));
     let mut next = 0;
     while next < order.len() {
-        let first = &parts[order[next]];
+        let first = &parts[at(next)];
         if first.0.is_empty() {
             if first.1 {
-                found[order[next]] = Part::Write(&mut []);
+                found[at(next)] = Part::Write(&mut []);
             }
             next += 1;
             continue;
         }
         // Everything that overlaps the first.
         let (start, mut end, mut until) = (first.0.start, first.0.end, next + 1);
-        while until < order.len() && parts[order[until]].0.start < end {
-            end = end.max(parts[order[until]].0.end);
+        while until < order.len() && parts[at(until)].0.start < end {
+            end = end.max(parts[at(until)].0.end);
             until += 1;
         }
         if let Some(second) = second.take_if(|_| start >= border) {
@@ -198,10 +209,10 @@ pub(crate) fn split<'a>(
         (rest, base) = (tail, end);
         if first.1 {
             assert!(until == next + 1, "a plan writes what it reads in the same step");
-            found[order[next]] = Part::Write(chunk);
+            found[at(next)] = Part::Write(chunk);
         } else {
             let chunk: &'a [u8] = chunk;
-            for &i in &order[next..until] {
+            for i in (next..until).map(at) {
                 assert!(!parts[i].1, "a plan writes what it reads in the same step");
                 found[i] = Part::Read(&chunk[parts[i].0.start - start..parts[i].0.end - start]);
             }
@@ -275,12 +286,8 @@ mod tests {
         let mut arena: Vec<u8> = (0..100).collect();
         let (first, second) = arena.split_at_mut(20);
         let mut parts = Vec::new();
-        split(
-            [first, second],
-            &[(20..30, false), (40..50, true), (25..35, false), (7..7, true), (0..1, false)],
-            &mut Vec::new(),
-            &mut parts,
-        );
+        let ranges = [(20..30, false), (40..50, true), (25..35, false), (7..7, true), (0..1, false)];
+        split([first, second], &ranges.into_iter().collect(), &mut parts);
         let read = |i: usize| if let Part::Read(bytes) = &parts[i] { bytes.to_vec() } else { panic!() };
         assert_eq!((read(0)[0], read(2)[0], read(4)), (20, 25, vec![0]));
         assert!(matches!(&parts[1], Part::Write(bytes) if bytes.len() == 10 && bytes[0] == 40));
@@ -290,6 +297,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "writes what it reads")]
     fn overlapping_writes_are_a_bug() {
-        split([&mut [], &mut [0; 10]], &[(0..5, false), (4..6, true)], &mut Vec::new(), &mut Vec::new());
+        let ranges = [(0..5, false), (4..6, true)].into_iter().collect();
+        split([&mut [], &mut [0; 10]], &ranges, &mut Vec::new());
     }
 }

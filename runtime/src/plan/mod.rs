@@ -35,7 +35,7 @@ use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
-use arena::Request;
+use arena::{Ranges, Request};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
@@ -159,6 +159,8 @@ pub struct Step {
     pub waits: SmallVec<[u32; 2]>,
     /// True if a later step waits for this step.
     pub is_awaited: bool,
+    /// The ranges of the arena that the kernel reads and writes: operands that are not taken, results, scratch memory.
+    pub(crate) ranges: Ranges,
 }
 
 /// Nodes that one kernel computes, with its requirements.
@@ -181,6 +183,18 @@ impl Step {
     /// True if a result is computed in the place of operand `slot`, which is not read by itself then.
     pub fn takes(&self, slot: usize) -> bool {
         self.in_place.iter().any(|&(_, operand)| operand == slot)
+    }
+
+    fn ranges_of(&self, values: &[Planned]) -> Ranges {
+        let range = |index: Option<u32>| match values[index? as usize].place {
+            Place::Arena { offset, len } => Some(offset..offset.saturating_add(len)),
+            _ => None,
+        };
+        let operands = self.operands.iter().enumerate().filter(|&(slot, _)| !self.takes(slot));
+        let reads = operands.filter_map(|(_, &index)| range(index)).map(|range| (range, false));
+        let writes = self.results.iter().filter_map(|&index| range(index)).map(|range| (range, true));
+        let (at, bytes) = self.scratch;
+        reads.chain(writes).chain((bytes > 0).then(|| (at..at.saturating_add(bytes), true))).collect()
     }
 
     /// True if its first operand, a value on the heap, is turned into its first result.
@@ -331,6 +345,7 @@ fn steps_of(module: &Module, groups: &[Group], index: &Index) -> Vec<Step> {
             is_barrier: group.needs.is_barrier,
             waits: SmallVec::new(),
             is_awaited: false,
+            ranges: Ranges::default(),
         }
     };
     groups.iter().map(step).collect()
@@ -589,6 +604,9 @@ impl Planner {
         debug_assert!(arena.is_multiple_of(self.alignment));
         let Planner { values, mut steps, states, moved, .. } = self;
         queues::order(&values, &mut steps, arena);
+        for step in &mut steps {
+            step.ranges = step.ranges_of(&values);
+        }
         GraphPlan { graph, values, steps, outputs, states, moved, arena, state_bytes }
     }
 

@@ -176,6 +176,7 @@ mod tests {
             is_barrier: *is_barrier,
             waits: smallvec![],
             is_awaited: false,
+            ranges: Default::default(),
         }
     }
 

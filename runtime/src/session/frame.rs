@@ -35,8 +35,6 @@ pub(crate) struct Frame {
 /// Lists that a step makes. Their memory stays from step to step.
 #[derive(Default)]
 pub(super) struct Lists {
-    pub(super) ranges: Vec<(std::ops::Range<usize>, bool)>,
-    pub(super) order: Vec<usize>,
     pub(super) parts: Vec<Part<'static>>,
     pub(super) operands: Vec<Option<DataRef<'static>>>,
     pub(super) placed: Vec<Option<Placed<'static>>>,

@@ -335,9 +335,8 @@ impl<'a> Reach<'a> {
         heap: &'a [Option<Data>],
         lists: &mut Lists,
     ) -> Reach<'a> {
-        list_parts(scope.plan, step, &mut lists.ranges);
         let mut parts: Vec<Part<'a>> = emptied(std::mem::take(&mut lists.parts));
-        split(arena, &lists.ranges, &mut lists.order, &mut parts);
+        split(arena, &step.ranges, &mut parts);
         let mut taken = parts.iter_mut().map(std::mem::take);
         let operands = operands_of(scope, step, heap, lists, &mut |_, _| match taken.next() {
             Some(Part::Read(bytes)) => Some(Bytes::Host(bytes)),
@@ -384,24 +383,6 @@ fn operands_of<'a>(
         }
     }
     operands
-}
-
-/// Lists the parts of the arena that a step reads and writes: operands, results, scratch memory.
-fn list_parts(plan: &GraphPlan, step: &Step, parts: &mut Vec<(std::ops::Range<usize>, bool)>) {
-    parts.clear();
-    for (slot, index) in step.operands.iter().enumerate() {
-        if let (Some((offset, len)), false) = (in_arena(plan, *index), step.takes(slot)) {
-            parts.push((offset..offset + len, false));
-        }
-    }
-    for index in &step.results {
-        if let Some((offset, len)) = in_arena(plan, *index) {
-            parts.push((offset..offset + len, true));
-        }
-    }
-    if step.scratch.1 > 0 {
-        parts.push((step.scratch.0..step.scratch.0 + step.scratch.1, true));
-    }
 }
 
 /// A node with a kernel, as it runs.

@@ -3,7 +3,7 @@
 //! A group has nodes with an [`Expression`](ampc_ir::views::expression::Expression), whose results have the same dims and
 //! are f32, f16, bf16 or bool. A block of each operand is read and widened once, every node of the group is computed on
 //! the block and rounded to its element type, and a block of each result is stored. Results have the bits of the nodes
-//! one by one; values that only the group reads have no place in memory.
+//! one by one, except that a NaN may have another sign; values that only the group reads have no place in memory.
 //!
 //! A group may begin with a product or a convolution ([`products`]).
 
