@@ -2,8 +2,8 @@
 //!
 //! NaN is the greatest number; of equal elements the first comes first. An element and its index are one integer, an
 //! entry, so that one function sorts the elements of all types: a key that is ordered as the elements are, or against
-//! their order for the greatest, and below it the index. Of the elements `[2.0, -1.0, 2.0]` the greatest two are found
-//! like this:
+//! their order for the greatest, and below it the index. The greatest two of the elements `[2.0, -1.0, 2.0]` are
+//! found like this:
 //!
 //! ```text
 //! element   key           entry by descending elements
