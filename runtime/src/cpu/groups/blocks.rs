@@ -75,6 +75,30 @@ pub(super) fn combine(operation: Arithmetic, a: &[f32], b: &[f32], to: &mut [f32
     }
 }
 
+/// A number from each number and one on its right.
+pub(super) fn combine_with(operation: Arithmetic, a: &[f32], b: f32, to: &mut [f32]) {
+    match operation {
+        Arithmetic::Add => each(a, to, |a| a + b),
+        Arithmetic::Sub => each(a, to, |a| a - b),
+        Arithmetic::Mul => each(a, to, |a| a * b),
+        Arithmetic::Div => each(a, to, |a| a / b),
+        Arithmetic::Max => each(a, to, |a| maximum(a, b)),
+        Arithmetic::Min => each(a, to, |a| minimum(a, b)),
+    }
+}
+
+/// A number from each number and one on its left.
+pub(super) fn combine_of(operation: Arithmetic, a: f32, b: &[f32], to: &mut [f32]) {
+    match operation {
+        Arithmetic::Add => each(b, to, |b| a + b),
+        Arithmetic::Sub => each(b, to, |b| a - b),
+        Arithmetic::Mul => each(b, to, |b| a * b),
+        Arithmetic::Div => each(b, to, |b| a / b),
+        Arithmetic::Max => each(b, to, |b| maximum(a, b)),
+        Arithmetic::Min => each(b, to, |b| minimum(a, b)),
+    }
+}
+
 /// A truth value from each pair of numbers.
 pub(super) fn compare(order: Order, a: &[f32], b: &[f32], to: &mut [u8]) {
     match order {

@@ -34,6 +34,10 @@ pub(super) enum Operation {
     Number(f32),
     Apply(Function, usize),
     Combine(Arithmetic, usize, usize),
+    /// A number from each number, on the left, and this number.
+    CombineWith(Arithmetic, usize, f32),
+    /// A number from this number, on the left, and each number.
+    CombineOf(Arithmetic, f32, usize),
     Compare(Order, usize, usize),
     Join(Logic, usize, usize),
     Not(usize),
@@ -59,6 +63,8 @@ impl Operation {
         match *self {
             Operation::Given | Operation::Load(..) | Operation::Number(_) => ([0; 3], 0),
             Operation::Apply(_, a)
+            | Operation::CombineWith(_, a, _)
+            | Operation::CombineOf(_, _, a)
             | Operation::AtLeast(_, a)
             | Operation::AtMost(_, a)
             | Operation::Not(a)
@@ -79,6 +85,8 @@ impl Operation {
         match self {
             Operation::Given | Operation::Load(..) | Operation::Number(_) => SmallVec::new(),
             Operation::Apply(_, a)
+            | Operation::CombineWith(_, a, _)
+            | Operation::CombineOf(_, _, a)
             | Operation::AtLeast(_, a)
             | Operation::AtMost(_, a)
             | Operation::Not(a)
@@ -269,10 +277,17 @@ impl Compiler {
                         of_term.push(self.operand(member, i, form)?);
                         continue;
                     }
-                    #[expect(clippy::cast_possible_truncation, reason = "rounded to what is computed in")]
-                    Term::Number(number) => Operation::Number(number as f32),
+                    Term::Number(number) => Operation::Number(rounded(number)),
                     Term::Apply(function, x) => Operation::Apply(function, of_term[x]),
-                    Term::Combine(operation, a, b) => Operation::Combine(operation, of_term[a], of_term[b]),
+                    Term::Combine(operation, a, b) => match (&terms[a], &terms[b]) {
+                        (_, &Term::Number(number)) => {
+                            Operation::CombineWith(operation, of_term[a], rounded(number))
+                        }
+                        (&Term::Number(number), _) => {
+                            Operation::CombineOf(operation, rounded(number), of_term[b])
+                        }
+                        _ => Operation::Combine(operation, of_term[a], of_term[b]),
+                    },
                     Term::Compare(order, a, b) => Operation::Compare(order, of_term[a], of_term[b]),
                     Term::Join(logic, a, b) => Operation::Join(logic, of_term[a], of_term[b]),
                     Term::Not(a) => Operation::Not(of_term[a]),
@@ -349,8 +364,13 @@ impl Compiler {
     }
 }
 
+/// A number of an expression in the type that is computed in.
+#[expect(clippy::cast_possible_truncation, reason = "rounding is what it is for")]
+fn rounded(number: f64) -> f32 {
+    number as f32
+}
+
 /// The operation of a choice between a number and x, by a comparison of x with the number: of `Relu`, 0 where x < 0.
-#[expect(clippy::cast_possible_truncation, reason = "rounded to what is computed in")]
 fn bound(terms: &[Term], [condition, x, y]: [usize; 3], of_term: &[usize]) -> Option<Operation> {
     let (Term::Compare(order, a, b), Term::Number(number)) = (terms[condition], terms[x]) else {
         return None;
@@ -359,8 +379,8 @@ fn bound(terms: &[Term], [condition, x, y]: [usize; 3], of_term: &[usize]) -> Op
         return None;
     }
     match order {
-        Order::Less => Some(Operation::AtLeast(number as f32, of_term[y])),
-        Order::Greater => Some(Operation::AtMost(number as f32, of_term[y])),
+        Order::Less => Some(Operation::AtLeast(rounded(number), of_term[y])),
+        Order::Greater => Some(Operation::AtMost(rounded(number), of_term[y])),
         _ => None,
     }
 }

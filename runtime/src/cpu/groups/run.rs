@@ -191,6 +191,12 @@ impl Block<'_> {
             Operation::Combine(operation, a, b) => {
                 blocks::combine(operation, self.wide(a, &others), self.wide(b, &others), self.cells(to));
             }
+            Operation::CombineWith(operation, a, number) => {
+                blocks::combine_with(operation, self.wide(a, &others), number, self.cells(to));
+            }
+            Operation::CombineOf(operation, number, b) => {
+                blocks::combine_of(operation, number, self.wide(b, &others), self.cells(to));
+            }
             Operation::Compare(order, a, b) => {
                 blocks::compare(order, self.wide(a, &others), self.wide(b, &others), self.cells(to));
             }
