@@ -142,7 +142,8 @@ impl Session<'_> {
     }
 
     fn warning(&self, code: &str, message: String) {
-        self.ui.say(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
+        // A warning about the result is printed with `-q` too.
+        self.ui.complain(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
     }
 
     /// Warns about oddities of a training that took all its steps.

@@ -56,26 +56,38 @@ struct Scaling {
 }
 
 impl Scaling {
-    /// The position in the input of an element of the result.
-    fn position(&self, coordinates: Coordinates, index: usize) -> f64 {
-        let (x, input, output) = (to_f64(index), to_f64(self.input), to_f64(self.output));
-        let (up, down) = self.factor;
+    /// The position in the input of an element of the result, computed in `W`.
+    fn position<W: Wide>(&self, coordinates: Coordinates, index: usize) -> W {
+        let [x, input, output] = [index, self.input, self.output].map(|n| W::of(to_f64(n)));
+        let (up, down) = (W::of(self.factor.0), W::of(self.factor.1));
+        let [zero, half, one] = [0.0, 0.5, 1.0].map(W::of);
         let scaled = input * up / down;
-        let half_pixel = (x + 0.5) * down / up - 0.5;
+        let half_pixel = (x + half) * down / up - half;
         match coordinates {
             Coordinates::HalfPixel => half_pixel,
-            Coordinates::HalfPixelSymmetric => input / 2.0 * (1.0 - output / scaled) + half_pixel,
+            Coordinates::HalfPixelSymmetric => input * half * (one - output / scaled) + half_pixel,
             Coordinates::PytorchHalfPixel if self.output > 1 => half_pixel,
-            Coordinates::PytorchHalfPixel => 0.0,
+            Coordinates::PytorchHalfPixel => zero,
             Coordinates::Asymmetric => x * down / up,
-            Coordinates::HalfPixelForNearest => (x + 0.5) * down / up,
-            Coordinates::AlignCorners if is_one(scaled) => 0.0,
-            Coordinates::AlignCorners => x * (input - 1.0) / (scaled - 1.0),
+            Coordinates::HalfPixelForNearest => (x + half) * down / up,
+            Coordinates::AlignCorners if scaled == one => zero,
+            Coordinates::AlignCorners => x * (input - one) / (scaled - one),
             Coordinates::CropAndResize => {
-                let (start, end) = self.region;
-                let step = if is_one(scaled) { 0.5 } else { x / (scaled - 1.0) };
-                start * (input - 1.0) + step * (end - start) * (input - 1.0)
+                let (start, end) = (W::of(self.region.0), W::of(self.region.1));
+                let step = if scaled == one { half } else { x / (scaled - one) };
+                start * (input - one) + step * (end - start) * (input - one)
             }
+        }
+    }
+
+    /// The position that the nearest element is chosen for. A scale is an f32, and so is the position: where 3 / 0.6 is a
+    /// little less than 5 for the f32 next to 0.6, it is 5 in f32, and the extent of the result was computed so as well.
+    fn position_for_nearest(&self, coordinates: Coordinates, index: usize) -> f64 {
+        const EXACT: usize = 1 << 24;
+        if is_one(self.factor.1) && self.input.max(self.output) <= EXACT {
+            self.position::<f32>(coordinates, index).to()
+        } else {
+            self.position(coordinates, index)
         }
     }
 
@@ -107,7 +119,10 @@ impl Scaling {
             outside: room.list(if crops { output } else { 0 })?,
         };
         for index in 0..output {
-            let position = self.position(sampling.coordinates, index);
+            let position = match sampling.interpolation {
+                Interpolation::Nearest(_) => self.position_for_nearest(sampling.coordinates, index),
+                Interpolation::Linear | Interpolation::Cubic => self.position(sampling.coordinates, index),
+            };
             table.push(position, narrow, sampling);
         }
         Ok(table)
@@ -571,6 +586,19 @@ mod tests {
             exclude_outside: false,
             extrapolation_value: 0.0,
         }
+    }
+
+    /// Elements that ONNX Runtime and PyTorch choose: 3 / 0.6 is 5 in f32, and less in f64.
+    #[test]
+    fn nearest_elements_are_chosen_in_f32() {
+        let of_scale = |scale: f32, coordinates, nearest, input: usize| {
+            let output = usize::try_from(floor(to_f64(input) * f64::from(scale))).unwrap();
+            let scaling = Scaling { axis: 0, input, output, factor: (scale.into(), 1.0), region: (0.0, 1.0) };
+            let sampling = SamplingView { coordinates, ..sampling(Interpolation::Nearest(nearest), false) };
+            scaling.table(&sampling, Room::of(1 << 20)).unwrap().indices
+        };
+        assert_eq!(of_scale(0.6, Coordinates::Asymmetric, Nearest::Floor, 7), [0, 1, 3, 5]);
+        assert_eq!(of_scale(2.0, Coordinates::Asymmetric, Nearest::Floor, 3), [0, 0, 1, 1, 2, 2]);
     }
 
     #[test]
