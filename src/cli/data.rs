@@ -98,11 +98,17 @@ pub(crate) fn draws(
 /// The sizes of `--dim` by name.
 ///
 /// # Errors
-/// If one dim has two.
+/// If a dim has two.
 pub(crate) fn dims(asked: &[(String, u64)]) -> Result<Dims, Failure> {
-    let dims: Dims = asked.iter().cloned().collect();
-    if dims.len() < asked.len() {
-        return Err(Failure::usage("dim", "`--dim`: one dim has two sizes"));
+    let mut dims = Dims::default();
+    for (name, size) in asked {
+        if let Some(before) = dims.insert(name.clone(), *size).filter(|before| before != size) {
+            let name = shown::message(name);
+            return Err(Failure::usage(
+                "dim",
+                format!("`--dim`: `{name}` has two sizes, {before} and {size}"),
+            ));
+        }
     }
     Ok(dims)
 }

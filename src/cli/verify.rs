@@ -160,7 +160,7 @@ pub(crate) fn excused(found: &Verification, excused: &[Excused]) -> String {
     };
     let Excused { error, low_products, mismatches, elements, .. } = worst;
     let draw = match found.draws.get(worst.draw).filter(|_| found.draws.len() > 1) {
-        Some(about) => format!(" (draw {}: {about})", worst.draw + 1),
+        Some(about) => format!(" (draw {}: {about})", worst.draw),
         None => String::new(),
     };
     format!(
@@ -206,7 +206,7 @@ fn text(found: &Verification, ui: Ui) -> String {
     }
     for &draw in &found.without {
         let about = found.draws.get(draw).map_or("", String::as_str);
-        text.push_str(&format!("draw {} was skipped: MODEL cannot be computed on {about}\n", draw + 1));
+        text.push_str(&format!("draw {} was skipped: MODEL cannot be computed on {about}\n", draw));
     }
     text.push_str(&lone(&found.lone_values, "value", "MODEL"));
     text.push_str(&lone(&found.lone_outputs, "output", "OTHER"));
@@ -251,7 +251,7 @@ pub(crate) fn held(value: &Compared) -> String {
 
 /// On which of several draws of inputs a value is so far off.
 pub(crate) fn drawn(found: &Verification, value: &Compared) -> String {
-    found.draw_of(value).map_or_else(String::new, |about| format!(" (draw {}: {about})", value.draw + 1))
+    found.draw_of(value).map_or_else(String::new, |about| format!(" (draw {}: {about})", value.draw))
 }
 
 /// Values of one model that have no counterpart in the other, on a line, if there are any.

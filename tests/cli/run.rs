@@ -51,6 +51,15 @@ fn a_run_prints_what_comes_out() {
 }
 
 #[test]
+fn a_dim_has_one_size() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    let wrong = dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=3,N=4"]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("`N` has two sizes, 3 and 4"), "{wrong}");
+    assert_eq!(dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=3,N=3"]).code, 0);
+}
+
+#[test]
 fn outputs_are_written_in_every_form_and_read_again() {
     let dir = Dir::new();
     dir.write("m.ir", module(MATMUL));
