@@ -30,7 +30,8 @@ impl Session<'_> {
             ("only in the file", &found.left),
         ] {
             if !names.is_empty() {
-                let _ = writeln!(text, "            {what}: {}", shown::message(&listed(names)));
+                let _ =
+                    writeln!(text, "            {what}: {}: {}", names.len(), shown::message(&listed(names)));
             }
         }
         self.ui.say(&text);
@@ -257,12 +258,12 @@ const EXPLODED: f64 = 1000.0;
 /// Columns of a line.
 pub(super) const WIDTH: usize = 12;
 
-/// The number of names, and the first of them.
+/// The first names, and the number of the others.
 fn listed(names: &[String]) -> String {
     const NAMED: usize = 8;
     let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
     let more = if names.len() > NAMED { format!(" and {} more", names.len() - NAMED) } else { String::new() };
-    format!("{}: {}{more}", names.len(), shown.join(", "))
+    format!("{}{more}", shown.join(", "))
 }
 
 /// The result of an evaluation as text.
