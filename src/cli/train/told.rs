@@ -62,8 +62,9 @@ impl Session<'_> {
         if !found.frozen.is_empty() {
             let message = format!(
                 "{} of `{path}` {} not taken, because the step has {} as frozen constants with the values of its forward \
-                 model: {}; to begin with the values of the file, export it (`ampc train-step --export STEP --state {path} -o \
-                 MODEL`), and make the step from that model",
+                 model: {}; to begin with the values of the file, make the step from a model that has them: `ampc train-step \
+                 --export STEP --state {path} -o MODEL` writes it if the file is of STEP, and a file of PyTorch is loaded and \
+                 exported there",
                 count(found.frozen.len() as u64, "weight"),
                 if found.frozen.len() == 1 { "was" } else { "were" },
                 if found.frozen.len() == 1 { "it" } else { "them" },
