@@ -51,7 +51,7 @@ fn a_run_prints_what_comes_out() {
 }
 
 #[test]
-fn a_dim_has_one_size() {
+fn a_dim_is_given_one_size() {
     let dir = Dir::new();
     dir.write("m.ir", module(MATMUL));
     let wrong = dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=3,N=4"]);
