@@ -40,8 +40,8 @@ impl Runtime {
         Runtime { backend, limits, fold: true }
     }
 
-    /// Reads the constants of a module and checks that there is a kernel for each of its operators. A function that is
-    /// called nowhere may have any.
+    /// Reads the constants of a module and checks that there is a kernel for each of its operators. Functions that
+    /// are called nowhere need no kernels.
     ///
     /// # Errors
     /// With all nodes that have none, or if a constant cannot be read or the device fails.
@@ -107,8 +107,8 @@ impl Bound {
 }
 
 impl Executable {
-    /// Reads the constants of a module and checks that there is a kernel for each of its operators. A function that is
-    /// called nowhere may have any.
+    /// Reads the constants of a module and checks that there is a kernel for each of its operators. Functions that
+    /// are called nowhere need no kernels.
     ///
     /// # Errors
     /// With all nodes that have none, or if a constant cannot be read.
@@ -265,7 +265,7 @@ fn check_size(payload: &Payload, limit: u64) -> Result<(), HostError> {
     }
 }
 
-/// The main graph, and the bodies and functions that it or another of these graphs has nodes for.
+/// The main graph, and all bodies and functions that its nodes reach.
 fn graphs_that_run(module: &Module) -> FxHashSet<GraphId> {
     let mut found: FxHashSet<GraphId> = FxHashSet::default();
     let mut next = vec![module.main()];

@@ -75,7 +75,7 @@ pub(super) fn combine(operation: Arithmetic, a: &[f32], b: &[f32], to: &mut [f32
     }
 }
 
-/// A number from each number and one on its right.
+/// `to[i]` from `a[i]` and the right operand `b`.
 pub(super) fn combine_with(operation: Arithmetic, a: &[f32], b: f32, to: &mut [f32]) {
     match operation {
         Arithmetic::Add => each(a, to, |a| a + b),
@@ -87,7 +87,7 @@ pub(super) fn combine_with(operation: Arithmetic, a: &[f32], b: f32, to: &mut [f
     }
 }
 
-/// A number from each number and one on its left.
+/// `to[i]` from the left operand `a` and `b[i]`.
 pub(super) fn combine_of(operation: Arithmetic, a: f32, b: &[f32], to: &mut [f32]) {
     match operation {
         Arithmetic::Add => each(b, to, |b| a + b),

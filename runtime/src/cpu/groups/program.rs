@@ -34,9 +34,9 @@ pub(super) enum Operation {
     Number(f32),
     Apply(Function, usize),
     Combine(Arithmetic, usize, usize),
-    /// A number from each number, on the left, and this number.
+    /// Numbers as left operands, and this number as the right operand of each.
     CombineWith(Arithmetic, usize, f32),
-    /// A number from this number, on the left, and each number.
+    /// This number as the left operand, and numbers as right operands.
     CombineOf(Arithmetic, f32, usize),
     Compare(Order, usize, usize),
     Join(Logic, usize, usize),
@@ -59,28 +59,10 @@ pub(super) enum Operation {
 
 impl Operation {
     /// The operations that it reads.
-    pub(super) fn reads(&self) -> ([usize; 3], usize) {
-        match *self {
-            Operation::Given | Operation::Load(..) | Operation::Number(_) => ([0; 3], 0),
-            Operation::Apply(_, a)
-            | Operation::CombineWith(_, a, _)
-            | Operation::CombineOf(_, _, a)
-            | Operation::AtLeast(_, a)
-            | Operation::AtMost(_, a)
-            | Operation::Not(a)
-            | Operation::Round(_, a)
-            | Operation::Narrow(_, a)
-            | Operation::Widen(_, a)
-            | Operation::Store(_, a) => ([a, 0, 0], 1),
-            Operation::Combine(_, a, b) | Operation::Compare(_, a, b) | Operation::Join(_, a, b) => {
-                ([a, b, 0], 2)
-            }
-            Operation::Choose(_, reads) => (reads, 3),
-        }
+    fn reads(mut self) -> SmallVec<[usize; 3]> {
+        self.reads_mut().into_iter().map(|read| *read).collect()
     }
-}
 
-impl Operation {
     fn reads_mut(&mut self) -> SmallVec<[&mut usize; 3]> {
         match self {
             Operation::Given | Operation::Load(..) | Operation::Number(_) => SmallVec::new(),
@@ -391,8 +373,7 @@ fn used(operations: &[Operation]) -> Vec<Operation> {
     for (at, operation) in operations.iter().enumerate().rev() {
         if is_used[at] || matches!(operation, Operation::Store(..)) {
             is_used[at] = true;
-            let (reads, n) = operation.reads();
-            reads[..n].iter().for_each(|&read| is_used[read] = true);
+            operation.reads().into_iter().for_each(|read| is_used[read] = true);
         }
     }
     let mut number = vec![0; operations.len()];
@@ -410,8 +391,7 @@ fn used(operations: &[Operation]) -> Vec<Operation> {
 fn slots_of(operations: &[Operation]) -> (Vec<usize>, usize) {
     let mut last: Vec<usize> = (0..operations.len()).collect();
     for (at, operation) in operations.iter().enumerate() {
-        let (reads, n) = operation.reads();
-        reads[..n].iter().for_each(|&read| last[read] = at);
+        operation.reads().into_iter().for_each(|read| last[read] = at);
     }
     let (mut free, mut n_slots): (Vec<usize>, usize) = (Vec::new(), 0);
     let mut slots = vec![0; operations.len()];
@@ -425,8 +405,8 @@ fn slots_of(operations: &[Operation]) -> (Vec<usize>, usize) {
                 free.push(slots[at]);
             }
         }
-        let (reads, n) = operation.reads();
-        for (i, &read) in reads[..n].iter().enumerate() {
+        let reads = operation.reads();
+        for (i, &read) in reads.iter().enumerate() {
             if last[read] == at && !reads[..i].contains(&read) {
                 free.push(slots[read]);
             }

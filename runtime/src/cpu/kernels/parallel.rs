@@ -35,7 +35,7 @@ pub(crate) fn pairs_of_pieces<T: Pod, U: Pod>(
     pairs_in_order((a, piece_a), (b, piece_b), &work);
 }
 
-/// Calls `work` with each whole piece of `scratch`, or, if pieces have no elements, so many times; in parallel.
+/// Calls `work` in parallel with each whole piece of `scratch`; if pieces have no elements, `times` times with an empty slice.
 pub(crate) fn scratch_pieces<T: Pod>(
     scratch: &mut [T],
     piece: usize,
@@ -51,7 +51,7 @@ pub(crate) fn scratch_pieces<T: Pod>(
     });
 }
 
-/// Does both, in parallel.
+/// Calls two functions in parallel.
 pub(crate) fn both(a: &mut (dyn FnMut() + Send), b: &mut (dyn FnMut() + Send)) {
     rayon::join(a, b);
 }

@@ -80,8 +80,8 @@ impl Scaling {
         }
     }
 
-    /// The position that the nearest element is chosen for. A scale is an f32, and so is the position: where 3 / 0.6 is a
-    /// little less than 5 for the f32 next to 0.6, it is 5 in f32, and the extent of the result was computed so as well.
+    /// The position whose nearest element is chosen, computed in f32 if the model gives a scale, which is an f32. For a scale
+    /// of 0.6, element 3 of the result is at 3 / 0.6: 5 in f32, and a little less than 5 in f64, whose floor is 4.
     fn position_for_nearest(&self, coordinates: Coordinates, index: usize) -> f64 {
         const EXACT: usize = 1 << 24;
         if is_one(self.factor.1) && self.input.max(self.output) <= EXACT {
