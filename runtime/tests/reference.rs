@@ -71,6 +71,64 @@ fn groups_are_steps_of_the_plan() {
     assert!(!session.plan_text().contains('+'));
 }
 
+/// Nodes that depend on dims alone are computed once for each kind of dims, and nodes that only they read are not run.
+#[test]
+fn nodes_of_dims_are_computed_before_the_graph_runs() {
+    let module = parse(&format!("{HEAD}{DIMS}"), &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+    let inputs: Vec<HostTensor> = [(2, 3), (5, 1), (2, 8)].map(|(n, s)| tensor(&[n, s, 4], 0.1)).into();
+    let mut on_cpu = Runtime::default().prepare(&module).unwrap();
+    let mut unfolded = Runtime { fold: false, ..Runtime::default() }.prepare(&module).unwrap();
+    let backend = Reference::new(1);
+    let device = backend.shared_device();
+    let mut on_device = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+    for turn in 0..9 {
+        let x = &inputs[turn % 3];
+        let given = [Some(DataRef::Tensor(x.view()))];
+        let wanted = unfolded.run(&given).unwrap();
+        for session in [&mut on_cpu, &mut on_device] {
+            let got = session.run(&given).unwrap();
+            got.iter().zip(&wanted).for_each(|(got, want)| agree(got, want));
+        }
+        let ty = DataRef::Tensor(x.view()).ty();
+        let needs = Runtime::default().memory_needs(&module, &[Some(ty)]).unwrap();
+        assert_eq!(needs.arenas, on_cpu.arena_bytes() as u64);
+    }
+    assert_eq!(on_cpu.executable().programs_made(), 3);
+    assert_eq!(on_device.executable().programs_made(), 3);
+    insta::assert_snapshot!(on_cpu.plan_text());
+    drop(on_device);
+    assert_eq!(device.live_bytes(), 0, "memory is left");
+}
+
+/// A Reshape, positions and a mask as exporters write them, with `%a` read for its dims alone.
+const DIMS: &str = "\
+graph @main {
+  input %x : f32[n, s, 4]
+  const %at : i64[1] = [1]
+  const %zero : i64 = 0
+  const %one : i64 = 1
+  const %begin : i64[1] = [0]
+  const %two : i64[2] = [-1, 2]
+  const %half : f32 = 0.5
+  %a = Mul(%x, %half) : f32[n, s, 4]
+  %dims = Shape(%a) : i64[3]
+  %length = Gather(%dims, %one) {axis=0} : i64
+  %count = Gather(%dims, %begin) {axis=0} : i64[1]
+  %positions = Range(%zero, %length, %one) : i64[r]
+  %flat = Concat(%count, %two) {axis=0} : i64[3]
+  %y = Reshape(%x, %flat) : f32[p, q, 2]
+  %row = Unsqueeze(%positions, %begin) : i64[1, r]
+  %column = Unsqueeze(%positions, %at) : i64[r, 1]
+  %mask = Less(%row, %column) : bool[r, r]
+  %elements = Size(%x) : i64
+  %n = Cast(%elements) {to=1} : f32
+  %z = Div(%y, %n) : f32[p, q, 2]
+  output %z : f32[p, q, 2]
+  output %mask : bool[r, r]
+  output %positions : i64[r]
+}
+";
+
 struct Seen(usize);
 
 impl NodeObserver for Seen {

@@ -17,7 +17,7 @@ use crate::plan::{GraphPlan, Index, known_tensor, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Defaults, Facts, describe};
-use ampc_ir::module::GraphOwner;
+use ampc_ir::module::{GraphOwner, NodeData};
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
@@ -39,6 +39,8 @@ pub(super) type OnDevice = SecondaryMap<Value, Option<DeviceTensor>>;
 pub(crate) struct Program {
     pub(crate) module: Module,
     pub(crate) constants: Arc<Constants>,
+    /// The results among the constants that depend on dims of the inputs: they are those of this program alone.
+    of_dims: FxHashSet<Value>,
     /// The constants in the memory of a device; empty where kernels read host memory.
     on_device: OnDevice,
     pub(super) plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>>,
@@ -52,6 +54,16 @@ pub(crate) struct Program {
 }
 
 impl Program {
+    /// The constants and the results of constants alone, which are the same for all dims of the inputs.
+    pub(super) fn constants_of_all_dims(&self) -> Arc<Constants> {
+        if self.of_dims.is_empty() {
+            return self.constants.clone();
+        }
+        let mut constants = (*self.constants).clone();
+        self.of_dims.iter().for_each(|&value| constants[value] = None);
+        Arc::new(constants)
+    }
+
     pub(crate) fn plan(&self, graph: GraphId) -> &GraphPlan {
         self.plans[graph].as_deref().expect("every graph with an owner is planned")
     }
@@ -122,12 +134,15 @@ impl Program {
         let mut new = Vec::new();
         for value in self.constants_read() {
             let Some(tensor) = &self.constants[value] else { continue };
-            self.on_device[value] = uploaded[value].clone();
-            if uploaded[value].is_none()
+            let is_shared = !self.of_dims.contains(&value);
+            self.on_device[value] = uploaded[value].clone().filter(|_| is_shared);
+            if self.on_device[value].is_none()
                 && let Data::Device(tensor) = space.bring(DataRef::Tensor(tensor.view()))?
             {
                 self.on_device[value] = Some(tensor.clone());
-                new.push((value, tensor));
+                if is_shared {
+                    new.push((value, tensor));
+                }
             }
         }
         // Queues of other sessions may read the constants from now on.
@@ -147,7 +162,7 @@ pub(super) struct Binder<'a> {
     pub(super) inlined: Option<&'a Arc<Inlined>>,
     /// The constants of both.
     pub(super) constants: &'a Constants,
-    /// The results of constants alone that earlier programs computed: they do not depend on the inputs.
+    /// The results of constants alone that the last program computed: they do not depend on the inputs.
     pub(super) folded: &'a Constants,
     /// The end of the time for computing results of constants.
     pub(super) deadline: Option<Instant>,
@@ -178,7 +193,6 @@ impl Binder<'_> {
         facts: &Facts,
         inlined: Option<&Arc<Inlined>>,
     ) -> Result<Program, ExecuteError> {
-        let mut constants = self.constants.clone();
         let mut kernels: SecondaryMap<Node, Option<Arc<Prepared>>> = SecondaryMap::default();
         let mut index = Index::default();
         let mut plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>> = SecondaryMap::default();
@@ -195,36 +209,45 @@ impl Binder<'_> {
             watch: self.watch,
             is_strict: true,
         };
-        let mut folded: FxHashSet<Value> = FxHashSet::default();
-        let mut left = ALL_FOLDED_BYTES;
+        let mut folding = Folding {
+            constants: self.constants.clone(),
+            results: FxHashSet::default(),
+            of_dims: FxHashSet::default(),
+            left: ALL_FOLDED_BYTES,
+        };
         for &graph in &graphs {
-            let made = partitioner.groups(graph, |node, prepared| {
-                let results = self.fold(space, &module, node, prepared, &constants, &mut left)?;
-                let Some(results) = results else { return Ok(false) };
-                for (value, tensor) in results {
-                    constants[value] = Some(tensor);
-                    folded.insert(value);
-                }
-                Ok(true)
-            });
+            let made = partitioner
+                .groups(graph, |node, prepared| self.fold(space, &module, node, prepared, &mut folding));
             let made = made?;
             let mut groups = Vec::with_capacity(made.len());
             for Made { group, kernel } in made {
                 kernels[*group.nodes.last().expect("a group has a node")] = kernel;
                 groups.push(group);
             }
-            let plan =
-                plan_graph(&module, graph, alignment, &mut index, &groups, |value| folded.contains(&value));
+            let is_constant = |value| folding.results.contains(&value);
+            let plan = plan_graph(&module, graph, alignment, &mut index, &groups, is_constant);
             plans[graph] = Some(Arc::new(plan));
         }
         let mut defaults: SecondaryMap<FunctionId, Defaults> = SecondaryMap::default();
         for (function, _) in module.functions() {
             defaults[function] = Defaults::of(&module, function);
         }
+        let Folding { constants, of_dims, .. } = folding;
         let (constants, inlined) = (Arc::new(constants), inlined.cloned());
         let on_device = OnDevice::default();
         let parts = Parts::default();
-        Ok(Program { module, constants, on_device, plans, graphs, kernels, inlined, defaults, parts })
+        Ok(Program {
+            module,
+            constants,
+            of_dims,
+            on_device,
+            plans,
+            graphs,
+            kernels,
+            inlined,
+            defaults,
+            parts,
+        })
     }
 
     /// Gives the inputs of the main graph their types.
@@ -246,8 +269,8 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// The results of a node that depends on constants alone. Large results are computed in each run instead, and an error
-    /// of the node shows when it runs.
+    /// Computes a node that depends on constants and dims alone, and returns true if the node need not run. Large results
+    /// are computed in each run instead, and an error of the node shows when it runs.
     ///
     /// # Errors
     /// If the device fails.
@@ -257,28 +280,61 @@ impl Binder<'_> {
         module: &Module,
         node: Node,
         prepared: &Prepared,
-        constants: &Constants,
-        left: &mut u64,
-    ) -> Result<Option<Folded>, KernelError> {
+        folding: &mut Folding,
+    ) -> Result<bool, KernelError> {
+        let constants = &folding.constants;
         let size = |value: Value| constants[value].as_ref()?.bytes().map(<[u8]>::len);
-        let types = if self.runtime.fold { folded_types(module, node, prepared, size, left) } else { None };
-        let Some(types) = types else { return Ok(None) };
         let data = module.node(node);
-        let operand =
-            |v: &Option<Value>| v.and_then(|v| constants[v].as_ref()).map(|c| DataRef::Tensor(c.view()));
-        let operands: Vec<_> = data.formal_operands().iter().map(operand).collect();
-        let known = |v: &Value| self.folded[*v].clone().map(|tensor| (*v, tensor));
-        let results = data.results().iter().flatten();
-        if let Some(known) = results.clone().map(known).collect::<Option<Vec<_>>>() {
-            return Ok(Some(known));
+        let is_of_dims = reads_dims(data)
+            || data.formal_operands().iter().flatten().any(|value| folding.of_dims.contains(value));
+        let is_watched = data.results().iter().flatten().any(|&value| self.watch.contains(value));
+        if !self.runtime.fold || is_of_dims && is_watched {
+            return Ok(false);
         }
+        let types = folded_types(module, node, prepared, size, &mut folding.left);
+        let Some(types) = types else { return Ok(false) };
+        let known = |v: &Value| self.folded[*v].clone().filter(|_| !is_of_dims).map(|tensor| (*v, tensor));
+        let known: Option<Folded> = data.results().iter().flatten().map(known).collect();
+        let results = match known {
+            Some(known) => Some(known),
+            None => self.computed(space, module, node, prepared, constants, &types)?,
+        };
+        let Some(results) = results else { return Ok(false) };
+        for (value, tensor) in results {
+            folding.constants[value] = Some(tensor);
+            folding.results.insert(value);
+            if is_of_dims {
+                folding.of_dims.insert(value);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The results of a node that depends on constants and dims alone; `None` if the node fails or the time is over.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn computed(
+        &self,
+        space: &mut Space,
+        module: &Module,
+        node: Node,
+        prepared: &Prepared,
+        constants: &Constants,
+        types: &ResultTypes,
+    ) -> Result<Option<Folded>, KernelError> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Ok(None);
         }
         if let Some(queue) = space.queue() {
             queue.enter(node);
         }
-        let made = walk::run_alone(space, prepared, &operands, &types, self.runtime.limits.max_bytes);
+        let data = module.node(node);
+        // A kernel that reads dims alone has them.
+        let operand =
+            |v: &Option<Value>| v.and_then(|v| constants[v].as_ref()).map(|c| DataRef::Tensor(c.view()));
+        let operands: Vec<_> = data.formal_operands().iter().map(operand).collect();
+        let made = walk::run_alone(space, prepared, &operands, types, self.runtime.limits.max_bytes);
         let made = match made {
             Ok(made) => Some(made),
             Err(KernelError::Device(error)) => match *error {
@@ -300,8 +356,23 @@ impl Binder<'_> {
     }
 }
 
-/// The types of the results of a node that is computed once, before the graph runs: the node depends on constants alone,
-/// whose bytes `size` returns, and its results are not large. `left` is the number of bytes by which results may still be
+/// The constants of a program, with the results that are computed before a graph runs.
+struct Folding {
+    constants: Constants,
+    results: FxHashSet<Value>,
+    /// The results that depend on dims of the inputs.
+    of_dims: FxHashSet<Value>,
+    /// The bytes by which results may still be larger than their operands.
+    left: u64,
+}
+
+/// True if a node reads the dims of its operand, which are known before the graph runs, and no element.
+fn reads_dims(node: &NodeData) -> bool {
+    node.schema().is_some_and(|schema| matches!(schema.kind, OpKind::Shape | OpKind::Size))
+}
+
+/// The types of the results of a node that is computed once, before the graph runs: the node depends on dims, and on
+/// constants, whose bytes `size` returns, and its results are not large. `left` is the number of bytes by which results may still be
 /// larger than their operands.
 pub(super) fn folded_types(
     module: &Module,
@@ -315,7 +386,7 @@ pub(super) fn folded_types(
         return None;
     }
     let mut given = 0u64;
-    for &value in data.formal_operands().iter().flatten() {
+    for &value in data.formal_operands().iter().flatten().filter(|_| !reads_dims(data)) {
         // The default of an input may be replaced.
         given += size(value).filter(|_| !is_input(module, value))? as u64;
     }

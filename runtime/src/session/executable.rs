@@ -26,8 +26,9 @@ pub struct Runtime {
     pub backend: Arc<dyn Backend>,
     /// The limits of every session.
     pub limits: Limits,
-    /// True if nodes that depend on constants alone are computed once, before the graph runs. Otherwise a
-    /// [`NodeObserver`](super::NodeObserver) sees them in each run.
+    /// True if nodes that depend on constants and dims alone are computed before the graph runs, once for the dims of the
+    /// inputs. Otherwise a [`NodeObserver`](super::NodeObserver) sees them in each run, as it always sees results that it
+    /// watches and that depend on dims.
     pub fold: bool,
 }
 
@@ -188,13 +189,6 @@ impl Executable {
         }
     }
 
-    /// The values that a program has to show to an observer of these values. Without groups it shows all, except the results
-    /// of calls that nodes of functions stand in place of.
-    pub(super) fn shown(&self, watch: Watch) -> Watch {
-        let has_calls = self.inlined.as_ref().is_some_and(|inlined| inlined.hides(&watch));
-        if has_calls || self.runtime.backend.has_groups() { watch } else { Watch::nothing() }
-    }
-
     /// The program for inputs of these types, in which an observer can see these values: an earlier program, or a new
     /// program. Nodes of functions stand in place of their calls, unless it sees results of the calls.
     pub(super) fn program(
@@ -219,7 +213,7 @@ impl Executable {
         let mut program = installed(&*runtime.backend, || binder.program(space, &slot.types))?;
         let uploaded = program.upload(space, &mut locked(&self.uploaded));
         uploaded.map_err(ExecuteError::of_transfer)?;
-        *locked(&self.folded) = program.constants.clone();
+        *locked(&self.folded) = program.constants_of_all_dims();
         self.programs_made.fetch_add(1, Ordering::Relaxed);
         let mut is_state = vec![false; slot.types.len()];
         program.main_plan().states.iter().for_each(|state| is_state[state.now as usize] = true);

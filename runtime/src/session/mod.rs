@@ -441,7 +441,6 @@ impl Session {
         watch: Watch,
         deadline: Option<Instant>,
     ) -> Result<(), ExecuteError> {
-        let watch = self.executable.shown(watch);
         let fits = |bound: &Arc<Bound>| bound.watch == watch && bound.fits(inputs);
         if self.bound.as_ref().is_some_and(fits) {
             return Ok(());

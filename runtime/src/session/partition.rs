@@ -97,8 +97,30 @@ impl Partitioner<'_> {
             let group = Group { nodes: smallvec![node], needs, interface: None };
             made.push(Made { group, kernel: prepared.map(Arc::new) });
         }
+        if !folded.is_empty() {
+            self.drop_unread(graph, &mut made);
+        }
         let is_grouped = self.backend.has_groups() && *self.watch != Watch::All;
         if is_grouped { self.joined_within(graph, made, &folded) } else { Ok(made) }
+    }
+
+    /// Drops nodes whose results nothing reads but nodes that were folded: the dims of a value are known without the value.
+    fn drop_unread(&self, graph: GraphId, made: &mut Vec<Made>) {
+        let data = self.module.graph(graph);
+        let next = data.states.iter().map(|&(_, next)| next);
+        let mut read: FxHashSet<Value> =
+            data.outputs().iter().map(|output| output.value).chain(next).collect();
+        let mut is_read = vec![false; made.len()];
+        for (single, is_read) in made.iter().zip(&mut is_read).rev() {
+            let data = self.module.node(single.group.nodes[0]);
+            let is_wanted = |value: &Value| read.contains(value) || self.watch.contains(*value);
+            *is_read = data.results().iter().flatten().any(is_wanted);
+            if *is_read {
+                read.extend(data.operands().iter().flatten());
+            }
+        }
+        let mut is_read = is_read.into_iter();
+        made.retain(|_| is_read.next().unwrap_or(true));
     }
 
     /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
