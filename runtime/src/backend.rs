@@ -77,6 +77,19 @@ pub struct GroupSite<'a> {
     pub results: &'a [Value],
 }
 
+/// Work that a backend does in its threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Load {
+    /// A binding, or a run of a graph with calls or with bodies within many bodies, which may need a larger stack than that
+    /// of the caller.
+    Deep,
+    /// A run of another graph.
+    Flat,
+    /// The same, and a single thread has done the last run of this graph with these dims: to wake another thread may take
+    /// longer than the run.
+    Small,
+}
+
 /// A device, as sessions see it.
 pub trait Backend: Debug + Send + Sync {
     /// The name of the device in messages.
@@ -129,9 +142,12 @@ pub trait Backend: Debug + Send + Sync {
     }
 
     /// Does `work` in the threads that kernels of this backend run in, and returns when it is done. Every run and every
-    /// binding goes through here once; several may at the same time.
-    fn install(&self, work: &mut (dyn FnMut() + Send)) {
+    /// binding goes through here once; several may at the same time. Returns true if a single thread has done all of it.
+    /// `load` says which work the thread of the caller can do by itself.
+    fn install(&self, load: Load, work: &mut (dyn FnMut() + Send)) -> bool {
+        let _ = load;
         work();
+        true
     }
 }
 
@@ -145,7 +161,16 @@ pub(crate) fn alignment(backend: &dyn Backend) -> usize {
 
 /// [`Backend::install`] for work that returns a result.
 pub(crate) fn installed<R: Send>(backend: &dyn Backend, work: impl FnOnce() -> R + Send) -> R {
+    installed_run(backend, Load::Deep, work).0
+}
+
+/// As [`installed`], for a run. Returns true if a single thread has done it.
+pub(crate) fn installed_run<R: Send>(
+    backend: &dyn Backend,
+    load: Load,
+    work: impl FnOnce() -> R + Send,
+) -> (R, bool) {
     let (mut work, mut result) = (Some(work), None);
-    backend.install(&mut || result = work.take().map(|work| work()));
-    result.expect("a backend does the work that it is given")
+    let is_alone = backend.install(load, &mut || result = work.take().map(|work| work()));
+    (result.expect("a backend does the work that it is given"), is_alone)
 }

@@ -6,7 +6,7 @@
 use crate::host::HostError;
 use crate::kernel::{KernelError, Result, check_size};
 use rustc_hash::FxHashMap;
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The bytes that one list may take.
 #[derive(Clone, Copy, Debug)]
@@ -82,27 +82,32 @@ impl Room {
     }
 }
 
-/// The first error of work that is done in parallel.
+/// The error of the first piece of work that failed, whichever order the pieces are done in.
 #[derive(Default)]
-pub(crate) struct FirstError(OnceLock<KernelError>);
+pub(crate) struct FirstError(Mutex<Option<(usize, KernelError)>>);
 
 impl FirstError {
-    /// Keeps the error of a piece of work, unless there is one already.
-    pub(crate) fn note(&self, result: Result<()>) {
-        if let Err(error) = result {
-            // Whichever comes second is dropped.
-            let _ = self.0.set(error);
+    /// Keeps the error of a piece of work, unless that of an earlier piece or of the same is there.
+    pub(crate) fn note(&self, piece: usize, result: Result<()>) {
+        let Err(error) = result else { return };
+        let mut first = self.first();
+        if first.as_ref().is_none_or(|&(known, _)| piece < known) {
+            *first = Some((piece, error));
         }
     }
 
     /// True if a piece of work failed.
     pub(crate) fn is_there(&self) -> bool {
-        self.0.get().is_some()
+        self.first().is_some()
     }
 
     /// The error, if there is one.
     pub(crate) fn result(self) -> Result<()> {
-        self.0.into_inner().map_or(Ok(()), Err)
+        self.first().take().map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    fn first(&self) -> MutexGuard<'_, Option<(usize, KernelError)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

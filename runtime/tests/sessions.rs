@@ -5,12 +5,12 @@
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
-use ampc_runtime::backend::{Backend, KernelError, Prepared, Site};
+use ampc_runtime::backend::{Backend, KernelError, Load, Prepared, Site};
 use ampc_runtime::session::{Executable, ExecuteError, NodeObserver};
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 const MODEL: &str = "\
@@ -223,4 +223,91 @@ graph @main {{
     }
     let error = runtime.prepare(&body("Abs")).err().unwrap();
     assert_eq!(error.to_string(), "the example backend lacks 1 of the operators in use, the first is Abs");
+}
+
+/// The CPU with a kernel of Neg that notes the thread that it runs in.
+#[derive(Debug)]
+struct Traced {
+    cpu: Cpu,
+    threads: Arc<Mutex<Vec<ThreadId>>>,
+}
+
+impl Backend for Traced {
+    fn name(&self) -> &'static str {
+        "example"
+    }
+    fn has_kernel(&self, kind: OpKind) -> bool {
+        self.cpu.has_kernel(kind)
+    }
+    fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
+        if site.kind() != OpKind::Neg {
+            return self.cpu.prepare(site);
+        }
+        let threads = self.threads.clone();
+        Ok(Prepared::new(move |io| {
+            threads.lock().unwrap().push(thread::current().id());
+            io.out_bytes(0)?.copy_from_slice(io.bytes(0)?);
+            Ok(())
+        }))
+    }
+    fn install(&self, load: Load, work: &mut (dyn FnMut() + Send)) -> bool {
+        self.cpu.install(load, work)
+    }
+}
+
+/// A run that splits no work is left to the thread of the caller, once that is known of its dims; with one thread it is
+/// known from the beginning. Bodies within many bodies need the stack of another thread.
+#[test]
+fn small_runs_wake_no_thread() {
+    let line = "  %t = Tanh(%x) : f32[n]\n  %y = Neg(%t) : f32[n]\n  output %y : f32[n]\n";
+    let flat = format!("module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %x : f32[n]\n{line}}}\n");
+    let (small, large) = (1 << 8, 1 << 17);
+    for (threads, text, n, expected) in [
+        (1, &flat, small, [true; 3]),
+        (1, &flat, large, [true; 3]),
+        (2, &flat, small, [false, true, true]),
+        (2, &flat, large, [false; 3]),
+        (2, &nested(3), small, [false, true, true]),
+        (2, &nested(20), small, [false; 3]),
+    ] {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let backend = Traced { cpu: Cpu::new(threads), threads: seen.clone() };
+        let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+        let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+        let x = HostTensor::from_slice(&[n], &vec![0.5f32; usize::try_from(n).unwrap()]).unwrap();
+        let yes = flag(true);
+        let inputs = [x.view(), yes.view()].map(|tensor| Some(DataRef::Tensor(tensor)));
+        let inputs = &inputs[..module.graph(module.main()).inputs().len()];
+        (0..3).for_each(|_| drop(session.run(inputs).unwrap()));
+        let is_here: Vec<bool> =
+            seen.lock().unwrap().iter().map(|&id| id == thread::current().id()).collect();
+        assert_eq!(is_here, expected, "{threads} threads, {n} elements\n{text}");
+    }
+}
+
+/// A branch within so many branches.
+fn nested(depth: usize) -> String {
+    let mut body = "%y0 = Neg(%x) : f32[n]\n  output %y0 : f32[n]\n".to_owned();
+    for i in 1..=depth {
+        let branch = |name: &str| {
+            // Names are unique in a module.
+            let body = if name == "a" {
+                body.clone()
+            } else {
+                format!("%z{i} = Abs(%x) : f32[n]\n  output %z{i} : f32[n]\n")
+            };
+            format!(
+                "{}: graph @{name}{i} (%x, %go) {{\n  {body}}}",
+                if name == "a" { "then_branch" } else { "else_branch" }
+            )
+        };
+        body = format!(
+            "%y{i} = If(%go; %x, %go) {{\n{},\n{}\n}} : f32[n]\n  output %y{i} : f32[n]\n",
+            branch("a"),
+            branch("b")
+        );
+    }
+    format!(
+        "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %x : f32[n]\n  input %go : bool\n  {body}}}\n"
+    )
 }

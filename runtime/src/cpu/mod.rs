@@ -11,10 +11,11 @@ mod groups;
 pub(crate) mod kernels;
 mod pool;
 
-use crate::backend::{Backend, Candidates, GroupSite, KernelError, Prepared, Site};
+use crate::backend::{Backend, Candidates, GroupSite, KernelError, Load, Prepared, Site};
 use crate::session::Runtime;
 use ampc_ir::Node;
 use ampc_ir::op::OpKind;
+use kernels::parallel::alone;
 use pool::Pool;
 use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -68,21 +69,32 @@ impl Backend for Cpu {
         groups::prepare(group)
     }
 
-    fn install(&self, work: &mut (dyn FnMut() + Send)) {
+    fn install(&self, load: Load, work: &mut (dyn FnMut() + Send)) -> bool {
+        let is_small = load == Load::Small || load == Load::Flat && self.threads == 1;
         // A part of a run that binds another module is in its threads already.
-        if IS_TAKEN.get() {
-            return work();
+        if is_small || IS_TAKEN.get() {
+            return taken(work);
         }
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = idle().pop();
         let pool = pool.unwrap_or_else(|| Pool::new(self.threads));
-        pool.install(|| {
-            let before = IS_TAKEN.replace(true);
-            work();
-            IS_TAKEN.set(before);
-        });
+        let is_alone = pool.install(|| taken(work));
         idle().push(pool);
+        is_alone || self.threads == 1
     }
+}
+
+/// Does work of a run in this thread, and returns true if it needs no others.
+fn taken(work: &mut (dyn FnMut() + Send)) -> bool {
+    /// Gives the thread back when it is dropped, also by a panic.
+    struct Taken(bool);
+    impl Drop for Taken {
+        fn drop(&mut self) {
+            IS_TAKEN.set(self.0);
+        }
+    }
+    let _taken = Taken(IS_TAKEN.replace(true));
+    alone(work)
 }
 
 impl From<Cpu> for Runtime {

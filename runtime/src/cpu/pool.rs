@@ -35,7 +35,7 @@ impl Pool {
     pub(super) fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         match &self.0 {
             Some(pool) => pool.install(work),
-            None => alone(work),
+            None => work(),
         }
     }
 }
@@ -52,23 +52,16 @@ fn most_threads(threads: usize, left: Option<u64>) -> usize {
     if most >= or_all(threads) { threads } else { most.max(1) }
 }
 
-/// Does something in this thread alone: parallel iterators find a pool whose only thread is this one.
-fn alone<R>(work: impl FnOnce() -> R) -> R {
-    // Fails if the thread is in a pool already, such as that of an earlier call, which is never dropped: it serves as well.
-    if let Ok(pool) = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build() {
-        std::mem::forget(pool);
-    }
-    work()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rayon::prelude::*;
+    use crate::cpu::kernels::parallel::{pieces, threads};
     use std::cell::RefCell;
 
     fn sum() -> u64 {
-        (0..1000u64).into_par_iter().sum()
+        let mut numbers = vec![0u64; 1000];
+        pieces(&mut numbers, 10, |first, out| out.iter_mut().zip(first as u64..).for_each(|(to, n)| *to = n));
+        numbers.iter().sum()
     }
 
     #[test]
@@ -80,8 +73,9 @@ mod tests {
         });
         assert_eq!(*asked.borrow(), [(5, STACK), (2, STACK), (1, STACK), (1, LEAST_STACK)]);
         assert_eq!(pool.install(sum), 499_500);
-        // Again, and within itself, as bodies of bodies do.
+        // Within itself, as bodies of bodies do.
         assert_eq!(pool.install(|| pool.install(sum) + sum()), 999_000);
+        assert_eq!(pool.install(threads), 1);
     }
 
     #[test]
@@ -99,7 +93,7 @@ mod tests {
             let built = ThreadPoolBuilder::new().num_threads(threads).stack_size(stack).build();
             built.ok().filter(|_| threads <= 2)
         });
-        assert_eq!(pool.install(rayon::current_num_threads), 2);
+        assert_eq!(pool.install(threads), 2);
         assert_eq!(pool.install(sum), 499_500);
     }
 }

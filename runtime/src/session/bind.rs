@@ -13,11 +13,11 @@ use crate::device::{DeviceError, DeviceTensor};
 use crate::host::HostTensor;
 use crate::kernel::{KernelError, Prepared};
 use crate::plan::Place;
-use crate::plan::{GraphPlan, Index, known_tensor, plan_graph};
+use crate::plan::{GraphPlan, Index, Step, known_tensor, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Defaults, Facts, describe};
-use ampc_ir::module::{GraphOwner, NodeData};
+use ampc_ir::module::{GraphOwner, NodeData, Op};
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
@@ -66,6 +66,16 @@ impl Program {
 
     pub(crate) fn plan(&self, graph: GraphId) -> &GraphPlan {
         self.plans[graph].as_deref().expect("every graph with an owner is planned")
+    }
+
+    /// True if a run has calls, or bodies within more than [`FEW_BODIES`] bodies, which need a large stack.
+    pub(super) fn is_deep(&self) -> bool {
+        let is_call = |node| matches!(self.module.node(node).op, Op::Call(_));
+        self.graphs.iter().any(|&graph| {
+            let Where { in_function, depth, .. } = Where::of(&self.module, graph);
+            let mut nodes = self.plan(graph).steps.iter().map(Step::node);
+            !in_function && (depth > FEW_BODIES || nodes.any(is_call))
+        })
     }
 
     pub(crate) fn main_plan(&self) -> &GraphPlan {
@@ -151,6 +161,9 @@ impl Program {
         Ok(())
     }
 }
+
+/// Bodies within bodies that fit the stack of any thread.
+const FEW_BODIES: usize = 8;
 
 /// The parts that a program is made from.
 pub(super) struct Binder<'a> {
@@ -413,17 +426,19 @@ pub(super) struct Where {
     pub(super) in_body: bool,
     /// True if the graph is in a branch of an If, which may never run.
     pub(super) in_branch: bool,
+    /// The number of bodies that the graph is in, itself included.
+    pub(super) depth: usize,
 }
 
 impl Where {
     pub(super) fn of(module: &Module, mut graph: GraphId) -> Where {
         let in_function = module.root(graph) != module.main();
-        let (mut in_branch, mut in_body) = (false, false);
+        let (mut in_branch, mut depth) = (false, 0);
         while let GraphOwner::Body { node, .. } = module.graph(graph).owner {
-            in_body = true;
+            depth += 1;
             in_branch |= module.node(node).schema().is_some_and(|s| s.kind == OpKind::If);
             graph = module.node(node).graph;
         }
-        Where { in_function, in_body, in_branch }
+        Where { in_function, in_body: depth > 0, in_branch, depth }
     }
 }

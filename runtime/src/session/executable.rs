@@ -8,14 +8,14 @@ use super::limits::Limits;
 use super::observe::Watch;
 use super::space::Space;
 use super::{Session, has_kernel};
-use crate::backend::{Backend, installed};
+use crate::backend::{Backend, Load, installed};
 use crate::data::DataRef;
 use crate::device::Device;
 use crate::host::{HostError, HostTensor};
 use ampc_ir::module::{Def, Op, Payload};
 use ampc_ir::{DType, GraphId, Module, Type};
 use rustc_hash::FxHashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -87,9 +87,29 @@ pub(super) struct Bound {
     /// For each input, true if it is a state that the arena has.
     is_state: Vec<bool>,
     pub(super) program: Program,
+    /// True if the program has calls, or bodies within many bodies.
+    is_deep: bool,
+    /// True if a single thread has done the last run.
+    was_alone: AtomicBool,
 }
 
 impl Bound {
+    /// The work of the next run.
+    pub(super) fn load(&self) -> Load {
+        match (self.is_deep, self.was_alone.load(Ordering::Relaxed)) {
+            (true, _) => Load::Deep,
+            (false, true) => Load::Small,
+            (false, false) => Load::Flat,
+        }
+    }
+
+    /// Notes if a single thread has done a run.
+    pub(super) fn note_run(&self, is_alone: bool) {
+        if self.was_alone.load(Ordering::Relaxed) != is_alone {
+            self.was_alone.store(is_alone, Ordering::Relaxed);
+        }
+    }
+
     /// True if an input is a state that the arena has.
     pub(super) fn is_state(&self, input: usize) -> bool {
         self.is_state.get(input).copied().unwrap_or(false)
@@ -217,8 +237,10 @@ impl Executable {
         self.programs_made.fetch_add(1, Ordering::Relaxed);
         let mut is_state = vec![false; slot.types.len()];
         program.main_plan().states.iter().for_each(|state| is_state[state.now as usize] = true);
-        let made =
-            Arc::new(Bound { types: slot.types.clone(), watch: slot.watch.clone(), is_state, program });
+        let (types, watch) = (slot.types.clone(), slot.watch.clone());
+        let is_deep = program.is_deep();
+        let was_alone = AtomicBool::new(false);
+        let made = Arc::new(Bound { types, watch, is_state, program, is_deep, was_alone });
         *bound = Some(made.clone());
         Ok(made)
     }

@@ -35,7 +35,7 @@ pub use limits::{Limits, available_memory, left_of_limit};
 pub use needs::MemoryNeeds;
 pub use observe::{NodeObserver, Watch};
 
-use crate::backend::{Backend, alignment, installed};
+use crate::backend::{Backend, alignment, installed_run};
 use crate::data::{Data, DataRef};
 use crate::device::DeviceError;
 use crate::host::HostError;
@@ -369,7 +369,7 @@ impl Session {
         let main = program.module.main();
         let given = Given { inputs, operands: &[], attrs: None };
         let scope = Scope { program, plan: program.plan(main), given };
-        installed(&*runtime.backend, || {
+        let (moved, is_alone) = installed_run(&*runtime.backend, bound.load(), || {
             recordings.run_or_replay(&mut run, main, frame, given)?;
             // No failure may surface once states are overwritten, if the session waits for the work.
             if waits {
@@ -391,7 +391,9 @@ impl Session {
             let moved = moved.map_err(ExecuteError::of_transfer)?;
             frame.states.set_torn(false);
             Ok(moved)
-        })
+        });
+        bound.note_run(is_alone);
+        moved
     }
 
     /// Plans the graph for these inputs, unless it is planned for their dims. Given states replace the old

@@ -26,7 +26,7 @@ pub(crate) use device::ReferenceDevice;
 use ampc_ir::Node;
 use ampc_ir::op::OpKind;
 use ampc_runtime::Cpu;
-use ampc_runtime::backend::{Backend, Candidates, GroupSite, Io, KernelError, Prepared, Site};
+use ampc_runtime::backend::{Backend, Candidates, GroupSite, Io, KernelError, Load, Prepared, Site};
 use ampc_runtime::device::Device;
 use kernels::{Kernel, launch};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -125,8 +125,8 @@ impl Backend for Reference {
         Some(&*self.device)
     }
 
-    fn install(&self, work: &mut (dyn FnMut() + Send)) {
-        self.cpu.install(work);
+    fn install(&self, load: Load, work: &mut (dyn FnMut() + Send)) -> bool {
+        self.cpu.install(load, work)
     }
 }
 

@@ -4,7 +4,7 @@ use super::program::{Form, Operand, Operation, Program};
 use super::{MOST_OPERANDS, MOST_RESULTS, blocks};
 use crate::cpu::kernels::broadcast::gather;
 use crate::cpu::kernels::elements::of_bytes;
-use crate::cpu::kernels::parallel::PIECE;
+use crate::cpu::kernels::parallel::{PIECE, both};
 use crate::kernel::{Io, Result, elements_mut};
 use ampc_ir::DType;
 use half::{bf16, f16};
@@ -86,9 +86,12 @@ impl Program {
             rest.push(after);
         }
         let (given, given_rest) = given.split_at(first.min(given.len()));
-        rayon::join(
-            || self.split(sources, start, first, places, given),
-            || self.split(sources, start + first, n - first, rest, given_rest),
+        let (mut places, mut rest) = (Some(places), Some(rest));
+        both(
+            &mut || self.split(sources, start, first, places.take().unwrap_or_default(), given),
+            &mut || {
+                self.split(sources, start + first, n - first, rest.take().unwrap_or_default(), given_rest)
+            },
         );
     }
 

@@ -3,6 +3,7 @@
 use super::convolution::floor;
 use super::elements::to_f64;
 use super::lanes::{Real, Wide, for_real};
+use super::parallel::{each, try_numbered_pieces};
 use super::pointwise::maximum;
 use crate::host::HostTensor;
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
@@ -10,7 +11,6 @@ use crate::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use num_traits::{Float, One, Zero};
-use rayon::prelude::*;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -113,18 +113,12 @@ fn roi_align_of<T: Real>(align: Align) -> Prepared {
             return Ok(());
         }
         let regions = align.regions;
-        // Of several errors the first one counts, whatever is computed in parallel.
-        for (roi, &image) in rois.chunks(4).zip(images) {
-            regions.batch_index(usize::try_from(image).ok(), 2, image)?;
-            align.sides::<T>(roi)?;
-        }
-        to.par_chunks_mut(regions.len()).zip(rois.par_chunks(4)).zip(images).try_for_each(
-            |((to, roi), &image)| {
-                let image = regions.batch_index(usize::try_from(image).ok(), 2, image)?;
-                align.region::<T>(regions.image(x, image), align.sides::<T>(roi)?, to);
-                Ok(())
-            },
-        )
+        try_numbered_pieces(to, regions.len(), 1, |i, to| {
+            let (roi, image) = (&rois[i * 4..][..4], images[i]);
+            let image = regions.batch_index(usize::try_from(image).ok(), 2, image)?;
+            align.region::<T>(regions.image(x, image), align.sides::<T>(roi)?, to);
+            Ok(())
+        })
     })
 }
 
@@ -254,9 +248,8 @@ fn max_roi_pool_of<T: Real>(regions: Regions) -> Prepared {
         if to.is_empty() {
             return Ok(());
         }
-        // Of several errors the first one counts, whatever is computed in parallel.
-        rois.chunks(5).try_for_each(|roi| pooled_image::<T>(&regions, roi).map(drop))?;
-        to.par_chunks_mut(regions.len()).zip(rois.par_chunks(5)).try_for_each(|(to, roi)| {
+        try_numbered_pieces(to, regions.len(), 1, |i, to| {
+            let roi = &rois[i * 5..][..5];
             let image = pooled_image::<T>(&regions, roi)?;
             pool_region::<T>(&regions, regions.image(x, image), roi, to);
             Ok(())
@@ -338,11 +331,11 @@ fn non_max_suppression(site: &Site<'_>) -> Result<Prepared> {
         let iou = first::<f32>(io, 3)?.unwrap_or(0.0);
         let suppression = Suppression { most, iou, score: first(io, 4)?, is_centered };
         let room = io.room();
-        let select = |(i, scores): (usize, &[f32])| {
-            suppression.select(&boxes[i / classes * n * 4..][..n * 4], scores, room)
-        };
-        let mut lists = room.list(scores.len() / n.max(1))?;
-        scores.par_chunks(n.max(1)).enumerate().map(select).collect_into_vec(&mut lists);
+        let mut lists = room.gathered((0..scores.len() / n.max(1)).map(|_| Ok(Vec::new())))?;
+        each(&mut lists, &|i, list| {
+            let boxes = &boxes[i / classes * n * 4..][..n * 4];
+            *list = suppression.select(boxes, &scores[i * n..][..n], room);
+        });
         let lists = room.try_gathered(lists)?;
         let selected = lists
             .iter()

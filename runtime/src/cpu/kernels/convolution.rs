@@ -194,7 +194,9 @@ impl Cut {
         {
             channels = channels.div_ceil(2).next_multiple_of(8);
         }
-        Cut { channels, positions, slots: tasks(channels).clamp(1, SLOTS) }
+        let work = matrices.saturating_mul(sizes.outputs).saturating_mul(positions).saturating_mul(depth);
+        let slots = tasks(channels).min(work / WORTH_A_THREAD).clamp(1, SLOTS);
+        Cut { channels, positions, slots }
     }
 
     /// The positions of each column of tiles.

@@ -58,6 +58,9 @@ struct Layout {
     taps: Vec<usize>,
 }
 
+/// Multiplications of taps that are worth a thread.
+const WORTH_A_THREAD: usize = 1 << 18;
+
 impl Layout {
     fn of(window: &Window, room: Room) -> Result<Layout> {
         let inner = window.inner();
@@ -168,9 +171,11 @@ impl<T: Real> Depthwise<T> {
 impl<T: Real> Parts<T::Wide> for Depthwise<T> {
     fn scratch(&self) -> usize {
         let Depthwise { sizes, layout, .. } = self;
-        let tasks = (sizes.batch.saturating_mul(self.channels()) / layout.planes)
-            .saturating_mul(layout.vertical.grid.div_ceil(layout.rows));
-        tasks.clamp(1, SLOTS).saturating_mul(self.slot()).saturating_mul(size_of::<T::Wide>())
+        let planes = sizes.batch.saturating_mul(self.channels());
+        let tasks = (planes / layout.planes).saturating_mul(layout.vertical.grid.div_ceil(layout.rows));
+        let work = planes.saturating_mul(sizes.window.grid()).saturating_mul(layout.taps.len());
+        let slots = tasks.min(work / WORTH_A_THREAD).clamp(1, SLOTS);
+        slots.saturating_mul(self.slot()).saturating_mul(size_of::<T::Wide>())
     }
 
     fn run(

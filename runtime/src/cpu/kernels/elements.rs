@@ -3,14 +3,13 @@
 //! Elements of less than a byte are moved one to a byte: unpacked before and packed afterwards. Strings are
 //! moved as numbers of strings, so that the memory of the result is known before any string is copied.
 
-use super::parallel::{PIECE, pieces};
+use super::parallel::{PIECE, all_pieces, pieces};
 use crate::host::{HostError, HostTensor, TensorRef, copy_of_string, pack};
 use crate::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
 use ampc_ir::DType;
 use ampc_ir::views::OpError;
 use bytemuck::Pod;
 use num_traits::{PrimInt, SaturatingMul};
-use rayon::prelude::*;
 use smallvec::SmallVec;
 
 /// An element that is moved: bits of a size.
@@ -382,7 +381,7 @@ impl<'a> Indices<'a> {
 fn all_inside<I: Copy + Into<i64> + Sync>(list: &[I], n: usize) -> bool {
     let end = i64::try_from(n).unwrap_or(i64::MAX);
     let inside = |index: i64| (-end <= index) & (index < end);
-    list.par_chunks(PIECE).all(|part| part.iter().fold(true, |all, &index| all & inside(index.into())))
+    all_pieces(list, PIECE, &|part| part.iter().fold(true, |all, &index| all & inside(index.into())))
 }
 
 /// An index counted from the front, if there is such an element.

@@ -8,7 +8,7 @@ use super::broadcast::{Walk, gather, pairs, zip_parts};
 use super::elements::strides;
 use super::fold::{Load, Number};
 use super::lanes::{BLOCK, Real, Wide, for_int, for_real, widened};
-use super::parallel::{PIECE, pieces};
+use super::parallel::{PIECE, pieces, threads};
 use super::product::{OPERANDS, Whole, elements};
 use super::reduce::stored;
 use crate::host::Element;
@@ -47,11 +47,10 @@ pub(crate) fn multiply<W: Wide>(
     to: &mut [W],
     before: Option<W>,
 ) {
-    let threads = rayon::current_num_threads();
-    let parallelism = if threads > 1 && m.saturating_mul(n).saturating_mul(k) >= SMALL_PRODUCT {
-        Parallelism::Rayon(threads)
-    } else {
-        Parallelism::None
+    let is_small = m.saturating_mul(n).saturating_mul(k) < SMALL_PRODUCT;
+    let parallelism = match if is_small { 1 } else { threads() } {
+        1 => Parallelism::None,
+        threads => Parallelism::Rayon(threads),
     };
     multiply_with((m, n, k), a, b, to, before, parallelism);
 }

@@ -6,7 +6,7 @@
 
 use super::functions::sigmoid;
 use super::lanes::{Real, Wide, for_real, widened};
-use super::parallel::numbered_pieces;
+use super::parallel::{numbered_pieces, try_pairs_of_pieces};
 use super::slots;
 use crate::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use crate::room::Room;
@@ -15,7 +15,6 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::attention::{LinearAttentionView, UpdateRule, conv_ends_in_swish};
 use half::{bf16, f16};
 use num_traits::Zero as _;
-use rayon::prelude::*;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -167,8 +166,7 @@ impl Recurrence {
             out.fill(0.0);
             return Ok(());
         }
-        let heads = state.par_chunks_mut(each_state).zip(out.par_chunks_mut(each_out)).enumerate();
-        heads.try_for_each(|(i, (state, out))| {
+        try_pairs_of_pieces((state, each_state), (out, each_out), |i, state, out| {
             let (batch, head) = (i / self.heads, i % self.heads);
             let mut value = room.filled(self.v, 0.0)?;
             for (t, out) in out.chunks_exact_mut(self.group * self.v).enumerate() {

@@ -4,6 +4,7 @@ use super::activation::{mapped, mapped_int};
 use super::elements::{copies, to_f64};
 use super::functions::sigmoid;
 use super::lanes::{Real, Wide, for_real};
+use super::parallel::try_pairs_of_pieces;
 use crate::host::{HostTensor, TensorRef, copies_of_strings, copy_of_string};
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::room::Room;
@@ -11,7 +12,6 @@ use ampc_ir::DType;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::op::OpKind;
 use num_traits::{Float, One, Zero};
-use rayon::prelude::*;
 use rustc_hash::FxHashMap;
 
 /// The kernels of this family.
@@ -479,14 +479,17 @@ fn probit(x: f64) -> f64 {
     std::f64::consts::SQRT_2 * z
 }
 
+/// The rows of a piece of work.
+const ROWS: usize = 16;
+
 fn tree_ensemble(site: &Site<'_>) -> Result<Prepared> {
     let (x, y) = (site.dims(0)?, site.result_dims(0)?);
     let features = x.last().copied().unwrap_or(0);
     let targets = y.last().copied().unwrap_or(0);
     let ensemble = Ensemble::new(site, features, targets)?;
-    let rows = y.first().copied().unwrap_or(0);
+    let y_rows = y.first().copied().unwrap_or(0);
     Ok(for_real!(site.dtype(0)?, site, T => {
-        let words = rows * targets;
+        let words = y_rows * targets;
         Prepared::new(move |io| {
             let (x, to) = (io.slice::<T>(0)?, io.out::<T>(0)?);
             let sums = io.scratch::<<T as Real>::Wide>();
@@ -494,9 +497,13 @@ fn tree_ensemble(site: &Site<'_>) -> Result<Prepared> {
                 to.fill(<T as bytemuck::Zeroable>::zeroed());
                 return Ok(());
             }
-            let rows = x.par_chunks(features).zip(to.par_chunks_mut(targets)).zip(sums.par_chunks_mut(targets));
-            let done = rows.with_min_len(16).map(|((x, to), sums)| ensemble.row::<T>(x, to, sums));
-            done.collect::<Option<()>>().ok_or_else(|| KernelError::value("trees", "a circle of nodes"))
+            let rows = ROWS.min(y_rows);
+            try_pairs_of_pieces((to, rows * targets), (sums, rows * targets), |i, to, sums| {
+                let x = x[i * rows * features..].chunks(features);
+                let mut each = x.zip(to.chunks_mut(targets)).zip(sums.chunks_mut(targets));
+                let done = each.try_for_each(|((x, to), sums)| ensemble.row::<T>(x, to, sums));
+                done.ok_or_else(|| KernelError::value("trees", "a circle of nodes"))
+            })
         })
         .scratch(words * size_of::<<T as Real>::Wide>())
     }))

@@ -1,13 +1,43 @@
 //! Work on pieces of tensors in parallel.
 //!
 //! The code that starts threads sees bytes and closures behind a reference: it is compiled once, and not for every kernel
-//! and element type. Pieces do not depend on the number of threads.
+//! and element type. Pieces do not depend on the number of threads. Outside of the threads of a run, where a small run is
+//! computed ([`alone`]), this thread does all pieces.
 
+use crate::kernel::Result;
+use crate::room::FirstError;
 use bytemuck::{Pod, cast_slice_mut};
 use rayon::prelude::*;
+use std::cell::Cell;
+use std::cmp::Ordering;
 
 /// Elements per piece of work that one thread takes.
 pub(crate) const PIECE: usize = 1 << 15;
+
+thread_local! {
+    /// True if the work that began in this thread had more than one piece.
+    static HAS_PIECES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Does `work`, and returns true if none of it had more than one piece: then it needs no other threads.
+pub(crate) fn alone(work: &mut (dyn FnMut() + Send)) -> bool {
+    let before = HAS_PIECES.replace(false);
+    work();
+    let has_pieces = HAS_PIECES.get();
+    HAS_PIECES.set(before || has_pieces);
+    !has_pieces
+}
+
+/// True if several pieces of work may be shared with other threads: this thread is one of a run.
+fn has_threads() -> bool {
+    HAS_PIECES.set(true);
+    rayon::current_thread_index().is_some()
+}
+
+/// The number of threads for work of several pieces.
+pub(crate) fn threads() -> usize {
+    if has_threads() { rayon::current_num_threads() } else { 1 }
+}
 
 /// Calls `work` with every piece of `out` and its first index, in parallel if there are many.
 pub(crate) fn pieces<T: Pod>(out: &mut [T], piece: usize, work: impl Fn(usize, &mut [T]) + Sync) {
@@ -51,14 +81,111 @@ pub(crate) fn scratch_pieces<T: Pod>(
     });
 }
 
-/// Calls two functions in parallel.
-pub(crate) fn both(a: &mut (dyn FnMut() + Send), b: &mut (dyn FnMut() + Send)) {
-    rayon::join(a, b);
+/// The work on three pieces and their number.
+type OnTriple<'a, T, U, V> = dyn Fn(usize, &mut [T], &mut [U], &mut [V]) + Sync + 'a;
+
+/// Calls `work` with the pieces of three slices of the same length that have the same number, in parallel if there are
+/// several.
+pub(crate) fn triples_of_pieces<T: Pod + Send, U: Pod + Send, V: Pod + Send>(
+    (a, b, c): (&mut [T], &mut [U], &mut [V]),
+    piece: usize,
+    work: &OnTriple<'_, T, U, V>,
+) {
+    triples_from(0, (a, b, c), piece, work);
 }
 
-/// Calls `work` with the numbers below `n`, in parallel.
+/// As [`triples_of_pieces`], with the number of the first piece: the pieces are halved until a piece is left.
+fn triples_from<T: Pod + Send, U: Pod + Send, V: Pod + Send>(
+    first: usize,
+    (a, b, c): (&mut [T], &mut [U], &mut [V]),
+    piece: usize,
+    work: &OnTriple<'_, T, U, V>,
+) {
+    let n_pieces = a.len().div_ceil(piece);
+    if n_pieces <= 1 {
+        return work(first, a, b, c);
+    }
+    let half = n_pieces / 2;
+    let ((a, next_a), (b, next_b), (c, next_c)) =
+        (a.split_at_mut(half * piece), b.split_at_mut(half * piece), c.split_at_mut(half * piece));
+    both(&mut || triples_from(first, (a, b, c), piece, work), &mut || {
+        triples_from(first + half, (next_a, next_b, next_c), piece, work);
+    });
+}
+
+/// As [`numbered_pieces`], of work that may fail.
+///
+/// # Errors
+/// Returns the error of the first piece that fails.
+pub(crate) fn try_numbered_pieces<T: Pod>(
+    out: &mut [T],
+    piece: usize,
+    least: usize,
+    work: impl Fn(usize, &mut [T]) -> Result<()> + Sync,
+) -> Result<()> {
+    let failed = FirstError::default();
+    numbered_pieces(out, piece, least, |i, out| failed.note(i, work(i, out)));
+    failed.result()
+}
+
+/// As [`pairs_of_pieces`], of work that may fail.
+///
+/// # Errors
+/// Returns the error of the first pair that fails.
+pub(crate) fn try_pairs_of_pieces<T: Pod, U: Pod>(
+    a: (&mut [T], usize),
+    b: (&mut [U], usize),
+    work: impl Fn(usize, &mut [T], &mut [U]) -> Result<()> + Sync,
+) -> Result<()> {
+    let failed = FirstError::default();
+    pairs_of_pieces(a, b, |i, a, b| failed.note(i, work(i, a, b)));
+    failed.result()
+}
+
+/// Calls two functions in parallel.
+pub(crate) fn both(a: &mut (dyn FnMut() + Send), b: &mut (dyn FnMut() + Send)) {
+    if has_threads() {
+        rayon::join(a, b);
+    } else {
+        a();
+        b();
+    }
+}
+
+/// Calls `work` with every item of a list and its number, in parallel if there are several.
+pub(crate) fn each<T: Send>(list: &mut [T], work: &(dyn Fn(usize, &mut T) + Sync)) {
+    if list.len() > 1 && has_threads() {
+        list.par_iter_mut().enumerate().for_each(|(i, item)| work(i, item));
+    } else {
+        list.iter_mut().enumerate().for_each(|(i, item)| work(i, item));
+    }
+}
+
+/// True if `is_met` is true of every piece of a list, which are looked at in parallel if there are several.
+pub(crate) fn all_pieces<T: Sync>(list: &[T], piece: usize, is_met: &(dyn Fn(&[T]) -> bool + Sync)) -> bool {
+    if list.len() > piece && has_threads() {
+        list.par_chunks(piece).all(is_met)
+    } else {
+        list.chunks(piece).all(is_met)
+    }
+}
+
+/// Sorts numbers, in parallel if there are many.
+pub(crate) fn sort_unstable_by(list: &mut [usize], order: &(dyn Fn(usize, usize) -> Ordering + Sync)) {
+    if list.len() > PIECE && has_threads() {
+        list.par_sort_unstable_by(|&a, &b| order(a, b));
+    } else {
+        list.sort_unstable_by(|&a, &b| order(a, b));
+    }
+}
+
+/// Calls `work` with the numbers below `n`, in parallel if there are several.
 fn numbers(n: usize, work: &(dyn Fn(usize) + Sync)) {
-    (0..n).into_par_iter().for_each(work);
+    if n > 1 && has_threads() {
+        (0..n).into_par_iter().for_each(work);
+    } else {
+        (0..n).for_each(work);
+    }
 }
 
 fn pieces_in_order<T: Pod>(
@@ -92,7 +219,11 @@ fn pairs_in_order<T: Pod, U: Pod>(
 }
 
 fn bytes(out: &mut [u8], (piece, least): (usize, usize), work: &(dyn Fn(usize, &mut [u8]) + Sync)) {
-    out.par_chunks_mut(piece).enumerate().with_min_len(least).for_each(|(i, out)| work(i, out));
+    if out.len() > piece && has_threads() {
+        out.par_chunks_mut(piece).enumerate().with_min_len(least).for_each(|(i, out)| work(i, out));
+    } else {
+        out.chunks_mut(piece).enumerate().for_each(|(i, out)| work(i, out));
+    }
 }
 
 fn pairs_of_bytes(
@@ -100,13 +231,19 @@ fn pairs_of_bytes(
     (b, piece_b): (&mut [u8], usize),
     work: &OnPair<'_, u8, u8>,
 ) {
-    let pairs = a.par_chunks_mut(piece_a).zip(b.par_chunks_mut(piece_b)).enumerate();
-    pairs.for_each(|(i, (a, b))| work(i, a, b));
+    if has_threads() {
+        let pairs = a.par_chunks_mut(piece_a).zip(b.par_chunks_mut(piece_b)).enumerate();
+        pairs.for_each(|(i, (a, b))| work(i, a, b));
+    } else {
+        let pairs = a.chunks_mut(piece_a).zip(b.chunks_mut(piece_b)).enumerate();
+        pairs.for_each(|(i, (a, b))| work(i, a, b));
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::KernelError;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
@@ -119,6 +256,47 @@ mod tests {
             numbered_pieces(&mut out, piece, least, |i, out| out.fill(i));
             assert!(out.iter().enumerate().all(|(at, &i)| i == at / piece), "{n} by {piece}: {out:?}");
         }
+    }
+
+    #[test]
+    fn pieces_of_three_slices_go_together() {
+        for n in [0, 1, 2, 9, 10] {
+            let (mut a, mut b, mut c) = (vec![0usize; n], vec![0u8; n], vec![0u16; n]);
+            triples_of_pieces((&mut a, &mut b, &mut c), 3, &|i, a, b, c| {
+                assert_eq!((a.len(), a.len()), (b.len(), c.len()));
+                a.iter_mut().for_each(|a| *a += i + 1);
+            });
+            assert!(a.iter().enumerate().all(|(at, &i)| i == at / 3 + 1), "{a:?}");
+        }
+    }
+
+    #[test]
+    fn the_error_of_the_first_piece_counts() {
+        let work = |i: usize, _: &mut [u8]| match i {
+            0..3 => Ok(()),
+            _ => Err(KernelError::value("a small number", i)),
+        };
+        let failed = try_numbered_pieces(&mut [0; 8], 1, 1, work).unwrap_err();
+        assert_eq!(failed.to_string(), KernelError::value("a small number", 3).to_string());
+        assert!(try_numbered_pieces(&mut [0; 3], 1, 1, work).is_ok());
+    }
+
+    /// Outside of the threads of a run this thread does everything, and work of one piece is told from work of several.
+    #[test]
+    fn work_of_one_piece_is_alone() {
+        let here = std::thread::current().id();
+        let mut n = 2;
+        let mut work = || {
+            numbered_pieces(&mut vec![0u8; n], 2, 1, |_, _| assert_eq!(std::thread::current().id(), here));
+        };
+        assert!(alone(&mut work));
+        n = 3;
+        let mut work = || {
+            numbered_pieces(&mut vec![0u8; n], 2, 1, |_, _| assert_eq!(std::thread::current().id(), here));
+        };
+        assert!(!alone(&mut work));
+        assert!(!alone(&mut || assert_eq!(threads(), 1)));
+        assert!(!alone(&mut || assert!(!alone(&mut || both(&mut || {}, &mut || {})))));
     }
 
     #[test]

@@ -8,14 +8,13 @@
 use super::broadcast::Walk;
 use super::lane::{BLOCK, Encoding, Lane};
 use super::linear::{Matrix, multiply};
-use super::parallel::{PIECE, pairs_of_pieces, pieces};
+use super::parallel::{PIECE, pairs_of_pieces, pieces, try_numbered_pieces};
 use super::quantize::{integer_range, round_into, store};
 use crate::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use bytemuck::Pod;
-use rayon::prelude::*;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -280,8 +279,8 @@ impl Scaling {
         let zeros = self.zero.read(io)?;
         let range = integer_range(self.encoding.to);
         let (m, n) = (product.a.rows, product.b.columns.max(1));
-        let rows = io.out_bytes(0)?.par_chunks_mut(n).zip(sums.par_chunks(n)).enumerate();
-        rows.with_min_len((PIECE / n).max(1)).try_for_each(|(i, (to, sums))| {
+        try_numbered_pieces(io.out_bytes(0)?, n, (PIECE / n).max(1), |i, to| {
+            let sums = &sums[i * n..][..n];
             let (matrix, line) = (i / m, i % m);
             let at = product.batch.at(matrix);
             let (of_a, of_y) = (of_a[self.a.at(at[0], line)], of_y[self.y.at(matrix, line)]);

@@ -170,6 +170,7 @@ fn dft_of<T: Real, W: Wide + FftNum>(signal: Signal) -> Prepared {
                 let from = &from[(first + i) * each..][..each];
                 let load = |inner: usize, line: &mut [Complex<W>]| signal.load(from, inner, line);
                 failed.note(
+                    first + i,
                     transform.run(signal.inner, room, load, |inner, line| signal.store(line, inner, to)),
                 );
             }
@@ -284,12 +285,15 @@ fn stft_of<T: Real>(it: Frames) -> Prepared {
                     *number = Complex::new(convert::<T, f64>(x[0]) * weight, imaginary);
                 }
             };
-            failed.note(transform.run(to.len() / unit, room, load, |i, line| {
-                for (to, number) in to[i * unit..][..unit].chunks_exact_mut(2).zip(line) {
-                    to[0] = round(number.re);
-                    to[1] = round(number.im);
-                }
-            }));
+            failed.note(
+                first,
+                transform.run(to.len() / unit, room, load, |i, line| {
+                    for (to, number) in to[i * unit..][..unit].chunks_exact_mut(2).zip(line) {
+                        to[0] = round(number.re);
+                        to[1] = round(number.im);
+                    }
+                }),
+            );
         });
         failed.result()
     })

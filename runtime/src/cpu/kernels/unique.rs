@@ -7,13 +7,13 @@ use super::elements::{Cell, Movement, around, cells, made, strides, texts};
 use super::gather::pick;
 use super::indexing::{Ordered, for_number};
 use super::lanes::{for_int, for_real};
+use super::parallel::sort_unstable_by;
 use crate::host::{Element, HostTensor, TensorRef};
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::room::Room;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Part, normalize_axis};
-use rayon::prelude::*;
 use std::cmp::Ordering;
 
 /// The kernels of this family.
@@ -131,7 +131,7 @@ impl Items {
     ) -> Result<()> {
         let room = io.room();
         let mut all = room.gathered(0..n)?;
-        all.par_sort_unstable_by(|&a: &usize, &b| order(a, b).then(a.cmp(&b)));
+        sort_unstable_by(&mut all, &|a, b| order(a, b).then(a.cmp(&b)));
         // Groups of equal items, the first of each at its front.
         let mut groups: Vec<&[usize]> =
             room.gathered(all.chunk_by(|&a, &b| order(a, b) == Ordering::Equal))?;

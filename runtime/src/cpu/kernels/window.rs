@@ -288,9 +288,13 @@ pub(super) fn work_through<W: Pod, T: Send>(
     slot: usize,
     work: impl Fn(&mut [W], T) + Send + Sync,
 ) {
+    let n_tasks = tasks.size_hint().1.unwrap_or(SLOTS);
     let tasks = Mutex::new(tasks);
     let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-    scratch_pieces(scratch, slot, SLOTS, &|slot| {
+    let threads = n_tasks.min(SLOTS);
+    let room = scratch.len().min(threads * slot);
+    let scratch = &mut scratch[..room];
+    scratch_pieces(scratch, slot, threads, &|slot| {
         while let Some(task) = next() {
             work(slot, task);
         }
@@ -307,7 +311,7 @@ pub(super) fn try_work_through<W: Pod, T: Send>(
     let failed = FirstError::default();
     work_through(tasks, scratch, slot, |slot, task| {
         if !failed.is_there() {
-            failed.note(work(slot, task));
+            failed.note(0, work(slot, task));
         }
     });
     failed.result()

@@ -4,14 +4,13 @@
 
 use super::scalar;
 use crate::cpu::kernels::lanes::{BLOCK, Real, Wide};
-use crate::cpu::kernels::parallel::{PIECE, pairs_of_pieces, pieces};
+use crate::cpu::kernels::parallel::{PIECE, pairs_of_pieces, pieces, triples_of_pieces};
 use crate::cpu::kernels::vector::widest;
 use crate::kernel::{Io, KernelError, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::views::OpError;
 use ampc_ir::views::optimizer::{AdamView, AdamWMode, Momentum, OnOverflow, SgdView};
 use half::{bf16, f16};
-use rayon::prelude::*;
 
 pub(super) fn adam(site: &Site<'_>) -> Result<Prepared> {
     let view = AdamView::read(&site.view)?;
@@ -53,8 +52,7 @@ fn adam_step<T: Real<Wide = f32>>(io: &mut Io<'_>, view: &AdamView, n: usize) ->
     let [w, m, v] = states(io, n, [0, 2, 3])?;
     if found_inf == 0.0 {
         let step = AdamStep::new(view, f64::from(rate), count.wrapping_add(1).max(1));
-        let chunks = w.par_chunks_mut(PIECE).zip(m.par_chunks_mut(PIECE)).zip(v.par_chunks_mut(PIECE));
-        chunks.enumerate().for_each(|(i, ((w, m), v))| {
+        triples_of_pieces((w, m, v), PIECE, &|i, w, m, v| {
             step.piece(&g[i * PIECE..][..w.len()], mult, w, m, v);
         });
     }
