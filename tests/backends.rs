@@ -1,8 +1,8 @@
 //! The same verdicts on the CPU and on the reference backend, which has a memory of its own, runs its work late and in
 //! another order, and poisons memory that nothing has written.
 //!
-//! `AMPC_CONFORMANCE` names the folder of ONNX's backend tests that `tests/judge/conformance.py` writes; without it only
-//! the models of the project are run.
+//! `AMPC_CONFORMANCE` names the folder of ONNX's backend tests that `tests/judge/conformance.py` writes, and `AMPC_CORPUS` a
+//! larger corpus; without them only the models of the project are run.
 
 #![cfg(feature = "run")]
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
@@ -21,9 +21,11 @@ use ampc::execute::{
 use ampc::ir::Module;
 use ampc::ir::text::{NoData, parse};
 use ampc::passes::cost::BoundInputs;
+use ampc::passes::policy::Policy;
+use ampc::runtime::npz::{Archive, plain_name};
 use ampc::runtime::{Cpu, Data, HostTensor, Runtime};
 use ampc::train::{TrainOptions, TrainStep, train_step};
-use ampc::{Error, Model};
+use ampc::{Error, Model, RewriteOptions};
 use corpus::{files, models};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
@@ -168,10 +170,18 @@ fn random_graphs_on_both_backends() {
     assert!(ran > 50, "{ran} graphs ran");
 }
 
+/// The corpus of the project and, if `AMPC_CORPUS` names one, a larger corpus.
+fn corpora() -> Vec<PathBuf> {
+    let larger = env::var_os("AMPC_CORPUS").map(PathBuf::from);
+    [PathBuf::from("testdata/corpus")].into_iter().chain(larger).collect()
+}
+
 /// Models on random inputs have the same bytes on both backends.
 #[test]
 fn models_on_both_backends() {
-    let folders = ["small", "tricky"].map(|name| Path::new("testdata/corpus").join(name));
+    let sets = ["small", "tricky", "adversarial", "adversarial2"];
+    let folders: Vec<PathBuf> =
+        corpora().iter().flat_map(|corpus| sets.map(|name| corpus.join(name))).collect();
     let (mut problems, mut ran, mut large) = (Vec::new(), 0, 0);
     for path in folders.iter().filter(|folder| folder.is_dir()).flat_map(|folder| models(folder)) {
         let Ok(mut model) = ampc::load(&path) else { continue };
@@ -282,6 +292,54 @@ fn training_on_both_backends() {
         states.push(state);
     }
     assert!(states.iter().all(|state| *state == states[0]), "the order of the work changes the state");
+}
+
+/// With the same kernels, 20 steps of each training model of the corpus in fp16 have the same losses, scales and states on
+/// both backends.
+#[test]
+fn training_models_on_both_backends() {
+    let options = TrainOptions {
+        precision: Some(RewriteOptions::of(Policy::preset("all").unwrap())),
+        loss: "output:loss".parse().unwrap(),
+        scaler: "ampc:init=65536,interval=5".parse().unwrap(),
+        ..TrainOptions::default()
+    };
+    let (mut problems, mut ran) = (Vec::new(), Vec::new());
+    for path in corpora().iter().map(|corpus| corpus.join("train")).flat_map(|folder| models(&folder)) {
+        let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+        // Recurrent operators have no gradient.
+        let made = || train_step(ampc::load(&path).unwrap(), &options);
+        if made().is_err() {
+            continue;
+        }
+        let mut archive = Archive::open(fs::File::open(path.with_file_name("oracle.npz")).unwrap()).unwrap();
+        let mut batch = vec![("lr".to_owned(), HostTensor::from_slice(&[], &[1e-2f32]).unwrap())];
+        for (at, entry) in archive.names().to_vec().iter().enumerate() {
+            if let Some(input) = plain_name(entry).strip_prefix("in_") {
+                batch.push((input.to_owned(), archive.read(at, MOST_BYTES).unwrap()));
+            }
+        }
+        let curve = |runtime: &Runtime| -> Result<_, Error> {
+            let step = made()?;
+            let mut trainer = Trainer::new(step.model, &step.state, runtime)?;
+            let batch: Vec<(&str, &HostTensor)> =
+                batch.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+            let results: Vec<_> = (0..20).map(|_| trainer.step(&batch)).collect::<Result<_, _>>()?;
+            let seen = |r: &StepResult| (r.loss.map(f64::to_bits), r.skipped, r.loss_scale.map(f64::to_bits));
+            Ok((results.iter().map(seen).collect::<Vec<_>>(), bytes(&mut trainer)))
+        };
+        let seed = ran.len() as u64 % 3;
+        match (curve(&Cpu::new(1).into()), curve(&plain(seed))) {
+            (Ok(want), Ok(got)) if want == got => ran.push(name),
+            (Ok((want, _)), Ok((got, _))) => {
+                let at = got.iter().zip(&want).position(|(got, want)| got != want);
+                problems.push(format!("{name}: step {at:?}, or the state at the end"));
+            }
+            (want, got) => problems.push(format!("{name}: {:?}, {:?}", want.err(), got.err())),
+        }
+    }
+    println!("20 steps of {}: {}", ran.len(), ran.join(", "));
+    assert!(!ran.is_empty() && problems.is_empty(), "{} differ:\n{}", problems.len(), problems.join("\n"));
 }
 
 /// The memory after 1,000 steps is that after 24, and none is left when the trainer is gone.
