@@ -77,17 +77,15 @@ pub struct GroupSite<'a> {
     pub results: &'a [Value],
 }
 
-/// Work that a backend does in its threads.
+/// A hint of where the work of [`Backend::install`] may run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Load {
-    /// A binding, or a run of a graph with calls or with bodies within many bodies, which may need a larger stack than that
-    /// of the caller.
-    Deep,
-    /// A run of another graph.
-    Flat,
-    /// The same, and a single thread has done the last run of this graph with these dims: to wake another thread may take
-    /// longer than the run.
-    Small,
+pub enum RunHint {
+    /// A binding, or a run of a graph with calls or deeply nested bodies. It needs a thread with a large stack.
+    NeedsStack,
+    /// Any other run.
+    Parallel,
+    /// A run of a program whose runs so far had no parallel work. To wake a thread may cost more than the run.
+    Sequential,
 }
 
 /// A device, as sessions see it.
@@ -99,7 +97,8 @@ pub trait Backend: Debug + Send + Sync {
     fn has_kernel(&self, kind: OpKind) -> bool;
 
     /// Prepares the kernel of a node, which inference has checked. The kernel computes floats in f32 or wider and rounds each
-    /// result once; the order of sums is the backend's.
+    /// result once; the order of sums is the backend's. Kernels of Shape and Size take the dims from the site: they may run
+    /// without their operand.
     ///
     /// # Errors
     /// [`KernelError::NotYet`] if the kernel depends on facts that are known only while the graph runs, as the getters of
@@ -141,11 +140,11 @@ pub trait Backend: Debug + Send + Sync {
         None
     }
 
-    /// Does `work` in the threads that kernels of this backend run in, and returns when it is done. Every run and every
-    /// binding goes through here once; several may at the same time. Returns true if a single thread has done all of it.
-    /// `load` says which work the thread of the caller can do by itself.
-    fn install(&self, load: Load, work: &mut (dyn FnMut() + Send)) -> bool {
-        let _ = load;
+    /// Runs `work` where kernels may use the threads of this backend, and returns when it is done. Sessions call it for every
+    /// run and every binding, possibly from several threads at once. `hint` tells whether `work` may run on the calling
+    /// thread. Returns true if `work` had nothing to share between threads.
+    fn install(&self, hint: RunHint, work: &mut (dyn FnMut() + Send)) -> bool {
+        let _ = hint;
         work();
         true
     }
@@ -161,16 +160,16 @@ pub(crate) fn alignment(backend: &dyn Backend) -> usize {
 
 /// [`Backend::install`] for work that returns a result.
 pub(crate) fn installed<R: Send>(backend: &dyn Backend, work: impl FnOnce() -> R + Send) -> R {
-    installed_run(backend, Load::Deep, work).0
+    installed_run(backend, RunHint::NeedsStack, work).0
 }
 
-/// As [`installed`], for a run. Returns true if a single thread has done it.
+/// As [`installed`], for a run. Returns true if the run had nothing to share between threads.
 pub(crate) fn installed_run<R: Send>(
     backend: &dyn Backend,
-    load: Load,
+    hint: RunHint,
     work: impl FnOnce() -> R + Send,
 ) -> (R, bool) {
     let (mut work, mut result) = (Some(work), None);
-    let is_alone = backend.install(load, &mut || result = work.take().map(|work| work()));
-    (result.expect("a backend does the work that it is given"), is_alone)
+    let is_sequential = backend.install(hint, &mut || result = work.take().map(|work| work()));
+    (result.expect("a backend does the work that it is given"), is_sequential)
 }

@@ -82,12 +82,12 @@ impl Room {
     }
 }
 
-/// The error of the first piece of work that failed, whichever order the pieces are done in.
+/// The error of the first of several pieces of work that fails, whatever order they are done in.
 #[derive(Default)]
 pub(crate) struct FirstError(Mutex<Option<(usize, KernelError)>>);
 
 impl FirstError {
-    /// Keeps the error of a piece of work, unless that of an earlier piece or of the same is there.
+    /// Records the error of a piece, unless an error of this or an earlier piece is recorded.
     pub(crate) fn note(&self, piece: usize, result: Result<()>) {
         let Err(error) = result else { return };
         let mut first = self.first();
@@ -96,9 +96,9 @@ impl FirstError {
         }
     }
 
-    /// True if a piece of work failed.
-    pub(crate) fn is_there(&self) -> bool {
-        self.first().is_some()
+    /// True if an earlier piece failed, so that this piece need not be done.
+    pub(crate) fn is_before(&self, piece: usize) -> bool {
+        self.first().as_ref().is_some_and(|&(failed, _)| failed < piece)
     }
 
     /// The error, if there is one.

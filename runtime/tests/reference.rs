@@ -8,7 +8,7 @@ mod reference;
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
 use ampc_runtime::backend::{Backend, Candidates, Device, KernelError, Prepared, Site};
-use ampc_runtime::session::{ExecuteError, NodeObserver};
+use ampc_runtime::session::{ExecuteError, NodeObserver, Watch};
 use ampc_runtime::{Data, DataRef, HostTensor, Runtime, Tolerance, compare};
 use reference::Reference;
 use std::sync::Arc;
@@ -96,6 +96,17 @@ fn nodes_of_dims_are_computed_before_the_graph_runs() {
     assert_eq!(on_cpu.executable().programs_made(), 3);
     assert_eq!(on_device.executable().programs_made(), 3);
     insta::assert_snapshot!(on_cpu.plan_text());
+    // What an observer watches is computed in the run, also if only its dims are read.
+    let named = |name: &str| {
+        let mut values = module.nodes(module.main()).flat_map(|node| module.node(node).results()).flatten();
+        *values.find(|&&value| module.value_name(value).is_some_and(|n| module.text(n) == name)).unwrap()
+    };
+    for session in [&mut on_cpu, &mut on_device] {
+        let mut watching = Watching { wanted: vec![named("a"), named("dims")], seen: Vec::new() };
+        let x = DataRef::Tensor(inputs[1].view());
+        session.run_observed(&[Some(x)], Some(&mut watching)).unwrap();
+        assert_eq!(watching.seen, [vec![5, 1, 4], vec![3]]);
+    }
     drop(on_device);
     assert_eq!(device.live_bytes(), 0, "memory is left");
 }
@@ -128,6 +139,21 @@ graph @main {
   output %positions : i64[r]
 }
 ";
+
+/// Notes the dims of the values that it watches.
+struct Watching {
+    wanted: Vec<ampc_ir::Value>,
+    seen: Vec<Vec<u64>>,
+}
+
+impl NodeObserver for Watching {
+    fn watch(&self) -> Watch {
+        Watch::values(self.wanted.iter().copied())
+    }
+    fn value(&mut self, _: ampc_ir::Node, _: usize, data: DataRef<'_>) {
+        self.seen.push(data.tensor().unwrap().dims().to_vec());
+    }
+}
 
 struct Seen(usize);
 

@@ -5,7 +5,7 @@
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
-use ampc_runtime::backend::{Backend, KernelError, Load, Prepared, Site};
+use ampc_runtime::backend::{Backend, KernelError, Prepared, RunHint, Site};
 use ampc_runtime::session::{Executable, ExecuteError, NodeObserver};
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -250,13 +250,13 @@ impl Backend for Traced {
             Ok(())
         }))
     }
-    fn install(&self, load: Load, work: &mut (dyn FnMut() + Send)) -> bool {
-        self.cpu.install(load, work)
+    fn install(&self, hint: RunHint, work: &mut (dyn FnMut() + Send)) -> bool {
+        self.cpu.install(hint, work)
     }
 }
 
-/// A run that splits no work is left to the thread of the caller, once that is known of its dims; with one thread it is
-/// known from the beginning. Bodies within many bodies need the stack of another thread.
+/// A run without parallel work stays on the calling thread, once that is known of its dims; with one thread it is known
+/// from the beginning. Deeply nested bodies need the stack of another thread.
 #[test]
 fn small_runs_wake_no_thread() {
     let line = "  %t = Tanh(%x) : f32[n]\n  %y = Neg(%t) : f32[n]\n  output %y : f32[n]\n";
@@ -267,8 +267,9 @@ fn small_runs_wake_no_thread() {
         (1, &flat, large, [true; 3]),
         (2, &flat, small, [false, true, true]),
         (2, &flat, large, [false; 3]),
-        (2, &nested(3), small, [false, true, true]),
-        (2, &nested(20), small, [false; 3]),
+        (2, &nested(4), small, [false, true, true]),
+        (2, &nested(5), small, [false; 3]),
+        (1, &nested(20), small, [false; 3]),
     ] {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let backend = Traced { cpu: Cpu::new(threads), threads: seen.clone() };
@@ -310,4 +311,46 @@ fn nested(depth: usize) -> String {
     format!(
         "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %x : f32[n]\n  input %go : bool\n  {body}}}\n"
     )
+}
+
+/// A run that fails says nothing about the next run, and a model that has had parallel work once is not sequential again.
+#[test]
+fn one_run_does_not_decide_for_all() {
+    let text = "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %x : f32[n]
+  input %at : i64
+  const %zero : i64[1] = [0]
+  const %one : i64[1] = [1]
+  const %big : f32 = 1
+  %y = Neg(%x) : f32[n]
+  %n = Gather(%x, %at) {axis=0} : f32
+  %count = Cast(%n) {to=7} : i64
+  %shape = Unsqueeze(%count, %zero) : i64[1]
+  %rows = Expand(%big, %shape) : f32[m]
+  %t = Tanh(%rows) : f32[m]
+  output %y : f32[n]
+  output %t : f32[m]
+}
+";
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let backend = Traced { cpu: Cpu::new(2), threads: seen.clone() };
+    let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+    let mut session = Runtime::new(Arc::new(backend)).prepare(&module).unwrap();
+    let x = HostTensor::from_slice(&[3], &[8.0f32, 300_000.0, 5.0]).unwrap();
+    let mut is_here = |at: i64| {
+        let at = HostTensor::from_slice(&[], &[at]).unwrap();
+        let inputs = [x.view(), at.view()].map(|tensor| Some(DataRef::Tensor(tensor)));
+        let ran = session.run(&inputs).map(drop);
+        (ran.is_ok(), seen.lock().unwrap().pop().unwrap() == thread::current().id())
+    };
+    // The index 7 is out of range.
+    assert_eq!(is_here(7), (false, false));
+    assert_eq!(is_here(0), (true, false));
+    assert_eq!(is_here(2), (true, true));
+    assert_eq!(is_here(1), (true, true));
+    assert_eq!([is_here(0), is_here(2)], [(true, false); 2]);
 }

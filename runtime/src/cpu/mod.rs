@@ -11,13 +11,12 @@ mod groups;
 pub(crate) mod kernels;
 mod pool;
 
-use crate::backend::{Backend, Candidates, GroupSite, KernelError, Load, Prepared, Site};
+use crate::backend::{Backend, Candidates, GroupSite, KernelError, Prepared, RunHint, Site};
 use crate::session::Runtime;
 use ampc_ir::Node;
 use ampc_ir::op::OpKind;
-use kernels::parallel::alone;
+use kernels::parallel::{in_pool, runs_sequentially};
 use pool::Pool;
-use std::cell::Cell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The CPU backend: its threads. Runs at the same time have threads of their own, so that none waits for another.
@@ -26,11 +25,6 @@ pub struct Cpu {
     threads: usize,
     /// Threads that no run uses.
     idle: Mutex<Vec<Pool>>,
-}
-
-thread_local! {
-    /// True in a thread that a run has taken.
-    static IS_TAKEN: Cell<bool> = const { Cell::new(false) };
 }
 
 impl Cpu {
@@ -69,32 +63,23 @@ impl Backend for Cpu {
         groups::prepare(group)
     }
 
-    fn install(&self, load: Load, work: &mut (dyn FnMut() + Send)) -> bool {
-        let is_small = load == Load::Small || load == Load::Flat && self.threads == 1;
+    fn install(&self, hint: RunHint, work: &mut (dyn FnMut() + Send)) -> bool {
+        let stays_here = match hint {
+            RunHint::NeedsStack => false,
+            RunHint::Parallel => self.threads == 1,
+            RunHint::Sequential => true,
+        };
         // A part of a run that binds another module is in its threads already.
-        if is_small || IS_TAKEN.get() {
-            return taken(work);
+        if stays_here || in_pool() {
+            return runs_sequentially(work);
         }
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let pool = idle().pop();
         let pool = pool.unwrap_or_else(|| Pool::new(self.threads));
-        let is_alone = pool.install(|| taken(work));
+        let is_sequential = pool.install(|| runs_sequentially(work));
         idle().push(pool);
-        is_alone || self.threads == 1
+        is_sequential
     }
-}
-
-/// Does work of a run in this thread, and returns true if it needs no others.
-fn taken(work: &mut (dyn FnMut() + Send)) -> bool {
-    /// Gives the thread back when it is dropped, also by a panic.
-    struct Taken(bool);
-    impl Drop for Taken {
-        fn drop(&mut self) {
-            IS_TAKEN.set(self.0);
-        }
-    }
-    let _taken = Taken(IS_TAKEN.replace(true));
-    alone(work)
 }
 
 impl From<Cpu> for Runtime {

@@ -1,5 +1,6 @@
 //! The threads that work on one graph.
 
+use super::kernels::parallel::enter_pool;
 use crate::session::left_of_limit;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
@@ -17,9 +18,7 @@ impl Pool {
     /// So many threads, 0 for as many as there are processors. Where the system refuses them there are fewer, and in
     /// the end none: then graphs run in the thread of the caller. Results are the same.
     pub(super) fn new(threads: usize) -> Pool {
-        Pool::with(most_threads(threads, left_of_limit()), |threads, stack| {
-            ThreadPoolBuilder::new().num_threads(threads).stack_size(stack).build().ok()
-        })
+        Pool::with(most_threads(threads, left_of_limit()), started)
     }
 
     /// The first pool that `start` can start, trying fewer and fewer threads.
@@ -38,6 +37,12 @@ impl Pool {
             None => work(),
         }
     }
+}
+
+/// So many threads with stacks of so many bytes, if the system starts them.
+pub(super) fn started(threads: usize, stack: usize) -> Option<ThreadPool> {
+    let threads = ThreadPoolBuilder::new().num_threads(threads).stack_size(stack);
+    threads.start_handler(|_| enter_pool()).build().ok()
 }
 
 /// The number of threads, where 0 is as many as there are processors.
@@ -89,10 +94,7 @@ mod tests {
 
     #[test]
     fn the_most_that_start_are_taken() {
-        let pool = Pool::with(8, |threads, stack| {
-            let built = ThreadPoolBuilder::new().num_threads(threads).stack_size(stack).build();
-            built.ok().filter(|_| threads <= 2)
-        });
+        let pool = Pool::with(8, |threads, stack| started(threads, stack).filter(|_| threads <= 2));
         assert_eq!(pool.install(threads), 2);
         assert_eq!(pool.install(sum), 499_500);
     }

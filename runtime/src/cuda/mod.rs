@@ -21,7 +21,9 @@ mod text;
 
 pub use locate::CudaError;
 
-use crate::backend::{Backend, Device, DeviceError, DeviceMemory, KernelError, Load, Prepared, Queue, Site};
+use crate::backend::{
+    Backend, Device, DeviceError, DeviceMemory, KernelError, Prepared, Queue, RunHint, Site,
+};
 use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
 use compile::Compiler;
@@ -147,7 +149,7 @@ impl Backend for Cuda {
         Some(&self.device)
     }
 
-    fn install(&self, _: Load, work: &mut (dyn FnMut() + Send)) -> bool {
+    fn install(&self, _: RunHint, work: &mut (dyn FnMut() + Send)) -> bool {
         // Calls bind the context of the thread by themselves if this fails, and return the error.
         let _ = self.device.0.context.bind_to_thread();
         work();

@@ -1,4 +1,5 @@
-//! Binding: from a module and the types of its inputs to a program with plans, kernels, and the results of constants.
+//! Binding: from a module and the types of its inputs to a program with plans, kernels, and folded results: those that
+//! depend on constants and dims alone, which are computed when the module is bound.
 
 use super::control::Parts;
 use super::error::ExecuteError;
@@ -39,8 +40,8 @@ pub(super) type OnDevice = SecondaryMap<Value, Option<DeviceTensor>>;
 pub(crate) struct Program {
     pub(crate) module: Module,
     pub(crate) constants: Arc<Constants>,
-    /// The results among the constants that depend on dims of the inputs: they are those of this program alone.
-    of_dims: FxHashSet<Value>,
+    /// The folded results that depend on dims of the inputs: they are valid for this program only.
+    dim_dependent: FxHashSet<Value>,
     /// The constants in the memory of a device; empty where kernels read host memory.
     on_device: OnDevice,
     pub(super) plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>>,
@@ -54,13 +55,13 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// The constants and the results of constants alone, which are the same for all dims of the inputs.
-    pub(super) fn constants_of_all_dims(&self) -> Arc<Constants> {
-        if self.of_dims.is_empty() {
+    /// The constants and the folded results that do not depend on dims of the inputs.
+    pub(super) fn dim_independent_constants(&self) -> Arc<Constants> {
+        if self.dim_dependent.is_empty() {
             return self.constants.clone();
         }
         let mut constants = (*self.constants).clone();
-        self.of_dims.iter().for_each(|&value| constants[value] = None);
+        self.dim_dependent.iter().for_each(|&value| constants[value] = None);
         Arc::new(constants)
     }
 
@@ -68,13 +69,13 @@ impl Program {
         self.plans[graph].as_deref().expect("every graph with an owner is planned")
     }
 
-    /// True if a run has calls, or bodies within more than [`FEW_BODIES`] bodies, which need a large stack.
+    /// True if a run may need a large stack: it has calls, or bodies nested deeper than [`SHALLOW`].
     pub(super) fn is_deep(&self) -> bool {
         let is_call = |node| matches!(self.module.node(node).op, Op::Call(_));
         self.graphs.iter().any(|&graph| {
             let Where { in_function, depth, .. } = Where::of(&self.module, graph);
             let mut nodes = self.plan(graph).steps.iter().map(Step::node);
-            !in_function && (depth > FEW_BODIES || nodes.any(is_call))
+            !in_function && (depth > SHALLOW || nodes.any(is_call))
         })
     }
 
@@ -97,7 +98,7 @@ impl Program {
         self.defaults[function].clone()
     }
 
-    /// A constant, or a result of constants alone, in the memory that kernels read.
+    /// A constant, or a folded result, in the memory that kernels read.
     pub(crate) fn constant(&self, value: Value) -> Option<DataRef<'_>> {
         match &self.on_device[value] {
             Some(tensor) => Some(DataRef::Device(tensor.view())),
@@ -105,12 +106,12 @@ impl Program {
         }
     }
 
-    /// A constant, or a result of constants alone, in host memory.
+    /// A constant, or a folded result, in host memory.
     pub(crate) fn constant_on_host(&self, value: Value) -> Option<DataRef<'_>> {
         self.constants[value].as_ref().map(|t| DataRef::Tensor(t.view()))
     }
 
-    /// The constants and the results of constants that steps and outputs read.
+    /// The constants and the folded results that steps and outputs read.
     fn constants_read(&self) -> Vec<Value> {
         let mut read = Vec::new();
         for plan in self.graphs.iter().map(|&graph| self.plan(graph)) {
@@ -144,7 +145,7 @@ impl Program {
         let mut new = Vec::new();
         for value in self.constants_read() {
             let Some(tensor) = &self.constants[value] else { continue };
-            let is_shared = !self.of_dims.contains(&value);
+            let is_shared = !self.dim_dependent.contains(&value);
             self.on_device[value] = uploaded[value].clone().filter(|_| is_shared);
             if self.on_device[value].is_none()
                 && let Data::Device(tensor) = space.bring(DataRef::Tensor(tensor.view()))?
@@ -162,30 +163,25 @@ impl Program {
     }
 }
 
-/// Bodies within bodies that fit the stack of any thread.
-const FEW_BODIES: usize = 8;
+/// The depth of bodies within bodies that fits a stack of 2 MiB, which Rust gives a thread, with room to spare: a level
+/// takes some kilobytes, in debug builds some ten.
+const SHALLOW: usize = 4;
 
 /// The parts that a program is made from.
 pub(super) struct Binder<'a> {
     pub(super) runtime: &'a Runtime,
-    /// The values that stay visible when the backend joins nodes.
+    /// The values that stay visible: they are not folded if they depend on dims, and not kept inside of groups.
     pub(super) watch: &'a Watch,
     pub(super) module: &'a Module,
     /// The module with functions in place of their calls, unless an observer sees the nodes.
     pub(super) inlined: Option<&'a Arc<Inlined>>,
     /// The constants of both.
     pub(super) constants: &'a Constants,
-    /// The results of constants alone that the last program computed: they do not depend on the inputs.
+    /// The folded results of the last program that do not depend on dims.
     pub(super) folded: &'a Constants,
     /// The end of the time for computing results of constants.
     pub(super) deadline: Option<Instant>,
 }
-
-/// Results of constants alone are kept if they are larger than the constants by at most this many bytes.
-const FOLDED_BYTES: u64 = 1 << 16;
-
-/// All results of constants alone are together larger than the constants by at most this many bytes.
-pub(super) const ALL_FOLDED_BYTES: u64 = 1 << 28;
 
 impl Binder<'_> {
     /// The program for inputs of these types; an input with a default may be `None`.
@@ -225,8 +221,7 @@ impl Binder<'_> {
         let mut folding = Folding {
             constants: self.constants.clone(),
             results: FxHashSet::default(),
-            of_dims: FxHashSet::default(),
-            left: ALL_FOLDED_BYTES,
+            budget: FoldBudget::default(),
         };
         for &graph in &graphs {
             let made = partitioner
@@ -245,14 +240,15 @@ impl Binder<'_> {
         for (function, _) in module.functions() {
             defaults[function] = Defaults::of(&module, function);
         }
-        let Folding { constants, of_dims, .. } = folding;
+        let Folding { constants, budget, .. } = folding;
+        let dim_dependent = budget.dim_dependent;
         let (constants, inlined) = (Arc::new(constants), inlined.cloned());
         let on_device = OnDevice::default();
         let parts = Parts::default();
         Ok(Program {
             module,
             constants,
-            of_dims,
+            dim_dependent,
             on_device,
             plans,
             graphs,
@@ -282,8 +278,8 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// Computes a node that depends on constants and dims alone, and returns true if the node need not run. Large results
-    /// are computed in each run instead, and an error of the node shows when it runs.
+    /// Computes a node that can be folded, and returns true if the node need not run. Large results are computed in each run
+    /// instead, and an error of the node shows when it runs.
     ///
     /// # Errors
     /// If the device fails.
@@ -298,15 +294,14 @@ impl Binder<'_> {
         let constants = &folding.constants;
         let size = |value: Value| constants[value].as_ref()?.bytes().map(<[u8]>::len);
         let data = module.node(node);
-        let is_of_dims = reads_dims(data)
-            || data.formal_operands().iter().flatten().any(|value| folding.of_dims.contains(value));
+        let is_dim_dependent = folding.budget.is_dim_dependent(data);
         let is_watched = data.results().iter().flatten().any(|&value| self.watch.contains(value));
-        if !self.runtime.fold || is_of_dims && is_watched {
+        if !self.runtime.fold || is_dim_dependent && is_watched {
             return Ok(false);
         }
-        let types = folded_types(module, node, prepared, size, &mut folding.left);
+        let types = folding.budget.types(module, node, prepared, size);
         let Some(types) = types else { return Ok(false) };
-        let known = |v: &Value| self.folded[*v].clone().filter(|_| !is_of_dims).map(|tensor| (*v, tensor));
+        let known = |v: &Value| Some((*v, self.folded[*v].clone().filter(|_| !is_dim_dependent)?));
         let known: Option<Folded> = data.results().iter().flatten().map(known).collect();
         let results = match known {
             Some(known) => Some(known),
@@ -316,9 +311,9 @@ impl Binder<'_> {
         for (value, tensor) in results {
             folding.constants[value] = Some(tensor);
             folding.results.insert(value);
-            if is_of_dims {
-                folding.of_dims.insert(value);
-            }
+        }
+        if is_dim_dependent {
+            folding.budget.dim_dependent.extend(data.results().iter().flatten());
         }
         Ok(true)
     }
@@ -343,7 +338,7 @@ impl Binder<'_> {
             queue.enter(node);
         }
         let data = module.node(node);
-        // A kernel that reads dims alone has them.
+        // Shape and Size kernels do not read the operand.
         let operand =
             |v: &Option<Value>| v.and_then(|v| constants[v].as_ref()).map(|c| DataRef::Tensor(c.view()));
         let operands: Vec<_> = data.formal_operands().iter().map(operand).collect();
@@ -369,54 +364,105 @@ impl Binder<'_> {
     }
 }
 
-/// The constants of a program, with the results that are computed before a graph runs.
+/// The constants of a program with the folded results, which are computed when a module is bound.
 struct Folding {
     constants: Constants,
     results: FxHashSet<Value>,
-    /// The results that depend on dims of the inputs.
-    of_dims: FxHashSet<Value>,
-    /// The bytes by which results may still be larger than their operands.
-    left: u64,
+    budget: FoldBudget,
 }
 
-/// True if a node reads the dims of its operand, which are known before the graph runs, and no element.
+/// A folded result is larger than its operands by at most this many bytes. One that depends on dims has no more bytes.
+const FOLDED_BYTES: u64 = 1 << 16;
+
+/// All folded results are together larger than the constants by at most this many bytes.
+const ALL_FOLDED_BYTES: u64 = 1 << 28;
+
+/// All results of a program that depend on dims have together at most this many bytes.
+const DIM_DEPENDENT_BYTES: u64 = 1 << 20;
+
+/// The choice of nodes that are folded: their operands are constants, or only the dims of an operand are read, and their
+/// results are small. A run and the prediction of its memory make the same choice.
+pub(super) struct FoldBudget {
+    /// The folded results that depend on dims of the inputs.
+    dim_dependent: FxHashSet<Value>,
+    /// The bytes by which other results may still be larger than their operands.
+    left: u64,
+    /// The bytes that results that depend on dims may still have.
+    left_of_dims: u64,
+}
+
+impl Default for FoldBudget {
+    fn default() -> FoldBudget {
+        let dim_dependent = FxHashSet::default();
+        FoldBudget { dim_dependent, left: ALL_FOLDED_BYTES, left_of_dims: DIM_DEPENDENT_BYTES }
+    }
+}
+
+impl FoldBudget {
+    /// True if the results of a node depend on dims of the inputs, if the node is folded.
+    fn is_dim_dependent(&self, node: &NodeData) -> bool {
+        reads_dims(node)
+            || node.formal_operands().iter().flatten().any(|value| self.dim_dependent.contains(value))
+    }
+
+    /// The types of the results of a node that can be folded. `size` returns the bytes of a constant or folded result.
+    fn types(
+        &mut self,
+        module: &Module,
+        node: Node,
+        prepared: &Prepared,
+        size: impl Fn(Value) -> Option<usize>,
+    ) -> Option<ResultTypes> {
+        let data = module.node(node);
+        if data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
+            return None;
+        }
+        let mut given = 0u64;
+        for &value in data.formal_operands().iter().flatten().filter(|_| !reads_dims(data)) {
+            // The default of an input may be replaced.
+            given += size(value).filter(|_| !is_input(module, value))? as u64;
+        }
+        let ty = |v: &Option<Value>| match v {
+            Some(v) => known_tensor(&module.value(*v).ty).map(Some),
+            None => Some(None),
+        };
+        let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
+        let bytes = |(dtype, dims): &(DType, Vec<u64>)| dtype.tensor_bytes(dims);
+        let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
+        let (more, left) = if self.is_dim_dependent(data) {
+            (total, &mut self.left_of_dims)
+        } else {
+            (total.saturating_sub(given), &mut self.left)
+        };
+        // Views share the bytes.
+        let more = if prepared.needs.view { 0 } else { more };
+        if more > FOLDED_BYTES.min(*left) {
+            return None;
+        }
+        *left -= more;
+        Some(types)
+    }
+
+    /// As [`types`](Self::types), of a node that is folded.
+    pub(super) fn folded(
+        &mut self,
+        module: &Module,
+        node: Node,
+        prepared: &Prepared,
+        size: impl Fn(Value) -> Option<usize>,
+    ) -> Option<ResultTypes> {
+        let types = self.types(module, node, prepared, size)?;
+        let data = module.node(node);
+        if self.is_dim_dependent(data) {
+            self.dim_dependent.extend(data.results().iter().flatten());
+        }
+        Some(types)
+    }
+}
+
+/// True if a node reads the dims of its operand, which are known when a module is bound, and no element.
 fn reads_dims(node: &NodeData) -> bool {
     node.schema().is_some_and(|schema| matches!(schema.kind, OpKind::Shape | OpKind::Size))
-}
-
-/// The types of the results of a node that is computed once, before the graph runs: the node depends on dims, and on
-/// constants, whose bytes `size` returns, and its results are not large. `left` is the number of bytes by which results may still be
-/// larger than their operands.
-pub(super) fn folded_types(
-    module: &Module,
-    node: Node,
-    prepared: &Prepared,
-    size: impl Fn(Value) -> Option<usize>,
-    left: &mut u64,
-) -> Option<ResultTypes> {
-    let data = module.node(node);
-    if data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
-        return None;
-    }
-    let mut given = 0u64;
-    for &value in data.formal_operands().iter().flatten().filter(|_| !reads_dims(data)) {
-        // The default of an input may be replaced.
-        given += size(value).filter(|_| !is_input(module, value))? as u64;
-    }
-    let ty = |v: &Option<Value>| match v {
-        Some(v) => known_tensor(&module.value(*v).ty).map(Some),
-        None => Some(None),
-    };
-    let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
-    let bytes = |(dtype, dims): &(DType, Vec<u64>)| dtype.tensor_bytes(dims);
-    let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
-    // Views share the bytes.
-    let more = if prepared.needs.view { 0 } else { total.saturating_sub(given) };
-    if more > FOLDED_BYTES.min(*left) {
-        return None;
-    }
-    *left -= more;
-    Some(types)
 }
 
 /// The graphs around a graph.

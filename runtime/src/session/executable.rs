@@ -1,5 +1,5 @@
-//! A module that is ready to run, which sessions share: its constants, the results of constants alone, and the programs
-//! for the latest kinds of dims.
+//! A module that is ready to run, which sessions share: its constants, folded results, and the programs for the latest
+//! kinds of dims.
 
 use super::bind::{Binder, Constants, OnDevice, Program};
 use super::error::{ExecuteError, PrepareError};
@@ -8,14 +8,14 @@ use super::limits::Limits;
 use super::observe::Watch;
 use super::space::Space;
 use super::{Session, has_kernel};
-use crate::backend::{Backend, Load, installed};
+use crate::backend::{Backend, RunHint, installed};
 use crate::data::DataRef;
 use crate::device::Device;
 use crate::host::{HostError, HostTensor};
 use ampc_ir::module::{Def, Op, Payload};
 use ampc_ir::{DType, GraphId, Module, Type};
 use rustc_hash::FxHashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -26,9 +26,9 @@ pub struct Runtime {
     pub backend: Arc<dyn Backend>,
     /// The limits of every session.
     pub limits: Limits,
-    /// True if nodes that depend on constants and dims alone are computed before the graph runs, once for the dims of the
-    /// inputs. Otherwise a [`NodeObserver`](super::NodeObserver) sees them in each run, as it always sees results that it
-    /// watches and that depend on dims.
+    /// True if nodes that depend on constants and dims alone are computed when a module is bound to the dims of its inputs;
+    /// a [`NodeObserver`](super::NodeObserver) does not see them. Results that depend on dims and that an observer watches
+    /// are computed in each run all the same.
     pub fold: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Executable {
     /// The module with functions in place of their calls, if it has calls.
     inlined: Option<Arc<Inlined>>,
     constants: Constants,
-    /// The constants of the last program, with the results of constants alone.
+    /// The constants of the last program, with the folded results that do not depend on dims.
     folded: Mutex<Arc<Constants>>,
     /// The constants in the memory of a device, as far as a program reads them.
     uploaded: Mutex<OnDevice>,
@@ -87,26 +87,33 @@ pub(super) struct Bound {
     /// For each input, true if it is a state that the arena has.
     is_state: Vec<bool>,
     pub(super) program: Program,
-    /// True if the program has calls, or bodies within many bodies.
+    /// True if a run may need a large stack.
     is_deep: bool,
-    /// True if a single thread has done the last run.
-    was_alone: AtomicBool,
+    /// The runs so far: 0 if there was none, [`SEQUENTIAL`] or [`PARALLEL`].
+    seen: AtomicU8,
 }
 
+/// No run had parallel work.
+const SEQUENTIAL: u8 = 1;
+
+/// A run had parallel work.
+const PARALLEL: u8 = 2;
+
 impl Bound {
-    /// The work of the next run.
-    pub(super) fn load(&self) -> Load {
-        match (self.is_deep, self.was_alone.load(Ordering::Relaxed)) {
-            (true, _) => Load::Deep,
-            (false, true) => Load::Small,
-            (false, false) => Load::Flat,
+    /// The hint for the next run.
+    pub(super) fn hint(&self) -> RunHint {
+        match self.is_deep {
+            true => RunHint::NeedsStack,
+            false if self.seen.load(Ordering::Relaxed) == SEQUENTIAL => RunHint::Sequential,
+            false => RunHint::Parallel,
         }
     }
 
-    /// Notes if a single thread has done a run.
-    pub(super) fn note_run(&self, is_alone: bool) {
-        if self.was_alone.load(Ordering::Relaxed) != is_alone {
-            self.was_alone.store(is_alone, Ordering::Relaxed);
+    /// Records whether a run was sequential. A run that failed may have ended before its parallel work.
+    pub(super) fn note_run(&self, is_sequential: bool, is_complete: bool) {
+        let now = if is_sequential { SEQUENTIAL } else { PARALLEL };
+        if (is_complete || !is_sequential) && self.seen.load(Ordering::Relaxed) < now {
+            self.seen.fetch_max(now, Ordering::Relaxed);
         }
     }
 
@@ -233,14 +240,13 @@ impl Executable {
         let mut program = installed(&*runtime.backend, || binder.program(space, &slot.types))?;
         let uploaded = program.upload(space, &mut locked(&self.uploaded));
         uploaded.map_err(ExecuteError::of_transfer)?;
-        *locked(&self.folded) = program.constants_of_all_dims();
+        *locked(&self.folded) = program.dim_independent_constants();
         self.programs_made.fetch_add(1, Ordering::Relaxed);
         let mut is_state = vec![false; slot.types.len()];
         program.main_plan().states.iter().for_each(|state| is_state[state.now as usize] = true);
         let (types, watch) = (slot.types.clone(), slot.watch.clone());
         let is_deep = program.is_deep();
-        let was_alone = AtomicBool::new(false);
-        let made = Arc::new(Bound { types, watch, is_state, program, is_deep, was_alone });
+        let made = Arc::new(Bound { types, watch, is_state, program, is_deep, seen: AtomicU8::new(0) });
         *bound = Some(made.clone());
         Ok(made)
     }

@@ -369,7 +369,7 @@ impl Session {
         let main = program.module.main();
         let given = Given { inputs, operands: &[], attrs: None };
         let scope = Scope { program, plan: program.plan(main), given };
-        let (moved, is_alone) = installed_run(&*runtime.backend, bound.load(), || {
+        let (moved, is_sequential) = installed_run(&*runtime.backend, bound.hint(), || {
             recordings.run_or_replay(&mut run, main, frame, given)?;
             // No failure may surface once states are overwritten, if the session waits for the work.
             if waits {
@@ -392,7 +392,7 @@ impl Session {
             frame.states.set_torn(false);
             Ok(moved)
         });
-        bound.note_run(is_alone);
+        bound.note_run(is_sequential, moved.is_ok());
         moved
     }
 

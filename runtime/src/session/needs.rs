@@ -1,9 +1,9 @@
 //! The memory that a run takes, before a constant is read and without running a node.
 //!
-//! The module is typed and planned as for a run ([`plan`](crate::plan)). A run knows the results of nodes that depend on
-//! constants alone; here their sizes stand for them, by the same rule, so that the plan is that of the run.
+//! The module is typed and planned as for a run ([`plan`](crate::plan)). A run knows folded results; here
+//! their sizes stand for them, by the same rule, so that the plan is that of the run.
 
-use super::bind::{ALL_FOLDED_BYTES, folded_types};
+use super::bind::FoldBudget;
 use super::inlined::{Inlined, typed};
 use super::observe::Watch;
 use super::partition::Partitioner;
@@ -70,9 +70,9 @@ impl Runtime {
         let (backend, watch) = (&*self.backend, &Watch::nothing());
         let room = Room::of(self.limits.max_bytes);
         let partitioner = Partitioner { backend, module, facts, room, inlined, watch, is_strict: false };
-        let mut left = ALL_FOLDED_BYTES;
+        let mut budget = FoldBudget::default();
         for graph in module.graph_ids() {
-            let plan = self.plan_of(&partitioner, graph, &mut index, &mut sizes, &mut left)?;
+            let plan = self.plan_of(&partitioner, graph, &mut index, &mut sizes, &mut budget)?;
             if graph == module.main() {
                 needs.states = plan.state_bytes as u64;
                 needs.peak = plan.peak();
@@ -98,13 +98,13 @@ impl Runtime {
         graph: GraphId,
         index: &mut Index,
         sizes: &mut SecondaryMap<Value, Option<usize>>,
-        left: &mut u64,
+        budget: &mut FoldBudget,
     ) -> Result<GraphPlan, ExecuteError> {
         let module = partitioner.module;
         let mut folded: FxHashSet<Value> = FxHashSet::default();
         let made = partitioner.groups(graph, |node, prepared| {
             let size = |value| sizes[value];
-            let types = if self.fold { folded_types(module, node, prepared, size, left) } else { None };
+            let types = if self.fold { budget.folded(module, node, prepared, size) } else { None };
             let Some(types) = types else { return Ok(false) };
             for (value, ty) in module.node(node).results().iter().zip(types) {
                 let bytes = ty.and_then(|(dtype, dims)| usize::try_from(dtype.tensor_bytes(&dims)?).ok());

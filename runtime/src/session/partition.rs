@@ -1,4 +1,4 @@
-//! The nodes of a graph as groups, each with a kernel: first constants are folded away, then the backend joins nodes,
+//! The nodes of a graph as groups, each with a kernel: first nodes that depend on constants and dims alone are folded, then the backend joins nodes,
 //! then the kernels declare their requirements.
 //!
 //! A backend may join any nodes whose kernels are ready before the graph runs, as long as no node outside stands between
@@ -22,7 +22,7 @@ use super::walk;
 use crate::backend::{Backend, Candidates, GroupSite, alignment};
 use crate::device::Device;
 use crate::kernel::{KernelError, Prepared, Site};
-use crate::plan::{GraphPlan, Group, Index, Interface, Needs, known_tensor, live_nodes, plan_graph};
+use crate::plan::{GraphPlan, Group, Index, Interface, Needs, known_tensor, live_nodes, live_of, plan_graph};
 use crate::room::Room;
 use ampc_ir::infer::Facts;
 use ampc_ir::module::Def;
@@ -75,8 +75,8 @@ impl From<Failed> for ExecuteError {
 }
 
 impl Partitioner<'_> {
-    /// The groups of a graph, in the order in which they run. `fold` computes a node that depends on constants alone, and
-    /// returns true if the node need not run.
+    /// The groups of a graph, in the order in which they run. `fold` computes a node that can be folded, and returns true
+    /// if the node need not run.
     pub(super) fn groups(
         &self,
         graph: GraphId,
@@ -104,23 +104,12 @@ impl Partitioner<'_> {
         if is_grouped { self.joined_within(graph, made, &folded) } else { Ok(made) }
     }
 
-    /// Drops nodes whose results nothing reads but nodes that were folded: the dims of a value are known without the value.
+    /// Removes nodes whose results only folded nodes read: they read dims alone.
     fn drop_unread(&self, graph: GraphId, made: &mut Vec<Made>) {
-        let data = self.module.graph(graph);
-        let next = data.states.iter().map(|&(_, next)| next);
-        let mut read: FxHashSet<Value> =
-            data.outputs().iter().map(|output| output.value).chain(next).collect();
-        let mut is_read = vec![false; made.len()];
-        for (single, is_read) in made.iter().zip(&mut is_read).rev() {
-            let data = self.module.node(single.group.nodes[0]);
-            let is_wanted = |value: &Value| read.contains(value) || self.watch.contains(*value);
-            *is_read = data.results().iter().flatten().any(is_wanted);
-            if *is_read {
-                read.extend(data.operands().iter().flatten());
-            }
-        }
-        let mut is_read = is_read.into_iter();
-        made.retain(|_| is_read.next().unwrap_or(true));
+        let nodes: Vec<Node> = made.iter().map(|single| single.group.nodes[0]).collect();
+        let live = live_of(self.module, graph, &nodes, |value| self.watch.contains(value));
+        let mut live = live.into_iter().peekable();
+        made.retain(|single| live.next_if_eq(&single.group.nodes[0]).is_some());
     }
 
     /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
@@ -198,6 +187,7 @@ impl Partitioner<'_> {
                 Ok(units) => units,
                 // The kernels of the nodes are ready.
                 Err(Unprepared(nodes)) => {
+                    let nodes: FxHashSet<Node> = nodes.into_iter().collect();
                     groups.retain(|group| !group.iter().any(|node| nodes.contains(node)));
                     continue;
                 }

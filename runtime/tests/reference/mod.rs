@@ -23,12 +23,13 @@ mod kernels;
 
 pub(crate) use device::ReferenceDevice;
 
-use ampc_ir::Node;
 use ampc_ir::op::OpKind;
+use ampc_ir::{Module, Node};
 use ampc_runtime::Cpu;
-use ampc_runtime::backend::{Backend, Candidates, GroupSite, Io, KernelError, Load, Prepared, Site};
+use ampc_runtime::backend::{Backend, Candidates, GroupSite, Io, KernelError, Prepared, RunHint, Site};
 use ampc_runtime::device::Device;
 use kernels::{Kernel, launch};
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
@@ -98,13 +99,17 @@ impl Backend for Reference {
     fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
         let mut random = Random::new(self.device.seed ^ candidates.nodes.len() as u64);
         let mut groups = Vec::new();
+        let all: Vec<Node> = candidates.module.nodes(candidates.graph).collect();
+        let place: BTreeMap<Node, usize> = all.iter().enumerate().map(|(at, &node)| (node, at)).collect();
+        let ready: BTreeSet<Node> = candidates.nodes.iter().copied().collect();
         let mut rest = candidates.nodes;
         while rest.len() > 1 {
             let (window, others) = rest.split_at((2 + random.below(6)).min(rest.len()));
             rest = others;
             let some: Vec<Node> = window.iter().copied().filter(|_| random.below(4) > 0).collect();
-            let group = convex(candidates, &some);
-            if group.len() > 1 {
+            let (Some(first), Some(last)) = (some.first(), some.last()) else { continue };
+            let group = convex(candidates.module, &all[place[first]..=place[last]], &some);
+            if group.len() > 1 && group.iter().all(|node| ready.contains(node)) {
                 groups.push(group);
             }
         }
@@ -125,8 +130,8 @@ impl Backend for Reference {
         Some(&*self.device)
     }
 
-    fn install(&self, load: Load, work: &mut (dyn FnMut() + Send)) -> bool {
-        self.cpu.install(load, work)
+    fn install(&self, hint: RunHint, work: &mut (dyn FnMut() + Send)) -> bool {
+        self.cpu.install(hint, work)
     }
 }
 
@@ -148,17 +153,15 @@ impl Random {
     }
 }
 
-/// Nodes with the candidates that stand between two of them; none if another node does.
-fn convex(candidates: &Candidates<'_>, nodes: &[Node]) -> Vec<Node> {
-    let module = candidates.module;
-    let all: Vec<Node> = module.nodes(candidates.graph).collect();
+/// Nodes with those that stand between two of them. `all` are the nodes from the first to the last in program order.
+fn convex(module: &Module, all: &[Node], nodes: &[Node]) -> Vec<Node> {
     let reads = |node: Node, of: &[Node]| {
         let operands = module.node(node).operands().iter().flatten();
         operands.filter_map(|&value| module.producer(value)).any(|(maker, _)| of.contains(&maker))
     };
     // The nodes that read the group, directly or not, and the nodes that the group reads.
     let (mut behind, mut before) = (nodes.to_vec(), nodes.to_vec());
-    for &node in &all {
+    for &node in all {
         if !behind.contains(&node) && reads(node, &behind) {
             behind.push(node);
         }
@@ -169,10 +172,5 @@ fn convex(candidates: &Candidates<'_>, nodes: &[Node]) -> Vec<Node> {
             before.push(node);
         }
     }
-    let group: Vec<Node> =
-        all.into_iter().filter(|node| behind.contains(node) && before.contains(node)).collect();
-    match group.iter().all(|node| candidates.nodes.contains(node)) {
-        true => group,
-        false => Vec::new(),
-    }
+    all.iter().copied().filter(|node| behind.contains(node) && before.contains(node)).collect()
 }

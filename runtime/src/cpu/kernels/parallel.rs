@@ -1,8 +1,8 @@
 //! Work on pieces of tensors in parallel.
 //!
 //! The code that starts threads sees bytes and closures behind a reference: it is compiled once, and not for every kernel
-//! and element type. Pieces do not depend on the number of threads. Outside of the threads of a run, where a small run is
-//! computed ([`alone`]), this thread does all pieces.
+//! and element type. Pieces do not depend on the number of threads. Outside of the threads of a pool, where a sequential run
+//! is computed ([`runs_sequentially`]), this thread does all pieces.
 
 use crate::kernel::Result;
 use crate::room::FirstError;
@@ -15,28 +15,45 @@ use std::cmp::Ordering;
 pub(crate) const PIECE: usize = 1 << 15;
 
 thread_local! {
-    /// True if the work that began in this thread had more than one piece.
-    static HAS_PIECES: Cell<bool> = const { Cell::new(false) };
+    /// True if the current run has had parallel work.
+    static HAS_FORKED: Cell<bool> = const { Cell::new(false) };
+    /// True in the threads of this backend's pools.
+    static IN_POOL: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Does `work`, and returns true if none of it had more than one piece: then it needs no other threads.
-pub(crate) fn alone(work: &mut (dyn FnMut() + Send)) -> bool {
-    let before = HAS_PIECES.replace(false);
+/// Runs `work`, and returns true if it had no parallel work.
+pub(crate) fn runs_sequentially(work: &mut (dyn FnMut() + Send)) -> bool {
+    /// A run within a run: the outer run has had the parallel work of the inner run, also if that panics.
+    struct Outer(bool);
+    impl Drop for Outer {
+        fn drop(&mut self) {
+            HAS_FORKED.set(HAS_FORKED.get() || self.0);
+        }
+    }
+    let _outer = Outer(HAS_FORKED.replace(false));
     work();
-    let has_pieces = HAS_PIECES.get();
-    HAS_PIECES.set(before || has_pieces);
-    !has_pieces
+    !HAS_FORKED.get()
 }
 
-/// True if several pieces of work may be shared with other threads: this thread is one of a run.
-fn has_threads() -> bool {
-    HAS_PIECES.set(true);
-    rayon::current_thread_index().is_some()
+/// Marks the current thread as a thread of a pool of this backend.
+pub(crate) fn enter_pool() {
+    IN_POOL.set(true);
+}
+
+/// True in the threads of this backend's pools. Threads of other pools share no work: it would run in them.
+pub(crate) fn in_pool() -> bool {
+    IN_POOL.get()
+}
+
+/// Records that the run has parallel work. Returns true if this thread may share it with other threads.
+fn fork_allowed() -> bool {
+    HAS_FORKED.set(true);
+    in_pool()
 }
 
 /// The number of threads for work of several pieces.
 pub(crate) fn threads() -> usize {
-    if has_threads() { rayon::current_num_threads() } else { 1 }
+    if fork_allowed() { rayon::current_num_threads() } else { 1 }
 }
 
 /// Calls `work` with every piece of `out` and its first index, in parallel if there are many.
@@ -94,7 +111,7 @@ pub(crate) fn triples_of_pieces<T: Pod + Send, U: Pod + Send, V: Pod + Send>(
     triples_from(0, (a, b, c), piece, work);
 }
 
-/// As [`triples_of_pieces`], with the number of the first piece: the pieces are halved until a piece is left.
+/// As [`triples_of_pieces`], with the number of the first piece. Splits the range in halves down to single pieces.
 fn triples_from<T: Pod + Send, U: Pod + Send, V: Pod + Send>(
     first: usize,
     (a, b, c): (&mut [T], &mut [U], &mut [V]),
@@ -144,7 +161,7 @@ pub(crate) fn try_pairs_of_pieces<T: Pod, U: Pod>(
 
 /// Calls two functions in parallel.
 pub(crate) fn both(a: &mut (dyn FnMut() + Send), b: &mut (dyn FnMut() + Send)) {
-    if has_threads() {
+    if fork_allowed() {
         rayon::join(a, b);
     } else {
         a();
@@ -154,7 +171,7 @@ pub(crate) fn both(a: &mut (dyn FnMut() + Send), b: &mut (dyn FnMut() + Send)) {
 
 /// Calls `work` with every item of a list and its number, in parallel if there are several.
 pub(crate) fn each<T: Send>(list: &mut [T], work: &(dyn Fn(usize, &mut T) + Sync)) {
-    if list.len() > 1 && has_threads() {
+    if list.len() > 1 && fork_allowed() {
         list.par_iter_mut().enumerate().for_each(|(i, item)| work(i, item));
     } else {
         list.iter_mut().enumerate().for_each(|(i, item)| work(i, item));
@@ -163,7 +180,7 @@ pub(crate) fn each<T: Send>(list: &mut [T], work: &(dyn Fn(usize, &mut T) + Sync
 
 /// True if `is_met` is true of every piece of a list, which are looked at in parallel if there are several.
 pub(crate) fn all_pieces<T: Sync>(list: &[T], piece: usize, is_met: &(dyn Fn(&[T]) -> bool + Sync)) -> bool {
-    if list.len() > piece && has_threads() {
+    if list.len() > piece && fork_allowed() {
         list.par_chunks(piece).all(is_met)
     } else {
         list.chunks(piece).all(is_met)
@@ -172,7 +189,7 @@ pub(crate) fn all_pieces<T: Sync>(list: &[T], piece: usize, is_met: &(dyn Fn(&[T
 
 /// Sorts numbers, in parallel if there are many.
 pub(crate) fn sort_unstable_by(list: &mut [usize], order: &(dyn Fn(usize, usize) -> Ordering + Sync)) {
-    if list.len() > PIECE && has_threads() {
+    if list.len() > PIECE && fork_allowed() {
         list.par_sort_unstable_by(|&a, &b| order(a, b));
     } else {
         list.sort_unstable_by(|&a, &b| order(a, b));
@@ -181,7 +198,7 @@ pub(crate) fn sort_unstable_by(list: &mut [usize], order: &(dyn Fn(usize, usize)
 
 /// Calls `work` with the numbers below `n`, in parallel if there are several.
 fn numbers(n: usize, work: &(dyn Fn(usize) + Sync)) {
-    if n > 1 && has_threads() {
+    if n > 1 && fork_allowed() {
         (0..n).into_par_iter().for_each(work);
     } else {
         (0..n).for_each(work);
@@ -219,7 +236,7 @@ fn pairs_in_order<T: Pod, U: Pod>(
 }
 
 fn bytes(out: &mut [u8], (piece, least): (usize, usize), work: &(dyn Fn(usize, &mut [u8]) + Sync)) {
-    if out.len() > piece && has_threads() {
+    if out.len() > piece && fork_allowed() {
         out.par_chunks_mut(piece).enumerate().with_min_len(least).for_each(|(i, out)| work(i, out));
     } else {
         out.chunks_mut(piece).enumerate().for_each(|(i, out)| work(i, out));
@@ -231,7 +248,7 @@ fn pairs_of_bytes(
     (b, piece_b): (&mut [u8], usize),
     work: &OnPair<'_, u8, u8>,
 ) {
-    if has_threads() {
+    if fork_allowed() {
         let pairs = a.par_chunks_mut(piece_a).zip(b.par_chunks_mut(piece_b)).enumerate();
         pairs.for_each(|(i, (a, b))| work(i, a, b));
     } else {
@@ -243,90 +260,126 @@ fn pairs_of_bytes(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::pool::started;
     use crate::kernel::KernelError;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn pieces_cover_all_elements_once() {
-        for (n, piece, least) in [(0, 3, 1), (1, 3, 1), (3, 3, 1), (10, 3, 1), (10, 3, 2), (10, 3, 100)] {
-            let mut out = vec![0u64; n];
-            pieces(&mut out, piece, |at, out| out.iter_mut().zip(at..).for_each(|(y, i)| *y += 1 + i as u64));
-            assert!(out.iter().zip(1..).all(|(&y, i)| y == i), "{n} by {piece}: {out:?}");
-            let mut out = vec![usize::MAX; n];
-            numbered_pieces(&mut out, piece, least, |i, out| out.fill(i));
-            assert!(out.iter().enumerate().all(|(at, &i)| i == at / piece), "{n} by {piece}: {out:?}");
-        }
+        here_and_in_a_pool(&|| {
+            for (n, piece, least) in [(0, 3, 1), (1, 3, 1), (3, 3, 1), (10, 3, 1), (10, 3, 2), (10, 3, 100)] {
+                let mut out = vec![0u64; n];
+                pieces(&mut out, piece, |at, out| {
+                    out.iter_mut().zip(at..).for_each(|(y, i)| *y += 1 + i as u64)
+                });
+                assert!(out.iter().zip(1..).all(|(&y, i)| y == i), "{n} by {piece}: {out:?}");
+                let mut out = vec![usize::MAX; n];
+                numbered_pieces(&mut out, piece, least, |i, out| out.fill(i));
+                assert!(out.iter().enumerate().all(|(at, &i)| i == at / piece), "{n} by {piece}: {out:?}");
+            }
+        });
     }
 
     #[test]
     fn pieces_of_three_slices_go_together() {
-        for n in [0, 1, 2, 9, 10] {
-            let (mut a, mut b, mut c) = (vec![0usize; n], vec![0u8; n], vec![0u16; n]);
-            triples_of_pieces((&mut a, &mut b, &mut c), 3, &|i, a, b, c| {
-                assert_eq!((a.len(), a.len()), (b.len(), c.len()));
-                a.iter_mut().for_each(|a| *a += i + 1);
-            });
-            assert!(a.iter().enumerate().all(|(at, &i)| i == at / 3 + 1), "{a:?}");
-        }
+        here_and_in_a_pool(&|| {
+            for n in [0, 1, 2, 9, 10] {
+                let (mut a, mut b, mut c) = (vec![0usize; n], vec![0u8; n], vec![0u16; n]);
+                triples_of_pieces((&mut a, &mut b, &mut c), 3, &|i, a, b, c| {
+                    a.iter_mut().for_each(|a| *a += i + 1);
+                    b.iter_mut().for_each(|b| *b += u8::try_from(2 * i + 1).unwrap());
+                    c.iter_mut().for_each(|c| *c += u16::try_from(3 * i + 1).unwrap());
+                });
+                for at in 0..n {
+                    let i = at / 3;
+                    assert_eq!((a[at], b[at].into(), c[at].into()), (i + 1, 2 * i + 1, 3 * i + 1));
+                }
+            }
+        });
     }
 
     #[test]
     fn the_error_of_the_first_piece_counts() {
-        let work = |i: usize, _: &mut [u8]| match i {
-            0..3 => Ok(()),
-            _ => Err(KernelError::value("a small number", i)),
-        };
-        let failed = try_numbered_pieces(&mut [0; 8], 1, 1, work).unwrap_err();
-        assert_eq!(failed.to_string(), KernelError::value("a small number", 3).to_string());
-        assert!(try_numbered_pieces(&mut [0; 3], 1, 1, work).is_ok());
+        here_and_in_a_pool(&|| {
+            let work = |i: usize, _: &mut [u8]| match i {
+                0..3 => Ok(()),
+                _ => Err(KernelError::value("a small number", i)),
+            };
+            let failed = try_numbered_pieces(&mut [0; 8], 1, 1, work).unwrap_err();
+            assert_eq!(failed.to_string(), KernelError::value("a small number", 3).to_string());
+            assert!(try_numbered_pieces(&mut [0; 3], 1, 1, work).is_ok());
+        });
     }
 
-    /// Outside of the threads of a run this thread does everything, and work of one piece is told from work of several.
+    /// Outside of a pool this thread does everything, and parallel work is told from other work; the threads of another
+    /// pool are not used.
     #[test]
-    fn work_of_one_piece_is_alone() {
-        let here = std::thread::current().id();
-        let mut n = 2;
-        let mut work = || {
-            numbered_pieces(&mut vec![0u8; n], 2, 1, |_, _| assert_eq!(std::thread::current().id(), here));
+    fn work_of_one_piece_is_sequential() {
+        let here = || {
+            let here = std::thread::current().id();
+            let run = |n: usize| {
+                runs_sequentially(&mut || {
+                    let is_here = |_: usize, _: &mut [u8]| assert_eq!(std::thread::current().id(), here);
+                    numbered_pieces(&mut vec![0u8; n], 2, 1, is_here);
+                })
+            };
+            assert!(run(2) && !run(3) && run(2));
+            assert!(!runs_sequentially(&mut || assert_eq!(threads(), 1)));
+            assert!(!runs_sequentially(&mut || assert!(!run(3))));
+            let panicked =
+                |work: &(dyn Fn() + std::panic::RefUnwindSafe)| std::panic::catch_unwind(work).is_err();
+            let inner = || {
+                runs_sequentially(&mut || {
+                    threads();
+                    panic!("a kernel");
+                });
+            };
+            assert!(!runs_sequentially(&mut || assert!(panicked(&inner))));
         };
-        assert!(alone(&mut work));
-        n = 3;
-        let mut work = || {
-            numbered_pieces(&mut vec![0u8; n], 2, 1, |_, _| assert_eq!(std::thread::current().id(), here));
-        };
-        assert!(!alone(&mut work));
-        assert!(!alone(&mut || assert_eq!(threads(), 1)));
-        assert!(!alone(&mut || assert!(!alone(&mut || both(&mut || {}, &mut || {})))));
+        here();
+        let other = rayon::ThreadPoolBuilder::new().num_threads(2).build().unwrap();
+        other.install(here);
+        assert_eq!(started(3, 1 << 20).unwrap().install(threads), 3);
     }
 
     #[test]
     fn pieces_of_two_slices_go_together() {
-        for n in [0, 1, 2, 9] {
-            let (mut a, mut b) = (vec![0u8; n * 3], vec![0u32; n * 2]);
-            pairs_of_pieces((&mut a, 3), (&mut b, 2), |i, a, b| {
-                assert_eq!((a.len(), b.len()), (3, 2));
-                a.fill(u8::try_from(i).unwrap());
-                b.fill(u32::try_from(i).unwrap());
-            });
-            assert!(a.iter().enumerate().all(|(at, &i)| usize::from(i) == at / 3), "{a:?}");
-            assert!(b.iter().enumerate().all(|(at, &i)| i as usize == at / 2), "{b:?}");
-        }
+        here_and_in_a_pool(&|| {
+            for n in [0, 1, 2, 9] {
+                let (mut a, mut b) = (vec![0u8; n * 3], vec![0u32; n * 2]);
+                pairs_of_pieces((&mut a, 3), (&mut b, 2), |i, a, b| {
+                    assert_eq!((a.len(), b.len()), (3, 2));
+                    a.fill(u8::try_from(i).unwrap());
+                    b.fill(u32::try_from(i).unwrap());
+                });
+                assert!(a.iter().enumerate().all(|(at, &i)| usize::from(i) == at / 3), "{a:?}");
+                assert!(b.iter().enumerate().all(|(at, &i)| i as usize == at / 2), "{b:?}");
+            }
+        });
     }
 
     #[test]
     fn scratch_memory_is_shared_by_no_two_calls() {
-        let calls = AtomicUsize::new(0);
-        let mut scratch = vec![0u16; 11];
-        scratch_pieces(&mut scratch, 3, 5, &|scratch| {
-            assert_eq!(scratch, [0; 3]);
-            scratch.fill(1);
-            calls.fetch_add(1, Ordering::Relaxed);
+        here_and_in_a_pool(&|| {
+            let calls = AtomicUsize::new(0);
+            let mut scratch = vec![0u16; 11];
+            scratch_pieces(&mut scratch, 3, 5, &|scratch| {
+                assert_eq!(scratch, [0; 3]);
+                scratch.fill(1);
+                calls.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!((calls.load(Ordering::Relaxed), &scratch[9..]), (3, &[0, 0][..]));
+            scratch_pieces(&mut scratch, 0, 5, &|scratch| {
+                assert!(scratch.is_empty());
+                calls.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(calls.load(Ordering::Relaxed), 8);
         });
-        assert_eq!((calls.load(Ordering::Relaxed), &scratch[9..]), (3, &[0, 0][..]));
-        scratch_pieces(&mut scratch, 0, 5, &|scratch| {
-            assert!(scratch.is_empty());
-            calls.fetch_add(1, Ordering::Relaxed);
-        });
-        assert_eq!(calls.load(Ordering::Relaxed), 8);
+    }
+
+    /// Does `work` in this thread, and in threads that share it.
+    fn here_and_in_a_pool(work: &(dyn Fn() + Sync)) {
+        work();
+        started(4, 1 << 20).unwrap().install(work);
     }
 }

@@ -288,13 +288,12 @@ pub(super) fn work_through<W: Pod, T: Send>(
     slot: usize,
     work: impl Fn(&mut [W], T) + Send + Sync,
 ) {
-    let n_tasks = tasks.size_hint().1.unwrap_or(SLOTS);
+    let n_slots = tasks.size_hint().1.map_or(SLOTS, |n_tasks| n_tasks.min(SLOTS));
     let tasks = Mutex::new(tasks);
     let next = || tasks.lock().unwrap_or_else(PoisonError::into_inner).next();
-    let threads = n_tasks.min(SLOTS);
-    let room = scratch.len().min(threads * slot);
-    let scratch = &mut scratch[..room];
-    scratch_pieces(scratch, slot, threads, &|slot| {
+    let len = scratch.len().min(n_slots * slot);
+    debug_assert!(n_slots * slot == 0 || len >= slot, "a task has no scratch memory");
+    scratch_pieces(&mut scratch[..len], slot, n_slots, &|slot| {
         while let Some(task) = next() {
             work(slot, task);
         }
@@ -309,9 +308,9 @@ pub(super) fn try_work_through<W: Pod, T: Send>(
     work: impl Fn(&mut [W], T) -> Result<()> + Send + Sync,
 ) -> Result<()> {
     let failed = FirstError::default();
-    work_through(tasks, scratch, slot, |slot, task| {
-        if !failed.is_there() {
-            failed.note(0, work(slot, task));
+    work_through(tasks.enumerate(), scratch, slot, |slot, (i, task)| {
+        if !failed.is_before(i) {
+            failed.note(i, work(slot, task));
         }
     });
     failed.result()
