@@ -307,8 +307,8 @@ pub fn live_nodes(module: &Module, graph: GraphId) -> Vec<Node> {
     live_of(module, graph, &nodes, |_| false)
 }
 
-/// Of these nodes of a graph, in program order, those that its outputs, the next values of its states, and values that
-/// `is_wanted` depend on.
+/// The nodes among `nodes`, which are in program order, that outputs, next values of states, or values that `is_wanted`
+/// depend on.
 pub(crate) fn live_of(
     module: &Module,
     graph: GraphId,
