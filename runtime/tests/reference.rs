@@ -7,7 +7,9 @@ mod reference;
 
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
+use ampc_ir::{DType, Shape, Type};
 use ampc_runtime::backend::{Backend, Candidates, Device, KernelError, Prepared, Site};
+use ampc_runtime::data::Sequence;
 use ampc_runtime::session::{ExecuteError, NodeObserver, Watch};
 use ampc_runtime::{Data, DataRef, HostTensor, Runtime, Tolerance, compare};
 use reference::Reference;
@@ -71,7 +73,8 @@ fn groups_are_steps_of_the_plan() {
     assert!(!session.plan_text().contains('+'));
 }
 
-/// Nodes that depend on dims alone are computed once for each kind of dims, and nodes that only they read are not run.
+/// Nodes that depend on dims alone are computed once for each kind of dims. A node that only they read runs all the same,
+/// since it may fail.
 #[test]
 fn nodes_of_dims_are_computed_before_the_graph_runs() {
     let module = parse(&format!("{HEAD}{DIMS}"), &NoData).unwrap_or_else(|errors| panic!("{errors}"));
@@ -121,7 +124,9 @@ graph @main {
   const %begin : i64[1] = [0]
   const %two : i64[2] = [-1, 2]
   const %half : f32 = 0.5
-  %a = Mul(%x, %half) : f32[n, s, 4]
+  %g = Neg(%x) : f32[n, s, 4]
+  %h = Tanh(%g) : f32[n, s, 4]
+  %a = Mul(%h, %half) : f32[n, s, 4]
   %dims = Shape(%a) : i64[3]
   %length = Gather(%dims, %one) {axis=0} : i64
   %count = Gather(%dims, %begin) {axis=0} : i64[1]
@@ -420,4 +425,25 @@ fn queues_are_opened_when_they_are_used() {
     assert_eq!(device.queues(), 1);
     session.begin_run(&refs, &[]).unwrap();
     assert_eq!(device.queues(), 2);
+}
+
+/// The element of a sequence has other dims than the model declares. Only its dims are read, and they are known before the
+/// graph runs; the element is an error all the same.
+#[test]
+fn an_element_of_other_dims_is_an_error_if_only_its_dims_are_read() {
+    let text = format!(
+        "{HEAD}graph @main {{\n  input %s : seq(f32[2])\n  const %one : i64 = 1\n  %e = SequenceAt(%s, %one) : f32[2]\n  \
+         %r = Relu(%e) : f32[2]\n  %t = Exp(%r) : f32[2]\n  %dims = Shape(%t) : i64[1]\n  output %dims : i64[1]\n}}\n"
+    );
+    let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+    for (second, is_right) in [(2, true), (3, false)] {
+        let items = vec![tensor(&[2], 0.0).into(), tensor(&[second], 0.0).into()];
+        let element = Type::tensor(DType::F32, Shape::known(&[2]));
+        let list = Data::Sequence(Sequence::new(element, items));
+        let mut on_device = Runtime::new(Arc::new(Reference::new(1))).prepare(&module).unwrap();
+        let mut on_cpu = Runtime::default().prepare(&module).unwrap();
+        for session in [&mut on_cpu, &mut on_device] {
+            assert_eq!(session.run(&[Some(list.view())]).is_ok(), is_right, "{second} elements");
+        }
+    }
 }

@@ -303,25 +303,13 @@ fn is_handed_over(module: &Module, graph: GraphId, value: Value) -> bool {
 
 /// The nodes of a graph that its outputs and the next values of its states depend on, in program order.
 pub fn live_nodes(module: &Module, graph: GraphId) -> Vec<Node> {
-    let nodes: Vec<Node> = module.nodes(graph).collect();
-    live_of(module, graph, &nodes, |_| false)
-}
-
-/// The nodes among `nodes`, which are in program order, that outputs, next values of states, or values that `is_wanted`
-/// depend on.
-pub(crate) fn live_of(
-    module: &Module,
-    graph: GraphId,
-    nodes: &[Node],
-    is_wanted: impl Fn(Value) -> bool,
-) -> Vec<Node> {
     let data = module.graph(graph);
     let next = data.states.iter().map(|&(_, next)| next);
     let mut read: FxHashSet<Value> = data.outputs().iter().map(|output| output.value).chain(next).collect();
+    let nodes: Vec<Node> = module.nodes(graph).collect();
     let mut live = Vec::new();
     for &node in nodes.iter().rev() {
-        let mut results = module.node(node).results().iter().flatten();
-        if results.any(|&value| read.contains(&value) || is_wanted(value)) {
+        if module.node(node).results().iter().flatten().any(|value| read.contains(value)) {
             read.extend(module.node(node).operands().iter().flatten());
             live.push(node);
         }

@@ -312,9 +312,6 @@ impl Binder<'_> {
             folding.constants[value] = Some(tensor);
             folding.results.insert(value);
         }
-        if is_dim_dependent {
-            folding.budget.dim_dependent.extend(data.results().iter().flatten());
-        }
         Ok(true)
     }
 
@@ -405,8 +402,8 @@ impl FoldBudget {
             || node.formal_operands().iter().flatten().any(|value| self.dim_dependent.contains(value))
     }
 
-    /// The types of the results of a node that can be folded. `size` returns the bytes of a constant or folded result.
-    fn types(
+    /// The types of the results of a node, if it is folded. `size` returns the bytes of a constant or folded result.
+    pub(super) fn types(
         &mut self,
         module: &Module,
         node: Node,
@@ -429,7 +426,8 @@ impl FoldBudget {
         let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
         let bytes = |(dtype, dims): &(DType, Vec<u64>)| dtype.tensor_bytes(dims);
         let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
-        let (more, left) = if self.is_dim_dependent(data) {
+        let is_dim_dependent = self.is_dim_dependent(data);
+        let (more, left) = if is_dim_dependent {
             (total, &mut self.left_of_dims)
         } else {
             (total.saturating_sub(given), &mut self.left)
@@ -440,20 +438,7 @@ impl FoldBudget {
             return None;
         }
         *left -= more;
-        Some(types)
-    }
-
-    /// As [`types`](Self::types), of a node that is folded.
-    pub(super) fn folded(
-        &mut self,
-        module: &Module,
-        node: Node,
-        prepared: &Prepared,
-        size: impl Fn(Value) -> Option<usize>,
-    ) -> Option<ResultTypes> {
-        let types = self.types(module, node, prepared, size)?;
-        let data = module.node(node);
-        if self.is_dim_dependent(data) {
+        if is_dim_dependent {
             self.dim_dependent.extend(data.results().iter().flatten());
         }
         Some(types)

@@ -104,7 +104,7 @@ impl Runtime {
         let mut folded: FxHashSet<Value> = FxHashSet::default();
         let made = partitioner.groups(graph, |node, prepared| {
             let size = |value| sizes[value];
-            let types = if self.fold { budget.folded(module, node, prepared, size) } else { None };
+            let types = if self.fold { budget.types(module, node, prepared, size) } else { None };
             let Some(types) = types else { return Ok(false) };
             for (value, ty) in module.node(node).results().iter().zip(types) {
                 let bytes = ty.and_then(|(dtype, dims)| usize::try_from(dtype.tensor_bytes(&dims)?).ok());

@@ -22,7 +22,7 @@ use super::walk;
 use crate::backend::{Backend, Candidates, GroupSite, alignment};
 use crate::device::Device;
 use crate::kernel::{KernelError, Prepared, Site};
-use crate::plan::{GraphPlan, Group, Index, Interface, Needs, known_tensor, live_nodes, live_of, plan_graph};
+use crate::plan::{GraphPlan, Group, Index, Interface, Needs, known_tensor, live_nodes, plan_graph};
 use crate::room::Room;
 use ampc_ir::infer::Facts;
 use ampc_ir::module::Def;
@@ -97,19 +97,8 @@ impl Partitioner<'_> {
             let group = Group { nodes: smallvec![node], needs, interface: None };
             made.push(Made { group, kernel: prepared.map(Arc::new) });
         }
-        if !folded.is_empty() {
-            self.drop_unread(graph, &mut made);
-        }
         let is_grouped = self.backend.has_groups() && *self.watch != Watch::All;
         if is_grouped { self.joined_within(graph, made, &folded) } else { Ok(made) }
-    }
-
-    /// Removes nodes whose results only folded nodes read: they read dims alone.
-    fn drop_unread(&self, graph: GraphId, made: &mut Vec<Made>) {
-        let nodes: Vec<Node> = made.iter().map(|single| single.group.nodes[0]).collect();
-        let live = live_of(self.module, graph, &nodes, |value| self.watch.contains(value));
-        let mut live = live.into_iter().peekable();
-        made.retain(|single| live.next_if_eq(&single.group.nodes[0]).is_some());
     }
 
     /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
@@ -270,6 +259,11 @@ impl Partitioner<'_> {
             };
             let interface = Interface::of(self.module, &unit.group.nodes, is_read);
             let nodes = &unit.group.nodes;
+            // Only folded nodes read the group: its nodes run one by one, so that every group has a result.
+            if interface.results.is_empty() {
+                unprepared.push(nodes[0]);
+                continue;
+            }
             let kernel = match self.prepare_group(nodes, &interface).and_then(|kernel| self.checked(kernel)) {
                 Ok(kernel) => kernel,
                 Err(_) => {
