@@ -1,7 +1,7 @@
 //! The memory that a run takes, before a constant is read and without running a node.
 //!
-//! The module is typed and planned as for a run ([`plan`](crate::plan)). A run knows folded results; here
-//! their sizes stand for them, by the same rule, so that the plan is that of the run.
+//! The module is typed and planned as for a run ([`plan`](crate::plan)). A run knows folded results; here their sizes
+//! stand for them, by the same rule, so that the plan is that of the run.
 
 use super::bind::FoldBudget;
 use super::inlined::{Inlined, typed};

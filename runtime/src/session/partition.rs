@@ -1,5 +1,5 @@
-//! The nodes of a graph as groups, each with a kernel: first nodes that depend on constants and dims alone are folded, then the backend joins nodes,
-//! then the kernels declare their requirements.
+//! The nodes of a graph as groups, each with a kernel: first nodes that depend on constants and dims alone are folded,
+//! then the backend joins nodes, then the kernels declare their requirements.
 //!
 //! A backend may join any nodes whose kernels are ready before the graph runs, as long as no node outside stands between
 //! two nodes of a group. With `|` for a group, of
