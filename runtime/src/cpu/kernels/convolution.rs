@@ -7,17 +7,18 @@
 //! group has one input channel there is nothing to multiply, see [`depthwise`](super::depthwise), and where
 //! there are more taps than positions the two change places, see [`few_positions`].
 
+mod columns;
 mod deformed;
 mod few_positions;
 mod integers;
 
+use self::columns::{Widen, fill_columns, longest_span};
 use super::lanes::{Real, Wide, for_real, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
 use super::parallel::numbered_pieces;
 use super::product::{Epilogue, OPERANDS, Parts, Product, Whole, alone, elements};
 use super::tiles::{Tile, TileRows};
-use super::window::{Block, SLOTS, Window, work_through, zip_strided};
-use crate::host::Element;
+use super::window::{Block, SLOTS, Window, work_through};
 use crate::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use crate::room::Room;
 use ampc_ir::op::OpKind;
@@ -205,30 +206,31 @@ impl Cut {
         if has_results { sizes.window.blocks(self.positions, room) } else { Ok(Vec::new()) }
     }
 
-    /// Scratch elements of a slot: columns and their products with the weights.
-    fn slot(&self, depth: usize) -> usize {
-        self.positions * (depth + self.channels)
+    /// Scratch elements of a slot: columns, and their products with the weights. Before the products are there, their
+    /// memory holds the part of a channel that a block of columns is made of, of so many elements.
+    fn slot(&self, depth: usize, span: usize) -> usize {
+        self.positions * depth + span.max(self.positions * self.channels)
     }
 }
 
-/// The products of weights and columns, a tile at a time. `fill(matrix, positions, columns)` writes the columns of a tile,
-/// row by row. `store(channel, start, products, to, free)` stores products that begin at this channel and at this element
+/// The products of weights and columns, a tile at a time. `fill(matrix, positions, columns, free)` writes the columns of a
+/// tile, row by row, and may overwrite `free`. `store(channel, start, products, to, free)` stores products that begin at this channel and at this element
 /// of the result: one row of a tile, or all rows if the tile has all positions. It may overwrite `free`, the memory of
 /// the columns. A position of the result takes `size` elements of `to`.
 fn multiply_columns<W: Wide, T: Send + 'static>(
     (sizes, cut, rows, size): (&Sizes, Cut, &TileRows<T>, usize),
     weights: &[W],
-    scratch: &mut [W],
+    (scratch, slot): (&mut [W], usize),
     to: &mut [T],
     room: Room,
-    fill: impl Fn(usize, Range<usize>, &mut [W]) + Sync + Send,
+    fill: impl Fn(usize, Range<usize>, &mut [W], &mut [W]) + Sync + Send,
     store: impl Fn(usize, usize, &mut [W], &mut [T], &mut [W]) + Sync + Send,
 ) -> Result<()> {
     let (depth, grid) = (sizes.depth(), sizes.window.grid());
     let product = |slot: &'_ mut [W], matrix: usize, row: usize, m: usize, at: Range<usize>| {
         let n = at.len();
         let (columns, products) = slot.split_at_mut(depth * n);
-        fill(matrix, at, columns);
+        fill(matrix, at, columns, products);
         let first = matrix % sizes.groups * sizes.outputs + row;
         let a = Matrix { elements: &weights[first * depth..], row: depth, column: 1 };
         let b = Matrix { elements: columns, row: n, column: 1 };
@@ -241,7 +243,7 @@ fn multiply_columns<W: Wide, T: Send + 'static>(
             let parts = to.chunks_mut(cut.channels * grid * size).enumerate();
             parts.map(move |(i, to)| (matrix, i * cut.channels, to))
         });
-        work_through(tasks, scratch, cut.slot(depth), |slot, (matrix, row, to)| {
+        work_through(tasks, scratch, slot, |slot, (matrix, row, to)| {
             let m = to.len() / (grid * size);
             let first = product(slot, matrix, row, m, 0..grid);
             let (columns, products) = slot.split_at_mut(depth * grid);
@@ -261,69 +263,9 @@ fn multiply_columns<W: Wide, T: Send + 'static>(
     };
     let matrix = (sizes.outputs, grid * size);
     rows.cut(to, matrix, (cut.channels, cut.positions * size), room, |tiles| {
-        work_through(tiles, scratch, cut.slot(depth), work);
+        work_through(tiles, scratch, slot, work);
         Ok(())
     })
-}
-
-/// The conversion of elements of the input to the type of the computation.
-trait Load<W>: Copy + Send + Sync {
-    type From: Element;
-    fn row(self, from: &[Self::From], to: &mut [W]);
-    fn one(self, from: Self::From) -> W;
-}
-
-#[derive(Clone, Copy)]
-struct Widen<T>(PhantomData<T>);
-
-impl<T: Real> Load<T::Wide> for Widen<T> {
-    type From = T;
-    fn row(self, from: &[T], to: &mut [T::Wide]) {
-        T::widen(from, to);
-    }
-    fn one(self, from: T) -> T::Wide {
-        from.wide()
-    }
-}
-
-/// Writes the columns of a block: a row for each channel and tap. `x` is the channels of the group.
-fn fill_columns<W: Wide, L: Load<W>>(window: &Window, block: &Block, x: &[L::From], load: L, to: &mut [W]) {
-    let inner = window.inner();
-    let image = window.image();
-    let n: usize = block.rows.iter().map(std::ops::Range::len).sum();
-    if image == 0 {
-        to.fill(W::zero());
-        return;
-    }
-    let mut rows = to.chunks_mut(n);
-    for x in x.chunks(image) {
-        for outer_tap in 0..block.outer_taps {
-            for tap in 0..inner.kernel {
-                let Some(mut to) = rows.next() else { return };
-                let met = inner.positions(tap);
-                for (columns, base) in block.rows(outer_tap) {
-                    let (part, rest) = to.split_at_mut(columns.len());
-                    to = rest;
-                    let first = met.start.clamp(columns.start, columns.end);
-                    let end = met.end.clamp(first, columns.end);
-                    let Some(base) = base.filter(|_| first < end) else {
-                        part.fill(W::zero());
-                        continue;
-                    };
-                    let (padding, part) = part.split_at_mut(first - columns.start);
-                    let (part, padding_after) = part.split_at_mut(end - first);
-                    padding.fill(W::zero());
-                    padding_after.fill(W::zero());
-                    let from = &x[base + inner.at(first, tap)..base + inner.at(end - 1, tap) + 1];
-                    if inner.stride == 1 {
-                        load.row(from, part);
-                    } else {
-                        zip_strided(part, from, inner.stride, |y, x| *y = load.one(x));
-                    }
-                }
-            }
-        }
-    }
 }
 
 /// A convolution as a product of weights and columns.
@@ -334,6 +276,8 @@ struct ByColumns<T> {
     rows: TileRows<u8>,
     /// Weights that are widened before.
     weights: usize,
+    /// Scratch elements of a slot.
+    slot: usize,
     element: PhantomData<fn() -> T>,
 }
 
@@ -342,13 +286,14 @@ impl<T: Real> ByColumns<T> {
         let cut = Cut::of(&sizes);
         let blocks = cut.blocks(&sizes, room)?;
         let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
-        Ok(ByColumns { sizes, cut, blocks, rows: TileRows::default(), weights, element: PhantomData })
+        let slot = cut.slot(sizes.depth(), if T::IS_WIDE { 0 } else { longest_span(&blocks) });
+        Ok(ByColumns { sizes, cut, blocks, rows: TileRows::default(), weights, slot, element: PhantomData })
     }
 }
 
 impl<T: Real> Parts<T::Wide> for ByColumns<T> {
     fn scratch(&self) -> usize {
-        let slots = self.cut.slots.saturating_mul(self.cut.slot(self.sizes.depth()));
+        let slots = self.cut.slots.saturating_mul(self.slot);
         self.weights.saturating_add(slots).saturating_mul(size_of::<T::Wide>())
     }
 
@@ -360,22 +305,22 @@ impl<T: Real> Parts<T::Wide> for ByColumns<T> {
         memory: Room,
         epilogue: &Epilogue<'_, T::Wide>,
     ) -> Result<()> {
-        let ByColumns { sizes, cut, blocks, rows, weights, .. } = self;
+        let ByColumns { sizes, cut, blocks, rows, weights, slot, .. } = self;
         let (x, w) = (elements::<T>(operands[0]), elements::<T>(operands[1]));
         let bias = operands[2].map(|bias| elements::<T>(Some(bias)));
         let (room, scratch) = scratch.split_at_mut(*weights);
         let w = widened(w, room);
         let group = sizes.inputs * sizes.window.image();
         let grid = sizes.window.grid();
-        let fill = |matrix: usize, at: Range<usize>, to: &mut [T::Wide]| {
+        let fill = |matrix: usize, at: Range<usize>, to: &mut [T::Wide], free: &mut [T::Wide]| {
             let block = &blocks[at.start / cut.positions];
             let x = &x[matrix * group..(matrix + 1) * group];
-            fill_columns(&sizes.window, block, x, Widen::<T>(PhantomData), to);
+            fill_columns(&sizes.window, block, x, Widen::<T>(PhantomData), free, to);
         };
         multiply_columns(
             (sizes, *cut, rows, size),
             w,
-            scratch,
+            (scratch, *slot),
             to,
             memory,
             fill,

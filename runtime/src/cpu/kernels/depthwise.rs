@@ -6,7 +6,7 @@
 //! their full length, as one: what is beyond the last position of a row is not used.
 
 use super::convolution::Sizes;
-use super::lanes::{Real, Wide};
+use super::lanes::{Real, Wide, widened_by_task};
 use super::product::{Epilogue, OPERANDS, Parts, elements};
 use super::vector::widest;
 use super::window::{Axis, SLOTS, Window, work_through, zip_strided};
@@ -14,6 +14,7 @@ use crate::kernel::Result;
 use crate::room::Room;
 use num_traits::Zero;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// True if a convolution is computed here.
 pub(super) fn fits(sizes: &Sizes) -> bool {
@@ -94,18 +95,36 @@ impl Layout {
         ((rows - 1) * self.width + self.inner.grid).next_multiple_of(LANES)
     }
 
-    /// Writes the padded rows that `n` rows of the result from `first` on need.
-    fn pad<T: Real>(&self, x: &[T], first: usize, n: usize, to: &mut [T::Wide]) {
+    /// The rows of the image that `n` rows of the result from `first` on need.
+    fn needed(&self, first: usize, n: usize) -> Range<usize> {
         let Axis { image, stride, before, .. } = self.vertical;
+        let start = (first * stride).saturating_sub(before).min(image);
+        let end = ((first + n - 1) * stride + self.vertical.reach()).saturating_sub(before);
+        start..end.clamp(start, image)
+    }
+
+    /// Elements of the rows that a task needs, at most.
+    fn most_needed(&self) -> usize {
+        ((self.rows - 1) * self.vertical.stride + self.vertical.reach()).min(self.vertical.image)
+            * self.inner.image
+    }
+
+    /// Writes the padded rows that `n` rows of the result from `first` on need. `free` has space for the rows, if
+    /// elements are converted.
+    fn pad<T: Real>(&self, x: &[T], first: usize, n: usize, free: &mut [T::Wide], to: &mut [T::Wide]) {
+        let Axis { stride, before, .. } = self.vertical;
+        let rows = self.needed(first, n);
+        let x = &x[rows.start * self.inner.image..rows.end * self.inner.image];
+        let x = widened_by_task(x, free);
         let needed = n + (self.vertical.reach() - 1) / stride;
         for (i, to) in to.chunks_exact_mut(self.height * self.width).enumerate() {
             let (vertical, horizontal) = (i / self.phases.1, i % self.phases.1);
             for (row, to) in to.chunks_exact_mut(self.width).take(needed).enumerate() {
                 let row = ((first + row) * stride + vertical).checked_sub(before);
-                match row.filter(|&row| row < image) {
+                match row.filter(|row| rows.contains(row)) {
                     Some(row) => {
-                        let x = &x[row * self.inner.image..(row + 1) * self.inner.image];
-                        self.pad_row(x, horizontal, to);
+                        let row = (row - rows.start) * self.inner.image;
+                        self.pad_row(&x[row..row + self.inner.image], horizontal, to);
                     }
                     None => to.fill(T::Wide::zero()),
                 }
@@ -114,21 +133,21 @@ impl Layout {
     }
 
     /// One phase of a row: element `j` is that at `j · stride + phase - before`.
-    fn pad_row<T: Real>(&self, x: &[T], phase: usize, to: &mut [T::Wide]) {
+    fn pad_row<W: Wide>(&self, x: &[W], phase: usize, to: &mut [W]) {
         let Axis { stride, before, .. } = self.inner;
         let first = before.saturating_sub(phase).div_ceil(stride).min(to.len());
         let end = (x.len() + before).saturating_sub(phase).div_ceil(stride).clamp(first, to.len());
-        to[..first].fill(T::Wide::zero());
-        to[end..].fill(T::Wide::zero());
+        to[..first].fill(W::zero());
+        to[end..].fill(W::zero());
         if first == end {
             return;
         }
         let from = &x[first * stride + phase - before..];
         let to = &mut to[first..end];
         if stride == 1 {
-            T::widen(&from[..to.len()], to);
+            to.copy_from_slice(&from[..to.len()]);
         } else {
-            zip_strided(to, from, stride, |y, x| *y = x.wide());
+            zip_strided(to, from, stride, |y, x| *y = x);
         }
     }
 }
@@ -162,9 +181,11 @@ impl<T: Real> Depthwise<T> {
         self.sizes.groups * self.sizes.outputs
     }
 
-    /// Elements of a slot: padded rows, sums and the weights of a channel.
+    /// Elements of a slot: the weights of a channel, padded rows, and sums. Before the sums are there, their memory holds
+    /// the rows that are padded, where these are converted.
     fn slot(&self) -> usize {
-        self.layout.padded() + self.layout.sums(self.layout.rows) + self.layout.taps.len()
+        let rows = if T::IS_WIDE { 0 } else { self.layout.most_needed() };
+        self.layout.taps.len() + self.layout.padded() + rows.max(self.layout.sums(self.layout.rows))
     }
 }
 
@@ -201,15 +222,15 @@ impl<T: Real> Parts<T::Wide> for Depthwise<T> {
             parts.map(move |(j, to)| (i * layout.planes, j * layout.rows, to))
         });
         work_through(tasks, scratch, self.slot(), |slot, (first_plane, first_row, to)| {
-            let (padded, slot) = slot.split_at_mut(layout.padded());
-            let (sums, weights) = slot.split_at_mut(layout.sums(layout.rows));
+            let (weights, slot) = slot.split_at_mut(layout.taps.len());
+            let (padded, sums) = slot.split_at_mut(layout.padded());
             for (i, to) in to.chunks_mut(plane * size).enumerate() {
                 let (batch, channel) = ((first_plane + i) / channels, (first_plane + i) % channels);
                 let input = batch * sizes.groups + channel / sizes.outputs;
                 T::widen(&w[channel * weights.len()..(channel + 1) * weights.len()], weights);
                 let bias = bias.map_or(T::Wide::zero(), |b| b[channel].wide());
                 let rows = to.len() / size / columns;
-                layout.pad(&x[input * image..(input + 1) * image], first_row, rows, padded);
+                layout.pad(&x[input * image..(input + 1) * image], first_row, rows, sums, padded);
                 let sums = &mut sums[..layout.sums(rows)];
                 widest(|| sum_taps(padded, &layout.taps, weights, bias, sums));
                 // Rows move together: behind each are sums that are not used.

@@ -197,6 +197,16 @@ pub(crate) fn widened<'a, T: Real>(from: &'a [T], room: &'a mut [T::Wide]) -> &'
     room
 }
 
+/// As [`widened`], by the calling thread alone: for a task of parallel work.
+pub(crate) fn widened_by_task<'a, T: Real>(from: &'a [T], room: &'a mut [T::Wide]) -> &'a [T::Wide] {
+    if let Some(wide) = T::as_wide(from) {
+        return wide;
+    }
+    let room = &mut room[..from.len()];
+    T::widen(from, room);
+    room
+}
+
 /// Calls a generic function or expression with `T` bound to the Rust type of a float element type.
 macro_rules! for_real {
     ($dtype:expr, $site:expr, $T:ident => $work:expr) => {

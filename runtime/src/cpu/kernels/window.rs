@@ -159,7 +159,9 @@ impl Window {
             bases.extend(rows.iter().map(|(row, _)| self.row_in_image(*row, tap)));
         }
         let rows = room.gathered(rows.into_iter().map(|(_, columns)| columns))?;
-        Ok(Block { rows, bases, outer_taps })
+        let mut block = Block { rows, bases, outer_taps, span: 0..0 };
+        block.span = block.span(inner);
+        Ok(block)
     }
 
     /// Where the row of the image begins that a row of the grid meets with a tap of the outer axes.
@@ -237,9 +239,29 @@ pub(super) struct Block {
     bases: Vec<Option<usize>>,
     /// Taps of the outer axes.
     pub(super) outer_taps: usize,
+    /// The elements of the image between the first and the last that taps meet at positions of the block.
+    pub(super) span: Range<usize>,
 }
 
 impl Block {
+    /// Positions.
+    pub(super) fn positions(&self) -> usize {
+        self.rows.iter().map(Range::len).sum()
+    }
+
+    fn span(&self, inner: Axis) -> Range<usize> {
+        let met = |columns: &Range<usize>| {
+            let first = (columns.start * inner.stride).saturating_sub(inner.before);
+            let last = (columns.end - 1) * inner.stride + inner.reach();
+            first..last.saturating_sub(inner.before).min(inner.image)
+        };
+        let rows = (0..self.outer_taps).flat_map(|tap| self.rows(tap));
+        let parts = rows.filter_map(|(columns, base)| base.map(|base| (base, met(columns))));
+        let parts = parts.filter(|(_, met)| !met.is_empty());
+        let parts = parts.map(|(base, met)| base + met.start..base + met.end);
+        parts.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
+    }
+
     /// For each row: its columns, and where the row of the image begins that it meets with a tap of the outer axes.
     pub(super) fn rows(&self, outer_tap: usize) -> impl Iterator<Item = (&Range<usize>, Option<usize>)> {
         let n = self.rows.len();

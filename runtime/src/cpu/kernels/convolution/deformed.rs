@@ -26,7 +26,8 @@ pub(super) fn deform_conv(site: &Site<'_>) -> Result<Prepared> {
 fn deform_conv_of<T: Real>(sizes: Sizes, offset_groups: usize) -> Prepared {
     let cut = Cut::of(&sizes);
     let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
-    let words = weights.saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
+    let slot = cut.slot(sizes.depth(), 0);
+    let words = weights.saturating_add(cut.slots.saturating_mul(slot));
     let rows = TileRows::default();
     Prepared::new(move |io| {
         let (x, w, offsets) = (io.slice::<T>(0)?, io.slice::<T>(1)?, io.slice::<T>(2)?);
@@ -36,12 +37,14 @@ fn deform_conv_of<T: Real>(sizes: Sizes, offset_groups: usize) -> Prepared {
         let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
         let w = widened(w, room);
         let deformed = Deformed { sizes: &sizes, offset_groups, x, offsets, mask };
-        let fill = |matrix: usize, at: Range<usize>, to: &mut [T::Wide]| deformed.fill(matrix, at, to);
+        let fill = |matrix: usize, at: Range<usize>, to: &mut [T::Wide], _: &mut [T::Wide]| {
+            deformed.fill(matrix, at, to);
+        };
         let grid = sizes.window.grid();
         multiply_columns(
             (&sizes, cut, &rows, 1),
             w,
-            scratch,
+            (scratch, slot),
             to,
             io.room(),
             fill,

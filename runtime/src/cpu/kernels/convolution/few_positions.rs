@@ -6,7 +6,8 @@
 //! goes over channels and taps, a block of taps at a time; where there are few products, the sum is cut into parts as
 //! well, which are added in order.
 
-use super::{COLUMNS, Sizes, WORTH_A_THREAD, Widen, fill_columns};
+use super::columns::{Widen, fill_columns, longest_span};
+use super::{COLUMNS, Sizes, WORTH_A_THREAD};
 use crate::cpu::kernels::lanes::{Real, widened};
 use crate::cpu::kernels::linear::{Matrix, multiply_alone};
 use crate::cpu::kernels::parallel::numbered_pieces;
@@ -91,7 +92,7 @@ impl Cut {
         &self,
         (part, group, first): (usize, usize, usize),
         (x, w): (&[T], &[T::Wide]),
-        columns: &mut [T::Wide],
+        slot: &mut [T::Wide],
         to: &mut [T::Wide],
     ) {
         let Sizes { groups, inputs, outputs, .. } = self.sizes;
@@ -99,6 +100,7 @@ impl Cut {
         let rows = to.len() / outputs;
         let depth = inputs * all_taps;
         let per_channel = all_taps.div_ceil(self.taps);
+        let (columns, room) = slot.split_at_mut(self.columns());
         to.fill(T::Wide::zero());
         for block in self.blocks(part) {
             let (channel, tap) = (block / per_channel, block % per_channel * self.taps);
@@ -107,7 +109,7 @@ impl Cut {
             for (i, columns) in columns[..rows * n].chunks_mut(positions * n).enumerate() {
                 let plane = ((first + i) * groups + group) * inputs + channel;
                 let x = &x[plane * image..(plane + 1) * image];
-                fill_columns(&self.window, met, x, Widen::<T>(PhantomData), columns);
+                fill_columns(&self.window, met, x, Widen::<T>(PhantomData), room, columns);
             }
             let w = Matrix {
                 elements: &w[group * outputs * depth + channel * all_taps + tap..],
@@ -144,7 +146,8 @@ impl Cut {
 pub(super) fn conv<T: Real>(sizes: Sizes, room: Room) -> Result<Prepared> {
     let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
     let cut = Cut::of(sizes, room)?;
-    let (result, slot) = (cut.result(), cut.columns());
+    let span = if T::IS_WIDE { 0 } else { longest_span(&cut.met) };
+    let (result, slot) = (cut.result(), cut.columns().saturating_add(span));
     let words = weights
         .saturating_add(result.saturating_mul(cut.parts))
         .saturating_add(cut.slots.saturating_mul(slot));
@@ -167,8 +170,8 @@ pub(super) fn conv<T: Real>(sizes: Sizes, room: Room) -> Result<Prepared> {
                 blocks.map(move |(i, sums)| ((part, group, i), sums))
             })
         });
-        work_through(tasks, scratch, slot, |columns, ((part, group, i), sums)| {
-            cut.multiply::<T>((part, group, i * cut.images), (x, w), columns, sums);
+        work_through(tasks, scratch, slot, |slot, ((part, group, i), sums)| {
+            cut.multiply::<T>((part, group, i * cut.images), (x, w), slot, sums);
         });
         cut.store(sums, bias, to);
         Ok(())

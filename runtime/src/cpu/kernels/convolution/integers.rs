@@ -2,7 +2,8 @@
 //!
 //! Integers are computed in f64, which holds every sum of fewer than 2^37 products.
 
-use super::{Cut, Load, Sizes, fill_columns, multiply_columns};
+use super::columns::{Load, fill_columns, longest_span};
+use super::{Cut, Sizes, multiply_columns};
 use crate::cpu::kernels::parallel::{PIECE, pieces};
 use crate::cpu::kernels::tiles::TileRows;
 use crate::cpu::kernels::window::Block;
@@ -21,11 +22,11 @@ struct Centered<T>(f64, PhantomData<T>);
 
 impl<T: Element + Into<f64> + Send + Sync> Load<f64> for Centered<T> {
     type From = T;
-    fn row(self, from: &[T], to: &mut [f64]) {
-        to.iter_mut().zip(from).for_each(|(y, &x)| *y = x.into() - self.0);
+    fn as_stored(_: &[T]) -> Option<&[f64]> {
+        None
     }
-    fn one(self, from: T) -> f64 {
-        from.into() - self.0
+    fn convert(self, from: &[T], to: &mut [f64]) {
+        to.iter_mut().zip(from).for_each(|(y, &x)| *y = x.into() - self.0);
     }
 }
 
@@ -71,8 +72,9 @@ where
     let is_linear = site.kind() == OpKind::QLinearConv;
     let (weights_operand, zero_points) = if is_linear { (3, [2, 5]) } else { (1, [2, 3]) };
     let cut = Cut::of(&sizes);
-    let words = sizes.weights().saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
     let blocks = cut.blocks(&sizes, site.room)?;
+    let slot = cut.slot(sizes.depth(), longest_span(&blocks));
+    let words = sizes.weights().saturating_add(cut.slots.saturating_mul(slot));
     let run = move |io: &mut Io<'_>| {
         let (x, w) = (io.slice::<X>(0)?, io.slice::<V>(weights_operand)?);
         let channels = sizes.groups * sizes.outputs;
@@ -85,7 +87,7 @@ where
                 *y = w.into() - of_channel(&w_zeros, (at + i) / depth);
             }
         });
-        let job = IntegerJob { sizes: &sizes, cut, blocks: &blocks, x, x_zero, weights: centered };
+        let job = IntegerJob { sizes: &sizes, cut, blocks: &blocks, slot, x, x_zero, weights: centered };
         if !is_linear {
             return job.run(scratch, io.out::<i32>(0)?, memory, |_, x| wrap(x));
         }
@@ -107,6 +109,8 @@ struct IntegerJob<'a, X> {
     cut: Cut,
     /// The positions of each column of tiles.
     blocks: &'a [Block],
+    /// Scratch elements of a slot.
+    slot: usize,
     x: &'a [X],
     x_zero: f64,
     weights: &'a [f64],
@@ -123,16 +127,16 @@ impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
         let window = &self.sizes.window;
         let group = self.sizes.inputs * window.image();
         let grid = window.grid();
-        let fill = |matrix: usize, at: Range<usize>, to: &mut [f64]| {
+        let fill = |matrix: usize, at: Range<usize>, to: &mut [f64], free: &mut [f64]| {
             let block = &self.blocks[at.start / self.cut.positions];
             let x = &self.x[matrix * group..(matrix + 1) * group];
-            fill_columns(window, block, x, Centered::<X>(self.x_zero, PhantomData), to);
+            fill_columns(window, block, x, Centered::<X>(self.x_zero, PhantomData), free, to);
         };
         let rows = TileRows::default();
         multiply_columns(
             (self.sizes, self.cut, &rows, 1),
             self.weights,
-            scratch,
+            (scratch, self.slot),
             to,
             room,
             fill,
