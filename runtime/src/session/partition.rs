@@ -57,7 +57,7 @@ pub(super) struct Made {
 }
 
 /// The number of groups that are split one by one before grouping is abandoned for the graph.
-const MOST_APART: usize = 16;
+const MOST_SPLITS: usize = 24;
 
 /// The error of a node that cannot be prepared.
 pub(super) struct Failed {
@@ -65,8 +65,8 @@ pub(super) struct Failed {
     error: KernelError,
 }
 
-/// A node of each group that has no kernel.
-struct Unprepared(Vec<Node>);
+/// The interfaces and kernels of groups, by their nodes; `None` if a group has no kernel.
+type Kernels = FxHashMap<Vec<Node>, Option<(Interface, Arc<Prepared>)>>;
 
 impl From<Failed> for ExecuteError {
     fn from(failed: Failed) -> ExecuteError {
@@ -98,7 +98,7 @@ impl Partitioner<'_> {
             made.push(Made { group, kernel: prepared.map(Arc::new) });
         }
         let is_grouped = self.backend.has_groups() && *self.watch != Watch::All;
-        if is_grouped { self.joined_within(graph, made, &folded) } else { Ok(made) }
+        Ok(if is_grouped { self.joined_within(graph, made, &folded) } else { made })
     }
 
     /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
@@ -156,43 +156,44 @@ impl Partitioner<'_> {
     }
 
     /// The groups with the nodes joined that the backend joins, as far as the arena does not grow.
-    fn joined_within(
-        &self,
-        graph: GraphId,
-        made: Vec<Made>,
-        folded: &FxHashSet<Value>,
-    ) -> Result<Vec<Made>, Failed> {
+    ///
+    /// While it grows, a group next to the fullest step is split in halves, that before or that behind it, whichever leaves
+    /// the smaller arena.
+    fn joined_within(&self, graph: GraphId, made: Vec<Made>, folded: &FxHashSet<Value>) -> Vec<Made> {
         let ready = self.ready(&made);
         let mut groups = self.backend.join(&Candidates { module: self.module, graph, nodes: &ready });
         if groups.is_empty() {
-            return Ok(made);
+            return made;
         }
-        let ready: FxHashSet<Node> = ready.into_iter().collect();
-        let may_grow = self.backend.groups_may_grow();
-        let most = if may_grow { usize::MAX } else { self.plan(graph, &made, folded).arena };
-        let mut apart = 0;
-        while apart < MOST_APART && !groups.is_empty() {
-            let units = match self.joined(graph, made.clone(), &ready, &groups) {
-                Ok(units) => units,
-                // The kernels of the nodes are ready.
-                Err(Unprepared(nodes)) => {
-                    let nodes: FxHashSet<Node> = nodes.into_iter().collect();
-                    groups.retain(|group| !group.iter().any(|node| nodes.contains(node)));
-                    continue;
-                }
-            };
-            if may_grow {
-                return Ok(units);
-            }
-            let plan = self.plan(graph, &units, folded);
+        let position: FxHashMap<Node, usize> =
+            ready.into_iter().enumerate().map(|(at, node)| (node, at)).collect();
+        for group in &mut groups {
+            let is_ready = group.iter().all(|node| position.contains_key(node));
+            assert!(is_ready, "a backend joins a node that is no candidate");
+            group.sort_unstable_by_key(|node| position[node]);
+        }
+        let mut kernels = Kernels::default();
+        let mut units = self.joined(graph, &made, &mut groups, &mut kernels);
+        if self.backend.groups_may_grow() {
+            return units;
+        }
+        let most = self.plan(graph, &made, folded).arena;
+        let mut plan = self.plan(graph, &units, folded);
+        for _ in 0..=MOST_SPLITS {
             if plan.arena <= most {
-                return Ok(units);
+                return units;
             }
-            let Some(node) = fullest_group(&plan) else { break };
-            groups.retain(|group| !group.contains(&node));
-            apart += 1;
+            let near = groups_near_peak(&plan).into_iter().flatten();
+            let halves = near.map(|node| {
+                let mut groups = groups.clone();
+                split(&mut groups, node);
+                let units = self.joined(graph, &made, &mut groups, &mut kernels);
+                (self.plan(graph, &units, folded), units, groups)
+            });
+            let Some(best) = halves.min_by_key(|(plan, ..)| plan.arena) else { break };
+            (plan, units, groups) = best;
         }
-        Ok(made)
+        made
     }
 
     fn plan(&self, graph: GraphId, units: &[Made], folded: &FxHashSet<Value>) -> GraphPlan {
@@ -212,21 +213,30 @@ impl Partitioner<'_> {
         made.iter().filter(ready).map(|made| made.group.nodes[0]).collect()
     }
 
-    /// The groups with these nodes joined.
-    ///
-    /// # Errors
-    /// If groups have no kernels.
+    /// The units with these groups joined. Groups without a kernel, whose nodes run one by one, are taken out of the list;
+    /// `kernels` has the groups that were prepared before.
     fn joined(
         &self,
         graph: GraphId,
-        made: Vec<Made>,
-        ready: &FxHashSet<Node>,
-        joined: &[Vec<Node>],
-    ) -> Result<Vec<Made>, Unprepared> {
+        made: &[Made],
+        groups: &mut Vec<Vec<Node>>,
+        kernels: &mut Kernels,
+    ) -> Vec<Made> {
+        loop {
+            let mut units = Partitioner::units(made, groups);
+            let unprepared = self.give_kernels(graph, &mut units, kernels);
+            if unprepared.is_empty() {
+                return self.ordered(units);
+            }
+            groups.retain(|group| !group.iter().any(|node| unprepared.contains(node)));
+        }
+    }
+
+    /// The units with the nodes of each group in one.
+    fn units(made: &[Made], groups: &[Vec<Node>]) -> Vec<Made> {
         let mut group_of: FxHashMap<Node, usize> = FxHashMap::default();
-        for (at, group) in joined.iter().enumerate() {
+        for (at, group) in groups.iter().enumerate() {
             for &node in group {
-                assert!(ready.contains(&node), "a backend joins a node that is no candidate");
                 assert!(group_of.insert(node, at).is_none(), "a backend has a node in two groups");
             }
         }
@@ -235,17 +245,22 @@ impl Partitioner<'_> {
         for single in made {
             let node = single.group.nodes[0];
             match group_of.get(&node) {
-                None => units.push(single),
+                None => units.push(single.clone()),
                 Some(group) => match unit_of.get(group) {
                     Some(&unit) => units[unit].group.nodes.push(node),
                     None => {
                         unit_of.insert(*group, units.len());
-                        units.push(single);
+                        units.push(single.clone());
                     }
                 },
             }
         }
-        let readers = self.readers(&units);
+        units
+    }
+
+    /// Gives each unit of several nodes its kernel. Returns a node of each that has none.
+    fn give_kernels(&self, graph: GraphId, units: &mut [Made], kernels: &mut Kernels) -> Vec<Node> {
+        let readers = self.readers(units);
         let data = self.module.graph(graph);
         let roots: FxHashSet<Value> = data.states.iter().map(|&(_, next)| next).collect();
         let mut unprepared = Vec::new();
@@ -257,25 +272,25 @@ impl Partitioner<'_> {
                     || roots.contains(&value)
                     || self.watch.contains(value)
             };
-            let interface = Interface::of(self.module, &unit.group.nodes, is_read);
             let nodes = &unit.group.nodes;
-            // Only folded nodes read the group: its nodes run one by one, so that every group has a result.
-            if interface.results.is_empty() {
-                unprepared.push(nodes[0]);
-                continue;
+            if !kernels.contains_key(&nodes[..]) {
+                let interface = Interface::of(self.module, nodes, is_read);
+                // Only folded nodes read the group: its nodes run one by one, so that every group has a result.
+                let has_result = !interface.results.is_empty();
+                let kernel = has_result.then(|| self.prepare_group(nodes, &interface)).and_then(Result::ok);
+                let kernel = kernel.and_then(|kernel| self.checked(kernel).ok());
+                kernels.insert(nodes.to_vec(), kernel.map(|kernel| (interface, Arc::new(kernel))));
             }
-            let kernel = match self.prepare_group(nodes, &interface).and_then(|kernel| self.checked(kernel)) {
-                Ok(kernel) => kernel,
-                Err(_) => {
-                    unprepared.push(nodes[0]);
-                    continue;
+            match &kernels[&nodes[..]] {
+                None => unprepared.push(nodes[0]),
+                Some((interface, kernel)) => {
+                    unit.group.needs = kernel.needs.clone();
+                    unit.group.interface = Some(interface.clone());
+                    unit.kernel = Some(kernel.clone());
                 }
-            };
-            unit.group.needs = kernel.needs.clone();
-            unit.group.interface = Some(interface);
-            unit.kernel = Some(Arc::new(kernel));
+            }
         }
-        if unprepared.is_empty() { Ok(self.ordered(units)) } else { Err(Unprepared(unprepared)) }
+        unprepared
     }
 
     /// A kernel, if the device has its queue.
@@ -364,12 +379,22 @@ impl Partitioner<'_> {
     }
 }
 
-/// The first node of the group at the fullest step of a plan, of the next group behind it, or of the last before it.
-fn fullest_group(plan: &GraphPlan) -> Option<Node> {
-    let peak = plan.peak()?.step;
+/// Splits the group of a node in halves: what the first half reads need not live until the second is computed. Single
+/// nodes are no groups.
+fn split(groups: &mut Vec<Vec<Node>>, node: Node) {
+    if let Some(group) = groups.iter_mut().find(|group| group.contains(&node)) {
+        let rest = group.split_off(group.len() / 2);
+        groups.push(rest);
+        groups.retain(|group| group.len() > 1);
+    }
+}
+
+/// The first nodes of two groups: the next at or behind the fullest step of a plan, and the last before it.
+fn groups_near_peak(plan: &GraphPlan) -> [Option<Node>; 2] {
+    let Some(peak) = plan.peak().map(|peak| peak.step) else { return [None; 2] };
     let is_group = |at: &usize| plan.steps[*at].nodes.len() > 1;
-    let at = (peak..plan.steps.len()).find(is_group).or_else(|| (0..peak).rev().find(is_group))?;
-    Some(plan.steps[at].nodes[0])
+    let near = [(peak..plan.steps.len()).find(is_group), (0..peak).rev().find(is_group)];
+    near.map(|at| at.map(|at| plan.steps[at].nodes[0]))
 }
 
 /// True if a value may be replaced by the caller: the default of an input.

@@ -6,6 +6,7 @@
 
 use super::elements::{Text, texts_of};
 use super::lane::{BLOCK, Encoding, Lane, RoundMode, bits_of, block_bytes, encode};
+use super::lanes::Real;
 use super::parallel::{PIECE, pieces};
 use super::shape::same;
 use crate::host::HostTensor;
@@ -43,11 +44,33 @@ fn cast(site: &Site<'_>) -> Result<Prepared> {
         | (_, DType::Complex64 | DType::Complex128 | DType::Other(_)) => Err(site.no_kernel()),
         (_, DType::String) => written(from),
         (DType::String, _) => parsed(encoding),
+        (DType::F16, DType::F32) => widened::<f16>(),
+        (DType::BF16, DType::F32) => widened::<bf16>(),
+        (DType::F32, DType::F16) => narrowed::<f16>(),
+        (DType::F32, DType::BF16) => narrowed::<bf16>(),
         (DType::U64, _) => converted::<u64>(site, from, encoding),
         (DType::F64, _) => converted::<f64>(site, from, encoding),
         _ if from.is_float() => converted::<f32>(site, from, encoding),
         _ => converted::<i64>(site, from, encoding),
     }
+}
+
+/// 16-bit floats as f32.
+fn widened<T: Real<Wide = f32>>() -> Result<Prepared> {
+    Ok(Prepared::new(|io| {
+        let (from, to) = (io.slice::<T>(0)?, io.out::<f32>(0)?);
+        pieces(to, PIECE, |at, to| T::widen(&from[at..at + to.len()], to));
+        Ok(())
+    }))
+}
+
+/// f32 as 16-bit floats.
+fn narrowed<T: Real<Wide = f32>>() -> Result<Prepared> {
+    Ok(Prepared::new(|io| {
+        let (from, to) = (io.slice::<f32>(0)?, io.out::<T>(0)?);
+        pieces(to, PIECE, |at, to| T::narrow(&from[at..at + to.len()], to));
+        Ok(())
+    }))
 }
 
 /// Numbers of one type as numbers of another, a block at a time.
