@@ -31,7 +31,7 @@ use ampc_ir::{GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 /// The parts of a partition that are the same for every graph of a module.
@@ -56,8 +56,8 @@ pub(super) struct Made {
     pub(super) kernel: Option<Arc<Prepared>>,
 }
 
-/// The number of groups that are split one by one before grouping is abandoned for the graph.
-const MOST_SPLITS: usize = 24;
+/// The number of plans that are made to see with which groups the arena does not grow.
+const MOST_PLANS: usize = 32;
 
 /// The error of a node that cannot be prepared.
 pub(super) struct Failed {
@@ -157,8 +157,11 @@ impl Partitioner<'_> {
 
     /// The groups with the nodes joined that the backend joins, as far as the arena does not grow.
     ///
-    /// While it grows, a group next to the fullest step is split in halves, that before or that behind it, whichever leaves
-    /// the smaller arena.
+    /// Where it grows with a set of groups, each half of the set is tried, and in the end the halves of single groups.
+    ///
+    /// ```text
+    /// groups A, B, C, D; B grows the arena     A B C D: no     A B: no     C D: yes     A with C D: yes     B: no
+    /// ```
     fn joined_within(&self, graph: GraphId, made: Vec<Made>, folded: &FxHashSet<Value>) -> Vec<Made> {
         let ready = self.ready(&made);
         let mut groups = self.backend.join(&Candidates { module: self.module, graph, nodes: &ready });
@@ -173,27 +176,23 @@ impl Partitioner<'_> {
             group.sort_unstable_by_key(|node| position[node]);
         }
         let mut kernels = Kernels::default();
-        let mut units = self.joined(graph, &made, &mut groups, &mut kernels);
         if self.backend.groups_may_grow() {
-            return units;
+            return self.joined(graph, &made, &mut groups, &mut kernels);
         }
         let most = self.plan(graph, &made, folded).arena;
-        let mut plan = self.plan(graph, &units, folded);
-        for _ in 0..=MOST_SPLITS {
-            if plan.arena <= most {
-                return units;
+        let (mut kept, mut units) = (Vec::new(), made.clone());
+        let mut open = VecDeque::from([groups]);
+        for _ in 0..MOST_PLANS {
+            let Some(set) = open.pop_front() else { break };
+            let mut more: Vec<Vec<Node>> = kept.iter().chain(&set).cloned().collect();
+            let joined = self.joined(graph, &made, &mut more, &mut kernels);
+            if self.plan(graph, &joined, folded).arena <= most {
+                (kept, units) = (more, joined);
+            } else {
+                open.extend(halves(set));
             }
-            let near = groups_near_peak(&plan).into_iter().flatten();
-            let halves = near.map(|node| {
-                let mut groups = groups.clone();
-                split(&mut groups, node);
-                let units = self.joined(graph, &made, &mut groups, &mut kernels);
-                (self.plan(graph, &units, folded), units, groups)
-            });
-            let Some(best) = halves.min_by_key(|(plan, ..)| plan.arena) else { break };
-            (plan, units, groups) = best;
         }
-        made
+        units
     }
 
     fn plan(&self, graph: GraphId, units: &[Made], folded: &FxHashSet<Value>) -> GraphPlan {
@@ -379,22 +378,17 @@ impl Partitioner<'_> {
     }
 }
 
-/// Splits the group of a node in halves: what the first half reads need not live until the second is computed. Single
-/// nodes are no groups.
-fn split(groups: &mut Vec<Vec<Node>>, node: Node) {
-    if let Some(group) = groups.iter_mut().find(|group| group.contains(&node)) {
-        let rest = group.split_off(group.len() / 2);
-        groups.push(rest);
-        groups.retain(|group| group.len() > 1);
-    }
-}
-
-/// The first nodes of two groups: the next at or behind the fullest step of a plan, and the last before it.
-fn groups_near_peak(plan: &GraphPlan) -> [Option<Node>; 2] {
-    let Some(peak) = plan.peak().map(|peak| peak.step) else { return [None; 2] };
-    let is_group = |at: &usize| plan.steps[*at].nodes.len() > 1;
-    let near = [(peak..plan.steps.len()).find(is_group), (0..peak).rev().find(is_group)];
-    near.map(|at| at.map(|at| plan.steps[at].nodes[0]))
+/// Groups in two halves, and a single group in two groups: what the first reads need not live until the second is computed.
+/// Single nodes are no groups.
+fn halves(mut groups: Vec<Vec<Node>>) -> impl Iterator<Item = Vec<Vec<Node>>> {
+    let rest = match &mut groups[..] {
+        [group] => vec![group.split_off(group.len() / 2)],
+        all => {
+            let half = all.len() / 2;
+            groups.split_off(half)
+        }
+    };
+    [groups, rest].into_iter().filter(|groups| groups.iter().all(|group| group.len() > 1))
 }
 
 /// True if a value may be replaced by the caller: the default of an input.

@@ -237,19 +237,30 @@ impl LayerNorm {
         let n = self.n.max(1);
         let rows = (PIECE / n).max(1);
         let epsilon = A::of(self.epsilon);
+        let is_wide = from.map_or(T::same(&[]).is_some(), |_| S::same(&[]).is_some());
         let work = |i: usize, to: &mut [T], statistics: &mut [A]| {
+            let mut room = (!is_wide && n <= ROW).then(|| [A::default(); ROW]);
             for (j, (to, statistics)) in to.chunks_mut(n).zip(statistics.chunks_mut(2)).enumerate() {
                 let row = i * rows + j;
                 let from = from.map(|from| &from[row * n..(row + 1) * n]);
-                let Moments { mean, rest, var } = match from {
-                    Some(from) => Moments::of(from, self.centered),
-                    None => Moments::of(to, self.centered),
+                let wide = room.as_mut().map(|room| {
+                    let room = &mut room[..n];
+                    match from {
+                        Some(from) => S::load(from, room),
+                        None => T::load(to, room),
+                    }
+                    room
+                });
+                let Moments { mean, rest, var } = match (&wide, from) {
+                    (Some(wide), _) => Moments::of(wide, self.centered),
+                    (None, Some(from)) => Moments::of(from, self.centered),
+                    (None, None) => Moments::of(to, self.centered),
                 };
                 let factor = (var + epsilon).sqrt().recip();
                 statistics.copy_from_slice(&[mean + rest, factor]);
                 let own = if self.per_row { row * n } else { 0 };
                 let (scale, bias) = (scale.map(|s| &s[own..]), bias.map(|b| &b[own..]));
-                transform(from, to, |at, block| {
+                let scaled = |at: usize, block: &mut [A]| {
                     block.iter_mut().for_each(|x| *x = (*x - mean - rest) * factor);
                     if let Some(scale) = scale {
                         block.iter_mut().zip(&scale[at..]).for_each(|(x, &s)| *x = *x * s);
@@ -257,12 +268,22 @@ impl LayerNorm {
                     if let Some(bias) = bias {
                         block.iter_mut().zip(&bias[at..]).for_each(|(x, &b)| *x = *x + b);
                     }
-                });
+                };
+                match wide {
+                    Some(wide) => {
+                        scaled(0, wide);
+                        T::store(wide, to);
+                    }
+                    None => transform(from, to, scaled),
+                }
             }
         };
         pairs_of_pieces((to, rows * n), (statistics, rows * 2), work);
     }
 }
+
+/// Elements of a row that is widened as a whole.
+const ROW: usize = 1024;
 
 /// The mean, in two parts, and the variance.
 struct Moments<A> {

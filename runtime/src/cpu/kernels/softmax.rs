@@ -45,16 +45,28 @@ pub(super) fn first<'a, T: Element>(io: &Io<'a>) -> Result<Option<&'a [T]>> {
     if io.in_place == Some(0) { Ok(None) } else { io.slice(0).map(Some) }
 }
 
+/// Elements of a row that is widened as a whole: each exponential of it is computed once.
+const ROW: usize = 1024;
+
 /// Along the last axis.
 fn rows<T: Load<A>, A: Wide + Number>(n: usize, log: bool) -> Prepared {
     Prepared::new(move |io| {
         let from = first::<T>(io)?;
         let n = n.max(1);
         pieces(io.out::<T>(0)?, (PIECE / n).max(1) * n, |start, to| {
+            let mut room = (T::same(to).is_none() && n <= ROW).then(|| [A::default(); ROW]);
             for (i, row) in to.chunks_mut(n).enumerate() {
+                let at = start + i * n;
+                let from = from.map(|from| &from[at..at + n]);
+                if let Some(room) = &mut room {
+                    let room = &mut room[..n];
+                    T::load(from.unwrap_or(row), room);
+                    if log { log_softmax_row(room) } else { softmax_row(room) }
+                    T::store(room, row);
+                    continue;
+                }
                 if let Some(from) = from {
-                    let at = start + i * n;
-                    row.copy_from_slice(&from[at..at + n]);
+                    row.copy_from_slice(from);
                 }
                 if log { log_softmax_row(row) } else { softmax_row(row) }
             }
@@ -75,7 +87,7 @@ pub(super) fn softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
     }
     let sum = fold_run(SumOfExps, row, max);
     transform(None::<&[T]>, row, |_, block| {
-        block.iter_mut().for_each(|x: &mut A| *x = exp(*x - max) / sum);
+        widest(|| block.iter_mut().for_each(|x: &mut A| *x = exp(*x - max) / sum));
     });
 }
 
