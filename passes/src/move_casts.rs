@@ -148,9 +148,15 @@ struct Cast {
 }
 
 impl Cast {
+    /// A cast of the author.
     fn read(module: &Module, node: Node) -> Option<Cast> {
+        let is_inserted = module.node(node).provenance == Provenance::Inserted;
+        if is_inserted { None } else { Cast::any(module, node) }
+    }
+
+    fn any(module: &Module, node: Node) -> Option<Cast> {
         let data = module.node(node);
-        if data.schema()?.kind != OpKind::Cast || data.provenance == Provenance::Inserted {
+        if data.schema()?.kind != OpKind::Cast {
             return None;
         }
         let (operand, result) = (data.operand(0)?, data.result(0)?);
@@ -292,6 +298,32 @@ fn slide(module: &mut Module, node: Node, pinned: &FxHashSet<Node>) -> bool {
         chain.place(module, node, best);
     }
     changed
+}
+
+/// Moves the casts of weights to 16 bits before operators that only move the weights, where they have less to do there:
+///
+/// ```text
+/// %t = Transpose(%w)                      %w.f16 = Cast(%w) {to=f16}
+/// %t.f16 = Cast(%t) {to=f16}              %t = Transpose(%w.f16)
+/// ```
+///
+/// A gradient then reads `%w.f16`, and `%t` need not be kept for it.
+pub(crate) fn narrow_before_moving(module: &mut Module, weights: &[Value]) {
+    let weights: FxHashSet<Value> = weights.iter().copied().collect();
+    let nodes: Vec<Node> = module.nodes(module.main()).collect();
+    for node in nodes {
+        let cast = Cast::any(module, node).filter(|cast| cast.from == DType::F32 && cast.to.is_low());
+        let Some(cast) = cast else { continue };
+        let chain = Chain::around(module, cast, &FxHashSet::default());
+        let weight = chain.movers.first().map(|first| first.reads).filter(|read| weights.contains(read));
+        if let Some(weight) = weight.filter(|_| chain.at > 0 && chain.best(module) == 0) {
+            chain.place(module, node, 0);
+            let base =
+                module.value_name(weight).map_or_else(String::new, |name| module.text(name).to_owned());
+            let name = module.fresh_name(&format!("{base}.{}", cast.to));
+            module.set_value_name(cast.result, name);
+        }
+    }
 }
 
 /// A cast among operators that only move numbers, each read by the next alone. It may stand before any of them, or

@@ -61,6 +61,7 @@ pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 use self::rules::Rule;
 use crate::build::Build;
 use crate::invariants::Invariants;
+use crate::move_casts::narrow_before_moving;
 use crate::parameters::conceal;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
@@ -288,6 +289,7 @@ impl Pass for Autodiff {
         let loss = one_with_role(module, LOSS)?.ok_or(GradientError::Role { role: LOSS, found: 0 })?;
         let seed = one_with_role(module, SEED)?;
         check_loss(module, loss)?;
+        narrow_before_moving(module, &parameters);
         let needs = self.needs(module, &parameters);
         let nodes: Vec<Node> = module.nodes(module.main()).collect();
         let before: FxHashSet<Value> = module.graph(module.main()).constants().iter().copied().collect();

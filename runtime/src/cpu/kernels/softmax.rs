@@ -61,7 +61,11 @@ fn rows<T: Load<A>, A: Wide + Number>(n: usize, log: bool) -> Prepared {
                 if let Some(room) = &mut room {
                     let room = &mut room[..n];
                     T::load(from.unwrap_or(row), room);
-                    if log { log_softmax_row(room) } else { softmax_row(room) }
+                    if log {
+                        log_softmax_row(room)
+                    } else {
+                        softmax_row(room)
+                    }
                     T::store(room, row);
                     continue;
                 }
