@@ -153,13 +153,13 @@ impl<'a> DataRef<'a> {
         }
     }
 
-    /// Its type, with all dims of a tensor.
+    /// Its type, with all dims of a tensor, and none of the elements of a sequence or an optional.
     pub fn ty(self) -> Type {
         match self {
             DataRef::Tensor(tensor) => Type::tensor(tensor.dtype(), Shape::known(tensor.dims())),
             DataRef::Device(tensor) => Type::tensor(tensor.dtype, Shape::known(tensor.dims)),
-            DataRef::Sequence(sequence) => Type::Sequence(Box::new(sequence.element.clone())),
-            DataRef::Optional(maybe) => Type::Optional(Box::new(maybe.element.clone())),
+            DataRef::Sequence(sequence) => Type::Sequence(Box::new(without_dims(&sequence.element))),
+            DataRef::Optional(maybe) => Type::Optional(Box::new(without_dims(&maybe.element))),
         }
     }
 
@@ -210,6 +210,16 @@ impl<'a> DataRef<'a> {
                 maybe.value.as_ref().map_or(0, |value| value.view().byte_count() + ELEMENT_BYTES)
             }
         }
+    }
+}
+
+/// The type of elements of a sequence or an optional, whose dims may be others than a declaration says.
+fn without_dims(element: &Type) -> Type {
+    match element {
+        Type::Tensor(tensor) => tensor_type(tensor.dtype),
+        Type::Sequence(element) => Type::Sequence(Box::new(without_dims(element))),
+        Type::Optional(element) => Type::Optional(Box::new(without_dims(element))),
+        other => other.clone(),
     }
 }
 

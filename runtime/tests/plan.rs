@@ -172,6 +172,37 @@ graph @main {
     assert_eq!(plan_of_groups, plan(body));
 }
 
+/// Groups by which the arena does not grow stay, wherever they are, and of a long group what does not let it grow.
+#[test]
+fn other_groups_stay_where_the_arena_would_grow() {
+    let plan = prepared(
+        "\
+graph @main {
+  input %q : f16[4, 4]
+  input %a : f16[64, 64]
+  input %b : f16[64, 64]
+  input %c : f16[64, 64]
+  %u = Neg(%q) : f16[4, 4]
+  %v = Exp(%u) : f16[4, 4]
+  %x = Transpose(%a) : f16[64, 64]
+  %y = Transpose(%b) : f16[64, 64]
+  %m = Mul(%x, %y) : f16[64, 64]
+  %n = Neg(%m) : f16[64, 64]
+  %z = Transpose(%c) : f16[64, 64]
+  %s = Add(%n, %z) : f16[64, 64]
+  %e = Exp(%s) : f16[64, 64]
+  %f = Neg(%e) : f16[64, 64]
+  %t = Transpose(%f) : f16[64, 64]
+  %w = Neg(%v) : f16[4, 4]
+  %r = Transpose(%w) : f16[4, 4]
+  output %t : f16[64, 64]
+  output %r : f16[4, 4]
+}
+",
+    );
+    insta::assert_snapshot!(plan.0.plan_text());
+}
+
 #[test]
 fn views_share_bytes() {
     insta::assert_snapshot!(plan(

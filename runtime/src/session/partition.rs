@@ -11,8 +11,8 @@
 //! it may make `MatMul Add Relu | Neg`, although Neg stands in the middle of the program: nothing that the group makes
 //! goes through Neg and back. The order of groups is that of their last nodes, where values permit it.
 //!
-//! A group holds all its operands while it runs, and computes early nodes late, so that an arena may grow by it. Groups
-//! at the fullest step are taken apart until the arena is as small as without groups.
+//! A group holds all its operands while it runs, and computes early nodes late, so that an arena may grow by it. Of the
+//! groups those are kept with which the arena is as small as without groups; the others are split.
 
 use super::bind::Where;
 use super::error::ExecuteError;

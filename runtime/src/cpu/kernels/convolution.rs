@@ -11,6 +11,8 @@ mod columns;
 mod deformed;
 mod few_positions;
 mod integers;
+#[cfg(test)]
+mod tests;
 
 use self::columns::{Widen, fill_columns, longest_span};
 use super::lanes::{Real, Wide, for_real, widened};

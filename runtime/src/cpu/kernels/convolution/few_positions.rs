@@ -181,71 +181,20 @@ pub(super) fn conv<T: Real>(sizes: Sizes, room: Room) -> Result<Prepared> {
 
 #[cfg(test)]
 mod tests {
-    use crate::cpu::kernels::tests::{floats, run_with};
-    use crate::{Cpu, Runtime};
-
-    /// Small integers, whose sums are exact.
-    fn numbers(n: usize) -> Vec<f32> {
-        (0..n).map(|i| f32::from(u8::try_from(i * 7 % 11).unwrap()) - 5.0).collect()
-    }
-
-    /// The result of a convolution of `x`, [2, 4, H, W], in two groups with 3 output channels each and this window.
-    fn check(
-        image: [usize; 2],
-        kernel: [usize; 2],
-        strides: [usize; 2],
-        dilations: [usize; 2],
-        pads: [usize; 4],
-    ) {
-        let size = |i: usize| {
-            (image[i] + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilations[i] - 1) / strides[i] + 1
-        };
-        let grid = [size(0), size(1)];
-        let x = numbers(8 * image[0] * image[1]);
-        let w = numbers(12 * kernel[0] * kernel[1]);
-        let bias = numbers(6);
-        let at = |n: usize, c: usize, m: usize, o: [usize; 2], k: [usize; 2]| {
-            let place = |i: usize| (o[i] * strides[i] + k[i] * dilations[i]).checked_sub(pads[i]);
-            let (Some(row), Some(column)) = (place(0), place(1)) else { return 0.0 };
-            if row >= image[0] || column >= image[1] {
-                return 0.0;
-            }
-            let plane = (n * 4 + m / 3 * 2 + c) * image[0];
-            x[(plane + row) * image[1] + column] * w[((m * 2 + c) * kernel[0] + k[0]) * kernel[1] + k[1]]
-        };
-        let mut want = Vec::new();
-        for (n, m) in (0..2).flat_map(|n| (0..6).map(move |m| (n, m))) {
-            for o in (0..grid[0]).flat_map(|i| (0..grid[1]).map(move |j| [i, j])) {
-                let taps = (0..kernel[0]).flat_map(|i| (0..kernel[1]).map(move |j| [i, j]));
-                let sum: f32 = taps.map(|k| at(n, 0, m, o, k) + at(n, 1, m, o, k)).sum();
-                want.push(sum + bias[m]);
-            }
-        }
-        let node = format!(
-            "Conv(%0, %1, %2) {{group=2, strides={strides:?}, dilations={dilations:?}, pads={pads:?}}}"
-        );
-        let inputs = [
-            floats(&[2, 4, image[0], image[1]], &x),
-            floats(&[6, 2, kernel[0], kernel[1]], &w),
-            floats(&[6], &bias),
-        ];
-        for threads in [1, 3] {
-            let y = run_with(&Runtime::from(Cpu::new(threads)), &node, &["f32"], &inputs).unwrap();
-            assert_eq!(y[0].as_slice::<f32>().unwrap(), want, "{node} of {image:?} by {kernel:?}");
-        }
-    }
+    use super::super::tests::{Case, check};
 
     #[test]
     fn positions_and_taps_change_places() {
-        check([9, 8], [7, 6], [1, 1], [1, 1], [0, 0, 0, 0]);
-        check([9, 8], [7, 6], [1, 2], [1, 1], [1, 2, 1, 1]);
-        check([15, 16], [6, 8], [2, 1], [2, 2], [1, 0, 0, 1]);
-        check([6, 40], [6, 40], [1, 1], [1, 1], [0, 0, 0, 0]);
+        let case = |image, kernel| Case { kernel, ..Case::of(image) };
+        check(&case([9, 8], [7, 6]));
+        check(&Case { strides: [1, 2], pads: [1, 2, 1, 1], ..case([9, 8], [7, 6]) });
+        check(&Case { strides: [2, 1], dilations: [2, 2], pads: [1, 0, 0, 1], ..case([15, 16], [6, 8]) });
+        check(&case([6, 40], [6, 40]));
     }
 
     /// The sum is cut into parts, of more than one block of taps.
     #[test]
     fn long_sums() {
-        check([130, 140], [128, 139], [1, 1], [1, 1], [0, 0, 0, 0]);
+        check(&Case { kernel: [128, 139], ..Case::of([130, 140]) });
     }
 }
