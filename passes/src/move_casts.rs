@@ -15,9 +15,12 @@
 //! With `excess-precision=allow` a cast between f64, f32, f16 and bf16 reads what is behind other such casts, so that
 //! digits are kept that the author rounded away.
 //!
+//! In a training step, inserted casts of weights to 16 bits move as well, before a weight is transposed
+//! (`hoist_weight_casts`).
+//!
 //! Casts stay that a pin, or a list that denies Cast, speaks of, and pass nothing that a pin speaks of.
 
-use crate::classify::pinned_nodes;
+use crate::classify::{pin_of_node, pinned_nodes};
 use crate::cost::{Extents, Sizes};
 use crate::exact::composes;
 use crate::flow;
@@ -134,7 +137,7 @@ fn round(module: &mut Module, keep_digits: bool, pinned: &FxHashSet<Node>) -> bo
 /// The author's casts of which nobody says more, in program order.
 fn casts(module: &Module, pinned: &FxHashSet<Node>) -> Vec<Node> {
     let mut nodes = flow::nodes(module);
-    nodes.retain(|&node| !pinned.contains(&node) && Cast::read(module, node).is_some());
+    nodes.retain(|&node| !pinned.contains(&node) && Cast::of_author(module, node).is_some());
     nodes
 }
 
@@ -149,12 +152,12 @@ struct Cast {
 
 impl Cast {
     /// A cast of the author.
-    fn read(module: &Module, node: Node) -> Option<Cast> {
+    fn of_author(module: &Module, node: Node) -> Option<Cast> {
         let is_inserted = module.node(node).provenance == Provenance::Inserted;
-        if is_inserted { None } else { Cast::any(module, node) }
+        if is_inserted { None } else { Cast::of(module, node) }
     }
 
-    fn any(module: &Module, node: Node) -> Option<Cast> {
+    fn of(module: &Module, node: Node) -> Option<Cast> {
         let data = module.node(node);
         if data.schema()?.kind != OpKind::Cast {
             return None;
@@ -175,9 +178,9 @@ impl Cast {
 /// body captures is left: it cannot be what the body hands out.
 fn read_around(module: &mut Module, node: Node, keep_digits: bool, pinned: &FxHashSet<Node>) -> bool {
     let mut changed = false;
-    while let Some(outer) = Cast::read(module, node)
+    while let Some(outer) = Cast::of_author(module, node)
         && let Some((before, _)) = module.producer(outer.operand)
-        && let Some(inner) = Cast::read(module, before).filter(|_| !pinned.contains(&before))
+        && let Some(inner) = Cast::of_author(module, before).filter(|_| !pinned.contains(&before))
         && outer.from != outer.to
         && !is_capture(module, inner.operand)
         && (is_one(module, &inner, &outer) || keep_digits && inner.is_of_floats() && outer.is_of_floats())
@@ -197,9 +200,9 @@ fn read_around(module: &mut Module, node: Node, keep_digits: bool, pinned: &FxHa
 fn merge(module: &mut Module, node: Node, first: &mut FxHashMap<(Value, DType), Node>) -> bool {
     // Attributes say how a cast rounds.
     let is_plain = module.node(node).is_alive() && module.node(node).attrs().len() == 1;
-    let Some(cast) = Cast::read(module, node).filter(|_| is_plain) else { return false };
+    let Some(cast) = Cast::of_author(module, node).filter(|_| is_plain) else { return false };
     let twin = *first.entry((cast.operand, cast.to)).or_insert(node);
-    let Some(before) = Cast::read(module, twin).filter(|_| twin != node) else { return false };
+    let Some(before) = Cast::of_author(module, twin).filter(|_| twin != node) else { return false };
     let rank = |node: Node, cast: &Cast| {
         let names = [module.node(node).name, module.value(cast.result).name];
         (!module.is_output(cast.result), names.map(|name| name.map(|name| module.text(name).to_owned())))
@@ -252,7 +255,7 @@ fn prune(module: &mut Module, graphs: BTreeSet<GraphId>) {
 /// Moves a cast out of the loops that do not change what it casts; returns the graph that it left. Casts of strings
 /// stay: a loop that is never run reads none that is no number.
 fn hoist(module: &mut Module, node: Node) -> Option<GraphId> {
-    let cast = Cast::read(module, node).filter(|cast| cast.from != DType::String)?;
+    let cast = Cast::of_author(module, node).filter(|cast| cast.from != DType::String)?;
     let home = module.node(node).graph;
     let (mut operand, mut out_of) = (cast.operand, None);
     while let Some((outer, owner)) = around_loop(module, operand) {
@@ -288,7 +291,7 @@ fn around_loop(module: &Module, value: Value) -> Option<(Value, Node)> {
 
 /// Moves a cast along what only moves numbers; returns whether there is a better place.
 fn slide(module: &mut Module, node: Node, pinned: &FxHashSet<Node>) -> bool {
-    let cast = Cast::read(module, node)
+    let cast = Cast::of_author(module, node)
         .filter(|cast| is_wide(cast.from) && is_wide(cast.to) && cast.from != cast.to);
     let Some(cast) = cast else { return false };
     let chain = Chain::around(module, cast, pinned);
@@ -300,28 +303,59 @@ fn slide(module: &mut Module, node: Node, pinned: &FxHashSet<Node>) -> bool {
     changed
 }
 
-/// Moves the casts of weights to 16 bits before operators that only move the weights, where they have less to do there:
+/// Hoists casts of weights to 16 bits above transpositions and views of the weights, where that moves fewer bytes:
 ///
 /// ```text
 /// %t = Transpose(%w)                      %w.f16 = Cast(%w) {to=f16}
 /// %t.f16 = Cast(%t) {to=f16}              %t = Transpose(%w.f16)
 /// ```
 ///
-/// A gradient then reads `%w.f16`, and `%t` need not be kept for it.
-pub(crate) fn narrow_before_moving(module: &mut Module, weights: &[Value]) {
+/// A gradient then reads `%w.f16`, and `%t` need not be kept for it. Nodes that a pin names stay.
+pub(crate) fn hoist_weight_casts(module: &mut Module, weights: &[Value]) {
     let weights: FxHashSet<Value> = weights.iter().copied().collect();
     let nodes: Vec<Node> = module.nodes(module.main()).collect();
-    for node in nodes {
-        let cast = Cast::any(module, node).filter(|cast| cast.from == DType::F32 && cast.to.is_low());
-        let Some(cast) = cast else { continue };
+    let position: FxHashMap<Node, usize> = nodes.iter().enumerate().map(|(at, &node)| (node, at)).collect();
+    // The first cast of each weight to each type, and where it stands.
+    let mut first: FxHashMap<(Value, DType), (Value, usize)> = FxHashMap::default();
+    for &node in &nodes {
+        let Some(cast) = Cast::of(module, node).filter(|c| c.from == DType::F32 && c.to.is_low()) else {
+            continue;
+        };
+        if weights.contains(&cast.operand) {
+            first.entry((cast.operand, cast.to)).or_insert((cast.result, position[&node]));
+            continue;
+        }
         let chain = Chain::around(module, cast, &FxHashSet::default());
-        let weight = chain.movers.first().map(|first| first.reads).filter(|read| weights.contains(read));
-        if let Some(weight) = weight.filter(|_| chain.at > 0 && chain.best(module) == 0) {
-            chain.place(module, node, 0);
-            let base =
-                module.value_name(weight).map_or_else(String::new, |name| module.text(name).to_owned());
-            let name = module.fresh_name(&format!("{base}.{}", cast.to));
-            module.set_value_name(cast.result, name);
+        let before = &chain.movers[..chain.at];
+        let Some(weight) = before.first().map(|first| first.reads).filter(|read| weights.contains(read))
+        else {
+            continue;
+        };
+        let is_kept = |mover: &Mover| {
+            let is_transpose =
+                module.node(mover.node).schema().is_some_and(|schema| schema.kind == OpKind::Transpose);
+            (is_transpose || is_view(module, mover.node)) && pin_of_node(module, mover.node).is_none()
+        };
+        let is_pinned = pin_of_node(module, node).is_some();
+        if is_pinned || !before.iter().all(is_kept) || chain.best(module) != 0 {
+            continue;
+        }
+        let place = position[&before[0].node];
+        chain.place(module, node, 0);
+        match first.get(&(weight, cast.to)) {
+            Some(&(twin, at)) if at <= place => {
+                module.replace_uses(cast.result, twin, |_, _| true);
+                module.erase_node(node);
+            }
+            _ => {
+                if module.node(node).provenance == Provenance::Inserted {
+                    let base = module.value_name(weight).map_or("", |name| module.text(name));
+                    let name = format!("{base}.{}", cast.to);
+                    let name = module.fresh_name(&name);
+                    module.set_value_name(cast.result, name);
+                }
+                first.insert((weight, cast.to), (cast.result, place));
+            }
         }
     }
 }

@@ -119,13 +119,13 @@ pub trait Backend: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// True if groups are kept where the arena grows by them. Otherwise the session takes groups apart until it is as large
-    /// as without groups.
+    /// True if groups are kept where the arena grows by them. Otherwise the session splits groups until it is no larger than
+    /// without groups.
     fn groups_may_grow(&self) -> bool {
         false
     }
 
-    /// Prepares the kernel of a group that [`join`](Self::join) made. Its operands and results are those of the site, in
+    /// Prepares the kernel of a group that [`join`](Self::join) made, or of the first or the last nodes of one. Its operands and results are those of the site, in
     /// order.
     ///
     /// # Errors

@@ -213,13 +213,13 @@ impl<'a> DataRef<'a> {
     }
 }
 
-/// The type of elements of a sequence or an optional, whose dims may be others than a declaration says.
+/// The type of elements without dims: elements of a sequence may have other dims than the model declares.
 fn without_dims(element: &Type) -> Type {
     match element {
         Type::Tensor(tensor) => tensor_type(tensor.dtype),
         Type::Sequence(element) => Type::Sequence(Box::new(without_dims(element))),
         Type::Optional(element) => Type::Optional(Box::new(without_dims(element))),
-        other => other.clone(),
+        Type::Unknown | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => element.clone(),
     }
 }
 

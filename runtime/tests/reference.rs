@@ -447,3 +447,27 @@ fn an_element_of_other_dims_is_an_error_if_only_its_dims_are_read() {
         }
     }
 }
+
+/// A tensor of other dims than those of the elements goes into a sequence, and a body that declares the dims of an element
+/// gets elements of other dims: dims are those that each element has.
+#[test]
+fn elements_of_a_sequence_have_dims_of_their_own() {
+    let insert = "  input %s : seq(f32[2])\n  input %x : f32[K]\n  const %last : i64 = -1\n  \
+         %t = SequenceInsert(%s, %x) : seq(f32[?])\n  %e = SequenceAt(%t, %last) : f32[?]\n  \
+         %n = Size(%e) : i64\n  output %n : i64\n";
+    let map = "  input %s : seq(f32[?])\n  input %x : f32[K]\n  %m = SequenceMap(%s) {\n    body: graph @each {\n      \
+         input %e : f32[2]\n      %d = Shape(%e) : i64[1]\n      output %d\n    }\n  } : seq(i64[1])\n  \
+         %n = ConcatFromSequence(%m) {axis=0} : i64[?]\n  output %n : i64[?]\n";
+    for (body, second, want) in [(insert, 2, &[5][..]), (map, 3, &[2, 3])] {
+        let module = parse(&format!("{HEAD}graph @main {{\n{body}}}\n"), &NoData).unwrap();
+        let items = vec![tensor(&[2], 0.0).into(), tensor(&[second], 0.0).into()];
+        let list = Data::Sequence(Sequence::new(Type::tensor(DType::F32, Shape::known(&[2])), items));
+        let x = tensor(&[5], 0.0);
+        for runtime in [Runtime::default(), Runtime::new(Arc::new(Reference::new(1)))] {
+            let mut session = runtime.prepare(&module).unwrap();
+            let got = session.run(&[Some(list.view()), Some(DataRef::Tensor(x.view()))]).unwrap();
+            let got = got[0].tensor().unwrap().view().to_host().unwrap();
+            assert_eq!(got.as_slice::<i64>().unwrap(), want);
+        }
+    }
+}

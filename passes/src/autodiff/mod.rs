@@ -1,7 +1,8 @@
 //! `autodiff`: adds the gradients of a loss with respect to parameters, as nodes after the forward graph.
 //!
-//! Reverse-mode differentiation of the main graph as it stands, casts included: the gradient of a value has the
-//! element type of the value, so that every operator runs backward in the precision in which it ran forward.
+//! Reverse-mode differentiation of the main graph, casts included: the gradient of a value has the element type of the
+//! value, so that every operator runs backward in the precision in which it ran forward. One thing is changed before: a
+//! cast to 16 bits of a weight that is transposed moves before the Transpose.
 //! The inputs and outputs of the pass are roles of the main graph:
 //!
 //! | role | before or after | values |
@@ -61,7 +62,7 @@ pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 use self::rules::Rule;
 use crate::build::Build;
 use crate::invariants::Invariants;
-use crate::move_casts::narrow_before_moving;
+use crate::move_casts::hoist_weight_casts;
 use crate::parameters::conceal;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
@@ -289,7 +290,7 @@ impl Pass for Autodiff {
         let loss = one_with_role(module, LOSS)?.ok_or(GradientError::Role { role: LOSS, found: 0 })?;
         let seed = one_with_role(module, SEED)?;
         check_loss(module, loss)?;
-        narrow_before_moving(module, &parameters);
+        hoist_weight_casts(module, &parameters);
         let needs = self.needs(module, &parameters);
         let nodes: Vec<Node> = module.nodes(module.main()).collect();
         let before: FxHashSet<Value> = module.graph(module.main()).constants().iter().copied().collect();

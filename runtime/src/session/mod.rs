@@ -41,6 +41,7 @@ use crate::device::DeviceError;
 use crate::host::HostError;
 use crate::kernel::KernelError;
 use crate::plan::{GraphPlan, Place};
+use ampc_ir::infer::describe;
 use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Type};
 use bind::Program;
@@ -443,6 +444,7 @@ impl Session {
         watch: Watch,
         deadline: Option<Instant>,
     ) -> Result<(), ExecuteError> {
+        self.check_elements(inputs)?;
         let fits = |bound: &Arc<Bound>| bound.watch == watch && bound.fits(inputs);
         if self.bound.as_ref().is_some_and(fits) {
             return Ok(());
@@ -466,6 +468,20 @@ impl Session {
         self.place_states(program)?;
         self.frame.reserve(&self.space, &program.module, plan, taken, most)?;
         self.bound = Some(next);
+        Ok(())
+    }
+
+    /// An error if a sequence or an optional has an element of other dims than the model declares.
+    fn check_elements(&self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
+        let module = self.module();
+        let formals = module.graph(module.main()).inputs();
+        for (input, (&value, data)) in formals.iter().zip(inputs).enumerate() {
+            let declared = &module.value(value).ty;
+            if let Some(element) = data.and_then(|data| other_element(declared, data)) {
+                let found = format!("an element of {}", describe(&element));
+                return Err(ExecuteError::Input { input, expected: describe(declared), found });
+            }
+        }
         Ok(())
     }
 
@@ -554,7 +570,23 @@ fn output_bytes(plan: &GraphPlan) -> u64 {
     plan.outputs.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
-/// True if a value of type `given` may be an input of type `declared`.
+/// The type of the first element of a sequence or an optional that an input of type `declared` may not have.
+fn other_element(declared: &Type, data: DataRef<'_>) -> Option<Type> {
+    let (declared, items) = match (declared, data) {
+        (Type::Sequence(element), DataRef::Sequence(sequence)) => (element, sequence.items()),
+        (Type::Optional(element), DataRef::Optional(maybe)) => {
+            (element, maybe.value.as_deref().map_or(&[][..], std::slice::from_ref))
+        }
+        _ => return None,
+    };
+    items.iter().find_map(|item| {
+        let (item, ty) = (item.view(), item.view().ty());
+        if admits(declared, &ty) { other_element(declared, item) } else { Some(ty) }
+    })
+}
+
+/// True if a value of type `given` may be an input of type `declared`. The elements of sequences and optionals are checked
+/// with their values, since a type of a value names no dims of elements.
 pub fn admits(declared: &Type, given: &Type) -> bool {
     match (declared, given) {
         (Type::Unknown, _) => true,

@@ -11,8 +11,8 @@
 //! it may make `MatMul Add Relu | Neg`, although Neg stands in the middle of the program: nothing that the group makes
 //! goes through Neg and back. The order of groups is that of their last nodes, where values permit it.
 //!
-//! A group holds all its operands while it runs, and computes early nodes late, so that an arena may grow by it. Of the
-//! groups those are kept with which the arena is as small as without groups; the others are split.
+//! A group holds all its operands while it runs, and computes early nodes late, so that an arena may grow by it. Groups
+//! are kept while the arena is no larger than without groups; other groups are split.
 
 use super::bind::Where;
 use super::error::ExecuteError;
@@ -56,7 +56,7 @@ pub(super) struct Made {
     pub(super) kernel: Option<Arc<Prepared>>,
 }
 
-/// The number of plans that are made to see with which groups the arena does not grow.
+/// The most plans that are made to choose groups.
 const MOST_PLANS: usize = 32;
 
 /// The error of a node that cannot be prepared.
@@ -186,6 +186,9 @@ impl Partitioner<'_> {
             let Some(set) = open.pop_front() else { break };
             let mut more: Vec<Vec<Node>> = kept.iter().chain(&set).cloned().collect();
             let joined = self.joined(graph, &made, &mut more, &mut kernels);
+            if more.len() == kept.len() {
+                continue;
+            }
             if self.plan(graph, &joined, folded).arena <= most {
                 (kept, units) = (more, joined);
             } else {
@@ -378,8 +381,8 @@ impl Partitioner<'_> {
     }
 }
 
-/// Groups in two halves, and a single group in two groups: what the first reads need not live until the second is computed.
-/// Single nodes are no groups.
+/// Halves of a list of groups; a single group becomes two groups. Operands of the first half may die before the second
+/// half runs. Single nodes are no groups.
 fn halves(mut groups: Vec<Vec<Node>>) -> impl Iterator<Item = Vec<Vec<Node>>> {
     let rest = match &mut groups[..] {
         [group] => vec![group.split_off(group.len() / 2)],

@@ -202,10 +202,14 @@ pub(super) fn prepare(group: &GroupSite<'_>) -> Result<Prepared> {
     if let Some(at) = group.sites.iter().position(|site| products::dims_of(site).is_some()) {
         return products::prepare(group, at);
     }
+    if group.results.len() > MOST_RESULTS || group.operands.len() > MOST_OPERANDS {
+        return Err(KernelError::unsupported("groups of so many operands and results"));
+    }
     let members: Option<Vec<Member>> = group.sites.iter().map(Member::read).collect();
     let members = members.ok_or_else(|| KernelError::unsupported("groups of other operators"))?;
     let members: Vec<&Member> = members.iter().collect();
     let program = Program::new(&members, group.operands, group.results, None)
+        .filter(|program| program.n_slots <= MOST_SLOTS)
         .ok_or_else(|| KernelError::unsupported("groups of operators of different dims"))?;
     let (mut first, mut others) = (Vec::new(), Vec::new());
     for result in 0..group.results.len() {

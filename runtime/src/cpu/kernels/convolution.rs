@@ -3,7 +3,7 @@
 //! `y[n, m, o] = b[m] + Σ w[m, c, k] · x[n, c, o · stride + k · dilation - before]`, zero in the padding, where
 //! `m` and `c` belong to the same group. It is a product of matrices: the weights, and *columns*, which have a
 //! row per `(c, k)` and a column per position `o`. They are written a block of positions at a time, as many as
-//! fit the second-level cache. Convolutions of one tap need none, for there the input is the columns. Where a
+//! fit the second-level cache. Convolutions of one tap in f32 and f64 need none: the input is the columns. Where a
 //! group has one input channel there is nothing to multiply, see [`depthwise`](super::depthwise), and where
 //! there are more taps than positions the two change places, see [`few_positions`].
 
@@ -14,7 +14,7 @@ mod integers;
 #[cfg(test)]
 mod tests;
 
-use self::columns::{Widen, fill_columns, longest_span};
+use self::columns::{Widen, fill_columns, most_converted};
 use super::lanes::{Real, Wide, for_real, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
 use super::parallel::numbered_pieces;
@@ -76,13 +76,6 @@ impl Sizes {
     fn weights(&self) -> usize {
         self.groups * self.outputs * self.depth()
     }
-
-    /// True if the input is the columns.
-    fn is_product(&self) -> bool {
-        let alike =
-            |a: &super::window::Axis| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.image == a.grid;
-        self.window.axes.iter().all(alike)
-    }
 }
 
 fn conv(site: &Site<'_>) -> Result<Prepared> {
@@ -92,7 +85,7 @@ fn conv(site: &Site<'_>) -> Result<Prepared> {
             few_positions::conv::<T>(sizes, site.room)?
         } else if super::depthwise::fits(&sizes) {
             alone::<T>(super::depthwise::Depthwise::<T>::new(sizes, site.room)?)
-        } else if <T as Real>::IS_WIDE && sizes.is_product() {
+        } else if <T as Real>::IS_WIDE && sizes.window.is_identity() {
             conv_of_one_tap::<T>(sizes)
         } else {
             alone::<T>(ByColumns::<T>::new(sizes, site.room)?)
@@ -114,7 +107,7 @@ pub(super) fn product<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Product> {
     let (sizes, _) = Sizes::of(site)?;
     Ok(if super::depthwise::fits(&sizes) {
         Product::Parts(Box::new(super::depthwise::Depthwise::<T>::new(sizes, site.room)?))
-    } else if T::IS_WIDE && sizes.is_product() {
+    } else if T::IS_WIDE && sizes.window.is_identity() {
         Product::Whole(Box::new(OneTap(sizes)))
     } else {
         Product::Parts(Box::new(ByColumns::<T>::new(sizes, site.room)?))
@@ -208,17 +201,19 @@ impl Cut {
         if has_results { sizes.window.blocks(self.positions, room) } else { Ok(Vec::new()) }
     }
 
-    /// Scratch elements of a slot: columns, and their products with the weights. Before the products are there, their
-    /// memory holds the part of a channel that a block of columns is made of, of so many elements.
-    fn slot(&self, depth: usize, span: usize) -> usize {
-        self.positions * depth + span.max(self.positions * self.channels)
+    /// Scratch elements of a slot: columns and products. Before the products are computed, their memory holds elements of
+    /// the input that are converted, `converted` at most.
+    fn slot(&self, depth: usize, converted: usize) -> usize {
+        self.positions * depth + converted.max(self.positions * self.channels)
     }
 }
 
-/// The products of weights and columns, a tile at a time. `fill(matrix, positions, columns, free)` writes the columns of a
-/// tile, row by row, and may overwrite `free`. `store(channel, start, products, to, free)` stores products that begin at this channel and at this element
-/// of the result: one row of a tile, or all rows if the tile has all positions. It may overwrite `free`, the memory of
-/// the columns. A position of the result takes `size` elements of `to`.
+/// The products of weights and columns, a tile at a time.
+///
+/// `fill(matrix, positions, columns, free)` writes the columns of a tile, row by row, and may overwrite `free`.
+/// `store(channel, start, products, to, free)` stores products that begin at this channel and at this element of the
+/// result: one row of a tile, or all rows if the tile has all positions. It may overwrite `free`, the memory of the
+/// columns. A position of the result takes `size` elements of `to`.
 fn multiply_columns<W: Wide, T: Send + 'static>(
     (sizes, cut, rows, size): (&Sizes, Cut, &TileRows<T>, usize),
     weights: &[W],
@@ -288,7 +283,8 @@ impl<T: Real> ByColumns<T> {
         let cut = Cut::of(&sizes);
         let blocks = cut.blocks(&sizes, room)?;
         let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
-        let slot = cut.slot(sizes.depth(), if T::IS_WIDE { 0 } else { longest_span(&blocks) });
+        let slot =
+            cut.slot(sizes.depth(), if T::IS_WIDE { 0 } else { most_converted(&sizes.window, &blocks) });
         Ok(ByColumns { sizes, cut, blocks, rows: TileRows::default(), weights, slot, element: PhantomData })
     }
 }

@@ -96,7 +96,7 @@ impl Layout {
     }
 
     /// The rows of the image that `n` rows of the result from `first` on need.
-    fn needed(&self, first: usize, n: usize) -> Range<usize> {
+    fn needed_rows(&self, first: usize, n: usize) -> Range<usize> {
         let Axis { image, stride, before, .. } = self.vertical;
         let start = (first * stride).saturating_sub(before).min(image);
         let end = ((first + n - 1) * stride + self.vertical.reach()).saturating_sub(before);
@@ -104,7 +104,7 @@ impl Layout {
     }
 
     /// Elements of the rows that a task needs, at most.
-    fn most_needed(&self) -> usize {
+    fn most_needed_elements(&self) -> usize {
         ((self.rows - 1) * self.vertical.stride + self.vertical.reach()).min(self.vertical.image)
             * self.inner.image
     }
@@ -113,7 +113,7 @@ impl Layout {
     /// elements are converted.
     fn pad<T: Real>(&self, x: &[T], first: usize, n: usize, free: &mut [T::Wide], to: &mut [T::Wide]) {
         let Axis { stride, before, .. } = self.vertical;
-        let rows = self.needed(first, n);
+        let rows = self.needed_rows(first, n);
         let x = &x[rows.start * self.inner.image..rows.end * self.inner.image];
         let x = widened_by_task(x, free);
         let needed = n + (self.vertical.reach() - 1) / stride;
@@ -184,7 +184,7 @@ impl<T: Real> Depthwise<T> {
     /// Elements of a slot: the weights of a channel, padded rows, and sums. Before the sums are there, their memory holds
     /// the rows that are padded, where these are converted.
     fn slot(&self) -> usize {
-        let rows = if T::IS_WIDE { 0 } else { self.layout.most_needed() };
+        let rows = if T::IS_WIDE { 0 } else { self.layout.most_needed_elements() };
         self.layout.taps.len() + self.layout.padded() + rows.max(self.layout.sums(self.layout.rows))
     }
 }

@@ -237,3 +237,40 @@ fn parts_of_many_pieces() {
     let want = each(&DIMS, &|i| if flag(i[0], i[1], 0) { 5 } else { at(i[0], i[1], i[2]) });
     check("Where(%1, %2, %0)", vec![flags(&[3, 17, 1]), ints(&[1], &[5])], &want);
 }
+
+/// Softmax and LayerNormalization in 16 bits are those in f32, rounded once, of rows that are widened as a whole and of
+/// longer rows.
+#[test]
+fn rows_in_16_bits_are_rows_of_f32_rounded_once() {
+    fn halves(tensor: &HostTensor) -> HostTensor {
+        let numbers: Vec<half::f16> =
+            tensor.as_slice().unwrap().iter().map(|&x| half::f16::from_f32(x)).collect();
+        HostTensor::from_slice(tensor.dims(), &numbers).unwrap()
+    }
+    fn widened(tensor: &HostTensor) -> HostTensor {
+        let numbers: Vec<f32> = tensor.as_slice::<half::f16>().unwrap().iter().map(|x| x.to_f32()).collect();
+        HostTensor::from_slice(tensor.dims(), &numbers).unwrap()
+    }
+    for n in [1, 17, 1023, 1024, 1025, 2500] {
+        let numbers = |count: usize, seed: usize| -> Vec<f32> {
+            (0..count)
+                .map(|i| f32::from(u16::try_from((i * 37 + seed) % 1009).unwrap()) / 128.0 - 4.0)
+                .collect()
+        };
+        let operands = [
+            halves(&floats(&[3, n], &numbers(3 * n, 5))),
+            halves(&floats(&[n], &numbers(n, 11))),
+            halves(&floats(&[n], &numbers(n, 23))),
+        ];
+        let wide: Vec<HostTensor> = operands.iter().map(widened).collect();
+        for (node, n_operands) in [
+            ("Softmax(%0) {axis=-1}", 1),
+            ("LogSoftmax(%0) {axis=-1}", 1),
+            ("LayerNormalization(%0, %1, %2) {axis=-1}", 3),
+        ] {
+            let got = run(node, &["f16"], &operands[..n_operands]).unwrap();
+            let want = run(node, &["f32"], &wide[..n_operands]).unwrap();
+            assert_eq!(got[0].bytes(), halves(&want[0]).bytes(), "{node} of {n}");
+        }
+    }
+}

@@ -51,6 +51,14 @@ impl Axis {
         position * self.stride + tap * self.dilation - self.before
     }
 
+    /// The part of the image between the first and the last element that taps meet at some neighbouring positions; empty if
+    /// they meet padding alone.
+    pub(super) fn met(&self, positions: &Range<usize>) -> Range<usize> {
+        let first = (positions.start * self.stride).saturating_sub(self.before).min(self.image);
+        let end = positions.end.saturating_sub(1) * self.stride + self.reach();
+        first..end.saturating_sub(self.before).clamp(first, self.image)
+    }
+
     /// Extent of the dilated window.
     pub(super) fn reach(&self) -> usize {
         (self.kernel - 1) * self.dilation + 1
@@ -130,6 +138,11 @@ impl Window {
         self.axes.iter().fold(1, |n: usize, a| n.saturating_mul(a.grid))
     }
 
+    /// True if a window of one tap meets the elements of the image in order.
+    pub(super) fn is_identity(&self) -> bool {
+        self.axes.iter().all(|a| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.image == a.grid)
+    }
+
     /// Taps; no more than memory has bytes, for they have weights.
     pub(super) fn kernel(&self) -> usize {
         self.axes.iter().fold(1, |n: usize, a| n.saturating_mul(a.kernel))
@@ -160,7 +173,7 @@ impl Window {
         }
         let rows = room.gathered(rows.into_iter().map(|(_, columns)| columns))?;
         let mut block = Block { rows, bases, outer_taps, span: 0..0 };
-        block.span = block.span(inner);
+        block.span = block.span(|columns| inner.met(columns));
         Ok(block)
     }
 
@@ -239,7 +252,7 @@ pub(super) struct Block {
     bases: Vec<Option<usize>>,
     /// Taps of the outer axes.
     pub(super) outer_taps: usize,
-    /// The elements of the image between the first and the last that taps meet at positions of the block.
+    /// The elements of the image between the first and the last that the block reads.
     pub(super) span: Range<usize>,
 }
 
@@ -249,16 +262,12 @@ impl Block {
         self.rows.iter().map(Range::len).sum()
     }
 
-    fn span(&self, inner: Axis) -> Range<usize> {
-        let met = |columns: &Range<usize>| {
-            let first = (columns.start * inner.stride).saturating_sub(inner.before);
-            let last = (columns.end - 1) * inner.stride + inner.reach();
-            first..last.saturating_sub(inner.before).min(inner.image)
-        };
+    /// The elements of the image between the first and the last that taps of the outer axes meet. `row` is what they meet of
+    /// a row, given the columns.
+    fn span(&self, row: impl Fn(&Range<usize>) -> Range<usize>) -> Range<usize> {
         let rows = (0..self.outer_taps).flat_map(|tap| self.rows(tap));
-        let parts = rows.filter_map(|(columns, base)| base.map(|base| (base, met(columns))));
-        let parts = parts.filter(|(_, met)| !met.is_empty());
-        let parts = parts.map(|(base, met)| base + met.start..base + met.end);
+        let parts = rows.filter_map(|(columns, base)| Some((base?, row(columns))));
+        let parts = parts.map(|(base, met)| base + met.start..base + met.end).filter(|met| !met.is_empty());
         parts.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end)).unwrap_or(0..0)
     }
 

@@ -6,10 +6,9 @@ use crate::data::{Data, DataRef, Sequence};
 use crate::host::{HostError, HostTensor};
 use crate::kernel::KernelError;
 use crate::plan::Place;
+use crate::session::ExecuteError;
 use crate::session::frame::Given;
 use crate::session::space::Space;
-use crate::session::{ExecuteError, admits};
-use ampc_ir::infer::describe;
 use ampc_ir::views::control::ScanView;
 use ampc_ir::views::{NodeView, OpError, Part, normalize_axis};
 use ampc_ir::{DType, GraphId, Type};
@@ -298,7 +297,7 @@ impl Call<'_, '_, '_> {
             for i in 0..self.n_formal() {
                 inputs.push(match self.operands[i] {
                     Some(DataRef::Sequence(sequence)) => match sequence.items().get(at) {
-                        Some(item) => Some(self.element(graph, i, item.view())?),
+                        Some(item) => Some(item.view()),
                         None => {
                             let (expected, found) = (format!("a sequence of {n}"), sequence.items().len());
                             return Err(self.error(OpError::operand(i, expected, found.to_string())));
@@ -322,19 +321,6 @@ impl Call<'_, '_, '_> {
             Some(Data::Sequence(Sequence::new(element, items)))
         };
         Ok((0..self.n_results()).map(sequence).collect())
-    }
-
-    /// An element of the sequence that is operand `i`, which its body may read.
-    fn element<'d>(&self, graph: GraphId, i: usize, item: DataRef<'d>) -> Result<DataRef<'d>, ExecuteError> {
-        let module = &self.run.program.module;
-        let formal = module.graph(graph).inputs().get(i).map(|&value| &module.value(value).ty);
-        match formal.filter(|formal| !admits(formal, &item.ty())) {
-            Some(formal) => {
-                let expected = format!("elements of {}", describe(formal));
-                Err(self.error(OpError::operand(i, expected, describe(&item.ty()))))
-            }
-            None => Ok(item),
-        }
     }
 }
 

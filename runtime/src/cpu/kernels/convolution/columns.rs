@@ -7,13 +7,16 @@
 //! tap 1   a b c d 0
 //! ```
 //!
-//! A block of positions meets a *span* of each channel, here all of it. Elements that are not stored in the type of the
-//! computation are converted a span at a time, once for all taps.
+//! Elements that are not stored in the type of the computation are converted before they are copied: the *span* of the
+//! block, which is the part of the channel between the first and the last element that the block reads, here all of it. Where
+//! much of the span is not read, as in images of three axes, rows are converted one by one.
 
 use crate::cpu::kernels::lanes::{Real, Wide};
-use crate::cpu::kernels::window::{Block, Window, zip_strided};
+use crate::cpu::kernels::window::{Axis, Block, Window, zip_strided};
 use crate::host::Element;
+use smallvec::SmallVec;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// The conversion of elements of the input to the type of the computation.
 pub(super) trait Load<W>: Copy + Send + Sync {
@@ -36,19 +39,31 @@ impl<T: Real> Load<T::Wide> for Widen<T> {
     }
 }
 
-/// Elements of a channel that are converted for a block, at most.
-pub(super) fn longest_span(blocks: &[Block]) -> usize {
-    blocks.iter().map(|block| block.span.len()).max().unwrap_or(0)
+/// The most elements that are converted at a time for one of the blocks.
+pub(super) fn most_converted(window: &Window, blocks: &[Block]) -> usize {
+    let inner = window.inner();
+    let of_block = |block: &Block| match is_dense(window, block) {
+        true => block.span.len(),
+        false => block.rows.iter().map(|columns| inner.met(columns).len()).max().unwrap_or(0),
+    };
+    blocks.iter().map(of_block).max().unwrap_or(0)
 }
 
-/// Writes the columns of a block. `x` is the channels of the group; `room` has space for the span of the block, if
-/// elements are converted.
+/// True if the span of a block is no longer than the rows that it reads, each as often as taps of the outer axes meet it.
+fn is_dense(window: &Window, block: &Block) -> bool {
+    let inner = window.inner();
+    let rows: usize = block.rows.iter().map(|columns| inner.met(columns).len()).sum();
+    block.span.len() <= rows.saturating_mul(block.outer_taps)
+}
+
+/// Writes the columns of a block. `x` is the channels of the group; `free` has space for
+/// [the elements that are converted](most_converted).
 pub(super) fn fill_columns<W: Wide, L: Load<W>>(
     window: &Window,
     block: &Block,
     x: &[L::From],
     load: L,
-    room: &mut [W],
+    free: &mut [W],
     to: &mut [W],
 ) {
     let (image, n) = (window.image(), block.positions());
@@ -56,66 +71,92 @@ pub(super) fn fill_columns<W: Wide, L: Load<W>>(
         to.fill(W::zero());
         return;
     }
-    let taps = block.outer_taps * window.inner().kernel;
-    // A single tap without steps meets the elements of the span in order, and nothing else without padding.
-    let is_span =
-        window.axes.iter().all(|axis| axis.kernel == 1 && axis.stride == 1) && block.span.len() == n;
+    if x.is_empty() {
+        return;
+    }
+    let inner = window.inner();
+    let met: SmallVec<[Range<usize>; 8]> = (0..inner.kernel).map(|tap| inner.positions(tap)).collect();
+    let (is_identity, is_dense) = (window.is_identity(), is_dense(window, block));
+    let taps = block.outer_taps * inner.kernel;
     for (x, to) in x.chunks(image).zip(to.chunks_mut(n * taps)) {
-        let x = &x[block.span.clone()];
-        if is_span {
-            match L::as_stored(x) {
-                Some(x) => to.copy_from_slice(x),
-                None => load.convert(x, to),
+        let span = &x[block.span.clone()];
+        match L::as_stored(x) {
+            Some(_) if is_identity => to.copy_from_slice(L::as_stored(span).unwrap_or_default()),
+            Some(x) => fill_channel(&met, window, block, to, |_, _, fill| fill(x, 0)),
+            None if is_identity => load.convert(span, to),
+            None if is_dense => {
+                let wide = &mut free[..span.len()];
+                load.convert(span, wide);
+                fill_channel(&met, window, block, to, |_, _, fill| fill(wide, block.span.start));
             }
-            continue;
+            None => fill_channel(&met, window, block, to, |base, columns, fill| {
+                let part = inner.met(columns);
+                let wide = &mut free[..part.len()];
+                load.convert(&x[base + part.start..base + part.end], wide);
+                fill(wide, base + part.start);
+            }),
         }
-        let x = match L::as_stored(x) {
-            Some(x) => x,
-            None => {
-                let room = &mut room[..x.len()];
-                load.convert(x, room);
-                &*room
-            }
-        };
-        fill_channel(window, block, x, to);
     }
 }
 
-/// Writes the columns of a channel, of which `x` is the span of the block.
-fn fill_channel<W: Wide>(window: &Window, block: &Block, x: &[W], to: &mut [W]) {
-    let inner = window.inner();
-    let mut rest = to;
-    for outer_tap in 0..block.outer_taps {
-        for tap in 0..inner.kernel {
-            let met = inner.positions(tap);
-            for (columns, base) in block.rows(outer_tap) {
-                let Some((part, after)) = rest.split_at_mut_checked(columns.len()) else { return };
-                rest = after;
-                let first = met.start.clamp(columns.start, columns.end);
-                let end = met.end.clamp(first, columns.end);
-                let Some(base) = base.filter(|_| first < end) else {
-                    part.fill(W::zero());
-                    continue;
-                };
-                let (padding, part) = part.split_at_mut(first - columns.start);
-                let (part, padding_after) = part.split_at_mut(end - first);
-                fill_few(padding);
-                fill_few(padding_after);
-                let from = base + inner.at(first, tap) - block.span.start;
-                let from = &x[from..from + (part.len() - 1) * inner.stride + 1];
-                if inner.stride == 1 {
-                    copy_row(from, part);
-                } else {
-                    zip_strided(part, from, inner.stride, |y, x| *y = x);
-                }
+/// Writes the columns of a channel, a row of the block after the other. `row` calls its last argument with elements that
+/// hold the row that begins at `base` as far as the columns meet it, and the place of the first in the channel.
+fn fill_channel<W: Wide>(
+    met: &[Range<usize>],
+    window: &Window,
+    block: &Block,
+    to: &mut [W],
+    mut row: impl FnMut(usize, &Range<usize>, &mut dyn FnMut(&[W], usize)),
+) {
+    let (inner, n) = (window.inner(), block.positions());
+    for (outer_tap, to) in to.chunks_mut(n * inner.kernel).enumerate() {
+        let mut at = 0;
+        for (columns, base) in block.rows(outer_tap) {
+            let end = at + columns.len();
+            match base {
+                None => to.chunks_mut(n).for_each(|to| to[at..end].fill(W::zero())),
+                Some(base) => row(base, columns, &mut |x, start| {
+                    for ((tap, met), to) in met.iter().enumerate().zip(to.chunks_mut(n)) {
+                        fill_row(inner, (tap, met), columns, (x, base, start), &mut to[at..end]);
+                    }
+                }),
             }
+            at = end;
         }
+    }
+}
+
+/// Writes some columns of one row and one tap. `x` begins at `start` in the channel, the row of the image at `base`.
+#[inline]
+fn fill_row<W: Wide>(
+    inner: Axis,
+    (tap, met): (usize, &Range<usize>),
+    columns: &Range<usize>,
+    (x, base, start): (&[W], usize, usize),
+    to: &mut [W],
+) {
+    let first = met.start.clamp(columns.start, columns.end);
+    let end = met.end.clamp(first, columns.end);
+    if first == end {
+        to.fill(W::zero());
+        return;
+    }
+    let (padding, part) = to.split_at_mut(first - columns.start);
+    let (part, padding_after) = part.split_at_mut(end - first);
+    zero_short(padding);
+    zero_short(padding_after);
+    let from = base + inner.at(first, tap) - start;
+    let from = &x[from..from + (part.len() - 1) * inner.stride + 1];
+    if inner.stride == 1 {
+        copy_row(from, part);
+    } else {
+        zip_strided(part, from, inner.stride, |y, x| *y = x);
     }
 }
 
 /// Zeros, most often none or one.
 #[inline(always)]
-fn fill_few<W: Wide>(to: &mut [W]) {
+fn zero_short<W: Wide>(to: &mut [W]) {
     match to {
         [] => {}
         [y] => *y = W::zero(),

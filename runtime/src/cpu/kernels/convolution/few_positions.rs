@@ -6,7 +6,7 @@
 //! goes over channels and taps, a block of taps at a time; where there are few products, the sum is cut into parts as
 //! well, which are added in order.
 
-use super::columns::{Widen, fill_columns, longest_span};
+use super::columns::{Widen, fill_columns, most_converted};
 use super::{COLUMNS, Sizes, WORTH_A_THREAD};
 use crate::cpu::kernels::lanes::{Real, widened};
 use crate::cpu::kernels::linear::{Matrix, multiply_alone};
@@ -146,7 +146,7 @@ impl Cut {
 pub(super) fn conv<T: Real>(sizes: Sizes, room: Room) -> Result<Prepared> {
     let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
     let cut = Cut::of(sizes, room)?;
-    let span = if T::IS_WIDE { 0 } else { longest_span(&cut.met) };
+    let span = if T::IS_WIDE { 0 } else { most_converted(&cut.window, &cut.met) };
     let (result, slot) = (cut.result(), cut.columns().saturating_add(span));
     let words = weights
         .saturating_add(result.saturating_mul(cut.parts))
@@ -190,6 +190,8 @@ mod tests {
         check(&Case { strides: [1, 2], pads: [1, 2, 1, 1], ..case([9, 8], [7, 6]) });
         check(&Case { strides: [2, 1], dilations: [2, 2], pads: [1, 0, 0, 1], ..case([15, 16], [6, 8]) });
         check(&case([6, 40], [6, 40]));
+        check(&Case { strides: [1, 3], pads: [0, 1, 0, 0], ..case([2, 21], [2, 20]) });
+        check(&Case { strides: [1, 100], pads: [0, 0, 1, 0], ..case([2, 40], [3, 20]) });
     }
 
     /// The sum is cut into parts, of more than one block of taps.

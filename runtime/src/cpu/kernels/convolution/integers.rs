@@ -2,7 +2,7 @@
 //!
 //! Integers are computed in f64, which holds every sum of fewer than 2^37 products.
 
-use super::columns::{Load, fill_columns, longest_span};
+use super::columns::{Load, fill_columns, most_converted};
 use super::{Cut, Sizes, multiply_columns};
 use crate::cpu::kernels::parallel::{PIECE, pieces};
 use crate::cpu::kernels::tiles::TileRows;
@@ -73,7 +73,7 @@ where
     let (weights_operand, zero_points) = if is_linear { (3, [2, 5]) } else { (1, [2, 3]) };
     let cut = Cut::of(&sizes);
     let blocks = cut.blocks(&sizes, site.room)?;
-    let slot = cut.slot(sizes.depth(), longest_span(&blocks));
+    let slot = cut.slot(sizes.depth(), most_converted(&sizes.window, &blocks));
     let words = sizes.weights().saturating_add(cut.slots.saturating_mul(slot));
     let run = move |io: &mut Io<'_>| {
         let (x, w) = (io.slice::<X>(0)?, io.slice::<V>(weights_operand)?);

@@ -36,7 +36,7 @@ fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| f32::from(u8::try_from(i * 7 % 11).unwrap()) - 5.0).collect()
 }
 
-/// The sums.
+/// The exact results.
 fn sums(case: &Case, x: &[f32], w: &[f32], bias: &[f32]) -> Vec<f32> {
     let Case { groups, channels: [inputs, outputs], image, kernel, strides, dilations, pads } = *case;
     let size =
@@ -107,7 +107,7 @@ fn agree<T: Real<Wide = f32> + PartialEq + Debug>(
 /// gaps, at the edges too.
 #[test]
 fn windows_by_columns() {
-    for image in [[5, 4], [7, 9], [17, 33], [40, 61]] {
+    for image in [[7, 6], [8, 9], [17, 33], [40, 61]] {
         for (strides, dilations) in [([1, 1], [1, 1]), ([2, 1], [1, 2]), ([3, 2], [1, 1]), ([1, 3], [2, 1])] {
             for pads in [[0; 4], [1, 1, 1, 1], [2, 0, 1, 3]] {
                 check(&Case { strides, dilations, pads, ..Case::of(image) });
@@ -115,8 +115,20 @@ fn windows_by_columns() {
         }
     }
     check(&Case { channels: [70, 9], groups: 1, pads: [1; 4], ..Case::of([6, 90]) });
-    check(&Case { channels: [3, 8], kernel: [1, 1], ..Case::of([9, 20]) });
-    check(&Case { channels: [3, 8], kernel: [1, 1], strides: [2, 2], ..Case::of([9, 20]) });
+    let one = Case { kernel: [1, 1], ..Case::of([40, 61]) };
+    for pads in [[0; 4], [1, 1, 1, 1], [0, 1, 1, 0]] {
+        check(&Case { pads, ..one });
+        check(&Case { pads, strides: [2, 2], ..one });
+    }
+}
+
+/// Much of the span is not read: rows are converted one by one.
+#[test]
+fn windows_that_reach_far() {
+    let wide = Case { channels: [130, 2], groups: 1, ..Case::of([47, 46]) };
+    check(&Case { dilations: [18, 15], pads: [18, 15, 18, 15], ..wide });
+    check(&Case { dilations: [1, 20], strides: [9, 1], pads: [1, 0, 0, 25], ..wide });
+    check(&Case { kernel: [2, 3], dilations: [40, 7], ..wide });
 }
 
 /// One input channel per group, some rows at a time.
