@@ -14,7 +14,6 @@
 use crate::cpu::kernels::lanes::{Real, Wide};
 use crate::cpu::kernels::window::{Axis, Block, Window, zip_strided};
 use crate::host::Element;
-use smallvec::SmallVec;
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -74,60 +73,75 @@ pub(super) fn fill_columns<W: Wide, L: Load<W>>(
     if x.is_empty() {
         return;
     }
-    let inner = window.inner();
-    let met: SmallVec<[Range<usize>; 8]> = (0..inner.kernel).map(|tap| inner.positions(tap)).collect();
     let (is_identity, is_dense) = (window.is_identity(), is_dense(window, block));
-    let taps = block.outer_taps * inner.kernel;
+    let taps = block.outer_taps * window.inner().kernel;
     for (x, to) in x.chunks(image).zip(to.chunks_mut(n * taps)) {
         let span = &x[block.span.clone()];
-        match L::as_stored(x) {
-            Some(_) if is_identity => to.copy_from_slice(L::as_stored(span).unwrap_or_default()),
-            Some(x) => fill_channel(&met, window, block, to, |_, _, fill| fill(x, 0)),
+        match L::as_stored(span) {
+            Some(span) if is_identity => to.copy_from_slice(span),
+            Some(span) => fill_channel(window, block, span, to),
             None if is_identity => load.convert(span, to),
             None if is_dense => {
                 let wide = &mut free[..span.len()];
                 load.convert(span, wide);
-                fill_channel(&met, window, block, to, |_, _, fill| fill(wide, block.span.start));
+                fill_channel(window, block, wide, to);
             }
-            None => fill_channel(&met, window, block, to, |base, columns, fill| {
-                let part = inner.met(columns);
-                let wide = &mut free[..part.len()];
-                load.convert(&x[base + part.start..base + part.end], wide);
-                fill(wide, base + part.start);
-            }),
+            None => fill_by_rows(window, block, x, load, free, to),
         }
     }
 }
 
-/// Writes the columns of a channel, a row of the block after the other. `row` calls its last argument with elements that
-/// hold the row that begins at `base` as far as the columns meet it, and the place of the first in the channel.
-fn fill_channel<W: Wide>(
-    met: &[Range<usize>],
+/// Writes the columns of a channel, of which `x` is the span of the block.
+fn fill_channel<W: Wide>(window: &Window, block: &Block, x: &[W], to: &mut [W]) {
+    let inner = window.inner();
+    let mut rest = to;
+    for outer_tap in 0..block.outer_taps {
+        for tap in 0..inner.kernel {
+            let met = inner.positions(tap);
+            for (columns, base) in block.rows(outer_tap) {
+                let (part, after) = rest.split_at_mut(columns.len());
+                rest = after;
+                match base {
+                    None => part.fill(W::zero()),
+                    Some(base) => fill_row(inner, (tap, &met), columns, (x, base, block.span.start), part),
+                }
+            }
+        }
+    }
+}
+
+/// Writes the columns of a channel `x`. Rows are converted one by one.
+fn fill_by_rows<W: Wide, L: Load<W>>(
     window: &Window,
     block: &Block,
+    x: &[L::From],
+    load: L,
+    free: &mut [W],
     to: &mut [W],
-    mut row: impl FnMut(usize, &Range<usize>, &mut dyn FnMut(&[W], usize)),
 ) {
     let (inner, n) = (window.inner(), block.positions());
     for (outer_tap, to) in to.chunks_mut(n * inner.kernel).enumerate() {
         let mut at = 0;
         for (columns, base) in block.rows(outer_tap) {
-            let end = at + columns.len();
-            match base {
-                None => to.chunks_mut(n).for_each(|to| to[at..end].fill(W::zero())),
-                Some(base) => row(base, columns, &mut |x, start| {
-                    for ((tap, met), to) in met.iter().enumerate().zip(to.chunks_mut(n)) {
-                        fill_row(inner, (tap, met), columns, (x, base, start), &mut to[at..end]);
-                    }
-                }),
+            let part = at..at + columns.len();
+            at = part.end;
+            let Some(base) = base else {
+                to.chunks_mut(n).for_each(|to| to[part.clone()].fill(W::zero()));
+                continue;
+            };
+            let read = inner.met(columns);
+            let wide = &mut free[..read.len()];
+            load.convert(&x[base + read.start..base + read.end], wide);
+            for (tap, to) in to.chunks_mut(n).enumerate() {
+                let met = inner.positions(tap);
+                fill_row(inner, (tap, &met), columns, (wide, base, base + read.start), &mut to[part.clone()]);
             }
-            at = end;
         }
     }
 }
 
 /// Writes some columns of one row and one tap. `x` begins at `start` in the channel, the row of the image at `base`.
-#[inline]
+#[inline(always)]
 fn fill_row<W: Wide>(
     inner: Axis,
     (tap, met): (usize, &Range<usize>),

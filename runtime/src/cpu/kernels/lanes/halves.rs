@@ -60,12 +60,18 @@ fn f32_of_bf16(bits: u16) -> u32 {
     u32::from(bits | quiet) << 16
 }
 
+/// The bits of the nearest number that bf16 has, as f32.
+#[inline(always)]
+fn rounded_to_bf16(bits: u32) -> u32 {
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
+    let quiet = bits | 0x0040_0000;
+    (if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded }) & 0xffff_0000
+}
+
 #[inline(always)]
 #[expect(clippy::cast_possible_truncation, reason = "the lower half has all bits")]
 fn bf16_of_f32(bits: u32) -> u16 {
-    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
-    let quiet = (bits >> 16) | 0x0040;
-    (if bits & 0x7fff_ffff > 0x7f80_0000 { quiet } else { rounded }) as u16
+    (rounded_to_bf16(bits) >> 16) as u16
 }
 
 /// A 16-bit float, in slices.
@@ -92,7 +98,7 @@ impl Halves for bf16 {
         each(from, to, bf16::narrowed);
     }
     fn rounded(from: &[f32], to: &mut [f32]) {
-        each(from, to, |x| bf16::narrowed(x).widened());
+        each(from, to, |x| f32::from_bits(rounded_to_bf16(x.to_bits())));
     }
     #[inline(always)]
     fn widened(self) -> f32 {
@@ -171,7 +177,7 @@ mod avx512 {
         pulp::cast(simd.avx512f._mm512_cvtps_ph::<NEAREST>(pulp::cast(numbers)))
     }
 
-    /// `to = f(from)`, a vector at a time; the last vector is filled up with zeros.
+    /// `to = f(from)`, a vector at a time. The last vector overlaps the one before, or is filled up with zeros.
     pub(super) fn each<A: Copy + Default, B: Copy + Default>(
         simd: V4,
         from: &[A],
@@ -181,12 +187,18 @@ mod avx512 {
         simd.vectorize(
             #[inline(always)]
             || {
-                let ((from, rest), (to, last)) = (from.as_chunks(), to.as_chunks_mut());
-                to.iter_mut().zip(from).for_each(|(to, &from)| *to = f(from));
-                if !rest.is_empty() {
-                    let mut block = [A::default(); LANES];
-                    block[..rest.len()].copy_from_slice(rest);
-                    last.copy_from_slice(&f(block)[..rest.len()]);
+                let pairs = to.as_chunks_mut().0.iter_mut().zip(from.as_chunks().0);
+                pairs.for_each(|(to, &from)| *to = f(from));
+                if from.len().is_multiple_of(LANES) {
+                    return;
+                }
+                match (from.last_chunk(), to.last_chunk_mut()) {
+                    (Some(&from), Some(to)) => *to = f(from),
+                    _ => {
+                        let mut block = [A::default(); LANES];
+                        block[..from.len()].copy_from_slice(from);
+                        to.copy_from_slice(&f(block)[..from.len()]);
+                    }
                 }
             },
         );
