@@ -1,8 +1,8 @@
 //! Elements of one type as elements of another: Cast, CastLike, BitCast.
 //!
-//! Numbers go through [`lane`](super::lane), rounded once; f32 and 16-bit floats are converted straight into each other. Strings are read as decimal numbers, "INF" and
-//! "NaN"; floats are written with the fewest digits that identify them, with an exponent below 10^-4 and from
-//! 10^16 on.
+//! Numbers go through [`lane`](super::lane), rounded once; f32 and 16-bit floats are converted straight into each
+//! other. Strings are read as decimal numbers, "INF" and "NaN"; floats are written with the fewest digits that identify
+//! them, with an exponent below 10^-4 and from 10^16 on.
 
 use super::elements::{Text, texts_of};
 use super::lane::{BLOCK, Encoding, Lane, RoundMode, bits_of, block_bytes, encode};

@@ -69,7 +69,6 @@ fn rounded_to_bf16(bits: u32) -> u32 {
 }
 
 #[inline(always)]
-#[expect(clippy::cast_possible_truncation, reason = "the lower half has all bits")]
 fn bf16_of_f32(bits: u32) -> u16 {
     (rounded_to_bf16(bits) >> 16) as u16
 }
