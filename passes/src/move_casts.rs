@@ -15,8 +15,7 @@
 //! With `excess-precision=allow` a cast between f64, f32, f16 and bf16 reads what is behind other such casts, so that
 //! digits are kept that the author rounded away.
 //!
-//! In a training step, inserted casts of weights to 16 bits move as well, before a weight is transposed
-//! (`hoist_weight_casts`).
+//! In a training step, casts of weights to 16 bits move before transpositions of the weights (`hoist_weight_casts`).
 //!
 //! Casts stay that a pin, or a list that denies Cast, speaks of, and pass nothing that a pin speaks of.
 

@@ -1,8 +1,8 @@
 //! `autodiff`: adds the gradients of a loss with respect to parameters, as nodes after the forward graph.
 //!
 //! Reverse-mode differentiation of the main graph, casts included: the gradient of a value has the element type of the
-//! value, so that every operator runs backward in the precision in which it ran forward. One thing is changed before: a
-//! cast to 16 bits of a weight that is transposed moves before the Transpose.
+//! value, so that every operator runs backward in the precision in which it ran forward. First, a cast
+//! of a weight to 16 bits moves before a Transpose of the weight.
 //! The inputs and outputs of the pass are roles of the main graph:
 //!
 //! | role | before or after | values |

@@ -157,7 +157,7 @@ impl Partitioner<'_> {
 
     /// The groups with the nodes joined that the backend joins, as far as the arena does not grow.
     ///
-    /// Where it grows with a set of groups, each half of the set is tried, and in the end the halves of single groups.
+    /// A set of groups that grows the arena is halved, down to single groups; the nodes of a single group are halved too.
     ///
     /// ```text
     /// groups A, B, C, D; B grows the arena     A B C D: no     A B: no     C D: yes     A with C D: yes     B: no
@@ -260,7 +260,7 @@ impl Partitioner<'_> {
         units
     }
 
-    /// Gives each unit of several nodes its kernel. Returns a node of each that has none.
+    /// Sets the kernel of each unit of several nodes. Returns one node of each unit without a kernel.
     fn give_kernels(&self, graph: GraphId, units: &mut [Made], kernels: &mut Kernels) -> Vec<Node> {
         let readers = self.readers(units);
         let data = self.module.graph(graph);

@@ -181,8 +181,8 @@ impl<T: Real> Depthwise<T> {
         self.sizes.groups * self.sizes.outputs
     }
 
-    /// Elements of a slot: the weights of a channel, padded rows, and sums. Before the sums are there, their memory holds
-    /// the rows that are padded, where these are converted.
+    /// Elements of a slot: the weights of a channel, padded rows, and sums. Before the sums are computed, their memory
+    /// holds the converted rows.
     fn slot(&self) -> usize {
         let rows = if T::IS_WIDE { 0 } else { self.layout.most_needed_elements() };
         self.layout.taps.len() + self.layout.padded() + rows.max(self.layout.sums(self.layout.rows))

@@ -370,6 +370,9 @@ impl Axes {
     }
 }
 
+/// The most elements of a row that is widened as a whole, where a kernel reads the row several times.
+pub(crate) const ROW: usize = 1024;
+
 /// Elements that are widened at a time where all are computed with one by one.
 pub(crate) const CHUNK: usize = 256;
 

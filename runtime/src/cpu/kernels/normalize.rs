@@ -10,8 +10,8 @@
 
 use super::broadcast::Walk;
 use super::fold::{
-    CHUNK, Folding, Load, Number, Sum, SumOfDistances, SumOfMagnitudes, SumOfSquares, fold_run, read_floats,
-    spread, transform, write_floats,
+    CHUNK, Folding, Load, Number, ROW, Sum, SumOfDistances, SumOfMagnitudes, SumOfSquares, fold_run,
+    read_floats, spread, transform, write_floats,
 };
 use super::lanes::{Real, Wide, for_real};
 use super::parallel::{PIECE, pairs_of_pieces, pieces};
@@ -281,9 +281,6 @@ impl LayerNorm {
         pairs_of_pieces((to, rows * n), (statistics, rows * 2), work);
     }
 }
-
-/// Elements of a row that is widened as a whole.
-const ROW: usize = 1024;
 
 /// The mean, in two parts, and the variance.
 struct Moments<A> {

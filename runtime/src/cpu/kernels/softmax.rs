@@ -6,7 +6,7 @@
 
 use super::broadcast::Walk;
 use super::fold::{
-    Count, Folding, Load, Number, Sum, SumOfExps, SumOfOtherExps, fold_run, greatest, spread, transform,
+    Count, Folding, Load, Number, ROW, Sum, SumOfExps, SumOfOtherExps, fold_run, greatest, spread, transform,
 };
 use super::functions::exp;
 use super::lanes::{Real, Wide, for_real};
@@ -44,9 +44,6 @@ fn softmax(site: &Site<'_>, log: bool) -> Result<Prepared> {
 pub(super) fn first<'a, T: Element>(io: &Io<'a>) -> Result<Option<&'a [T]>> {
     if io.in_place == Some(0) { Ok(None) } else { io.slice(0).map(Some) }
 }
-
-/// Elements of a row that is widened as a whole: each exponential of it is computed once.
-const ROW: usize = 1024;
 
 /// Along the last axis.
 fn rows<T: Load<A>, A: Wide + Number>(n: usize, log: bool) -> Prepared {

@@ -51,8 +51,8 @@ impl Axis {
         position * self.stride + tap * self.dilation - self.before
     }
 
-    /// The part of the image between the first and the last element that taps meet at some neighbouring positions; empty if
-    /// they meet padding alone.
+    /// The part of the axis between the first and the last element that taps meet at neighbouring positions; empty if the
+    /// taps meet only padding.
     pub(super) fn met(&self, positions: &Range<usize>) -> Range<usize> {
         let first = (positions.start * self.stride).saturating_sub(self.before).min(self.image);
         let end = positions.end.saturating_sub(1) * self.stride + self.reach();
@@ -262,8 +262,8 @@ impl Block {
         self.rows.iter().map(Range::len).sum()
     }
 
-    /// The elements of the image between the first and the last that taps of the outer axes meet. `row` is what they meet of
-    /// a row, given the columns.
+    /// The elements of the image between the first and the last that the block reads. `row` returns the part of a row that
+    /// columns read.
     fn span(&self, row: impl Fn(&Range<usize>) -> Range<usize>) -> Range<usize> {
         let rows = (0..self.outer_taps).flat_map(|tap| self.rows(tap));
         let parts = rows.filter_map(|(columns, base)| Some((base?, row(columns))));

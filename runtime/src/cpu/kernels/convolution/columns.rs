@@ -7,9 +7,9 @@
 //! tap 1   a b c d 0
 //! ```
 //!
-//! Elements that are not stored in the type of the computation are converted before they are copied: the *span* of the
-//! block, which is the part of the channel between the first and the last element that the block reads, here all of it. Where
-//! much of the span is not read, as in images of three axes, rows are converted one by one.
+//! A block of positions reads a *span* of the channel: the part between the first and the last element that it reads, here
+//! the whole channel. Elements of 16 bits and integers are converted before they are copied, the whole span at once. If the
+//! block reads little of the span, as in images of three axes, rows are converted one by one.
 
 use crate::cpu::kernels::lanes::{Real, Wide};
 use crate::cpu::kernels::window::{Axis, Block, Window, zip_strided};
@@ -48,7 +48,7 @@ pub(super) fn most_converted(window: &Window, blocks: &[Block]) -> usize {
     blocks.iter().map(of_block).max().unwrap_or(0)
 }
 
-/// True if the span of a block is no longer than the rows that it reads, each as often as taps of the outer axes meet it.
+/// True if converting the span of a block takes no longer than converting each row once for each tap of the outer axes.
 fn is_dense(window: &Window, block: &Block) -> bool {
     let inner = window.inner();
     let rows: usize = block.rows.iter().map(|columns| inner.met(columns).len()).sum();
@@ -110,7 +110,7 @@ fn fill_channel<W: Wide>(window: &Window, block: &Block, x: &[W], to: &mut [W]) 
     }
 }
 
-/// Writes the columns of a channel `x`. Rows are converted one by one.
+/// Writes the columns of a channel `x`, converting one row at a time.
 fn fill_by_rows<W: Wide, L: Load<W>>(
     window: &Window,
     block: &Block,
