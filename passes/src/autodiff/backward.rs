@@ -1,5 +1,6 @@
 //! State of gradient rules: the current node, the gradients of its results, and the means to build nodes.
 
+use super::sections::{Section, joined};
 use super::{Contributions, RuleError};
 use crate::build::Nodes;
 pub(super) use crate::build::{Build, Ruled, signed};
@@ -9,7 +10,7 @@ use ampc_ir::infer::Facts;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Dim, Module, Node, NodeSpec, Shape, Type, Value};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
 
 /// A node on the way back: the rule of its operator reads it and the gradients of its results (`dy`), and adds the
@@ -24,6 +25,8 @@ pub struct Backward<'m> {
     needs: SecondaryMap<Value, bool>,
     parameters: FxHashSet<Value>,
     contributions: Contributions,
+    /// Gradients of sections of values, which become contributions when these are needed.
+    sections: FxHashMap<Value, Vec<Section>>,
 }
 
 impl<'m> Build<'m> for Backward<'m> {
@@ -51,6 +54,7 @@ impl<'m> Backward<'m> {
             needs,
             parameters: parameters.iter().copied().collect(),
             contributions: Contributions::default(),
+            sections: FxHashMap::default(),
         }
     }
 
@@ -81,7 +85,7 @@ impl<'m> Backward<'m> {
         let parameter = data.operand(0).filter(|value| cast && self.parameters.contains(value));
         if let (Some(parameter), Some(Some(low))) = (parameter, results.first()) {
             // Contributions to a shared weight are added in the type of the weight.
-            for part in self.contributions.remove(low).unwrap_or_default() {
+            for part in self.contributions_to(*low)?.unwrap_or_default() {
                 self.add_to(parameter, part)?;
             }
             return Ok(false);
@@ -89,7 +93,10 @@ impl<'m> Backward<'m> {
         self.dy.clear();
         self.asked.set(0);
         for result in results {
-            let parts = result.and_then(|result| self.contributions.remove(&result));
+            let parts = match result {
+                Some(result) => self.contributions_to(result)?,
+                None => None,
+            };
             let dy = match (result, parts) {
                 (Some(result), Some(parts)) if self.stores_parameter(result) => Some(self.sum_wide(&parts)?),
                 (_, parts) => parts.map(|parts| self.sum(&parts)).transpose()?,
@@ -116,8 +123,9 @@ impl<'m> Backward<'m> {
         let mut found = Vec::with_capacity(parameters.len());
         let mut renamed = FxHashSet::default();
         for &parameter in parameters {
-            let parts = self.contributions.remove(&parameter);
-            let gradient = match parts.map(|parts| self.sum_for(parameter, &parts)).transpose() {
+            let parts = self.contributions_to(parameter);
+            let sum = |parts: Option<Vec<Value>>| parts.map(|parts| self.sum_for(parameter, &parts)).transpose();
+            let gradient = match parts.and_then(sum) {
                 Ok(gradient) => gradient,
                 Err(error) => return Err((self.nodes.inserter.module, error)),
             };
@@ -274,11 +282,34 @@ impl Backward<'_> {
         Some(parts.remove(at))
     }
 
+    /// Adds a gradient of a section of an operand, as [`add`](Self::add) does; it is left out if the operand needs none.
+    pub(super) fn add_section(&mut self, i: usize, section: Section) -> Ruled {
+        let Some(value) = self.operand(i).filter(|&value| self.needs[value]) else { return Ok(()) };
+        let gradient = self.rounded_for(value, section.gradient)?;
+        self.sections.entry(value).or_default().push(Section { gradient, ..section });
+        Ok(())
+    }
+
+    /// All contributions to the gradient of a value, of which no more will come.
+    fn contributions_to(&mut self, value: Value) -> Ruled<Option<Vec<Value>>> {
+        if let Some(sections) = self.sections.remove(&value) {
+            for gradient in joined(self, sections)? {
+                self.add_to(value, gradient)?;
+            }
+        }
+        Ok(self.contributions.remove(&value))
+    }
+
+    /// A contribution in the type of its value. Contributions to a parameter are rounded when all are added, and those to
+    /// what only stores one low are not.
+    fn rounded_for(&mut self, value: Value, gradient: Value) -> Ruled<Value> {
+        let waits = self.is_parameter(value) || self.stores_parameter(value);
+        if waits { Ok(gradient) } else { self.cast(gradient, self.dtype(value)?) }
+    }
+
     fn add_to(&mut self, value: Value, gradient: Value) -> Ruled {
         let dtype = self.dtype(value)?;
-        // Contributions to a parameter are rounded when all are added, and those to what only stores one low are not.
-        let waits = self.is_parameter(value) || self.stores_parameter(value);
-        let gradient = if waits { gradient } else { self.cast(gradient, dtype)? };
+        let gradient = self.rounded_for(value, gradient)?;
         if let (Some(want), Some(found)) = (self.dims(value), self.dims(gradient)) {
             let differ =
                 |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);

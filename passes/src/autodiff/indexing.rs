@@ -3,9 +3,11 @@
 
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
+use super::sections::Section;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Part, normalize_axis};
 use ampc_ir::{AttrValue, NodeSpec, Value};
+use std::ops::Range;
 
 fn add_up() -> AttrValue {
     AttrValue::String(b"add".as_slice().into())
@@ -73,11 +75,32 @@ pub(super) fn scatter_flat(b: &mut Backward<'_>, x: Value, at: Value, dy: Value)
     b.reshape_as(flat, x)
 }
 
-/// Rows: ScatterND. Other axes: ScatterElements, with the indices repeated along the other axes.
+/// The elements along an axis of `extent` elements that constant indices read, if these are one number, or a list of numbers
+/// that follow each other.
+fn range_of(b: &Backward<'_>, extent: i64) -> Ruled<Option<Range<i64>>> {
+    let view = b.view()?;
+    let Some(indices) = view.known_ints(1).filter(|_| view.rank(1).is_some_and(|rank| rank < 2)) else {
+        return Ok(None);
+    };
+    let Some(&first) = indices.first() else { return Ok(None) };
+    let start = if first < 0 { first.saturating_add(extent) } else { first };
+    let end = start.saturating_add(signed(indices.len()));
+    let follow = indices.iter().zip(first..).all(|(&index, at)| index == at);
+    Ok((follow && start >= 0 && end <= extent).then_some(start..end))
+}
+
+/// Constant indices that follow each other: a section. Rows: ScatterND. Other axes: ScatterElements, with the indices repeated
+/// along the other axes.
 pub(super) fn gather(b: &mut Backward<'_>) -> Ruled {
     let (x, indices, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
     let (rank, n) = (b.rank(x)?, b.rank(indices)?);
     let axis = axis(b, rank)?;
+    if let Some(extent) = b.shape(x)?[axis].known().and_then(|n| i64::try_from(n).ok())
+        && let Some(range) = range_of(b, extent)?
+    {
+        let gradient = if n == 0 { b.unsqueeze(dy, &[axis])? } else { dy };
+        return b.add_section(0, Section { axis, range, extent, gradient });
+    }
     let indices = b.cast(indices, ampc_ir::DType::I64)?;
     let dy = b.wide(dy)?;
     let base = base_for(b, x, dy)?;

@@ -53,6 +53,7 @@ mod reduce;
 mod resize;
 mod rules;
 mod scatter;
+mod sections;
 mod softmax;
 mod window;
 

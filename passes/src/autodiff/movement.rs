@@ -3,6 +3,7 @@
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
 use super::indexing::{numbered, scatter_flat};
+use super::sections::{Section, padded};
 use super::window::{dim_range, wide};
 use ampc_ir::infer::Int;
 use ampc_ir::op::OpKind;
@@ -129,10 +130,19 @@ pub(super) fn split(b: &mut Backward<'_>) -> Ruled {
 /// dy with zeros around it; added up by numbers where elements are left out in between, or the place is not known.
 pub(super) fn slice(b: &mut Backward<'_>) -> Ruled {
     let Some(pads) = around_slice(b)? else { return by_numbers(b) };
-    let dy = b.dy0()?;
-    let pads = b.ints(&pads);
-    let zero = b.number_like(0.0, dy)?;
-    let dx = b.op(OpKind::Pad, &[dy, pads, zero], &[])?;
+    let (x, dy) = (b.x(0)?, b.dy0()?);
+    let rank = pads.len() / 2;
+    let cut: Vec<usize> = (0..rank).filter(|&axis| pads[axis] != 0 || pads[axis + rank] != 0).collect();
+    let extent = |b: &Backward<'_>, axis: usize| -> Ruled<Option<i64>> {
+        Ok(b.shape(x)?[axis].known().and_then(|n| i64::try_from(n).ok()))
+    };
+    if let [axis] = cut[..]
+        && let Some(extent) = extent(b, axis)?
+    {
+        let range = pads[axis]..extent - pads[axis + rank];
+        return b.add_section(0, Section { axis, range, extent, gradient: dy });
+    }
+    let dx = if cut.is_empty() { dy } else { padded(b, dy, &pads)? };
     b.add(0, dx)
 }
 

@@ -26,6 +26,7 @@
 //!
 //! Every state is an input, and its next value is an output of the same name followed by `_next`; [`METADATA`] lists them.
 
+mod gradients;
 mod tail;
 mod weights;
 
@@ -230,8 +231,12 @@ impl Pass for Update {
         inference::note_forward(module, forward);
         warn_of_statistics(module, cx);
         let pairs = pairs.into_iter().zip(decays);
-        let trained: Vec<Trained> =
+        let mut trained: Vec<Trained> =
             pairs.map(|((parameter, gradient), decay)| Trained { parameter, gradient, decay }).collect();
+        // A gradient that the step gives, or that a custom optimizer reads, has the type of its parameter.
+        if !matches!(self.optimizer.kind, OptimizerKind::None | OptimizerKind::Custom(_)) {
+            gradients::keep_low(module, &mut trained);
+        }
         let (states, renamed) = UpdateBuilder::new(self, module).build(&trained, scale)?;
         if let Some((_, name)) = renamed.iter().find(|(wanted, _)| wanted == RATE) {
             inference::note_rate(module, name);

@@ -12,21 +12,28 @@ use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::{Phase, StateKind, phase_of, states_of};
 use ampc_runtime::session::{NodeObserver, Watch};
 use ampc_runtime::{DataRef, HostTensor, TensorRef};
+use half::{bf16, f16};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// True if a tensor has an infinity or a NaN. Tensors of integers have none.
 pub(super) fn has_non_finite(tensor: &TensorRef<'_>) -> bool {
-    const EXPONENT: u32 = 0x7f80_0000;
-    const BLOCK: usize = 1024;
     if let Ok(numbers) = tensor.as_slice::<f32>() {
-        // A block without branches is compared several numbers at a time.
-        let is_bad = |block: &[f32]| {
-            block.iter().fold(false, |bad, number| bad | (number.to_bits() & EXPONENT == EXPONENT))
-        };
-        return numbers.chunks(BLOCK).any(is_bad);
+        return is_any(numbers, |number| number.to_bits() & 0x7f80_0000 == 0x7f80_0000);
+    }
+    if let Ok(numbers) = tensor.as_slice::<f16>() {
+        return is_any(numbers, |number| number.to_bits() & 0x7c00 == 0x7c00);
+    }
+    if let Ok(numbers) = tensor.as_slice::<bf16>() {
+        return is_any(numbers, |number| number.to_bits() & 0x7f80 == 0x7f80);
     }
     tensor.dtype().is_float()
         && tensor.f64s().is_ok_and(|mut numbers| numbers.any(|number| !number.is_finite()))
+}
+
+/// True if `is` holds for a number. A block without branches is looked at several numbers at a time.
+fn is_any<T: Copy>(numbers: &[T], is: impl Fn(T) -> bool) -> bool {
+    const BLOCK: usize = 1024;
+    numbers.chunks(BLOCK).any(|block| block.iter().fold(false, |found, &number| found | is(number)))
 }
 
 /// The largest magnitude of the elements of a tensor; 0 of a tensor without elements. A NaN counts for nothing.
@@ -316,5 +323,29 @@ impl NodeObserver for Observers<'_, '_> {
     }
     fn permits_updates(&mut self) -> bool {
         self.watch.permits_updates() && self.others().all(NodeObserver::permits_updates)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc_ir::DType;
+
+    /// One infinity or NaN among numbers that fill more than a block, in every type of float.
+    #[test]
+    fn infinities_and_nans_are_found() {
+        for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+            let tensor_of = |numbers: Vec<f32>| {
+                let data = TensorData::from_f32(&[numbers.len()], &numbers).expect("as many as the shape has");
+                data.converted(ampc_ir::convert::Conversion { to: dtype, clamp: false })
+            };
+            let finite = vec![-60000.0; 3000];
+            assert!(!has_non_finite(&HostTensor::from_data(&tensor_of(finite.clone())).view()), "{dtype}");
+            for (at, wrong) in [(0, f32::NAN), (1500, f32::INFINITY), (2999, f32::NEG_INFINITY)] {
+                let mut numbers = finite.clone();
+                numbers[at] = wrong;
+                assert!(has_non_finite(&tensor_of(numbers).view()), "{dtype} {at}");
+            }
+        }
     }
 }

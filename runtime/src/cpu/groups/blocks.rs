@@ -156,3 +156,11 @@ pub(super) fn round(dtype: DType, numbers: &[f32], to: &mut [f32]) {
         _ => bf16::rounded(numbers, to),
     }
 }
+
+/// Rounds numbers to a 16-bit float.
+pub(super) fn round_in_place(dtype: DType, numbers: &mut [f32]) {
+    match dtype {
+        DType::F16 => f16::round_in_place(numbers),
+        _ => bf16::round_in_place(numbers),
+    }
+}

@@ -10,6 +10,7 @@
 mod blocks;
 mod products;
 mod program;
+mod roundings;
 mod run;
 
 use crate::backend::{Candidates, GroupSite};

@@ -3,6 +3,7 @@
 //! A node becomes the terms of its expression on numbers that are f32, and a rounding to its element type. A value of a
 //! 16-bit float that stays in the group is rounded in place; its bits are made only where they are stored or chosen.
 
+use super::roundings::{Step, settle};
 use crate::cpu::kernels::broadcast::Walk;
 use crate::cpu::kernels::pointwise::aligned;
 use crate::kernel::{Dims, Site};
@@ -55,15 +56,25 @@ pub(super) enum Operation {
     Widen(DType, usize),
     /// Writes elements to a result of the group.
     Store(usize, usize),
+    /// Writes the bits of numbers rounded to a 16-bit float to a result of the group.
+    StoreNarrow(usize, DType, usize),
 }
 
 impl Operation {
+    /// The result that it writes.
+    pub(super) fn stored(self) -> Option<usize> {
+        match self {
+            Operation::Store(result, _) | Operation::StoreNarrow(result, ..) => Some(result),
+            _ => None,
+        }
+    }
+
     /// The operations that it reads.
-    fn reads(mut self) -> SmallVec<[usize; 3]> {
+    pub(super) fn reads(mut self) -> SmallVec<[usize; 3]> {
         self.reads_mut().into_iter().map(|read| *read).collect()
     }
 
-    fn reads_mut(&mut self) -> SmallVec<[&mut usize; 3]> {
+    pub(super) fn reads_mut(&mut self) -> SmallVec<[&mut usize; 3]> {
         match self {
             Operation::Given | Operation::Load(..) | Operation::Number(_) => SmallVec::new(),
             Operation::Apply(_, a)
@@ -75,7 +86,8 @@ impl Operation {
             | Operation::Round(_, a)
             | Operation::Narrow(_, a)
             | Operation::Widen(_, a)
-            | Operation::Store(_, a) => SmallVec::from_iter([a]),
+            | Operation::Store(_, a)
+            | Operation::StoreNarrow(_, _, a) => SmallVec::from_iter([a]),
             Operation::Combine(_, a, b) | Operation::Compare(_, a, b) | Operation::Join(_, a, b) => {
                 SmallVec::from_iter([a, b])
             }
@@ -93,9 +105,7 @@ pub(super) struct Operand {
 
 /// The operations of a group on a block.
 pub(super) struct Program {
-    pub(super) operations: Vec<Operation>,
-    /// The slot that each operation writes; a store writes none.
-    pub(super) slots: Vec<usize>,
+    pub(super) steps: Vec<Step>,
     pub(super) n_slots: usize,
     pub(super) operands: Vec<Operand>,
     pub(super) results: Vec<DType>,
@@ -210,21 +220,21 @@ impl Program {
             Operand { dtype: *dtype, walk: Walk::new(dims, &[of]) }
         });
         let operands: Vec<Operand> = operands.collect();
-        let operations = used(&compiler.operations);
-        let (slots, n_slots) = slots_of(&operations);
+        let mut steps = settle(&used(&compiler.operations), &operands);
+        let n_slots = give_slots(&mut steps);
         let count = dims.iter().product();
-        Some(Program { operations, slots, n_slots, operands, results, count })
+        Some(Program { steps, n_slots, operands, results, count })
     }
 
     /// True if a result can be computed in place of an operand: they have the same elements, and nothing reads the operand
     /// after the result is stored.
     pub(super) fn fits(&self, result: usize, operand: usize) -> bool {
         let Operand { dtype, walk } = &self.operands[operand];
-        let reads = |operation: &Operation| matches!(*operation, Operation::Load(of, _) if of == operand);
-        let stores = |operation: &Operation| matches!(*operation, Operation::Store(of, _) if of == result);
+        let reads = |step: &Step| matches!(step.operation, Operation::Load(of, _) if of == operand);
+        let stores = |step: &Step| step.operation.stored() == Some(result);
         dtype.bits() == self.results[result].bits()
             && walk.is_whole(0)
-            && self.operations.iter().rposition(reads) < self.operations.iter().position(stores)
+            && self.steps.iter().rposition(reads) < self.steps.iter().position(stores)
     }
 }
 
@@ -387,30 +397,31 @@ fn used(operations: &[Operation]) -> Vec<Operation> {
     kept
 }
 
-/// A slot for each operation, and the number of slots: a slot is free behind the last operation that reads it.
-fn slots_of(operations: &[Operation]) -> (Vec<usize>, usize) {
-    let mut last: Vec<usize> = (0..operations.len()).collect();
-    for (at, operation) in operations.iter().enumerate() {
-        operation.reads().into_iter().for_each(|read| last[read] = at);
+/// Gives each step a slot, and returns the number of slots: a slot is free behind the last step that reads it.
+fn give_slots(steps: &mut [Step]) -> usize {
+    let mut last: Vec<usize> = (0..steps.len()).collect();
+    for (at, step) in steps.iter().enumerate() {
+        step.operation.reads().into_iter().for_each(|read| last[read] = at);
     }
     let (mut free, mut n_slots): (Vec<usize>, usize) = (Vec::new(), 0);
-    let mut slots = vec![0; operations.len()];
-    for (at, operation) in operations.iter().enumerate() {
-        if !matches!(operation, Operation::Store(..)) {
-            slots[at] = free.pop().unwrap_or_else(|| {
+    for at in 0..steps.len() {
+        let operation = steps[at].operation;
+        if operation.stored().is_none() {
+            let slot = free.pop().unwrap_or_else(|| {
                 n_slots += 1;
                 n_slots - 1
             });
+            steps[at].slot = slot;
             if last[at] == at {
-                free.push(slots[at]);
+                free.push(slot);
             }
         }
         let reads = operation.reads();
         for (i, &read) in reads.iter().enumerate() {
             if last[read] == at && !reads[..i].contains(&read) {
-                free.push(slots[read]);
+                free.push(steps[read].slot);
             }
         }
     }
-    (slots, n_slots)
+    n_slots
 }

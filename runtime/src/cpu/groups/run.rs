@@ -1,6 +1,7 @@
 //! The elements of a group, a block at a time.
 
 use super::program::{Form, Operand, Operation, Program};
+use super::roundings::Step;
 use super::{MOST_OPERANDS, MOST_RESULTS, blocks};
 use crate::cpu::kernels::broadcast::gather;
 use crate::cpu::kernels::elements::of_bytes;
@@ -122,9 +123,11 @@ impl Program {
         let mut blocks = |room: &mut [f32]| self.blocks(sources, range.clone(), places, given, (room, block));
         match room {
             0..=512 => blocks(&mut [0.0; 512]),
-            513..=2048 => blocks(&mut [0.0; 2048]),
+            513..=1024 => blocks(&mut [0.0; 1024]),
+            1025..=2048 => blocks(&mut [0.0; 2048]),
             2049..=4096 => blocks(&mut [0.0; 4096]),
-            4097..=MOST_ROOM => blocks(&mut [0.0; MOST_ROOM]),
+            4097..=6144 => blocks(&mut [0.0; 6144]),
+            6145..=MOST_ROOM => blocks(&mut [0.0; MOST_ROOM]),
             _ => blocks(&mut vec![0.0; room]),
         }
     }
@@ -142,7 +145,7 @@ impl Program {
             let (at, n) = (start - range.start, most.min(range.end - start));
             let given = if given.is_empty() { given } else { &given[at..at + n] };
             let block = Block { program: self, sources, start, at, n, most, given };
-            for number in 0..self.operations.len() {
+            for number in 0..self.steps.len() {
                 block.operation(number, places, slots);
             }
         }
@@ -171,10 +174,10 @@ struct Others<'a> {
 
 impl Block<'_> {
     fn operation(&self, number: usize, places: &mut Places<'_>, slots: &mut [f32]) {
-        let operation = self.program.operations[number];
-        if let Operation::Store(result, from) = operation {
+        let Step { operation, rounds_to, slot } = self.program.steps[number];
+        if operation.stored().is_some() {
             let others = Others { before: slots, after: &[] };
-            return self.store(result, from, places, &others);
+            return self.store(operation, places, &others);
         }
         if operation == Operation::Given && !self.given.is_empty() {
             return;
@@ -184,7 +187,7 @@ impl Block<'_> {
         {
             return;
         }
-        let (before, rest) = slots.split_at_mut(self.program.slots[number] * self.most);
+        let (before, rest) = slots.split_at_mut(slot * self.most);
         let (to, after) = rest.split_at_mut(self.most);
         let others = Others { before, after };
         match operation {
@@ -230,7 +233,10 @@ impl Block<'_> {
                 let place = &places[0][self.at * size_of::<f32>()..][..self.n * size_of::<f32>()];
                 self.cells::<f32>(to).copy_from_slice(of_bytes(place));
             }
-            Operation::Store(..) => {}
+            Operation::Store(..) | Operation::StoreNarrow(..) => {}
+        }
+        if let Some(dtype) = rounds_to {
+            blocks::round_in_place(dtype, self.cells(to));
         }
     }
 
@@ -254,15 +260,16 @@ impl Block<'_> {
 
     /// The elements that an operation has made.
     fn made<'s, T: bytemuck::Pod>(&'s self, number: usize, others: &Others<'s>) -> &'s [T] {
-        if let Operation::Load(operand, form) = self.program.operations[number]
+        let Step { operation, slot, .. } = self.program.steps[number];
+        if let Operation::Load(operand, form) = operation
             && let Some(bytes) = self.in_memory(operand, form)
         {
             return of_bytes(bytes);
         }
-        if self.program.operations[number] == Operation::Given && !self.given.is_empty() {
+        if operation == Operation::Given && !self.given.is_empty() {
             return bytemuck::cast_slice(self.given);
         }
-        let start = self.program.slots[number] * self.most;
+        let start = slot * self.most;
         let slot = match start.checked_sub(others.before.len()) {
             None => &others.before[start..start + self.most],
             Some(start) => &others.after[start - self.most..start],
@@ -313,10 +320,14 @@ impl Block<'_> {
     }
 
     /// Writes the elements of a result.
-    fn store(&self, result: usize, from: usize, places: &mut Places<'_>, others: &Others<'_>) {
+    fn store(&self, operation: Operation, places: &mut Places<'_>, others: &Others<'_>) {
+        let (Operation::Store(result, from) | Operation::StoreNarrow(result, _, from)) = operation else { return };
         let dtype = self.program.results[result];
         let size = size_of_element(dtype);
         let place = &mut places[result][self.at * size..(self.at + self.n) * size];
+        if let Operation::StoreNarrow(_, dtype, _) = operation {
+            return blocks::narrow(dtype, self.wide(from, others), elements_mut(place));
+        }
         match dtype {
             DType::Bool => elements_mut::<u8>(place).copy_from_slice(self.truths(from, others)),
             DType::F32 => elements_mut::<f32>(place).copy_from_slice(self.wide(from, others)),

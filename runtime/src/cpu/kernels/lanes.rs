@@ -54,6 +54,8 @@ pub(crate) trait Real: Element + Send + Sync {
     fn narrow(from: &[Self::Wide], to: &mut [Self]);
     /// Values as they are after [`narrow`](Self::narrow) and [`widen`](Self::widen).
     fn rounded(from: &[Self::Wide], to: &mut [Self::Wide]);
+    /// As [`rounded`](Self::rounded), in place.
+    fn round_in_place(numbers: &mut [Self::Wide]);
     /// The exact value of one element.
     fn wide(self) -> Self::Wide;
     /// One value, rounded.
@@ -80,6 +82,7 @@ macro_rules! wide {
             fn rounded(from: &[$ty], to: &mut [$ty]) {
                 to.copy_from_slice(from);
             }
+            fn round_in_place(_: &mut [$ty]) {}
             fn wide(self) -> $ty {
                 self
             }
@@ -112,6 +115,9 @@ macro_rules! low {
             }
             fn rounded(from: &[f32], to: &mut [f32]) {
                 <Self as Halves>::rounded(from, to);
+            }
+            fn round_in_place(numbers: &mut [f32]) {
+                <Self as Halves>::round_in_place(numbers);
             }
             fn wide(self) -> f32 {
                 self.widened()

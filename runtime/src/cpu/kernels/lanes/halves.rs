@@ -78,6 +78,7 @@ pub(super) trait Halves: Sized {
     fn widen(from: &[Self], to: &mut [f32]);
     fn narrow(from: &[f32], to: &mut [Self]);
     fn rounded(from: &[f32], to: &mut [f32]);
+    fn round_in_place(numbers: &mut [f32]);
     /// One number; the compiler makes wide vectors of a loop of these.
     fn widened(self) -> f32;
     fn narrowed(number: f32) -> Self;
@@ -89,6 +90,11 @@ fn each<A: Copy, B>(from: &[A], to: &mut [B], f: impl Fn(A) -> B) {
     widest_512(|| to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x)));
 }
 
+/// `numbers[i] = f(numbers[i])`.
+fn each_in_place(numbers: &mut [f32], f: impl Fn(f32) -> f32) {
+    widest_512(|| numbers.iter_mut().for_each(|x| *x = f(*x)));
+}
+
 impl Halves for bf16 {
     fn widen(from: &[bf16], to: &mut [f32]) {
         each(from, to, bf16::widened);
@@ -98,6 +104,9 @@ impl Halves for bf16 {
     }
     fn rounded(from: &[f32], to: &mut [f32]) {
         each(from, to, |x| f32::from_bits(rounded_to_bf16(x.to_bits())));
+    }
+    fn round_in_place(numbers: &mut [f32]) {
+        each_in_place(numbers, |x| f32::from_bits(rounded_to_bf16(x.to_bits())));
     }
     #[inline(always)]
     fn widened(self) -> f32 {
@@ -147,6 +156,15 @@ impl Halves for f16 {
         }
         each(from, to, |x| f16::narrowed(x).widened());
     }
+    fn round_in_place(numbers: &mut [f32]) {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if let Some(simd) = V4::try_new() {
+                return avx512::each_in_place(simd, numbers, |x| avx512::widen(simd, avx512::narrow(simd, x)));
+            }
+        }
+        each_in_place(numbers, |x| f16::narrowed(x).widened());
+    }
     #[inline(always)]
     fn widened(self) -> f32 {
         f32::from_bits(f32_of_f16(self.to_bits()))
@@ -174,6 +192,22 @@ mod avx512 {
     pub(super) fn narrow(simd: V4, numbers: [f32; LANES]) -> [u16; LANES] {
         const NEAREST: i32 = 0;
         pulp::cast(simd.avx512f._mm512_cvtps_ph::<NEAREST>(pulp::cast(numbers)))
+    }
+
+    /// `numbers = f(numbers)`, a vector at a time. The last vector is filled up with zeros.
+    pub(super) fn each_in_place(simd: V4, numbers: &mut [f32], f: impl Fn([f32; LANES]) -> [f32; LANES]) {
+        simd.vectorize(
+            #[inline(always)]
+            || {
+                let (vectors, rest) = numbers.as_chunks_mut();
+                vectors.iter_mut().for_each(|x| *x = f(*x));
+                if !rest.is_empty() {
+                    let mut block = [0.0; LANES];
+                    block[..rest.len()].copy_from_slice(rest);
+                    rest.copy_from_slice(&f(block)[..rest.len()]);
+                }
+            },
+        );
     }
 
     /// `to = f(from)`, a vector at a time. The last vector overlaps the one before, or is filled up with zeros.
@@ -236,6 +270,9 @@ mod tests {
                 let (mut narrow, mut rounded) = (vec![bits[0]; n], vec![0.0; n]);
                 T::narrow(&numbers[..n], &mut narrow);
                 T::rounded(&numbers[..n], &mut rounded);
+                let mut in_place = numbers[..n].to_vec();
+                T::round_in_place(&mut in_place);
+                assert!(in_place.iter().zip(&rounded).all(|(x, y)| x.to_bits() == y.to_bits()));
                 for ((&x, &y), z) in numbers.iter().zip(&narrow).zip(rounded) {
                     assert_eq!(of[0](y), of[0](from(x)), "{:#x}", x.to_bits());
                     assert_eq!(z.to_bits(), of[1](y), "{:#x}", x.to_bits());
