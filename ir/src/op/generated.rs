@@ -6419,7 +6419,7 @@ pub static SCHEMAS: &[OpSchema] = &[
         1,
         &[var("G", T_10402)],
         &[one_is("inv_scale", T_2), mixed("g", 0, 1)],
-        &[one_is("found_inf", T_2), one_is("sumsq", T_2)],
+        &[one_is("found_inf", T_2), opt_is("sumsq", T_2)],
         &[],
     ),
     function(

@@ -151,16 +151,20 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
         }
         let gradients = trained.iter().map(|trained| trained.gradient);
         let operands: Vec<Value> = std::iter::once(inverse).chain(gradients).collect();
-        let [found, squares] =
-            self.insert(NodeSpec::new(OpKind::GradCheck, &operands), Purpose::GradCheck)?;
-        if let Some(max_norm) = self.update.clip_norm {
+        let spec = NodeSpec::new(OpKind::GradCheck, &operands);
+        let found = if let Some(max_norm) = self.update.clip_norm {
+            let [found, squares] = self.insert(spec, Purpose::GradCheck)?;
             let spec = NodeSpec::new(OpKind::ClipCoef, &[squares, inverse])
                 .attr("max_norm", double(max_norm))
                 .attr("epsilon", double(1e-6));
             let [clipped, norm] = self.insert(spec, Purpose::Clip)?;
             scaling.mult = clipped;
             self.output("grad_norm", norm);
-        }
+            found
+        } else {
+            let [found] = self.insert(spec, Purpose::GradCheck)?;
+            found
+        };
         if scale.is_some() {
             scaling.found = Some(found);
             self.output("found_inf", found);

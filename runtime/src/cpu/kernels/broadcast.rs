@@ -85,23 +85,28 @@ impl Walk {
     }
 
     fn each_row(&self, start: usize, end: usize, row: &mut dyn FnMut(usize, usize, &[usize])) {
-        let rank = self.dims.len();
-        let inner = self.dims[rank - 1];
-        let mut at = start;
+        if start >= end {
+            return;
+        }
+        let last = self.dims.len() - 1;
+        let inner = self.dims[last];
         let mut offsets: SmallVec<[usize; 4]> = smallvec::smallvec![0; self.strides.len()];
+        let (mut at, mut number, mut column) = (start, start / inner, start % inner);
         while at < end {
-            let column = at % inner;
             let n = (inner - column).min(end - at);
             for (offset, strides) in offsets.iter_mut().zip(&self.strides) {
-                *offset = column * strides[rank - 1];
-                let mut rest = at / inner;
-                for axis in (0..rank - 1).rev() {
+                *offset = column * strides[last];
+                let mut rest = number;
+                for axis in (1..last).rev() {
                     *offset += rest % self.dims[axis] * strides[axis];
                     rest /= self.dims[axis];
                 }
+                if last > 0 {
+                    *offset += rest * strides[0];
+                }
             }
             row(at, n, &offsets);
-            at += n;
+            (at, number, column) = (at + n, number + 1, 0);
         }
     }
 
@@ -314,6 +319,29 @@ mod tests {
         let walk = Walk::new(&[], &[&[], &[]]);
         assert_eq!((walk.dims.as_slice(), walk.len()), (&[1][..], 1));
         assert_eq!(Walk::new(&[2, 3], &[&[3], &[2, 1]]).at(4)[..], [1, 1]);
+    }
+
+    /// Every range of a result of three axes, next to the operand broadcast by hand.
+    #[test]
+    fn rows_of_any_range() {
+        Walk::new(&[2, 0], &[&[2, 1]]).rows(0, 0, |..| panic!("there are no rows"));
+        let (dims, operand) = ([2usize, 3, 4, 2], [2usize, 1, 4, 1]);
+        let walk = Walk::new(&dims, &[&operand, &dims]);
+        let n: usize = dims.iter().product();
+        let of = |i: usize| i / 24 * 4 + i / 2 % 4;
+        for start in 0..=n {
+            for end in start..=n {
+                let mut at = start;
+                walk.rows(start, end, |first, count, from| {
+                    assert_eq!((first, from[1]), (at, at));
+                    for j in 0..count {
+                        assert_eq!(from[0] + j * walk.row_stride(0), of(at + j), "{start}..{end}");
+                    }
+                    at += count;
+                });
+                assert_eq!(at, end);
+            }
+        }
     }
 
     #[test]

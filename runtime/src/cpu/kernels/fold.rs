@@ -148,7 +148,7 @@ const ROWS: usize = 32;
 /// Joins the results of the leaves of a range, halves first. A leaf is as long as `most`, or is the rest of a half; the
 /// halves are computed in parallel if they have many elements, `weight` for each number of the range. The range `0..10`
 /// with leaves of 4 is `join(leaf(0..8), leaf(8..10))`, where `leaf(0..8)` is `join(leaf(0..4), leaf(4..8))`.
-fn halved<R: Send>(
+pub(crate) fn halved<R: Send>(
     range: Range<usize>,
     (most, weight): (usize, usize),
     leaf: &(dyn Fn(Range<usize>) -> R + Sync),

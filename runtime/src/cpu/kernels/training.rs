@@ -4,9 +4,10 @@
 //! Each kernel computes like its body (`ir/src/bodies/`), in the order of the body, so that the two agree bit
 //! for bit: values that depend on scalars alone in f64, elements in f32.
 
-use super::fold::{Fold, Load, fold_run};
+use super::fold::{Fold, Load, fold_run, halved};
 use super::lanes::{BLOCK, Real, Wide};
 use super::parallel::{PIECE, pieces};
+use super::vector::widest;
 use crate::host::Element;
 use crate::kernel::{Io, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
@@ -15,7 +16,9 @@ use ampc_ir::random::{philox4x32, unit_interval, words};
 use ampc_ir::views::OpError;
 use ampc_ir::views::broadcast::PhiloxDropoutView;
 use ampc_ir::views::loss_scale::{Arith, ClipCoefView, UpdateLossScaleView};
+use bytemuck::Pod;
 use half::{bf16, f16};
+use std::ops::Range;
 
 /// Calls a generic function or expression with `T` bound to the Rust type of an element type that gradients have.
 macro_rules! for_grad {
@@ -53,14 +56,14 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The result of GradCheck for one gradient, given the factor that unscales it: true if an element is not
-/// finite, and the sum of squares.
+/// The result of GradCheck for one gradient, given the factor that unscales it: true if an element is not finite, and the
+/// sum of squares.
 type Check = fn(&Io<'_>, usize, f32) -> Result<(bool, f32)>;
 
 fn grad_check(site: &Site<'_>) -> Result<Prepared> {
     let mut checks: Vec<Check> = site.room.list(site.view.n_operands().saturating_sub(1))?;
     for i in 1..site.view.n_operands() {
-        checks.push(for_grad!(site.dtype(i)?, site, T => check::<T>));
+        checks.push(for_grad!(site.dtype(i)?, site, T => if site.wants(1) { sum_up::<T> } else { look_at::<T> }));
     }
     Ok(Prepared::new(move |io| {
         let factor = scalar::<f32>(io, 0)?;
@@ -70,13 +73,8 @@ fn grad_check(site: &Site<'_>) -> Result<Prepared> {
             found |= here;
             total = Some(total.map_or(sum, |total| total + sum));
         }
-        if io.wants(0) {
-            io.out(0)?.fill(if found { 1f32 } else { 0.0 });
-        }
-        if io.wants(1) {
-            io.out(1)?.fill(total.unwrap_or(0.0));
-        }
-        Ok(())
+        write(io, 0, if found { 1f32 } else { 0.0 })?;
+        write(io, 1, total.unwrap_or(0.0))
     }))
 }
 
@@ -117,12 +115,35 @@ impl Fold<f32> for CountOfWrong {
     }
 }
 
-fn check<T: Load<f32>>(io: &Io<'_>, operand: usize, factor: f32) -> Result<(bool, f32)> {
+fn sum_up<T: Load<f32>>(io: &Io<'_>, operand: usize, factor: f32) -> Result<(bool, f32)> {
     let g = io.slice::<T>(operand)?;
     let sum = fold_run(SumOfUnscaledSquares, g, factor);
     // The square of what is not finite is not, nor is a sum with it; but a sum of finite numbers may overflow.
     let found = !sum.is_finite() && fold_run(CountOfWrong, g, factor) > 0.0;
     Ok((found, sum))
+}
+
+/// Without the sum: if an element is not finite when it is unscaled, that of the largest magnitude is not.
+fn look_at<T: Real<Wide = f32>>(io: &Io<'_>, operand: usize, factor: f32) -> Result<(bool, f32)> {
+    let g = io.slice::<T>(operand)?;
+    Ok((!g.is_empty() && !(largest(g).wide() * factor).is_finite(), 0.0))
+}
+
+/// The largest magnitude. As integers without the sign, floats have the order of their magnitudes, and NaNs come last.
+fn largest<T: Real<Wide = f32>>(g: &[T]) -> T {
+    if size_of::<T>() == size_of::<u16>() {
+        bytemuck::cast(most(bytemuck::cast_slice(g), |bits: u16| bits & 0x7fff))
+    } else {
+        bytemuck::cast(most(bytemuck::cast_slice(g), |bits: u32| bits & 0x7fff_ffff))
+    }
+}
+
+/// The largest result of `f`, or 0.
+fn most<B: Pod + Ord + Send + Sync>(all: &[B], f: impl Fn(B) -> B + Sync) -> B {
+    let of = |range: Range<usize>| {
+        widest(|| all[range].iter().fold(B::zeroed(), |most, &bits| most.max(f(bits))))
+    };
+    halved(0..all.len(), (PIECE, 1), &of, &B::max)
 }
 
 /// The one element of operand `i`.
@@ -238,4 +259,29 @@ fn drop_elements<T: Real<Wide = f32>>(io: &mut Io<'_>, stream: u32) -> Result<()
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every 16-bit float, and as many f32, alone among zeros, with factors by which finite numbers overflow too.
+    #[test]
+    fn the_largest_magnitude_shows_what_is_not_finite() {
+        fn check<T: Real<Wide = f32>>(of_bits: impl Fn(u16) -> T, factors: &[f32]) {
+            for bits in 0..=u16::MAX {
+                let x = of_bits(bits);
+                let mut g = [of_bits(0); 5];
+                g[usize::from(bits) % 5] = x;
+                for &factor in factors {
+                    let wrong = g.iter().any(|g| !(g.wide() * factor).is_finite());
+                    assert_eq!(!(largest(&g).wide() * factor).is_finite(), wrong, "{bits:#x} {factor}");
+                }
+            }
+        }
+        let factors = [1.0, -1e38, 6e33, 1e-10, f32::INFINITY, f32::NAN];
+        check(f16::from_bits, &factors);
+        check(bf16::from_bits, &factors);
+        check(|bits| f32::from_bits(u32::from(bits) << 16 | 0x8001), &factors);
+    }
 }
