@@ -38,6 +38,14 @@ impl<'m> Build<'m> for Backward<'m> {
     }
 }
 
+/// An error of [`Backward::finish`].
+pub(super) struct Unfinished<'m> {
+    pub(super) module: &'m Module,
+    /// The node of which it is an error; `None` if it is of the loss.
+    pub(super) node: Option<Node>,
+    pub(super) error: RuleError,
+}
+
 /// Between the walk and its nodes.
 impl<'m> Backward<'m> {
     pub(super) fn new(
@@ -74,8 +82,7 @@ impl<'m> Backward<'m> {
     /// Moves to a node. Returns true if a rule has to be applied: a result has a gradient, and an operand needs
     /// a gradient.
     pub(super) fn enter(&mut self, node: Node) -> Ruled<bool> {
-        self.node = Some(node);
-        self.nodes.inserter.set_origin(Some(node));
+        self.move_to(node);
         let data = self.nodes.inserter.module.node(node);
         let results: Vec<Option<Value>> = data.results().to_vec();
         if !data.operands().iter().flatten().any(|&value| self.needs[value]) {
@@ -109,25 +116,38 @@ impl<'m> Backward<'m> {
         Ok(self.dy.iter().any(Option::is_some))
     }
 
+    /// Inserts nodes for a node from here on, and reports errors of that node.
+    pub(super) fn move_to(&mut self, node: Node) {
+        self.node = Some(node);
+        self.nodes.inserter.set_origin(Some(node));
+    }
+
+    /// The node of which errors are reported; `None` if they are of the loss.
+    pub(super) fn place_of_error(&self) -> Option<Node> {
+        self.node
+    }
+
     /// A result whose gradient the rule has not requested.
     pub(super) fn unasked(&self) -> Option<usize> {
         (0..self.dy.len()).find(|&i| self.dy[i].is_some() && self.asked.get() & bit(i) == 0)
     }
 
     /// The gradients of parameters, `None` where there is none.
-    pub(super) fn finish(
-        mut self,
-        parameters: &[Value],
-    ) -> Result<Vec<Option<Value>>, (&'m Module, RuleError)> {
+    pub(super) fn finish(mut self, parameters: &[Value]) -> Result<Vec<Option<Value>>, Unfinished<'m>> {
+        self.node = None;
         self.nodes.inserter.set_origin(None);
         let mut found = Vec::with_capacity(parameters.len());
         let mut renamed = FxHashSet::default();
         for &parameter in parameters {
             let parts = self.contributions_to(parameter);
-            let sum = |parts: Option<Vec<Value>>| parts.map(|parts| self.sum_for(parameter, &parts)).transpose();
+            let sum =
+                |parts: Option<Vec<Value>>| parts.map(|parts| self.sum_for(parameter, &parts)).transpose();
             let gradient = match parts.and_then(sum) {
                 Ok(gradient) => gradient,
-                Err(error) => return Err((self.nodes.inserter.module, error)),
+                Err(error) => {
+                    let module = self.nodes.inserter.module;
+                    return Err(Unfinished { module, node: self.node, error });
+                }
             };
             if let Some(gradient) = gradient.filter(|&gradient| renamed.insert(gradient)) {
                 let module = &mut *self.nodes.inserter.module;
@@ -285,31 +305,28 @@ impl Backward<'_> {
     /// Adds a gradient of a section of an operand, as [`add`](Self::add) does; it is left out if the operand needs none.
     pub(super) fn add_section(&mut self, i: usize, section: Section) -> Ruled {
         let Some(value) = self.operand(i).filter(|&value| self.needs[value]) else { return Ok(()) };
-        let gradient = self.rounded_for(value, section.gradient)?;
-        self.sections.entry(value).or_default().push(Section { gradient, ..section });
+        self.sections.entry(value).or_default().push(section);
         Ok(())
     }
 
-    /// All contributions to the gradient of a value, of which no more will come.
+    /// Takes all contributions to the gradient of a value, after its last reader.
     fn contributions_to(&mut self, value: Value) -> Ruled<Option<Vec<Value>>> {
         if let Some(sections) = self.sections.remove(&value) {
+            let node = self.node;
             for gradient in joined(self, sections)? {
                 self.add_to(value, gradient)?;
             }
+            self.node = node;
+            self.nodes.inserter.set_origin(node);
         }
         Ok(self.contributions.remove(&value))
     }
 
-    /// A contribution in the type of its value. Contributions to a parameter are rounded when all are added, and those to
-    /// what only stores one low are not.
-    fn rounded_for(&mut self, value: Value, gradient: Value) -> Ruled<Value> {
-        let waits = self.is_parameter(value) || self.stores_parameter(value);
-        if waits { Ok(gradient) } else { self.cast(gradient, self.dtype(value)?) }
-    }
-
     fn add_to(&mut self, value: Value, gradient: Value) -> Ruled {
         let dtype = self.dtype(value)?;
-        let gradient = self.rounded_for(value, gradient)?;
+        // Contributions to a parameter are rounded when all are added, and those to what only stores one low are not.
+        let waits = self.is_parameter(value) || self.stores_parameter(value);
+        let gradient = if waits { gradient } else { self.cast(gradient, dtype)? };
         if let (Some(want), Some(found)) = (self.dims(value), self.dims(gradient)) {
             let differ =
                 |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);

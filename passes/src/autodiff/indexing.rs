@@ -1,5 +1,6 @@
 //! Gradients of operators that read and write by indices. An element that is read twice gets both gradients:
-//! they are added in f32 or wider, since runtimes add 16-bit floats by index badly or not at all.
+//! they are added in f32 or wider, since runtimes add 16-bit floats by index badly or not at all. Constant indices that
+//! follow each other read a section, whose gradient is only moved.
 
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
@@ -85,7 +86,7 @@ fn range_of(b: &Backward<'_>, extent: i64) -> Ruled<Option<Range<i64>>> {
     let Some(&first) = indices.first() else { return Ok(None) };
     let start = if first < 0 { first.saturating_add(extent) } else { first };
     let end = start.saturating_add(signed(indices.len()));
-    let follow = indices.iter().zip(first..).all(|(&index, at)| index == at);
+    let follow = indices.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]));
     Ok((follow && start >= 0 && end <= extent).then_some(start..end))
 }
 
@@ -99,7 +100,7 @@ pub(super) fn gather(b: &mut Backward<'_>) -> Ruled {
         && let Some(range) = range_of(b, extent)?
     {
         let gradient = if n == 0 { b.unsqueeze(dy, &[axis])? } else { dy };
-        return b.add_section(0, Section { axis, range, extent, gradient });
+        return b.add_section(0, Section { axis, range, extent, gradient, reader: b.node() });
     }
     let indices = b.cast(indices, ampc_ir::DType::I64)?;
     let dy = b.wide(dy)?;

@@ -58,6 +58,7 @@ mod softmax;
 mod window;
 
 pub use self::backward::Backward;
+use self::backward::Unfinished;
 pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 
 use self::rules::Rule;
@@ -300,7 +301,9 @@ impl Pass for Autodiff {
         for node in nodes.into_iter().rev() {
             self.differentiate(&mut backward, node)?;
         }
-        let found = backward.finish(&parameters).map_err(|(module, error)| of_node(module, None, &error))?;
+        let found = backward
+            .finish(&parameters)
+            .map_err(|Unfinished { module, node, error }| of_node(module, node, &error))?;
         let mut unreached = Vec::new();
         for (&parameter, gradient) in parameters.iter().zip(&found) {
             match gradient {
@@ -380,8 +383,9 @@ impl Autodiff {
 
     /// Adds the contributions of a node to the gradients of its operands.
     fn differentiate(&self, backward: &mut Backward<'_>, node: Node) -> Result<(), PassError> {
-        let in_node =
-            |backward: &Backward<'_>, error: RuleError| of_node(backward.module(), Some(node), &error);
+        let in_node = |backward: &Backward<'_>, error: RuleError| {
+            of_node(backward.module(), backward.place_of_error(), &error)
+        };
         if !backward.enter(node).map_err(|error| in_node(backward, error))? {
             return Ok(());
         }

@@ -127,7 +127,7 @@ pub(super) fn split(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// dy with zeros around it; added up by numbers where elements are left out in between, or the place is not known.
+/// A section if elements along one axis are cut off; dy with zeros around it if along several; added up by numbers where elements are left out in between, or the place is not known.
 pub(super) fn slice(b: &mut Backward<'_>) -> Ruled {
     let Some(pads) = around_slice(b)? else { return by_numbers(b) };
     let (x, dy) = (b.x(0)?, b.dy0()?);
@@ -140,7 +140,7 @@ pub(super) fn slice(b: &mut Backward<'_>) -> Ruled {
         && let Some(extent) = extent(b, axis)?
     {
         let range = pads[axis]..extent - pads[axis + rank];
-        return b.add_section(0, Section { axis, range, extent, gradient: dy });
+        return b.add_section(0, Section { axis, range, extent, gradient: dy, reader: b.node() });
     }
     let dx = if cut.is_empty() { dy } else { padded(b, dy, &pads)? };
     b.add(0, dx)

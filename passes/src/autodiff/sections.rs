@@ -1,4 +1,4 @@
-//! Gradients of values of which sections along an axis are read, by Slice, or by Gather with constant indices.
+//! Gradients of values that are read in sections along an axis, by Slice, or by Gather with constant indices.
 //!
 //! Attention often reads three sections of one product:
 //!
@@ -12,62 +12,62 @@
 //! %qkv.grad = Concat(Unsqueeze(%q.grad), Unsqueeze(%k.grad), Unsqueeze(%v.grad))
 //! ```
 //!
-//! Where no section is, Pad puts zeros behind the section before. Sections that overlap are in different *layers*, which are
-//! added: [0, 4), [2, 6) and [4, 8) have the layers [0, 4) with [4, 8), and [2, 6). Elements are moved and never added up by
-//! index, so they keep their element type.
+//! Pad fills gaps with zeros. Sections that overlap are in different *layers*, which are added: [0, 4), [2, 6) and [4, 8) have
+//! the layers [0, 4) with [4, 8), and [2, 6). Elements are moved and never added up by index, so they keep their element type.
 
 use super::backward::{Backward, Build, Ruled, signed};
 use ampc_ir::op::OpKind;
-use ampc_ir::{AttrValue, Value};
+use ampc_ir::{AttrValue, Node, Value};
 use std::ops::Range;
 
 /// The gradient of a section of a value.
 #[derive(Clone, Debug)]
 pub(super) struct Section {
     pub(super) axis: usize,
-    /// The elements along the axis that it has.
+    /// The range of its elements along the axis.
     pub(super) range: Range<i64>,
     /// The number of elements of the value along the axis.
     pub(super) extent: i64,
-    /// Its rank is that of the value.
+    /// It has the rank and the element type of the value.
     pub(super) gradient: Value,
+    /// The node that reads the section.
+    pub(super) reader: Node,
 }
 
 /// The gradients of a value, given those of its sections: one for each layer.
 pub(super) fn joined(b: &mut Backward<'_>, mut sections: Vec<Section>) -> Ruled<Vec<Value>> {
-    // Stable, so that the order of sections with the same range is that of the graph.
+    // Stable: sections that begin at the same element stay in the order of their readers on the way back.
     sections.sort_by_key(|section| (section.axis, section.range.start));
     let mut layers: Vec<Vec<Section>> = Vec::new();
     for section in sections {
-        let is_behind = |other: &Section| {
-            other.axis == section.axis && other.range.end <= section.range.start
-        };
+        let is_behind =
+            |other: &Section| other.axis == section.axis && other.range.end <= section.range.start;
         match layers.iter_mut().find(|layer| layer.last().is_some_and(is_behind)) {
             Some(layer) => layer.push(section),
             None => layers.push(vec![section]),
         }
     }
-    layers.iter().map(|layer| of_layer(b, layer)).collect()
+    let of_layer = |layer: &Vec<Section>| {
+        b.move_to(layer[0].reader);
+        of_layer(b, layer)
+    };
+    layers.iter().map(of_layer).collect()
 }
 
 /// The gradient of a value, given those of sections that do not overlap, in the order of their ranges.
 fn of_layer(b: &mut Backward<'_>, layer: &[Section]) -> Ruled<Value> {
-    let dtype = b.dtype(layer[0].gradient)?;
-    let is_same = |section: &Section| b.dtype(section.gradient).is_ok_and(|other| other == dtype);
-    let widens = !layer.iter().all(is_same);
     let mut gradients = Vec::with_capacity(layer.len());
-    for (i, Section { axis, range, extent, gradient }) in layer.iter().enumerate() {
-        let gradient = if widens { b.wide(*gradient)? } else { *gradient };
+    for (i, Section { axis, range, extent, gradient, .. }) in layer.iter().enumerate() {
         let before = if i == 0 { range.start } else { 0 };
         let behind = layer.get(i + 1).map_or(*extent, |next| next.range.start) - range.end;
         if before == 0 && behind == 0 {
-            gradients.push(gradient);
+            gradients.push(*gradient);
             continue;
         }
-        let rank = b.rank(gradient)?;
+        let rank = b.rank(*gradient)?;
         let mut pads = vec![0; 2 * rank];
         (pads[*axis], pads[axis + rank]) = (before, behind);
-        gradients.push(padded(b, gradient, &pads)?);
+        gradients.push(padded(b, *gradient, &pads)?);
     }
     match gradients[..] {
         [one] => Ok(one),

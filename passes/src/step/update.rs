@@ -3,7 +3,7 @@
 //! ```text
 //! %inv = Reciprocal(%loss_scale)                                unscale
 //! %found_inf, %sumsq = GradCheck(%inv, %w.grad, %b.grad)        is any gradient infinite or NaN?
-//! %mult, %grad_norm = ClipCoef(%sumsq, %inv)                    only if gradients are clipped
+//! %mult, %grad_norm = ClipCoef(%sumsq, %inv)                    only if gradients are clipped; else there is no %sumsq
 //! %w_next, ... = AdamW(%w, %w.grad, %m.w, %v.w, %lr, %mult, %step, %found_inf)   for each parameter
 //! %proceeds = Equal(%found_inf, 0)
 //! %step_next = Add(%step, Cast(%proceeds))

@@ -1,8 +1,8 @@
 //! The roundings of a program, as few as possible.
 //!
 //! A node of 16-bit floats is an operation on numbers as f32 and a rounding. [`settle`] leaves out roundings of numbers that
-//! the format has, lets an operation round its own numbers, and lets a store narrow the numbers that it writes. Of
-//! `y = -Relu(a + b)` in f16:
+//! the format has, lets an operation round its own numbers, and lets a store narrow the numbers that it writes. The program of
+//! `y = -Relu(a + b)` in f16, before and after:
 //!
 //! ```text
 //! 0 Load(0)                      0 Load(0)
@@ -25,7 +25,7 @@ use half::{bf16, f16};
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Step {
     pub(super) operation: Operation,
-    /// The 16-bit float to which the operation rounds its numbers.
+    /// The 16-bit format to which the operation rounds its numbers.
     pub(super) rounds_to: Option<DType>,
     /// The slot that the operation writes; a store writes none.
     pub(super) slot: usize,
@@ -59,7 +59,7 @@ pub(super) fn settle(operations: &[Operation], operands: &[Operand]) -> Vec<Step
     settled.steps
 }
 
-/// The 16-bit float to which all readers round the numbers that they read, one of them as f32.
+/// The 16-bit format to which all readers round the numbers, and one of the readers takes them as f32.
 fn rounding_for(readers: &[Operation]) -> Option<DType> {
     let rounded = |reader: &Operation| match *reader {
         Operation::Round(dtype, _) | Operation::Narrow(dtype, _) => Some(dtype),
@@ -72,7 +72,7 @@ fn rounding_for(readers: &[Operation]) -> Option<DType> {
 
 struct Settled<'a> {
     steps: Vec<Step>,
-    /// The 16-bit float that has all numbers of a step.
+    /// The 16-bit format in which every number of the step is exact.
     formats: Vec<Option<DType>>,
     operands: &'a [Operand],
 }
@@ -87,7 +87,7 @@ impl Settled<'_> {
         self.steps.len() - 1
     }
 
-    /// The 16-bit float that has all numbers which an operation computes of the steps before it.
+    /// The 16-bit format in which every number is exact that an operation computes from the steps before it.
     fn format(&self, operation: Operation) -> Option<DType> {
         let both = |a: usize, b: usize| self.formats[a].filter(|_| self.formats[a] == self.formats[b]);
         let with = |x: usize, number: f32| self.formats[x].filter(|&dtype| has(dtype, number));
@@ -120,7 +120,7 @@ fn can_round(operation: Operation) -> bool {
     )
 }
 
-/// True if a 16-bit float has a number.
+/// True if a number is exact in a 16-bit format.
 fn has(dtype: DType, number: f32) -> bool {
     let rounded = match dtype {
         DType::F16 => f16::from_f32(number).to_f32(),
@@ -150,7 +150,8 @@ mod tests {
     /// The example of the module.
     #[test]
     fn a_chain_rounds_once_per_sum() {
-        let all = [A, B, SUM, Round(F16, 2), AtLeast(0.0, 3), Round(F16, 4), NEG(5), Narrow(F16, 6), Store(0, 7)];
+        let all =
+            [A, B, SUM, Round(F16, 2), AtLeast(0.0, 3), Round(F16, 4), NEG(5), Narrow(F16, 6), Store(0, 7)];
         let left = [
             (A, None),
             (B, None),
@@ -166,12 +167,8 @@ mod tests {
     #[test]
     fn numbers_of_other_formats_are_rounded() {
         let all = [A, AtLeast(0.1, 0), Round(F16, 1), NEG(2), Round(BF16, 3), Narrow(BF16, 4), Store(0, 5)];
-        let left = [
-            (A, None),
-            (AtLeast(0.1, 0), Some(F16)),
-            (NEG(1), Some(BF16)),
-            (StoreNarrow(0, BF16, 2), None),
-        ];
+        let left =
+            [(A, None), (AtLeast(0.1, 0), Some(F16)), (NEG(1), Some(BF16)), (StoreNarrow(0, BF16, 2), None)];
         assert_eq!(settled(&all, &[F16]), left);
         let loaded = [A, Round(F16, 0), Narrow(F16, 1), Store(0, 2)];
         let same = [(A, None), (Round(F16, 0), None), (StoreNarrow(0, F16, 1), None)];
@@ -186,7 +183,37 @@ mod tests {
         let same: Vec<_> = two.iter().map(|&operation| (operation, None)).collect();
         assert_eq!(settled(&two, &[F32, F32]), same);
         let bits = [A, B, SUM, Narrow(F16, 2), Store(0, 3), Store(1, 3)];
-        let same: Vec<_> = bits.iter().map(|&operation| (operation, None)).collect();
-        assert_eq!(settled(&bits, &[F32, F32]), same);
+        let wide = [A, B, SUM, Round(F16, 2), Store(0, 2), Store(1, 3)];
+        let given = [Operation::Given, Round(F16, 0), NEG(1), Store(0, 2)];
+        for all in [&bits[..], &wide, &given] {
+            let same: Vec<_> = all.iter().map(|&operation| (operation, None)).collect();
+            assert_eq!(settled(all, &[F32, F32]), same);
+        }
+    }
+
+    /// Operands in f16, and a result that f16 has only if both have its format.
+    #[test]
+    fn choices_have_the_format_of_their_operands() {
+        let choices: [fn(usize, usize) -> Operation; 2] =
+            [|a, b| Combine(Arithmetic::Max, a, b), |a, b| Operation::Choose(Form::Wide, [0, a, b])];
+        for choice in choices {
+            for (dtypes, rounds) in [([F16, F16], None), ([F16, BF16], Some(F16)), ([F32, F16], Some(F16))] {
+                let all = [A, B, choice(0, 1), Round(F16, 2), NEG(3), Narrow(F16, 4), Store(0, 5)];
+                let left = [
+                    (A, None),
+                    (B, None),
+                    (choice(0, 1), rounds),
+                    (NEG(2), None),
+                    (StoreNarrow(0, F16, 3), None),
+                ];
+                assert_eq!(settled(&all, &dtypes), left);
+            }
+        }
+        let least = |number| Operation::CombineWith(Arithmetic::Min, 0, number);
+        for (number, rounds) in [(0.5, None), (0.1, Some(F16)), (-0.0, None)] {
+            let all = [A, least(number), Round(F16, 1), NEG(2), Store(0, 3)];
+            let left = [(A, None), (least(number), rounds), (NEG(1), None), (Store(0, 2), None)];
+            assert_eq!(settled(&all, &[F16]), left);
+        }
     }
 }

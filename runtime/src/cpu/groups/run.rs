@@ -321,7 +321,9 @@ impl Block<'_> {
 
     /// Writes the elements of a result.
     fn store(&self, operation: Operation, places: &mut Places<'_>, others: &Others<'_>) {
-        let (Operation::Store(result, from) | Operation::StoreNarrow(result, _, from)) = operation else { return };
+        let (Operation::Store(result, from) | Operation::StoreNarrow(result, _, from)) = operation else {
+            return;
+        };
         let dtype = self.program.results[result];
         let size = size_of_element(dtype);
         let place = &mut places[result][self.at * size..(self.at + self.n) * size];

@@ -324,7 +324,7 @@ mod tests {
     /// Every range of a result of three axes, next to the operand broadcast by hand.
     #[test]
     fn rows_of_any_range() {
-        Walk::new(&[2, 0], &[&[2, 1]]).rows(0, 0, |..| panic!("there are no rows"));
+        Walk::new(&[2, 0], &[&[2, 1]]).rows(0, 0, |_, _, _| panic!("there are no rows"));
         let (dims, operand) = ([2usize, 3, 4, 2], [2usize, 1, 4, 1]);
         let walk = Walk::new(&dims, &[&operand, &dims]);
         let n: usize = dims.iter().product();

@@ -63,7 +63,9 @@ type Check = fn(&Io<'_>, usize, f32) -> Result<(bool, f32)>;
 fn grad_check(site: &Site<'_>) -> Result<Prepared> {
     let mut checks: Vec<Check> = site.room.list(site.view.n_operands().saturating_sub(1))?;
     for i in 1..site.view.n_operands() {
-        checks.push(for_grad!(site.dtype(i)?, site, T => if site.wants(1) { sum_up::<T> } else { look_at::<T> }));
+        checks.push(
+            for_grad!(site.dtype(i)?, site, T => if site.wants(1) { sum_of_squares::<T> } else { has_non_finite::<T> }),
+        );
     }
     Ok(Prepared::new(move |io| {
         let factor = scalar::<f32>(io, 0)?;
@@ -115,7 +117,8 @@ impl Fold<f32> for CountOfWrong {
     }
 }
 
-fn sum_up<T: Load<f32>>(io: &Io<'_>, operand: usize, factor: f32) -> Result<(bool, f32)> {
+/// True if an element is not finite when it is unscaled, and the sum of squares.
+fn sum_of_squares<T: Load<f32>>(io: &Io<'_>, operand: usize, factor: f32) -> Result<(bool, f32)> {
     let g = io.slice::<T>(operand)?;
     let sum = fold_run(SumOfUnscaledSquares, g, factor);
     // The square of what is not finite is not, nor is a sum with it; but a sum of finite numbers may overflow.
@@ -123,8 +126,8 @@ fn sum_up<T: Load<f32>>(io: &Io<'_>, operand: usize, factor: f32) -> Result<(boo
     Ok((found, sum))
 }
 
-/// Without the sum: if an element is not finite when it is unscaled, that of the largest magnitude is not.
-fn look_at<T: Real<Wide = f32>>(io: &Io<'_>, operand: usize, factor: f32) -> Result<(bool, f32)> {
+/// True if the largest magnitude, unscaled, is not finite; no sum.
+fn has_non_finite<T: Real<Wide = f32>>(io: &Io<'_>, operand: usize, factor: f32) -> Result<(bool, f32)> {
     let g = io.slice::<T>(operand)?;
     Ok((!g.is_empty() && !(largest(g).wide() * factor).is_finite(), 0.0))
 }
@@ -132,17 +135,16 @@ fn look_at<T: Real<Wide = f32>>(io: &Io<'_>, operand: usize, factor: f32) -> Res
 /// The largest magnitude. As integers without the sign, floats have the order of their magnitudes, and NaNs come last.
 fn largest<T: Real<Wide = f32>>(g: &[T]) -> T {
     if size_of::<T>() == size_of::<u16>() {
-        bytemuck::cast(most(bytemuck::cast_slice(g), |bits: u16| bits & 0x7fff))
+        bytemuck::cast(largest_bits(bytemuck::cast_slice(g), |bits: u16| bits & 0x7fff))
     } else {
-        bytemuck::cast(most(bytemuck::cast_slice(g), |bits: u32| bits & 0x7fff_ffff))
+        bytemuck::cast(largest_bits(bytemuck::cast_slice(g), |bits: u32| bits & 0x7fff_ffff))
     }
 }
 
 /// The largest result of `f`, or 0.
-fn most<B: Pod + Ord + Send + Sync>(all: &[B], f: impl Fn(B) -> B + Sync) -> B {
-    let of = |range: Range<usize>| {
-        widest(|| all[range].iter().fold(B::zeroed(), |most, &bits| most.max(f(bits))))
-    };
+fn largest_bits<B: Pod + Ord + Send + Sync>(all: &[B], f: impl Fn(B) -> B + Sync) -> B {
+    let of =
+        |range: Range<usize>| widest(|| all[range].iter().fold(B::zeroed(), |most, &bits| most.max(f(bits))));
     halved(0..all.len(), (PIECE, 1), &of, &B::max)
 }
 

@@ -160,7 +160,9 @@ impl Halves for f16 {
         #[cfg(target_arch = "x86_64")]
         {
             if let Some(simd) = V4::try_new() {
-                return avx512::each_in_place(simd, numbers, |x| avx512::widen(simd, avx512::narrow(simd, x)));
+                return avx512::each_in_place(simd, numbers, |x| {
+                    avx512::widen(simd, avx512::narrow(simd, x))
+                });
             }
         }
         each_in_place(numbers, |x| f16::narrowed(x).widened());
