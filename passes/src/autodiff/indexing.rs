@@ -105,6 +105,10 @@ pub(super) fn gather(b: &mut Backward<'_>) -> Ruled {
     let indices = b.cast(indices, ampc_ir::DType::I64)?;
     let dy = b.wide(dy)?;
     let base = base_for(b, x, dy)?;
+    if b.shape(x)?.iter().any(|dim| dim.known() == Some(0)) {
+        // Nothing is read of a value without elements.
+        return b.add(0, base);
+    }
     if axis == 0 {
         let at = b.unsqueeze(indices, &[n])?;
         let dx = b.op(OpKind::ScatterND, &[base, at, dy], &[("reduction", add_up())])?;

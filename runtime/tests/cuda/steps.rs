@@ -189,11 +189,11 @@ fn recorded(
     [cuda, unrecorded, queues]: &[Arc<Cuda>; 3],
     text: &str,
     sizes: [u64; 3],
+    steps: usize,
     fold: bool,
 ) -> Result<String, String> {
     let module = parse(&sized(text, sizes), &NoData).map_err(|errors| errors.to_string())?;
     let runtime = |cuda: &Arc<Cuda>| Runtime { fold, ..Runtime::new(cuda.clone()) };
-    let steps = 200;
     let mut plain = train(&runtime(unrecorded), &module, steps);
     let mut graph = train(&runtime(cuda), &module, steps);
     let mut apart = states_differ(&mut graph.session, &mut plain.session);
@@ -290,6 +290,9 @@ fn threads(cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
 /// Runs the steps whose names contain `filter`; returns how many fail.
 pub(crate) fn run(backends: &[Arc<Cuda>; 3], filter: &str) -> usize {
     let [cuda, ..] = backends;
+    // Large products take minutes on a device that the host simulates.
+    let is_simulated = cuda.device_name() == "simulated device";
+    let steps = if is_simulated { 10 } else { 200 };
     let mut failed = 0;
     let mut check = |name: &str, work: &dyn Fn() -> Result<String, String>| {
         if name.contains(filter) {
@@ -305,12 +308,18 @@ pub(crate) fn run(backends: &[Arc<Cuda>; 3], filter: &str) -> usize {
     check("tensors handed over", &|| handed_over(cuda));
     for (name, text, permitted) in STEPS {
         check(&format!("step {name}"), &|| step(cuda, text, permitted, [16, 20, 64], TAKEN));
-        check(&format!("large step {name}"), &|| step(cuda, text, permitted, [1024, 1024, 2048], 3));
-        check(&format!("graph {name}"), &|| recorded(backends, text, [16, 20, 64], true));
-        check(&format!("unfolded graph {name}"), &|| recorded(backends, text, [16, 20, 64], false));
-        check(&format!("outputs {name}"), &|| outputs(cuda, text, [1024, 1024, 2048]));
+        check(&format!("graph {name}"), &|| recorded(backends, text, [16, 20, 64], steps, true));
+        check(&format!("unfolded graph {name}"), &|| recorded(backends, text, [16, 20, 64], steps, false));
         check(&format!("threads {name}"), &|| threads(cuda, text));
-        check(&format!("large graph {name}"), &|| recorded(backends, text, [1024, 1024, 2048], true));
+        if is_simulated {
+            continue;
+        }
+        check(&format!("large step {name}"), &|| step(cuda, text, permitted, [1024, 1024, 2048], 3));
+        check(&format!("outputs {name}"), &|| outputs(cuda, text, [1024, 1024, 2048]));
+        check(&format!("large graph {name}"), &|| recorded(backends, text, [1024, 1024, 2048], steps, true));
+    }
+    if is_simulated {
+        println!("skipped: large steps, on a simulated device");
     }
     failed
 }

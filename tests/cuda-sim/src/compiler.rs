@@ -1,0 +1,203 @@
+//! NVRTC: kernels are compiled by g++ behind `device.h`. The image of a program is the path of a shared object.
+//!
+//! Shared objects stay in a folder of the system's temporary folder, by a hash of header and text: later runs find them.
+
+use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
+use std::ffi::{CStr, c_char, c_int};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+
+const HEADER: &str = include_str!("device.h");
+
+/// Before the path of an image.
+pub(crate) const MAGIC: &[u8] = b"cuda-sim:";
+
+struct Program {
+    text: String,
+    log: Vec<u8>,
+    image: Vec<u8>,
+}
+
+/// One compilation at a time writes files.
+static COMPILING: Mutex<()> = Mutex::new(());
+
+const FLAGS: &[&str] = &["-std=c++17", "-O1", "-w", "-fPIC", "-ffp-contract=off", "-fno-threadsafe-statics"];
+
+/// Instructions in PTX as calls: `asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));` is `y = ptx_cvt_f32_f16(x);`.
+fn without_asm(text: &str) -> String {
+    let mut parts = text.split("asm(\"");
+    let mut made = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (statement, rest) = part.split_once(");").unwrap_or((part, ""));
+        let name = statement.split([' ', '"']).next().unwrap_or_default().replace('.', "_");
+        let mut operands = statement.split("\"(").skip(1).map(|x| x.split(')').next().unwrap_or_default());
+        let to = operands.next().unwrap_or_default();
+        let from: Vec<&str> = operands.collect();
+        made += &format!("{to} = ptx_{name}({});{rest}", from.join(", "));
+    }
+    made
+}
+
+/// A hash of text, FNV-1a.
+fn hash_of(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
+}
+
+/// Runs g++.
+fn compiled(args: &[&str], paths: [&Path; 2]) -> Result<(), Vec<u8>> {
+    let [source, object] = paths;
+    let done = Command::new("g++").args(FLAGS).args(args).arg("-o").arg(object).arg(source).output();
+    match done {
+        Ok(done) if done.status.success() => Ok(()),
+        Ok(done) => Err(done.stderr),
+        Err(error) => Err(format!("g++: {error}").into_bytes()),
+    }
+}
+
+/// The folder of objects, with the header compiled.
+fn folder() -> Result<PathBuf, Vec<u8>> {
+    let failed = |error: std::io::Error| error.to_string().into_bytes();
+    let name = format!("ampc-cuda-sim-{:016x}", hash_of(&format!("{HEADER}{FLAGS:?}")));
+    let folder = std::env::temp_dir().join(name);
+    let header = folder.join("device.h");
+    if !header.with_extension("h.gch").exists() {
+        fs::create_dir_all(&folder).map_err(failed)?;
+        fs::write(&header, HEADER).map_err(failed)?;
+        let part = header.with_extension(format!("{}.part", std::process::id()));
+        compiled(&["-x", "c++-header"], [&header, &part])?;
+        fs::rename(part, header.with_extension("h.gch")).map_err(failed)?;
+    }
+    Ok(folder)
+}
+
+/// The image of a text.
+pub(crate) fn image_of(text: &str) -> Result<Vec<u8>, Vec<u8>> {
+    Ok([MAGIC, compile(text)?.as_os_str().as_encoded_bytes(), b"\0"].concat())
+}
+
+/// Compiles a text to a shared object.
+fn compile(text: &str) -> Result<PathBuf, Vec<u8>> {
+    let _compiling = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = folder()?;
+    let object = folder.join(format!("{:016x}.so", hash_of(text)));
+    if object.exists() {
+        return Ok(object);
+    }
+    let waits = text.contains("__syncthreads") || text.contains("__shfl");
+    let whole = format!(
+        "#include \"device.h\"\n#line 1\n{}\nextern \"C\" int sim_waits() {{ return {}; }}\nextern \"C\" int \
+         sim_arguments() {{ return sim_count(run); }}\nextern \"C\" void sim_entry(void **args) {{ sim_call(run, args); \
+         }}\n",
+        without_asm(text),
+        u8::from(waits),
+    );
+    let source = object.with_extension(format!("{}.cpp", std::process::id()));
+    fs::write(&source, whole).map_err(|error| error.to_string())?;
+    let part = source.with_extension("part");
+    compiled(&["-shared"], [&source, &part])?;
+    fs::rename(part, &object).map_err(|error| error.to_string())?;
+    let _ = fs::remove_file(source);
+    Ok(object)
+}
+
+unsafe fn program<'a>(program: nvrtcProgram) -> &'a mut Program {
+    // SAFETY: the caller has it from `nvrtcCreateProgram`.
+    unsafe { &mut *program.cast() }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetErrorString(_: nvrtcResult) -> *const c_char {
+    c"an error of the simulated NVRTC".as_ptr()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcCreateProgram(
+    made: *mut nvrtcProgram,
+    text: *const c_char,
+    _name: *const c_char,
+    _headers: c_int,
+    _texts: *const *const c_char,
+    _names: *const *const c_char,
+) -> nvrtcResult {
+    // SAFETY: the text ends with a zero, as NVRTC asks.
+    let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
+    let program = Box::new(Program { text, log: Vec::new(), image: Vec::new() });
+    // SAFETY: the caller gives a place.
+    unsafe { *made = Box::into_raw(program).cast() };
+    nvrtcResult::NVRTC_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcDestroyProgram(at: *mut nvrtcProgram) -> nvrtcResult {
+    // SAFETY: the caller has it from `nvrtcCreateProgram`, and destroys it once.
+    drop(unsafe { Box::from_raw((*at).cast::<Program>()) });
+    nvrtcResult::NVRTC_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcCompileProgram(
+    at: nvrtcProgram,
+    _count: c_int,
+    _options: *const *const c_char,
+) -> nvrtcResult {
+    // SAFETY: the program is alive.
+    let program = unsafe { program(at) };
+    match image_of(&program.text) {
+        Ok(image) => {
+            program.image = image;
+            nvrtcResult::NVRTC_SUCCESS
+        }
+        Err(log) => {
+            program.log = log;
+            nvrtcResult::NVRTC_ERROR_COMPILATION
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetProgramLogSize(at: nvrtcProgram, size: *mut usize) -> nvrtcResult {
+    // SAFETY: the program is alive, and the caller gives a place.
+    unsafe { *size = program(at).log.len() + 1 };
+    nvrtcResult::NVRTC_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetProgramLog(at: nvrtcProgram, log: *mut u8) -> nvrtcResult {
+    // SAFETY: the program is alive, and the place has the size that it says.
+    unsafe {
+        let from = &program(at).log;
+        log.copy_from_nonoverlapping(from.as_ptr(), from.len());
+        *log.add(from.len()) = 0;
+    }
+    nvrtcResult::NVRTC_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetCUBINSize(at: nvrtcProgram, size: *mut usize) -> nvrtcResult {
+    // SAFETY: the program is alive, and the caller gives a place.
+    unsafe { *size = program(at).image.len() };
+    nvrtcResult::NVRTC_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetCUBIN(at: nvrtcProgram, image: *mut u8) -> nvrtcResult {
+    // SAFETY: the program is alive, and the place has the size that it says.
+    unsafe {
+        let from = &program(at).image;
+        image.copy_from_nonoverlapping(from.as_ptr(), from.len());
+    }
+    nvrtcResult::NVRTC_SUCCESS
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn instructions_are_calls() {
+        let text = "{ u16 y; asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(y) : \"f\"(x)); return y; }";
+        assert_eq!(super::without_asm(text), "{ u16 y; y = ptx_cvt_rn_f16_f32(x); return y; }");
+    }
+}

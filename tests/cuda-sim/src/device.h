@@ -1,0 +1,62 @@
+// CUDA C++ for the host: what kernels of the CUDA backend use, without NVIDIA's headers. Before the text of each kernel.
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static
+struct uint3 { unsigned x, y, z; };
+// A thread, as blocks.rs has it.
+struct SimThread { uint3 tid, bid, bdim, gdim; unsigned lane, parity; uint64_t (*slots)[32]; };
+extern "C" { SimThread *sim_thread; void (*sim_wait)(int is_block, int line); }
+#define threadIdx (sim_thread->tid)
+#define blockIdx (sim_thread->bid)
+#define blockDim (sim_thread->bdim)
+#define gridDim (sim_thread->gdim)
+#define __syncthreads() sim_wait(1, __LINE__)
+// Lanes write to one of two rows of slots in turn: a lane may go on before another has read.
+template <class T> static T sim_shuffle(unsigned mask, T x, unsigned from, int line) {
+  SimThread *me = sim_thread;
+  uint64_t *row = me->slots[me->parity ^= 1], bits = 0;
+  std::memcpy(&bits, &x, sizeof x);
+  row[me->lane] = bits;
+  sim_wait(mask == 0xffffffffu ? 0 : 2, line);
+  std::memcpy(&x, &row[from & 31], sizeof x);
+  return x;
+}
+#define __shfl_xor_sync(mask, x, o) sim_shuffle(mask, x, sim_thread->lane ^ (unsigned)(o), __LINE__)
+#define __shfl_sync(mask, x, lane) sim_shuffle(mask, x, (unsigned)(lane), __LINE__)
+template <class To, class From> static To sim_bits(From x) { To y; static_assert(sizeof x == sizeof y); std::memcpy(&y, &x, sizeof x); return y; }
+static inline float __uint_as_float(unsigned x) { return sim_bits<float>(x); }
+static inline float __int_as_float(int x) { return sim_bits<float>(x); }
+static inline unsigned __float_as_uint(float x) { return sim_bits<unsigned>(x); }
+static inline int __float_as_int(float x) { return sim_bits<int>(x); }
+static inline double __longlong_as_double(long long x) { return sim_bits<double>(x); }
+static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+template <class T> static T min(T a, T b) { return b < a ? b : a; }
+template <class T> static T max(T a, T b) { return a < b ? b : a; }
+static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
+// Coroutines of one thread of the host: a read and a write are one operation.
+template <class T> static T atomicCAS(T *at, T expected, T x) { T old = *at; if (old == expected) *at = x; return old; }
+template <class T> static T atomicMax(T *at, T x) { T old = *at; if (old < x) *at = x; return old; }
+// Instructions of PTX, by name.
+static inline float ptx_cvt_f32_f16(unsigned short x) { return (float)sim_bits<_Float16>(x); }
+static inline unsigned short ptx_cvt_rn_f16_f32(float x) { return x != x ? 0x7fff : sim_bits<unsigned short>((_Float16)x); }
+static inline unsigned short ptx_cvt_rn_bf16_f32(float x) {
+  unsigned bits = sim_bits<unsigned>(x);
+  return x != x ? 0x7fff : (unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+// The arguments of a kernel, by their addresses.
+template <class... A> static int sim_count(void (*)(A...)) { return sizeof...(A); }
+template <class T> struct sim_plain { typedef T type; };
+template <class T> struct sim_plain<const T> { typedef T type; };
+template <class F> struct sim_caller;
+template <> struct sim_caller<void()> { template <class G> static void call(G g, void **) { g(); } };
+template <class A, class... B> struct sim_caller<void(A, B...)> {
+  template <class G> static void call(G g, void **args) {
+    A a = *(typename sim_plain<A>::type *)*args;
+    sim_caller<void(B...)>::call([&](B... b) { g(a, b...); }, args + 1);
+  }
+};
+template <class... A> static void sim_call(void (*f)(A...), void **args) { sim_caller<void(A...)>::call(f, args); }

@@ -1,0 +1,100 @@
+//! Device memory: blocks of the host with a guard page on both sides.
+
+use std::collections::BTreeMap;
+use std::ptr::null_mut;
+use std::sync::{Mutex, PoisonError};
+
+const PAGE: usize = 4096;
+
+/// The bytes of the device.
+pub(crate) const TOTAL: usize = 8 << 30;
+
+/// Fresh memory: every float of these bytes is a NaN.
+const POISON: u8 = 0xff;
+
+/// The blocks that are alive: address and length.
+static BLOCKS: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+
+fn blocks() -> std::sync::MutexGuard<'static, BTreeMap<u64, usize>> {
+    BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The bytes that are free.
+pub(crate) fn free_bytes() -> usize {
+    TOTAL - blocks().values().sum::<usize>()
+}
+
+/// The bytes of a block without its guard pages. A block ends where its last page does, so that reads behind it fail.
+fn pages(len: usize) -> usize {
+    len.next_multiple_of(PAGE)
+}
+
+/// Allocates a block, aligned to 256 bytes. `None` if the device has no memory left.
+pub(crate) fn allocate(len: usize) -> Option<u64> {
+    if len == 0 || len > free_bytes() {
+        return None;
+    }
+    let (size, access) = (pages(len) + 2 * PAGE, libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: the pages are new, and the guards lie within them.
+    let base = unsafe {
+        let base = libc::mmap(null_mut(), size, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        if base == libc::MAP_FAILED {
+            return None;
+        }
+        libc::mprotect(base, PAGE, libc::PROT_NONE);
+        libc::mprotect(base.byte_add(size - PAGE), PAGE, libc::PROT_NONE);
+        base as usize
+    };
+    let address = base + PAGE + start_within(len);
+    // SAFETY: the block lies between the guards.
+    unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) }.fill(POISON);
+    blocks().insert(address as u64, len);
+    Some(address as u64)
+}
+
+/// Frees a block; false if there is none at the address.
+pub(crate) fn free(address: u64) -> bool {
+    let Some(len) = blocks().remove(&address) else { return false };
+    let base = address as usize - start_within(len);
+    // SAFETY: the pages are those of `allocate`, and nothing knows the block any more.
+    unsafe { libc::munmap((base - PAGE) as *mut libc::c_void, pages(len) + 2 * PAGE) };
+    true
+}
+
+/// Where a block begins within its pages.
+fn start_within(len: usize) -> usize {
+    (pages(len) - len) / 256 * 256
+}
+
+/// True if a range lies in a block that is alive.
+pub(crate) fn holds(address: u64, len: usize) -> bool {
+    let blocks = blocks();
+    let block = blocks.range(..=address).next_back();
+    len == 0 || block.is_some_and(|(&at, &size)| address + len as u64 <= at + size as u64)
+}
+
+/// Elements of device memory.
+///
+/// # Safety
+/// The range lies in a block that is alive, and no other slice of it is used meanwhile.
+pub(crate) unsafe fn slice<'a, T>(address: u64, len: usize) -> &'a mut [T] {
+    if len == 0 {
+        return &mut [];
+    }
+    // SAFETY: as the caller says.
+    unsafe { std::slice::from_raw_parts_mut(address as *mut T, len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_blocks_that_are_alive() {
+        let at = allocate(5000).unwrap();
+        assert_eq!(at % 256, 0);
+        assert!(holds(at, 5000) && holds(at + 4999, 1) && !holds(at, 5001) && !holds(at - 1, 1));
+        assert!(free(at) && !free(at) && !holds(at, 1));
+        assert!(allocate(0).is_none() && allocate(TOTAL + 1).is_none());
+    }
+}

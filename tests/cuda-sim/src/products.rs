@@ -1,0 +1,366 @@
+//! cuBLASLt: products of matrices in columns, computed in f64 and rounded once.
+
+use crate::work::{Stream, Work};
+use crate::{complain, memory};
+use cudarc::cublaslt::sys::{
+    cublasComputeType_t, cublasLtEpilogue_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
+    cublasLtMatmulDescAttributes_t, cublasLtMatmulHeuristicResult_t, cublasLtMatmulPreference_t,
+    cublasLtMatmulPreferenceAttributes_t, cublasLtMatrixLayout_t, cublasLtMatrixLayoutAttribute_t,
+    cublasStatus_t, cudaDataType_t,
+};
+use cudarc::driver::sys::CUresult;
+use half::{bf16, f16};
+use std::ffi::{c_int, c_void};
+
+const OK: cublasStatus_t = cublasStatus_t::CUBLAS_STATUS_SUCCESS;
+const INVALID: cublasStatus_t = cublasStatus_t::CUBLAS_STATUS_INVALID_VALUE;
+const UNSUPPORTED: cublasStatus_t = cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED;
+
+#[derive(Clone, Copy, Default)]
+struct Description {
+    transposed: [bool; 2],
+    has_bias: bool,
+    bias: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Layout {
+    dtype: cudaDataType_t,
+    rows: usize,
+    columns: usize,
+    ld: usize,
+    batch: usize,
+    stride: usize,
+}
+
+/// A product on a stream: D = α op(A) op(B) + bias.
+#[derive(Clone)]
+pub(crate) struct Product {
+    description: Description,
+    layouts: [Layout; 3],
+    places: [u64; 3],
+    alpha: f32,
+}
+
+fn size(dtype: cudaDataType_t) -> Option<usize> {
+    match dtype {
+        cudaDataType_t::CUDA_R_32F => Some(4),
+        cudaDataType_t::CUDA_R_16F | cudaDataType_t::CUDA_R_16BF => Some(2),
+        _ => None,
+    }
+}
+
+impl Layout {
+    /// The bytes from the first element to behind the last.
+    fn bytes(&self) -> usize {
+        let one = (self.columns.max(1) - 1) * self.ld + self.rows;
+        ((self.batch - 1) * self.stride + one) * size(self.dtype).unwrap_or(0)
+    }
+
+    fn place(&self, batch: usize, row: usize, column: usize) -> usize {
+        batch * self.stride + column * self.ld + row
+    }
+}
+
+/// An element.
+///
+/// # Safety
+/// It is alive.
+unsafe fn load(at: u64, dtype: cudaDataType_t, i: usize) -> f64 {
+    // SAFETY: as the caller says.
+    unsafe {
+        match dtype {
+            cudaDataType_t::CUDA_R_16F => (*(at as *const f16).add(i)).to_f64(),
+            cudaDataType_t::CUDA_R_16BF => (*(at as *const bf16).add(i)).to_f64(),
+            _ => f64::from(*(at as *const f32).add(i)),
+        }
+    }
+}
+
+/// # Safety
+/// The element is alive.
+#[expect(clippy::cast_possible_truncation, reason = "rounding")]
+unsafe fn store(at: u64, dtype: cudaDataType_t, i: usize, number: f64) {
+    // A device rounds the sum in f32 to 16 bits.
+    let number = number as f32;
+    // SAFETY: as the caller says.
+    unsafe {
+        match dtype {
+            cudaDataType_t::CUDA_R_16F => *(at as *mut f16).add(i) = f16::from_f32(number),
+            cudaDataType_t::CUDA_R_16BF => *(at as *mut bf16).add(i) = bf16::from_f32(number),
+            _ => *(at as *mut f32).add(i) = number,
+        }
+    }
+}
+
+impl Product {
+    pub(crate) fn run(&self) -> CUresult {
+        let [a, b, d] = &self.layouts;
+        let bias = (self.description.bias, d.rows * size(d.dtype).unwrap_or(0));
+        let matrices = self.places.iter().copied().zip([a.bytes(), b.bytes(), d.bytes()]);
+        let all = matrices.chain(self.description.has_bias.then_some(bias));
+        if all.into_iter().any(|(at, len)| !memory::holds(at, len)) {
+            complain("a product of memory that is not alive");
+            return CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+        }
+        let [trans_a, trans_b] = self.description.transposed;
+        let k = if trans_a { a.rows } else { a.columns };
+        let of = |layout: &Layout, place: u64, transposed: bool, batch: usize, i: usize, j: usize| {
+            let (row, column) = if transposed { (j, i) } else { (i, j) };
+            // SAFETY: the element lies in the matrix, which is alive.
+            unsafe { load(place, layout.dtype, layout.place(batch, row, column)) }
+        };
+        for batch in 0..d.batch {
+            for column in 0..d.columns {
+                for row in 0..d.rows {
+                    let term = |i| {
+                        of(a, self.places[0], trans_a, batch, row, i)
+                            * of(b, self.places[1], trans_b, batch, i, column)
+                    };
+                    let mut sum = (0..k).map(term).sum::<f64>() * f64::from(self.alpha);
+                    if self.description.has_bias {
+                        // SAFETY: the bias has an element for each row, and is alive.
+                        sum += unsafe { load(self.description.bias, d.dtype, row) };
+                    }
+                    // SAFETY: the element lies in the matrix, which is alive.
+                    unsafe { store(self.places[2], d.dtype, d.place(batch, row, column), sum) };
+                }
+            }
+        }
+        CUresult::CUDA_SUCCESS
+    }
+}
+
+/// A value of an attribute, of which the caller gives the address and the size.
+///
+/// # Safety
+/// The address is that of so many bytes.
+unsafe fn read<T: Copy>(from: *const c_void, len: usize) -> Option<T> {
+    // SAFETY: the value is as long as the caller says.
+    (len == size_of::<T>()).then(|| unsafe { from.cast::<T>().read_unaligned() })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtCreate(handle: *mut cublasLtHandle_t) -> cublasStatus_t {
+    // SAFETY: the caller gives a place.
+    unsafe { *handle = Box::into_raw(Box::new(0u64)).cast() };
+    OK
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtDestroy(handle: cublasLtHandle_t) -> cublasStatus_t {
+    // SAFETY: the caller has it from `cublasLtCreate`, and destroys it once.
+    drop(unsafe { Box::from_raw(handle.cast::<u64>()) });
+    OK
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatmulDescCreate(
+    made: *mut cublasLtMatmulDesc_t,
+    compute: cublasComputeType_t,
+    scale: cudaDataType_t,
+) -> cublasStatus_t {
+    if compute != cublasComputeType_t::CUBLAS_COMPUTE_32F || scale != cudaDataType_t::CUDA_R_32F {
+        complain("products compute in f32, and TF32 is not simulated");
+        return UNSUPPORTED;
+    }
+    // SAFETY: the caller gives a place.
+    unsafe { *made = Box::into_raw(Box::new(Description::default())).cast() };
+    OK
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
+    at: cublasLtMatmulDesc_t,
+    attribute: cublasLtMatmulDescAttributes_t,
+    value: *const c_void,
+    len: usize,
+) -> cublasStatus_t {
+    type A = cublasLtMatmulDescAttributes_t;
+    // SAFETY: the description is alive, and the value is as long as it says.
+    unsafe {
+        let description = &mut *at.cast::<Description>();
+        let done = match attribute {
+            A::CUBLASLT_MATMUL_DESC_TRANSA => {
+                read::<c_int>(value, len).map(|x| description.transposed[0] = x == 1)
+            }
+            A::CUBLASLT_MATMUL_DESC_TRANSB => {
+                read::<c_int>(value, len).map(|x| description.transposed[1] = x == 1)
+            }
+            A::CUBLASLT_MATMUL_DESC_EPILOGUE => read::<u32>(value, len)
+                .filter(|&x| x == cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32)
+                .map(|_| description.has_bias = true),
+            A::CUBLASLT_MATMUL_DESC_BIAS_POINTER => read::<u64>(value, len).map(|x| description.bias = x),
+            _ => None,
+        };
+        if done.is_some() { OK } else { INVALID }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatmulDescDestroy(at: cublasLtMatmulDesc_t) -> cublasStatus_t {
+    // SAFETY: the caller has it from the function above, and destroys it once.
+    drop(unsafe { Box::from_raw(at.cast::<Description>()) });
+    OK
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatrixLayoutCreate(
+    made: *mut cublasLtMatrixLayout_t,
+    dtype: cudaDataType_t,
+    rows: u64,
+    columns: u64,
+    ld: i64,
+) -> cublasStatus_t {
+    let (rows, columns, ld) = (rows as usize, columns as usize, usize::try_from(ld).unwrap_or(0));
+    if size(dtype).is_none() || ld < rows {
+        return INVALID;
+    }
+    // SAFETY: the caller gives a place.
+    unsafe {
+        *made = Box::into_raw(Box::new(Layout { dtype, rows, columns, ld, batch: 1, stride: 0 })).cast()
+    };
+    OK
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatrixLayoutSetAttribute(
+    at: cublasLtMatrixLayout_t,
+    attribute: cublasLtMatrixLayoutAttribute_t,
+    value: *const c_void,
+    len: usize,
+) -> cublasStatus_t {
+    type A = cublasLtMatrixLayoutAttribute_t;
+    // SAFETY: the layout is alive, and the value is as long as it says.
+    unsafe {
+        let layout = &mut *at.cast::<Layout>();
+        let number = |x: i64| usize::try_from(x).ok();
+        let done = match attribute {
+            A::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT => {
+                read::<i32>(value, len).and_then(|x| number(x.into())).map(|x| layout.batch = x)
+            }
+            A::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET => {
+                read::<i64>(value, len).and_then(number).map(|x| layout.stride = x)
+            }
+            _ => None,
+        };
+        if done.is_some() { OK } else { INVALID }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatrixLayoutDestroy(at: cublasLtMatrixLayout_t) -> cublasStatus_t {
+    // SAFETY: the caller has it from the function above, and destroys it once.
+    drop(unsafe { Box::from_raw(at.cast::<Layout>()) });
+    OK
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatmulPreferenceCreate(made: *mut cublasLtMatmulPreference_t) -> cublasStatus_t {
+    // SAFETY: the caller gives a place.
+    unsafe { *made = Box::into_raw(Box::new(0u64)).cast() };
+    OK
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
+    _: cublasLtMatmulPreference_t,
+    _: cublasLtMatmulPreferenceAttributes_t,
+    _: *const c_void,
+    _: usize,
+) -> cublasStatus_t {
+    OK
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatmulPreferenceDestroy(at: cublasLtMatmulPreference_t) -> cublasStatus_t {
+    // SAFETY: the caller has it from the function above, and destroys it once.
+    drop(unsafe { Box::from_raw(at.cast::<u64>()) });
+    OK
+}
+
+/// The product of a description and layouts, if cuBLASLt documents its types and its extents agree.
+unsafe fn product(
+    description: cublasLtMatmulDesc_t,
+    [a, b, d]: [cublasLtMatrixLayout_t; 3],
+) -> Result<Product, cublasStatus_t> {
+    // SAFETY: all are alive.
+    let (description, layouts) = unsafe {
+        let layout = |at: cublasLtMatrixLayout_t| *at.cast::<Layout>();
+        (*description.cast::<Description>(), [layout(a), layout(b), layout(d)])
+    };
+    let [a, b, d] = &layouts;
+    let [trans_a, trans_b] = description.transposed;
+    let (m, k) = if trans_a { (a.columns, a.rows) } else { (a.rows, a.columns) };
+    let (other, n) = if trans_b { (b.columns, b.rows) } else { (b.rows, b.columns) };
+    if (m, n, k) != (d.rows, d.columns, other) || a.batch != d.batch || b.batch != d.batch {
+        return Err(INVALID);
+    }
+    if a.dtype != b.dtype || (d.dtype != a.dtype && d.dtype != cudaDataType_t::CUDA_R_32F) {
+        return Err(UNSUPPORTED);
+    }
+    Ok(Product { description, layouts, places: [0; 3], alpha: 1.0 })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
+    _: cublasLtHandle_t,
+    description: cublasLtMatmulDesc_t,
+    a: cublasLtMatrixLayout_t,
+    b: cublasLtMatrixLayout_t,
+    _c: cublasLtMatrixLayout_t,
+    d: cublasLtMatrixLayout_t,
+    _: cublasLtMatmulPreference_t,
+    _requested: c_int,
+    results: *mut cublasLtMatmulHeuristicResult_t,
+    count: *mut c_int,
+) -> cublasStatus_t {
+    // SAFETY: all are alive, and the caller gives places.
+    unsafe {
+        if let Err(status) = product(description, [a, b, d]) {
+            *count = 0;
+            return status;
+        }
+        results.write_bytes(0, 1);
+        *count = 1;
+    }
+    OK
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtMatmul(
+    _: cublasLtHandle_t,
+    description: cublasLtMatmulDesc_t,
+    alpha: *const c_void,
+    a: *const c_void,
+    a_layout: cublasLtMatrixLayout_t,
+    b: *const c_void,
+    b_layout: cublasLtMatrixLayout_t,
+    beta: *const c_void,
+    _c: *const c_void,
+    _c_layout: cublasLtMatrixLayout_t,
+    d: *mut c_void,
+    d_layout: cublasLtMatrixLayout_t,
+    _: *const cublasLtMatmulAlgo_t,
+    _workspace: *mut c_void,
+    _size: usize,
+    stream: *mut c_void,
+) -> cublasStatus_t {
+    // SAFETY: all are alive.
+    unsafe {
+        if *beta.cast::<f32>() != 0.0 {
+            complain("products add no matrix");
+            return UNSUPPORTED;
+        }
+        let product = match product(description, [a_layout, b_layout, d_layout]) {
+            Ok(product) => product,
+            Err(status) => return status,
+        };
+        let places = [a as u64, b as u64, d as u64];
+        let work = Work::Product(Product { places, alpha: *alpha.cast::<f32>(), ..product });
+        match (*stream.cast::<Stream>()).enqueue(work) {
+            CUresult::CUDA_SUCCESS => OK,
+            _ => cublasStatus_t::CUBLAS_STATUS_EXECUTION_FAILED,
+        }
+    }
+}
