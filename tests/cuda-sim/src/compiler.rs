@@ -1,6 +1,7 @@
 //! NVRTC: kernels are compiled by g++ behind `device.h`. The image of a program is the path of a shared object.
 //!
-//! Shared objects stay in a folder of the system's temporary folder, by a hash of header and text: later runs find them.
+//! Shared objects stay in the folder that `AMPC_SIM_OBJECTS` names, by a hash of header and text, so that later runs find
+//! them. Without a name they are in a folder of the process.
 
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 use std::ffi::{CStr, c_char, c_int};
@@ -61,8 +62,11 @@ fn compiled(args: &[&str], paths: [&Path; 2]) -> Result<(), Vec<u8>> {
 /// The folder of objects, with the header compiled.
 fn folder() -> Result<PathBuf, Vec<u8>> {
     let failed = |error: std::io::Error| error.to_string().into_bytes();
-    let name = format!("ampc-cuda-sim-{:016x}", hash_of(&format!("{HEADER}{FLAGS:?}")));
-    let folder = std::env::temp_dir().join(name);
+    let parent = match std::env::var_os("AMPC_SIM_OBJECTS") {
+        Some(folder) => PathBuf::from(folder),
+        None => std::env::temp_dir().join(format!("cuda-sim-{}", std::process::id())),
+    };
+    let folder = parent.join(format!("{:016x}", hash_of(&format!("{HEADER}{FLAGS:?}"))));
     let header = folder.join("device.h");
     if !header.with_extension("h.gch").exists() {
         fs::create_dir_all(&folder).map_err(failed)?;
