@@ -127,7 +127,8 @@ pub(super) fn split(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// A section if elements along one axis are cut off; dy with zeros around it if along several; added up by numbers where elements are left out in between, or the place is not known.
+/// dy as the gradient of a section if elements along one axis are cut off, and with zeros around it if along several. Where
+/// elements are left out in between, or the place is not known, dy is added up by numbers.
 pub(super) fn slice(b: &mut Backward<'_>) -> Ruled {
     let Some(pads) = around_slice(b)? else { return by_numbers(b) };
     let (x, dy) = (b.x(0)?, b.dy0()?);
