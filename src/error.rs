@@ -118,6 +118,9 @@ pub enum Error {
     /// The system or a device refuses the memory that a run needs, or the device does not answer.
     #[error("{0}")]
     NoMemory(Finding),
+    /// A device cannot be opened: it has no memory left, or does not answer.
+    #[error("{0}")]
+    Device(String),
     /// The module is invalid.
     #[error("the model is invalid: {}", list(.0))]
     Invalid(Vec<Finding>),
@@ -235,7 +238,7 @@ impl Error {
             },
             Error::Bug(_) => ErrorKind::Bug,
             Error::Unsupported(_) => ErrorKind::Unsupported,
-            Error::NoMemory(_) | Error::Io { .. } => ErrorKind::Io,
+            Error::NoMemory(_) | Error::Device(_) | Error::Io { .. } => ErrorKind::Io,
         }
     }
 

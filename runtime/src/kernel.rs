@@ -243,6 +243,12 @@ impl Site<'_> {
         self.results.get(j).is_some_and(Option::is_some)
     }
 
+    /// True if an operand or a result that is used is a tensor of this element type.
+    pub fn has_dtype(&self, dtype: DType) -> bool {
+        let is_such = |ty: &Option<Type>| ty.as_ref().and_then(Type::as_tensor).is_some_and(|t| t.dtype == dtype);
+        (0..self.view.n_operands()).any(|i| self.view.dtype(i) == Some(dtype)) || self.results.iter().any(is_such)
+    }
+
     /// The element type of operand `i`, a tensor.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ fn main() {
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn main() -> std::process::ExitCode {
     use ampc_runtime::Cpu;
-    use ampc_runtime::cuda::{Cuda, CudaError, CudaOptions};
+    use ampc_runtime::cuda::{Cuda, CudaError, CudaOptions, Library};
     use std::sync::Arc;
 
     let folders = std::env::var_os("AMPC_CUDA_LIBRARIES");
@@ -34,7 +34,7 @@ fn main() -> std::process::ExitCode {
     };
     let backends = match opened(&options).and_then(variants) {
         Ok(backends) => backends,
-        Err(CudaError::NoLibrary { library: "libcuda.so.1", .. } | CudaError::NoDevice { .. }) => {
+        Err(CudaError::NoLibrary { library: Library::Driver, .. } | CudaError::NoDevices { .. }) => {
             println!("skipped: no CUDA driver");
             return std::process::ExitCode::SUCCESS;
         }

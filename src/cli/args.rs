@@ -83,6 +83,8 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// List the operators and their precision classes
     Ops(OpsArgs),
+    /// List the devices that run models, and the libraries that they need
+    Devices(DevicesArgs),
     /// List, show and check policies
     Policy(PolicyArgs),
     /// List, show and check targets
@@ -289,6 +291,13 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct OpsArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DevicesArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

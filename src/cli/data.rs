@@ -8,7 +8,7 @@ use super::shown;
 use super::table::count;
 use super::ui::Ui;
 use ampc::Error;
-use ampc::device::Device;
+use ampc::device::{self, BackendOptions, Device};
 use ampc::execute::Inputs;
 use ampc::execute::inputs::{BoundDim, Dims, bound_dims};
 use ampc::ir::Module;
@@ -19,18 +19,25 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{fs, slice};
 
+/// The requested settings of a backend.
+pub(crate) fn backend_options(threads: Option<u32>) -> BackendOptions {
+    let threads = threads.map_or(0, |threads| usize::try_from(threads).unwrap_or(0));
+    #[expect(clippy::disallowed_methods, reason = "the binary reads the environment for the library")]
+    let folders = device::standard_folders(&|name| std::env::var_os(name));
+    BackendOptions { threads, folders }
+}
+
 /// The backend of a device.
 ///
 /// # Errors
-/// If this version has no backend for it.
-pub(crate) fn backend(device: &str, threads: Option<u32>) -> Result<Arc<dyn Backend>, Failure> {
+/// If the name is no device, or the device cannot be used.
+pub(crate) fn backend(name: &str, threads: Option<u32>) -> Result<Arc<dyn Backend>, Failure> {
     let device: Device =
-        device.parse().map_err(|error: Error| Failure::usage("device", error.to_string()))?;
-    let threads = threads.map_or(0, |threads| usize::try_from(threads).unwrap_or(0));
-    device.backend(threads).map_err(|error| diagnose::failure(&error, None))
+        name.parse().map_err(|error: Error| Failure::usage("device", error.to_string()))?;
+    device.backend(&backend_options(threads)).map_err(|error| diagnose::failure(&error, None))
 }
 
-/// The runtime of the default device with the requested limits.
+/// The runtime of the CPU with the requested limits.
 ///
 /// # Errors
 /// If this version has no backend for it.

@@ -35,6 +35,7 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
         Error::Invalid(findings) => of_findings(findings, module),
         Error::Inputs(list) | Error::States(list) => list.iter().map(of_input).collect(),
         Error::Run(finding) | Error::NoMemory(finding) => of_run(finding, module),
+        Error::Device(message) => one("ampc::device".into(), message.clone()),
         Error::Diverged(_) => one("ampc::train::diverged".into(), error.to_string()),
         Error::Data { .. } => one("ampc::data".into(), error.to_string()),
         Error::Usage(message) => one("ampc::usage".into(), message.clone()),

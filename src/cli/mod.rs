@@ -3,6 +3,7 @@
 mod args;
 mod check;
 mod data;
+mod devices;
 mod diagnose;
 mod emit;
 mod endings;
@@ -166,6 +167,7 @@ fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {
         Command::Run(args) => run::run(args, threads, ui),
         Command::Verify(args) => verify::run(args, threads, ui),
         Command::Ops(args) => ops::run(args),
+        Command::Devices(args) => devices::run(args, threads),
         Command::Policy(args) => policy::run(args, ui),
         Command::Target(args) => target::run(args),
         Command::Completions { shell } => {

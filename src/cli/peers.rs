@@ -331,7 +331,7 @@ const ANSWERS: &[Answer] = &[
          outputs",
     ),
     (
-        &["devices", "tune"],
+        &["tune"],
         "nothing is measured yet; `ampc target list` has the targets that costs are predicted for",
     ),
 ];

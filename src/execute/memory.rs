@@ -1,7 +1,7 @@
 //! The memory that a run takes, before a constant is read.
 
 use super::of_run;
-use crate::device::Device;
+use crate::device::{BackendOptions, Device};
 use crate::error::Error;
 use ampc_ir::{DType, Module, TensorType};
 use ampc_passes::cost::BoundInputs;
@@ -34,7 +34,7 @@ pub fn memory_needs(module: &Module, inputs: &BoundInputs) -> Result<MemoryNeeds
         return Err(Error::Unsupported("its tensors have more bytes than any machine".into()));
     }
     let limits = Limits { max_bytes: LIST_BYTES, ..Limits::default() };
-    let runtime = Runtime { limits, ..Runtime::new(Device::default().backend(1)?) };
+    let runtime = Runtime { limits, ..Runtime::new(Device::Cpu.backend(&BackendOptions { threads: 1, ..BackendOptions::default() })?) };
     runtime.memory_needs(module, &inputs.types).map_err(|error| of_run(module, &error))
 }
 

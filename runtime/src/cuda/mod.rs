@@ -6,24 +6,27 @@
 //! waits for the device: a failure that depends on data is written to a word of the queue, and surfaces with its node
 //! when the host waits for the queue.
 //!
-//! `locate.rs` finds the libraries, `memory.rs` and `queue.rs` are the device, `compile.rs` and `text.rs` make kernels, and
+//! `presence/` finds the libraries and devices, `memory.rs` and `queue.rs` are the device, `compile.rs` and `text.rs` make kernels, and
 //! `kernels/` has the kernels by family.
 
 mod compile;
 mod kernels;
 mod launch;
-mod locate;
 mod memory;
+mod presence;
 mod products;
 mod queue;
 mod record;
 mod text;
 
-pub use locate::CudaError;
+pub use presence::{
+    CudaError, CudaErrorKind, FoundDevice, FoundLibrary, Library, Presence, standard_folders,
+};
 
 use crate::backend::{
     Backend, Device, DeviceError, DeviceMemory, KernelError, Prepared, Queue, RunHint, Site,
 };
+use ampc_ir::DType;
 use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
 use compile::Compiler;
@@ -40,7 +43,7 @@ use std::sync::Arc;
 pub struct CudaOptions {
     /// The number of the device.
     pub device: usize,
-    /// Folders whose libraries are preferred to those of the system.
+    /// Folders that are searched for libraries that the dynamic loader does not find, such as [`standard_folders`].
     pub folders: Vec<PathBuf>,
     /// True if the host waits for every kernel, so that a crash of a kernel names its node.
     pub waits_for_kernels: bool,
@@ -66,6 +69,8 @@ pub struct Cuda {
 pub(crate) struct Shared {
     context: Arc<CudaContext>,
     name: String,
+    /// True if the device converts to bf16: from compute capability 8.0 on.
+    has_bf16: bool,
     compiler: Compiler,
     products: Products,
     waits_for_kernels: bool,
@@ -85,28 +90,19 @@ impl Cuda {
     /// # Errors
     /// If a library is absent or too old, or there is no such device.
     pub fn open(options: &CudaOptions, host: Arc<dyn Backend>) -> Result<Cuda, CudaError> {
-        locate::load(&options.folders)?;
-        let context = CudaContext::new(options.device).map_err(|error| match error.0 {
-            cudarc::driver::sys::CUresult::CUDA_ERROR_NO_DEVICE
-            | cudarc::driver::sys::CUresult::CUDA_ERROR_INVALID_DEVICE => {
-                CudaError::NoDevice { device: options.device }
-            }
-            _ => error.into(),
-        })?;
+        let FoundDevice { name, capability, .. } = presence::load(&options.folders, options.device)?;
+        let context = CudaContext::new(options.device)?;
         // SAFETY: memory is allocated and freed by calls that wait for the device, and each queue has one stream.
         #[expect(unsafe_code, reason = "the crate would record two events for each allocation")]
         unsafe {
             context.disable_event_tracking();
-        }
-        let (name, capability) = (context.name()?, context.compute_capability()?);
-        if capability < (8, 0) {
-            return Err(CudaError::OldDevice { name, capability });
         }
         let shared = Shared {
             compiler: Compiler::new(context.clone(), capability),
             products: Products::new()?,
             context,
             name,
+            has_bf16: capability >= (8, 0),
             waits_for_kernels: options.waits_for_kernels,
             pinned: Pool::default(),
             records: options.records,
@@ -136,6 +132,12 @@ impl Backend for Cuda {
     }
 
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
+        if !self.device.0.has_bf16 && site.has_dtype(DType::BF16) {
+            return Err(KernelError::unsupported(format!(
+                "{} in bf16 on {}: expected a device of compute capability 8.0 or higher",
+                site.view.schema.name, self.device.0.name
+            )));
+        }
         let maker = kernels::Maker { shared: &self.device.0, site };
         let prepared = match (maker.constant(&*self.host)?, kernels::find(site.kind())) {
             (Some(prepared), _) => prepared,

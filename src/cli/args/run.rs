@@ -16,7 +16,7 @@ pub(crate) struct RunArgs {
     /// Replace files that exist
     #[arg(long)]
     pub(crate) force: bool,
-    /// Device: cpu, or cuda or cuda:N, which are not supported yet
+    /// Device: cpu, cuda or cuda:N (see `ampc devices`)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
     /// Run N more times, and print the time of a run
@@ -64,6 +64,9 @@ pub(crate) struct VerifyArgs {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Device that runs the models: cpu, cuda or cuda:N (see `ampc devices`)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: String,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
 }

@@ -35,7 +35,7 @@ pub(crate) struct TrainArgs {
     pub(crate) run: LoopArgs,
     #[command(flatten)]
     pub(crate) output: TrainOutputArgs,
-    /// Device: cpu, or cuda or cuda:N, which are not supported yet
+    /// Device: cpu, cuda or cuda:N (see `ampc devices`)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
 }

@@ -3,6 +3,7 @@
 //! Shared objects stay in the folder that `AMPC_SIM_OBJECTS` names, by a hash of header and text, so that later runs find
 //! them. Without a name they are in a folder of the process.
 
+use crate::faults::{self, fault};
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 use std::ffi::{CStr, c_char, c_int};
 use std::fs;
@@ -119,6 +120,15 @@ unsafe extern "C" fn nvrtcGetErrorString(_: nvrtcResult) -> *const c_char {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> nvrtcResult {
+    fault!("nvrtcVersion");
+    let (of_major, of_minor) = faults::version("AMPC_SIM_NVRTC");
+    // SAFETY: the caller gives places.
+    unsafe { (*major, *minor) = (of_major, of_minor) };
+    nvrtcResult::NVRTC_SUCCESS
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcCreateProgram(
     made: *mut nvrtcProgram,
     text: *const c_char,
@@ -127,6 +137,7 @@ unsafe extern "C" fn nvrtcCreateProgram(
     _texts: *const *const c_char,
     _names: *const *const c_char,
 ) -> nvrtcResult {
+    fault!("nvrtcCreateProgram");
     // SAFETY: the text ends with a zero, as NVRTC asks.
     let text = unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned();
     let program = Box::new(Program { text, log: Vec::new(), image: Vec::new() });
@@ -137,6 +148,7 @@ unsafe extern "C" fn nvrtcCreateProgram(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcDestroyProgram(at: *mut nvrtcProgram) -> nvrtcResult {
+    fault!("nvrtcDestroyProgram");
     // SAFETY: the caller has it from `nvrtcCreateProgram`, and destroys it once.
     drop(unsafe { Box::from_raw((*at).cast::<Program>()) });
     nvrtcResult::NVRTC_SUCCESS
@@ -148,6 +160,7 @@ unsafe extern "C" fn nvrtcCompileProgram(
     _count: c_int,
     _options: *const *const c_char,
 ) -> nvrtcResult {
+    fault!("nvrtcCompileProgram");
     // SAFETY: the program is alive.
     let program = unsafe { program(at) };
     match image_of(&program.text) {
@@ -164,6 +177,7 @@ unsafe extern "C" fn nvrtcCompileProgram(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcGetProgramLogSize(at: nvrtcProgram, size: *mut usize) -> nvrtcResult {
+    fault!("nvrtcGetProgramLogSize");
     // SAFETY: the program is alive, and the caller gives a place.
     unsafe { *size = program(at).log.len() + 1 };
     nvrtcResult::NVRTC_SUCCESS
@@ -171,6 +185,7 @@ unsafe extern "C" fn nvrtcGetProgramLogSize(at: nvrtcProgram, size: *mut usize) 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcGetProgramLog(at: nvrtcProgram, log: *mut u8) -> nvrtcResult {
+    fault!("nvrtcGetProgramLog");
     // SAFETY: the program is alive, and the place has the size that it says.
     unsafe {
         let from = &program(at).log;
@@ -182,6 +197,7 @@ unsafe extern "C" fn nvrtcGetProgramLog(at: nvrtcProgram, log: *mut u8) -> nvrtc
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcGetCUBINSize(at: nvrtcProgram, size: *mut usize) -> nvrtcResult {
+    fault!("nvrtcGetCUBINSize");
     // SAFETY: the program is alive, and the caller gives a place.
     unsafe { *size = program(at).image.len() };
     nvrtcResult::NVRTC_SUCCESS
@@ -189,6 +205,7 @@ unsafe extern "C" fn nvrtcGetCUBINSize(at: nvrtcProgram, size: *mut usize) -> nv
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcGetCUBIN(at: nvrtcProgram, image: *mut u8) -> nvrtcResult {
+    fault!("nvrtcGetCUBIN");
     // SAFETY: the program is alive, and the place has the size that it says.
     unsafe {
         let from = &program(at).image;

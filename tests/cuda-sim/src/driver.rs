@@ -1,5 +1,6 @@
 //! The driver: one device, of compute capability 8.0.
 
+use crate::faults::{self, fault};
 use crate::blocks::{Kernel, Launch};
 use crate::compiler::MAGIC;
 use crate::memory;
@@ -41,13 +42,16 @@ unsafe fn enqueue(stream: CUstream, work: Work) -> CUresult {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuInit(_: c_uint) -> CUresult {
+    fault!("cuInit");
     OK
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> CUresult {
+    fault!("cuDriverGetVersion");
+    let (major, minor) = faults::version("AMPC_SIM_DRIVER");
     // SAFETY: the caller gives a place.
-    unsafe { *version = 13000 };
+    unsafe { *version = major * 1000 + minor * 10 };
     OK
 }
 
@@ -57,6 +61,8 @@ unsafe extern "C" fn cuGetErrorName(error: CUresult, name: *mut *const c_char) -
         CUresult::CUDA_ERROR_INVALID_VALUE => c"CUDA_ERROR_INVALID_VALUE",
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => c"CUDA_ERROR_OUT_OF_MEMORY",
         CUresult::CUDA_ERROR_LAUNCH_FAILED => c"CUDA_ERROR_LAUNCH_FAILED",
+        CUresult::CUDA_ERROR_NO_DEVICE => c"CUDA_ERROR_NO_DEVICE",
+        CUresult::CUDA_ERROR_ILLEGAL_ADDRESS => c"CUDA_ERROR_ILLEGAL_ADDRESS",
         _ => c"CUDA_ERROR (simulated)",
     };
     // SAFETY: the caller gives a place.
@@ -72,14 +78,16 @@ unsafe extern "C" fn cuGetErrorString(error: CUresult, text: *mut *const c_char)
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CUresult {
+    fault!("cuDeviceGetCount");
     // SAFETY: the caller gives a place.
-    unsafe { *count = 1 };
+    unsafe { *count = faults::devices() };
     OK
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, number: c_int) -> CUresult {
-    if number != 0 {
+    fault!("cuDeviceGet");
+    if number < 0 || number >= faults::devices() {
         return CUresult::CUDA_ERROR_INVALID_DEVICE;
     }
     // SAFETY: the caller gives a place.
@@ -89,6 +97,7 @@ unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, number: c_int) -> CUresu
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, len: c_int, _: CUdevice) -> CUresult {
+    fault!("cuDeviceGetName");
     let text = c"simulated device".to_bytes_with_nul();
     if usize::try_from(len).unwrap_or(0) < text.len() {
         return INVALID;
@@ -104,9 +113,11 @@ unsafe extern "C" fn cuDeviceGetAttribute(
     attribute: CUdevice_attribute,
     _: CUdevice,
 ) -> CUresult {
+    fault!("cuDeviceGetAttribute");
     type A = CUdevice_attribute;
     let number = match attribute {
-        A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => 8,
+        A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR => faults::capability().0,
+        A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR => faults::capability().1,
         A::CU_DEVICE_ATTRIBUTE_WARP_SIZE => 32,
         _ => 0,
     };
@@ -116,7 +127,16 @@ unsafe extern "C" fn cuDeviceGetAttribute(
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, _: CUdevice) -> CUresult {
+    fault!("cuDeviceTotalMem_v2");
+    // SAFETY: the caller gives a place.
+    unsafe { *bytes = memory::TOTAL };
+    OK
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, _: CUdevice) -> CUresult {
+    fault!("cuDevicePrimaryCtxRetain");
     // SAFETY: the caller gives a place. The context is no more than a name.
     unsafe { *context = std::ptr::dangling_mut() };
     OK
@@ -124,16 +144,19 @@ unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut CUcontext, _: CUdevi
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuDevicePrimaryCtxRelease_v2(_: CUdevice) -> CUresult {
+    fault!("cuDevicePrimaryCtxRelease_v2");
     OK
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxSetCurrent(_: CUcontext) -> CUresult {
+    fault!("cuCtxSetCurrent");
     OK
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxGetCurrent(context: *mut CUcontext) -> CUresult {
+    fault!("cuCtxGetCurrent");
     // SAFETY: the caller gives a place.
     unsafe { *context = std::ptr::dangling_mut() };
     OK
@@ -141,11 +164,13 @@ unsafe extern "C" fn cuCtxGetCurrent(context: *mut CUcontext) -> CUresult {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
+    fault!("cuCtxSynchronize");
     OK
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+    fault!("cuMemGetInfo_v2");
     // SAFETY: the caller gives places.
     unsafe { (*free, *total) = (memory::free_bytes(), memory::TOTAL) };
     OK
@@ -153,6 +178,7 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, len: usize) -> CUresult {
+    fault!("cuMemAlloc_v2");
     if len == 0 {
         return INVALID;
     }
@@ -164,11 +190,13 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, len: usize) -> CUr
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
+    fault!("cuMemFree_v2");
     if memory::free(address) { OK } else { INVALID }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostAlloc(address: *mut *mut c_void, len: usize, _: c_uint) -> CUresult {
+    fault!("cuMemHostAlloc");
     // SAFETY: the caller gives a place.
     unsafe { *address = libc::malloc(len.max(1)) };
     OK
@@ -176,6 +204,7 @@ unsafe extern "C" fn cuMemHostAlloc(address: *mut *mut c_void, len: usize, _: c_
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemFreeHost(address: *mut c_void) -> CUresult {
+    fault!("cuMemFreeHost");
     // SAFETY: the memory is that of the function above.
     unsafe { libc::free(address) };
     OK
@@ -188,6 +217,7 @@ unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     len: usize,
     stream: CUstream,
 ) -> CUresult {
+    fault!("cuMemcpyHtoDAsync_v2");
     let (from, to) = (Place::Host(from as u64), Place::Device(to));
     // SAFETY: the stream is alive.
     unsafe { enqueue(stream, Work::Copy { from, to, strides: [0; 2], count: 1, len }) }
@@ -200,6 +230,7 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     len: usize,
     stream: CUstream,
 ) -> CUresult {
+    fault!("cuMemcpyDtoHAsync_v2");
     let (from, to) = (Place::Device(from), Place::Host(to as u64));
     // SAFETY: the stream is alive.
     unsafe { enqueue(stream, Work::Copy { from, to, strides: [0; 2], count: 1, len }) }
@@ -212,6 +243,7 @@ unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     len: usize,
     stream: CUstream,
 ) -> CUresult {
+    fault!("cuMemcpyDtoDAsync_v2");
     let (from, to) = (Place::Device(from), Place::Device(to));
     // SAFETY: the stream is alive.
     unsafe { enqueue(stream, Work::Copy { from, to, strides: [0; 2], count: 1, len }) }
@@ -219,6 +251,7 @@ unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemcpy2DAsync_v2(rows: *const CUDA_MEMCPY2D, stream: CUstream) -> CUresult {
+    fault!("cuMemcpy2DAsync_v2");
     // SAFETY: the caller gives a description, and the stream is alive.
     unsafe {
         let rows = &*rows;
@@ -235,12 +268,14 @@ unsafe extern "C" fn cuMemcpy2DAsync_v2(rows: *const CUDA_MEMCPY2D, stream: CUst
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemsetD8Async(to: CUdeviceptr, byte: u8, len: usize, stream: CUstream) -> CUresult {
+    fault!("cuMemsetD8Async");
     // SAFETY: the stream is alive.
     unsafe { enqueue(stream, Work::Set { to, byte, len }) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, _: c_uint) -> CUresult {
+    fault!("cuStreamCreate");
     // SAFETY: the caller gives a place.
     unsafe { *stream = made(Stream::default()).cast() };
     OK
@@ -248,17 +283,20 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, _: c_uint) -> CUresul
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
+    fault!("cuStreamDestroy_v2");
     // SAFETY: the stream is destroyed once.
     unsafe { destroy(stream.cast::<Stream>()) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamSynchronize(_: CUstream) -> CUresult {
+    fault!("cuStreamSynchronize");
     OK
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _: c_uint) -> CUresult {
+    fault!("cuStreamWaitEvent");
     // SAFETY: both are alive.
     let (stream, event) = unsafe { (&mut *stream.cast::<Stream>(), &*event.cast::<Event>()) };
     let is_captured = |capture: &&Capture| lock(capture).is_some();
@@ -270,6 +308,7 @@ unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _: c_ui
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> CUresult {
+    fault!("cuStreamIsCapturing");
     // SAFETY: the stream is alive, and the caller gives a place.
     unsafe {
         let captures = (*stream.cast::<Stream>()).captured().is_some();
@@ -284,6 +323,7 @@ unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstream
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, _: CUstreamCaptureMode) -> CUresult {
+    fault!("cuStreamBeginCapture_v2");
     // SAFETY: the stream is alive.
     let stream = unsafe { &mut *stream.cast::<Stream>() };
     if stream.captured().is_some() {
@@ -295,6 +335,7 @@ unsafe extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, _: CUstreamCaptur
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult {
+    fault!("cuStreamEndCapture");
     // SAFETY: the stream is alive, and the caller gives a place.
     unsafe {
         let capture = (*stream.cast::<Stream>()).capture.take();
@@ -312,6 +353,7 @@ unsafe extern "C" fn cuGraphInstantiateWithFlags(
     graph: CUgraph,
     _: c_ulonglong,
 ) -> CUresult {
+    fault!("cuGraphInstantiateWithFlags");
     // SAFETY: the graph is alive, and the caller gives a place.
     unsafe { *made_graph = made((*graph.cast::<Vec<Work>>()).clone()).cast() };
     OK
@@ -319,11 +361,13 @@ unsafe extern "C" fn cuGraphInstantiateWithFlags(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphUpload(_: CUgraphExec, _: CUstream) -> CUresult {
+    fault!("cuGraphUpload");
     OK
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> CUresult {
+    fault!("cuGraphLaunch");
     // SAFETY: the graph and the stream are alive.
     let graph = unsafe { &*graph.cast::<Vec<Work>>() };
     for work in graph {
@@ -338,18 +382,21 @@ unsafe extern "C" fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> CUre
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> CUresult {
+    fault!("cuGraphDestroy");
     // SAFETY: the graph is destroyed once.
     unsafe { destroy(graph.cast::<Vec<Work>>()) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuGraphExecDestroy(graph: CUgraphExec) -> CUresult {
+    fault!("cuGraphExecDestroy");
     // SAFETY: the graph is destroyed once.
     unsafe { destroy(graph.cast::<Vec<Work>>()) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventCreate(event: *mut CUevent, _: c_uint) -> CUresult {
+    fault!("cuEventCreate");
     // SAFETY: the caller gives a place.
     unsafe { *event = made(Event::default()).cast() };
     OK
@@ -357,12 +404,14 @@ unsafe extern "C" fn cuEventCreate(event: *mut CUevent, _: c_uint) -> CUresult {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
+    fault!("cuEventDestroy_v2");
     // SAFETY: the event is destroyed once.
     unsafe { destroy(event.cast::<Event>()) }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
+    fault!("cuEventRecord");
     // SAFETY: both are alive.
     let (event, stream) = unsafe { (&mut *event.cast::<Event>(), &mut *stream.cast::<Stream>()) };
     event.capture = stream.captured().cloned();
@@ -371,11 +420,13 @@ unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventSynchronize(_: CUevent) -> CUresult {
+    fault!("cuEventSynchronize");
     OK
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventQuery(_: CUevent) -> CUresult {
+    fault!("cuEventQuery");
     OK
 }
 
@@ -405,6 +456,7 @@ pub(crate) unsafe fn kernel_of(image: *const c_void) -> Option<Kernel> {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_void) -> CUresult {
+    fault!("cuModuleLoadData");
     // SAFETY: the caller gives an image and a place.
     unsafe {
         let Some(kernel) = kernel_of(image) else { return CUresult::CUDA_ERROR_INVALID_IMAGE };
@@ -415,6 +467,7 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_voi
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> CUresult {
+    fault!("cuModuleUnload");
     // SAFETY: the module is unloaded once.
     unsafe { destroy(module.cast::<Kernel>()) }
 }
@@ -425,6 +478,7 @@ unsafe extern "C" fn cuModuleGetFunction(
     module: CUmodule,
     _: *const c_char,
 ) -> CUresult {
+    fault!("cuModuleGetFunction");
     // SAFETY: the caller gives a place. A module has one function.
     unsafe { *function = module.cast() };
     OK
@@ -444,6 +498,7 @@ unsafe extern "C" fn cuLaunchKernel(
     args: *mut *mut c_void,
     _extra: *mut *mut c_void,
 ) -> CUresult {
+    fault!("cuLaunchKernel");
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
     if grid.contains(&0) || threads == 0 || threads > 1024 {

@@ -6,7 +6,8 @@
 //!
 //! Device memory begins as NaNs, has a guard page on both sides, and is known by address: a copy from or to other memory
 //! fails. Work of a stream is done when it is enqueued, in the order of the calls, unless the stream is captured.
-//! `AMPC_SIM_SEED` orders blocks, warps and lanes at random.
+//! `AMPC_SIM_SEED` orders blocks, warps and lanes at random, `AMPC_SIM_FAIL` lets a call fail, and other variables set
+//! versions (`faults.rs`).
 //!
 //! `memory.rs` has the device memory, `work.rs` streams and graphs, `blocks.rs` runs kernels, `compiler.rs` stands in for
 //! NVRTC, `products.rs` for cuBLASLt, and `driver.rs` for the driver.
@@ -14,6 +15,7 @@
 mod blocks;
 mod compiler;
 mod driver;
+mod faults;
 mod memory;
 mod products;
 mod work;
@@ -21,4 +23,27 @@ mod work;
 /// Prints why a call fails.
 fn complain(what: &str) {
     eprintln!("cuda-sim: {what}");
+}
+
+#[cfg(test)]
+mod tests {
+    /// The backend looks up exactly the functions that are here, before it calls one.
+    #[test]
+    fn the_backend_looks_up_every_function() {
+        let sources =
+            [include_str!("driver.rs"), include_str!("compiler.rs"), include_str!("products.rs")].concat();
+        let mut here: Vec<&str> = sources
+            .split("unsafe extern \"C\" fn ")
+            .skip(1)
+            .filter_map(|rest| rest.split_once('('))
+            .map(|(name, _)| name)
+            .filter(|name| ["cu", "nv"].iter().any(|prefix| name.starts_with(prefix)))
+            .collect();
+        let list = include_str!("../../../runtime/src/cuda/presence/functions.rs");
+        let quoted = list.split('"').skip(1).step_by(2);
+        let mut looked_up: Vec<&str> = quoted.collect();
+        here.sort_unstable();
+        looked_up.sort_unstable();
+        assert_eq!(here, looked_up);
+    }
 }

@@ -1,5 +1,6 @@
 //! cuBLASLt: products of matrices in columns, computed in f64 and rounded once.
 
+use crate::faults::{self, fault};
 use crate::work::{Stream, Work};
 use crate::{complain, memory};
 use cudarc::cublaslt::sys::{
@@ -141,7 +142,14 @@ unsafe fn read<T: Copy>(from: *const c_void, len: usize) -> Option<T> {
 }
 
 #[unsafe(no_mangle)]
+unsafe extern "C" fn cublasLtGetVersion() -> usize {
+    let (major, minor) = faults::version("AMPC_SIM_CUBLASLT");
+    usize::try_from(major * 10_000 + minor * 100).unwrap_or(0)
+}
+
+#[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtCreate(handle: *mut cublasLtHandle_t) -> cublasStatus_t {
+    fault!("cublasLtCreate");
     // SAFETY: the caller gives a place.
     unsafe { *handle = Box::into_raw(Box::new(0u64)).cast() };
     OK
@@ -149,6 +157,7 @@ unsafe extern "C" fn cublasLtCreate(handle: *mut cublasLtHandle_t) -> cublasStat
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtDestroy(handle: cublasLtHandle_t) -> cublasStatus_t {
+    fault!("cublasLtDestroy");
     // SAFETY: the caller has it from `cublasLtCreate`, and destroys it once.
     drop(unsafe { Box::from_raw(handle.cast::<u64>()) });
     OK
@@ -160,6 +169,7 @@ unsafe extern "C" fn cublasLtMatmulDescCreate(
     compute: cublasComputeType_t,
     scale: cudaDataType_t,
 ) -> cublasStatus_t {
+    fault!("cublasLtMatmulDescCreate");
     if compute != cublasComputeType_t::CUBLAS_COMPUTE_32F || scale != cudaDataType_t::CUDA_R_32F {
         complain("products compute in f32, and TF32 is not simulated");
         return UNSUPPORTED;
@@ -176,6 +186,7 @@ unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
     value: *const c_void,
     len: usize,
 ) -> cublasStatus_t {
+    fault!("cublasLtMatmulDescSetAttribute");
     type A = cublasLtMatmulDescAttributes_t;
     // SAFETY: the description is alive, and the value is as long as it says.
     unsafe {
@@ -199,6 +210,7 @@ unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtMatmulDescDestroy(at: cublasLtMatmulDesc_t) -> cublasStatus_t {
+    fault!("cublasLtMatmulDescDestroy");
     // SAFETY: the caller has it from the function above, and destroys it once.
     drop(unsafe { Box::from_raw(at.cast::<Description>()) });
     OK
@@ -212,6 +224,7 @@ unsafe extern "C" fn cublasLtMatrixLayoutCreate(
     columns: u64,
     ld: i64,
 ) -> cublasStatus_t {
+    fault!("cublasLtMatrixLayoutCreate");
     let (rows, columns, ld) = (rows as usize, columns as usize, usize::try_from(ld).unwrap_or(0));
     if size(dtype).is_none() || ld < rows {
         return INVALID;
@@ -230,6 +243,7 @@ unsafe extern "C" fn cublasLtMatrixLayoutSetAttribute(
     value: *const c_void,
     len: usize,
 ) -> cublasStatus_t {
+    fault!("cublasLtMatrixLayoutSetAttribute");
     type A = cublasLtMatrixLayoutAttribute_t;
     // SAFETY: the layout is alive, and the value is as long as it says.
     unsafe {
@@ -250,6 +264,7 @@ unsafe extern "C" fn cublasLtMatrixLayoutSetAttribute(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtMatrixLayoutDestroy(at: cublasLtMatrixLayout_t) -> cublasStatus_t {
+    fault!("cublasLtMatrixLayoutDestroy");
     // SAFETY: the caller has it from the function above, and destroys it once.
     drop(unsafe { Box::from_raw(at.cast::<Layout>()) });
     OK
@@ -257,6 +272,7 @@ unsafe extern "C" fn cublasLtMatrixLayoutDestroy(at: cublasLtMatrixLayout_t) -> 
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtMatmulPreferenceCreate(made: *mut cublasLtMatmulPreference_t) -> cublasStatus_t {
+    fault!("cublasLtMatmulPreferenceCreate");
     // SAFETY: the caller gives a place.
     unsafe { *made = Box::into_raw(Box::new(0u64)).cast() };
     OK
@@ -269,11 +285,13 @@ unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
     _: *const c_void,
     _: usize,
 ) -> cublasStatus_t {
+    fault!("cublasLtMatmulPreferenceSetAttribute");
     OK
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtMatmulPreferenceDestroy(at: cublasLtMatmulPreference_t) -> cublasStatus_t {
+    fault!("cublasLtMatmulPreferenceDestroy");
     // SAFETY: the caller has it from the function above, and destroys it once.
     drop(unsafe { Box::from_raw(at.cast::<u64>()) });
     OK
@@ -315,6 +333,7 @@ unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     results: *mut cublasLtMatmulHeuristicResult_t,
     count: *mut c_int,
 ) -> cublasStatus_t {
+    fault!("cublasLtMatmulAlgoGetHeuristic");
     // SAFETY: all are alive, and the caller gives places.
     unsafe {
         if let Err(status) = product(description, [a, b, d]) {
@@ -346,6 +365,7 @@ unsafe extern "C" fn cublasLtMatmul(
     _size: usize,
     stream: *mut c_void,
 ) -> cublasStatus_t {
+    fault!("cublasLtMatmul");
     // SAFETY: all are alive.
     unsafe {
         if *beta.cast::<f32>() != 0.0 {

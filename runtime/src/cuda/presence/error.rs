@@ -1,0 +1,211 @@
+//! Errors of opening a device.
+
+use super::Library;
+use cudarc::cublaslt::result::CublasError;
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::CUresult;
+use std::path::PathBuf;
+
+/// Error of opening a device.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CudaError {
+    /// A library is absent.
+    #[error("{library} was not found: expected {} {}; {remedy}", .library.file(), searched(.folders))]
+    NoLibrary {
+        /// The library.
+        library: Library,
+        /// The command that installs the library, in words.
+        remedy: String,
+        /// The folders that were searched, besides those of the dynamic loader.
+        folders: Vec<PathBuf>,
+    },
+    /// A library is there, and the dynamic loader refuses it.
+    #[error("{library} cannot be loaded: `{}`: {reason}", .path.display())]
+    Unloadable {
+        /// The library.
+        library: Library,
+        /// The file.
+        path: PathBuf,
+        /// The message of the dynamic loader.
+        reason: String,
+    },
+    /// A library lacks a function.
+    #[error("{library} {} lacks the function {function}: `{}` is damaged, or older than it says; install another version", dotted(.version), .path.display())]
+    NoFunction {
+        /// The library.
+        library: Library,
+        /// The file.
+        path: PathBuf,
+        /// The version that the library says.
+        version: (u32, u32),
+        /// The function.
+        function: &'static str,
+    },
+    /// A library is older than the oldest version that is supported.
+    #[error("expected {library} {} or newer, found {} in `{}`; update it", dotted(.oldest), dotted(.version), .path.display())]
+    OldLibrary {
+        /// The library.
+        library: Library,
+        /// The file.
+        path: PathBuf,
+        /// The version found.
+        version: (u32, u32),
+        /// The oldest version that is supported.
+        oldest: (u32, u32),
+    },
+    /// A library is of a newer major version of CUDA than the driver supports.
+    #[error(
+        "{library} {} is for a driver of CUDA {}, found a driver of CUDA {}; update the driver to {} or newer, or install the libraries of CUDA {}",
+        dotted(.version), .version.0, dotted(.driver), super::driver_of(.version.0), .driver.0
+    )]
+    OldDriver {
+        /// The library.
+        library: Library,
+        /// The version of the library.
+        version: (u32, u32),
+        /// The version of CUDA that the driver supports.
+        driver: (u32, u32),
+    },
+    /// Libraries are of different major versions of CUDA.
+    #[error(
+        "expected libraries of one major version of CUDA, found {first} {} and {second} {}; install both for the same version",
+        dotted(.first_version), dotted(.second_version)
+    )]
+    MixedVersions {
+        /// A library.
+        first: Library,
+        /// Its version.
+        first_version: (u32, u32),
+        /// A library of another major version.
+        second: Library,
+        /// Its version.
+        second_version: (u32, u32),
+    },
+    /// The driver has no device.
+    #[error("the CUDA driver has no device: {reason}")]
+    NoDevices {
+        /// The driver's error.
+        reason: String,
+    },
+    /// There is no device of this number.
+    #[error("expected the number of a device, below {count}, found {device}")]
+    NoDevice {
+        /// The number.
+        device: usize,
+        /// The number of devices.
+        count: usize,
+    },
+    /// The compute capability of the device is too low.
+    #[error("expected a device of compute capability 7.5 or higher, found {}.{} ({name})", .capability.0, .capability.1)]
+    OldDevice {
+        /// The name of the device.
+        name: String,
+        /// The compute capability.
+        capability: (i32, i32),
+    },
+    /// The device has no memory left, or does not answer.
+    #[error("{library} refuses a call: {reason}")]
+    Refused {
+        /// The library.
+        library: Library,
+        /// The library's error.
+        reason: String,
+    },
+    /// A library refuses a call as invalid.
+    #[error("{library} refuses a call as invalid: {reason}")]
+    Invalid {
+        /// The library.
+        library: Library,
+        /// The library's error.
+        reason: String,
+    },
+}
+
+/// A party that can solve a [`CudaError`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CudaErrorKind {
+    /// The user installs or updates a library, or chooses another device.
+    Unsupported,
+    /// The device has no memory left or does not answer.
+    Refused,
+    /// A bug of this crate.
+    Bug,
+}
+
+impl CudaError {
+    /// The party that can solve the error.
+    pub fn kind(&self) -> CudaErrorKind {
+        match self {
+            CudaError::NoLibrary { .. }
+            | CudaError::Unloadable { .. }
+            | CudaError::NoFunction { .. }
+            | CudaError::OldLibrary { .. }
+            | CudaError::OldDriver { .. }
+            | CudaError::MixedVersions { .. }
+            | CudaError::NoDevices { .. }
+            | CudaError::NoDevice { .. }
+            | CudaError::OldDevice { .. } => CudaErrorKind::Unsupported,
+            CudaError::Refused { .. } => CudaErrorKind::Refused,
+            CudaError::Invalid { .. } => CudaErrorKind::Bug,
+        }
+    }
+}
+
+impl From<DriverError> for CudaError {
+    fn from(error: DriverError) -> CudaError {
+        type Code = CUresult;
+        let reason = text_of(error);
+        match error.0 {
+            Code::CUDA_ERROR_NO_DEVICE
+            | Code::CUDA_ERROR_STUB_LIBRARY
+            | Code::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH
+            | Code::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
+            | Code::CUDA_ERROR_SYSTEM_NOT_READY
+            | Code::CUDA_ERROR_OPERATING_SYSTEM
+            | Code::CUDA_ERROR_NOT_INITIALIZED => CudaError::NoDevices { reason },
+            Code::CUDA_ERROR_INVALID_VALUE
+            | Code::CUDA_ERROR_INVALID_CONTEXT
+            | Code::CUDA_ERROR_INVALID_HANDLE => CudaError::Invalid { library: Library::Driver, reason },
+            _ => CudaError::Refused { library: Library::Driver, reason },
+        }
+    }
+}
+
+/// Name and explanation of an error of the driver.
+fn text_of(error: DriverError) -> String {
+    let known = |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
+    match (known(error.error_name()), known(error.error_string())) {
+        (Ok(name), Ok(text)) if name == text => name,
+        (Ok(name), Ok(text)) => format!("{name}, {text}"),
+        _ => format!("{:?}", error.0),
+    }
+}
+
+impl From<CublasError> for CudaError {
+    fn from(error: CublasError) -> CudaError {
+        use cudarc::cublaslt::sys::cublasStatus_t as Status;
+        let reason = format!("{:?}", error.0);
+        match error.0 {
+            Status::CUBLAS_STATUS_ALLOC_FAILED | Status::CUBLAS_STATUS_NOT_INITIALIZED => {
+                CudaError::Refused { library: Library::Products, reason }
+            }
+            _ => CudaError::Invalid { library: Library::Products, reason },
+        }
+    }
+}
+
+fn dotted((major, minor): &(u32, u32)) -> String {
+    format!("{major}.{minor}")
+}
+
+fn searched(folders: &[PathBuf]) -> String {
+    let loader = "in a folder of the dynamic loader";
+    match folders {
+        [] => loader.to_owned(),
+        [only] => format!("{loader}, or in `{}`", only.display()),
+        [first, rest @ ..] => {
+            let more = if rest.len() == 1 { "1 more".to_owned() } else { format!("{} more", rest.len()) };
+            format!("{loader}, in `{}`, or in {more}", first.display())
+        }
+    }
+}

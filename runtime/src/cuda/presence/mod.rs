@@ -1,0 +1,416 @@
+//! The libraries of CUDA and the devices of its driver: where they are, their versions, and why they cannot be used.
+//!
+//! Nothing of CUDA is linked. A library is searched by the names that the crate `cudarc` tries: first where the dynamic
+//! loader finds it, then in the folders that the caller gives. A library of such a folder is loaded by its full path, and
+//! the loader then finds it by its name. `cudarc` panics at the first call into a library or function that is absent, so
+//! both are checked here, by calls that `cudarc` has no part in.
+//!
+//! `folders.rs` lists the folders of toolkits and Python packages, `functions.rs` the functions that the backend calls.
+
+mod error;
+mod folders;
+mod functions;
+
+pub use error::{CudaError, CudaErrorKind};
+pub use folders::standard_folders;
+
+use libloading::os::unix::{Library as Handle, RTLD_LAZY, RTLD_LOCAL};
+use std::ffi::{CStr, OsStr, c_int, c_void};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A library of CUDA.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Library {
+    /// The driver of the device.
+    Driver,
+    /// NVRTC, which compiles kernels.
+    Compiler,
+    /// cuBLASLt, which computes matrix products.
+    Products,
+}
+
+/// A library that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundLibrary {
+    /// The version, major and minor. The version of the driver is the newest version of CUDA that it supports.
+    pub version: (u32, u32),
+    /// The file.
+    pub path: PathBuf,
+}
+
+/// A device of the driver.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundDevice {
+    /// The name, as the driver says it.
+    pub name: String,
+    /// The compute capability, major and minor.
+    pub capability: (i32, i32),
+    /// The memory of the device, in bytes.
+    pub memory: u64,
+}
+
+/// The state of the libraries and devices of a machine.
+#[derive(Clone, Debug)]
+pub struct Presence {
+    /// Each library, or the reason why it cannot be used.
+    pub libraries: Vec<(Library, Result<FoundLibrary, CudaError>)>,
+    /// The devices by their number, or the reason why there are none.
+    pub devices: Result<Vec<FoundDevice>, CudaError>,
+    /// The folders that were searched, besides those of the dynamic loader.
+    pub folders: Vec<PathBuf>,
+    /// The reason why the libraries cannot be used together.
+    pub conflict: Option<CudaError>,
+}
+
+impl Presence {
+    /// Looks for all libraries, and for the devices of the driver.
+    pub fn probe(folders: &[PathBuf]) -> Presence {
+        let mut driver = None;
+        let mut libraries = Vec::new();
+        for library in Library::ALL {
+            let found = library.open(folders, driver);
+            if let (Library::Driver, Ok(found)) = (library, &found) {
+                driver = Some(found.version);
+            }
+            libraries.push((library, found));
+        }
+        let found = libraries.iter().filter_map(|(library, found)| Some((*library, found.as_ref().ok()?)));
+        let conflict = of_one_major(found).err();
+        let devices = match &libraries[0].1 {
+            Ok(_) => devices(),
+            Err(error) => Err(error.clone()),
+        };
+        Presence { libraries, devices, folders: folders.to_vec(), conflict }
+    }
+
+    /// The reason why device `number` cannot be opened; `None` if it can.
+    pub fn problem(&self, number: usize) -> Option<CudaError> {
+        let of_library = self.libraries.iter().find_map(|(_, found)| found.as_ref().err());
+        let of_devices = || match &self.devices {
+            Err(error) => Some(error.clone()),
+            Ok(devices) => usable(devices, number).err(),
+        };
+        of_library.or(self.conflict.as_ref()).cloned().or_else(of_devices)
+    }
+}
+
+/// Loads all libraries, and checks that they can be used together with device `number`.
+///
+/// # Errors
+/// The first reason why the device cannot be opened.
+pub(super) fn load(folders: &[PathBuf], number: usize) -> Result<FoundDevice, CudaError> {
+    let presence = Presence::probe(folders);
+    match presence.problem(number) {
+        Some(error) => Err(error),
+        None => Ok(presence.devices?.swap_remove(number)),
+    }
+}
+
+/// The least compute capability: the lowest that NVRTC 13 compiles for.
+const LEAST_CAPABILITY: (i32, i32) = (7, 5);
+
+fn usable(devices: &[FoundDevice], number: usize) -> Result<(), CudaError> {
+    match devices.get(number) {
+        None => Err(CudaError::NoDevice { device: number, count: devices.len() }),
+        Some(FoundDevice { name, capability, .. }) if *capability < LEAST_CAPABILITY => {
+            Err(CudaError::OldDevice { name: name.clone(), capability: *capability })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The newest major version of CUDA that is supported.
+const NEWEST: u32 = 13;
+
+/// The name of the driver branch that introduced a major version of CUDA.
+fn driver_of(major: u32) -> &'static str {
+    match major {
+        13 => "R580",
+        12 => "R525",
+        _ => "the branch of that version",
+    }
+}
+
+/// Checks that the libraries, the driver aside, are of one major version.
+fn of_one_major<'a>(
+    mut found: impl Iterator<Item = (Library, &'a FoundLibrary)>,
+) -> Result<(), CudaError> {
+    let Some((first, of_first)) = found.find(|(library, _)| *library != Library::Driver) else { return Ok(()) };
+    match found.find(|(_, of_second)| of_second.version.0 != of_first.version.0) {
+        None => Ok(()),
+        Some((second, of_second)) => Err(CudaError::MixedVersions {
+            first,
+            first_version: of_first.version,
+            second,
+            second_version: of_second.version,
+        }),
+    }
+}
+
+/// A function that writes a version and returns a status, 0 for success.
+type WriteVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
+/// A function that writes a version in two numbers.
+type WriteVersions = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+/// A function that returns a version.
+type ReturnVersion = unsafe extern "C" fn() -> usize;
+
+impl Library {
+    /// All libraries, the driver first.
+    pub const ALL: [Library; 3] = [Library::Driver, Library::Compiler, Library::Products];
+
+    /// The name of the library.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Library::Driver => "CUDA driver",
+            Library::Compiler => "NVRTC",
+            Library::Products => "cuBLASLt",
+        }
+    }
+
+    /// The name of the library without prefix and ending, as `cudarc` searches it.
+    const fn stem(self) -> &'static str {
+        match self {
+            Library::Driver => "cuda",
+            Library::Compiler => "nvrtc",
+            Library::Products => "cublasLt",
+        }
+    }
+
+    /// The files that are searched in folders, the newest version first.
+    const fn files(self) -> &'static [&'static str] {
+        match self {
+            Library::Driver => &["libcuda.so.1"],
+            Library::Compiler => &["libnvrtc.so.13", "libnvrtc.so.12"],
+            Library::Products => &["libcublasLt.so.13", "libcublasLt.so.12"],
+        }
+    }
+
+    /// The file of the newest version that is supported.
+    pub const fn file(self) -> &'static str {
+        self.files()[0]
+    }
+
+    /// The package of PyPI that has the library for a major version of CUDA; the driver has none.
+    const fn package(self, major: u32) -> Option<&'static str> {
+        Some(match (self, major) {
+            (Library::Driver, _) => return None,
+            (Library::Compiler, 12) => "nvidia-cuda-nvrtc-cu12",
+            (Library::Compiler, _) => "nvidia-cuda-nvrtc",
+            (Library::Products, 12) => "nvidia-cublas-cu12",
+            (Library::Products, _) => "nvidia-cublas",
+        })
+    }
+
+    /// The way to install the library beside a driver, in words.
+    fn remedy(self, driver: Option<(u32, u32)>) -> String {
+        let major = driver.map_or(NEWEST, |(major, _)| major.min(NEWEST));
+        match self.package(major) {
+            None => "install NVIDIA's driver".to_owned(),
+            Some(package) => format!("`pip install {package}` installs it"),
+        }
+    }
+
+    const fn functions(self) -> &'static [&'static str] {
+        match self {
+            Library::Driver => functions::DRIVER,
+            Library::Compiler => functions::COMPILER,
+            Library::Products => functions::PRODUCTS,
+        }
+    }
+
+    /// The oldest version that is supported.
+    const fn oldest(self) -> (u32, u32) {
+        (12, 0)
+    }
+
+    /// Loads the library. `driver` is the version of CUDA that the driver supports.
+    fn open(self, folders: &[PathBuf], driver: Option<(u32, u32)>) -> Result<FoundLibrary, CudaError> {
+        let handle = self.handle(folders, driver)?;
+        let version = self.version(&handle);
+        let path = self.path(&handle);
+        let functions = self.functions();
+        if let Some(&function) = functions.iter().find(|function| symbol(&handle, function).is_none()) {
+            let version = version.unwrap_or_default();
+            return Err(CudaError::NoFunction { library: self, path, version, function });
+        }
+        let unknown = || CudaError::Unloadable {
+            library: self,
+            path: path.clone(),
+            reason: "it does not say its version".to_owned(),
+        };
+        let version = version.ok_or_else(unknown)?;
+        // The library stays for the rest of the process, as cudarc expects.
+        let _ = handle.into_raw();
+        if version < self.oldest() {
+            return Err(CudaError::OldLibrary { library: self, path, version, oldest: self.oldest() });
+        }
+        match driver {
+            Some(driver) if driver.0 < version.0 => {
+                Err(CudaError::OldDriver { library: self, version, driver })
+            }
+            _ => Ok(FoundLibrary { version, path }),
+        }
+    }
+
+    /// The library as `cudarc` finds it, after a library of one of the folders has been loaded if there is no other.
+    fn handle(self, folders: &[PathBuf], driver: Option<(u32, u32)>) -> Result<Handle, CudaError> {
+        let names = cudarc::get_lib_name_candidates(self.stem());
+        let by_name = || names.iter().find_map(|name| dlopen(name.as_ref()).ok());
+        if let Some(handle) = by_name() {
+            return Ok(handle);
+        }
+        let major = driver.map_or(u32::MAX, |(major, _)| major);
+        let is_supported = |file: &&&str| {
+            let suffix = file.rsplit('.').next().and_then(|number| number.parse::<u32>().ok());
+            suffix.is_none_or(|number| number <= major)
+        };
+        // If there are newer libraries alone, the driver is too old for them, and the error says so.
+        let preferred = self.files().iter().filter(is_supported);
+        let others = self.files().iter().filter(|file| !is_supported(file));
+        let mut refused = None;
+        for file in preferred.chain(others) {
+            for path in folders.iter().map(|folder| folder.join(file)).filter(|path| path.exists()) {
+                self.companions(&path);
+                match dlopen(path.as_os_str()) {
+                    Ok(handle) => return by_name().or(Some(handle)).ok_or_else(|| self.absent(folders, driver)),
+                    Err(reason) => {
+                        refused = refused.or(Some(CudaError::Unloadable { library: self, path, reason }));
+                    }
+                }
+            }
+        }
+        Err(refused.unwrap_or_else(|| self.absent(folders, driver)))
+    }
+
+    fn absent(self, folders: &[PathBuf], driver: Option<(u32, u32)>) -> CudaError {
+        CudaError::NoLibrary { library: self, remedy: self.remedy(driver), folders: folders.to_vec() }
+    }
+
+    /// Loads the files beside a library that the library itself loads by name.
+    fn companions(self, path: &Path) {
+        if self != Library::Compiler {
+            return;
+        }
+        let entries = path.parent().and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
+        let is_builtins = |path: &PathBuf| {
+            path.file_name().and_then(OsStr::to_str).is_some_and(|name| {
+                name.starts_with("libnvrtc-builtins.so") && !name.contains(".alt")
+            })
+        };
+        for path in entries.map(|entry| entry.path()).filter(is_builtins) {
+            // NVRTC reports their absence itself when it compiles.
+            let _ = dlopen(path.as_os_str()).map(Handle::into_raw);
+        }
+    }
+
+    /// The version that the library says, major and minor.
+    #[expect(unsafe_code, reason = "calls of functions that were looked up by name")]
+    fn version(self, handle: &Handle) -> Option<(u32, u32)> {
+        let number = |version: c_int| u32::try_from(version).ok();
+        match self {
+            Library::Driver => {
+                let function = symbol(handle, "cuDriverGetVersion")?;
+                // SAFETY: the function of this name has this type, and writes one number. It needs no initialisation.
+                let function = unsafe { std::mem::transmute::<*mut c_void, WriteVersion>(function) };
+                let mut version = 0;
+                // SAFETY: as above.
+                let status = unsafe { function(&raw mut version) };
+                let version = number(version).filter(|_| status == 0)?;
+                Some((version / 1000, version % 1000 / 10))
+            }
+            Library::Compiler => {
+                let function = symbol(handle, "nvrtcVersion")?;
+                // SAFETY: the function of this name has this type, and writes two numbers.
+                let function = unsafe { std::mem::transmute::<*mut c_void, WriteVersions>(function) };
+                let (mut major, mut minor) = (0, 0);
+                // SAFETY: as above.
+                let status = unsafe { function(&raw mut major, &raw mut minor) };
+                Some((number(major)?, number(minor)?)).filter(|_| status == 0)
+            }
+            Library::Products => {
+                let function = symbol(handle, "cublasLtGetVersion")?;
+                // SAFETY: the function of this name has this type.
+                let function = unsafe { std::mem::transmute::<*mut c_void, ReturnVersion>(function) };
+                // SAFETY: as above.
+                let version = u32::try_from(unsafe { function() }).ok()?;
+                Some((version / 10_000, version % 10_000 / 100))
+            }
+        }
+    }
+
+    /// The file that a library was loaded from.
+    #[expect(unsafe_code, reason = "a call of the dynamic loader")]
+    fn path(self, handle: &Handle) -> PathBuf {
+        let place = self.functions().iter().find_map(|function| symbol(handle, function));
+        let Some(place) = place else { return PathBuf::from(self.file()) };
+        let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+        // SAFETY: the address is that of a function, and the place has the size of the information.
+        let found = unsafe { libc::dladdr(place, info.as_mut_ptr()) };
+        // SAFETY: all bytes were zero, or the call has written them.
+        let info = unsafe { info.assume_init() };
+        if found == 0 || info.dli_fname.is_null() {
+            return PathBuf::from(self.file());
+        }
+        // SAFETY: the loader's name of a file ends with a zero, and lives as long as the library.
+        let name = unsafe { CStr::from_ptr(info.dli_fname) };
+        PathBuf::from(OsStr::from_bytes(name.to_bytes()))
+    }
+}
+
+impl fmt::Display for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Library::Driver => write!(f, "the {}", self.name()),
+            Library::Compiler | Library::Products => f.write_str(self.name()),
+        }
+    }
+}
+
+/// Loads a library by its path or name, with the flags that `cudarc` uses.
+#[expect(unsafe_code, reason = "a library runs code when it is loaded")]
+fn dlopen(name: &OsStr) -> Result<Handle, String> {
+    // SAFETY: the names are those of NVIDIA's libraries, whose initialisers may run at any time.
+    unsafe { Handle::open(Some(name), RTLD_LAZY | RTLD_LOCAL) }.map_err(|error| {
+        // libloading puts the loader's message behind its own.
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        source.unwrap_or_else(|| error.to_string())
+    })
+}
+
+/// The address of a function of a library.
+#[expect(unsafe_code, reason = "a call of the dynamic loader")]
+fn symbol(handle: &Handle, name: &str) -> Option<*mut c_void> {
+    // SAFETY: the address is used as a function by the callers that know its type alone.
+    let found = unsafe { handle.get::<*mut c_void>(name.as_bytes()) };
+    found.ok().map(|symbol| symbol.into_raw()).filter(|address| !address.is_null())
+}
+
+/// The devices of the driver, whose functions have been checked.
+fn devices() -> Result<Vec<FoundDevice>, CudaError> {
+    use cudarc::driver::result;
+    use cudarc::driver::sys::CUdevice_attribute as Attribute;
+    result::init()?;
+    let count = result::device::get_count()?;
+    if count <= 0 {
+        return Err(CudaError::NoDevices { reason: "the driver counts 0 devices".to_owned() });
+    }
+    let mut devices = Vec::new();
+    for number in 0..count {
+        let device = result::device::get(number)?;
+        #[expect(unsafe_code, reason = "calls of the driver")]
+        let attribute = |attribute| {
+            // SAFETY: the device is one of the driver's.
+            unsafe { result::device::get_attribute(device, attribute) }
+        };
+        let major = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        #[expect(unsafe_code, reason = "a call of the driver")]
+        // SAFETY: as above.
+        let memory = unsafe { result::device::total_mem(device) }?;
+        let name = result::device::get_name(device)?;
+        devices.push(FoundDevice { name, capability: (major, minor), memory: memory as u64 });
+    }
+    Ok(devices)
+}
