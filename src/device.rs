@@ -51,6 +51,9 @@ pub struct BackendOptions {
     /// Folders that are searched for the libraries of a device, after those of the dynamic loader:
     /// [`standard_folders`], or none.
     pub folders: Vec<PathBuf>,
+    /// The folder of kernels that earlier processes have compiled for a device; `None` for no such folder. It is created, and
+    /// has at most 1 GiB. A folder that cannot be written is no error.
+    pub cache: Option<PathBuf>,
 }
 
 impl Device {
@@ -148,7 +151,8 @@ mod cuda {
         host: Arc<dyn Backend>,
     ) -> Result<Arc<dyn Backend>, Error> {
         let device = usize::try_from(number).unwrap_or(usize::MAX);
-        let settings = CudaOptions { device, folders: options.folders.clone(), ..CudaOptions::default() };
+        let BackendOptions { folders, cache, .. } = options.clone();
+        let settings = CudaOptions { device, folders, cache, ..CudaOptions::default() };
         match Cuda::open(&settings, host) {
             Ok(cuda) => Ok(Arc::new(cuda)),
             Err(error) => Err(of_open(number, &error)),

@@ -135,6 +135,12 @@ pub trait Backend: Debug + Send + Sync {
         Err(KernelError::unsupported("groups"))
     }
 
+    /// The backend that computes results that depend on constants and dims alone, in host memory, when a module is bound;
+    /// `None` if this backend computes these itself.
+    fn host(&self) -> Option<&dyn Backend> {
+        None
+    }
+
     /// The device that the kernels compute on; `None` if their operands and results are in host memory.
     fn device(&self) -> Option<&dyn Device> {
         None

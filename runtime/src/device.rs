@@ -269,6 +269,10 @@ pub enum DeviceError {
     /// The device refused a call. Later calls may succeed.
     #[error("the device refused a call: {0}")]
     Failed(String),
+    /// The device refused a call as invalid, or a kernel read or wrote memory outside of its operands and results: a bug of
+    /// the backend. Later calls fail.
+    #[error("the device refused invalid work: {0}")]
+    Invalid(String),
     /// The device does not answer any more.
     #[error("the device is lost: {0}")]
     Lost(String),
@@ -280,7 +284,7 @@ impl DeviceError {
         match self {
             DeviceError::NoMemory { .. } => true,
             DeviceError::Kernel { error, .. } => error.is_no_memory(),
-            DeviceError::Failed(_) | DeviceError::Lost(_) => false,
+            DeviceError::Failed(_) | DeviceError::Invalid(_) | DeviceError::Lost(_) => false,
         }
     }
 

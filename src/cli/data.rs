@@ -6,7 +6,7 @@ use super::problem::{Failure, Problem};
 use super::settings::ReadFile;
 use super::shown;
 use super::table::count;
-use super::ui::Ui;
+use super::ui::{Stream, Ui};
 use ampc::Error;
 use ampc::device::{self, BackendOptions, Device};
 use ampc::execute::Inputs;
@@ -15,34 +15,65 @@ use ampc::ir::Module;
 use ampc::passes::cost::{BoundInputs, OpenDim, SizeSource, Sizes};
 use ampc::runtime::{Backend, Runtime};
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, slice};
+use std::{fs, io, slice};
 
 /// The requested settings of a backend.
 pub(crate) fn backend_options(threads: Option<u32>) -> BackendOptions {
     let threads = threads.map_or(0, |threads| usize::try_from(threads).unwrap_or(0));
-    #[expect(clippy::disallowed_methods, reason = "the binary reads the environment for the library")]
-    let folders = device::standard_folders(&|name| std::env::var_os(name));
-    BackendOptions { threads, folders }
+    let folders = device::standard_folders(&variable);
+    BackendOptions { threads, folders, cache: None }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the binary reads the environment for the library")]
+fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The folder of compiled kernels: `kernels` in the folder of ampc in the user's cache. Warns if it cannot be written.
+fn cache(ui: Ui) -> Option<PathBuf> {
+    let of_home = || Some(PathBuf::from(variable("HOME")?).join(".cache"));
+    let folder = variable("XDG_CACHE_HOME").map(PathBuf::from).or_else(of_home)?.join("ampc/kernels");
+    let written = fs::create_dir_all(&folder).and_then(|()| tempfile_in(&folder));
+    match written {
+        Ok(()) => Some(folder),
+        Err(error) => {
+            let message = format!("`{}` cannot be written: {error}", folder.display());
+            let help = "kernels are compiled again in each run; `XDG_CACHE_HOME` names another folder";
+            let problem = Problem::warning("device.cache", message).with_help(help);
+            ui.say(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
+            None
+        }
+    }
+}
+
+/// Writes and removes a file.
+fn tempfile_in(folder: &Path) -> io::Result<()> {
+    let path = folder.join(format!(".{}.part", std::process::id()));
+    fs::write(&path, b"ampc")?;
+    fs::remove_file(&path)
 }
 
 /// The backend of a device.
 ///
 /// # Errors
 /// If the name is no device, or the device cannot be used.
-pub(crate) fn backend(name: &str, threads: Option<u32>) -> Result<Arc<dyn Backend>, Failure> {
+pub(crate) fn backend(name: &str, threads: Option<u32>, ui: Ui) -> Result<Arc<dyn Backend>, Failure> {
     let device: Device =
         name.parse().map_err(|error: Error| Failure::usage("device", error.to_string()))?;
-    device.backend(&backend_options(threads)).map_err(|error| diagnose::failure(&error, None))
+    let cache = if device == Device::Cpu { None } else { cache(ui) };
+    let options = BackendOptions { cache, ..backend_options(threads) };
+    device.backend(&options).map_err(|error| diagnose::failure(&error, None))
 }
 
 /// The runtime of the CPU with the requested limits.
 ///
 /// # Errors
-/// If this version has no backend for it.
-pub(crate) fn default_runtime(threads: Option<u32>, limits: &LimitArgs) -> Result<Runtime, Failure> {
-    Ok(runtime(backend(&Device::default().to_string(), threads)?, limits))
+/// If the threads cannot be started.
+pub(crate) fn default_runtime(threads: Option<u32>, limits: &LimitArgs, ui: Ui) -> Result<Runtime, Failure> {
+    Ok(runtime(backend(&Device::default().to_string(), threads, ui)?, limits))
 }
 
 /// A runtime with the requested limits.

@@ -47,7 +47,7 @@ impl Source {
         if !args.verify.verify {
             return Ok(None);
         }
-        let runtime = data::default_runtime(threads, &args.limits)?;
+        let runtime = data::default_runtime(threads, &args.limits, ui)?;
         let draws = data::draws(&args.data, &model.module, &runtime, ui)?;
         let tolerance = args.verify.tolerance.map(|of_max| Tolerance { of_max, ..Tolerance::EXACT });
         let options = VerifyOptions { runtime, tolerance };

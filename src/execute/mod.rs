@@ -51,7 +51,7 @@ use crate::rewrite::{findings_of_types, op_of};
 use ampc_ir::module::GraphOwner;
 use ampc_ir::{Module, Node, Type, Value};
 use ampc_passes::Paths;
-use ampc_runtime::backend::KernelError;
+use ampc_runtime::backend::{DeviceError, KernelError};
 use ampc_runtime::session::{ExecuteError, PrepareError};
 use ampc_runtime::{Data, DataRef, Runtime, Session};
 use std::collections::BTreeMap;
@@ -99,26 +99,12 @@ pub fn views(values: &[Option<Data>]) -> Vec<Option<DataRef<'_>>> {
 
 fn of_prepare(module: &Module, error: &PrepareError) -> Error {
     match error {
-        PrepareError::Unsupported { backend, nodes: list } => {
-            // Of each operator the first node.
-            let mut nodes: BTreeMap<&str, Node> = BTreeMap::new();
-            for (node, op) in list {
-                nodes.entry(op).or_insert(*node);
-            }
-            let paths = Paths::of(module);
-            let ops: Vec<String> =
-                nodes.into_iter().map(|(op, node)| format!("{op} (`{}`)", paths.path(node))).collect();
-            Error::Unsupported(format!("the {backend} backend has no kernel for {}", ops.join(", ")))
-        }
+        PrepareError::Unsupported { backend, nodes } => lacking(module, backend, nodes),
         PrepareError::Device(error) => {
             let place = module.text(module.graph(module.main()).name).to_owned();
-            Error::NoMemory(Finding {
-                code: "device",
-                node: None,
-                place,
-                op: None,
-                message: error.to_string(),
-            })
+            let finding =
+                Finding { code: "device", node: None, place, op: None, message: error.to_string() };
+            of_device(error, finding)
         }
         PrepareError::Constant { value, error } if error.is_no_memory() => {
             Error::NoMemory(of_value(module, *value, format!("the constant cannot be read: {error}")))
@@ -126,6 +112,25 @@ fn of_prepare(module: &Module, error: &PrepareError) -> Error {
         PrepareError::Constant { value, error } => {
             Error::Run(of_value(module, *value, format!("the constant cannot be read: {error}")))
         }
+    }
+}
+
+/// The error of nodes without kernels: of each operator the first node.
+fn lacking(module: &Module, backend: &str, list: &[(Node, String)]) -> Error {
+    let mut nodes: BTreeMap<&str, Node> = BTreeMap::new();
+    for (node, op) in list {
+        nodes.entry(op).or_insert(*node);
+    }
+    let paths = Paths::of(module);
+    let ops: Vec<String> = nodes.into_iter().map(|(op, node)| format!("{op} (`{}`)", paths.path(node))).collect();
+    Error::Unsupported(format!("the {backend} backend has no kernel for {}", ops.join(", ")))
+}
+
+/// The error of a device that fails, which no node is the cause of. Invalid calls are a bug of the backend.
+fn of_device(error: &DeviceError, place: Finding) -> Error {
+    match error {
+        DeviceError::Invalid(_) => Error::Bug(error.to_string()),
+        _ => Error::NoMemory(place),
     }
 }
 
@@ -161,6 +166,10 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
             message: format!("expected {expected} as its next value, found {found}"),
         }),
         ExecuteError::Shapes(errors) => Error::Invalid(findings_of_types(module, errors)),
+        ExecuteError::Unsupported { backend, nodes } => lacking(module, backend, nodes),
+        ExecuteError::Node { node, error: KernelError::Device(error), .. } if !error.is_no_memory() => {
+            of_device(error, at("device", *node))
+        }
         ExecuteError::Node { node, error: KernelError::Unsupported(_), .. } => {
             Error::Unsupported(at("unsupported", *node).to_string())
         }
@@ -176,7 +185,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
         ExecuteError::Output(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
         ExecuteError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         ExecuteError::Time { node: None, .. } => Error::Run(graph("time")),
-        ExecuteError::Device(_) => Error::NoMemory(graph("device")),
+        ExecuteError::Device(error) => of_device(error, graph("device")),
         ExecuteError::Stopped => Error::Run(graph("stopped")),
         ExecuteError::TornStates => Error::Run(graph("state")),
         ExecuteError::Output(_) | ExecuteError::NoOutput { .. } => Error::Run(graph("output")),

@@ -514,7 +514,7 @@ fn unusable(name: &str, why: &Unusable) -> Error {
         Unusable::Unreadable(error) if error.is_no_memory() => no_memory(name, error),
         Unusable::Unreadable(HostError::Device(error)) => {
             let message = format!("the state cannot be copied: {error}");
-            Error::NoMemory(Finding { code: "device", ..finding(name, message) })
+            super::of_device(error, Finding { code: "device", ..finding(name, message) })
         }
         Unusable::Unreadable(error) => {
             Error::Run(finding(name, format!("the state cannot be read: {error}")))

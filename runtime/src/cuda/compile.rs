@@ -1,52 +1,114 @@
 //! Compilation of kernels, and the kernels that were compiled.
 
-use crate::backend::KernelError;
-use cudarc::driver::{CudaContext, CudaFunction};
-use cudarc::nvrtc::{Ptx, result, sys};
+use super::cache::Cache;
+use super::memory::failed;
+use super::presence::FoundDevice;
+use crate::backend::DeviceError;
+use cudarc::driver::{CudaContext, CudaFunction, DriverError};
+use cudarc::nvrtc::result::{self, NvrtcError};
+use cudarc::nvrtc::{Ptx, sys};
+use rayon::{ThreadPool, ThreadPoolBuilder};
 use rustc_hash::FxHashMap;
 use std::ffi::{CStr, CString};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::path::Path;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The name of the function in each text.
 pub(super) const ENTRY: &str = "run";
 
+/// Options for every text, next to the architecture. Products and sums are not fused, so that elements round as operators
+/// do one by one.
+const OPTIONS: [&str; 2] = ["--fmad=false", "--std=c++17"];
+
+/// The stack of a thread that compiles, in bytes.
+const STACK: usize = 16 << 20;
+
+/// Compiles texts in threads of its own, each text once.
 pub(super) struct Compiler {
     context: Arc<CudaContext>,
     architecture: String,
-    /// Functions by their texts.
-    functions: Mutex<FxHashMap<String, CudaFunction>>,
+    cache: Option<Arc<Cache>>,
+    /// `None` if the system has no threads left: texts are then compiled where they are requested.
+    pool: Option<ThreadPool>,
+    /// Kernels by their texts.
+    compilations: Mutex<FxHashMap<Arc<str>, Arc<Compilation>>>,
     /// The values that kernels expect, for errors.
     messages: Mutex<Vec<String>>,
 }
 
+/// A kernel that is being compiled, or has been.
+pub(super) struct Compilation {
+    context: Arc<CudaContext>,
+    architecture: String,
+    cache: Option<Arc<Cache>>,
+    text: Arc<str>,
+    image: OnceLock<Result<Image, Refusal>>,
+    function: OnceLock<CudaFunction>,
+}
+
+/// Machine code of a kernel.
+struct Image {
+    bytes: Vec<u8>,
+    is_from_cache: bool,
+}
+
+/// A failure of NVRTC, and its log.
+struct Refusal {
+    error: NvrtcError,
+    log: String,
+}
+
 impl Compiler {
-    pub(super) fn new(context: Arc<CudaContext>, (major, minor): (i32, i32)) -> Compiler {
+    /// The compiler for a device. `folder` is that of the cache.
+    pub(super) fn new(
+        context: Arc<CudaContext>,
+        device: &FoundDevice,
+        version: (u32, u32),
+        folder: Option<&Path>,
+    ) -> Compiler {
+        let (major, minor) = device.capability;
         let architecture = format!("--gpu-architecture=sm_{major}{minor}");
-        Compiler { context, architecture, functions: Mutex::default(), messages: Mutex::default() }
+        let cache = folder.map(|folder| {
+            let version = format!("{version:?}");
+            let common = [&[&*version, &architecture, &device.name][..], &OPTIONS].concat();
+            Arc::new(Cache::new(folder, &common))
+        });
+        let name = |at| format!("nvrtc {at}");
+        let pool = ThreadPoolBuilder::new().stack_size(STACK).thread_name(name).build().ok();
+        let (compilations, messages) = (Mutex::default(), Mutex::default());
+        Compiler { context, architecture, cache, pool, compilations, messages }
     }
 
     /// The number of different texts.
     pub(super) fn len(&self) -> usize {
-        self.functions.lock().unwrap_or_else(PoisonError::into_inner).len()
+        self.compilations.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
-    /// The function of a text.
-    ///
-    /// # Errors
-    /// If the compiler or the driver refuses the text: an error of the backend.
-    pub(super) fn function(&self, text: &str) -> Result<CudaFunction, KernelError> {
-        let known = self.functions.lock().unwrap_or_else(PoisonError::into_inner).get(text).cloned();
-        if let Some(function) = known {
-            return Ok(function);
+    /// Begins to compile a text, if it is new. A text that NVRTC refuses is an error of the first launch.
+    pub(super) fn compilation(&self, text: &str) -> Arc<Compilation> {
+        let mut compilations = self.compilations.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = compilations.get(text) {
+            return known.clone();
         }
-        let refused = |error: String| KernelError::unsupported(format!("a kernel: {error}"));
-        let image = compiled(text, &self.architecture).map_err(refused)?;
-        let module = self.context.load_module(Ptx::from_binary(image));
-        let function = module.and_then(|module| module.load_function(ENTRY));
-        let function = function.map_err(|error| refused(error.to_string()))?;
-        let mut functions = self.functions.lock().unwrap_or_else(PoisonError::into_inner);
-        functions.insert(text.to_owned(), function.clone());
-        Ok(function)
+        let text: Arc<str> = text.into();
+        let compilation = Arc::new(Compilation {
+            context: self.context.clone(),
+            architecture: self.architecture.clone(),
+            cache: self.cache.clone(),
+            text: text.clone(),
+            image: OnceLock::new(),
+            function: OnceLock::new(),
+        });
+        compilations.insert(text, compilation.clone());
+        drop(compilations);
+        match &self.pool {
+            Some(pool) => {
+                let compilation = compilation.clone();
+                pool.spawn(move || compilation.compile());
+            }
+            None => compilation.compile(),
+        }
+        compilation
     }
 
     /// The number of the values that a kernel expects, for errors.
@@ -64,6 +126,53 @@ impl Compiler {
     }
 }
 
+impl Compilation {
+    /// Sets the image.
+    fn compile(&self) {
+        let cached = self.cache.as_ref().and_then(|cache| cache.get(&self.text));
+        let image = match cached {
+            Some(bytes) => Ok(Image { bytes, is_from_cache: true }),
+            None => self.compiled().map(|bytes| Image { bytes, is_from_cache: false }),
+        };
+        // Only one thread compiles.
+        let _ = self.image.set(image);
+    }
+
+    /// The image that NVRTC makes, which the cache gets as well.
+    fn compiled(&self) -> Result<Vec<u8>, Refusal> {
+        let bytes = compiled(&self.text, &self.architecture)?;
+        if let Some(cache) = &self.cache {
+            cache.put(&self.text, &bytes);
+        }
+        Ok(bytes)
+    }
+
+    /// The function, when it is compiled.
+    ///
+    /// # Errors
+    /// If NVRTC or the driver refuses the text.
+    pub(super) fn function(&self) -> Result<&CudaFunction, DeviceError> {
+        if let Some(function) = self.function.get() {
+            return Ok(function);
+        }
+        let image = self.image.wait().as_ref().map_err(Refusal::as_error)?;
+        let loaded = match self.loaded(&image.bytes) {
+            // The driver refuses a file that is not its own.
+            Err(_) if image.is_from_cache => {
+                let bytes = self.compiled().map_err(|refusal| refusal.as_error())?;
+                self.loaded(&bytes)
+            }
+            loaded => loaded,
+        };
+        let function = loaded.map_err(failed)?;
+        Ok(self.function.get_or_init(|| function))
+    }
+
+    fn loaded(&self, image: &[u8]) -> Result<CudaFunction, DriverError> {
+        self.context.load_module(Ptx::from_binary(image.to_vec()))?.load_function(ENTRY)
+    }
+}
+
 /// A program of NVRTC.
 struct Program(sys::nvrtcProgram);
 
@@ -75,27 +184,48 @@ impl Drop for Program {
     }
 }
 
-/// Machine code for an architecture. Products and sums are not fused, so that elements round as operators do one by one.
+/// Machine code for an architecture.
+///
+/// # Errors
+/// If NVRTC refuses the text, which is a bug of the backend, or fails itself.
 #[expect(unsafe_code, reason = "calls of NVRTC")]
-fn compiled(text: &str, architecture: &str) -> Result<Vec<u8>, String> {
-    let source = CString::new(text).map_err(|error| error.to_string())?;
-    let program = Program(result::create_program(&source, None).map_err(|error| error.to_string())?);
+fn compiled(text: &str, architecture: &str) -> Result<Vec<u8>, Refusal> {
+    let refused = |error| Refusal { error, log: String::new() };
+    let invalid = |_| refused(NvrtcError(sys::nvrtcResult::NVRTC_ERROR_INVALID_INPUT));
+    let source = CString::new(text).map_err(invalid)?;
+    let program = Program(result::create_program(&source, None).map_err(refused)?);
+    let options = [&[architecture][..], &OPTIONS].concat();
     // SAFETY: the program is alive.
-    let done = unsafe { result::compile_program(program.0, &[architecture, "--fmad=false", "--std=c++17"]) };
+    let done = unsafe { result::compile_program(program.0, &options) };
     done.map_err(|error| {
         // SAFETY: the program is alive, and its log ends with a zero.
         let log = unsafe { result::get_program_log(program.0) }.unwrap_or_default();
         let log: Vec<u8> = log.into_iter().map(i8::cast_unsigned).collect();
         let log = CStr::from_bytes_until_nul(&log).map(|log| log.to_string_lossy().into_owned());
-        format!("{error}: {}", log.unwrap_or_default())
+        Refusal { error, log: log.unwrap_or_default() }
     })?;
     let mut len = 0;
     // SAFETY: the program is alive and compiled.
-    unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut len) }.result().map_err(|error| error.to_string())?;
+    unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut len) }.result().map_err(refused)?;
     let mut image = vec![0u8; len];
     // SAFETY: as above, and the image has the length that NVRTC says.
-    unsafe { sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast()) }
-        .result()
-        .map_err(|error| error.to_string())?;
+    unsafe { sys::nvrtcGetCUBIN(program.0, image.as_mut_ptr().cast()) }.result().map_err(refused)?;
     Ok(image)
+}
+
+impl Refusal {
+    /// The failure as an error. A text that NVRTC refuses is a bug of the backend.
+    fn as_error(&self) -> DeviceError {
+        use sys::nvrtcResult as Status;
+        let reason = format!("NVRTC: {:?} {}", self.error.0, self.log).trim_end().to_owned();
+        match self.error.0 {
+            Status::NVRTC_ERROR_BUILTIN_OPERATION_FAILURE => DeviceError::Failed(format!(
+                "{reason}; NVRTC needs libnvrtc-builtins of its own version beside it"
+            )),
+            Status::NVRTC_ERROR_OUT_OF_MEMORY | Status::NVRTC_ERROR_PROGRAM_CREATION_FAILURE => {
+                DeviceError::Failed(reason)
+            }
+            _ => DeviceError::Invalid(reason),
+        }
+    }
 }

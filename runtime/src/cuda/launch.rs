@@ -1,13 +1,15 @@
 //! Launches: a function with the shape of its grid, and the addresses of operands and results.
 
 use super::Shared;
+use super::compile::Compilation;
 use super::memory::failed;
 use super::queue::{CudaQueue, address};
 use crate::device::{DeviceError, Span};
 use crate::kernel::{Io, KernelError, Out, Result};
-use cudarc::driver::{CudaFunction, LaunchConfig, PushKernelArg};
+use cudarc::driver::{LaunchConfig, PushKernelArg};
 use smallvec::SmallVec;
 use std::any::Any;
+use std::sync::Arc;
 
 /// The threads of a block.
 pub(super) const THREADS: u32 = 256;
@@ -17,26 +19,26 @@ pub(super) type Args = SmallVec<[u64; 12]>;
 
 /// A compiled kernel with the shape of its grid.
 pub(super) struct Kernel {
-    function: CudaFunction,
+    compilation: Arc<Compilation>,
     blocks: u32,
     threads: u32,
 }
 
 impl Kernel {
-    /// The kernel of a text, for so many blocks; without any, launches do nothing.
+    /// The kernel of a text, for so many blocks; without any, launches do nothing. The text is compiled meanwhile.
     ///
     /// # Errors
-    /// If the text is refused, or there are more blocks than a grid may have.
+    /// If there are more blocks than a grid may have.
     pub(super) fn new(shared: &Shared, text: &str, blocks: usize, threads: u32) -> Result<Kernel> {
         let blocks = u32::try_from(blocks).ok().filter(|&blocks| i32::try_from(blocks).is_ok());
         let blocks = blocks.ok_or_else(|| KernelError::unsupported("grids of 2^31 blocks"))?;
-        Ok(Kernel { function: shared.compiler.function(text)?, blocks, threads })
+        Ok(Kernel { compilation: shared.compiler.compilation(text), blocks, threads })
     }
 
     /// Adds the kernel to a queue.
     ///
     /// # Errors
-    /// If the driver refuses the launch, or earlier work failed.
+    /// If the text or the launch is refused, or earlier work failed.
     #[expect(unsafe_code, reason = "the driver cannot check the arguments of a kernel")]
     pub(super) fn launch(&self, queue: &mut CudaQueue, args: &[u64]) -> Result<()> {
         if self.blocks == 0 {
@@ -48,7 +50,7 @@ impl Kernel {
             shared_mem_bytes: 0,
         };
         let stream = queue.stream().clone();
-        let mut builder = stream.launch_builder(&self.function);
+        let mut builder = stream.launch_builder(self.compilation.function()?);
         for arg in args {
             builder.arg(arg);
         }

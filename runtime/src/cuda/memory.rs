@@ -1,5 +1,6 @@
 //! Blocks of device memory, and blocks of host memory that the device reads directly.
 
+use super::presence::text_of;
 use crate::backend::{DeviceError, DeviceMemory};
 use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::fmt;
@@ -9,21 +10,25 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) fn failed(error: DriverError) -> DeviceError {
     type Code = sys::CUresult;
     match error.0 {
+        // Addresses and arguments are the backend's.
+        Code::CUDA_ERROR_HARDWARE_STACK_ERROR
+        | Code::CUDA_ERROR_ILLEGAL_ADDRESS
+        | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
+        | Code::CUDA_ERROR_INVALID_ADDRESS_SPACE
+        | Code::CUDA_ERROR_INVALID_CONTEXT
+        | Code::CUDA_ERROR_INVALID_HANDLE
+        | Code::CUDA_ERROR_INVALID_PC
+        | Code::CUDA_ERROR_INVALID_VALUE
+        | Code::CUDA_ERROR_LAUNCH_FAILED
+        | Code::CUDA_ERROR_MISALIGNED_ADDRESS => DeviceError::Invalid(text_of(error)),
         Code::CUDA_ERROR_ASSERT
         | Code::CUDA_ERROR_CONTEXT_IS_DESTROYED
         | Code::CUDA_ERROR_DEINITIALIZED
         | Code::CUDA_ERROR_DEVICE_UNAVAILABLE
         | Code::CUDA_ERROR_ECC_UNCORRECTABLE
-        | Code::CUDA_ERROR_HARDWARE_STACK_ERROR
-        | Code::CUDA_ERROR_ILLEGAL_ADDRESS
-        | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
-        | Code::CUDA_ERROR_INVALID_ADDRESS_SPACE
-        | Code::CUDA_ERROR_INVALID_PC
-        | Code::CUDA_ERROR_LAUNCH_FAILED
         | Code::CUDA_ERROR_LAUNCH_TIMEOUT
-        | Code::CUDA_ERROR_MISALIGNED_ADDRESS
-        | Code::CUDA_ERROR_UNKNOWN => DeviceError::Lost(error.to_string()),
-        _ => DeviceError::Failed(error.to_string()),
+        | Code::CUDA_ERROR_UNKNOWN => DeviceError::Lost(text_of(error)),
+        _ => DeviceError::Failed(text_of(error)),
     }
 }
 

@@ -6,9 +6,10 @@
 //! waits for the device: a failure that depends on data is written to a word of the queue, and surfaces with its node
 //! when the host waits for the queue.
 //!
-//! `presence/` finds the libraries and devices, `memory.rs` and `queue.rs` are the device, `compile.rs` and `text.rs` make kernels, and
+//! `presence/` finds the libraries and devices, `memory.rs` and `queue.rs` are the device, `compile.rs`, `cache.rs` and `text.rs` make kernels, and
 //! `kernels/` has the kernels by family.
 
+mod cache;
 mod compile;
 mod kernels;
 mod launch;
@@ -45,6 +46,8 @@ pub struct CudaOptions {
     pub device: usize,
     /// Folders that are searched for libraries that the dynamic loader does not find, such as [`standard_folders`].
     pub folders: Vec<PathBuf>,
+    /// A folder for compiled kernels, so that later processes need not compile them; at most 1 GiB is kept there.
+    pub cache: Option<PathBuf>,
     /// True if the host waits for every kernel, so that a crash of a kernel names its node.
     pub waits_for_kernels: bool,
     /// True if sessions record runs as CUDA graphs.
@@ -55,7 +58,7 @@ pub struct CudaOptions {
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { device: 0, folders: Vec::new(), waits_for_kernels: false, records: true, queues: 1 }
+        CudaOptions { device: 0, folders: Vec::new(), cache: None, waits_for_kernels: false, records: true, queues: 1 }
     }
 }
 
@@ -90,7 +93,7 @@ impl Cuda {
     /// # Errors
     /// If a library is absent or too old, or there is no such device.
     pub fn open(options: &CudaOptions, host: Arc<dyn Backend>) -> Result<Cuda, CudaError> {
-        let FoundDevice { name, capability, .. } = presence::load(&options.folders, options.device)?;
+        let (found, version) = presence::load(&options.folders, options.device)?;
         let context = CudaContext::new(options.device)?;
         // SAFETY: memory is allocated and freed by calls that wait for the device, and each queue has one stream.
         #[expect(unsafe_code, reason = "the crate would record two events for each allocation")]
@@ -98,11 +101,11 @@ impl Cuda {
             context.disable_event_tracking();
         }
         let shared = Shared {
-            compiler: Compiler::new(context.clone(), capability),
+            compiler: Compiler::new(context.clone(), &found, version, options.cache.as_deref()),
             products: Products::new()?,
             context,
-            name,
-            has_bf16: capability >= (8, 0),
+            has_bf16: found.capability >= (8, 0),
+            name: found.name,
             waits_for_kernels: options.waits_for_kernels,
             pinned: Pool::default(),
             records: options.records,
@@ -145,6 +148,10 @@ impl Backend for Cuda {
             (None, None) => return Err(site.no_kernel()),
         };
         Ok(prepared.on_queue(site.view.node.index() % self.device.0.queues))
+    }
+
+    fn host(&self) -> Option<&dyn Backend> {
+        Some(&*self.host)
     }
 
     fn device(&self) -> Option<&dyn Device> {

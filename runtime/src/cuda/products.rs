@@ -107,8 +107,18 @@ fn bytes_of<T>(value: &T) -> (*const c_void, usize) {
     (std::ptr::from_ref(value).cast(), size_of::<T>())
 }
 
+/// The error of a failed call. The library's own messages are not used: they need a symbol of their own.
 fn failed(error: CublasError) -> KernelError {
-    KernelError::unsupported(format!("a product: {error}"))
+    use sys::cublasStatus_t as Status;
+    let reason = format!("cuBLASLt: {:?}", error.0);
+    match error.0 {
+        Status::CUBLAS_STATUS_NOT_SUPPORTED | Status::CUBLAS_STATUS_ARCH_MISMATCH => {
+            KernelError::unsupported(format!("a product ({reason})"))
+        }
+        Status::CUBLAS_STATUS_INVALID_VALUE => DeviceError::Invalid(reason).into(),
+        Status::CUBLAS_STATUS_ALLOC_FAILED => DeviceError::Failed(reason).into(),
+        _ => DeviceError::Lost(reason).into(),
+    }
 }
 
 fn type_of(elem: Elem) -> Option<sys::cudaDataType_t> {
@@ -270,7 +280,6 @@ impl Product {
     /// If cuBLASLt fails.
     #[expect(unsafe_code, reason = "a call of cuBLASLt")]
     pub(super) fn launch(&self, queue: &mut CudaQueue, places: &Places) -> Result<()> {
-        let refused = |error: CublasError| DeviceError::Failed(format!("cuBLASLt: {error}"));
         let stream = queue.stream().clone();
         stream.context().bind_to_thread().map_err(super::memory::failed)?;
         let description = self.description.lock().unwrap_or_else(PoisonError::into_inner);
@@ -303,7 +312,7 @@ impl Product {
             )
         };
         drop(description);
-        done.map_err(refused)?;
+        done.map_err(failed)?;
         Ok(queue.launched()?)
     }
 }

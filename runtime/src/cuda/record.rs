@@ -1,6 +1,7 @@
 //! Recordings: CUDA graphs of the work that a stream was given while it was captured.
 
 use super::memory::{Pinned, failed};
+use super::presence::text_of;
 use crate::backend::DeviceError;
 use cudarc::driver::{CudaGraph, CudaStream, sys};
 use std::sync::Arc;
@@ -49,7 +50,13 @@ impl Capture {
 
     /// Ends to capture. The stream does work again in any case.
     pub(super) fn end(self, stream: &Arc<CudaStream>) -> Result<Graph, DeviceError> {
-        let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(failed)?;
+        let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(|error| {
+            // A stream that still captures would swallow all later work.
+            match stream.capture_status() {
+                Ok(sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => failed(error),
+                _ => DeviceError::Lost(text_of(error)),
+            }
+        })?;
         let graph = graph.ok_or_else(|| DeviceError::Failed("the driver has captured nothing".into()))?;
         Ok(Graph { graph, stream: stream.clone(), _uploads: self.uploads })
     }

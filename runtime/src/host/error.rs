@@ -64,7 +64,7 @@ pub enum HostError {
     OnDevice,
     /// A copy to or from a device failed.
     #[error("{0}")]
-    Device(String),
+    Device(Box<crate::device::DeviceError>),
     /// A view does not fit the element type.
     #[error("a tensor of {found} cannot be viewed as {view}")]
     View {

@@ -5,7 +5,7 @@ use super::control::Parts;
 use super::error::ExecuteError;
 use super::inlined::{Inlined, typed};
 use super::observe::Watch;
-use super::partition::{Made, Partitioner, is_input};
+use super::partition::{Fold, Made, Partitioner, is_input};
 use super::space::Space;
 use super::{Runtime, walk};
 use crate::backend;
@@ -224,9 +224,8 @@ impl Binder<'_> {
             budget: FoldBudget::default(),
         };
         for &graph in &graphs {
-            let made = partitioner
-                .groups(graph, |node, prepared| self.fold(space, &module, node, prepared, &mut folding));
-            let made = made?;
+            let mut folder = Folder { binder: self, space: &mut *space, module: &module, folding: &mut folding };
+            let made = partitioner.groups(graph, &mut folder)?;
             let mut groups = Vec::with_capacity(made.len());
             for Made { group, kernel } in made {
                 kernels[*group.nodes.last().expect("a group has a node")] = kernel;
@@ -278,43 +277,6 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// Computes a node that can be folded, and returns true if the node need not run. Large results are computed in each run
-    /// instead, and an error of the node shows when it runs.
-    ///
-    /// # Errors
-    /// If the device fails.
-    fn fold(
-        &self,
-        space: &mut Space,
-        module: &Module,
-        node: Node,
-        prepared: &Prepared,
-        folding: &mut Folding,
-    ) -> Result<bool, KernelError> {
-        let constants = &folding.constants;
-        let size = |value: Value| constants[value].as_ref()?.bytes().map(<[u8]>::len);
-        let data = module.node(node);
-        let is_dim_dependent = folding.budget.is_dim_dependent(data);
-        let is_watched = data.results().iter().flatten().any(|&value| self.watch.contains(value));
-        if !self.runtime.fold || is_dim_dependent && is_watched {
-            return Ok(false);
-        }
-        let types = folding.budget.types(module, node, prepared, size);
-        let Some(types) = types else { return Ok(false) };
-        let known = |v: &Value| Some((*v, self.folded[*v].clone().filter(|_| !is_dim_dependent)?));
-        let known: Option<Folded> = data.results().iter().flatten().map(known).collect();
-        let results = match known {
-            Some(known) => Some(known),
-            None => self.computed(space, module, node, prepared, constants, &types)?,
-        };
-        let Some(results) = results else { return Ok(false) };
-        for (value, tensor) in results {
-            folding.constants[value] = Some(tensor);
-            folding.results.insert(value);
-        }
-        Ok(true)
-    }
-
     /// The results of a node that depends on constants and dims alone; `None` if the node fails or the time is over.
     ///
     /// # Errors
@@ -331,6 +293,8 @@ impl Binder<'_> {
         if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Ok(None);
         }
+        let mut on_host = Space::Host;
+        let space = if self.runtime.backend.host().is_some() { &mut on_host } else { space };
         if let Some(queue) = space.queue() {
             queue.enter(node);
         }
@@ -358,6 +322,49 @@ impl Binder<'_> {
         }
         let pairs = made.map(|made| data.results().iter().zip(made));
         Ok(pairs.map(|pairs| pairs.filter_map(|(v, t)| Some(((*v)?, Arc::new(t?)))).collect()))
+    }
+}
+
+/// The folding of the nodes of a program.
+struct Folder<'a, 'b> {
+    binder: &'a Binder<'b>,
+    space: &'a mut Space,
+    module: &'a Module,
+    folding: &'a mut Folding,
+}
+
+impl Fold for Folder<'_, '_> {
+    fn may_fold(&self, node: Node) -> bool {
+        let data = self.module.node(node);
+        let is_known = |&value: &Value| self.folding.constants[value].is_some();
+        self.binder.runtime.fold && (reads_dims(data) || data.formal_operands().iter().flatten().all(is_known))
+    }
+
+    /// Large results are computed in each run instead, and an error of the node shows when it runs.
+    fn fold(&mut self, node: Node, prepared: &Prepared) -> Result<bool, KernelError> {
+        let Folder { binder, space, module, folding } = self;
+        let constants = &folding.constants;
+        let size = |value: Value| constants[value].as_ref()?.bytes().map(<[u8]>::len);
+        let data = module.node(node);
+        let is_dim_dependent = folding.budget.is_dim_dependent(data);
+        let is_watched = data.results().iter().flatten().any(|&value| binder.watch.contains(value));
+        if !binder.runtime.fold || is_dim_dependent && is_watched {
+            return Ok(false);
+        }
+        let types = folding.budget.types(module, node, prepared, size);
+        let Some(types) = types else { return Ok(false) };
+        let known = |v: &Value| Some((*v, binder.folded[*v].clone().filter(|_| !is_dim_dependent)?));
+        let known: Option<Folded> = data.results().iter().flatten().map(known).collect();
+        let results = match known {
+            Some(known) => Some(known),
+            None => binder.computed(space, module, node, prepared, constants, &types)?,
+        };
+        let Some(results) = results else { return Ok(false) };
+        for (value, tensor) in results {
+            folding.constants[value] = Some(tensor);
+            folding.results.insert(value);
+        }
+        Ok(true)
     }
 }
 
@@ -446,7 +453,7 @@ impl FoldBudget {
 }
 
 /// True if a node reads the dims of its operand, which are known when a module is bound, and no element.
-fn reads_dims(node: &NodeData) -> bool {
+pub(super) fn reads_dims(node: &NodeData) -> bool {
     node.schema().is_some_and(|schema| matches!(schema.kind, OpKind::Shape | OpKind::Size))
 }
 

@@ -62,6 +62,14 @@ pub enum ExecuteError {
     /// The dims of the inputs do not fit the graph.
     #[error("the dims of the inputs do not fit the graph: {}", .0.first().map_or_else(String::new, ToString::to_string))]
     Shapes(Vec<InferError>),
+    /// The backend has no kernels for several nodes that run in any case: all of them.
+    #[error("the {backend} backend lacks {} of the kernels in use, the first is {}", .nodes.len(), first(.nodes))]
+    Unsupported {
+        /// The name of the backend.
+        backend: &'static str,
+        /// The nodes, each with its operator and element types.
+        nodes: Vec<(Node, String)>,
+    },
     /// A node cannot be computed.
     #[error("{error}")]
     Node {
@@ -179,7 +187,7 @@ impl ExecuteError {
                 Some(node) => ExecuteError::Node { node, calls: Vec::new(), error: error.into() },
                 None => ExecuteError::Device(error),
             },
-            error @ DeviceError::Lost(_) => ExecuteError::Device(error),
+            error @ (DeviceError::Invalid(_) | DeviceError::Lost(_)) => ExecuteError::Device(error),
         }
     }
 
@@ -236,6 +244,7 @@ impl ExecuteError {
             ExecuteError::Device(error) => error.is_no_memory(),
             ExecuteError::Input { .. }
             | ExecuteError::Shapes(_)
+            | ExecuteError::Unsupported { .. }
             | ExecuteError::Memory { .. }
             | ExecuteError::Iterations { .. }
             | ExecuteError::Time { .. }

@@ -89,6 +89,9 @@ impl Inlined {
 
     /// The error of a run with the nodes of the module that was given.
     pub(super) fn named(&self, mut error: ExecuteError) -> ExecuteError {
+        if let ExecuteError::Unsupported { nodes, .. } = &mut error {
+            nodes.iter_mut().for_each(|(node, _)| *node = self.calls.source(*node));
+        }
         if let Some((node, calls)) = error.place_mut() {
             let mut all: Vec<Node> = Vec::new();
             for call in std::mem::take(calls) {

@@ -286,7 +286,7 @@ impl Session {
         let backend = &*self.executable.runtime().backend;
         let mut states = self.frame.states.anew(&self.space, self.module(), alignment(backend), most)?;
         states.fill(&mut self.space, write)?;
-        self.space.finish().map_err(|error| HostError::Device(error.to_string()))?;
+        self.space.finish().map_err(|error| HostError::Device(Box::new(error)))?;
         if self.frame.states.is_torn() {
             // They are as wrong as the states that are set.
             self.moved.clear();

@@ -3,12 +3,12 @@
 //! The module is typed and planned as for a run ([`plan`](crate::plan)). A run knows folded results; here their sizes
 //! stand for them, by the same rule, so that the plan is that of the run.
 
-use super::bind::FoldBudget;
+use super::bind::{FoldBudget, reads_dims};
 use super::inlined::{Inlined, typed};
 use super::observe::Watch;
-use super::partition::Partitioner;
+use super::partition::{Fold, Partitioner};
 use super::{ExecuteError, Runtime};
-use crate::backend::{alignment, installed};
+use crate::backend::{KernelError, Prepared, alignment, installed};
 use crate::plan::{GraphPlan, Group, Index, Peak, Place, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
@@ -101,23 +101,46 @@ impl Runtime {
         budget: &mut FoldBudget,
     ) -> Result<GraphPlan, ExecuteError> {
         let module = partitioner.module;
-        let mut folded: FxHashSet<Value> = FxHashSet::default();
-        let made = partitioner.groups(graph, |node, prepared| {
-            let size = |value| sizes[value];
-            let types = if self.fold { budget.types(module, node, prepared, size) } else { None };
-            let Some(types) = types else { return Ok(false) };
-            for (value, ty) in module.node(node).results().iter().zip(types) {
-                let bytes = ty.and_then(|(dtype, dims)| usize::try_from(dtype.tensor_bytes(&dims)?).ok());
-                if let Some(value) = *value {
-                    sizes[value] = bytes;
-                    folded.insert(value);
-                }
-            }
-            Ok(true)
-        });
+        let mut folding =
+            Sizing { module, folds: self.fold, sizes, budget, folded: FxHashSet::default() };
+        let made = partitioner.groups(graph, &mut folding);
+        let folded = folding.folded;
         let groups: Vec<Group> = made?.into_iter().map(|made| made.group).collect();
         let is_constant = |value| folded.contains(&value);
         Ok(plan_graph(module, graph, alignment(&*self.backend), index, &groups, is_constant))
+    }
+}
+
+/// The choice of the nodes that are folded, without their results.
+struct Sizing<'a> {
+    module: &'a Module,
+    folds: bool,
+    /// The bytes of constants and folded results.
+    sizes: &'a mut SecondaryMap<Value, Option<usize>>,
+    budget: &'a mut FoldBudget,
+    /// The folded results of the graph.
+    folded: FxHashSet<Value>,
+}
+
+impl Fold for Sizing<'_> {
+    fn may_fold(&self, node: Node) -> bool {
+        let data = self.module.node(node);
+        let is_known = |&value: &Value| self.sizes[value].is_some();
+        self.folds && (reads_dims(data) || data.formal_operands().iter().flatten().all(is_known))
+    }
+
+    fn fold(&mut self, node: Node, prepared: &Prepared) -> Result<bool, KernelError> {
+        let size = |value| self.sizes[value];
+        let types = if self.folds { self.budget.types(self.module, node, prepared, size) } else { None };
+        let Some(types) = types else { return Ok(false) };
+        for (value, ty) in self.module.node(node).results().iter().zip(types) {
+            let bytes = ty.and_then(|(dtype, dims)| usize::try_from(dtype.tensor_bytes(&dims)?).ok());
+            if let Some(value) = *value {
+                self.sizes[value] = bytes;
+                self.folded.insert(value);
+            }
+        }
+        Ok(true)
     }
 }
 

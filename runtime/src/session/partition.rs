@@ -59,10 +59,25 @@ pub(super) struct Made {
 /// The most plans that are made to choose groups.
 const MOST_PLANS: usize = 32;
 
-/// The error of a node that cannot be prepared.
-pub(super) struct Failed {
-    node: Node,
-    error: KernelError,
+/// An error of the nodes of a graph.
+pub(super) enum Failed {
+    /// A node is invalid, or the device fails.
+    Node { node: Node, error: KernelError },
+    /// Several nodes that run in any case have no kernels: all of them.
+    Unsupported { backend: &'static str, nodes: Vec<(Node, String)> },
+}
+
+/// Results that depend on constants and dims alone, which need not be computed in each run.
+pub(super) trait Fold {
+    /// True if the node may be folded: its operands are known, or it reads dims alone.
+    fn may_fold(&self, node: Node) -> bool;
+
+    /// Computes a node if it can be folded, and returns true if the node need not run. The kernel is that of the host
+    /// backend, if there is one.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn fold(&mut self, node: Node, prepared: &Prepared) -> Result<bool, KernelError>;
 }
 
 /// The interfaces and kernels of groups, by their nodes; `None` if a group has no kernel.
@@ -70,35 +85,74 @@ type Kernels = FxHashMap<Vec<Node>, Option<(Interface, Arc<Prepared>)>>;
 
 impl From<Failed> for ExecuteError {
     fn from(failed: Failed) -> ExecuteError {
-        ExecuteError::of_kernel(failed.node, failed.error)
+        match failed {
+            Failed::Node { node, error } => ExecuteError::of_kernel(node, error),
+            Failed::Unsupported { backend, nodes } => ExecuteError::Unsupported { backend, nodes },
+        }
     }
 }
 
 impl Partitioner<'_> {
-    /// The groups of a graph, in the order in which they run. `fold` computes a node that can be folded, and returns true
-    /// if the node need not run.
-    pub(super) fn groups(
-        &self,
-        graph: GraphId,
-        mut fold: impl FnMut(Node, &Prepared) -> Result<bool, KernelError>,
-    ) -> Result<Vec<Made>, Failed> {
+    /// The groups of a graph, in the order in which they run, without the nodes that are folded.
+    ///
+    /// # Errors
+    /// If a node is invalid, nodes have no kernels, or the device fails.
+    pub(super) fn groups(&self, graph: GraphId, folding: &mut impl Fold) -> Result<Vec<Made>, Failed> {
         let place = Where::of(self.module, graph);
         let mut made = Vec::new();
         let mut folded: FxHashSet<Value> = FxHashSet::default();
+        let mut unsupported = Vec::new();
         for node in live_nodes(self.module, graph) {
-            let failed = |error| Failed { node, error };
-            let (needs, prepared) = self.needs_of(node, &place).map_err(failed)?;
-            if let Some(prepared) = prepared.as_ref().filter(|_| !place.in_branch)
-                && fold(node, prepared).map_err(failed)?
+            let failed = |error| Failed::Node { node, error };
+            let results = || self.module.node(node).results().iter().flatten();
+            if self.folds_on_host(node, &place, folding).map_err(failed)? {
+                folded.extend(results());
+                continue;
+            }
+            let (needs, prepared) = match self.needs_of(node, &place) {
+                Err(KernelError::Unsupported(what)) => {
+                    unsupported.push((node, what));
+                    continue;
+                }
+                made => made.map_err(failed)?,
+            };
+            if let Some(prepared) = prepared.as_ref().filter(|_| !place.in_branch && self.backend.host().is_none())
+                && folding.fold(node, prepared).map_err(failed)?
             {
-                folded.extend(self.module.node(node).results().iter().flatten());
+                folded.extend(results());
                 continue;
             }
             let group = Group { nodes: smallvec![node], needs, interface: None };
             made.push(Made { group, kernel: prepared.map(Arc::new) });
         }
+        match unsupported.pop() {
+            None => {}
+            Some((node, what)) if unsupported.is_empty() => {
+                return Err(Failed::Node { node, error: KernelError::Unsupported(what) });
+            }
+            Some(last) => {
+                unsupported.push(last);
+                return Err(Failed::Unsupported { backend: self.backend.name(), nodes: unsupported });
+            }
+        }
         let is_grouped = self.backend.has_groups() && *self.watch != Watch::All;
         Ok(if is_grouped { self.joined_within(graph, made, &folded) } else { made })
+    }
+
+    /// Folds a node with the kernel of the host backend, if there is such a backend and such a kernel.
+    ///
+    /// # Errors
+    /// If the device fails.
+    fn folds_on_host(&self, node: Node, place: &Where, folding: &mut impl Fold) -> Result<bool, KernelError> {
+        let Some(host) = self.backend.host() else { return Ok(false) };
+        if place.in_branch || place.in_function || walk::is_nested(self.module, node) || !folding.may_fold(node) {
+            return Ok(false);
+        }
+        match self.prepare_on(host, node) {
+            Some(Ok(prepared)) => folding.fold(node, &prepared),
+            // The node is left to the backend itself.
+            Some(Err(_)) | None => Ok(false),
+        }
     }
 
     /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
@@ -110,7 +164,7 @@ impl Partitioner<'_> {
             return Ok((Needs { on_heap: true, is_barrier: true, ..Needs::default() }, None));
         }
         // Calls differ in the types of their operands, and may leave operands out.
-        let prepared = if place.in_function { None } else { self.prepare(node) };
+        let prepared = if place.in_function { None } else { self.prepare_on(self.backend, node) };
         let prepared = match prepared {
             Some(Ok(prepared)) => Some(prepared),
             Some(Err(error)) if self.is_strict && !place.in_body && !matches!(error, KernelError::NotYet) => {
@@ -123,7 +177,7 @@ impl Partitioner<'_> {
     }
 
     /// The kernel of a node, or its error, if everything that the kernel depends on is known before the graph runs.
-    fn prepare(&self, node: Node) -> Option<Result<Prepared, KernelError>> {
+    fn prepare_on(&self, backend: &dyn Backend, node: Node) -> Option<Result<Prepared, KernelError>> {
         let view = NodeView::with_facts(self.module, node, self.facts)?;
         let results = self.result_types(node);
         // More may be known of the results once the operands are there.
@@ -142,7 +196,7 @@ impl Partitioner<'_> {
             return None;
         }
         let source = self.source(node);
-        let prepared = self.backend.prepare(&Site { view, source, results: &results, room: self.room });
+        let prepared = backend.prepare(&Site { view, source, results: &results, room: self.room });
         Some(prepared.and_then(|kernel| self.checked(kernel)))
     }
 

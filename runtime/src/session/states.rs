@@ -76,7 +76,7 @@ impl StateMemory {
         }
         let block = space.block(end).map_err(|error| match error {
             DeviceError::NoMemory { bytes } => HostError::NoMemory { bytes },
-            other => HostError::Device(other.to_string()),
+            other => HostError::Device(Box::new(other)),
         })?;
         Ok(StateMemory { slots, block, is_torn: false })
     }
@@ -131,7 +131,11 @@ impl StateMemory {
             let mut staged = AlignedBytes::zeroed(slot.len).ok_or_else(no_memory)?;
             fill(slot.input, staged.as_mut_slice())?;
             let written = self.block.write(space, slot.offset, staged.as_slice());
-            written.map_err(|error| HostError::Device(error.to_string()))?;
+            written.map_err(|error| match error {
+                KernelError::Device(error) => HostError::Device(error),
+                KernelError::Host(error) => error,
+                other => HostError::Device(Box::new(DeviceError::Failed(other.to_string()))),
+            })?;
         }
         Ok(())
     }

@@ -444,6 +444,7 @@ fn told(error: &KernelError, node: Option<Node>) -> DeviceError {
             DeviceError::Kernel { node, error } => DeviceError::Kernel { node: *node, error: copy(error) },
             DeviceError::NoMemory { bytes } => DeviceError::NoMemory { bytes: *bytes },
             DeviceError::Failed(message) => DeviceError::Failed(message.clone()),
+            DeviceError::Invalid(message) => DeviceError::Invalid(message.clone()),
             DeviceError::Lost(message) => DeviceError::Lost(message.clone()),
         },
         (error, Some(node)) => DeviceError::Kernel { node, error: copy(error) },

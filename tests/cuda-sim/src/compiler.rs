@@ -89,6 +89,10 @@ fn compile(text: &str) -> Result<PathBuf, Vec<u8>> {
     let _compiling = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = folder()?;
     let object = folder.join(format!("{:016x}.so", hash_of(text)));
+    if let Some(texts) = std::env::var_os("AMPC_SIM_TEXTS") {
+        let text_file = PathBuf::from(texts).join(format!("{:016x}.cu", hash_of(text)));
+        fs::write(text_file, text).map_err(|error| error.to_string())?;
+    }
     if object.exists() {
         return Ok(object);
     }

@@ -335,11 +335,13 @@ unsafe extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, _: CUstreamCaptur
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult {
-    fault!("cuStreamEndCapture");
     // SAFETY: the stream is alive, and the caller gives a place.
     unsafe {
         let capture = (*stream.cast::<Stream>()).capture.take();
-        match capture.and_then(|capture| lock(&capture).take()) {
+        let work = capture.and_then(|capture| lock(&capture).take());
+        // A capture ends in any case.
+        fault!("cuStreamEndCapture");
+        match work {
             Some(work) => *graph = made(work).cast(),
             None => return INVALID,
         }

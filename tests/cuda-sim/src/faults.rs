@@ -3,6 +3,7 @@
 //! | variable | effect |
 //! |---|---|
 //! | `AMPC_SIM_FAIL=cuMemAlloc_v2:3:2` | the third call of the function returns error 2; a few errors last, as those of a lost device do |
+//! | `AMPC_SIM_TEXTS=DIR` | the text of every kernel is written to the folder |
 //! | `AMPC_SIM_CALLS=FILE` | the name of every function that is called is appended to the file |
 //! | `AMPC_SIM_DRIVER`, `AMPC_SIM_NVRTC`, `AMPC_SIM_CUBLASLT` `=12.4` | the version that the library says, 13.0 by default |
 //! | `AMPC_SIM_CAPABILITY=7.0` | the compute capability, 8.0 by default |

@@ -172,7 +172,7 @@ impl From<DriverError> for CudaError {
 }
 
 /// Name and explanation of an error of the driver.
-fn text_of(error: DriverError) -> String {
+pub(in crate::cuda) fn text_of(error: DriverError) -> String {
     let known = |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
     match (known(error.error_name()), known(error.error_string())) {
         (Ok(name), Ok(text)) if name == text => name,
@@ -184,12 +184,10 @@ fn text_of(error: DriverError) -> String {
 impl From<CublasError> for CudaError {
     fn from(error: CublasError) -> CudaError {
         use cudarc::cublaslt::sys::cublasStatus_t as Status;
-        let reason = format!("{:?}", error.0);
+        let (library, reason) = (Library::Products, format!("{:?}", error.0));
         match error.0 {
-            Status::CUBLAS_STATUS_ALLOC_FAILED | Status::CUBLAS_STATUS_NOT_INITIALIZED => {
-                CudaError::Refused { library: Library::Products, reason }
-            }
-            _ => CudaError::Invalid { library: Library::Products, reason },
+            Status::CUBLAS_STATUS_INVALID_VALUE => CudaError::Invalid { library, reason },
+            _ => CudaError::Refused { library, reason },
         }
     }
 }

@@ -11,6 +11,7 @@ mod error;
 mod folders;
 mod functions;
 
+pub(super) use error::text_of;
 pub use error::{CudaError, CudaErrorKind};
 pub use folders::standard_folders;
 
@@ -96,15 +97,23 @@ impl Presence {
     }
 }
 
-/// Loads all libraries, and checks that they can be used together with device `number`.
+/// Loads all libraries, and checks that they can be used together with device `number`. Returns the device, and the version
+/// of NVRTC.
 ///
 /// # Errors
 /// The first reason why the device cannot be opened.
-pub(super) fn load(folders: &[PathBuf], number: usize) -> Result<FoundDevice, CudaError> {
+pub(super) fn load(folders: &[PathBuf], number: usize) -> Result<(FoundDevice, (u32, u32)), CudaError> {
     let presence = Presence::probe(folders);
     match presence.problem(number) {
         Some(error) => Err(error),
-        None => Ok(presence.devices?.swap_remove(number)),
+        None => {
+            let mut libraries = presence.libraries.into_iter();
+            let version = libraries.find_map(|(library, found)| match (library, found) {
+                (Library::Compiler, Ok(found)) => Some(found.version),
+                _ => None,
+            });
+            Ok((presence.devices?.swap_remove(number), version.unwrap_or_default()))
+        }
     }
 }
 
