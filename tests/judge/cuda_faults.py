@@ -55,6 +55,9 @@ def codes(function: str) -> dict[int, set[int]]:
         return OPENING | NO_DEVICE
     if function.startswith("cuDevice"):
         return OPENING
+    if function.startswith("cuCtx"):
+        # Some calls are those of opening a device.
+        return DRIVER | {700: {REFUSED, BUG}}
     return {1: {UNSUPPORTED}} if function == "cuDriverGetVersion" else DRIVER
 
 

@@ -1,9 +1,9 @@
 //! Recordings: CUDA graphs of the work that a stream was given while it was captured.
 
 use super::memory::{Pinned, failed};
-use super::presence::text_of;
 use crate::backend::DeviceError;
-use cudarc::driver::{CudaGraph, CudaStream, sys};
+use cudarc::driver::sys::{self, CUstreamCaptureStatus as Status};
+use cudarc::driver::{CudaGraph, CudaStream};
 use std::sync::Arc;
 
 /// Work that can be launched again. Bytes that it copies from the host stay with it.
@@ -52,9 +52,12 @@ impl Capture {
     pub(super) fn end(self, stream: &Arc<CudaStream>) -> Result<Graph, DeviceError> {
         let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(|error| {
             // A stream that still captures would swallow all later work.
-            match stream.capture_status() {
-                Ok(sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE) => failed(error),
-                _ => DeviceError::Lost(text_of(error)),
+            match (failed(error), stream.capture_status()) {
+                (DeviceError::Failed(reason), Ok(Status::CU_STREAM_CAPTURE_STATUS_NONE)) => {
+                    DeviceError::Failed(reason)
+                }
+                (DeviceError::Failed(reason), _) => DeviceError::Lost(reason),
+                (lasting, _) => lasting,
             }
         })?;
         let graph = graph.ok_or_else(|| DeviceError::Failed("the driver has captured nothing".into()))?;
