@@ -132,6 +132,30 @@ pub(super) fn load(folders: &[PathBuf]) -> Result<(), CudaError> {
     if found < OLDEST_DRIVER { Err(CudaError::OldDriver { found }) } else { Ok(()) }
 }
 
+/// cuDNN, which is loaded for the first convolution.
+const DNN: Library = Library {
+    file: "libcudnn.so.9",
+    package: "nvidia-cudnn-cu13",
+    is_present: cudarc::cudnn::sys::is_culib_present,
+};
+
+/// Loads cuDNN, that of `folders` first.
+///
+/// # Errors
+/// If it is absent or cannot be loaded.
+#[expect(unsafe_code, reason = "a library runs code when it is loaded")]
+pub(super) fn load_dnn(folders: &[PathBuf]) -> Result<(), CudaError> {
+    let Library { file, package, is_present } = DNN;
+    if let Some(path) = folders.iter().map(|folder| folder.join(file)).find(|path| path.exists()) {
+        preload(&path)?;
+    }
+    // SAFETY: the function loads NVIDIA's library and calls nothing in it.
+    if unsafe { is_present() } {
+        return Ok(());
+    }
+    Err(CudaError::NoLibrary { library: file, package, folders: folders.to_vec() })
+}
+
 /// Loads a library for the rest of the process.
 #[expect(unsafe_code, reason = "a library runs code when it is loaded")]
 fn preload(path: &Path) -> Result<(), CudaError> {

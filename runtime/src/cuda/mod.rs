@@ -10,6 +10,7 @@
 //! `kernels/` has the kernels by family.
 
 mod compile;
+pub mod dnn;
 mod kernels;
 mod launch;
 mod locate;
@@ -28,6 +29,7 @@ use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
 use compile::Compiler;
 use cudarc::driver::CudaContext;
+use dnn::Dnn;
 use memory::Pool;
 use products::Products;
 use queue::CudaQueue;
@@ -68,6 +70,7 @@ pub(crate) struct Shared {
     name: String,
     compiler: Compiler,
     products: Products,
+    dnn: Dnn,
     waits_for_kernels: bool,
     /// Memory for copies to the host.
     pinned: Pool,
@@ -105,6 +108,7 @@ impl Cuda {
         let shared = Shared {
             compiler: Compiler::new(context.clone(), capability),
             products: Products::new()?,
+            dnn: Dnn::new(context.clone(), options.folders.clone()),
             context,
             name,
             waits_for_kernels: options.waits_for_kernels,

@@ -1,0 +1,337 @@
+//! Conv and ConvTranspose, by cuDNN.
+//!
+//! Both are one convolution of an *image*, a *filter* and a *grid* of positions ([`Convolution`]): Conv computes the grid,
+//! ConvTranspose the image. Tensors stay in the order of ONNX, channels before spatial dims. A 1-D convolution is one of
+//! images with one row. Paddings may differ before and after an axis.
+//!
+//! If cuDNN has an engine that adds the bias, the graph adds it. Otherwise the convolution is stored in f32, and a kernel
+//! of its own adds the bias and rounds once. The same kernel writes elements of a ConvTranspose that no position meets.
+
+use super::{Maker, Prepare};
+use crate::cuda::dnn::{Convolution, Direction, DnnError, Layout, Places, Plan};
+use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, operand_or_none, queue, result, scratch};
+use crate::cuda::text::{Elem, HEAD};
+use crate::kernel::{Dims, KernelError, Prepared, Result};
+use ampc_ir::op::OpKind;
+use ampc_ir::views::window::{ConvView, TransposedView, WindowView};
+use ampc_ir::{DType, Dim};
+
+/// The kernels of this family.
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::Conv => conv,
+        OpKind::ConvTranspose => conv_transpose,
+        _ => return None,
+    })
+}
+
+/// The alignment of parts of scratch memory.
+const PART: usize = 256;
+
+/// A spatial axis. Position `o` and tap `k` meet the image at `o · stride + k · dilation - before`.
+#[derive(Clone, Copy)]
+struct Axis {
+    image: i64,
+    taps: i64,
+    grid: i64,
+    stride: i64,
+    dilation: i64,
+    before: i64,
+}
+
+impl Axis {
+    const ONE: Axis = Axis { image: 1, taps: 1, grid: 1, stride: 1, dilation: 1, before: 0 };
+
+    /// The padding behind the image that has the grid's positions as result, the padding before it if possible; `None` if
+    /// the image is larger than the positions reach.
+    fn after(&self) -> Option<i64> {
+        let least = self.reached().checked_sub(self.image)?;
+        let most = least.checked_add(self.stride - 1)?;
+        (most >= 0).then(|| self.before.clamp(least.max(0), most))
+    }
+
+    /// The extent of the image up to the last element that a position meets; it may be negative.
+    fn reached(&self) -> i64 {
+        (self.grid - 1)
+            .saturating_mul(self.stride)
+            .saturating_add((self.taps - 1).saturating_mul(self.dilation).saturating_add(1))
+            .saturating_sub(self.before)
+    }
+}
+
+/// The sizes of a convolution.
+struct Sizes {
+    batch: usize,
+    /// Channels of the image and of the grid.
+    channels: [usize; 2],
+    groups: usize,
+    axes: Vec<Axis>,
+}
+
+fn int(n: impl TryInto<i64>) -> Result<i64> {
+    n.try_into().map_err(|_| KernelError::value("a window that fits memory", "a larger one"))
+}
+
+/// The spatial dims of a tensor of at least two dims.
+fn spatial<'a>(maker: &Maker<'_>, dims: &'a Dims) -> Result<&'a [usize]> {
+    dims.get(2..).ok_or_else(|| maker.site.no_kernel())
+}
+
+impl Sizes {
+    /// Reads the window of images, filters and grids of these spatial dims; `before` is the padding before an axis.
+    fn axes(
+        view: &WindowView,
+        [image, taps, grid]: [&[usize]; 3],
+        before: impl Fn(usize, u64, u64) -> u64,
+    ) -> Result<Vec<Axis>> {
+        let axis = |i: usize| {
+            Ok(Axis {
+                image: int(image[i])?,
+                taps: int(taps[i])?,
+                grid: int(grid[i])?,
+                stride: int(view.strides[i])?,
+                dilation: int(view.dilations[i])?,
+                before: int(before(i, image[i] as u64, grid[i] as u64))?,
+            })
+        };
+        let mut axes = (0..image.len()).map(axis).collect::<Result<Vec<_>>>()?;
+        if axes.iter().any(|axis| axis.taps == 0) {
+            return Err(KernelError::value("a window of at least one element", "none"));
+        }
+        while axes.len() < 2 {
+            axes.insert(0, Axis::ONE);
+        }
+        Ok(axes)
+    }
+
+    /// The convolution without a bias; the result has the element type of the operands.
+    fn convolution(&self, direction: Direction, dtype: DType) -> Result<Option<Convolution>> {
+        let Some(after) = self.axes.iter().map(Axis::after).collect::<Option<Vec<_>>>() else {
+            return Ok(None);
+        };
+        let [c, k] = self.channels;
+        let dims = |first: [usize; 2], of: fn(&Axis) -> i64| -> Result<Vec<i64>> {
+            let first = first.into_iter().map(int).collect::<Result<Vec<_>>>()?;
+            Ok(first.into_iter().chain(self.axes.iter().map(of)).collect())
+        };
+        let each = |of: fn(&Axis) -> i64| self.axes.iter().map(of).collect();
+        Ok(Some(Convolution {
+            direction,
+            dtype,
+            result: dtype,
+            image: dims([self.batch, c], |axis| axis.image)?,
+            filter: dims([k, c / self.groups], |axis| axis.taps)?,
+            grid: dims([self.batch, k], |axis| axis.grid)?,
+            before: each(|axis| axis.before),
+            after,
+            strides: each(|axis| axis.stride),
+            dilations: each(|axis| axis.dilation),
+            has_bias: false,
+            layout: Layout::ChannelsFirst,
+        }))
+    }
+}
+
+/// The window of a node with `n` spatial axes, and the number of groups.
+fn window(maker: &Maker<'_>, taps: &[usize]) -> Result<(WindowView, usize)> {
+    let view = &maker.site.view;
+    let known: Vec<Dim> = taps.iter().map(|&n| Dim::Known(n as u64)).collect();
+    let window = WindowView::read(view, taps.len(), Some(&known))?;
+    Ok((window, usize::try_from(ConvView::read(view)?.group).unwrap_or(usize::MAX)))
+}
+
+fn conv(maker: &Maker<'_>) -> Result<Prepared> {
+    let site = maker.site;
+    maker.float(0)?;
+    let (x, w, y) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
+    let parts = [spatial(maker, &x)?, spatial(maker, &w)?, spatial(maker, &y)?];
+    let (view, groups) = window(maker, parts[1])?;
+    let axes = Sizes::axes(&view, parts, |i, image, grid| view.pads(i, image, grid).0)?;
+    if w[1].checked_mul(groups) != Some(x[1]) || !w[0].is_multiple_of(groups) {
+        return Err(KernelError::value(
+            format!("channels in {groups} groups"),
+            format!("{} to {}", x[1], w[0]),
+        ));
+    }
+    let sizes = Sizes { batch: x[0], channels: [x[1], w[0]], groups, axes };
+    let is_empty = x.contains(&0) || w.contains(&0);
+    let all: Vec<i64> = sizes.axes.iter().map(|axis| axis.grid).collect();
+    finish(maker, Direction::Forward, sizes, &all, is_empty)
+}
+
+fn conv_transpose(maker: &Maker<'_>) -> Result<Prepared> {
+    let site = maker.site;
+    maker.float(0)?;
+    let (x, w, y) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
+    let parts = [spatial(maker, &y)?, spatial(maker, &w)?, spatial(maker, &x)?];
+    let (view, groups) = window(maker, parts[1])?;
+    let transposed = TransposedView::read(&site.view, parts[1].len())?;
+    let mut axes =
+        Sizes::axes(&view, parts, |i, image, grid| transposed.before(&view, i, grid, image))?;
+    if !x[1].is_multiple_of(groups) || w[0] != x[1] {
+        return Err(KernelError::value(format!("{} channels in {groups} groups", w[0]), x[1]));
+    }
+    let all: Vec<i64> = axes.iter().map(|axis| axis.image).collect();
+    // Elements behind the last position are no part of the convolution.
+    for axis in &mut axes {
+        if axis.after().is_none() {
+            axis.image = axis.reached();
+        }
+    }
+    let is_empty = x.contains(&0) || w.contains(&0) || axes.iter().any(|axis| axis.image < 1);
+    let channels = [w[1].saturating_mul(groups), x[1]];
+    finish(maker, Direction::DataGradient, Sizes { batch: x[0], channels, groups, axes }, &all, is_empty)
+}
+
+/// The kernel of a convolution whose result has the spatial dims `all`; the convolution itself may have less. If it is
+/// empty, the result is the bias.
+fn finish(
+    maker: &Maker<'_>,
+    direction: Direction,
+    sizes: Sizes,
+    all: &[i64],
+    is_empty: bool,
+) -> Result<Prepared> {
+    let site = maker.site;
+    let (dtype, elem, has_bias) = (site.dtype(0)?, maker.float(0)?, site.has(2));
+    if sizes.axes.len() > 3 {
+        return Err(site.no_kernel());
+    }
+    if site.result_dims(0)?.contains(&0) {
+        return Ok(Prepared::new(|_| Ok(())));
+    }
+    let of_result = |axis: &Axis| if direction == Direction::Forward { axis.grid } else { axis.image };
+    let part: Vec<i64> = sizes.axes.iter().map(of_result).collect();
+    let placement = |from| Placement::new(maker, from, elem, all, if is_empty { None } else { Some(&part) });
+    if is_empty {
+        let placement = placement(elem)?;
+        return Ok(Prepared::new(move |io| {
+            let args = placement.args(0, operand_or_none(io, 2)?, result(io, 0)?);
+            placement.kernel.launch(queue(io)?, &args)
+        }));
+    }
+    let convolution = sizes.convolution(direction, dtype)?.ok_or_else(|| site.no_kernel())?;
+    let (dnn, is_whole) = (&maker.shared.dnn, part == all);
+    if is_whole && has_bias {
+        match dnn.plan(&Convolution { has_bias, ..convolution.clone() }) {
+            Ok(plan) => return Ok(whole(plan)),
+            Err(DnnError::NoEngine { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if is_whole && !has_bias {
+        return Ok(whole(dnn.plan(&convolution)?));
+    }
+    // Without a bias nothing is added, and elements may be rounded before they are placed.
+    let (stored, from) = if has_bias { (DType::F32, Elem::F32) } else { (dtype, elem) };
+    let plan = dnn.plan(&Convolution { result: stored, ..convolution })?;
+    let elements = sizes.batch * sizes.channels[usize::from(direction == Direction::Forward)];
+    let elements = part.iter().try_fold(elements, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
+    let bytes = elements.and_then(|n| n.checked_mul(from.bytes()));
+    let bytes = bytes.ok_or_else(|| site.no_kernel())?.next_multiple_of(PART);
+    let (placement, workspace) = (placement(from)?, plan.workspace());
+    let prepared = Prepared::new(move |io| {
+        let start = scratch(io)?;
+        let operands = [operand(io, 0)?, operand(io, 1)?];
+        let args = placement.args(start, operand_or_none(io, 2)?, result(io, 0)?);
+        let places = Places {
+            operands: in_order(direction, operands),
+            result: start,
+            bias: 0,
+            workspace: start + bytes as u64,
+        };
+        let queue = queue(io)?;
+        plan.launch(queue, &places)?;
+        placement.kernel.launch(queue, &args)
+    });
+    Ok(prepared.scratch(bytes + workspace))
+}
+
+/// The operands of a node, the second of which is the filter, in the order of image, filter, grid.
+fn in_order(direction: Direction, [a, b]: [u64; 2]) -> [u64; 2] {
+    if direction == Direction::DataGradient { [b, a] } else { [a, b] }
+}
+
+/// The kernel of a plan that computes the result of the node.
+fn whole(plan: Plan) -> Prepared {
+    let workspace = plan.workspace();
+    let prepared = Prepared::new(move |io| {
+        let places = Places {
+            operands: in_order(plan.direction(), [operand(io, 0)?, operand(io, 1)?]),
+            result: result(io, 0)?,
+            bias: operand_or_none(io, 2)?,
+            workspace: scratch(io)?,
+        };
+        plan.launch(queue(io)?, &places)
+    });
+    prepared.scratch(workspace)
+}
+
+/// A kernel that copies planes to the beginning of larger planes, and adds an element per channel; elements without a
+/// source are that element or zero.
+struct Placement {
+    kernel: Kernel,
+    /// The elements of the result, its channels, and the spatial dims of result and source.
+    sizes: [u64; 8],
+}
+
+impl Placement {
+    fn new(maker: &Maker<'_>, from: Elem, to: Elem, all: &[i64], part: Option<&[i64]>) -> Result<Placement> {
+        let dims = maker.site.result_dims(0)?;
+        let n: usize = dims.iter().product();
+        let text = format!(
+            "{HEAD}extern \"C\" __global__ void run(u64 n, u64 channels, u64 y1, u64 y2, u64 y3, u64 x1, u64 x2, u64 x3, const {source}* x, const {stored}* bias, {stored}* y) {{
+  for (u64 i = first(); i < n; i += step()) {{
+    u64 c = i % y3, b = i / y3 % y2, rest = i / y3 / y2, a = rest % y1, plane = rest / y1;
+    float sum = 0.0f;
+    if (x && a < x1 && b < x2 && c < x3) {{ u64 at = ((plane * x1 + a) * x2 + b) * x3 + c; sum = {load}; }}
+    if (bias) {{ u64 at = plane % channels; sum = sum + {addend}; }}
+    y[i] = {store};
+  }}
+}}
+",
+            source = from.stored(),
+            stored = to.stored(),
+            load = from.load("x[at]"),
+            addend = to.load("bias[at]"),
+            store = to.store("sum"),
+        );
+        let kernel = Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?;
+        let mut sizes = [1; 8];
+        (sizes[0], sizes[1]) = (n as u64, dims[1] as u64);
+        for (at, dims) in [(2, Some(all)), (5, part)] {
+            let dims = dims.unwrap_or_default();
+            let first = at + 3 - dims.len();
+            for (size, &extent) in sizes[first..].iter_mut().zip(dims) {
+                *size = u64::try_from(extent).unwrap_or(0);
+            }
+        }
+        Ok(Placement { kernel, sizes })
+    }
+
+    fn args(&self, source: u64, bias: u64, to: u64) -> Vec<u64> {
+        self.sizes.iter().copied().chain([source, bias, to]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Axis;
+
+    fn after(image: i64, taps: i64, grid: i64, stride: i64, before: i64) -> Option<i64> {
+        Axis { image, taps, grid, stride, dilation: 1, before }.after()
+    }
+
+    #[test]
+    fn padding_behind_an_axis() {
+        assert_eq!(after(5, 3, 5, 1, 1), Some(1));
+        // Equal paddings are preferred where the floor of the positions permits them.
+        assert_eq!(after(224, 7, 112, 2, 3), Some(3));
+        assert_eq!(after(224, 3, 112, 2, 0), Some(1));
+        assert_eq!(after(3, 1, 2, 2, 0), Some(0));
+        // A ConvTranspose with an element more than the positions reach, and with three more.
+        assert_eq!(after(6, 2, 3, 2, 0), Some(0));
+        assert_eq!(after(7, 2, 3, 2, 0), Some(0));
+        assert_eq!(after(9, 2, 3, 2, 0), None);
+    }
+}
