@@ -14,14 +14,28 @@ const SHAPES: &[Shape] = &[
     ("Conv", "stride 2", &[1, 4, 9, 8], &[6, 4, 3, 3], &[1, 6, 5, 4], "pads=[1, 1, 1, 1], strides=[2, 2]"),
     ("Conv", "asymmetric", &[1, 4, 8, 8], &[6, 4, 3, 3], &[1, 6, 4, 5], "pads=[0, 2, 1, 1], strides=[2, 2]"),
     ("Conv", "wide padding", &[1, 2, 4, 4], &[3, 2, 2, 2], &[1, 3, 9, 11], "pads=[3, 4, 3, 4]"),
-    ("Conv", "same upper", &[1, 2, 8, 7], &[3, 2, 3, 2], &[1, 3, 4, 4], "auto_pad=\"SAME_UPPER\", strides=[2, 2]"),
+    (
+        "Conv",
+        "same upper",
+        &[1, 2, 8, 7],
+        &[3, 2, 3, 2],
+        &[1, 3, 4, 4],
+        "auto_pad=\"SAME_UPPER\", strides=[2, 2]",
+    ),
     ("Conv", "same lower", &[1, 2, 8, 7], &[3, 2, 2, 4], &[1, 3, 8, 7], "auto_pad=\"SAME_LOWER\""),
     ("Conv", "dilated", &[1, 2, 9, 9], &[3, 2, 3, 2], &[1, 3, 5, 6], "dilations=[2, 3]"),
     ("Conv", "groups", &[2, 6, 5, 5], &[4, 3, 3, 3], &[2, 4, 5, 5], "group=2, pads=[1, 1, 1, 1]"),
     ("Conv", "depthwise", &[2, 5, 6, 6], &[5, 1, 3, 3], &[2, 5, 6, 6], "group=5, pads=[1, 1, 1, 1]"),
     ("Conv", "multiplied", &[1, 3, 6, 6], &[6, 1, 3, 3], &[1, 6, 4, 4], "group=3"),
     ("Conv", "1-D", &[2, 4, 20], &[6, 4, 5], &[2, 6, 10], "pads=[2, 2], strides=[2]"),
-    ("Conv", "3-D", &[1, 2, 4, 5, 6], &[3, 2, 3, 2, 3], &[1, 3, 4, 4, 3], "pads=[1, 0, 1, 1, 0, 0], strides=[1, 1, 2]"),
+    (
+        "Conv",
+        "3-D",
+        &[1, 2, 4, 5, 6],
+        &[3, 2, 3, 2, 3],
+        &[1, 3, 4, 4, 3],
+        "pads=[1, 0, 1, 1, 0, 0], strides=[1, 1, 2]",
+    ),
     ("Conv", "without channels", &[2, 0, 4, 4], &[3, 0, 3, 3], &[2, 3, 2, 2], ""),
     ("Conv", "of an empty image", &[2, 3, 0, 4], &[3, 3, 2, 2], &[2, 3, 1, 3], "pads=[1, 0, 1, 0]"),
     ("Conv", "empty batch", &[0, 3, 4, 4], &[3, 3, 2, 2], &[0, 3, 3, 3], ""),
@@ -85,7 +99,8 @@ fn cases() -> Vec<Case> {
                     inputs.push(random(dtype, &y[1..2], 33));
                     operands = "%a, %b, %c";
                 }
-                let body = format!("  %y = {op}({operands}) {{{attributes}}} : {t}{y:?}\n  output %y : {t}{y:?}\n");
+                let body =
+                    format!("  %y = {op}({operands}) {{{attributes}}} : {t}{y:?}\n  output %y : {t}{y:?}\n");
                 let body = body.replace(" {}", "");
                 let end = if has_bias { " bias" } else { "" };
                 let name = format!("{op} {name} {t}{end}");

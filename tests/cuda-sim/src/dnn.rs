@@ -7,12 +7,12 @@
 mod check;
 mod compute;
 
-use crate::work::{Stream, Work};
 use crate::complain;
+use crate::work::{Stream, Work};
 pub(crate) use compute::Execution;
 use cudarc::cudnn::sys::{
-    cudnnBackendAttributeName_t as Attribute, cudnnBackendAttributeType_t as Type,
-    cudnnBackendDescriptorType_t as Kind, cudnnBackendDescriptor_t, cudnnHandle_t, cudnnStatus_t as Status,
+    cudnnBackendAttributeName_t as Attribute, cudnnBackendAttributeType_t as Type, cudnnBackendDescriptor_t,
+    cudnnBackendDescriptorType_t as Kind, cudnnHandle_t, cudnnStatus_t as Status,
 };
 use cudarc::driver::sys::CUresult;
 use std::collections::BTreeMap;
@@ -291,7 +291,11 @@ unsafe fn get(
     // SAFETY: as the caller says.
     let written = unsafe {
         match (&descriptor.made, attribute, ty) {
-            (Some(Made::Heuristics(engines)), A::CUDNN_ATTR_ENGINEHEUR_RESULTS, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR) => {
+            (
+                Some(Made::Heuristics(engines)),
+                A::CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                Type::CUDNN_TYPE_BACKEND_DESCRIPTOR,
+            ) => {
                 for (i, engine) in engines.iter().take(room).enumerate() {
                     let of = &mut **elements.cast::<*mut Descriptor>().add(i);
                     if of.kind != Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR {
@@ -324,7 +328,11 @@ unsafe fn get(
                 elements.cast::<u32>().copy_from_nonoverlapping(notes.as_ptr(), notes.len());
                 engine.notes.len()
             }
-            (Some(Made::Plan(engine)), A::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, Type::CUDNN_TYPE_INT64) => {
+            (
+                Some(Made::Plan(engine)),
+                A::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                Type::CUDNN_TYPE_INT64,
+            ) => {
                 *elements.cast::<i64>() = i64::try_from(engine.workspace).unwrap_or(i64::MAX);
                 1
             }

@@ -5,8 +5,8 @@ use cudarc::cudnn::sys;
 use std::ffi::{CStr, c_char, c_void};
 
 pub(super) use sys::cudnnBackendAttributeName_t as Attribute;
-pub(super) use sys::cudnnBackendDescriptorType_t as Kind;
 use sys::cudnnBackendAttributeType_t as Type;
+pub(super) use sys::cudnnBackendDescriptorType_t as Kind;
 
 /// A descriptor, destroyed with the value.
 pub(super) struct Descriptor(sys::cudnnBackendDescriptor_t);
@@ -191,9 +191,8 @@ impl Descriptor {
     ) -> Result<usize, DnnError> {
         let (mut found, room) = (0, i64::try_from(room).unwrap_or(i64::MAX));
         // SAFETY: the descriptor is alive, and the place has room for as many elements of the type.
-        let status = unsafe {
-            sys::cudnnBackendGetAttribute(self.0, attribute, ty, room, &raw mut found, place)
-        };
+        let status =
+            unsafe { sys::cudnnBackendGetAttribute(self.0, attribute, ty, room, &raw mut found, place) };
         check(status, "cudnnBackendGetAttribute")?;
         Ok(usize::try_from(found).unwrap_or(0))
     }

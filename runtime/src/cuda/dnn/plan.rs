@@ -143,13 +143,7 @@ pub(super) fn choose(target: Target<'_>, convolution: &Convolution) -> Result<Ch
             }
             match finalized(target, &configuration) {
                 Ok((plan, workspace)) if workspace <= MOST_WORKSPACE => {
-                    return Ok(Choice {
-                        plan,
-                        workspace,
-                        engine,
-                        refused,
-                        _parts: (graph, configuration),
-                    });
+                    return Ok(Choice { plan, workspace, engine, refused, _parts: (graph, configuration) });
                 }
                 Ok((_, workspace)) => refused.push((engine, format!("{workspace} bytes of workspace"))),
                 Err(error @ DnnError::Call { is_unsupported: true, .. }) => {

@@ -5,7 +5,8 @@
 //! images with one row. Paddings may differ before and after an axis.
 //!
 //! If cuDNN has an engine that adds the bias, the graph adds it. Otherwise the convolution is stored in f32, and a kernel
-//! of its own adds the bias and rounds once. The same kernel writes elements of a ConvTranspose that no position meets.
+//! of its own adds the bias and rounds once. cuDNN's engines round results to the type of the operands, so 16-bit operands
+//! are widened to f32 before. The kernel that adds the bias also writes elements of a ConvTranspose that no position meets.
 
 use super::{Maker, Prepare};
 use crate::cuda::dnn::{Convolution, Direction, DnnError, Layout, Places, Plan};
@@ -166,8 +167,7 @@ fn conv_transpose(maker: &Maker<'_>) -> Result<Prepared> {
     let parts = [spatial(maker, &y)?, spatial(maker, &w)?, spatial(maker, &x)?];
     let (view, groups) = window(maker, parts[1])?;
     let transposed = TransposedView::read(&site.view, parts[1].len())?;
-    let mut axes =
-        Sizes::axes(&view, parts, |i, image, grid| transposed.before(&view, i, grid, image))?;
+    let mut axes = Sizes::axes(&view, parts, |i, image, grid| transposed.before(&view, i, grid, image))?;
     if !x[1].is_multiple_of(groups) || w[0] != x[1] {
         return Err(KernelError::value(format!("{} channels in {groups} groups", w[0]), x[1]));
     }
@@ -223,28 +223,65 @@ fn finish(
         return Ok(whole(dnn.plan(&convolution)?));
     }
     // Without a bias nothing is added, and elements may be rounded before they are placed.
-    let (stored, from) = if has_bias { (DType::F32, Elem::F32) } else { (dtype, elem) };
-    let plan = dnn.plan(&Convolution { result: stored, ..convolution })?;
+    let (dtype, from) = if has_bias { (DType::F32, Elem::F32) } else { (dtype, elem) };
+    let plan = dnn.plan(&Convolution { dtype, result: dtype, ..convolution })?;
+    let placement = placement(from)?;
+    let widens = [Widening::new(maker, 0, from)?, Widening::new(maker, 1, from)?];
     let elements = sizes.batch * sizes.channels[usize::from(direction == Direction::Forward)];
     let elements = part.iter().try_fold(elements, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
-    let bytes = elements.and_then(|n| n.checked_mul(from.bytes()));
-    let bytes = bytes.ok_or_else(|| site.no_kernel())?.next_multiple_of(PART);
-    let (placement, workspace) = (placement(from)?, plan.workspace());
+    let stored = elements.and_then(|n| n.checked_mul(from.bytes())).ok_or_else(|| site.no_kernel())?;
+    let parts = [stored, Widening::bytes(&widens[0]), Widening::bytes(&widens[1])];
+    let parts = parts.map(|bytes| bytes.next_multiple_of(PART));
+    let workspace = plan.workspace();
     let prepared = Prepared::new(move |io| {
         let start = scratch(io)?;
-        let operands = [operand(io, 0)?, operand(io, 1)?];
         let args = placement.args(start, operand_or_none(io, 2)?, result(io, 0)?);
-        let places = Places {
-            operands: in_order(direction, operands),
-            result: start,
-            bias: 0,
-            workspace: start + bytes as u64,
-        };
+        let mut operands = [operand(io, 0)?, operand(io, 1)?];
+        let mut free = start + parts[0] as u64;
+        for (i, widening) in widens.iter().enumerate() {
+            if let Some(Widening { kernel, n }) = widening {
+                kernel.launch(queue(io)?, &[*n as u64, operands[i], free])?;
+                operands[i] = free;
+                free += parts[i + 1] as u64;
+            }
+        }
+        let operands = in_order(direction, operands);
+        let places = Places { operands, result: start, bias: 0, workspace: free };
         let queue = queue(io)?;
         plan.launch(queue, &places)?;
         placement.kernel.launch(queue, &args)
     });
-    Ok(prepared.scratch(bytes + workspace))
+    Ok(prepared.scratch(parts.iter().sum::<usize>() + workspace))
+}
+
+/// A kernel that widens an operand of 16 bits to f32.
+struct Widening {
+    kernel: Kernel,
+    n: usize,
+}
+
+impl Widening {
+    /// The kernel for operand `i`, if cuDNN reads it as another type, `to`.
+    fn new(maker: &Maker<'_>, i: usize, to: Elem) -> Result<Option<Widening>> {
+        let from = maker.float(i)?;
+        if from == to {
+            return Ok(None);
+        }
+        let n = maker.site.dims(i)?.iter().product();
+        let text = format!(
+            "{HEAD}extern \"C\" __global__ void run(u64 n, const {stored}* x, float* y) {{
+  for (u64 i = first(); i < n; i += step()) y[i] = {load};
+}}
+",
+            stored = from.stored(),
+            load = from.load("x[i]"),
+        );
+        Ok(Some(Widening { kernel: Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?, n }))
+    }
+
+    fn bytes(widening: &Option<Widening>) -> usize {
+        widening.as_ref().map_or(0, |widening| widening.n.saturating_mul(4))
+    }
 }
 
 /// The operands of a node, the second of which is the filter, in the order of image, filter, grid.

@@ -1,6 +1,8 @@
 //! What finalizing a descriptor checks.
 
-use super::{Computed, Descriptor, Engine, Graph, Made, Operation, Pack, Refusal, Tensor, Window, bad, unsupported};
+use super::{
+    Computed, Descriptor, Engine, Graph, Made, Operation, Pack, Refusal, Tensor, Window, bad, unsupported,
+};
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as Type,
     cudnnBackendDescriptorType_t as Kind, cudnnBackendHeurMode_t as Mode, cudnnConvolutionMode_t,
@@ -216,7 +218,8 @@ fn pointwise(of: &Descriptor) -> Result<Made, Refusal> {
         [Made::Pointwise(mode)] => *mode,
         _ => return bad("a pointwise operation without its mode"),
     };
-    let is_binary = [Pointwise::CUDNN_POINTWISE_ADD, Pointwise::CUDNN_POINTWISE_MUL].iter().any(|&m| m as u32 == mode);
+    let is_binary =
+        [Pointwise::CUDNN_POINTWISE_ADD, Pointwise::CUDNN_POINTWISE_MUL].iter().any(|&m| m as u32 == mode);
     if !is_binary && mode != Pointwise::CUDNN_POINTWISE_RELU_FWD as u32 {
         return unsupported(format!("pointwise mode {mode} is not simulated"));
     }
@@ -298,14 +301,21 @@ fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
         _ => return bad("heuristics without an operation graph"),
     };
     let mode = of.word(A::CUDNN_ATTR_ENGINEHEUR_MODE, Type::CUDNN_TYPE_HEUR_MODE)?;
-    let Some(Operation::Convolution { computed, tensors, .. }) = graph.operations.first().map(|o| &**o) else {
+    let Some(Operation::Convolution { computed, tensors, .. }) = graph.operations.first().map(|o| &**o)
+    else {
         return bad("heuristics for a graph without a convolution");
     };
     let [image, filter, _] = tensors;
     let is_f32 = graph.operations[0].tensors().0[0].dtype == DataType::CUDNN_DATA_FLOAT as u32;
     let is_fused = graph.operations.len() > 1;
-    if is_fused && (is_f32 || *computed == Computed::Filter) {
-        return unsupported("no engine adds to this convolution");
+    let Some((_, result)) = graph.operations.last().map(|operation| operation.tensors()) else {
+        return bad("heuristics for a graph without operations");
+    };
+    if is_fused && *computed != Computed::Grid {
+        return unsupported("engines add to forward convolutions");
+    }
+    if result.dtype != graph.operations[0].tensors().0[0].dtype {
+        return unsupported("engines round to the type of the operands");
     }
     let engine = |index, notes: &[u32], workspace| {
         let error = if notes.iter().all(|&note| note == TENSOR_CORE && !is_f32) { 1.0 } else { 1.01 };

@@ -101,8 +101,7 @@ impl Execution {
         }
         let written: Vec<i64> = graph.operations.iter().map(|operation| operation.tensors().1.id).collect();
         let ids = [None].into_iter().chain(graph.stored.keys().map(Some));
-        let is_written: Vec<bool> =
-            ids.map(|id| id.is_none_or(|id| written.contains(id))).collect();
+        let is_written: Vec<bool> = ids.map(|id| id.is_none_or(|id| written.contains(id))).collect();
         for (i, &(at, len)) in ranges.iter().enumerate().filter(|&(i, _)| is_written[i]) {
             let meets = |&(j, &(other, other_len)): &(usize, &(u64, usize))| {
                 j != i && at < other + other_len as u64 && other < at + len as u64
@@ -119,7 +118,9 @@ impl Execution {
             let (reads, writes) = operation.tensors();
             for tensor in reads {
                 // SAFETY: stored tensors are alive; virtual tensors are among the values.
-                values.entry(tensor.id).or_insert_with(|| unsafe { tensor.load(self.pack.places[&tensor.id]) });
+                values
+                    .entry(tensor.id)
+                    .or_insert_with(|| unsafe { tensor.load(self.pack.places[&tensor.id]) });
             }
             let mut made = operation.compute(&values);
             if matches!(**operation, Operation::Convolution { .. }) {
@@ -235,7 +236,9 @@ mod tests {
     fn terms_of_a_padded_convolution() {
         let window = Window { before: vec![1], after: vec![0], strides: vec![2], dilations: vec![1] };
         let mut terms = Vec::new();
-        each_term(&window, &[tensor(&[1, 1, 3]), tensor(&[1, 1, 2]), tensor(&[1, 1, 2])], |term| terms.push(term));
+        each_term(&window, &[tensor(&[1, 1, 3]), tensor(&[1, 1, 2]), tensor(&[1, 1, 2])], |term| {
+            terms.push(term)
+        });
         assert_eq!(terms, [[0, 1, 0], [1, 0, 1], [2, 1, 1]]);
     }
 
