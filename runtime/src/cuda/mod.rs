@@ -124,6 +124,14 @@ impl Cuda {
         &self.device.0.name
     }
 
+    /// The plan of cuDNN for a convolution on this device. cuDNN is loaded for the first.
+    ///
+    /// # Errors
+    /// If cuDNN is absent, too old, has no engine for the convolution, or fails.
+    pub fn plan_convolution(&self, convolution: &dnn::Convolution) -> Result<dnn::Described, dnn::DnnError> {
+        Ok(self.device.0.dnn.plan(convolution)?.described())
+    }
+
     /// The number of different kernels that were compiled so far.
     pub fn kernels_compiled(&self) -> usize {
         self.device.0.compiler.len()

@@ -73,7 +73,7 @@ fn bools(dims: &[u64], seed: u64) -> HostTensor {
 }
 
 /// A graph whose inputs are `a`, `b`, `c` with the types of the tensors.
-fn module(body: &str, inputs: &[HostTensor]) -> Module {
+pub(crate) fn module(body: &str, inputs: &[HostTensor]) -> Module {
     let mut text = "module ir=10\nopset ai.onnx=22\n\ngraph @main {\n".to_owned();
     for (input, name) in inputs.iter().zip(["a", "b", "c", "d"]) {
         text += &format!("  input %{name} : {}{}\n", input.dtype(), dims_text(input.dims()));
@@ -87,7 +87,11 @@ fn dims_text(dims: &[u64]) -> String {
     if dims.is_empty() { String::new() } else { format!("{dims:?}") }
 }
 
-fn on(runtime: &Runtime, module: &Module, inputs: &[HostTensor]) -> Result<Vec<Data>, ExecuteError> {
+pub(crate) fn on(
+    runtime: &Runtime,
+    module: &Module,
+    inputs: &[HostTensor],
+) -> Result<Vec<Data>, ExecuteError> {
     let refs: Vec<_> = inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect();
     let mut session = runtime.prepare(module).unwrap_or_else(|error| panic!("{error}"));
     // The second run is recorded where the device can, and the third replays it.

@@ -1,7 +1,10 @@
 //! Conv and ConvTranspose.
 
-use crate::cases::{Case, LOW, Tolerance, random, run_all};
+use crate::cases::{Case, LOW, Tolerance, module, on, random, run_all};
+use ampc_ir::DType;
+use ampc_runtime::Runtime;
 use ampc_runtime::cuda::Cuda;
+use ampc_runtime::cuda::dnn::{Convolution, Direction, Layout};
 use std::sync::Arc;
 
 /// Operator, name, dims of input, filter and result, attributes.
@@ -111,7 +114,72 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns how many fail. With `AMPC_CUDNN_ERROR`, a Conv has to fail with this
+/// text, while nodes before it are prepared.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
-    run_all(cuda, &cases(), filter)
+    if let Some(expected) = std::env::var_os("AMPC_CUDNN_ERROR") {
+        return fails(cuda, &expected.to_string_lossy());
+    }
+    run_all(cuda, &cases(), filter) + plans(cuda, filter)
+}
+
+fn report(name: &str, is_right: bool, found: &str) -> usize {
+    println!("{}  {name}: {found}", if is_right { "ok  " } else { "FAIL" });
+    usize::from(!is_right)
+}
+
+/// A Conv without cuDNN is an error, and other operators need no cuDNN.
+fn fails(cuda: &Arc<Cuda>, expected: &str) -> usize {
+    let runtime = Runtime::new(cuda.clone());
+    let inputs = [random(DType::F32, &[1, 2, 4, 4], 1), random(DType::F32, &[3, 2, 3, 3], 2)];
+    let relu = module("  %y = Relu(%a) : f32[1, 2, 4, 4]\n  output %y : f32[1, 2, 4, 4]\n", &inputs[..1]);
+    let conv = module("  %y = Conv(%a, %b) : f32[1, 3, 2, 2]\n  output %y : f32[1, 3, 2, 2]\n", &inputs);
+    let text = |done: Result<_, ampc_runtime::session::ExecuteError>| {
+        done.map_or_else(|error| error.to_string(), |_: Vec<ampc_runtime::Data>| "no error".into())
+    };
+    let found = text(on(&runtime, &relu, &inputs[..1]));
+    let failed = report("Relu without cuDNN", found == "no error", &found);
+    let found = text(on(&runtime, &conv, &inputs));
+    failed + report("Conv without cuDNN", found.contains(expected), &found)
+}
+
+/// Plans of each direction. The first engines of the simulated device are those that the backend refuses.
+fn plans(cuda: &Arc<Cuda>, filter: &str) -> usize {
+    if !"Conv plans".contains(filter) {
+        return 0;
+    }
+    let mut failed = 0;
+    for direction in [Direction::Forward, Direction::DataGradient, Direction::FilterGradient] {
+        for (dtype, _) in LOW {
+            let convolution = Convolution {
+                direction,
+                dtype,
+                result: dtype,
+                image: vec![2, 4, 6, 5],
+                filter: vec![8, 4, 3, 3],
+                grid: vec![2, 8, 6, 5],
+                before: vec![1, 1],
+                after: vec![1, 1],
+                strides: vec![1, 1],
+                dilations: vec![1, 1],
+                has_bias: false,
+                layout: Layout::ChannelsFirst,
+            };
+            let name = format!("Conv plans {direction:?} {dtype}");
+            failed += match cuda.plan_convolution(&convolution) {
+                Ok(plan) => {
+                    let reasons: Vec<&str> = plan.refused.iter().map(|(_, reason)| &**reason).collect();
+                    let first =
+                        if dtype == DType::F32 { "computes in TF32" } else { "reduces in low precision" };
+                    let is_simulated = cuda.device_name() == "simulated device";
+                    let refused =
+                        reasons.starts_with(&[first, "computes by Winograd", "is nondeterministic"]);
+                    let is_right = plan.engine.notes.refusal(dtype).is_none() && (refused || !is_simulated);
+                    report(&name, is_right, &format!("engine {} after {reasons:?}", plan.engine.index))
+                }
+                Err(error) => report(&name, false, &error.to_string()),
+            };
+        }
+    }
+    failed
 }

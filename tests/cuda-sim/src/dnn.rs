@@ -6,6 +6,9 @@
 
 mod check;
 mod compute;
+mod engines;
+#[cfg(test)]
+mod tests;
 
 use crate::complain;
 use crate::work::{Stream, Work};
@@ -149,7 +152,9 @@ fn status(result: Result<(), Refusal>) -> Status {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cudnnGetVersion() -> usize {
-    92_800
+    // Tests of callers that refuse old versions set another.
+    let set = std::env::var("AMPC_SIM_CUDNN_VERSION").ok();
+    set.and_then(|version| version.parse().ok()).unwrap_or(92_800)
 }
 
 #[unsafe(no_mangle)]
@@ -158,6 +163,7 @@ unsafe extern "C" fn cudnnGetErrorString(status: Status) -> *const c_char {
         OK => c"CUDNN_STATUS_SUCCESS",
         BAD => c"CUDNN_STATUS_BAD_PARAM",
         Status::CUDNN_STATUS_NOT_SUPPORTED => c"CUDNN_STATUS_NOT_SUPPORTED",
+        Status::CUDNN_STATUS_NOT_INITIALIZED => c"CUDNN_STATUS_NOT_INITIALIZED",
         _ => c"CUDNN_STATUS (simulated)",
     };
     text.as_ptr()
@@ -173,6 +179,10 @@ unsafe extern "C" fn cudnnGetLastErrorString(message: *mut c_char, len: usize) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cudnnCreate(handle: *mut cudnnHandle_t) -> Status {
+    // For tests of callers that report a failure.
+    if std::env::var_os("AMPC_SIM_CUDNN_FAILS").is_some() {
+        return Status::CUDNN_STATUS_NOT_INITIALIZED;
+    }
     // SAFETY: the caller gives a place.
     unsafe { *handle = Box::into_raw(Box::new(Handle { stream: std::ptr::null_mut() })).cast() };
     OK

@@ -215,6 +215,11 @@ impl Plan {
         self.choice.workspace
     }
 
+    /// The description of the plan.
+    pub(super) fn described(&self) -> Described {
+        self.choice.described()
+    }
+
     /// The tensor that it computes.
     pub(super) fn direction(&self) -> Direction {
         self.direction
@@ -267,6 +272,13 @@ pub struct Described {
     pub refused: Vec<(Engine, String)>,
 }
 
+impl Choice {
+    fn described(&self) -> Described {
+        let Choice { engine, workspace, refused, .. } = self;
+        Described { engine: engine.clone(), workspace: *workspace, refused: refused.clone() }
+    }
+}
+
 impl Properties {
     /// The device of a JSON text in the format of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`.
     ///
@@ -291,8 +303,6 @@ impl Properties {
     /// # Errors
     /// If cuDNN refuses the graph or has no engine for it.
     pub fn plan(&self, convolution: &Convolution) -> Result<Described, DnnError> {
-        let Choice { engine, workspace, refused, .. } =
-            plan::choose(Target::Properties(&self.descriptor), convolution)?;
-        Ok(Described { engine, workspace, refused })
+        Ok(plan::choose(Target::Properties(&self.descriptor), convolution)?.described())
     }
 }

@@ -1,25 +1,18 @@
-//! What finalizing a descriptor checks.
+//! Checks of descriptors when they are finalized.
 
 use super::{
-    Computed, Descriptor, Engine, Graph, Made, Operation, Pack, Refusal, Tensor, Window, bad, unsupported,
+    Computed, Descriptor, Graph, Made, Operation, Pack, Refusal, Tensor, Window, bad, engines, unsupported,
 };
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as Type,
-    cudnnBackendDescriptorType_t as Kind, cudnnBackendHeurMode_t as Mode, cudnnConvolutionMode_t,
-    cudnnDataType_t as DataType, cudnnPointwiseMode_t as Pointwise,
+    cudnnBackendDescriptorType_t as Kind, cudnnConvolutionMode_t, cudnnDataType_t as DataType,
+    cudnnPointwiseMode_t as Pointwise,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Numerical notes.
-const TENSOR_CORE: u32 = 0;
-const DOWN_CONVERTS: u32 = 1;
-const REDUCES_LOW: u32 = 2;
-const NONDETERMINISTIC: u32 = 4;
-const WINOGRAD: u32 = 5;
-
 impl Descriptor {
-    fn value(&self, attribute: A, ty: Type) -> Result<&super::Value, Refusal> {
+    pub(super) fn value(&self, attribute: A, ty: Type) -> Result<&super::Value, Refusal> {
         match self.values.get(&(attribute as u32)) {
             Some(value) if value.ty == ty => Ok(value),
             Some(value) => bad(format!("{attribute:?} is of {ty:?}, found {:?}", value.ty)),
@@ -54,7 +47,7 @@ impl Descriptor {
     }
 
     /// One element of 4 bytes.
-    fn word(&self, attribute: A, ty: Type) -> Result<u32, Refusal> {
+    pub(super) fn word(&self, attribute: A, ty: Type) -> Result<u32, Refusal> {
         match self.value(attribute, ty)?.bytes[..] {
             [a, b, c, d] => Ok(u32::from_ne_bytes([a, b, c, d])),
             _ => bad(format!("{attribute:?} is one element")),
@@ -66,7 +59,7 @@ impl Descriptor {
         Ok(pointers.iter().map(|&bytes| u64::from_ne_bytes(bytes)).collect())
     }
 
-    fn made(&self, attribute: A) -> Result<&[Made], Refusal> {
+    pub(super) fn made(&self, attribute: A) -> Result<&[Made], Refusal> {
         Ok(&self.value(attribute, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR)?.descriptors)
     }
 
@@ -96,8 +89,8 @@ pub(super) fn finalize(of: &Descriptor) -> Result<Made, Refusal> {
         }
         Kind::CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR => pointwise(of)?,
         Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR => Made::Graph(Arc::new(graph(of)?)),
-        Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR => heuristics(of)?,
-        Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR => plan(of)?,
+        Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR => engines::heuristics(of)?,
+        Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR => engines::plan(of)?,
         Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR => Made::Pack(Arc::new(pack(of)?)),
         other => return unsupported(format!("{other:?} is not simulated")),
     })
@@ -292,70 +285,6 @@ fn graph(of: &Descriptor) -> Result<Graph, Refusal> {
     }
     known.retain(|_, tensor| !tensor.is_virtual);
     Ok(Graph { operations, stored: known })
-}
-
-/// Engines in the order in which heuristics prefer them.
-fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
-    let graph = match of.made(A::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH)? {
-        [Made::Graph(graph)] => graph.clone(),
-        _ => return bad("heuristics without an operation graph"),
-    };
-    let mode = of.word(A::CUDNN_ATTR_ENGINEHEUR_MODE, Type::CUDNN_TYPE_HEUR_MODE)?;
-    let Some(Operation::Convolution { computed, tensors, .. }) = graph.operations.first().map(|o| &**o)
-    else {
-        return bad("heuristics for a graph without a convolution");
-    };
-    let [image, filter, _] = tensors;
-    let is_f32 = graph.operations[0].tensors().0[0].dtype == DataType::CUDNN_DATA_FLOAT as u32;
-    let is_fused = graph.operations.len() > 1;
-    let Some((_, result)) = graph.operations.last().map(|operation| operation.tensors()) else {
-        return bad("heuristics for a graph without operations");
-    };
-    if is_fused && *computed != Computed::Grid {
-        return unsupported("engines add to forward convolutions");
-    }
-    if result.dtype != graph.operations[0].tensors().0[0].dtype {
-        return unsupported("engines round to the type of the operands");
-    }
-    let engine = |index, notes: &[u32], workspace| {
-        let error = if notes.iter().all(|&note| note == TENSOR_CORE && !is_f32) { 1.0 } else { 1.01 };
-        let notes = notes.to_vec();
-        Arc::new(Engine { graph: graph.clone(), index, notes, workspace, error, finalizes: true })
-    };
-    let broken = |index| {
-        let graph = graph.clone();
-        Arc::new(Engine { graph, index, notes: Vec::new(), workspace: 0, error: 1.01, finalizes: false })
-    };
-    let sound: &[u32] = if is_f32 { &[] } else { &[TENSOR_CORE] };
-    let has_groups = image.dims[1] != filter.dims[1];
-    let mut engines = vec![
-        if is_f32 {
-            engine(0, &[TENSOR_CORE, DOWN_CONVERTS], 64)
-        } else {
-            engine(1, &[TENSOR_CORE, REDUCES_LOW], 64)
-        },
-        engine(2, &[WINOGRAD], 64),
-        engine(3, &[NONDETERMINISTIC], 0),
-        broken(4),
-        engine(5, sound, 1 << 40),
-    ];
-    if mode == Mode::CUDNN_HEUR_MODE_FALLBACK as u32 {
-        engines = vec![engine(3, &[NONDETERMINISTIC], 0), engine(9, &[], 512)];
-    } else if mode != Mode::CUDNN_HEUR_MODE_A as u32 {
-        return unsupported("heuristics of another mode");
-    } else if !has_groups {
-        engines.push(engine(6, sound, 1000));
-    }
-    Ok(Made::Heuristics(engines))
-}
-
-fn plan(of: &Descriptor) -> Result<Made, Refusal> {
-    of.value(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE)?;
-    match of.made(A::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)? {
-        [Made::Configuration(engine)] if engine.finalizes => Ok(Made::Plan(engine.clone())),
-        [Made::Configuration(engine)] => unsupported(format!("engine {} does not finalize", engine.index)),
-        _ => bad("a plan without an engine configuration"),
-    }
 }
 
 fn pack(of: &Descriptor) -> Result<Pack, Refusal> {
