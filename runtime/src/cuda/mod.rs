@@ -1,13 +1,13 @@
-//! The CUDA backend: kernels that are written as CUDA C when a node is prepared and compiled by NVRTC, and matrix products
-//! of cuBLASLt. Linux on x86-64; nothing of CUDA is needed to build it.
+//! The CUDA backend: kernels that are written as CUDA C when a node is prepared and compiled by NVRTC, matrix products
+//! of cuBLASLt, and convolutions of cuDNN. Linux on x86-64; nothing of CUDA is needed to build it.
 //!
 //! Every operator computes in f32 (integers in their own type) and rounds once; products accumulate in f32,
 //! and TF32 is never used. Sums are in one order, without atomic operations, so that equal runs have equal bits. No kernel
 //! waits for the device: a failure that depends on data is written to a word of the queue, and surfaces with its node
 //! when the host waits for the queue.
 //!
-//! `locate.rs` finds the libraries, `memory.rs` and `queue.rs` are the device, `compile.rs` and `text.rs` make kernels, and
-//! `kernels/` has the kernels by family.
+//! `locate.rs` finds the libraries, `memory.rs` and `queue.rs` are the device, `compile.rs` and `text.rs` make kernels,
+//! `products.rs` and `dnn/` call cuBLASLt and cuDNN, and `kernels/` has the kernels by family.
 
 mod compile;
 pub mod dnn;

@@ -5,8 +5,7 @@
 //! images with one row. Paddings may differ before and after an axis.
 //!
 //! If cuDNN has an engine that adds the bias, the graph adds it. Otherwise the convolution is stored in f32, and a kernel
-//! of its own adds the bias and rounds once. cuDNN's engines round results to the type of the operands, so 16-bit operands
-//! are widened to f32 before. The kernel that adds the bias also writes elements of a ConvTranspose that no position meets.
+//! of its own adds the bias and rounds once. If no engine stores f32 for 16-bit operands either, they are widened before. The kernel that adds the bias also writes elements of a ConvTranspose that no position meets.
 
 use super::{Maker, Prepare};
 use crate::cuda::dnn::{Convolution, Direction, DnnError, Layout, Places, Plan};
@@ -222,11 +221,22 @@ fn finish(
     if is_whole && !has_bias {
         return Ok(whole(dnn.plan(&convolution)?));
     }
-    // Without a bias nothing is added, and elements may be rounded before they are placed.
-    let (dtype, from) = if has_bias { (DType::F32, Elem::F32) } else { (dtype, elem) };
-    let plan = dnn.plan(&Convolution { dtype, result: dtype, ..convolution })?;
+    let (plan, from, read) = match has_bias {
+        // Nothing is added, and elements may be rounded before they are placed.
+        false => (dnn.plan(&convolution)?, elem, elem),
+        true => {
+            let wide = Convolution { result: DType::F32, ..convolution };
+            match dnn.plan(&wide) {
+                Ok(plan) => (plan, Elem::F32, elem),
+                Err(DnnError::NoEngine { .. }) if elem != Elem::F32 => {
+                    (dnn.plan(&Convolution { dtype: DType::F32, ..wide })?, Elem::F32, Elem::F32)
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    };
     let placement = placement(from)?;
-    let widens = [Widening::new(maker, 0, from)?, Widening::new(maker, 1, from)?];
+    let widens = [Widening::new(maker, 0, read)?, Widening::new(maker, 1, read)?];
     let elements = sizes.batch * sizes.channels[usize::from(direction == Direction::Forward)];
     let elements = part.iter().try_fold(elements, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
     let stored = elements.and_then(|n| n.checked_mul(from.bytes())).ok_or_else(|| site.no_kernel())?;

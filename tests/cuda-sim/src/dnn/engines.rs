@@ -22,7 +22,7 @@ pub(super) fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
         _ => return bad("heuristics without an operation graph"),
     };
     let mode = of.word(A::CUDNN_ATTR_ENGINEHEUR_MODE, Type::CUDNN_TYPE_HEUR_MODE)?;
-    let Some(Operation::Convolution { computed, tensors, .. }) = graph.operations.first().map(|o| &**o)
+    let Some(Operation::Convolution { computed, window, tensors }) = graph.operations.first().map(|o| &**o)
     else {
         return bad("heuristics for a graph without a convolution");
     };
@@ -35,8 +35,9 @@ pub(super) fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
     if is_fused && *computed != Computed::Grid {
         return unsupported("engines add to forward convolutions");
     }
-    if result.dtype != graph.operations[0].tensors().0[0].dtype {
-        return unsupported("engines round to the type of the operands");
+    let steps_by_one = window.strides.iter().all(|&stride| stride == 1);
+    if result.dtype != graph.operations[0].tensors().0[0].dtype && !steps_by_one {
+        return unsupported("engines for other strides round to the type of the operands");
     }
     let engine = |index, notes: &[u32], workspace| {
         let error = if notes.iter().all(|&note| note == TENSOR_CORE && !is_f32) { 1.0 } else { 1.01 };
