@@ -153,8 +153,8 @@ fn status(result: Result<(), Refusal>) -> Status {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cudnnGetVersion() -> usize {
     // Tests of callers that refuse old versions set another.
-    let set = std::env::var("AMPC_SIM_CUDNN_VERSION").ok();
-    set.and_then(|version| version.parse().ok()).unwrap_or(92_800)
+    let set = std::env::var_os("AMPC_SIM_CUDNN_VERSION");
+    set.and_then(|version| version.to_str()?.parse().ok()).unwrap_or(92_800)
 }
 
 #[unsafe(no_mangle)]

@@ -4,13 +4,17 @@
 //! ConvTranspose the image. Tensors stay in the order of ONNX, channels before spatial dims. A 1-D convolution is one of
 //! images with one row. Paddings may differ before and after an axis.
 //!
-//! If cuDNN has an engine that adds the bias, the graph adds it. Otherwise the convolution is stored in f32, and a kernel
-//! of its own adds the bias and rounds once. If no engine stores f32 for 16-bit operands either, they are widened before. The kernel that adds the bias also writes elements of a ConvTranspose that no position meets.
+//! If cuDNN has an engine that adds the bias, the graph adds it. To 16-bit transposed convolutions engines add only with
+//! channels behind spatial dims, so tensors are transposed around these. Otherwise the convolution is stored in f32, and a
+//! kernel of its own adds the bias and rounds once. If no engine stores f32 for 16-bit operands either, they are widened before. The kernel that adds the bias also writes elements of a ConvTranspose that no position meets.
 
+mod moves;
+
+use self::moves::{Placement, Transposition, Widening};
 use super::{Maker, Prepare};
 use crate::cuda::dnn::{Convolution, Direction, DnnError, Layout, Places, Plan};
-use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, operand_or_none, queue, result, scratch};
-use crate::cuda::text::{Elem, HEAD};
+use crate::cuda::launch::{operand, operand_or_none, queue, result, scratch};
+use crate::cuda::text::Elem;
 use crate::kernel::{Dims, KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::window::{ConvView, TransposedView, WindowView};
@@ -212,10 +216,18 @@ fn finish(
     let convolution = sizes.convolution(direction, dtype)?.ok_or_else(|| site.no_kernel())?;
     let (dnn, is_whole) = (&maker.shared.dnn, part == all);
     if is_whole && has_bias {
-        match dnn.plan(&Convolution { has_bias, ..convolution.clone() }) {
+        let fused = Convolution { has_bias, ..convolution.clone() };
+        match dnn.plan(&fused) {
             Ok(plan) => return Ok(whole(plan)),
             Err(DnnError::NoEngine { .. }) => {}
             Err(error) => return Err(error.into()),
+        }
+        if direction == Direction::DataGradient && elem != Elem::F32 {
+            match dnn.plan(&Convolution { layout: Layout::ChannelsLast, ..fused }) {
+                Ok(plan) => return channels_last(maker, plan),
+                Err(DnnError::NoEngine { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
     if is_whole && !has_bias {
@@ -264,34 +276,32 @@ fn finish(
     Ok(prepared.scratch(parts.iter().sum::<usize>() + workspace))
 }
 
-/// A kernel that widens an operand of 16 bits to f32.
-struct Widening {
-    kernel: Kernel,
-    n: usize,
-}
-
-impl Widening {
-    /// The kernel for operand `i`, if cuDNN reads it as another type, `to`.
-    fn new(maker: &Maker<'_>, i: usize, to: Elem) -> Result<Option<Widening>> {
-        let from = maker.float(i)?;
-        if from == to {
-            return Ok(None);
-        }
-        let n = maker.site.dims(i)?.iter().product();
-        let text = format!(
-            "{HEAD}extern \"C\" __global__ void run(u64 n, const {stored}* x, float* y) {{
-  for (u64 i = first(); i < n; i += step()) y[i] = {load};
-}}
-",
-            stored = from.stored(),
-            load = from.load("x[i]"),
-        );
-        Ok(Some(Widening { kernel: Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?, n }))
-    }
-
-    fn bytes(widening: &Option<Widening>) -> usize {
-        widening.as_ref().map_or(0, |widening| widening.n.saturating_mul(4))
-    }
+/// The kernel of a plan for 16-bit tensors with channels behind spatial dims, of input, filter and result.
+fn channels_last(maker: &Maker<'_>, plan: Plan) -> Result<Prepared> {
+    let site = maker.site;
+    let split = |dims: &Dims| [dims[0], dims[1], dims[2..].iter().product()];
+    let (x, w, y) = (split(&site.dims(0)?), split(&site.dims(1)?), split(&site.result_dims(0)?));
+    let around = [
+        Transposition::new(maker, x[0], x[1], x[2])?,
+        Transposition::new(maker, w[0], w[1], w[2])?,
+        Transposition::new(maker, y[0], y[2], y[1])?,
+    ];
+    let parts = [x, w, y].map(|[n, c, spatial]| (n * c * spatial * 2).next_multiple_of(PART));
+    let workspace = plan.workspace();
+    let prepared = Prepared::new(move |io| {
+        let start = scratch(io)?;
+        let places = [start, start + parts[0] as u64, start + (parts[0] + parts[1]) as u64];
+        let from = [operand(io, 0)?, operand(io, 1)?];
+        let (bias, to) = (operand_or_none(io, 2)?, result(io, 0)?);
+        let queue = queue(io)?;
+        around[0].launch(queue, from[0], places[0])?;
+        around[1].launch(queue, from[1], places[1])?;
+        let operands = in_order(plan.direction(), [places[0], places[1]]);
+        let workspace = places[2] + parts[2] as u64;
+        plan.launch(queue, &Places { operands, result: places[2], bias, workspace })?;
+        around[2].launch(queue, places[2], to)
+    });
+    Ok(prepared.scratch(parts.iter().sum::<usize>() + workspace))
 }
 
 /// The operands of a node, the second of which is the filter, in the order of image, filter, grid.
@@ -312,53 +322,6 @@ fn whole(plan: Plan) -> Prepared {
         plan.launch(queue(io)?, &places)
     });
     prepared.scratch(workspace)
-}
-
-/// A kernel that copies planes to the beginning of larger planes, and adds an element per channel; elements without a
-/// source are that element or zero.
-struct Placement {
-    kernel: Kernel,
-    /// The elements of the result, its channels, and the spatial dims of result and source.
-    sizes: [u64; 8],
-}
-
-impl Placement {
-    fn new(maker: &Maker<'_>, from: Elem, to: Elem, all: &[i64], part: Option<&[i64]>) -> Result<Placement> {
-        let dims = maker.site.result_dims(0)?;
-        let n: usize = dims.iter().product();
-        let text = format!(
-            "{HEAD}extern \"C\" __global__ void run(u64 n, u64 channels, u64 y1, u64 y2, u64 y3, u64 x1, u64 x2, u64 x3, const {source}* x, const {stored}* bias, {stored}* y) {{
-  for (u64 i = first(); i < n; i += step()) {{
-    u64 c = i % y3, b = i / y3 % y2, rest = i / y3 / y2, a = rest % y1, plane = rest / y1;
-    float sum = 0.0f;
-    if (x && a < x1 && b < x2 && c < x3) {{ u64 at = ((plane * x1 + a) * x2 + b) * x3 + c; sum = {load}; }}
-    if (bias) {{ u64 at = plane % channels; sum = sum + {addend}; }}
-    y[i] = {store};
-  }}
-}}
-",
-            source = from.stored(),
-            stored = to.stored(),
-            load = from.load("x[at]"),
-            addend = to.load("bias[at]"),
-            store = to.store("sum"),
-        );
-        let kernel = Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?;
-        let mut sizes = [1; 8];
-        (sizes[0], sizes[1]) = (n as u64, dims[1] as u64);
-        for (at, dims) in [(2, Some(all)), (5, part)] {
-            let dims = dims.unwrap_or_default();
-            let first = at + 3 - dims.len();
-            for (size, &extent) in sizes[first..].iter_mut().zip(dims) {
-                *size = u64::try_from(extent).unwrap_or(0);
-            }
-        }
-        Ok(Placement { kernel, sizes })
-    }
-
-    fn args(&self, source: u64, bias: u64, to: u64) -> Vec<u64> {
-        self.sizes.iter().copied().chain([source, bias, to]).collect()
-    }
 }
 
 #[cfg(test)]
