@@ -1,16 +1,17 @@
-//! The CUDA backend: kernels that are written as CUDA C when a node is prepared and compiled by NVRTC, and matrix products
-//! of cuBLASLt. Linux on x86-64; nothing of CUDA is needed to build it.
+//! The CUDA backend: kernels that are written as CUDA C when a node is prepared and compiled by NVRTC, matrix products
+//! of cuBLASLt, and convolutions of cuDNN. Linux on x86-64; nothing of CUDA is needed to build it.
 //!
 //! Every operator computes in f32 (integers in their own type) and rounds once; products accumulate in f32,
 //! and TF32 is never used. Sums are in one order, without atomic operations, so that equal runs have equal bits. No kernel
 //! waits for the device: a failure that depends on data is written to a word of the queue, and surfaces with its node
 //! when the host waits for the queue.
 //!
-//! `presence/` finds the libraries and devices, `memory.rs` and `queue.rs` are the device, `compile.rs`, `cache.rs` and `text.rs` make kernels, and
-//! `kernels/` has the kernels by family.
+//! `presence/` finds the libraries and devices, `memory.rs` and `queue.rs` are the device, `compile.rs`, `cache.rs` and
+//! `text.rs` make kernels, `products.rs` and `dnn/` call cuBLASLt and cuDNN, and `kernels/` has the kernels by family.
 
 mod cache;
 mod compile;
+pub mod dnn;
 mod kernels;
 mod launch;
 mod memory;
@@ -32,6 +33,7 @@ use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
 use compile::Compiler;
 use cudarc::driver::CudaContext;
+use dnn::Dnn;
 use memory::Pool;
 use products::Products;
 use queue::CudaQueue;
@@ -76,6 +78,7 @@ pub(crate) struct Shared {
     has_bf16: bool,
     compiler: Compiler,
     products: Products,
+    dnn: Dnn,
     waits_for_kernels: bool,
     /// Memory for copies to the host.
     pinned: Pool,
@@ -103,6 +106,7 @@ impl Cuda {
         let shared = Shared {
             compiler: Compiler::new(context.clone(), &found, version, options.cache.as_deref()),
             products: Products::new()?,
+            dnn: Dnn::new(context.clone(), options.folders.clone(), version),
             context,
             has_bf16: found.capability >= (8, 0),
             name: found.name,
@@ -117,6 +121,14 @@ impl Cuda {
     /// The name of the device, as its driver says it.
     pub fn device_name(&self) -> &str {
         &self.device.0.name
+    }
+
+    /// The plan of cuDNN for a convolution on this device. cuDNN is loaded for the first.
+    ///
+    /// # Errors
+    /// If cuDNN is absent, too old, has no engine for the convolution, or fails.
+    pub fn plan_convolution(&self, convolution: &dnn::Convolution) -> Result<dnn::Described, dnn::DnnError> {
+        Ok(self.device.0.dnn.plan(convolution)?.described())
     }
 
     /// The number of different kernels that were compiled so far.

@@ -34,7 +34,7 @@ static CALLS: Mutex<()> = Mutex::new(());
 
 /// # Safety
 /// The stream is alive.
-unsafe fn enqueue(stream: CUstream, work: Work) -> CUresult {
+pub(crate) unsafe fn enqueue(stream: CUstream, work: Work) -> CUresult {
     let _call = CALLS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // SAFETY: as the caller says, and no other call uses the stream meanwhile.
     unsafe { (*stream.cast::<Stream>()).enqueue(work) }

@@ -5,11 +5,12 @@
 //! | `AMPC_SIM_FAIL=cuMemAlloc_v2:3:2` | the third call of the function returns error 2; a few errors last, as those of a lost device do |
 //! | `AMPC_SIM_TEXTS=DIR` | the text of every kernel is written to the folder |
 //! | `AMPC_SIM_CALLS=FILE` | the name of every function that is called is appended to the file |
-//! | `AMPC_SIM_DRIVER`, `AMPC_SIM_NVRTC`, `AMPC_SIM_CUBLASLT` `=12.4` | the version that the library says, 13.0 by default |
+//! | `AMPC_SIM_DRIVER`, `AMPC_SIM_NVRTC`, `AMPC_SIM_CUBLASLT` `=12.4` | the version that the library says, 13.0 by default; `AMPC_SIM_CUDNN_CUDA`, the version of CUDA that cuDNN is for |
 //! | `AMPC_SIM_CAPABILITY=7.0` | the compute capability, 8.0 by default |
 //! | `AMPC_SIM_DEVICES=0` | the number of devices, 1 by default |
 
 use cudarc::cublaslt::sys::cublasStatus_t;
+use cudarc::cudnn::sys::cudnnStatus_t;
 use cudarc::driver::sys::CUresult;
 use cudarc::nvrtc::sys::nvrtcResult;
 use std::fs::OpenOptions;
@@ -72,7 +73,8 @@ pub(crate) fn code(function: &str) -> Option<u32> {
         let _ = writeln!(file.lock().unwrap_or_else(PoisonError::into_inner), "{function}");
     }
     let fault = requested()?;
-    let is_of_driver = |name: &str| name.starts_with("cu") && !name.starts_with("cublas");
+    let is_of_driver =
+        |name: &str| name.starts_with("cu") && !name.starts_with("cublas") && !name.starts_with("cudnn");
     let lasts = LASTING.contains(&fault.code) && is_of_driver(&fault.function) && is_of_driver(function);
     if lasts && fault.has_failed.get().is_some() {
         return Some(fault.code);
@@ -120,6 +122,11 @@ status!(
     NVRTC_ERROR_INTERNAL_ERROR,
     NVRTC_ERROR_OUT_OF_MEMORY NVRTC_ERROR_INVALID_INPUT NVRTC_ERROR_INVALID_OPTION NVRTC_ERROR_COMPILATION
     NVRTC_ERROR_BUILTIN_OPERATION_FAILURE
+);
+status!(
+    cudnnStatus_t,
+    CUDNN_STATUS_INTERNAL_ERROR,
+    CUDNN_STATUS_NOT_INITIALIZED CUDNN_STATUS_BAD_PARAM CUDNN_STATUS_NOT_SUPPORTED CUDNN_STATUS_EXECUTION_FAILED
 );
 status!(
     cublasStatus_t,

@@ -1,6 +1,7 @@
 //! Work of streams: done at once, or recorded into a graph while a stream is captured.
 
 use crate::blocks::Launch;
+use crate::dnn::Execution;
 use crate::products::Product;
 use crate::{complain, memory};
 use cudarc::driver::sys::CUresult;
@@ -25,6 +26,7 @@ pub(crate) enum Work {
     },
     Launch(Launch),
     Product(Product),
+    Convolution(Execution),
 }
 
 /// An address, on the device or on the host.
@@ -114,6 +116,7 @@ impl Work {
             }
             Work::Launch(launch) => launch.run(),
             Work::Product(product) => product.run(),
+            Work::Convolution(convolution) => convolution.run(),
         }
     }
 }

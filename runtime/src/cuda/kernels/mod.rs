@@ -1,5 +1,6 @@
 //! The kernels by family.
 
+mod convolution;
 mod linear;
 mod loss;
 mod movement;
@@ -33,6 +34,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         pointwise::find,
         reduce::find,
         linear::find,
+        convolution::find,
         movement::find,
         normalize::find,
         loss::find,

@@ -56,30 +56,32 @@ pub enum CudaError {
     /// A library is of a newer major version of CUDA than the driver supports.
     #[error(
         "{library} {} is for a driver of CUDA {}, found a driver of CUDA {}; update the driver to {} or newer, or install the libraries of CUDA {}",
-        dotted(.version), .version.0, dotted(.driver), super::driver_of(.version.0), .driver.0
+        dotted(.version), .cuda, dotted(.driver), super::driver_of(*.cuda), .driver.0
     )]
     OldDriver {
         /// The library.
         library: Library,
         /// The version of the library.
         version: (u32, u32),
+        /// The major version of CUDA that the library is for.
+        cuda: u32,
         /// The version of CUDA that the driver supports.
         driver: (u32, u32),
     },
     /// Libraries are of different major versions of CUDA.
     #[error(
-        "expected libraries of one major version of CUDA, found {first} {} and {second} {}; install both for the same version",
-        dotted(.first_version), dotted(.second_version)
+        "expected libraries of one major version of CUDA, found {first} of CUDA {} and {second} of CUDA {}; install both for the same version",
+        .first_version, .second_version
     )]
     MixedVersions {
         /// A library.
         first: Library,
-        /// Its version.
-        first_version: (u32, u32),
+        /// The major version of CUDA that it is for.
+        first_version: u32,
         /// A library of another major version.
         second: Library,
-        /// Its version.
-        second_version: (u32, u32),
+        /// The major version of CUDA that it is for.
+        second_version: u32,
     },
     /// The driver has no device.
     #[error("the CUDA driver has no device: {reason}")]

@@ -80,3 +80,20 @@ pub(super) const PRODUCTS: &[&str] = &[
     "cublasLtMatrixLayoutDestroy",
     "cublasLtMatrixLayoutSetAttribute",
 ];
+
+/// The functions of cuDNN.
+pub(super) const CONVOLUTIONS: &[&str] = &[
+    "cudnnBackendCreateDescriptor",
+    "cudnnBackendDestroyDescriptor",
+    "cudnnBackendExecute",
+    "cudnnBackendFinalize",
+    "cudnnBackendGetAttribute",
+    "cudnnBackendSetAttribute",
+    "cudnnCreate",
+    "cudnnDestroy",
+    "cudnnGetCudartVersion",
+    "cudnnGetErrorString",
+    "cudnnGetLastErrorString",
+    "cudnnGetVersion",
+    "cudnnSetStream",
+];

@@ -30,6 +30,8 @@ pub enum Library {
     Compiler,
     /// cuBLASLt, which computes matrix products.
     Products,
+    /// cuDNN, which computes convolutions. Only models with convolutions need it.
+    Convolutions,
 }
 
 /// A library that was found.
@@ -37,6 +39,8 @@ pub enum Library {
 pub struct FoundLibrary {
     /// The version, major and minor. The version of the driver is the newest version of CUDA that it supports.
     pub version: (u32, u32),
+    /// The major version of CUDA that the library is for.
+    pub cuda: u32,
     /// The file.
     pub path: PathBuf,
 }
@@ -68,9 +72,14 @@ pub struct Presence {
 impl Presence {
     /// Looks for all libraries, and for the devices of the driver.
     pub fn probe(folders: &[PathBuf]) -> Presence {
+        Presence::of(&Library::ALL, folders)
+    }
+
+    /// Looks for libraries, the driver first, and for its devices.
+    fn of(wanted: &[Library], folders: &[PathBuf]) -> Presence {
         let mut driver = None;
         let mut libraries = Vec::new();
-        for library in Library::ALL {
+        for &library in wanted {
             let found = library.open(folders, driver);
             if let (Library::Driver, Ok(found)) = (library, &found) {
                 driver = Some(found.version);
@@ -86,9 +95,10 @@ impl Presence {
         Presence { libraries, devices, folders: folders.to_vec(), conflict }
     }
 
-    /// The reason why device `number` cannot be opened; `None` if it can.
+    /// The reason why device `number` cannot be opened; `None` if it can. It can be opened without cuDNN.
     pub fn problem(&self, number: usize) -> Option<CudaError> {
-        let of_library = self.libraries.iter().find_map(|(_, found)| found.as_ref().err());
+        let mut needed = self.libraries.iter().filter(|(library, _)| *library != Library::Convolutions);
+        let of_library = needed.find_map(|(_, found)| found.as_ref().err());
         let of_devices = || match &self.devices {
             Err(error) => Some(error.clone()),
             Ok(devices) => usable(devices, number).err(),
@@ -97,13 +107,13 @@ impl Presence {
     }
 }
 
-/// Loads all libraries, and checks that they can be used together with device `number`. Returns the device, and the version
+/// Loads all libraries but cuDNN, and checks that they can be used together with device `number`. Returns the device, and the version
 /// of NVRTC.
 ///
 /// # Errors
 /// The first reason why the device cannot be opened.
 pub(super) fn load(folders: &[PathBuf], number: usize) -> Result<(FoundDevice, (u32, u32)), CudaError> {
-    let presence = Presence::probe(folders);
+    let presence = Presence::of(&[Library::Driver, Library::Compiler, Library::Products], folders);
     match presence.problem(number) {
         Some(error) => Err(error),
         None => {
@@ -114,6 +124,24 @@ pub(super) fn load(folders: &[PathBuf], number: usize) -> Result<(FoundDevice, (
             });
             Ok((presence.devices?.swap_remove(number), version.unwrap_or_default()))
         }
+    }
+}
+
+/// Loads cuDNN. `nvrtc` is the version of NVRTC, if that is used too: both have to be for one major version of CUDA.
+///
+/// # Errors
+/// If it is absent, too old, damaged, or of another major version of CUDA.
+pub(super) fn load_dnn(folders: &[PathBuf], nvrtc: Option<(u32, u32)>) -> Result<(), CudaError> {
+    let library = Library::Convolutions;
+    let found = library.open(folders, None)?;
+    match nvrtc {
+        Some((major, _)) if major != found.cuda => Err(CudaError::MixedVersions {
+            first: Library::Compiler,
+            first_version: major,
+            second: library,
+            second_version: found.cuda,
+        }),
+        _ => Ok(()),
     }
 }
 
@@ -147,13 +175,13 @@ fn of_one_major<'a>(
     mut found: impl Iterator<Item = (Library, &'a FoundLibrary)>,
 ) -> Result<(), CudaError> {
     let Some((first, of_first)) = found.find(|(library, _)| *library != Library::Driver) else { return Ok(()) };
-    match found.find(|(_, of_second)| of_second.version.0 != of_first.version.0) {
+    match found.find(|(_, of_second)| of_second.cuda != of_first.cuda) {
         None => Ok(()),
         Some((second, of_second)) => Err(CudaError::MixedVersions {
             first,
-            first_version: of_first.version,
+            first_version: of_first.cuda,
             second,
-            second_version: of_second.version,
+            second_version: of_second.cuda,
         }),
     }
 }
@@ -167,7 +195,8 @@ type ReturnVersion = unsafe extern "C" fn() -> usize;
 
 impl Library {
     /// All libraries, the driver first.
-    pub const ALL: [Library; 3] = [Library::Driver, Library::Compiler, Library::Products];
+    pub const ALL: [Library; 4] =
+        [Library::Driver, Library::Compiler, Library::Products, Library::Convolutions];
 
     /// The name of the library.
     pub const fn name(self) -> &'static str {
@@ -175,6 +204,7 @@ impl Library {
             Library::Driver => "CUDA driver",
             Library::Compiler => "NVRTC",
             Library::Products => "cuBLASLt",
+            Library::Convolutions => "cuDNN",
         }
     }
 
@@ -184,6 +214,7 @@ impl Library {
             Library::Driver => "cuda",
             Library::Compiler => "nvrtc",
             Library::Products => "cublasLt",
+            Library::Convolutions => "cudnn",
         }
     }
 
@@ -193,6 +224,7 @@ impl Library {
             Library::Driver => &["libcuda.so.1"],
             Library::Compiler => &["libnvrtc.so.13", "libnvrtc.so.12"],
             Library::Products => &["libcublasLt.so.13", "libcublasLt.so.12"],
+            Library::Convolutions => &["libcudnn.so.9"],
         }
     }
 
@@ -209,6 +241,8 @@ impl Library {
             (Library::Compiler, _) => "nvidia-cuda-nvrtc",
             (Library::Products, 12) => "nvidia-cublas-cu12",
             (Library::Products, _) => "nvidia-cublas",
+            (Library::Convolutions, 12) => "nvidia-cudnn-cu12",
+            (Library::Convolutions, _) => "nvidia-cudnn-cu13",
         })
     }
 
@@ -226,12 +260,16 @@ impl Library {
             Library::Driver => functions::DRIVER,
             Library::Compiler => functions::COMPILER,
             Library::Products => functions::PRODUCTS,
+            Library::Convolutions => functions::CONVOLUTIONS,
         }
     }
 
     /// The oldest version that is supported.
     const fn oldest(self) -> (u32, u32) {
-        (12, 0)
+        match self {
+            Library::Convolutions => (9, 8),
+            Library::Driver | Library::Compiler | Library::Products => (12, 0),
+        }
     }
 
     /// Loads the library. `driver` is the version of CUDA that the driver supports.
@@ -250,16 +288,18 @@ impl Library {
             reason: "it does not say its version".to_owned(),
         };
         let version = version.ok_or_else(unknown)?;
+        let cuda = match self {
+            Library::Convolutions => returned(&handle, "cudnnGetCudartVersion").ok_or_else(unknown)? / 1000,
+            Library::Driver | Library::Compiler | Library::Products => version.0,
+        };
         // The library stays for the rest of the process, as cudarc expects.
         let _ = handle.into_raw();
         if version < self.oldest() {
             return Err(CudaError::OldLibrary { library: self, path, version, oldest: self.oldest() });
         }
         match driver {
-            Some(driver) if driver.0 < version.0 => {
-                Err(CudaError::OldDriver { library: self, version, driver })
-            }
-            _ => Ok(FoundLibrary { version, path }),
+            Some(driver) if driver.0 < cuda => Err(CudaError::OldDriver { library: self, version, cuda, driver }),
+            _ => Ok(FoundLibrary { version, cuda, path }),
         }
     }
 
@@ -339,12 +379,14 @@ impl Library {
                 Some((number(major)?, number(minor)?)).filter(|_| status == 0)
             }
             Library::Products => {
-                let function = symbol(handle, "cublasLtGetVersion")?;
-                // SAFETY: the function of this name has this type.
-                let function = unsafe { std::mem::transmute::<*mut c_void, ReturnVersion>(function) };
-                // SAFETY: as above.
-                let version = u32::try_from(unsafe { function() }).ok()?;
+                let version = returned(handle, "cublasLtGetVersion")?;
                 Some((version / 10_000, version % 10_000 / 100))
+            }
+            Library::Convolutions => {
+                let version = returned(handle, "cudnnGetVersion")?;
+                // Before version 9, the major version stood four digits from the end.
+                let major = if version < 10_000 { 1000 } else { 10_000 };
+                Some((version / major, version % major / 100))
             }
         }
     }
@@ -372,9 +414,19 @@ impl fmt::Display for Library {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Library::Driver => write!(f, "the {}", self.name()),
-            Library::Compiler | Library::Products => f.write_str(self.name()),
+            Library::Compiler | Library::Products | Library::Convolutions => f.write_str(self.name()),
         }
     }
+}
+
+/// The number that a function of a library returns.
+#[expect(unsafe_code, reason = "a call of a function that was looked up by name")]
+fn returned(handle: &Handle, function: &str) -> Option<u32> {
+    let function = symbol(handle, function)?;
+    // SAFETY: the functions of the names that this is called with have this type.
+    let function = unsafe { std::mem::transmute::<*mut c_void, ReturnVersion>(function) };
+    // SAFETY: as above.
+    u32::try_from(unsafe { function() }).ok()
 }
 
 /// Loads a library by its path or name, with the flags that `cudarc` uses.

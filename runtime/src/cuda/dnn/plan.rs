@@ -1,0 +1,217 @@
+//! The choice of an engine, from the heuristics of cuDNN and never from timing.
+//!
+//! Engine configurations are taken in the order of the heuristics (mode A, then the fallback). The first that rounds as
+//! the backend promises, finalizes, and stays below the limit of workspace is the plan; so it depends on the convolution,
+//! the device and the version of cuDNN alone.
+
+use super::DnnError;
+use super::descriptor::{Attribute as A, Descriptor, Kind};
+use super::graph::Convolution;
+use ampc_ir::DType;
+use cudarc::cudnn::sys;
+use std::fmt;
+
+/// The most bytes of workspace that a plan may take.
+pub const MOST_WORKSPACE: usize = 256 << 20;
+
+/// The most configurations that are asked for in each mode.
+const MOST_CONFIGURATIONS: usize = 64;
+
+/// Numerical notes of an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Notes(u64);
+
+/// Names of the notes by their numbers, which NVIDIA documents as `CUDNN_NUMERICAL_NOTE_…`.
+const NOTES: [&str; 10] = [
+    "tensor cores",
+    "inputs converted down",
+    "reduced-precision reduction",
+    "FFT",
+    "nondeterministic",
+    "Winograd",
+    "Winograd 4x4",
+    "Winograd 6x6",
+    "Winograd 13x13",
+    "strict NaN propagation",
+];
+
+const TENSOR_CORE: u32 = 0;
+
+/// Notes of engines that are never used, with the reason.
+const REFUSED: [(u32, &str); 8] = [
+    (1, "converts inputs down"),
+    (2, "reduces in low precision"),
+    // A NaN or infinity spreads over the tile of a transform, and errors relate to the whole tile.
+    (3, "computes by FFT"),
+    (4, "is nondeterministic"),
+    (5, "computes by Winograd"),
+    (6, "computes by Winograd"),
+    (7, "computes by Winograd"),
+    (8, "computes by Winograd"),
+];
+
+impl Notes {
+    fn of(engine: &Descriptor) -> Result<Notes, DnnError> {
+        let bit = |note: &i32| u32::try_from(*note).ok().and_then(|note| 1u64.checked_shl(note));
+        Ok(Notes(engine.numerical_notes()?.iter().filter_map(bit).fold(0, |all, bit| all | bit)))
+    }
+
+    fn has(self, note: u32) -> bool {
+        self.0 >> note & 1 == 1
+    }
+
+    /// True if the engine uses tensor cores.
+    pub fn has_tensor_cores(self) -> bool {
+        self.has(TENSOR_CORE)
+    }
+
+    /// Why an engine with these notes does not compute operands of `dtype` as the backend promises; `None` if it does.
+    pub fn refusal(self, dtype: DType) -> Option<&'static str> {
+        if dtype == DType::F32 && self.has_tensor_cores() {
+            return Some("computes in TF32");
+        }
+        REFUSED.iter().find(|&&(note, _)| self.has(note)).map(|&(_, reason)| reason)
+    }
+}
+
+impl fmt::Display for Notes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = (0u32..).zip(NOTES).filter(|&(note, _)| self.has(note)).map(|(_, name)| name);
+        let names: Vec<&str> = names.collect();
+        f.write_str(if names.is_empty() { "none" } else { "" })?;
+        f.write_str(&names.join(", "))
+    }
+}
+
+/// The device that plans are for.
+#[derive(Clone, Copy)]
+pub(super) enum Target<'a> {
+    /// A device that is present.
+    Handle(sys::cudnnHandle_t),
+    /// A device that is described.
+    Properties(&'a Descriptor),
+}
+
+impl Target<'_> {
+    fn handle(self) -> Option<sys::cudnnHandle_t> {
+        match self {
+            Target::Handle(handle) => Some(handle),
+            Target::Properties(_) => None,
+        }
+    }
+}
+
+/// An engine of a plan or a refused one.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    /// The number of the engine among those for the graph.
+    pub index: i64,
+    /// Its numerical notes.
+    pub notes: Notes,
+}
+
+/// A finalized plan.
+pub(super) struct Choice {
+    pub(super) plan: Descriptor,
+    pub(super) workspace: usize,
+    pub(super) engine: Engine,
+    /// Engines that the heuristics prefer and that are not used, with the reason.
+    pub(super) refused: Vec<(Engine, String)>,
+    _parts: (super::graph::Graph, Descriptor),
+}
+
+/// Chooses the plan of a convolution; an error lists the refused engines.
+///
+/// # Errors
+/// If cuDNN refuses the graph, or has no engine that computes it as the backend promises.
+pub(super) fn choose(target: Target<'_>, convolution: &Convolution) -> Result<Choice, DnnError> {
+    type Mode = sys::cudnnBackendHeurMode_t;
+    let graph = convolution.graph(target.handle())?;
+    let mut refused = Vec::new();
+    for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
+        let configurations = match configurations(target, &graph.descriptor, mode) {
+            Ok(configurations) => configurations,
+            // A mode without engines for the graph.
+            Err(DnnError::Call { is_unsupported: true, .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        for configuration in configurations {
+            let engine = engine_of(&configuration)?;
+            if let Some(reason) = engine.notes.refusal(convolution.dtype) {
+                refused.push((engine, reason.to_owned()));
+                continue;
+            }
+            match finalized(target, &configuration) {
+                Ok((plan, workspace)) if workspace <= MOST_WORKSPACE => {
+                    return Ok(Choice { plan, workspace, engine, refused, _parts: (graph, configuration) });
+                }
+                Ok((_, workspace)) => refused.push((engine, format!("{workspace} bytes of workspace"))),
+                Err(error @ DnnError::Call { is_unsupported: true, .. }) => {
+                    refused.push((engine, error.to_string()));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Err(DnnError::NoEngine { refused })
+}
+
+fn configurations(
+    target: Target<'_>,
+    graph: &Descriptor,
+    mode: sys::cudnnBackendHeurMode_t,
+) -> Result<Vec<Descriptor>, DnnError> {
+    let mut heuristics = Descriptor::new(Kind::CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR)?
+        .set_descriptors(A::CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, &[graph])?
+        .set(A::CUDNN_ATTR_ENGINEHEUR_MODE, &[mode])?;
+    if let Target::Properties(properties) = target {
+        heuristics = heuristics.set_descriptors(A::CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, &[properties])?;
+    }
+    heuristics.finalized()?.descriptors(
+        A::CUDNN_ATTR_ENGINEHEUR_RESULTS,
+        Kind::CUDNN_BACKEND_ENGINECFG_DESCRIPTOR,
+        MOST_CONFIGURATIONS,
+    )
+}
+
+fn engine_of(configuration: &Descriptor) -> Result<Engine, DnnError> {
+    let engines = configuration.descriptors(
+        A::CUDNN_ATTR_ENGINECFG_ENGINE,
+        Kind::CUDNN_BACKEND_ENGINE_DESCRIPTOR,
+        1,
+    )?;
+    let engine = engines.first().ok_or(DnnError::NoEngine { refused: Vec::new() })?;
+    Ok(Engine { index: engine.int(A::CUDNN_ATTR_ENGINE_GLOBAL_INDEX)?, notes: Notes::of(engine)? })
+}
+
+fn finalized(target: Target<'_>, configuration: &Descriptor) -> Result<(Descriptor, usize), DnnError> {
+    let plan = Descriptor::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)?
+        .set_descriptors(A::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, &[configuration])?;
+    let plan = match target {
+        Target::Handle(handle) => plan.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, &[handle])?,
+        Target::Properties(properties) => {
+            plan.set_descriptors(A::CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP, &[properties])?
+        }
+    };
+    let plan = plan.finalized()?;
+    let workspace = plan.int(A::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE)?;
+    Ok((plan, usize::try_from(workspace).unwrap_or(usize::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Notes;
+    use ampc_ir::DType;
+
+    #[test]
+    fn engines_that_round_otherwise_are_refused() {
+        let refusals = |bits: u64| [DType::F32, DType::F16].map(|dtype| Notes(bits).refusal(dtype));
+        assert_eq!(refusals(0), [None, None]);
+        assert_eq!(refusals(1), [Some("computes in TF32"), None]);
+        assert_eq!(refusals(1 << 9), [None, None]);
+        for note in 1..=8 {
+            assert!(refusals(1 << note).iter().all(Option::is_some), "note {note}");
+        }
+        assert_eq!(Notes(0b10001).to_string(), "tensor cores, nondeterministic");
+    }
+}

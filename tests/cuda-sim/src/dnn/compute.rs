@@ -1,0 +1,250 @@
+//! Execution of operation graphs: convolutions in f64, other operations in f32, one rounding when a tensor is stored.
+
+use super::check::size;
+use super::{Computed, Engine, Operation, Pack, Refusal, Tensor, Window, bad};
+use crate::{complain, memory};
+use cudarc::cudnn::sys::{cudnnDataType_t as DataType, cudnnPointwiseMode_t as Pointwise};
+use cudarc::driver::sys::CUresult;
+use half::{bf16, f16};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The execution of a plan.
+#[derive(Clone)]
+pub(crate) struct Execution {
+    engine: Arc<Engine>,
+    pack: Arc<Pack>,
+}
+
+impl Tensor {
+    fn len(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// The bytes from the first element to behind the last.
+    fn bytes(&self) -> usize {
+        let last: usize = self.dims.iter().zip(&self.strides).map(|(n, stride)| (n - 1) * stride).sum();
+        (last + 1) * size(self.dtype)
+    }
+
+    /// The place of the element with index `i` in row-major order.
+    fn place(&self, mut i: usize) -> usize {
+        let mut place = 0;
+        for (n, stride) in self.dims.iter().zip(&self.strides).rev() {
+            place += i % n * stride;
+            i /= n;
+        }
+        place
+    }
+
+    /// # Safety
+    /// The tensor is alive at the address.
+    unsafe fn load(&self, at: u64) -> Vec<f32> {
+        let load = |i| {
+            let place = self.place(i);
+            // SAFETY: as the caller says.
+            unsafe {
+                if self.dtype == DataType::CUDNN_DATA_HALF as u32 {
+                    (*(at as *const f16).add(place)).to_f32()
+                } else if self.dtype == DataType::CUDNN_DATA_BFLOAT16 as u32 {
+                    (*(at as *const bf16).add(place)).to_f32()
+                } else {
+                    *(at as *const f32).add(place)
+                }
+            }
+        };
+        (0..self.len()).map(load).collect()
+    }
+
+    /// # Safety
+    /// The tensor is alive at the address.
+    unsafe fn store(&self, at: u64, numbers: &[f32]) {
+        for (i, &number) in numbers.iter().enumerate() {
+            let place = self.place(i);
+            // SAFETY: as the caller says.
+            unsafe {
+                if self.dtype == DataType::CUDNN_DATA_HALF as u32 {
+                    *(at as *mut f16).add(place) = f16::from_f32(number);
+                } else if self.dtype == DataType::CUDNN_DATA_BFLOAT16 as u32 {
+                    *(at as *mut bf16).add(place) = bf16::from_f32(number);
+                } else {
+                    *(at as *mut f32).add(place) = number;
+                }
+            }
+        }
+    }
+}
+
+impl Execution {
+    /// # Errors
+    /// If the pack has other tensors than the graph, or an address is not aligned as its tensor says.
+    pub(super) fn new(engine: Arc<Engine>, pack: Arc<Pack>) -> Result<Execution, Refusal> {
+        if !engine.graph.stored.keys().eq(pack.places.keys()) {
+            let (want, found) = (engine.graph.stored.keys(), pack.places.keys());
+            return bad(format!("a variant pack of the tensors {want:?}, found {found:?}"));
+        }
+        for (id, tensor) in &engine.graph.stored {
+            if !pack.places[id].is_multiple_of(tensor.alignment) {
+                return bad(format!("tensor {id} is not aligned to {} bytes", tensor.alignment));
+            }
+        }
+        Ok(Execution { engine, pack })
+    }
+
+    pub(crate) fn run(&self) -> CUresult {
+        let Engine { graph, workspace, error, .. } = &*self.engine;
+        let mut ranges = vec![(self.pack.workspace, *workspace)];
+        ranges.extend(graph.stored.iter().map(|(id, tensor)| (self.pack.places[id], tensor.bytes())));
+        if ranges.iter().any(|&(at, len)| !memory::holds(at, len)) {
+            complain("a convolution of memory that is not alive");
+            return CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+        }
+        let written: Vec<i64> = graph.operations.iter().map(|operation| operation.tensors().1.id).collect();
+        let ids = [None].into_iter().chain(graph.stored.keys().map(Some));
+        let is_written: Vec<bool> = ids.map(|id| id.is_none_or(|id| written.contains(id))).collect();
+        for (i, &(at, len)) in ranges.iter().enumerate().filter(|&(i, _)| is_written[i]) {
+            let meets = |&(j, &(other, other_len)): &(usize, &(u64, usize))| {
+                j != i && at < other + other_len as u64 && other < at + len as u64
+            };
+            if len > 0 && ranges.iter().enumerate().any(|range| meets(&range)) {
+                complain("a convolution writes to memory that it also reads or takes as workspace");
+                return CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
+            }
+        }
+        // SAFETY: the range is alive.
+        unsafe { memory::slice::<u8>(self.pack.workspace, *workspace) }.fill(0xff);
+        let mut values: BTreeMap<i64, Vec<f32>> = BTreeMap::new();
+        for operation in &graph.operations {
+            let (reads, writes) = operation.tensors();
+            for tensor in reads {
+                // SAFETY: stored tensors are alive; virtual tensors are among the values.
+                values
+                    .entry(tensor.id)
+                    .or_insert_with(|| unsafe { tensor.load(self.pack.places[&tensor.id]) });
+            }
+            let mut made = operation.compute(&values);
+            if matches!(**operation, Operation::Convolution { .. }) {
+                #[expect(clippy::cast_possible_truncation, reason = "rounding")]
+                made.iter_mut().for_each(|x| *x = (f64::from(*x) * error) as f32);
+            }
+            if !writes.is_virtual {
+                // SAFETY: the tensor is alive.
+                unsafe { writes.store(self.pack.places[&writes.id], &made) };
+            }
+            values.insert(writes.id, made);
+        }
+        CUresult::CUDA_SUCCESS
+    }
+}
+
+impl Operation {
+    fn compute(&self, values: &BTreeMap<i64, Vec<f32>>) -> Vec<f32> {
+        match self {
+            Operation::Convolution { computed, window, tensors } => {
+                let (operands, result) = self.tensors();
+                let [a, b] = [&values[&operands[0].id], &values[&operands[1].id]];
+                let mut sums = vec![0f64; result.len()];
+                each_term(window, tensors, |[image, filter, grid]| {
+                    let (to, a_at, b_at) = match computed {
+                        Computed::Image => (image, filter, grid),
+                        Computed::Filter => (filter, image, grid),
+                        Computed::Grid => (grid, image, filter),
+                    };
+                    sums[to] += f64::from(a[a_at]) * f64::from(b[b_at]);
+                });
+                #[expect(clippy::cast_possible_truncation, reason = "rounding")]
+                sums.into_iter().map(|sum| sum as f32).collect()
+            }
+            Operation::Pointwise { mode, x, b, y } => {
+                let x = &values[&x.id];
+                let second = |i| b.as_ref().map_or(0.0, |b| values[&b.id][broadcast(i, &y.dims, &b.dims)]);
+                let compute = |(i, &x): (usize, &f32)| match *mode {
+                    mode if mode == Pointwise::CUDNN_POINTWISE_ADD as u32 => x + second(i),
+                    mode if mode == Pointwise::CUDNN_POINTWISE_MUL as u32 => x * second(i),
+                    _ if x < 0.0 => 0.0,
+                    _ => x,
+                };
+                x.iter().enumerate().map(compute).collect()
+            }
+        }
+    }
+}
+
+/// The element of a tensor of `of` dims at index `i` of `dims`.
+fn broadcast(mut i: usize, dims: &[usize], of: &[usize]) -> usize {
+    let (mut at, mut step) = (0, 1);
+    for (&n, &own) in dims.iter().zip(of).rev() {
+        if own > 1 {
+            at += i % n * step;
+        }
+        step *= own;
+        i /= n;
+    }
+    at
+}
+
+/// Calls `term` with the elements of image, filter and grid that are multiplied, in row-major order.
+fn each_term(window: &Window, [image, filter, grid]: &[Arc<Tensor>; 3], mut term: impl FnMut([usize; 3])) {
+    let (x, w, y) = (&image.dims, &filter.dims, &grid.dims);
+    let (taps, places): (usize, usize) = (w[2..].iter().product(), y[2..].iter().product());
+    let pixels: usize = x[2..].iter().product();
+    let outputs = w[0] / (x[1] / w[1]);
+    // The pixel that each tap meets at each place.
+    let mut meets = vec![None; taps * places];
+    for (at, pixel) in meets.iter_mut().enumerate() {
+        let (mut tap, mut place, mut below, mut found) = (at % taps, at / taps, 1, Some(0));
+        for axis in (0..x.len() - 2).rev() {
+            let (k, o) = (tap % w[axis + 2], place % y[axis + 2]);
+            let position = o * window.strides[axis] + k * window.dilations[axis];
+            let on = position.checked_sub(window.before[axis]).filter(|&i| i < x[axis + 2]);
+            found = found.zip(on).map(|(found, on)| found + on * below);
+            below *= x[axis + 2];
+            tap /= w[axis + 2];
+            place /= y[axis + 2];
+        }
+        *pixel = found;
+    }
+    for batch in 0..y[0] {
+        for k in 0..y[1] {
+            for place in 0..places {
+                for c in 0..w[1] {
+                    for tap in 0..taps {
+                        let Some(pixel) = meets[place * taps + tap] else { continue };
+                        let channel = k / outputs * w[1] + c;
+                        term([
+                            (batch * x[1] + channel) * pixels + pixel,
+                            (k * w[1] + c) * taps + tap,
+                            (batch * y[1] + k) * places + place,
+                        ]);
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(dims: &[usize]) -> Arc<Tensor> {
+        let strides = (0..dims.len()).map(|axis| dims[axis + 1..].iter().product()).collect();
+        Arc::new(Tensor { id: 0, dtype: 0, dims: dims.into(), strides, alignment: 16, is_virtual: false })
+    }
+
+    #[test]
+    fn terms_of_a_padded_convolution() {
+        let window = Window { before: vec![1], after: vec![0], strides: vec![2], dilations: vec![1] };
+        let mut terms = Vec::new();
+        each_term(&window, &[tensor(&[1, 1, 3]), tensor(&[1, 1, 2]), tensor(&[1, 1, 2])], |term| {
+            terms.push(term)
+        });
+        assert_eq!(terms, [[0, 1, 0], [1, 0, 1], [2, 1, 1]]);
+    }
+
+    #[test]
+    fn a_vector_per_channel_is_broadcast() {
+        let at: Vec<usize> = (0..12).map(|i| broadcast(i, &[2, 3, 2], &[1, 3, 1])).collect();
+        assert_eq!(at, [0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]);
+    }
+}
