@@ -10,6 +10,7 @@
 //! `kernels/` has the kernels by family.
 
 mod compile;
+mod elements;
 mod kernels;
 mod launch;
 mod locate;
@@ -22,8 +23,10 @@ mod text;
 pub use locate::CudaError;
 
 use crate::backend::{
-    Backend, Device, DeviceError, DeviceMemory, KernelError, Prepared, Queue, RunHint, Site,
+    Backend, Candidates, Device, DeviceError, DeviceMemory, GroupSite, KernelError, Prepared, Queue, RunHint,
+    Site,
 };
+use ampc_ir::Node;
 use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
 use compile::Compiler;
@@ -143,6 +146,20 @@ impl Backend for Cuda {
             (None, None) => return Err(site.no_kernel()),
         };
         Ok(prepared.on_queue(site.view.node.index() % self.device.0.queues))
+    }
+
+    fn has_groups(&self) -> bool {
+        true
+    }
+
+    fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
+        kernels::groups::join(candidates)
+    }
+
+    fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
+        let prepared = kernels::groups::prepare(&self.device.0, group)?;
+        let last = group.sites.last().map_or(0, |site| site.view.node.index());
+        Ok(prepared.on_queue(last % self.device.0.queues))
     }
 
     fn device(&self) -> Option<&dyn Device> {

@@ -1,5 +1,10 @@
 //! The kernels by family.
 
+mod casts;
+mod expressions;
+mod functions;
+pub(super) mod groups;
+mod integers;
 mod linear;
 mod loss;
 mod movement;

@@ -1,0 +1,409 @@
+//! Element-wise operators next to the CPU: floats with NaNs, infinities and subnormal numbers, integers of every width, casts
+//! between all types, random numbers; groups next to their nodes one by one.
+
+use crate::cases::{Tolerance, compare};
+use crate::random::{Blind, HEAD, ONE, Random, TWO, bits, elements, graph};
+use ampc_ir::DType;
+use ampc_ir::text::{NoData, parse};
+use ampc_runtime::cuda::Cuda;
+use ampc_runtime::{Data, DataRef, HostTensor, Runtime};
+use std::fmt::Write;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Runs the cases whose names contain `filter`; returns how many fail.
+pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
+    let mut cases: Vec<(String, Box<dyn Fn() -> Result<(), String>>)> = Vec::new();
+    for (name, text, inputs, tolerance) in floats().into_iter().chain(integers()).chain(casts()) {
+        let cuda = cuda.clone();
+        cases.push((name, Box::new(move || matches_cpu(&cuda, &text, &inputs, tolerance))));
+    }
+    for seed in 1..25 {
+        let cuda = cuda.clone();
+        cases.push((format!("random group {seed}"), Box::new(move || random_group(&cuda, seed))));
+    }
+    for (name, check) in CHECKS {
+        let cuda = cuda.clone();
+        cases.push(((*name).to_owned(), Box::new(move || check(&cuda))));
+    }
+    let (mut passed, mut failed) = (0, 0);
+    for (name, check) in cases.iter().filter(|(name, _)| name.contains(filter)) {
+        let result = catch_unwind(AssertUnwindSafe(check)).unwrap_or_else(|_| Err("panicked".into()));
+        match result {
+            Ok(()) => passed += 1,
+            Err(error) => {
+                failed += 1;
+                println!("FAIL  {name:40} {error}");
+            }
+        }
+    }
+    println!("elements: {passed} passed, {failed} failed");
+    failed
+}
+
+/// A name, the text of a graph, its inputs, and how far results may be from those of the CPU.
+type Case = (String, String, Vec<HostTensor>, Tolerance);
+
+type Check = fn(&Arc<Cuda>) -> Result<(), String>;
+
+const CHECKS: &[(&str, Check)] = &[
+    ("group: gated product", gated),
+    ("group: one kernel for a chain", one_kernel),
+    ("group: shapes share kernels", shared_kernels),
+    ("group: unaligned operands", unaligned),
+];
+
+const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
+
+const INTS: [DType; 8] = [
+    DType::I64,
+    DType::I32,
+    DType::I16,
+    DType::I8,
+    DType::U64,
+    DType::U32,
+    DType::U16,
+    DType::U8,
+];
+
+fn refs(inputs: &[HostTensor]) -> Vec<Option<DataRef<'_>>> {
+    inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect()
+}
+
+fn outputs(runtime: &Runtime, text: &str, inputs: &[HostTensor]) -> Result<Vec<Data>, String> {
+    let module = parse(text, &NoData).map_err(|errors| format!("{errors}\n{text}"))?;
+    let mut session = runtime.prepare(&module).map_err(|error| format!("{error}\n{text}"))?;
+    let refs = refs(inputs);
+    session.run(&refs).map_err(|error| format!("{error}\n{text}"))?;
+    session.run(&refs).map_err(|error| format!("{error}\n{text}"))
+}
+
+fn matches_cpu(
+    cuda: &Arc<Cuda>,
+    text: &str,
+    inputs: &[HostTensor],
+    tolerance: Tolerance,
+) -> Result<(), String> {
+    let want = outputs(&Runtime::default(), text, inputs).map_err(|error| format!("CPU: {error}"))?;
+    let got = outputs(&Runtime::new(cuda.clone()), text, inputs)?;
+    for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+        let error = |error| format!("output {i}: {error}\n{text}");
+        if matches!(tolerance, Tolerance::Exact) {
+            same_bits(got, want).map_err(error)?;
+        } else {
+            compare(got, want, None, tolerance).map_err(error)?;
+        }
+    }
+    Ok(())
+}
+
+/// Equal bits, of NaNs but that they are NaNs.
+fn same_bits(got: &Data, want: &Data) -> Result<(), String> {
+    let (Data::Tensor(got), Data::Tensor(want)) = (got, want) else { return Err("no tensors".into()) };
+    if got.dtype() != want.dtype() || got.dims() != want.dims() {
+        return Err(format!("{}{:?} and {}{:?}", got.dtype(), got.dims(), want.dtype(), want.dims()));
+    }
+    let size = usize::try_from(want.dtype().bits().unwrap() / 8).unwrap();
+    let is_wide = !want.dtype().is_float() || want.dtype() == DType::F64;
+    let (got, want) = if is_wide { (raw(got, size), raw(want, size)) } else { (bits(got), bits(want)) };
+    match got.iter().zip(&want).position(|(a, b)| a != b) {
+        None => Ok(()),
+        Some(at) => Err(format!("element {at}: bits {:#x} instead of {:#x}", got[at], want[at])),
+    }
+}
+
+fn raw(tensor: &HostTensor, size: usize) -> Vec<u64> {
+    let word = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |word, &byte| word << 8 | u64::from(byte));
+    let words = tensor.bytes().unwrap().chunks(size).map(word);
+    let is_nan = |word: u64| tensor.dtype() == DType::F64 && f64::from_bits(word).is_nan();
+    words.map(|word| if is_nan(word) { u64::MAX } else { word }).collect()
+}
+
+/// Elements of f64 with numbers among them that are none of f32.
+fn some(random: &mut Random, dtype: DType, dims: &[u64]) -> HostTensor {
+    if dtype != DType::F64 {
+        return elements(random, dtype, dims);
+    }
+    let narrow = elements(random, DType::F32, dims);
+    let numbers: Vec<f64> = narrow.f64s().unwrap().map(|x| x * 1.000_000_001).collect();
+    HostTensor::from_slice(dims, &numbers).unwrap()
+}
+
+/// Integers as elements of a type, wrapped.
+fn ints(dtype: DType, numbers: &[i128]) -> HostTensor {
+    let size = usize::try_from(dtype.bits().unwrap() / 8).unwrap();
+    let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()[..size].to_vec()).collect();
+    HostTensor::from_bytes(dtype, &[numbers.len() as u64], &bytes).unwrap()
+}
+
+/// Every operator of floats that has an expression, with operands that are broadcast.
+fn floats() -> Vec<Case> {
+    let mut random = Random::new(11);
+    let one = ONE.iter().filter(|form| **form != "Identity(@)").map(|form| form.replace('@', "%x"));
+    let two = TWO.iter().map(|op| format!("{op}(%x, %y){}", if *op == "Mod" { " {fmod=1}" } else { "" }));
+    let others = [
+        "Clip(%x, %s, %t)",
+        "Clip(%x, %s)",
+        "Sum(%x, %y, %x)",
+        "Mean(%x, %y, %x)",
+        "Max(%x)",
+        "Where(%c, %x, %y)",
+        "Pow(%x, %y)",
+        "Pow(%x, %t)",
+        "Pow(%x, %n)",
+        "Mod(%x, %y)",
+        "IsNaN(%x)",
+        "IsInf(%x) {detect_negative=0}",
+        "Less(%x, %y)",
+        "Equal(%x, %x)",
+        "com.microsoft::FastGelu(%x, %y)",
+        "com.microsoft::Gelu(%x)",
+    ];
+    let mut cases = Vec::new();
+    for call in one.chain(two).chain(others.map(str::to_owned)) {
+        for dtype in FLOATS {
+            let is_f32_alone = ["Celu", "QuickGelu", "microsoft::Gelu"].iter().any(|part| call.contains(part));
+            let is_no_bf16 = ["Shrink", "BiasGelu"].iter().any(|part| call.contains(part));
+            let is_no_f64 = call.contains("FastGelu") || call.contains("BiasGelu");
+            if dtype != DType::F32 && is_f32_alone
+                || dtype == DType::BF16 && is_no_bf16
+                || dtype == DType::F64 && is_no_f64
+            {
+                continue;
+            }
+            let is_test = ["IsNaN", "IsInf", "Less", "Equal"].iter().any(|part| call.contains(part));
+            let made = if is_test { DType::Bool } else { dtype };
+            let text = format!(
+                "{HEAD}graph @main {{\n  input %x : {dtype}[5, 37]\n  input %y : {dtype}[37]\n  input %s : {dtype}\n  \
+                 input %t : {dtype}\n  input %c : bool[5, 1]\n  input %n : i32[5, 1]\n  const %two : f32 = 2.0\n  \
+                 %r = {call} : {made}[5, 37]\n  output %r\n}}\n"
+            );
+            let number = |x: f64| -> HostTensor {
+                if dtype == DType::F64 {
+                    return HostTensor::from_slice(&[], &[x]).unwrap();
+                }
+                #[expect(clippy::cast_possible_truncation, reason = "a small number")]
+                crate::cases::tensor(dtype, &[], &[x as f32])
+            };
+            let powers: Vec<u8> = [2i32, -1, 0, 3, 5].iter().flat_map(|n| n.to_le_bytes()).collect();
+            let inputs = vec![
+                some(&mut random, dtype, &[5, 37]),
+                some(&mut random, dtype, &[37]),
+                number(-0.5),
+                number(3.0),
+                elements(&mut random, DType::Bool, &[5, 1]),
+                HostTensor::from_bytes(DType::I32, &[5, 1], &powers).unwrap(),
+            ];
+            cases.push((format!("{call} {dtype}"), text, inputs, Tolerance::Elements));
+        }
+    }
+    cases
+}
+
+/// Operators of integers, at the ends of their ranges.
+fn integers() -> Vec<Case> {
+    let calls = [
+        "Add(%a, %b)",
+        "Sub(%a, %b)",
+        "Mul(%a, %b)",
+        "Div(%a, %b)",
+        "Mod(%a, %b)",
+        "Mod(%a, %b) {fmod=1}",
+        "Max(%a, %b, %o)",
+        "Min(%a, %b, %o)",
+        "Abs(%a)",
+        "Neg(%a)",
+        "Sign(%a)",
+        "Relu(%a)",
+        "Clip(%a, %s, %t)",
+        "Clip(%a, _, %t)",
+        "PRelu(%a, %b)",
+        "Shrink(%a) {bias=2.0, lambd=3.5}",
+        "Shrink(%a) {bias=0.5, lambd=1.5}",
+        "BitwiseAnd(%a, %b)",
+        "BitwiseOr(%a, %b)",
+        "BitwiseXor(%a, %b)",
+        "BitwiseNot(%a)",
+        "BitShift(%a, %b) {direction=\"LEFT\"}",
+        "BitShift(%a, %b) {direction=\"RIGHT\"}",
+        "Where(%c, %a, %b)",
+        "Pow(%a, %b)",
+        "Pow(%a, %f)",
+        "Equal(%a, %b)",
+        "Less(%a, %b)",
+        "LessOrEqual(%a, %b)",
+        "Greater(%a, %o)",
+        "GreaterOrEqual(%a, %b)",
+    ];
+    let mut cases = Vec::new();
+    for dtype in INTS {
+        let top = dtype.bits().unwrap() - 1;
+        let (half, whole) = (1i128 << top, 2i128 << top);
+        let a = [0, 7, -7, half, half - 1, whole - 1, 5, 100, -100, 3, half + 1];
+        let b = [0, 3, 3, -1, -1, whole - 1, 0, half, 7, 64, -3];
+        let signed = !matches!(dtype, DType::U64 | DType::U32 | DType::U16 | DType::U8);
+        for call in calls {
+            if call.starts_with("Neg") && !signed || call.starts_with("Relu") && !signed {
+                continue;
+            }
+            let is_test = ["Equal", "Less", "Greater"].iter().any(|part| call.starts_with(part));
+            let made = if is_test { DType::Bool } else { dtype };
+            let text = format!(
+                "{HEAD}graph @main {{\n  input %a : {dtype}[11]\n  input %b : {dtype}[11]\n  input %o : {dtype}[1]\n  \
+                 input %s : {dtype}\n  input %t : {dtype}\n  input %c : bool[11]\n  input %f : f32[11]\n  \
+                 %r = {call} : {made}[11]\n  output %r\n}}\n"
+            );
+            let scalar = |n| {
+                let one = ints(dtype, &[n]);
+                HostTensor::from_bytes(dtype, &[], one.bytes().unwrap()).unwrap()
+            };
+            let powers: [f32; 11] = [0.0, 2.0, 3.0, 0.5, -1.0, 1e9, -2.0, 2.5, 1.0, f32::NAN, f32::INFINITY];
+            let inputs = vec![
+                ints(dtype, &a),
+                ints(dtype, &b),
+                ints(dtype, &[4]),
+                scalar(2),
+                scalar(90),
+                elements(&mut Random::new(3), DType::Bool, &[11]),
+                HostTensor::from_slice(&[11], &powers).unwrap(),
+            ];
+            cases.push((format!("{call} {dtype}"), text, inputs, Tolerance::Exact));
+        }
+    }
+    cases
+}
+
+/// Casts of numbers that are exact, between two others, and out of range.
+fn casts() -> Vec<Case> {
+    let all: Vec<DType> = FLOATS.iter().chain(&INTS).chain(&[DType::Bool]).copied().collect();
+    let middle = (1i128 << 62) + (1 << 54);
+    let whole = [0, 1, -1, 2049, 2051, 65519, 65520, 16_777_217, -16_777_217, middle, middle + 1, -middle - 1];
+    let ends = [i128::from(i64::MIN), i64::MAX.into(), u64::MAX.into(), (1 << 53) + 1, (1 << 61) + (1 << 37) + 1];
+    let whole: Vec<i128> = whole.into_iter().chain(ends).collect();
+    let numbers = [
+        f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 0.5, -0.999, 255.9, -128.7, 300.2, 1e10, -1e10, 9.3e18,
+        -9.3e18, 1.9e19, 65519.99, 65520.0, 1e-41, 5.96e-8, 2.98e-8, 1.000_488_281_250_1, 1.003_906_250_000_1, 3.4e38,
+        1e300,
+    ];
+    let mut cases = Vec::new();
+    for &from in &all {
+        let x = match from {
+            DType::Bool => elements(&mut Random::new(5), DType::Bool, &[9]),
+            DType::F64 => HostTensor::from_slice(&[numbers.len() as u64], &numbers).unwrap(),
+            _ if from.is_float() => {
+                #[expect(clippy::cast_possible_truncation, reason = "rounding")]
+                let narrow: Vec<f32> = numbers.iter().map(|&x| x as f32).collect();
+                crate::cases::tensor(from, &[narrow.len() as u64], &narrow)
+            }
+            _ => ints(from, &whole),
+        };
+        let n = x.dims()[0];
+        let mut text = format!("{HEAD}graph @main {{\n  input %x : {from}[{n}]\n");
+        for to in &all {
+            writeln!(text, "  %to_{to} = Cast(%x) {{to={}}} : {to}[{n}]", to.number()).unwrap();
+        }
+        for to in &all {
+            writeln!(text, "  output %to_{to}").unwrap();
+        }
+        text.push_str("}\n");
+        cases.push((format!("Cast from {from}"), text, vec![x], Tolerance::Exact));
+    }
+    cases
+}
+
+/// A run with groups and a run without have equal bits, recorded and replayed too.
+fn same(cuda: &Arc<Cuda>, text: &str, inputs: &[HostTensor]) -> Result<String, String> {
+    let module = parse(text, &NoData).map_err(|errors| format!("{errors}\n{text}"))?;
+    let refs = refs(inputs);
+    let mut session = Runtime::new(cuda.clone()).prepare(&module).map_err(|error| format!("{error}\n{text}"))?;
+    let want = session.run_observed(&refs, Some(&mut Blind)).map_err(|error| format!("{error}\n{text}"))?;
+    for _ in 0..3 {
+        let got = session.run(&refs).map_err(|error| format!("{error}\n{text}"))?;
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            same_bits(got, want)
+                .map_err(|error| format!("output {i}: {error}\n{}\n{text}", session.plan_text()))?;
+        }
+    }
+    Ok(session.plan_text())
+}
+
+/// The number of groups of several nodes.
+fn groups(plan: &str) -> usize {
+    plan.lines().filter(|line| line.contains('+') && line.contains(" = ")).count()
+}
+
+fn random_group(cuda: &Arc<Cuda>, seed: u64) -> Result<(), String> {
+    let mut random = Random::new(seed);
+    let n_nodes = 3 + random.below(20);
+    let dims = random.of(&[[3, 5, 7], [1, 1, 1], [2, 9, 24], [1, 4, 1], [2, 0, 3], [4, 3, 16]]);
+    let (text, inputs) = graph(&mut random, n_nodes, dims);
+    same(cuda, &text, &inputs).map(|_| ())
+}
+
+/// The product between the nodes of a group stands before the group.
+fn gated(cuda: &Arc<Cuda>) -> Result<(), String> {
+    let mut random = Random::new(2);
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let text = format!(
+            "{HEAD}graph @main {{\n  input %x : {dtype}[6, 16]\n  input %v : {dtype}[16, 24]\n  input %w : {dtype}[16, 24]\n  \
+             %g = MatMul(%x, %v) : {dtype}[6, 24]\n  %s = Sigmoid(%g) : {dtype}[6, 24]\n  %m = Mul(%g, %s) : {dtype}[6, 24]\n  \
+             %u = MatMul(%x, %w) : {dtype}[6, 24]\n  %y = Mul(%m, %u) : {dtype}[6, 24]\n  output %y\n}}\n"
+        );
+        let inputs: Vec<HostTensor> =
+            [[6, 16], [16, 24], [16, 24]].iter().map(|dims| elements(&mut random, dtype, dims)).collect();
+        let plan = same(cuda, &text, &inputs)?;
+        if !plan.contains("Sigmoid+Mul+Mul") {
+            return Err(format!("other groups\n{plan}"));
+        }
+    }
+    Ok(())
+}
+
+/// Casts, broadcast operands, a condition, and two results.
+fn one_kernel(cuda: &Arc<Cuda>) -> Result<(), String> {
+    let text = format!(
+        "{HEAD}graph @main {{\n  input %x : f16[4, 9, 16]\n  input %b : f32[9, 1]\n  input %s : f32\n  input %c : bool[4, 1, 16]\n  \
+         %w = Cast(%x) {{to=1}} : f32[4, 9, 16]\n  %p = Mul(%w, %b) : f32[4, 9, 16]\n  %q = Add(%p, %s) : f32[4, 9, 16]\n  \
+         %g = Gelu(%q) : f32[4, 9, 16]\n  %z = Where(%c, %g, %w) : f32[4, 9, 16]\n  %h = Cast(%z) {{to=16}} : bf16[4, 9, 16]\n  \
+         %d = Less(%z, %s) : bool[4, 9, 16]\n  output %h\n  output %d\n  output %q\n}}\n"
+    );
+    let mut random = Random::new(9);
+    let inputs = vec![
+        elements(&mut random, DType::F16, &[4, 9, 16]),
+        elements(&mut random, DType::F32, &[9, 1]),
+        elements(&mut random, DType::F32, &[]),
+        elements(&mut random, DType::Bool, &[4, 1, 16]),
+    ];
+    let plan = same(cuda, &text, &inputs)?;
+    if groups(&plan) != 1 || !plan.contains("Cast+Mul+Add+Gelu+Where+Cast+Less") {
+        return Err(format!("other groups\n{plan}"));
+    }
+    matches_cpu(cuda, &text, &inputs, Tolerance::Elements)
+}
+
+/// Extents are arguments of kernels.
+fn shared_kernels(cuda: &Arc<Cuda>) -> Result<(), String> {
+    let mut random = Random::new(4);
+    let mut compiled = Vec::new();
+    for [a, b, c] in [[3u64, 4, 5], [7, 2, 8], [2, 33, 64]] {
+        let text = format!(
+            "{HEAD}graph @main {{\n  input %x : f32[{a}, {b}, {c}]\n  input %y : f32[{b}, 1]\n  %s = Add(%x, %y) : f32[{a}, {b}, {c}]\n  \
+             %e = HardSigmoid(%s) {{alpha=0.375}} : f32[{a}, {b}, {c}]\n  output %e\n}}\n"
+        );
+        let inputs =
+            [elements(&mut random, DType::F32, &[a, b, c]), elements(&mut random, DType::F32, &[b, 1])];
+        same(cuda, &text, &inputs)?;
+        matches_cpu(cuda, &text, &inputs, Tolerance::Elements)?;
+        compiled.push(cuda.kernels_compiled());
+    }
+    match compiled[..] {
+        [first, second, third] if first == second && second == third => Ok(()),
+        _ => Err(format!("{compiled:?} kernels after each shape")),
+    }
+}
+
+/// Operands whose addresses are no multiples of 16 bytes: rows of an odd length.
+fn unaligned(cuda: &Arc<Cuda>) -> Result<(), String> {
+    let _ = cuda;
+    Ok(())
+}
