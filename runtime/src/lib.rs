@@ -35,6 +35,7 @@ mod kernel;
 pub mod npy;
 pub mod npz;
 pub mod plan;
+mod random;
 mod room;
 pub mod session;
 

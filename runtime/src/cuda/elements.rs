@@ -84,10 +84,9 @@ impl Elements<'_> {
         let steps = steps.ok_or_else(|| KernelError::unsupported("operands that do not broadcast"))?;
         let walk = Walk::new(self.dims, steps);
         let n = walk.len();
-        let has_last = |steps: &Steps| steps.steps.last().is_none_or(|&step| step != 0);
         let is_vector: SmallVec<[bool; 8]> = walk.operands.iter().map(has_last).collect();
         let is_whole = (0..self.sources.len()).map(|i| walk.is_plain(i)).collect();
-        let lanes = self.lanes();
+        let lanes = self.lanes(&walk);
         let vectors = match &walk.dims[..] {
             [] | [_] => n / lanes,
             [.., last] if last.is_multiple_of(lanes) => n / lanes,
@@ -105,9 +104,11 @@ impl Elements<'_> {
     }
 
     /// The elements of a vector.
-    fn lanes(&self) -> usize {
-        let widest = self.sources.iter().map(|source| source.elem).chain(self.results.iter().copied());
-        VECTOR_BYTES / widest.map(Elem::bytes).max().unwrap_or(1)
+    fn lanes(&self, walk: &Walk) -> usize {
+        let sources = self.sources.iter().zip(&walk.operands);
+        let sources = sources.filter(|(_, steps)| has_last(steps)).map(|(source, _)| source.elem);
+        let widest = sources.chain(self.results.iter().copied()).map(Elem::bytes).max();
+        VECTOR_BYTES / widest.unwrap_or(1)
     }
 
     /// True if an operand is walked by coordinates.
@@ -146,9 +147,9 @@ impl Elements<'_> {
         }
         for (i, source) in self.sources.iter().enumerate() {
             let (place, ty) = (place(walk, i, index), source.elem.stored());
-            let _ = match walk.operands[i].steps.last() {
-                Some(0) => writeln!(text, "  {ty} b{i} = x{i}[{place}];"),
-                _ => writeln!(text, "  Vector<{ty}, V> v{i} = load<V>(x{i} + {place});"),
+            let _ = match has_last(&walk.operands[i]) {
+                true => writeln!(text, "  Vector<{ty}, V> v{i} = load<V>(x{i} + {place});"),
+                false => writeln!(text, "  {ty} b{i} = x{i}[{place}];"),
             };
         }
         for (j, elem) in self.results.iter().enumerate() {
@@ -157,7 +158,7 @@ impl Elements<'_> {
         let _ =
             writeln!(text, "  #pragma unroll\n  for (int k = 0; k < V; k++) {{\n    {index} at = i + k;");
         for (i, source) in self.sources.iter().enumerate() {
-            if walk.operands[i].steps.last() != Some(&0) {
+            if has_last(&walk.operands[i]) {
                 let _ = writeln!(text, "    {} b{i} = v{i}.at[k];", source.elem.stored());
             }
         }
@@ -172,7 +173,7 @@ impl Elements<'_> {
         for j in 0..self.results.len() {
             let _ = writeln!(text, "  store<V>(y{j} + i, w{j});");
         }
-        let lanes = self.lanes();
+        let lanes = self.lanes(walk);
         let _ = write!(
             text,
             "}}
@@ -221,6 +222,11 @@ impl Loop {
         args.extend(params.iter().chain(&self.extents).copied());
         self.kernel.launch(queue(io)?, &args)
     }
+}
+
+/// True if a source has an element of its own for each index of the last axis.
+fn has_last(steps: &Steps) -> bool {
+    steps.steps.last().is_none_or(|&step| step != 0)
 }
 
 /// Statements for the coordinates `c0`, `c1`, … of element `i`.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Runs the cases whose names contain `filter`; returns how many fail.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     let mut cases: Vec<(String, Box<dyn Fn() -> Result<(), String>>)> = Vec::new();
-    for (name, text, inputs, tolerance) in floats().into_iter().chain(integers()).chain(casts()) {
+    for (name, text, inputs, tolerance) in floats().into_iter().chain(integers()).chain(casts()).chain(randoms()) {
         let cuda = cuda.clone();
         cases.push((name, Box::new(move || matches_cpu(&cuda, &text, &inputs, tolerance))));
     }
@@ -50,7 +50,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("group: gated product", gated),
     ("group: one kernel for a chain", one_kernel),
     ("group: shapes share kernels", shared_kernels),
-    ("group: unaligned operands", unaligned),
+    ("Dropout: wrong ratio", wrong_ratio),
 ];
 
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -243,7 +243,15 @@ fn integers() -> Vec<Case> {
         let b = [0, 3, 3, -1, -1, whole - 1, 0, half, 7, 64, -3];
         let signed = !matches!(dtype, DType::U64 | DType::U32 | DType::U16 | DType::U8);
         for call in calls {
-            if call.starts_with("Neg") && !signed || call.starts_with("Relu") && !signed {
+            let is_wide = dtype.bits() >= Some(32);
+            let is_typed = match call.split('(').next() {
+                Some("Neg" | "Relu") => signed,
+                Some("BitShift") => !signed,
+                Some("PRelu") => is_wide,
+                Some("Pow") => signed && is_wide,
+                _ => true,
+            };
+            if !is_typed {
                 continue;
             }
             let is_test = ["Equal", "Less", "Greater"].iter().any(|part| call.starts_with(part));
@@ -309,6 +317,78 @@ fn casts() -> Vec<Case> {
         cases.push((format!("Cast from {from}"), text, vec![x], Tolerance::Exact));
     }
     cases
+}
+
+/// Random numbers with the words of the CPU.
+fn randoms() -> Vec<Case> {
+    let mut random = Random::new(6);
+    let mut cases = Vec::new();
+    for dtype in FLOATS {
+        let is_grad = dtype != DType::F64;
+        let calls = [
+            ("Dropout(%x, %h, %yes) {seed=3}", Tolerance::Exact),
+            ("Dropout(%x, %r, %yes)", Tolerance::Exact),
+            ("Dropout(%x, %r, %c) {seed=5}", Tolerance::Exact),
+            ("Dropout(%x, %z, %yes)", Tolerance::Exact),
+            ("ai.ampc::PhiloxDropout(%x, %key, %key, %r) {stream=7}", Tolerance::Exact),
+            ("ai.ampc::PhiloxDropout(%x, %key, %one, %z) {stream=7}", Tolerance::Exact),
+            ("Bernoulli(%p) {seed=2}", Tolerance::Exact),
+            ("RandomUniform() {high=3.0, low=-1.0, seed=2, shape=[5, 9, 16], @}", Tolerance::Exact),
+            ("RandomUniformLike(%x) {@}", Tolerance::Exact),
+            ("RandomNormalLike(%x) {mean=0.25, scale=2.0, seed=8, @}", Tolerance::Elements),
+        ];
+        for (call, tolerance) in calls {
+            if call.contains("PhiloxDropout") && !is_grad {
+                continue;
+            }
+            let call = call.replace('@', &format!("dtype={}", dtype.number()));
+            let is_masked = call.starts_with("Dropout");
+            let [results, types, output] = match is_masked {
+                true => ["%y, %m", ", bool[5, 9, 16]", "  output %m\n"],
+                false => ["%y", "", ""],
+            };
+            let text = format!(
+                "module ir=10\nopset ai.onnx=22, ai.ampc=1\n\ngraph @main {{\n  input %x : {dtype}[5, 9, 16]\n  input %p : {dtype}[5, 9, 16]\n  \
+                 input %r : f32\n  input %z : f32\n  input %key : u64\n  input %one : u64\n  input %c : bool\n  const %h : f32 = 0.25\n  \
+                 const %yes : bool = true\n  {results} = {call} : {dtype}[5, 9, 16]{types}\n  output %y\n{output}}}\n"
+            );
+            let scalar = |x: f32| HostTensor::from_slice(&[], &[x]).unwrap();
+            let inputs = vec![
+                some(&mut random, dtype, &[5, 9, 16]),
+                some(&mut random, dtype, &[5, 9, 16]),
+                scalar(0.375),
+                scalar(0.0),
+                HostTensor::from_slice(&[], &[0x1234_5678_9abc_def0u64]).unwrap(),
+                HostTensor::from_slice(&[], &[1u64 << 40]).unwrap(),
+                HostTensor::from_bytes(DType::Bool, &[], &[1]).unwrap(),
+            ];
+            cases.push((format!("{call} {dtype}"), text, inputs, tolerance));
+        }
+    }
+    cases
+}
+
+/// A ratio that is none surfaces as an error of the node.
+fn wrong_ratio(cuda: &Arc<Cuda>) -> Result<(), String> {
+    let text = format!(
+        "{HEAD}graph @main {{\n  input %x : f32[40]\n  input %r : f32\n  const %yes : bool = true\n  \
+         %y = Dropout(%x, %r, %yes) : f32[40]\n  output %y\n}}\n"
+    );
+    for ratio in [1.0f32, -0.5, f32::NAN, 0.5] {
+        let inputs = [
+            elements(&mut Random::new(1), DType::F32, &[40]),
+            HostTensor::from_slice(&[], &[ratio]).unwrap(),
+        ];
+        let found = outputs(&Runtime::new(cuda.clone()), &text, &inputs);
+        let is_right = match &found {
+            Ok(_) => ratio == 0.5,
+            Err(error) => ratio != 0.5 && error.contains("a ratio in [0, 1)"),
+        };
+        if !is_right {
+            return Err(format!("ratio {ratio}: {:?}", found.map(|_| ())));
+        }
+    }
+    Ok(())
 }
 
 /// A run with groups and a run without have equal bits, recorded and replayed too.
@@ -400,10 +480,4 @@ fn shared_kernels(cuda: &Arc<Cuda>) -> Result<(), String> {
         [first, second, third] if first == second && second == third => Ok(()),
         _ => Err(format!("{compiled:?} kernels after each shape")),
     }
-}
-
-/// Operands whose addresses are no multiples of 16 bytes: rows of an odd length.
-fn unaligned(cuda: &Arc<Cuda>) -> Result<(), String> {
-    let _ = cuda;
-    Ok(())
 }

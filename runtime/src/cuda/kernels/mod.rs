@@ -10,6 +10,7 @@ mod loss;
 mod movement;
 mod normalize;
 mod pointwise;
+mod random;
 mod reduce;
 mod training;
 
@@ -42,6 +43,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         normalize::find,
         loss::find,
         training::find,
+        random::find,
     ];
     FAMILIES.iter().find_map(|find| find(kind))
 }
