@@ -25,6 +25,7 @@ use super::Shared;
 use crate::kernel::{Dims, Io, KernelError, Result};
 use smallvec::SmallVec;
 use std::fmt::Write;
+use std::sync::{Arc, OnceLock};
 
 /// Vectors of elements, and division by an extent that the host has prepared.
 const VECTORS: &str = r"
@@ -55,13 +56,17 @@ pub(super) struct Elements<'a> {
     pub(super) results: &'a [Elem],
     /// Further parameters as type and name.
     pub(super) params: &'a [(&'a str, &'a str)],
-    /// Statements that set `r0`, `r1`, … to the stored results of element `at` from the stored operands `b0`, `b1`, ….
+    /// Statements that set `r0`, `r1`, … to the stored results of element `i + k` from the stored operands `b0`, `b1`, ….
     pub(super) body: &'a str,
 }
 
-/// The kernel of a loop.
+/// The kernel of a loop. It is compiled when it is first launched: nodes of groups have kernels that never run.
 pub(super) struct Loop {
-    kernel: Kernel,
+    shared: Arc<Shared>,
+    text: String,
+    kernel: OnceLock<Kernel>,
+    /// The elements and vectors that threads begin with.
+    threads: usize,
     n: usize,
     /// The number of vectors if all addresses are aligned.
     vectors: usize,
@@ -74,11 +79,11 @@ pub(super) struct Loop {
 }
 
 impl Elements<'_> {
-    /// Compiles the kernel.
+    /// The kernel.
     ///
     /// # Errors
-    /// If a source does not broadcast to the dims, or the text is refused.
-    pub(super) fn compile(&self, shared: &Shared) -> Result<Loop> {
+    /// If a source does not broadcast to the dims.
+    pub(super) fn kernel(&self, shared: &Arc<Shared>) -> Result<Loop> {
         let steps = self.sources.iter().map(|source| Steps::broadcast(&source.dims, self.dims));
         let steps = steps.collect::<Option<Vec<Steps>>>();
         let steps = steps.ok_or_else(|| KernelError::unsupported("operands that do not broadcast"))?;
@@ -99,8 +104,8 @@ impl Elements<'_> {
             }
         }
         let threads = if vectors > 0 { n.div_ceil(lanes) } else { n };
-        let kernel = Kernel::new(shared, &self.text(&walk), blocks_for(threads), THREADS)?;
-        Ok(Loop { kernel, n, vectors, is_vector, extents, is_whole })
+        let (shared, text, kernel) = (shared.clone(), self.text(&walk), OnceLock::new());
+        Ok(Loop { shared, text, kernel, threads, n, vectors, is_vector, extents, is_whole })
     }
 
     /// The elements of a vector.
@@ -155,8 +160,7 @@ impl Elements<'_> {
         for (j, elem) in self.results.iter().enumerate() {
             let _ = writeln!(text, "  Vector<{}, V> w{j};", elem.stored());
         }
-        let _ =
-            writeln!(text, "  #pragma unroll\n  for (int k = 0; k < V; k++) {{\n    {index} at = i + k;");
+        text += "  #pragma unroll\n  for (int k = 0; k < V; k++) {\n";
         for (i, source) in self.sources.iter().enumerate() {
             if has_last(&walk.operands[i]) {
                 let _ = writeln!(text, "    {} b{i} = v{i}.at[k];", source.elem.stored());
@@ -196,7 +200,7 @@ impl Loop {
     /// Adds the loop to the queue. `sources` and `results` are the numbers of operands and results of the kernel.
     ///
     /// # Errors
-    /// If an operand or result is not on the device, or the launch is refused.
+    /// If an operand or result is not on the device, or the compiler refuses the text or the driver the launch.
     pub(super) fn launch(
         &self,
         io: &mut Io<'_>,
@@ -204,6 +208,9 @@ impl Loop {
         results: &[usize],
         params: &[u64],
     ) -> Result<()> {
+        if self.n == 0 {
+            return Ok(());
+        }
         let mut args = Args::from_slice(&[self.n as u64, self.vectors as u64]);
         let mut is_aligned = true;
         for (at, &i) in sources.iter().enumerate() {
@@ -220,7 +227,14 @@ impl Loop {
             args[1] = 0;
         }
         args.extend(params.iter().chain(&self.extents).copied());
-        self.kernel.launch(queue(io)?, &args)
+        let kernel = match self.kernel.get() {
+            Some(kernel) => kernel,
+            None => {
+                let made = Kernel::new(&self.shared, &self.text, blocks_for(self.threads), THREADS)?;
+                self.kernel.get_or_init(|| made)
+            }
+        };
+        kernel.launch(queue(io)?, &args)
     }
 }
 

@@ -22,6 +22,7 @@ use ampc_ir::{DType, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// Element types that expressions read and make.
 pub(super) fn is_known(dtype: DType) -> bool {
@@ -40,7 +41,7 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Option<Result<Prepared>> {
 /// The kernel of nodes in program order, which have results of the same dims. `operand_of` is the number of the operand of the
 /// kernel that has a value from outside; `results` are the values of its results.
 pub(super) fn of_members(
-    shared: &Shared,
+    shared: &Arc<Shared>,
     members: &[Member],
     operand_of: impl Fn(Value) -> Option<usize>,
     results: &[Value],
@@ -64,7 +65,7 @@ pub(super) fn of_members(
     let operands = operands.ok_or_else(unknown)?;
     let elements =
         Elements { functions: &functions, dims, sources: &sources, results: &elems, params: &[], body: &body };
-    let kernel = elements.compile(shared)?;
+    let kernel = elements.kernel(shared)?;
     let (mut first, mut others) = (Vec::new(), Vec::new());
     for (j, elem) in elems.iter().enumerate() {
         for (at, source) in sources.iter().enumerate() {

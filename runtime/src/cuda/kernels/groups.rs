@@ -10,6 +10,7 @@ use crate::elementwise::Member;
 use crate::groups::{Joiner, Limits, Order};
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::Node;
+use std::sync::Arc;
 
 /// The most operands and results of a kernel: a thread has 16 bytes of each in 4 registers, and kernels of more than 128
 /// registers leave half of the threads of a multiprocessor unused.
@@ -37,7 +38,7 @@ pub(in crate::cuda) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
 }
 
 /// The kernel of a group.
-pub(in crate::cuda) fn prepare(shared: &Shared, group: &GroupSite<'_>) -> Result<Prepared> {
+pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Prepared> {
     let members = group.sites.iter().map(|site| Member::read(site, is_known)).collect::<Option<Vec<Member>>>();
     let members = members.ok_or_else(|| KernelError::unsupported("groups of other operators"))?;
     if group.operands.len() + group.results.len() > MOST_POINTERS

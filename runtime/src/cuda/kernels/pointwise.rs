@@ -84,7 +84,7 @@ pub(super) fn computed(
         operands.iter().map(|of| Source { elem: of.elem, dims: of.dims.clone() }).collect();
     let elements =
         Elements { functions, dims: &dims, sources: &sources, results: &[to], params: &[], body: &body };
-    let kernel = elements.compile(maker.shared)?;
+    let kernel = elements.kernel(maker.shared)?;
     let takes = operands.iter().enumerate().filter(|(at, of)| kernel.is_whole(*at) && of.elem.bytes() == to.bytes());
     let takes: Vec<usize> = takes.map(|(_, of)| of.i).collect();
     let sources: Vec<usize> = operands.iter().map(|of| of.i).collect();

@@ -41,6 +41,9 @@ __device__ __forceinline__ double uniform(u64 i, u32 k, u32 l) {
 }
 ";
 
+/// The number of the element that the body of a loop computes.
+const AT: &str = "    u64 at = (u64)i + k;\n";
+
 /// A source of one element: operand `i`.
 fn single(maker: &Maker<'_>, i: usize) -> Result<Source> {
     if maker.site.dims(i)?.iter().product::<usize>() != 1 {
@@ -71,7 +74,7 @@ fn philox_dropout(maker: &Maker<'_>) -> Result<Prepared> {
         return Err(maker.site.no_kernel());
     }
     let body = format!(
-        "    r0 = b0;
+        "{AT}    r0 = b0;
     if (b3 != 0.0f) {{
       Words words = philox((u32)(at / 4), {stream}u, (u32)b2, (u32)(b2 >> 32), (u32)b1, (u32)(b1 >> 32));
       float x = {}, kept = (float)(words.at[at % 4] >> 8) * 5.9604644775390625e-8f >= b3 ? x / (1.0f - b3) : 0.0f;
@@ -83,7 +86,7 @@ fn philox_dropout(maker: &Maker<'_>) -> Result<Prepared> {
     );
     let elements =
         Elements { functions: PHILOX, dims: &dims, sources: &sources, results: &[elem], params: &[], body: &body };
-    let kernel = elements.compile(maker.shared)?;
+    let kernel = elements.kernel(maker.shared)?;
     Ok(Prepared::new(move |io| kernel.launch(io, &[0, 1, 2, 3], &[0], &[])).in_place(&[0]))
 }
 
@@ -125,7 +128,7 @@ fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
         None => format!("({} ? {ratio} : 0.0)", add(2)?),
     };
     let mut body = format!(
-        "    double ratio = {ratio}; bool kept = true;
+        "{AT}    double ratio = {ratio}; bool kept = true;
     r0 = b0;
     if (ratio != 0.0) {{
       if (!(ratio > 0.0 && ratio < 1.0)) fail(failure, name, (i64)floor(ratio));
@@ -152,7 +155,7 @@ fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
         params: &params,
         body: &body,
     };
-    let kernel = elements.compile(maker.shared)?;
+    let kernel = elements.kernel(maker.shared)?;
     let (key, message) = (key(site).map(u64::from), maker.shared.compiler.expects(RATIO.to_owned()));
     let prepared = Prepared::new(move |io| {
         let [failure, name] = queue(io)?.failure(message);
@@ -166,7 +169,7 @@ fn generated(maker: &Maker<'_>, sources: &[Source], number: &str) -> Result<Prep
     let (dims, elem) = (maker.site.result_dims(0)?, Elem::number(maker.site.result_dtype(0)?));
     let elem = elem.ok_or_else(|| maker.site.no_kernel())?;
     let functions = format!("{PHILOX}{TO_ODD}");
-    let body = format!("    double x = {number};\n    r0 = {};\n", stored(elem, "x"));
+    let body = format!("{AT}    double x = {number};\n    r0 = {};\n", stored(elem, "x"));
     let params = [("u64", "key0"), ("u64", "key1")];
     let elements = Elements {
         functions: &functions,
@@ -176,7 +179,7 @@ fn generated(maker: &Maker<'_>, sources: &[Source], number: &str) -> Result<Prep
         params: &params,
         body: &body,
     };
-    let kernel = elements.compile(maker.shared)?;
+    let kernel = elements.kernel(maker.shared)?;
     let (key, operands) = (key(maker.site).map(u64::from), (0..sources.len()).collect::<Vec<_>>());
     Ok(Prepared::new(move |io| kernel.launch(io, &operands, &[0], &key)))
 }
