@@ -19,9 +19,9 @@
 //! and every address is a multiple of 16 bytes; the launch decides that. All operands of a thread are loaded before it
 //! stores, so that a result can be computed in place of an operand that has the same elements.
 
+use super::Shared;
 use super::launch::{Args, Kernel, THREADS, blocks_for, operand, queue, result};
 use super::text::{Elem, HEAD, Steps, Walk, index_type};
-use super::Shared;
 use crate::kernel::{Dims, Io, KernelError, Result};
 use smallvec::SmallVec;
 use std::fmt::Write;
@@ -143,10 +143,8 @@ impl Elements<'_> {
         let names: Vec<&str> = params.iter().map(|(_, name)| &name[..]).collect();
         let (list, names) = (list.join(", "), names.join(", "));
         let mut text = format!("{HEAD}{VECTORS}{}", self.functions);
-        let _ = writeln!(
-            text,
-            "template <int V> __device__ __forceinline__ void elements({index} i, {list}) {{"
-        );
+        let _ =
+            writeln!(text, "template <int V> __device__ __forceinline__ void elements({index} i, {list}) {{");
         if by_axes {
             text += &coordinates(walk.dims.len(), index);
         }

@@ -123,7 +123,12 @@ fn magnitudes(input: &HostTensor) -> HostTensor {
 }
 
 /// The largest part of the permitted distance that a result takes, or an error.
-pub(crate) fn compare(got: &Data, want: &Data, sums: Option<&Data>, tolerance: Tolerance) -> Result<f64, String> {
+pub(crate) fn compare(
+    got: &Data,
+    want: &Data,
+    sums: Option<&Data>,
+    tolerance: Tolerance,
+) -> Result<f64, String> {
     let (Data::Tensor(got), Data::Tensor(want)) = (got, want) else { return Err("no tensors".into()) };
     if got.dtype() != want.dtype() || got.dims() != want.dims() {
         return Err(format!("{}{:?} and {}{:?}", got.dtype(), got.dims(), want.dtype(), want.dims()));

@@ -15,7 +15,9 @@ use std::sync::Arc;
 /// Runs the cases whose names contain `filter`; returns how many fail.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     let mut cases: Vec<(String, Box<dyn Fn() -> Result<(), String>>)> = Vec::new();
-    for (name, text, inputs, tolerance) in floats().into_iter().chain(integers()).chain(casts()).chain(randoms()) {
+    for (name, text, inputs, tolerance) in
+        floats().into_iter().chain(integers()).chain(casts()).chain(randoms())
+    {
         let cuda = cuda.clone();
         cases.push((name, Box::new(move || matches_cpu(&cuda, &text, &inputs, tolerance))));
     }
@@ -57,16 +59,8 @@ const CHECKS: &[(&str, Check)] = &[
 
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
 
-const INTS: [DType; 8] = [
-    DType::I64,
-    DType::I32,
-    DType::I16,
-    DType::I8,
-    DType::U64,
-    DType::U32,
-    DType::U16,
-    DType::U8,
-];
+const INTS: [DType; 8] =
+    [DType::I64, DType::I32, DType::I16, DType::I8, DType::U64, DType::U32, DType::U16, DType::U8];
 
 fn refs(inputs: &[HostTensor]) -> Vec<Option<DataRef<'_>>> {
     inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect()
@@ -164,7 +158,8 @@ fn floats() -> Vec<Case> {
     let mut cases = Vec::new();
     for call in one.chain(two).chain(others.map(str::to_owned)) {
         for dtype in FLOATS {
-            let is_f32_alone = ["Celu", "QuickGelu", "microsoft::Gelu"].iter().any(|part| call.contains(part));
+            let is_f32_alone =
+                ["Celu", "QuickGelu", "microsoft::Gelu"].iter().any(|part| call.contains(part));
             let is_no_bf16 = ["Shrink", "BiasGelu"].iter().any(|part| call.contains(part));
             let is_no_f64 = call.contains("FastGelu") || call.contains("BiasGelu");
             if dtype != DType::F32 && is_f32_alone
@@ -287,12 +282,35 @@ fn integers() -> Vec<Case> {
 fn casts() -> Vec<Case> {
     let all: Vec<DType> = FLOATS.iter().chain(&INTS).chain(&[DType::Bool]).copied().collect();
     let middle = (1i128 << 62) + (1 << 54);
-    let whole = [0, 1, -1, 2049, 2051, 65519, 65520, 16_777_217, -16_777_217, middle, middle + 1, -middle - 1];
-    let ends = [i128::from(i64::MIN), i64::MAX.into(), u64::MAX.into(), (1 << 53) + 1, (1 << 61) + (1 << 37) + 1];
+    let whole =
+        [0, 1, -1, 2049, 2051, 65519, 65520, 16_777_217, -16_777_217, middle, middle + 1, -middle - 1];
+    let ends =
+        [i128::from(i64::MIN), i64::MAX.into(), u64::MAX.into(), (1 << 53) + 1, (1 << 61) + (1 << 37) + 1];
     let whole: Vec<i128> = whole.into_iter().chain(ends).collect();
     let numbers = [
-        f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, -0.0, 0.5, -0.999, 255.9, -128.7, 300.2, 1e10, -1e10, 9.3e18,
-        -9.3e18, 1.9e19, 65519.99, 65520.0, 1e-41, 5.96e-8, 2.98e-8, 1.000_488_281_250_1, 1.003_906_250_000_1, 3.4e38,
+        f64::NAN,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        0.0,
+        -0.0,
+        0.5,
+        -0.999,
+        255.9,
+        -128.7,
+        300.2,
+        1e10,
+        -1e10,
+        9.3e18,
+        -9.3e18,
+        1.9e19,
+        65519.99,
+        65520.0,
+        1e-41,
+        5.96e-8,
+        2.98e-8,
+        1.000_488_281_250_1,
+        1.003_906_250_000_1,
+        3.4e38,
         1e300,
     ];
     let mut cases = Vec::new();
@@ -397,7 +415,8 @@ fn wrong_ratio(cuda: &Arc<Cuda>) -> Result<(), String> {
 fn same(cuda: &Arc<Cuda>, text: &str, inputs: &[HostTensor]) -> Result<String, String> {
     let module = parse(text, &NoData).map_err(|errors| format!("{errors}\n{text}"))?;
     let refs = refs(inputs);
-    let mut session = Runtime::new(cuda.clone()).prepare(&module).map_err(|error| format!("{error}\n{text}"))?;
+    let mut session =
+        Runtime::new(cuda.clone()).prepare(&module).map_err(|error| format!("{error}\n{text}"))?;
     let want = session.run_observed(&refs, Some(&mut Blind)).map_err(|error| format!("{error}\n{text}"))?;
     for _ in 0..3 {
         let got = session.run(&refs).map_err(|error| format!("{error}\n{text}"))?;
@@ -491,7 +510,9 @@ fn shared_kernels(cuda: &Arc<Cuda>) -> Result<(), String> {
 /// Operands in device memory whose addresses are no multiples of 16 bytes.
 fn unaligned(cuda: &Arc<Cuda>) -> Result<(), String> {
     let device = cuda.device().ok_or("no device")?;
-    for (dtype, offset) in [(DType::F32, 4), (DType::F16, 2), (DType::BF16, 22), (DType::F32, 32), (DType::F16, 0)] {
+    for (dtype, offset) in
+        [(DType::F32, 4), (DType::F16, 2), (DType::BF16, 22), (DType::F32, 32), (DType::F16, 0)]
+    {
         let text = format!(
             "{HEAD}graph @main {{\n  input %x : {dtype}[5, 64]\n  input %y : {dtype}[64]\n  %s = Add(%x, %y) : {dtype}[5, 64]\n  \
              %t = Tanh(%s) : {dtype}[5, 64]\n  output %t\n}}\n"

@@ -117,7 +117,6 @@ fn loss(outputs: &[Data]) -> f64 {
 }
 
 fn train(runtime: &Runtime, module: &Module, steps: usize) -> Trained {
-    println!("PLAN {}", runtime.prepare(module).map(|mut s| { let all: Vec<Option<HostTensor>> = inputs(module).into_iter().map(Some).collect(); let _ = s.run(&refs(&all)); s.plan_text() }).unwrap_or_default());
     let all: Vec<Option<HostTensor>> = inputs(module).into_iter().map(Some).collect();
     let mut session = runtime.prepare(module).unwrap_or_else(|error| panic!("{error}"));
     let start = Instant::now();

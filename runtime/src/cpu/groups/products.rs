@@ -9,10 +9,10 @@
 //! do; `%p` and `%s` have no place in memory.
 
 use super::program::{Program, member_of};
-use crate::elementwise::Member;
 use super::run::{Places, Source, Sources, size_of_element};
 use crate::backend::GroupSite;
 use crate::cpu::kernels::product::{self, OPERANDS, Parts, Product, Whole};
+use crate::elementwise::Member;
 use crate::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
 use ampc_ir::{DType, Value};
 

@@ -63,8 +63,14 @@ pub(super) fn of_members(
     let (values, sources): (Vec<Value>, Vec<Source>) = sources.into_iter().unzip();
     let operands: Option<Vec<usize>> = values.iter().map(|&value| operand_of(value)).collect();
     let operands = operands.ok_or_else(unknown)?;
-    let elements =
-        Elements { functions: &functions, dims, sources: &sources, results: &elems, params: &[], body: &body };
+    let elements = Elements {
+        functions: &functions,
+        dims,
+        sources: &sources,
+        results: &elems,
+        params: &[],
+        body: &body,
+    };
     let kernel = elements.kernel(shared)?;
     let (mut first, mut others) = (Vec::new(), Vec::new());
     for (j, elem) in elems.iter().enumerate() {

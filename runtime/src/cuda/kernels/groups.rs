@@ -32,14 +32,15 @@ const LIMITS: Limits = Limits {
 /// The groups of the candidates.
 pub(in crate::cuda) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
     let joiner = Joiner::new(candidates, LIMITS, |site| Member::read(site, is_known));
-    let groups = joiner
-        .groups(|_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
+    let groups =
+        joiner.groups(|_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
     groups.into_lists()
 }
 
 /// The kernel of a group.
 pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Prepared> {
-    let members = group.sites.iter().map(|site| Member::read(site, is_known)).collect::<Option<Vec<Member>>>();
+    let members =
+        group.sites.iter().map(|site| Member::read(site, is_known)).collect::<Option<Vec<Member>>>();
     let members = members.ok_or_else(|| KernelError::unsupported("groups of other operators"))?;
     if group.operands.len() + group.results.len() > MOST_POINTERS
         || members.windows(2).any(|pair| pair[0].dims != pair[1].dims)

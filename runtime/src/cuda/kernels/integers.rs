@@ -102,9 +102,9 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
             match truncates {
                 true => two(rest),
                 // The remainder has the sign of the divisor.
-                false => {
-                    two(&format!("a1 == 0 || a1 == -1 ? 0 : a0 % a1 + (a0 % a1 != 0 && (a0 % a1 < 0) != (a1 < 0) ? a1 : 0)"))
-                }
+                false => two(
+                    "a1 == 0 || a1 == -1 ? 0 : a0 % a1 + (a0 % a1 != 0 && (a0 % a1 < 0) != (a1 < 0) ? a1 : 0)",
+                ),
             }
         }
         OpKind::BitwiseAnd => two("a0 & a1"),

@@ -26,7 +26,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         }
         K::ContribBiasGelu | K::ContribFastGelu | K::ContribGelu | K::ContribQuickGelu => expressed,
         K::Floor | K::Gelu | K::Greater | K::GreaterOrEqual | K::HardSigmoid | K::HardSwish => expressed,
-        K::IsInf | K::IsNaN | K::LeakyRelu | K::Less | K::LessOrEqual | K::Log | K::Max | K::Mean => expressed,
+        K::IsInf | K::IsNaN | K::LeakyRelu | K::Less | K::LessOrEqual | K::Log | K::Max | K::Mean => {
+            expressed
+        }
         K::Min | K::Mish | K::Mod | K::Mul | K::Neg | K::Not | K::Or | K::PRelu | K::Pow => expressed,
         K::Reciprocal | K::Relu | K::Round | K::Selu | K::Shrink | K::Sigmoid | K::Sign | K::Sin => expressed,
         K::Sinh | K::Softplus | K::Softsign | K::Sqrt | K::Sub | K::Sum | K::SwiGLU | K::Swish => expressed,
@@ -85,7 +87,8 @@ pub(super) fn computed(
     let elements =
         Elements { functions, dims: &dims, sources: &sources, results: &[to], params: &[], body: &body };
     let kernel = elements.kernel(maker.shared)?;
-    let takes = operands.iter().enumerate().filter(|(at, of)| kernel.is_whole(*at) && of.elem.bytes() == to.bytes());
+    let takes =
+        operands.iter().enumerate().filter(|(at, of)| kernel.is_whole(*at) && of.elem.bytes() == to.bytes());
     let takes: Vec<usize> = takes.map(|(_, of)| of.i).collect();
     let sources: Vec<usize> = operands.iter().map(|of| of.i).collect();
     Ok(Prepared::new(move |io| kernel.launch(io, &sources, &[0], &[])).in_place(&takes))

@@ -64,12 +64,8 @@ fn stored(elem: Elem, number: &str) -> String {
 fn philox_dropout(maker: &Maker<'_>) -> Result<Prepared> {
     let stream = PhiloxDropoutView::read(&maker.site.view)?.stream;
     let (elem, dims) = (maker.float(0)?, maker.site.dims(0)?);
-    let sources = [
-        Source { elem, dims: dims.clone() },
-        single(maker, 1)?,
-        single(maker, 2)?,
-        single(maker, 3)?,
-    ];
+    let sources =
+        [Source { elem, dims: dims.clone() }, single(maker, 1)?, single(maker, 2)?, single(maker, 3)?];
     if sources[1].elem != Elem::U64 || sources[2].elem != Elem::U64 || sources[3].elem != Elem::F32 {
         return Err(maker.site.no_kernel());
     }
@@ -84,8 +80,14 @@ fn philox_dropout(maker: &Maker<'_>) -> Result<Prepared> {
         elem.load("b0"),
         elem.store("kept"),
     );
-    let elements =
-        Elements { functions: PHILOX, dims: &dims, sources: &sources, results: &[elem], params: &[], body: &body };
+    let elements = Elements {
+        functions: PHILOX,
+        dims: &dims,
+        sources: &sources,
+        results: &[elem],
+        params: &[],
+        body: &body,
+    };
     let kernel = elements.kernel(maker.shared)?;
     Ok(Prepared::new(move |io| kernel.launch(io, &[0, 1, 2, 3], &[0], &[])).in_place(&[0]))
 }
@@ -97,7 +99,11 @@ const RATIO: &str = "a ratio in [0, 1)";
 fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let view = DropoutView::read(&site.view);
-    let mask = if site.wants(1) { Some(Elem::number(site.result_dtype(1)?).ok_or_else(|| site.no_kernel())?) } else { None };
+    let mask = if site.wants(1) {
+        Some(Elem::number(site.result_dtype(1)?).ok_or_else(|| site.no_kernel())?)
+    } else {
+        None
+    };
     if view.training == Some(false) && mask.is_none() {
         return same(maker);
     }
@@ -109,7 +115,8 @@ fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
     let mut add = |i: usize| -> Result<String> {
         let source = single(maker, i)?;
         let text = source.elem.load(&format!("b{}", sources.len()));
-        (sources.push(source), operands.push(i));
+        sources.push(source);
+        operands.push(i);
         Ok(text)
     };
     let number = f64::from(site.view.float("ratio").unwrap_or(0.5));
@@ -143,7 +150,8 @@ fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
     let (mut results, mut places) = (vec![elem], vec![0]);
     if let Some(mask) = mask {
         body += &format!("    r1 = {};\n", mask.store("(kept ? 1.0f : 0.0f)"));
-        (results.push(mask), places.push(1));
+        results.push(mask);
+        places.push(1);
     }
     let functions = format!("{PHILOX}{TO_ODD}{FAIL}");
     let params = [("u64*", "failure"), ("u64", "name"), ("u64", "key0"), ("u64", "key1")];
@@ -198,8 +206,7 @@ fn attr(maker: &Maker<'_>, name: &str, default: f32) -> f64 {
 
 fn random_uniform(maker: &Maker<'_>) -> Result<Prepared> {
     let (low, high) = (attr(maker, "low", 0.0), attr(maker, "high", 1.0));
-    let number =
-        format!("uniform(at, (u32)key0, (u32)key1) * {} + {}", f64_text(high - low), f64_text(low));
+    let number = format!("uniform(at, (u32)key0, (u32)key1) * {} + {}", f64_text(high - low), f64_text(low));
     generated(maker, &[], &number)
 }
 
