@@ -27,12 +27,15 @@ pub mod cpu;
 pub mod cuda;
 pub mod data;
 pub mod device;
+mod elementwise;
 pub mod float;
+mod groups;
 pub mod host;
 mod kernel;
 pub mod npy;
 pub mod npz;
 pub mod plan;
+mod random;
 mod room;
 pub mod session;
 

@@ -10,8 +10,17 @@
 #[path = "cuda/cases.rs"]
 mod cases;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/chains.rs"]
+mod chains;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/convolutions.rs"]
 mod convolutions;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/elements.rs"]
+mod elements;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "groups/random.rs"]
+mod random;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/steps.rs"]
 mod steps;
@@ -49,8 +58,11 @@ fn main() -> std::process::ExitCode {
     let cuda = &backends[0];
     println!("device: {}", cuda.device_name());
     let filter = std::env::args().nth(1).filter(|arg| !arg.starts_with('-')).unwrap_or_default();
-    let failed =
-        cases::run(cuda, &filter) + convolutions::run(cuda, &filter) + steps::run(&backends, &filter);
+    let failed = cases::run(cuda, &filter)
+        + chains::run(cuda, &filter)
+        + convolutions::run(cuda, &filter)
+        + elements::run(cuda, &filter)
+        + steps::run(&backends, &filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }

@@ -12,6 +12,7 @@
 mod cache;
 mod compile;
 pub mod dnn;
+mod elements;
 mod kernels;
 mod launch;
 mod memory;
@@ -26,11 +27,12 @@ pub use presence::{
 };
 
 use crate::backend::{
-    Backend, Device, DeviceError, DeviceMemory, KernelError, Prepared, Queue, RunHint, Site,
+    Backend, Candidates, Device, DeviceError, DeviceMemory, GroupSite, KernelError, Prepared, Queue, RunHint,
+    Site,
 };
-use ampc_ir::DType;
 use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
+use ampc_ir::{DType, Node};
 use compile::Compiler;
 use cudarc::driver::CudaContext;
 use dnn::Dnn;
@@ -164,6 +166,20 @@ impl Backend for Cuda {
 
     fn host(&self) -> Option<&dyn Backend> {
         Some(&*self.host)
+    }
+
+    fn has_groups(&self) -> bool {
+        true
+    }
+
+    fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
+        kernels::groups::join(candidates)
+    }
+
+    fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
+        let prepared = kernels::groups::prepare(&self.device.0, group)?;
+        let last = group.sites.last().map_or(0, |site| site.view.node.index());
+        Ok(prepared.on_queue(last % self.device.0.queues))
     }
 
     fn device(&self) -> Option<&dyn Device> {

@@ -13,6 +13,12 @@ pub(super) enum Elem {
     BF16,
     I64,
     I32,
+    I16,
+    I8,
+    U64,
+    U32,
+    U16,
+    U8,
     Bool,
     /// So many bytes that are moved as they are: 1, 2, 4 or 8.
     Raw(usize),
@@ -28,6 +34,12 @@ impl Elem {
             DType::BF16 => Elem::BF16,
             DType::I64 => Elem::I64,
             DType::I32 => Elem::I32,
+            DType::I16 => Elem::I16,
+            DType::I8 => Elem::I8,
+            DType::U64 => Elem::U64,
+            DType::U32 => Elem::U32,
+            DType::U16 => Elem::U16,
+            DType::U8 => Elem::U8,
             DType::Bool => Elem::Bool,
             _ => return None,
         })
@@ -46,10 +58,10 @@ impl Elem {
 
     pub(super) fn bytes(self) -> usize {
         match self {
-            Elem::F64 | Elem::I64 => 8,
-            Elem::F32 | Elem::I32 => 4,
-            Elem::F16 | Elem::BF16 => 2,
-            Elem::Bool => 1,
+            Elem::F64 | Elem::I64 | Elem::U64 => 8,
+            Elem::F32 | Elem::I32 | Elem::U32 => 4,
+            Elem::F16 | Elem::BF16 | Elem::I16 | Elem::U16 => 2,
+            Elem::I8 | Elem::U8 | Elem::Bool => 1,
             Elem::Raw(bytes) => bytes,
         }
     }
@@ -58,17 +70,28 @@ impl Elem {
         matches!(self, Elem::F64 | Elem::F32 | Elem::F16 | Elem::BF16)
     }
 
+    pub(super) fn is_integer(self) -> bool {
+        !self.is_float() && !matches!(self, Elem::Bool | Elem::Raw(_))
+    }
+
+    /// True if an integer has a sign.
+    pub(super) fn is_signed(self) -> bool {
+        matches!(self, Elem::I64 | Elem::I32 | Elem::I16 | Elem::I8)
+    }
+
     /// The type in memory.
     pub(super) fn stored(self) -> &'static str {
         match self {
             Elem::F64 => "double",
             Elem::F32 => "float",
-            Elem::F16 | Elem::BF16 | Elem::Raw(2) => "u16",
+            Elem::F16 | Elem::BF16 | Elem::U16 | Elem::Raw(2) => "u16",
             Elem::I64 => "i64",
             Elem::I32 => "int",
-            Elem::Bool | Elem::Raw(1) => "u8",
-            Elem::Raw(4) => "u32",
-            Elem::Raw(_) => "u64",
+            Elem::I16 => "short",
+            Elem::I8 => "signed char",
+            Elem::Bool | Elem::U8 | Elem::Raw(1) => "u8",
+            Elem::U32 | Elem::Raw(4) => "u32",
+            Elem::U64 | Elem::Raw(_) => "u64",
         }
     }
 
@@ -117,6 +140,16 @@ __device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= 3.402823
 __device__ __forceinline__ u64 first() { return blockIdx.x * (u64)blockDim.x + threadIdx.x; }
 __device__ __forceinline__ u64 step() { return gridDim.x * (u64)blockDim.x; }
 "#;
+
+/// `to_odd`: an f64 as an f32 such that a rounding to 16 bits rounds the f64 once (Boldo & Melquiond 2008).
+pub(super) const TO_ODD: &str = r"
+__device__ __forceinline__ float to_odd(double x) {
+  float y = (float)x;
+  if (x != x || (double)y == x) return y;
+  u32 bits = __float_as_uint(y);
+  return __uint_as_float((fabs((double)y) > fabs(x) ? bits - 1 : bits) | 1);
+}
+";
 
 /// Sums and maxima over the threads of a block, in one order; every thread has the result.
 pub(super) const FOLDS: &str = r"

@@ -127,7 +127,12 @@ fn magnitudes(input: &HostTensor) -> HostTensor {
 }
 
 /// The largest part of the permitted distance that a result takes, or an error.
-fn compare(got: &Data, want: &Data, sums: Option<&Data>, tolerance: Tolerance) -> Result<f64, String> {
+pub(crate) fn compare(
+    got: &Data,
+    want: &Data,
+    sums: Option<&Data>,
+    tolerance: Tolerance,
+) -> Result<f64, String> {
     let (Data::Tensor(got), Data::Tensor(want)) = (got, want) else { return Err("no tensors".into()) };
     if got.dtype() != want.dtype() || got.dims() != want.dims() {
         return Err(format!("{}{:?} and {}{:?}", got.dtype(), got.dims(), want.dtype(), want.dims()));
@@ -147,7 +152,8 @@ fn compare(got: &Data, want: &Data, sums: Option<&Data>, tolerance: Tolerance) -
             continue;
         }
         let permitted = match tolerance {
-            Tolerance::Elements if dtype == DType::F32 => 1e-5 * want.abs(),
+            Tolerance::Elements if dtype == DType::F32 => 1e-5 * want.abs() + f64::from(f32::from_bits(1)),
+            Tolerance::Elements if dtype == DType::F64 => 1e-12 * want.abs(),
             Tolerance::Elements => 2.0 * ulp(want, dtype),
             Tolerance::Sums => 1e-5 * sums.get(i).copied().unwrap_or(want.abs()).abs() + ulp(want, dtype),
             Tolerance::Rows if dtype == DType::F32 => 1e-5 * greatest,

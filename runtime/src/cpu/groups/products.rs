@@ -8,10 +8,11 @@
 //! blocks of `%p` are rounded to the element type of `%p`, added and rounded, and cut off at 0, as the nodes one by one
 //! do; `%p` and `%s` have no place in memory.
 
-use super::program::{Member, Program};
+use super::program::{Program, member_of};
 use super::run::{Places, Source, Sources, size_of_element};
 use crate::backend::GroupSite;
 use crate::cpu::kernels::product::{self, OPERANDS, Parts, Product, Whole};
+use crate::elementwise::Member;
 use crate::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
 use ampc_ir::{DType, Value};
 
@@ -25,7 +26,7 @@ pub(super) fn prepare(group: &GroupSite<'_>, at: usize) -> Result<Prepared> {
     let unsupported = || KernelError::unsupported("groups that begin with this product");
     let site = &group.sites[at];
     let others = group.sites.iter().enumerate().filter(|(i, _)| *i != at);
-    let members = others.map(|(_, site)| Member::read(site)).collect::<Option<Vec<Member>>>();
+    let members = others.map(|(_, site)| member_of(site)).collect::<Option<Vec<Member>>>();
     let members = members.ok_or_else(unsupported)?;
     let members: Vec<&Member> = members.iter().collect();
     let &[Some(value)] = site.view.data().results() else { return Err(unsupported()) };

@@ -5,10 +5,9 @@
 
 use super::roundings::{Step, settle};
 use crate::cpu::kernels::broadcast::Walk;
-use crate::cpu::kernels::pointwise::aligned;
+use crate::elementwise::{Member, Read};
 use crate::kernel::{Dims, Site};
-use ampc_ir::op::OpKind;
-use ampc_ir::views::expression::{Arithmetic, Expression, Function, Logic, Order, Term};
+use ampc_ir::views::expression::{Arithmetic, Function, Logic, Order, Term};
 use ampc_ir::{DType, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -113,53 +112,14 @@ pub(super) struct Program {
     pub(super) count: usize,
 }
 
-/// A node that may be in a group: its expression and the values that it reads.
-pub(super) struct Member {
-    expression: Expression,
-    operands: Vec<Option<(Value, DType, Dims)>>,
-    result: Value,
-    dtype: DType,
-    pub(super) dims: Dims,
-}
-
 /// Element types whose numbers an f32 holds, and truth values.
 fn is_known(dtype: DType) -> bool {
     dtype.is_low() || matches!(dtype, DType::F32 | DType::Bool)
 }
 
-impl Member {
-    /// A node, if the operations of a group compute its bits.
-    pub(super) fn read(site: &Site<'_>) -> Option<Member> {
-        let (view, kind) = (&site.view, site.kind());
-        let [Some(result)] = view.data().results()[..] else { return None };
-        let dtype = site.result_dtype(0).ok().filter(|&dtype| is_known(dtype))?;
-        let is_cast = matches!(kind, OpKind::Cast | OpKind::CastLike);
-        // Nothing is computed, and the second operand of CastLike is not read.
-        if is_cast && view.dtype(0) == Some(dtype) {
-            return None;
-        }
-        let expression = Expression::read(view)?;
-        let n = match kind {
-            OpKind::Clip | OpKind::Cast | OpKind::CastLike => 1,
-            _ => view.n_operands(),
-        };
-        let (dims, mut of_operands) = aligned(site, n).ok()?;
-        // The bounds of a Clip have one element each.
-        of_operands.resize(view.n_operands(), Dims::new());
-        let mut operands = Vec::new();
-        for (i, dims) in of_operands.into_iter().enumerate() {
-            let read = expression.terms().contains(&Term::Operand(i));
-            let Some(value) = view.operand(i).filter(|_| read) else {
-                operands.push(None);
-                continue;
-            };
-            if i >= n && site.dims(i).ok()?.iter().product::<usize>() != 1 {
-                return None;
-            }
-            operands.push(Some((value, view.dtype(i).filter(|&dtype| is_known(dtype))?, dims)));
-        }
-        Some(Member { expression, operands, result, dtype, dims })
-    }
+/// A node, if the operations of a group compute its bits.
+pub(super) fn member_of(site: &Site<'_>) -> Option<Member> {
+    Member::read(site, is_known)
 }
 
 /// The forms of a value that there are so far, as operations.
@@ -264,7 +224,7 @@ impl Compiler {
             for term in terms {
                 let operation = match *term {
                     Term::Operand(i) => {
-                        let is_truth = member.operands[i].as_ref()?.1 == DType::Bool;
+                        let is_truth = member.operands[i].as_ref()?.dtype == DType::Bool;
                         let form = if is_truth { Form::Truths } else { Form::Wide };
                         of_term.push(self.operand(member, i, form)?);
                         continue;
@@ -305,7 +265,7 @@ impl Compiler {
 
     /// Operand `i` of a node in a form.
     fn operand(&mut self, member: &Member, i: usize, form: Form) -> Option<usize> {
-        let (value, dtype, dims) = member.operands[i].as_ref()?;
+        let Read { value, dtype, dims } = member.operands[i].as_ref()?;
         if let Some(&number) = self.number_of.get(value) {
             let known = &mut self.operands[number];
             if known.1.get_or_insert_with(|| dims.clone()) != dims {

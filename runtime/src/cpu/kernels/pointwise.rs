@@ -8,12 +8,13 @@ use super::broadcast::{Walk, fold_real, pairs, zip, zip_in_place, zip_parts, zip
 use super::lane::Lane;
 use super::lanes::{Real, Wide, apply, for_int, for_real, map, map_cells};
 use super::shape::same;
+use crate::elementwise::aligned;
 use crate::host::Element;
-use crate::kernel::{Dims, Io, Prepare, Prepared, Result, Site};
+use crate::kernel::{Io, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
-use ampc_ir::views::broadcast::{Bound, Broadcast, ClipView};
-use ampc_ir::views::{OpError, Part};
+use ampc_ir::views::OpError;
+use ampc_ir::views::broadcast::{Bound, ClipView};
 use num_traits::{Float, PrimInt, Zero};
 use smallvec::SmallVec;
 
@@ -41,44 +42,6 @@ pub(super) fn walk_of(site: &Site<'_>, n: usize) -> Result<Walk> {
     let (result, operands) = aligned(site, n)?;
     let operands: Vec<&[usize]> = operands.iter().map(|d| &d[..]).collect();
     Ok(Walk::new(&result, &operands))
-}
-
-/// The dims of the first result, and those of the first `n` operands as far as NumPy's rule broadcasts them to it.
-pub(crate) fn aligned(site: &Site<'_>, n: usize) -> Result<(Dims, Vec<Dims>)> {
-    let mut operands = (0..n).map(|i| site.dims(i)).collect::<Result<Vec<Dims>>>()?;
-    let start = match Broadcast::read(&site.view) {
-        Broadcast::Aligned { axis } => Some(axis.filter(|&axis| axis != -1)),
-        Broadcast::PerChannel => Some(Some(1)),
-        Broadcast::Identical | Broadcast::Numpy | Broadcast::IntoFirst => None,
-    };
-    if let (Some(start), [first, second, ..]) = (start, &mut operands[..]) {
-        align(first, second, start)?;
-    }
-    let result = site.result_dims(0)?;
-    for (i, operand) in operands.iter().enumerate() {
-        let mut pairs = operand.iter().rev().zip(result.iter().rev());
-        if operand.len() > result.len() || !pairs.all(|(&d, &r)| d == 1 || d == r) {
-            let expected = format!("dims that broadcast into {result:?}");
-            return Err(OpError::operand(i, expected, format!("{operand:?}")).into());
-        }
-    }
-    Ok((result, operands))
-}
-
-/// Puts `second` at the axes of `first` from `start` on: axes of one element follow.
-fn align(first: &Dims, second: &mut Dims, start: Option<i64>) -> Result<()> {
-    if second.iter().all(|&d| d == 1) {
-        second.clear();
-        return Ok(());
-    }
-    let Some(start) = start else { return Ok(()) };
-    let start = ampc_ir::views::normalize_axis(start, first.len(), Part::Operand(1))?;
-    let after = first.len().checked_sub(start + second.len());
-    let after = after.ok_or_else(|| {
-        OpError::operand(1, format!("at most {} axes", first.len() - start), second.len().to_string())
-    })?;
-    second.extend(std::iter::repeat_n(1, after));
-    Ok(())
 }
 
 #[derive(Clone, Copy)]
@@ -443,18 +406,5 @@ mod tests {
         assert_eq!([floor_mod(-5.0, 3.0), floor_mod(5.0, -3.0), floor_mod(4.5, 1.5)], [1.0, -1.0, 0.0]);
         assert_eq!([floor_mod(1.0, f32::INFINITY), floor_mod(-1.0, f32::INFINITY)], [1.0, f32::INFINITY]);
         assert!(floor_mod(3.0, -3.0f32).is_sign_negative() && floor_mod(1.0, 0.0f32).is_nan());
-    }
-
-    #[test]
-    fn operands_of_old_versions_are_aligned() {
-        let first = Dims::from_slice(&[2, 3, 4, 5]);
-        let aligned = |second: &[usize], start| {
-            let mut second = Dims::from_slice(second);
-            align(&first, &mut second, start).map(|()| second.to_vec())
-        };
-        assert_eq!(aligned(&[3, 4], Some(1)).unwrap(), [3, 4, 1]);
-        assert_eq!(aligned(&[4, 5], None).unwrap(), [4, 5]);
-        assert_eq!(aligned(&[1, 1], Some(0)).unwrap(), []);
-        assert!(aligned(&[4, 5], Some(3)).is_err());
     }
 }

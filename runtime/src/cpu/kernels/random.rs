@@ -12,6 +12,7 @@ use super::lane::{BLOCK, Encoding, Lane, bits_of, block_bytes, encode};
 use super::parallel::{PIECE, pieces};
 use super::shape::same;
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::random::key;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::random::philox4x32;
@@ -40,18 +41,7 @@ struct Stream {
 impl Stream {
     /// The sequence of a node.
     fn of(site: &Site<'_>) -> Stream {
-        if let Some(seed) = site.view.float("seed") {
-            return Stream { key: [seed.to_bits(), 0] };
-        }
-        let module = site.view.module;
-        // All copies of the node of a function have the same name.
-        let result = module.node(site.source).results().iter().flatten().next();
-        let name = result.and_then(|&value| module.value(value).name).map_or("", |name| module.text(name));
-        // FNV-1a.
-        let hash = name
-            .bytes()
-            .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-        Stream { key: [hash, 1] }
+        Stream { key: key(site) }
     }
 
     /// Four uniform numbers: those from `4 · counter` on.

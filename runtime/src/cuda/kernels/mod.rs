@@ -1,11 +1,17 @@
 //! The kernels by family.
 
+mod casts;
 mod convolution;
+mod expressions;
+mod functions;
+pub(super) mod groups;
+mod integers;
 mod linear;
 mod loss;
 mod movement;
 mod normalize;
 mod pointwise;
+mod random;
 mod reduce;
 mod training;
 
@@ -39,6 +45,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         normalize::find,
         loss::find,
         training::find,
+        random::find,
     ];
     FAMILIES.iter().find_map(|find| find(kind))
 }

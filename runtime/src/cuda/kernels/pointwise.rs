@@ -1,187 +1,112 @@
-//! Operators that compute each element by itself: arithmetic, functions, comparisons, Where, Cast; and operators that read
-//! one element for each element of the result: Transpose, Expand, Slice.
+//! Operators that compute each element by itself: arithmetic, functions, comparisons, Where, casts; and operators that read
+//! one element for each element of the result: Transpose, Expand.
 
-use super::{Maker, Prepare};
-use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand, queue, result};
+use super::{Maker, Prepare, casts, expressions, integers};
+use crate::cuda::elements::{Elements, Source};
+use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, queue, result};
 use crate::cuda::text::{Elem, HEAD, Steps, Walk, index_type};
-use crate::kernel::{KernelError, Prepared, Result};
+use crate::elementwise::aligned;
+use crate::kernel::{Dims, KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
-use ampc_ir::views::OpError;
 use ampc_ir::views::TransposeView;
 use std::fmt::Write;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    use OpKind as K;
     Some(match kind {
-        OpKind::Abs => |m| unary(m, "fabsf(a)"),
-        OpKind::Neg => neg,
-        OpKind::Relu => |m| unary(m, "a > 0.0f ? a : (a != a ? a : 0.0f)"),
-        OpKind::Exp => |m| unary(m, "expf(a)"),
-        OpKind::Log => |m| unary(m, "logf(a)"),
-        OpKind::Sqrt => |m| unary(m, "sqrtf(a)"),
-        OpKind::Reciprocal => |m| unary(m, "1.0f / a"),
-        OpKind::Sigmoid => |m| unary(m, "1.0f / (1.0f + expf(-a))"),
-        OpKind::Tanh => |m| unary(m, "tanhf(a)"),
-        OpKind::Erf => |m| unary(m, "erff(a)"),
-        OpKind::Sin => |m| unary(m, "sinf(a)"),
-        OpKind::Cos => |m| unary(m, "cosf(a)"),
-        OpKind::Floor => |m| unary(m, "floorf(a)"),
-        OpKind::Ceil => |m| unary(m, "ceilf(a)"),
-        OpKind::Round => |m| unary(m, "rintf(a)"),
-        OpKind::Add => |m| binary(m, "a + b"),
-        OpKind::Sub => |m| binary(m, "a - b"),
-        OpKind::Mul => |m| binary(m, "a * b"),
-        OpKind::Div => div,
-        OpKind::Pow => pow,
-        OpKind::Equal => |m| compare(m, "a == b"),
-        OpKind::Greater => |m| compare(m, "a > b"),
-        OpKind::GreaterOrEqual => |m| compare(m, "a >= b"),
-        OpKind::Less => |m| compare(m, "a < b"),
-        OpKind::LessOrEqual => |m| compare(m, "a <= b"),
-        OpKind::And => |m| compare(m, "a && b"),
-        OpKind::Or => |m| compare(m, "a || b"),
-        OpKind::Xor => |m| compare(m, "a != b"),
-        OpKind::Not => |m| pointwise(m, &[(0, Elem::Bool)], Elem::Bool, "!a"),
-        OpKind::Where => select,
-        OpKind::Cast => cast,
-        OpKind::Transpose => transpose,
-        OpKind::Expand => expand,
+        K::Cast | K::CastLike | K::BitCast => |m| expressed_or(m, casts::prepare),
+        K::Where => |m| expressed_or(m, select),
+        K::Transpose => transpose,
+        K::Expand => expand,
+        K::Abs | K::Acos | K::Acosh | K::Add | K::And | K::Asin | K::Asinh | K::Atan | K::Atanh => expressed,
+        K::BitShift | K::BitwiseAnd | K::BitwiseNot | K::BitwiseOr | K::BitwiseXor => expressed,
+        K::Ceil | K::Celu | K::Clip | K::Cos | K::Cosh | K::Div | K::Elu | K::Equal | K::Erf | K::Exp => {
+            expressed
+        }
+        K::ContribBiasGelu | K::ContribFastGelu | K::ContribGelu | K::ContribQuickGelu => expressed,
+        K::Floor | K::Gelu | K::Greater | K::GreaterOrEqual | K::HardSigmoid | K::HardSwish => expressed,
+        K::IsInf | K::IsNaN | K::LeakyRelu | K::Less | K::LessOrEqual | K::Log | K::Max | K::Mean => {
+            expressed
+        }
+        K::Min | K::Mish | K::Mod | K::Mul | K::Neg | K::Not | K::Or | K::PRelu | K::Pow => expressed,
+        K::Reciprocal | K::Relu | K::Round | K::Selu | K::Shrink | K::Sigmoid | K::Sign | K::Sin => expressed,
+        K::Sinh | K::Softplus | K::Softsign | K::Sqrt | K::Sub | K::Sum | K::SwiGLU | K::Swish => expressed,
+        K::Tan | K::Tanh | K::ThresholdedRelu | K::Xor => expressed,
         _ => return None,
     })
 }
 
-/// The kernel for elements that are computed from the element of each operand. `formula` names the operands `a`, `b`, `c`.
-fn pointwise(maker: &Maker<'_>, operands: &[(usize, Elem)], to: Elem, formula: &str) -> Result<Prepared> {
-    let dims = maker.site.result_dims(0)?;
-    let mut steps = Vec::new();
-    for &(i, _) in operands {
-        let of = maker.site.dims(i)?;
-        let found = || OpError::operand(i, format!("dims that broadcast into {dims:?}"), format!("{of:?}"));
-        steps.push(Steps::broadcast(&of, &dims).ok_or_else(found)?);
-    }
-    walked(maker, Walk::new(&dims, steps), operands, to, formula)
+/// The kernel of the expression of a node, or else that of integers.
+fn expressed(maker: &Maker<'_>) -> Result<Prepared> {
+    expressed_or(maker, integers::prepare)
 }
 
-/// The kernel for elements that are computed from elements of operands along a walk.
-fn walked(
+fn expressed_or(maker: &Maker<'_>, other: Prepare) -> Result<Prepared> {
+    expressions::prepare(maker).unwrap_or_else(|| other(maker))
+}
+
+/// An operand of a formula.
+pub(super) struct Operand {
+    i: usize,
+    pub(super) elem: Elem,
+    dims: Dims,
+}
+
+impl Operand {
+    /// Operand `i`, which has one element.
+    pub(super) fn single(i: usize, elem: Elem) -> Operand {
+        Operand { i, elem, dims: Dims::new() }
+    }
+}
+
+/// The first `n` operands, as they are broadcast to the result.
+pub(super) fn operands(maker: &Maker<'_>, n: usize) -> Result<Vec<Operand>> {
+    let (_, dims) = aligned(maker.site, n)?;
+    let of = |(i, dims)| Ok(Operand { i, elem: maker.number(i)?, dims });
+    dims.into_iter().enumerate().map(of).collect()
+}
+
+/// The kernel of a formula, which names the numbers of the operands `a0`, `a1`, …. `functions` defines the functions that it
+/// calls.
+pub(super) fn computed(
     maker: &Maker<'_>,
-    walk: Walk,
-    operands: &[(usize, Elem)],
+    operands: &[Operand],
     to: Elem,
+    functions: &str,
     formula: &str,
 ) -> Result<Prepared> {
-    let n = walk.len();
-    let text = text_of(&walk, operands, to, formula);
-    let kernel = Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?;
-    let is_same =
-        |&(at, &(_, elem)): &(usize, &(usize, Elem))| walk.is_plain(at) && elem.bytes() == to.bytes();
-    let takes: Vec<usize> = operands.iter().enumerate().filter(is_same).map(|(_, &(i, _))| i).collect();
-    let operands: Vec<usize> = operands.iter().map(|&(i, _)| i).collect();
-    let prepared = Prepared::new(move |io| {
-        let mut args = Args::from_slice(&[n as u64]);
-        for &i in &operands {
-            args.push(operand(io, i)?);
-        }
-        args.push(result(io, 0)?);
-        kernel.launch(queue(io)?, &args)
-    });
-    Ok(prepared.in_place(&takes))
-}
-
-fn text_of(walk: &Walk, operands: &[(usize, Elem)], to: Elem, formula: &str) -> String {
-    let mut text = format!("{HEAD}extern \"C\" __global__ void run(u64 n");
-    for (at, (_, elem)) in operands.iter().enumerate() {
-        let _ = write!(text, ", const {}* x{at}", elem.stored());
+    let dims = maker.site.result_dims(0)?;
+    let mut body = String::new();
+    for (at, Operand { elem, .. }) in operands.iter().enumerate() {
+        let _ = writeln!(body, "    {} a{at} = {};", elem.wide(), elem.load(&format!("b{at}")));
     }
-    let _ = write!(
-        text,
-        ", {}* y) {{\n  for (u64 at = first(); at < n; at += step()) {{\n    {} i = at;\n",
-        to.stored(),
-        index_type(walk.len())
-    );
-    for (at, (_, elem)) in operands.iter().enumerate() {
-        let name = char::from(b"abc"[at]);
-        let place = if walk.is_plain(at) { "i".to_owned() } else { walk.index(at, "i") };
-        let load = elem.load(&format!("x{at}[{place}]"));
-        let _ = writeln!(text, "    {} {name} = {load};", elem.wide());
-    }
-    let _ = write!(text, "    y[i] = {};\n  }}\n}}\n", to.store(formula));
-    text
+    let _ = writeln!(body, "    r0 = {};", to.store(formula));
+    let sources: Vec<Source> =
+        operands.iter().map(|of| Source { elem: of.elem, dims: of.dims.clone() }).collect();
+    let elements =
+        Elements { functions, dims: &dims, sources: &sources, results: &[to], params: &[], body: &body };
+    let kernel = elements.kernel(maker.shared)?;
+    let takes =
+        operands.iter().enumerate().filter(|(at, of)| kernel.is_whole(*at) && of.elem.bytes() == to.bytes());
+    let takes: Vec<usize> = takes.map(|(_, of)| of.i).collect();
+    let sources: Vec<usize> = operands.iter().map(|of| of.i).collect();
+    Ok(Prepared::new(move |io| kernel.launch(io, &sources, &[0], &[])).in_place(&takes))
 }
 
-fn unary(maker: &Maker<'_>, formula: &str) -> Result<Prepared> {
-    let elem = maker.float(0)?;
-    pointwise(maker, &[(0, elem)], elem, formula)
-}
-
-fn neg(maker: &Maker<'_>) -> Result<Prepared> {
-    let elem = maker.number(0)?;
-    let formula = match elem {
-        Elem::I64 => "(i64)(0ull - (u64)a)",
-        Elem::I32 => "(int)(0u - (u32)a)",
-        _ if elem.is_float() => "-a",
-        _ => return Err(maker.site.no_kernel()),
-    };
-    pointwise(maker, &[(0, elem)], elem, formula)
-}
-
-fn binary(maker: &Maker<'_>, formula: &str) -> Result<Prepared> {
-    let elem = maker.number(0)?;
-    // Integers wrap.
-    let unsigned = match elem {
-        Elem::I64 => "u64",
-        Elem::I32 => "u32",
-        Elem::Bool => return Err(maker.site.no_kernel()),
-        _ => return pointwise(maker, &[(0, elem), (1, elem)], elem, formula),
-    };
-    let formula = formula.replace('a', &format!("({unsigned})a")).replace('b', &format!("({unsigned})b"));
-    pointwise(maker, &[(0, elem), (1, elem)], elem, &formula)
-}
-
-fn div(maker: &Maker<'_>) -> Result<Prepared> {
-    let elem = maker.number(0)?;
-    let formula = match elem {
-        // A division by 0 gives 0, and the least integer by -1 itself.
-        Elem::I64 => "b == 0 ? 0 : b == -1 ? (i64)(0ull - (u64)a) : a / b",
-        Elem::I32 => "b == 0 ? 0 : b == -1 ? (int)(0u - (u32)a) : a / b",
-        _ if elem.is_float() => "a / b",
-        _ => return Err(maker.site.no_kernel()),
-    };
-    pointwise(maker, &[(0, elem), (1, elem)], elem, formula)
-}
-
-fn pow(maker: &Maker<'_>) -> Result<Prepared> {
-    let (elem, exponent) = (maker.float(0)?, maker.float(1)?);
-    pointwise(maker, &[(0, elem), (1, exponent)], elem, "powf(a, b)")
-}
-
-fn compare(maker: &Maker<'_>, formula: &str) -> Result<Prepared> {
-    let elem = maker.number(0)?;
-    pointwise(maker, &[(0, elem), (1, elem)], Elem::Bool, formula)
-}
-
+/// Where of elements that are moved as bytes.
 fn select(maker: &Maker<'_>) -> Result<Prepared> {
     let elem = Elem::raw(maker.site.dtype(1)?).ok_or_else(|| maker.site.no_kernel())?;
-    pointwise(maker, &[(0, Elem::Bool), (1, elem), (2, elem)], elem, "a ? b : c")
+    let (_, dims) = aligned(maker.site, 3)?;
+    let elems = [Elem::Bool, elem, elem];
+    let of = |((i, dims), elem)| Operand { i, elem, dims };
+    let operands: Vec<Operand> = dims.into_iter().enumerate().zip(elems).map(of).collect();
+    computed(maker, &operands, elem, "", "a0 ? a1 : a2")
 }
 
-fn cast(maker: &Maker<'_>) -> Result<Prepared> {
-    let to = maker.site.result_dtype(0)?;
-    if maker.site.dtype(0)? == to {
-        return super::movement::same(maker);
-    }
-    let (from, to) = (maker.number(0)?, Elem::number(to).ok_or_else(|| maker.site.no_kernel())?);
-    let formula = match (from, to) {
-        // Conversions to integers that do not fit are not the hardware's.
-        (from, Elem::I64 | Elem::I32) if from.is_float() => return Err(maker.site.no_kernel()),
-        // One rounding, not two.
-        (Elem::F64 | Elem::I64, Elem::F16 | Elem::BF16) => return Err(maker.site.no_kernel()),
-        (_, Elem::Bool) => "a != 0",
-        (Elem::I32, Elem::F16 | Elem::BF16) => return Err(maker.site.no_kernel()),
-        (_, Elem::F16 | Elem::BF16) => "(float)a",
-        _ => "a",
-    };
-    pointwise(maker, &[(0, from)], to, formula)
+fn expand(maker: &Maker<'_>) -> Result<Prepared> {
+    let elem = Elem::raw(maker.site.dtype(0)?).ok_or_else(|| maker.site.no_kernel())?;
+    computed(maker, &[Operand { i: 0, elem, dims: maker.site.dims(0)? }], elem, "", "a0")
 }
 
 fn transpose(maker: &Maker<'_>) -> Result<Prepared> {
@@ -190,10 +115,20 @@ fn transpose(maker: &Maker<'_>) -> Result<Prepared> {
     let perm = TransposeView::read(&maker.site.view).perm(from.len())?;
     let own = Steps::broadcast(&from, &from).ok_or(KernelError::NotYet)?;
     let steps = Steps { first: 0, steps: perm.iter().map(|&axis| own.steps[axis]).collect() };
-    walked(maker, Walk::new(&to, vec![steps]), &[(0, elem)], elem, "a")
-}
-
-fn expand(maker: &Maker<'_>) -> Result<Prepared> {
-    let elem = Elem::raw(maker.site.dtype(0)?).ok_or_else(|| maker.site.no_kernel())?;
-    pointwise(maker, &[(0, elem)], elem, "a")
+    let walk = Walk::new(&to, vec![steps]);
+    let n = walk.len();
+    let text = format!(
+        "{HEAD}extern \"C\" __global__ void run(u64 n, const {ty}* x, {ty}* y) {{
+  for (u64 at = first(); at < n; at += step()) {{ {index} i = at; y[i] = x[{place}]; }}
+}}
+",
+        ty = elem.stored(),
+        index = index_type(n),
+        place = walk.index(0, "i"),
+    );
+    let kernel = Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?;
+    Ok(Prepared::new(move |io| {
+        let args = [n as u64, operand(io, 0)?, result(io, 0)?];
+        kernel.launch(queue(io)?, &args)
+    }))
 }

@@ -1,0 +1,247 @@
+//! Kernels of the scalar expressions of element-wise operators, of one node or of a group of nodes.
+//!
+//! A node is the terms of its expression in f32, or in f64 if it reads an f64, and a rounding to its element type. A later
+//! node of the group reads the rounded bits, so that a group has the bits of its nodes one by one. `y = -Relu(a + b)` in f16:
+//!
+//! ```text
+//! float t0 = from_f16(b0); float t1 = from_f16(b1); float t2 = t0 + t1; u16 t3 = to_f16(t2);
+//! float t4 = from_f16(t3); bool t5 = t4 < 0.0f; float t6 = t5 ? 0.0f : t4; u16 t7 = to_f16(t6);
+//! float t8 = from_f16(t7); float t9 = -(t8); u16 t10 = to_f16(t9);
+//! r0 = t10;
+//! ```
+
+use super::Maker;
+use super::functions;
+use crate::cuda::Shared;
+use crate::cuda::elements::{Elements, Source};
+use crate::cuda::text::{Elem, TO_ODD, f32_text, f64_text};
+use crate::elementwise::{Member, Read};
+use crate::kernel::{Dims, KernelError, Prepared, Result};
+use ampc_ir::views::expression::{Arithmetic, Logic, Order, Term};
+use ampc_ir::{DType, Value};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Element types that expressions read and make.
+pub(super) fn is_known(dtype: DType) -> bool {
+    dtype.is_low() || matches!(dtype, DType::F64 | DType::F32 | DType::Bool)
+}
+
+/// The kernel of a node, if it has an expression.
+pub(super) fn prepare(maker: &Maker<'_>) -> Option<Result<Prepared>> {
+    let view = &maker.site.view;
+    let member = Member::read(maker.site, is_known)?;
+    let operand_of = |value| (0..view.n_operands()).find(|&i| view.operand(i) == Some(value));
+    let results = [member.result];
+    Some(of_members(maker.shared, &[member], operand_of, &results))
+}
+
+/// The kernel of nodes in program order, which have results of the same dims. `operand_of` is the number of the operand of the
+/// kernel that has a value from outside; `results` are the values of its results.
+pub(super) fn of_members(
+    shared: &Arc<Shared>,
+    members: &[Member],
+    operand_of: impl Fn(Value) -> Option<usize>,
+    results: &[Value],
+) -> Result<Prepared> {
+    let unknown = || KernelError::unsupported("groups of other operators");
+    let dims = &members.first().ok_or_else(unknown)?.dims;
+    let mut printer = Printer::default();
+    for member in members {
+        printer.member(member).ok_or_else(unknown)?;
+    }
+    let mut elems = Vec::new();
+    for (j, value) in results.iter().enumerate() {
+        let made = printer.values.get(value).ok_or_else(unknown)?;
+        let _ = writeln!(printer.body, "    r{j} = {};", made.bits);
+        elems.push(made.elem);
+    }
+    let Printer { body, functions, sources, .. } = printer;
+    let functions = functions.into_iter().collect::<String>();
+    let (values, sources): (Vec<Value>, Vec<Source>) = sources.into_iter().unzip();
+    let operands: Option<Vec<usize>> = values.iter().map(|&value| operand_of(value)).collect();
+    let operands = operands.ok_or_else(unknown)?;
+    let elements = Elements {
+        functions: &functions,
+        dims,
+        sources: &sources,
+        results: &elems,
+        params: &[],
+        body: &body,
+    };
+    let kernel = elements.kernel(shared)?;
+    let (mut first, mut others) = (Vec::new(), Vec::new());
+    for (j, elem) in elems.iter().enumerate() {
+        for (at, source) in sources.iter().enumerate() {
+            // A value with two walks is read by other threads too.
+            let is_alone = values.iter().filter(|&&value| value == values[at]).count() == 1;
+            if is_alone && kernel.is_whole(at) && source.elem.bytes() == elem.bytes() {
+                match j {
+                    0 => first.push(operands[at]),
+                    _ => others.push((j, operands[at])),
+                }
+            }
+        }
+    }
+    let places: Vec<usize> = (0..results.len()).collect();
+    let prepared = Prepared::new(move |io| kernel.launch(io, &operands, &places, &[]));
+    Ok(prepared.in_place(&first).others_in_place(&others))
+}
+
+/// A value as variables of the body.
+#[derive(Clone)]
+struct Printed {
+    elem: Elem,
+    /// The element as it is stored.
+    bits: String,
+    /// The number or truth value, if it was computed.
+    wide: Option<String>,
+}
+
+#[derive(Default)]
+struct Printer {
+    body: String,
+    functions: BTreeSet<&'static str>,
+    /// The values of the nodes so far.
+    values: FxHashMap<Value, Printed>,
+    /// The operands from outside, with the value of each.
+    sources: Vec<(Value, Source)>,
+    loaded: Vec<Printed>,
+    variables: usize,
+}
+
+impl Printer {
+    /// Sets a new variable.
+    fn set(&mut self, ty: &str, to: &str) -> String {
+        let name = format!("t{}", self.variables);
+        self.variables += 1;
+        let _ = writeln!(self.body, "    {ty} {name} = {to};");
+        name
+    }
+
+    fn printed(&mut self, read: &Read) -> Option<&mut Printed> {
+        if self.values.contains_key(&read.value) {
+            return self.values.get_mut(&read.value);
+        }
+        let is_same = |(value, source): &(Value, Source)| *value == read.value && source.dims == read.dims;
+        let at = self.sources.iter().position(is_same).unwrap_or(self.sources.len());
+        if at == self.sources.len() {
+            let elem = Elem::number(read.dtype)?;
+            self.sources.push((read.value, Source { elem, dims: Dims::clone(&read.dims) }));
+            self.loaded.push(Printed { elem, bits: format!("b{at}"), wide: None });
+        }
+        self.loaded.get_mut(at)
+    }
+
+    /// The number or truth value of an operand.
+    fn wide(&mut self, read: &Read) -> Option<String> {
+        let Printed { elem, bits, wide } = self.printed(read)?.clone();
+        if wide.is_some() {
+            return wide;
+        }
+        let name = match elem {
+            Elem::F32 | Elem::F64 => bits,
+            _ => self.set(elem.wide(), &elem.load(&bits)),
+        };
+        self.printed(read)?.wide = Some(name.clone());
+        Some(name)
+    }
+
+    /// Computes a node; `None` if an operand has another element type.
+    fn member(&mut self, member: &Member) -> Option<()> {
+        let elem = Elem::number(member.dtype)?;
+        let terms = member.expression.terms();
+        let read = |i: usize| member.operands.get(i)?.as_ref();
+        // Where moves elements: bits stay what they are.
+        if let &[Term::Operand(0), Term::Operand(x), Term::Operand(y), Term::Choose(0, 1, 2)] = terms
+            && read(x)?.dtype == member.dtype
+            && read(y)?.dtype == member.dtype
+        {
+            let condition = self.wide(read(0)?)?;
+            let [x, y] = [self.printed(read(x)?)?.bits.clone(), self.printed(read(y)?)?.bits.clone()];
+            let bits = self.set(elem.stored(), &format!("{condition} ? {x} : {y}"));
+            self.values.insert(member.result, Printed { elem, bits, wide: None });
+            return Some(());
+        }
+        let is_double = member.operands.iter().flatten().any(|read| read.dtype == DType::F64);
+        let ty = if is_double { "double" } else { "float" };
+        let mut names: Vec<String> = Vec::new();
+        for term in terms {
+            let name = match *term {
+                Term::Operand(i) => {
+                    let read = read(i)?;
+                    let wide = self.wide(read)?;
+                    let is_converted = is_double && !matches!(read.dtype, DType::F64 | DType::Bool);
+                    if is_converted { format!("(double){wide}") } else { wide }
+                }
+                Term::Number(number) if is_double => f64_text(number),
+                #[expect(clippy::cast_possible_truncation, reason = "rounding")]
+                Term::Number(number) => f32_text(number as f32),
+                Term::Apply(function, x) => {
+                    let functions::Printed { names: of_types, definition } = functions::printed(function);
+                    self.functions.insert(definition);
+                    let function = of_types[usize::from(is_double)];
+                    self.set(ty, &format!("{function}({})", names[x]))
+                }
+                Term::Combine(operation, a, b) => {
+                    let (a, b) = (&names[a], &names[b]);
+                    let text = match operation {
+                        Arithmetic::Add => format!("{a} + {b}"),
+                        Arithmetic::Sub => format!("{a} - {b}"),
+                        Arithmetic::Mul => format!("{a} * {b}"),
+                        Arithmetic::Div => format!("{a} / {b}"),
+                        Arithmetic::Max => format!("{a} > {b} || {a} != {a} ? {a} : {b}"),
+                        Arithmetic::Min => format!("{a} < {b} || {a} != {a} ? {a} : {b}"),
+                    };
+                    self.set(ty, &text)
+                }
+                Term::Compare(order, a, b) => {
+                    let sign = match order {
+                        Order::Equal => "==",
+                        Order::Unequal => "!=",
+                        Order::Less => "<",
+                        Order::LessOrEqual => "<=",
+                        Order::Greater => ">",
+                        Order::GreaterOrEqual => ">=",
+                    };
+                    self.set("bool", &format!("{} {sign} {}", names[a], names[b]))
+                }
+                Term::Join(logic, a, b) => {
+                    let sign = match logic {
+                        Logic::And => "&&",
+                        Logic::Or => "||",
+                        Logic::Xor => "!=",
+                        Logic::Same => "==",
+                    };
+                    self.set("bool", &format!("{} {sign} {}", names[a], names[b]))
+                }
+                Term::Not(a) => self.set("bool", &format!("!{}", names[a])),
+                Term::Choose(c, x, y) => self.set(ty, &format!("{} ? {} : {}", names[c], names[x], names[y])),
+            };
+            names.push(name);
+        }
+        let last = names.pop()?;
+        let printed = match elem {
+            Elem::Bool => {
+                let bits = self.set("u8", &format!("{last} ? 1 : 0"));
+                Printed { elem, bits, wide: Some(last) }
+            }
+            Elem::F16 | Elem::BF16 => {
+                let number = if is_double { format!("to_odd({last})") } else { last };
+                if is_double {
+                    self.functions.insert(TO_ODD);
+                }
+                let bits = self.set("u16", &elem.store(&number));
+                Printed { elem, bits, wide: None }
+            }
+            _ => {
+                let bits = self.set(elem.stored(), &format!("({})({last})", elem.stored()));
+                Printed { elem, wide: Some(bits.clone()), bits }
+            }
+        };
+        self.values.insert(member.result, printed);
+        Some(())
+    }
+}

@@ -1,0 +1,52 @@
+//! Groups of the CUDA backend: element-wise nodes that read each other are one kernel.
+//!
+//! Each value from outside is loaded once, each node rounds to its element type, and each result that is read outside is
+//! stored. A group has the bits of its nodes one by one.
+
+use super::expressions::{is_known, of_members};
+use crate::backend::{Candidates, GroupSite};
+use crate::cuda::Shared;
+use crate::elementwise::Member;
+use crate::groups::{Joiner, Limits, Order};
+use crate::kernel::{KernelError, Prepared, Result};
+use ampc_ir::Node;
+use std::sync::Arc;
+
+/// The most operands and results of a kernel: a thread has 16 bytes of each in 4 registers, and kernels of more than 128
+/// registers leave half of the threads of a multiprocessor unused.
+const MOST_POINTERS: usize = 24;
+
+/// The most results of a group.
+const MOST_RESULTS: usize = 8;
+
+const LIMITS: Limits = Limits {
+    // The time to compile a kernel grows with its text.
+    nodes: 48,
+    operands: MOST_POINTERS - 1,
+    results: MOST_RESULTS,
+    // Operands live until the group runs, so that nodes of forward and backward parts are no group.
+    farthest: 16,
+    order: Order::Any,
+};
+
+/// The groups of the candidates.
+pub(in crate::cuda) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
+    let joiner = Joiner::new(candidates, LIMITS, |site| Member::read(site, is_known));
+    let groups =
+        joiner.groups(|_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
+    groups.into_lists()
+}
+
+/// The kernel of a group.
+pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Prepared> {
+    let members =
+        group.sites.iter().map(|site| Member::read(site, is_known)).collect::<Option<Vec<Member>>>();
+    let members = members.ok_or_else(|| KernelError::unsupported("groups of other operators"))?;
+    if group.operands.len() + group.results.len() > MOST_POINTERS
+        || members.windows(2).any(|pair| pair[0].dims != pair[1].dims)
+    {
+        return Err(KernelError::unsupported("groups of so many operands, or of several dims"));
+    }
+    let operand_of = |value| group.operands.iter().position(|&operand| operand == value);
+    of_members(shared, &members, operand_of, group.results)
+}

@@ -1,0 +1,225 @@
+//! Random numbers: Dropout, PhiloxDropout, Bernoulli, RandomUniform, RandomNormal. The words are those of the CPU runtime: word
+//! `i mod 4` of Philox4x32-10 of counter `i div 4` belongs to element `i`.
+
+use super::movement::same;
+use super::{Maker, Prepare};
+use crate::cuda::elements::{Elements, Source};
+use crate::cuda::launch::queue;
+use crate::cuda::text::{Elem, FAIL, TO_ODD, f64_text};
+use crate::kernel::{Dims, KernelError, Prepared, Result};
+use crate::random::key;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::broadcast::{DropoutView, PhiloxDropoutView};
+
+/// The kernels of this family.
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::Bernoulli => bernoulli,
+        OpKind::Dropout => dropout,
+        OpKind::PhiloxDropout => philox_dropout,
+        OpKind::RandomNormal | OpKind::RandomNormalLike => random_normal,
+        OpKind::RandomUniform | OpKind::RandomUniformLike => random_uniform,
+        _ => return None,
+    })
+}
+
+/// `philox`: ten rounds of Philox4x32. `uniform`: word `i` of a stream as an f64 in [0, 1).
+const PHILOX: &str = r"
+struct Words { u32 at[4]; };
+__device__ __forceinline__ Words philox(u32 a, u32 b, u32 c, u32 d, u32 k, u32 l) {
+  #pragma unroll
+  for (int round = 0; round < 10; round++) {
+    u32 high0 = __umulhi(0xD2511F53u, a), low0 = 0xD2511F53u * a, high1 = __umulhi(0xCD9E8D57u, c), low1 = 0xCD9E8D57u * c;
+    a = high1 ^ b ^ k; b = low1; c = high0 ^ d ^ l; d = low0;
+    k += 0x9E3779B9u; l += 0xBB67AE85u;
+  }
+  return Words{{a, b, c, d}};
+}
+__device__ __forceinline__ double uniform(u64 i, u32 k, u32 l) {
+  Words words = philox((u32)(i / 4), (u32)(i / 4 >> 32), 0, 0, k, l);
+  return words.at[i % 4] / 4294967296.0;
+}
+";
+
+/// The number of the element that the body of a loop computes.
+const AT: &str = "    u64 at = (u64)i + k;\n";
+
+/// A source of one element: operand `i`.
+fn single(maker: &Maker<'_>, i: usize) -> Result<Source> {
+    if maker.site.dims(i)?.iter().product::<usize>() != 1 {
+        return Err(maker.site.no_kernel());
+    }
+    Ok(Source { elem: maker.number(i)?, dims: Dims::new() })
+}
+
+/// An f64 as it is stored.
+fn stored(elem: Elem, number: &str) -> String {
+    match elem {
+        Elem::F16 | Elem::BF16 => elem.store(&format!("to_odd({number})")),
+        _ => elem.store(number),
+    }
+}
+
+/// PhiloxDropout: an element is dropped if its word, as a number in [0, 1) of 24 bits, is below the ratio.
+fn philox_dropout(maker: &Maker<'_>) -> Result<Prepared> {
+    let stream = PhiloxDropoutView::read(&maker.site.view)?.stream;
+    let (elem, dims) = (maker.float(0)?, maker.site.dims(0)?);
+    let sources =
+        [Source { elem, dims: dims.clone() }, single(maker, 1)?, single(maker, 2)?, single(maker, 3)?];
+    if sources[1].elem != Elem::U64 || sources[2].elem != Elem::U64 || sources[3].elem != Elem::F32 {
+        return Err(maker.site.no_kernel());
+    }
+    let body = format!(
+        "{AT}    r0 = b0;
+    if (b3 != 0.0f) {{
+      Words words = philox((u32)(at / 4), {stream}u, (u32)b2, (u32)(b2 >> 32), (u32)b1, (u32)(b1 >> 32));
+      float x = {}, kept = (float)(words.at[at % 4] >> 8) * 5.9604644775390625e-8f >= b3 ? x / (1.0f - b3) : 0.0f;
+      r0 = {};
+    }}
+",
+        elem.load("b0"),
+        elem.store("kept"),
+    );
+    let elements = Elements {
+        functions: PHILOX,
+        dims: &dims,
+        sources: &sources,
+        results: &[elem],
+        params: &[],
+        body: &body,
+    };
+    let kernel = elements.kernel(maker.shared)?;
+    Ok(Prepared::new(move |io| kernel.launch(io, &[0, 1, 2, 3], &[0], &[])).in_place(&[0]))
+}
+
+/// The error of a ratio of Dropout.
+const RATIO: &str = "a ratio in [0, 1)";
+
+/// Dropout: kept elements are scaled by 1 / (1 − ratio). The text has no seed: it is an argument.
+fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
+    let site = maker.site;
+    let view = DropoutView::read(&site.view);
+    let mask = if site.wants(1) {
+        Some(Elem::number(site.result_dtype(1)?).ok_or_else(|| site.no_kernel())?)
+    } else {
+        None
+    };
+    if view.training == Some(false) && mask.is_none() {
+        return same(maker);
+    }
+    let (elem, dims) = (maker.number(0)?, site.dims(0)?);
+    if !elem.is_float() || !site.wants(0) {
+        return Err(site.no_kernel());
+    }
+    let (mut sources, mut operands) = (vec![Source { elem, dims: dims.clone() }], vec![0]);
+    let mut add = |i: usize| -> Result<String> {
+        let source = single(maker, i)?;
+        let text = source.elem.load(&format!("b{}", sources.len()));
+        sources.push(source);
+        operands.push(i);
+        Ok(text)
+    };
+    let number = f64::from(site.view.float("ratio").unwrap_or(0.5));
+    let ratio = match view.ratio_operand {
+        None => {
+            if view.training != Some(false) && !(0.0..1.0).contains(&number) {
+                return Err(KernelError::value(RATIO, number));
+            }
+            f64_text(number)
+        }
+        Some(i) => format!("(double){}", add(i)?),
+    };
+    let ratio = match view.training {
+        Some(true) => ratio,
+        Some(false) => "0.0".into(),
+        None => format!("({} ? {ratio} : 0.0)", add(2)?),
+    };
+    let mut body = format!(
+        "{AT}    double ratio = {ratio}; bool kept = true;
+    r0 = b0;
+    if (ratio != 0.0) {{
+      if (!(ratio > 0.0 && ratio < 1.0)) fail(failure, name, (i64)floor(ratio));
+      kept = uniform(at, (u32)key0, (u32)key1) >= ratio;
+      double x = (double){} * (kept ? 1.0 : 0.0) * (1.0 / (1.0 - ratio));
+      r0 = {};
+    }}
+",
+        elem.load("b0"),
+        stored(elem, "x"),
+    );
+    let (mut results, mut places) = (vec![elem], vec![0]);
+    if let Some(mask) = mask {
+        body += &format!("    r1 = {};\n", mask.store("(kept ? 1.0f : 0.0f)"));
+        results.push(mask);
+        places.push(1);
+    }
+    let functions = format!("{PHILOX}{TO_ODD}{FAIL}");
+    let params = [("u64*", "failure"), ("u64", "name"), ("u64", "key0"), ("u64", "key1")];
+    let elements = Elements {
+        functions: &functions,
+        dims: &dims,
+        sources: &sources,
+        results: &results,
+        params: &params,
+        body: &body,
+    };
+    let kernel = elements.kernel(maker.shared)?;
+    let (key, message) = (key(site).map(u64::from), maker.shared.compiler.expects(RATIO.to_owned()));
+    let prepared = Prepared::new(move |io| {
+        let [failure, name] = queue(io)?.failure(message);
+        kernel.launch(io, &operands, &places, &[failure, name, key[0], key[1]])
+    });
+    Ok(prepared.in_place(&[0]))
+}
+
+/// A result of numbers in f64: `number` is the number of element `at`, from `sources`.
+fn generated(maker: &Maker<'_>, sources: &[Source], number: &str) -> Result<Prepared> {
+    let (dims, elem) = (maker.site.result_dims(0)?, Elem::number(maker.site.result_dtype(0)?));
+    let elem = elem.ok_or_else(|| maker.site.no_kernel())?;
+    let functions = format!("{PHILOX}{TO_ODD}");
+    let body = format!("{AT}    double x = {number};\n    r0 = {};\n", stored(elem, "x"));
+    let params = [("u64", "key0"), ("u64", "key1")];
+    let elements = Elements {
+        functions: &functions,
+        dims: &dims,
+        sources,
+        results: &[elem],
+        params: &params,
+        body: &body,
+    };
+    let kernel = elements.kernel(maker.shared)?;
+    let (key, operands) = (key(maker.site).map(u64::from), (0..sources.len()).collect::<Vec<_>>());
+    Ok(Prepared::new(move |io| kernel.launch(io, &operands, &[0], &key)))
+}
+
+/// 1 where a uniform number is below the probability.
+fn bernoulli(maker: &Maker<'_>) -> Result<Prepared> {
+    let elem = maker.number(0)?;
+    let sources = [Source { elem, dims: maker.site.dims(0)? }];
+    let number = format!("uniform(at, (u32)key0, (u32)key1) < (double){} ? 1.0 : 0.0", elem.load("b0"));
+    generated(maker, &sources, &number)
+}
+
+fn attr(maker: &Maker<'_>, name: &str, default: f32) -> f64 {
+    f64::from(maker.site.view.float(name).unwrap_or(default))
+}
+
+fn random_uniform(maker: &Maker<'_>) -> Result<Prepared> {
+    let (low, high) = (attr(maker, "low", 0.0), attr(maker, "high", 1.0));
+    let number = format!("uniform(at, (u32)key0, (u32)key1) * {} + {}", f64_text(high - low), f64_text(low));
+    generated(maker, &[], &number)
+}
+
+/// Normal numbers from pairs of uniform numbers (Box & Muller 1958).
+fn random_normal(maker: &Maker<'_>) -> Result<Prepared> {
+    let (scale, mean) = (attr(maker, "scale", 1.0), attr(maker, "mean", 0.0));
+    let uniform = |i: &str| format!("uniform({i}, (u32)key0, (u32)key1)");
+    let number = format!(
+        "sqrt(-2.0 * log1p(-{})) * (at % 2 ? sin({turn}) : cos({turn})) * {} + {}",
+        uniform("at / 2 * 2"),
+        f64_text(scale),
+        f64_text(mean),
+        turn = format_args!("{} * {}", uniform("at / 2 * 2 + 1"), f64_text(std::f64::consts::TAU)),
+    );
+    generated(maker, &[], &number)
+}
