@@ -13,6 +13,12 @@ pub(super) enum Elem {
     BF16,
     I64,
     I32,
+    I16,
+    I8,
+    U64,
+    U32,
+    U16,
+    U8,
     Bool,
     /// So many bytes that are moved as they are: 1, 2, 4 or 8.
     Raw(usize),
@@ -33,6 +39,19 @@ impl Elem {
         })
     }
 
+    /// Numbers, with integers of all widths.
+    pub(super) fn any_number(dtype: DType) -> Option<Elem> {
+        Some(match dtype {
+            DType::I16 => Elem::I16,
+            DType::I8 => Elem::I8,
+            DType::U64 => Elem::U64,
+            DType::U32 => Elem::U32,
+            DType::U16 => Elem::U16,
+            DType::U8 => Elem::U8,
+            _ => return Elem::number(dtype),
+        })
+    }
+
     /// The floats that compute in f32.
     pub(super) fn float(dtype: DType) -> Option<Elem> {
         Elem::number(dtype).filter(|elem| matches!(elem, Elem::F32 | Elem::F16 | Elem::BF16))
@@ -46,10 +65,10 @@ impl Elem {
 
     pub(super) fn bytes(self) -> usize {
         match self {
-            Elem::F64 | Elem::I64 => 8,
-            Elem::F32 | Elem::I32 => 4,
-            Elem::F16 | Elem::BF16 => 2,
-            Elem::Bool => 1,
+            Elem::F64 | Elem::I64 | Elem::U64 => 8,
+            Elem::F32 | Elem::I32 | Elem::U32 => 4,
+            Elem::F16 | Elem::BF16 | Elem::I16 | Elem::U16 => 2,
+            Elem::Bool | Elem::I8 | Elem::U8 => 1,
             Elem::Raw(bytes) => bytes,
         }
     }
@@ -63,12 +82,14 @@ impl Elem {
         match self {
             Elem::F64 => "double",
             Elem::F32 => "float",
-            Elem::F16 | Elem::BF16 | Elem::Raw(2) => "u16",
+            Elem::F16 | Elem::BF16 | Elem::U16 | Elem::Raw(2) => "u16",
             Elem::I64 => "i64",
             Elem::I32 => "int",
-            Elem::Bool | Elem::Raw(1) => "u8",
-            Elem::Raw(4) => "u32",
-            Elem::Raw(_) => "u64",
+            Elem::I16 => "short",
+            Elem::I8 => "signed char",
+            Elem::Bool | Elem::U8 | Elem::Raw(1) => "u8",
+            Elem::U32 | Elem::Raw(4) => "u32",
+            Elem::U64 | Elem::Raw(_) => "u64",
         }
     }
 

@@ -1,6 +1,6 @@
 //! MatMul and Gemm.
 
-use super::{Maker, Prepare};
+use super::{Maker, PART, Prepare};
 use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, operand_or_none, queue, result, scratch};
 use crate::cuda::products::{Places, Shape};
 use crate::cuda::text::{Elem, HEAD, Steps, Walk, f32_text};
@@ -17,9 +17,6 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         _ => return None,
     })
 }
-
-/// The alignment of parts of scratch memory.
-const PART: usize = 256;
 
 fn matmul(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;

@@ -1,11 +1,19 @@
 //! The kernels by family.
 
+mod batch_norm;
+mod fill;
+mod indexing;
 mod linear;
 mod loss;
 mod movement;
 mod normalize;
+mod order;
+mod pad;
 mod pointwise;
+mod pool;
 mod reduce;
+mod stage;
+mod strided;
 mod training;
 
 use super::Shared;
@@ -34,6 +42,13 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         reduce::find,
         linear::find,
         movement::find,
+        strided::find,
+        pad::find,
+        fill::find,
+        indexing::find,
+        order::find,
+        pool::find,
+        batch_norm::find,
         normalize::find,
         loss::find,
         training::find,
@@ -58,6 +73,27 @@ impl Maker<'_> {
     /// The element type of result `j`, a float that computes in f32.
     fn float_result(&self, j: usize) -> Result<Elem> {
         Elem::float(self.site.result_dtype(j)?).ok_or_else(|| self.site.no_kernel())
+    }
+
+    /// The element type of operand `i`, a number: also integers of other widths.
+    fn any_number(&self, i: usize) -> Result<Elem> {
+        Elem::any_number(self.site.dtype(i)?).ok_or_else(|| self.site.no_kernel())
+    }
+
+    /// The element type of operand `i`, a float.
+    fn real(&self, i: usize) -> Result<Elem> {
+        Elem::number(self.site.dtype(i)?).filter(|elem| elem.is_float()).ok_or_else(|| self.site.no_kernel())
+    }
+
+    /// The element type of operand `i`, which is moved as it is.
+    fn raw(&self, i: usize) -> Result<Elem> {
+        Elem::raw(self.site.dtype(i)?).ok_or_else(|| self.site.no_kernel())
+    }
+
+    /// The element type of operand `i`, indices.
+    fn index(&self, i: usize) -> Result<Elem> {
+        let elem = self.number(i)?;
+        if matches!(elem, Elem::I64 | Elem::I32) { Ok(elem) } else { Err(self.site.no_kernel()) }
     }
 
     /// A node whose operands are all constants: the host computes it once, and the device gets copies.
@@ -112,6 +148,14 @@ fn uploaded(made: Vec<Option<Data>>) -> Prepared {
         }
         Ok(())
     })
+}
+
+/// The alignment of parts of scratch memory.
+const PART: usize = 256;
+
+/// The elements before an axis, along it, and behind it.
+fn around(dims: &[usize], axis: usize) -> [usize; 3] {
+    [dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product()]
 }
 
 /// Dims in 64 bits.
