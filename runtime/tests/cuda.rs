@@ -10,6 +10,9 @@
 #[path = "cuda/cases.rs"]
 mod cases;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/operators/mod.rs"]
+mod operators;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/steps.rs"]
 mod steps;
 

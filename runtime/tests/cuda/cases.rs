@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// The distance that is permitted: a share of the result or of the sum of magnitudes, and units in the last place.
 #[derive(Clone, Copy)]
-enum Tolerance {
+pub(crate) enum Tolerance {
     /// Elements that are computed by themselves.
     Elements,
     /// Sums and products.
@@ -24,11 +24,12 @@ enum Tolerance {
     Exact,
 }
 
-struct Case {
-    name: String,
-    body: String,
-    inputs: Vec<HostTensor>,
-    tolerance: Tolerance,
+/// A graph of a few nodes. A body that begins with a line `opset=N` is of that opset.
+pub(crate) struct Case {
+    pub(crate) name: String,
+    pub(crate) body: String,
+    pub(crate) inputs: Vec<HostTensor>,
+    pub(crate) tolerance: Tolerance,
 }
 
 /// Numbers between -2 and 2 that depend on the seed.
@@ -54,28 +55,35 @@ pub(crate) fn tensor(dtype: DType, dims: &[u64], numbers: &[f32]) -> HostTensor 
         DType::BF16 => {
             HostTensor::from_slice(dims, &numbers.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>())
         }
+        DType::F64 => {
+            HostTensor::from_slice(dims, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>())
+        }
         _ => HostTensor::from_slice(dims, numbers),
     }
     .unwrap()
 }
 
-fn random(dtype: DType, dims: &[u64], seed: u64) -> HostTensor {
+pub(crate) fn random(dtype: DType, dims: &[u64], seed: u64) -> HostTensor {
     tensor(dtype, dims, &numbers(dims.iter().product(), seed))
 }
 
-fn ints(dims: &[u64], numbers: &[i64]) -> HostTensor {
+pub(crate) fn ints(dims: &[u64], numbers: &[i64]) -> HostTensor {
     HostTensor::from_slice(dims, numbers).unwrap()
 }
 
-fn bools(dims: &[u64], seed: u64) -> HostTensor {
+pub(crate) fn bools(dims: &[u64], seed: u64) -> HostTensor {
     let bytes: Vec<u8> = numbers(dims.iter().product(), seed).iter().map(|&x| u8::from(x > 0.0)).collect();
     HostTensor::from_bytes(DType::Bool, dims, &bytes).unwrap()
 }
 
 /// A graph whose inputs are `a`, `b`, `c` with the types of the tensors.
 fn module(body: &str, inputs: &[HostTensor]) -> Module {
-    let mut text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n".to_owned();
-    for (input, name) in inputs.iter().zip(["a", "b", "c", "d"]) {
+    let (opset, body) = match body.strip_prefix("opset=").and_then(|rest| rest.split_once('\n')) {
+        Some((opset, body)) => (opset, body),
+        None => ("21", body),
+    };
+    let mut text = format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n");
+    for (input, name) in inputs.iter().zip(["a", "b", "c", "d", "e", "f", "g", "h"]) {
         text += &format!("  input %{name} : {}{}\n", input.dtype(), dims_text(input.dims()));
     }
     text += body;
@@ -183,7 +191,9 @@ fn passes(cuda: &Arc<Cuda>, case: &Case) -> Result<f64, String> {
 /// Runs the cases whose names contain `filter`; returns how many fail.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     let (mut passed, mut failed) = (0, 0);
-    for case in cases().iter().filter(|case| case.name.contains(filter)) {
+    let mut all = cases();
+    all.extend(crate::operators::cases());
+    for case in all.iter().filter(|case| case.name.contains(filter)) {
         let result = catch_unwind(AssertUnwindSafe(|| passes(cuda, case)));
         match result.unwrap_or_else(|_| Err("panicked".into())) {
             Ok(share) => {
@@ -222,7 +232,7 @@ fn failures(cuda: &Arc<Cuda>, filter: &str) -> usize {
     failed
 }
 
-const LOW: [(DType, &str); 3] = [(DType::F32, "f32"), (DType::F16, "f16"), (DType::BF16, "bf16")];
+pub(crate) const LOW: [(DType, &str); 3] = [(DType::F32, "f32"), (DType::F16, "f16"), (DType::BF16, "bf16")];
 
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();

@@ -1,17 +1,21 @@
 //! The kernels by family.
 
 mod batch_norm;
+mod einsum;
 mod fill;
 mod indexing;
 mod linear;
 mod loss;
+mod matrix;
 mod movement;
 mod normalize;
 mod order;
 mod pad;
 mod pointwise;
 mod pool;
+mod recurrent;
 mod reduce;
+mod sample;
 mod stage;
 mod strided;
 mod training;
@@ -49,6 +53,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         order::find,
         pool::find,
         batch_norm::find,
+        recurrent::find,
+        sample::find,
+        einsum::find,
         normalize::find,
         loss::find,
         training::find,

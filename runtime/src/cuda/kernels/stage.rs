@@ -43,6 +43,11 @@ impl Place {
         Place { offset: self.offset + bytes as u64, ..self }
     }
 
+    /// The bytes from the start of the operand, result or scratch memory.
+    pub(super) fn offset(self) -> usize {
+        usize::try_from(self.offset).unwrap_or(usize::MAX)
+    }
+
     fn address(self, io: &Io<'_>) -> Result<u64> {
         let base = match self.base {
             Base::Operand(i) => operand_or_none(io, i)?,
@@ -275,7 +280,7 @@ impl Source {
     pub(super) fn each(mut self, maker: &Maker<'_>, n: usize, body: &str) -> Result<Stage> {
         self.number("n", n);
         let body = format!(
-            "  for (u64 at = first(); at < n; at += step()) {{\n    {} i = at;\n    {body}\n  }}",
+            "  for (u64 flat = first(); flat < n; flat += step()) {{\n    {} i = flat;\n    {body}\n  }}",
             self.index
         );
         self.launch(maker, &body, [blocks_for(n), THREADS as usize])
@@ -290,6 +295,22 @@ pub(super) fn moved(maker: &Maker<'_>, walk: &Walk, elem: Elem, [from, to]: [Pla
     source.to("y", elem, to);
     let at = source.walked(walk, 0, "i");
     source.each(maker, n, &format!("y[i] = x[{at}];"))
+}
+
+/// As [`moved`], with numbers converted to another type.
+pub(super) fn converted(
+    maker: &Maker<'_>,
+    walk: &Walk,
+    (from, from_elem): (Place, Elem),
+    (to, to_elem): (Place, Elem),
+) -> Result<Stage> {
+    let n = walk.len();
+    let mut source = Source::new(n);
+    source.from("x", from_elem, from);
+    source.to("y", to_elem, to);
+    let at = source.walked(walk, 0, "i");
+    let number = to_elem.store(&from_elem.load(&format!("x[{at}]")));
+    source.each(maker, n, &format!("y[i] = {number};"))
 }
 
 /// Copies `count` rows of `len` bytes between operand `i` and result `j`, at these offsets and with these strides in
