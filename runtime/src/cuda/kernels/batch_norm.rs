@@ -72,8 +72,7 @@ fn read_moments(source: &mut Source, acc: Elem, moments: &Moments) {
 }
 
 /// Statements for `mean`, `rest` and `variance` of index `c`.
-const MOMENTS: &str =
-    "A mean = means[c], rest = rests[c], variance = variances[c] - rest * rest; if (variance < 0) variance = 0;";
+const MOMENTS: &str = "A mean = means[c], rest = rests[c], variance = variances[c] - rest * rest; if (variance < 0) variance = 0;";
 
 fn typedef(acc: Elem) -> String {
     format!("typedef {} A;\n", acc.wide())

@@ -113,11 +113,7 @@ fn einsum(maker: &Maker<'_>) -> Result<Prepared> {
     let has_ellipsis = letters < equation.result.len();
     let mut result = axes(&equation.result, letters + if has_ellipsis { hidden } else { 0 });
     result.retain(|&axis| plan.extent(axis) != 1);
-    let operand = |i: usize| Tensor {
-        place: Place::operand(i),
-        elem,
-        steps: steps_of(&named[i], &dims[i]),
-    };
+    let operand = |i: usize| Tensor { place: Place::operand(i), elem, steps: steps_of(&named[i], &dims[i]) };
     let to = (Place::result(0), elem);
     let mut left = operand(0);
     for i in 1..named.len() {

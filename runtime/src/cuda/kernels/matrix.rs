@@ -1,9 +1,9 @@
 //! Products of matrices as stages: by cuBLASLt in f32 and 16 bits, by a kernel of ours in f64 and integers.
 
 use super::Maker;
-use super::stage::{Place, Scratch, Source, Stage};
+use super::stage::{Place, Scratch, Source, Stage, converted};
 use crate::cuda::products::Shape;
-use crate::cuda::text::{Elem, Walk, f32_text, f64_text};
+use crate::cuda::text::{Elem, Steps, Walk, f32_text, f64_text};
 use crate::kernel::Result;
 
 /// Products of row-major matrices, `m` × `k` and `k` × `n`.
@@ -46,7 +46,14 @@ impl Contraction {
             return Ok(vec![source.each(maker, total, &format!("y[i] = {};", to_elem.store("0")))?]);
         }
         if matches!(self.elem, Elem::F32 | Elem::F16 | Elem::BF16) {
-            return Ok(vec![self.of_library(maker, scratch)?]);
+            if self.elem != Elem::F32 || to_elem == Elem::F32 {
+                return Ok(vec![self.of_library(maker, scratch)?]);
+            }
+            // cuBLASLt rounds no product of f32 to 16 bits.
+            let part = (scratch.part(total * 4), Elem::F32);
+            let whole = Contraction { batch: self.batch.clone(), to: part, ..*self };
+            let walk = Walk::new(&[total], vec![Steps { first: 0, steps: vec![1] }]);
+            return Ok(vec![whole.of_library(maker, scratch)?, converted(maker, &walk, part, self.to)?]);
         }
         Ok(vec![self.generated(maker)?])
     }
@@ -123,7 +130,11 @@ impl Contraction {
         }
         let places = [0, 1].map(|i| source.walked(&self.batch, i, "batch"));
         let at = |is_transposed: bool, row: &str, column: &str, rows: &str, columns: &str| {
-            if is_transposed { format!("{column} * {rows} + {row}") } else { format!("{row} * {columns} + {column}") }
+            if is_transposed {
+                format!("{column} * {rows} + {row}")
+            } else {
+                format!("{row} * {columns} + {column}")
+            }
         };
         let body = format!(
             "  __shared__ {acc} as[16][17], bs[16][17];

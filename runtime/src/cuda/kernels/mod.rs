@@ -1,5 +1,6 @@
 //! The kernels by family.
 
+mod attention;
 mod batch_norm;
 mod einsum;
 mod fill;
@@ -16,6 +17,7 @@ mod pool;
 mod recurrent;
 mod reduce;
 mod sample;
+mod scatter;
 mod stage;
 mod strided;
 mod training;
@@ -50,12 +52,14 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         pad::find,
         fill::find,
         indexing::find,
+        scatter::find,
         order::find,
         pool::find,
         batch_norm::find,
         recurrent::find,
         sample::find,
         einsum::find,
+        attention::find,
         normalize::find,
         loss::find,
         training::find,

@@ -116,12 +116,11 @@ fn hardmax(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let elem = maker.real(0)?;
     let dims = site.dims(0)?;
-    let (n, inner): (usize, usize) =
-        match SoftmaxView::read(&site.view)?.axes.ok_or(KernelError::NotYet)? {
-            SoftmaxAxes::One(_) if dims.is_empty() => (1, 1),
-            SoftmaxAxes::One(axis) => (dims[axis], dims[axis + 1..].iter().product()),
-            SoftmaxAxes::From(axis) => (dims[axis..].iter().product(), 1),
-        };
+    let (n, inner): (usize, usize) = match SoftmaxView::read(&site.view)?.axes.ok_or(KernelError::NotYet)? {
+        SoftmaxAxes::One(_) if dims.is_empty() => (1, 1),
+        SoftmaxAxes::One(axis) => (dims[axis], dims[axis + 1..].iter().product()),
+        SoftmaxAxes::From(axis) => (dims[axis..].iter().product(), 1),
+    };
     let total: usize = dims.iter().product();
     let mut source = Source::new(total);
     source.function(&Order { greater: ">", nan_is_first: true, last: false }.functions(elem));

@@ -68,7 +68,9 @@ fn outside(mode: &str) -> &'static str {
     match mode {
         "edge" => "at = at < 0 ? 0 : m - 1;",
         "wrap" => "{ at %= m; if (at < 0) at += m; }",
-        _ => "if (m == 1) at = 0; else { i64 period = 2 * (m - 1); at %= period; if (at < 0) at += period; if (at >= m) at = period - at; }",
+        _ => {
+            "if (m == 1) at = 0; else { i64 period = 2 * (m - 1); at %= period; if (at < 0) at += period; if (at >= m) at = period - at; }"
+        }
     }
 }
 

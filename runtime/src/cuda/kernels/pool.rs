@@ -180,10 +180,12 @@ fn pool(maker: &Maker<'_>) -> Result<Prepared> {
                 (true, 0) => format!("0{at}"),
                 (true, _) => by_column,
             };
-            let each =
-                format!("if (found < 0 || x > acc || (x != x && acc == acc)) {{ acc = x; found = {index}; }}");
+            let each = format!(
+                "if (found < 0 || x > acc || (x != x && acc == acc)) {{ acc = x; found = {index}; }}"
+            );
             // A window without elements has none before the first.
-            let indices = if site.wants(1) { "indices[i] = plane * image + (found < 0 ? 0 : found);" } else { "" };
+            let indices =
+                if site.wants(1) { "indices[i] = plane * image + (found < 0 ? 0 : found);" } else { "" };
             text(&start, &each, &format!("{} {indices}", store("acc")))
         }
         OpKind::AveragePool => {

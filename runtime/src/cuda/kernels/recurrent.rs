@@ -134,7 +134,11 @@ impl Recurrent<'_> {
 
     /// The index of the state of unit `u` of sequence `s`.
     fn state_index(&self) -> &'static str {
-        if self.view.batch_first { "(s * directions + direction) * hidden + u" } else { "(direction * batch + s) * hidden + u" }
+        if self.view.batch_first {
+            "(s * directions + direction) * hidden + u"
+        } else {
+            "(direction * batch + s) * hidden + u"
+        }
     }
 
     /// Declares the extents, and `s` and `u` for the index `i`.

@@ -265,7 +265,9 @@ __device__ A block_fold(A x) {
 
 /// A double as an integer of C: fractions are cut off, and what does not fit is the nearest integer.
 fn cut(ty: &str, [least, most]: [&str; 2], x: &str) -> String {
-    format!("({x} != {x} ? ({ty})0 : {x} <= (double){least} ? {least} : {x} >= (double){most} ? {most} : ({ty})({x}))")
+    format!(
+        "({x} != {x} ? ({ty})0 : {x} <= (double){least} ? {least} : {x} >= (double){most} ? {most} : ({ty})({x}))"
+    )
 }
 
 /// The fold of a reduction of `elem`, if there is one.

@@ -99,7 +99,11 @@ impl Axis {
         source.pointer("int", "indices", self.indices);
         source.pointer("double", "weights", self.weights);
         let crops = sampling.coordinates == Coordinates::CropAndResize;
-        let outside = if crops { "bool is_out = !(position >= 0.0 && position <= (double)last);" } else { "bool is_out = false;" };
+        let outside = if crops {
+            "bool is_out = !(position >= 0.0 && position <= (double)last);"
+        } else {
+            "bool is_out = false;"
+        };
         let choice = match sampling.interpolation {
             Interpolation::Nearest(Nearest::RoundPreferFloor) => "ratio > 0.5",
             Interpolation::Nearest(Nearest::RoundPreferCeil) => "ratio >= 0.5",
@@ -249,7 +253,9 @@ fn sampled(maker: &Maker<'_>, sampling: &SamplingView, axes: &[Axis]) -> Result<
         source.pointer("const int", &format!("indices{axis}"), of.indices);
         source.pointer("const double", &format!("weights{axis}"), of.weights);
         source.signed(&format!("taps{axis}"), signed(of.taps));
-        begin += &format!("    i64 at{axis} = {index} * taps{axis}; if (indices{axis}[at{axis}] < 0) is_out = true;\n");
+        begin += &format!(
+            "    i64 at{axis} = {index} * taps{axis}; if (indices{axis}[at{axis}] < 0) is_out = true;\n"
+        );
         heads += &format!("for (i64 k{axis} = 0; k{axis} < taps{axis}; k{axis}++) ");
         place += &format!(" + indices{axis}[at{axis} + k{axis}] * step{axis}");
         first += &format!(" + indices{axis}[at{axis}] * step{axis}");
@@ -290,7 +296,9 @@ fn axis_functions(maker: &Maker<'_>, is_cubic: bool, is_nearest: bool) -> Result
     let element = match padding {
         "zeros" => "return -1;",
         "border" => "return i < 0 ? 0 : n - 1;",
-        "reflection" => "double at = floor(fmax(reflected((double)i, low, high), 0.0)); return at > (double)n - 1.0 ? n - 1 : (i64)at;",
+        "reflection" => {
+            "double at = floor(fmax(reflected((double)i, low, high), 0.0)); return at > (double)n - 1.0 ? n - 1 : (i64)at;"
+        }
         other => return Err(OpError::attr("padding_mode", "zeros, border or reflection", other).into()),
     };
     let clamped = "x = x < 0.0 ? 0.0 : x > (double)n - 1.0 ? (double)n - 1.0 : x;";
@@ -356,7 +364,8 @@ fn grid_sample(maker: &Maker<'_>) -> Result<Prepared> {
     source.number("channels", x[1]);
     source.number("positions", positions);
     source.number("plane", image.iter().product());
-    let mut begin = format!("u64 at = ((u64)(i / positions / channels) * positions + i % positions) * {rank};\n");
+    let mut begin =
+        format!("u64 at = ((u64)(i / positions / channels) * positions + i % positions) * {rank};\n");
     let (mut heads, mut place, mut weight) = (String::new(), "0".to_owned(), "1.0".to_owned());
     let mut inside = "true".to_owned();
     for axis in 0..rank {

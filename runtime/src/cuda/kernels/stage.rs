@@ -85,7 +85,14 @@ pub(super) enum Stage {
     /// A launch; `message` is that of its failure, if it can fail.
     Launch { kernel: Kernel, arguments: Vec<Argument>, message: Option<u32> },
     /// Products, one after the other: the bytes from one matrix to the next of both operands and the result.
-    Product { product: Box<Product>, a: Place, b: Place, to: Place, workspace: Place, repeats: Vec<[usize; 3]> },
+    Product {
+        product: Box<Product>,
+        a: Place,
+        b: Place,
+        to: Place,
+        workspace: Place,
+        repeats: Vec<[usize; 3]>,
+    },
 }
 
 impl Stage {
@@ -116,7 +123,8 @@ impl Stage {
                 let workspace = workspace.address(io)?;
                 let queue = queue(io)?;
                 for [from_a, from_b, from_to] in repeats.iter().map(|offsets| offsets.map(|n| n as u64)) {
-                    let places = Places { a: a + from_a, b: b + from_b, bias: 0, to: to + from_to, workspace };
+                    let places =
+                        Places { a: a + from_a, b: b + from_b, bias: 0, to: to + from_to, workspace };
                     product.launch(queue, &places)?;
                 }
                 Ok(())

@@ -10,43 +10,55 @@ pub(super) fn add(cases: &mut Vec<Case>) {
         let x = |dims: &[u64]| random(dtype, dims, 41);
         let call = "GatherElements(%a, %b) {axis=-2}";
         let index = ints(&[2, 3, 2], &[0, -1, 1, 2, -3, 0, 1, 1, 2, 2, 0, -2]);
-        cases.push(node("GatherElements", Tolerance::Exact, call, &[&format!("{t}[2, 3, 2]")], vec![
-            x(&[2, 3, 4]),
-            index,
-        ]));
+        cases.push(node(
+            "GatherElements",
+            Tolerance::Exact,
+            call,
+            &[&format!("{t}[2, 3, 2]")],
+            vec![x(&[2, 3, 4]), index],
+        ));
         for (batch, data, dims, index, y) in [
             (0, &[3u64, 4, 5][..], &[2u64, 2][..], &[0i64, -1, 2, 3][..], "[2, 5]"),
             (1, &[2, 4, 3], &[2, 3, 1], &[0, -1, 2, 3, 1, 1], "[2, 3, 3]"),
             (0, &[3, 4], &[3, 2], &[0, 1, 2, 3, -3, -4], "[3]"),
         ] {
             let call = format!("GatherND(%a, %b) {{batch_dims={batch}}}");
-            cases.push(node(&call, Tolerance::Exact, &call, &[&format!("{t}{y}")], vec![
-                x(data),
-                ints(dims, index),
-            ]));
+            cases.push(node(
+                &call,
+                Tolerance::Exact,
+                &call,
+                &[&format!("{t}{y}")],
+                vec![x(data), ints(dims, index)],
+            ));
         }
         for reduction in ["none", "add", "mul", "max", "min"] {
             let tolerance = if reduction == "add" { Tolerance::Sums } else { Tolerance::Elements };
             let call = format!("ScatterElements(%a, %b, %c) {{axis=1, reduction=\"{reduction}\"}}");
             let index = ints(&[3, 4], &[0, 0, -1, 0, 1, 2, 1, 1, -5, 4, 4, 4]);
-            cases.push(node(&call, tolerance, &call, &[&format!("{t}[3, 5]")], vec![
-                x(&[3, 5]),
-                index,
-                random(dtype, &[3, 4], 42),
-            ]));
+            cases.push(node(
+                &call,
+                tolerance,
+                &call,
+                &[&format!("{t}[3, 5]")],
+                vec![x(&[3, 5]), index, random(dtype, &[3, 4], 42)],
+            ));
             let call = format!("ScatterND(%a, %b, %c) {{reduction=\"{reduction}\"}}");
             let index = ints(&[5, 1], &[1, -1, 1, 1, 0]);
-            cases.push(node(&call, tolerance, &call, &[&format!("{t}[4, 300]")], vec![
-                x(&[4, 300]),
-                index,
-                random(dtype, &[5, 300], 43),
-            ]));
+            cases.push(node(
+                &call,
+                tolerance,
+                &call,
+                &[&format!("{t}[4, 300]")],
+                vec![x(&[4, 300]), index, random(dtype, &[5, 300], 43)],
+            ));
             let many: Vec<i64> = (0..700).map(|i| i * 13 % 7).collect();
-            cases.push(node(&call, tolerance, &call, &[&format!("{t}[7]")], vec![
-                x(&[7]),
-                ints(&[700, 1], &many),
-                tensor(dtype, &[700], &[1.000_976_6; 700]),
-            ]));
+            cases.push(node(
+                &call,
+                tolerance,
+                &call,
+                &[&format!("{t}[7]")],
+                vec![x(&[7]), ints(&[700, 1], &many), tensor(dtype, &[700], &[1.000_976_6; 700])],
+            ));
         }
         for attributes in ["axis=0", "axis=-1", "axis=1, keepdims=0", "axis=-1, select_last_index=1"] {
             let y = match attributes {
@@ -65,9 +77,13 @@ pub(super) fn add(cases: &mut Vec<Case>) {
                 "opset=24\nconst %k : i64[1] = [{k}]\nTopK(%a, %k) {{axis={axis}, largest={largest}, sorted=1}}"
             );
             let name = format!("TopK {axis} {largest} {k}");
-            cases.push(node(&name, Tolerance::Exact, &call, &[&format!("{t}{y}"), &format!("i64{y}")], vec![x(
-                &[3, 70],
-            )]));
+            cases.push(node(
+                &name,
+                Tolerance::Exact,
+                &call,
+                &[&format!("{t}{y}"), &format!("i64{y}")],
+                vec![x(&[3, 70])],
+            ));
         }
         let call = "Hardmax(%a) {axis=1}";
         cases.push(node(call, Tolerance::Exact, call, &[&format!("{t}[3, 40, 2]")], vec![x(&[3, 40, 2])]));
@@ -91,19 +107,23 @@ pub(super) fn add(cases: &mut Vec<Case>) {
         cases.push(node(call, Tolerance::Exact, call, &["i64[1, 3]"], vec![count(dtype, &[50, 3])]));
         let call = "ScatterND(%a, %b, %c) {reduction=\"mul\"}";
         let index = ints(&[3, 2], &[0, 1, -1, 0, 0, 1]);
-        cases.push(node(call, Tolerance::Exact, call, &[&format!("{t}[2, 3]")], vec![
-            count(dtype, &[2, 3]),
-            index,
-            count(dtype, &[3]),
-        ]));
+        cases.push(node(
+            call,
+            Tolerance::Exact,
+            call,
+            &[&format!("{t}[2, 3]")],
+            vec![count(dtype, &[2, 3]), index, count(dtype, &[3])],
+        ));
     }
     let call = "const %k : i64[1] = [4]\nTopK(%a, %k)";
     cases.push(node("TopK", Tolerance::Exact, call, &["i64[4]", "i64[4]"], vec![count(DType::I64, &[60])]));
     let call = "ScatterElements(%a, %b, %c) {reduction=\"add\"}";
     let flags = |dims: &[u64]| count(DType::Bool, dims);
-    cases.push(node(call, Tolerance::Exact, call, &["bool[4]"], vec![
-        flags(&[4]),
-        ints(&[3], &[3, 0, -1]),
-        flags(&[3]),
-    ]));
+    cases.push(node(
+        call,
+        Tolerance::Exact,
+        call,
+        &["bool[4]"],
+        vec![flags(&[4]), ints(&[3], &[3, 0, -1]), flags(&[3])],
+    ));
 }

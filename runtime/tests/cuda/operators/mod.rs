@@ -1,5 +1,6 @@
 //! Cases of operators by family.
 
+mod attention;
 mod indexing;
 mod movement;
 mod norms;
@@ -23,6 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
     products::add(&mut cases);
     recurrent::add(&mut cases);
     sampling::add(&mut cases);
+    attention::add(&mut cases);
     cases
 }
 
@@ -68,7 +70,8 @@ fn count(dtype: DType, dims: &[u64]) -> HostTensor {
             dims,
             &numbers.iter().map(|&x| u8::try_from(x + 9).unwrap()).collect::<Vec<_>>(),
         ),
-        DType::F64 => {
+        DType::F64 =>
+        {
             #[expect(clippy::cast_precision_loss, reason = "small numbers")]
             HostTensor::from_slice(dims, &numbers.iter().map(|&x| x as f64 * 0.37 + 0.1).collect::<Vec<_>>())
         }

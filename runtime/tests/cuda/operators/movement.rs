@@ -25,14 +25,20 @@ pub(super) fn add(cases: &mut Vec<Case>) {
     }
     let call = "opset=1\nSlice(%a) {starts=[1, -2], ends=[4, 2147483647], axes=[0, 1]}";
     exact("Slice-1", call, &["f32[3, 2]"], vec![x(&[5, 4])]);
-    exact("Split equal", "Split(%a) {axis=-1, num_outputs=3}", &["f32[4, 3]", "f32[4, 3]", "f32[4, 1]"], vec![
-        x(&[4, 7]),
-    ]);
+    exact(
+        "Split equal",
+        "Split(%a) {axis=-1, num_outputs=3}",
+        &["f32[4, 3]", "f32[4, 3]", "f32[4, 1]"],
+        vec![x(&[4, 7])],
+    );
     let call = "const %n : i64[3] = [2, 0, 3]\nSplit(%a, %n) {axis=0}";
     exact("Split sizes", call, &["f32[2, 3]", "f32[0, 3]", "f32[3, 3]"], vec![x(&[5, 3])]);
-    exact("Split-2", "opset=11\nSplit(%a) {axis=1, split=[1, 2]}", &["f32[2, 1]", "f32[2, 2]"], vec![x(&[
-        2, 3,
-    ])]);
+    exact(
+        "Split-2",
+        "opset=11\nSplit(%a) {axis=1, split=[1, 2]}",
+        &["f32[2, 1]", "f32[2, 2]"],
+        vec![x(&[2, 3])],
+    );
     exact("Split i64", "Split(%a) {num_outputs=2}", &["i64[2]", "i64[2]"], vec![ints(&[4], &[1, -2, 3, 4])]);
     for mode in ["constant", "edge", "reflect", "wrap"] {
         for (pads, y) in [
@@ -50,11 +56,12 @@ pub(super) fn add(cases: &mut Vec<Case>) {
         );
         exact(&format!("Pad {mode}"), &call, &["i64[2, 6]"], vec![count(DType::I64, &[2, 3])]);
     }
-    exact("Pad-2", "opset=10\nPad(%a) {pads=[1, 2], value=0.75}", &["f16[7]"], vec![random(
-        DType::F16,
-        &[4],
-        33,
-    )]);
+    exact(
+        "Pad-2",
+        "opset=10\nPad(%a) {pads=[1, 2], value=0.75}",
+        &["f16[7]"],
+        vec![random(DType::F16, &[4], 33)],
+    );
     let call = "const %p : i64[4] = [1, 0, 0, 2]\nPad(%a, %p)";
     exact("Pad nothing", call, &["f32[1, 5]"], vec![x(&[0, 3])]);
     let call = "const %r : i64[3] = [2, 1, 3]\nTile(%a, %r)";
@@ -72,11 +79,12 @@ pub(super) fn add(cases: &mut Vec<Case>) {
             exact(&format!("Trilu {upper} {k}"), &call, &["f32[2, 4, 5]"], vec![x(&[2, 4, 5])]);
         }
     }
-    exact("Concat negative axis", "Concat(%a, %b, %c) {axis=-2}", &["f32[2, 7, 3]"], vec![
-        x(&[2, 3, 3]),
-        x(&[2, 0, 3]),
-        x(&[2, 4, 3]),
-    ]);
+    exact(
+        "Concat negative axis",
+        "Concat(%a, %b, %c) {axis=-2}",
+        &["f32[2, 7, 3]"],
+        vec![x(&[2, 3, 3]), x(&[2, 0, 3]), x(&[2, 4, 3])],
+    );
     for (dtype, t) in [(DType::I64, "i64"), (DType::I8, "i8"), (DType::F64, "f64"), (DType::Bool, "bool")] {
         let call = "const %s : i64[3] = [2, 1, 4]\nExpand(%a, %s)";
         exact("Expand", call, &[&format!("{t}[2, 3, 4]")], vec![count(dtype, &[3, 1])]);
@@ -92,9 +100,12 @@ pub(super) fn add(cases: &mut Vec<Case>) {
     }
     exact("EyeLike", "EyeLike(%a) {k=-1, dtype=1}", &["f32[4, 3]"], vec![count(DType::I64, &[4, 3])]);
     exact("EyeLike", "EyeLike(%a) {k=2}", &["f16[2, 5]"], vec![random(DType::F16, &[2, 5], 35)]);
-    exact("Range", "Range(%a, %b, %c)", &["i64[_]"], vec![ints(&[], &[10]), ints(&[], &[-3]), ints(&[], &[
-        -4,
-    ])]);
+    exact(
+        "Range",
+        "Range(%a, %b, %c)",
+        &["i64[_]"],
+        vec![ints(&[], &[10]), ints(&[], &[-3]), ints(&[], &[-4])],
+    );
     let number = |x: f32| HostTensor::from_slice(&[], &[x]).unwrap();
     exact("Range", "Range(%a, %b, %c)", &["f32[_]"], vec![number(0.1), number(9.0), number(0.7)]);
     exact("Size", "Size(%a)", &["i64"], vec![x(&[3, 0, 4])]);

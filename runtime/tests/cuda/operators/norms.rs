@@ -22,20 +22,30 @@ pub(super) fn add(cases: &mut Vec<Case>) {
             cases.push(node("BatchNormalization training", Tolerance::Rows, call, &[&y, &v, &v], inputs()));
         }
         let call = "opset=22\nInstanceNormalization(%a, %b, %c) {epsilon=0.001}";
-        cases.push(node("InstanceNormalization", Tolerance::Rows, call, &[&format!("{t}[2, 3, 70]")], vec![
-            x(&[2, 3, 70]),
-            vector(3, 66),
-            vector(3, 67),
-        ]));
+        cases.push(node(
+            "InstanceNormalization",
+            Tolerance::Rows,
+            call,
+            &[&format!("{t}[2, 3, 70]")],
+            vec![x(&[2, 3, 70]), vector(3, 66), vector(3, 67)],
+        ));
         let call = "GroupNormalization(%a, %b, %c) {num_groups=2}";
-        cases.push(node("GroupNormalization", Tolerance::Rows, call, &[&format!("{t}[2, 6, 5, 4]")], vec![
-            x(&[2, 6, 5, 4]),
-            vector(6, 66),
-            vector(6, 67),
-        ]));
+        cases.push(node(
+            "GroupNormalization",
+            Tolerance::Rows,
+            call,
+            &[&format!("{t}[2, 6, 5, 4]")],
+            vec![x(&[2, 6, 5, 4]), vector(6, 66), vector(6, 67)],
+        ));
         for (p, axis) in [(1, 0), (2, -1), (2, 1)] {
             let call = format!("opset=22\nLpNormalization(%a) {{p={p}, axis={axis}}}");
-            cases.push(node(&format!("LpNormalization {p} {axis}"), Tolerance::Rows, &call, &[&format!("{t}[4, 90, 3]")], vec![x(&[4, 90, 3])]));
+            cases.push(node(
+                &format!("LpNormalization {p} {axis}"),
+                Tolerance::Rows,
+                &call,
+                &[&format!("{t}[4, 90, 3]")],
+                vec![x(&[4, 90, 3])],
+            ));
         }
         let call = "MeanVarianceNormalization(%a) {axes=[0, 2, 3]}";
         cases.push(node(call, Tolerance::Rows, call, &[&format!("{t}[2, 3, 5, 4]")], vec![x(&[2, 3, 5, 4])]));
@@ -55,28 +65,28 @@ pub(super) fn add(cases: &mut Vec<Case>) {
     let call = "BatchNormalization(%a, %b, %c, %d, %e)";
     let doubles = |dims: &[u64]| count(DType::F64, dims);
     let positive = || ampc_runtime::HostTensor::from_slice(&[4], &[0.5f64, 1.0, 2.0, 0.25]).unwrap();
-    cases.push(node("BatchNormalization", Tolerance::Rows, call, &["f64[3, 4]"], vec![
-        doubles(&[3, 4]),
-        positive(),
-        positive(),
-        positive(),
-        positive(),
-    ]));
+    cases.push(node(
+        "BatchNormalization",
+        Tolerance::Rows,
+        call,
+        &["f64[3, 4]"],
+        vec![doubles(&[3, 4]), positive(), positive(), positive(), positive()],
+    ));
     // Mixed element types of the statistics.
     let call = "BatchNormalization(%a, %b, %c, %d, %e) {training_mode=1}";
-    cases.push(node("BatchNormalization mixed", Tolerance::Rows, call, &["f16[2, 4, 3]", v, v], vec![
-        random(DType::F16, &[2, 4, 3], 69),
-        vector(1),
-        vector(2),
-        vector(3),
-        vector(4),
-    ]));
+    cases.push(node(
+        "BatchNormalization mixed",
+        Tolerance::Rows,
+        call,
+        &["f16[2, 4, 3]", v, v],
+        vec![random(DType::F16, &[2, 4, 3], 69), vector(1), vector(2), vector(3), vector(4)],
+    ));
     // Statistics of two launches.
-    cases.push(node("BatchNormalization large", Tolerance::Rows, call, &["f32[3, 4, 5000]", v, v], vec![
-        random(DType::F32, &[3, 4, 5000], 70),
-        vector(1),
-        vector(2),
-        vector(3),
-        vector(4),
-    ]));
+    cases.push(node(
+        "BatchNormalization large",
+        Tolerance::Rows,
+        call,
+        &["f32[3, 4, 5000]", v, v],
+        vec![random(DType::F32, &[3, 4, 5000], 70), vector(1), vector(2), vector(3), vector(4)],
+    ));
 }

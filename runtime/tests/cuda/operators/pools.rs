@@ -21,7 +21,13 @@ pub(super) fn add(cases: &mut Vec<Case>) {
             cases.push(node(&format!("MaxPool {window}"), Tolerance::Exact, &call, &[&y], vec![x(dims)]));
             for counts in [0, 1] {
                 let call = format!("opset=22\nAveragePool(%a) {{{window}, count_include_pad={counts}}}");
-                cases.push(node(&format!("AveragePool {counts} {window}"), Tolerance::Sums, &call, &[&y], vec![x(dims)]));
+                cases.push(node(
+                    &format!("AveragePool {counts} {window}"),
+                    Tolerance::Sums,
+                    &call,
+                    &[&y],
+                    vec![x(dims)],
+                ));
             }
             let call = format!("opset=22\nLpPool(%a) {{{window}, p=3}}");
             cases.push(node(&format!("LpPool {window}"), Tolerance::Rows, &call, &[&y], vec![x(dims)]));
@@ -40,16 +46,22 @@ pub(super) fn add(cases: &mut Vec<Case>) {
         let call = format!(
             "MaxPool(%a) {{kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1], storage_order={order}}}"
         );
-        cases.push(node(&call, Tolerance::Exact, &call, &["f32[2, 2, 4, 3]", "i64[2, 2, 4, 3]"], vec![random(
-            DType::F32,
-            &[2, 2, 7, 6],
-            72,
-        )]));
+        cases.push(node(
+            &call,
+            Tolerance::Exact,
+            &call,
+            &["f32[2, 2, 4, 3]", "i64[2, 2, 4, 3]"],
+            vec![random(DType::F32, &[2, 2, 7, 6], 72)],
+        ));
     }
     for (dtype, t) in [(DType::I8, "i8"), (DType::U8, "u8"), (DType::F64, "f64")] {
         let call = "MaxPool(%a) {kernel_shape=[3]}";
-        cases.push(node(call, Tolerance::Exact, call, &[&format!("{t}[1, 2, 6]")], vec![count(dtype, &[
-            1, 2, 8,
-        ])]));
+        cases.push(node(
+            call,
+            Tolerance::Exact,
+            call,
+            &[&format!("{t}[1, 2, 6]")],
+            vec![count(dtype, &[1, 2, 8])],
+        ));
     }
 }

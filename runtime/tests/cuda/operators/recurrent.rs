@@ -17,7 +17,11 @@ pub(super) fn add(cases: &mut Vec<Case>) {
             ("GRU", 3, ""),
             ("GRU", 3, ", linear_before_reset=1"),
             ("RNN", 1, ""),
-            ("RNN", 1, ", activations=[\"Elu\", \"Affine\"], activation_alpha=[0.5, 0.7], activation_beta=[0.1]"),
+            (
+                "RNN",
+                1,
+                ", activations=[\"Elu\", \"Affine\"], activation_alpha=[0.5, 0.7], activation_beta=[0.1]",
+            ),
         ] {
             for (direction, d) in [("forward", 1), ("reverse", 1), ("bidirectional", 2)] {
                 if attributes.contains("Affine") && d == 1 {

@@ -39,9 +39,13 @@ pub(super) fn add(cases: &mut Vec<Case>) {
                     .map(|x| if op == "ReduceProd" { 1.0 + x / 100.0 } else { x.abs() / 4.0 + 0.01 })
                     .collect();
                 let name = format!("{op} {axes}");
-                cases.push(node(&name, tolerance, &call, &[&format!("{t}{y}")], vec![tensor(
-                    dtype, dims, &some,
-                )]));
+                cases.push(node(
+                    &name,
+                    tolerance,
+                    &call,
+                    &[&format!("{t}{y}")],
+                    vec![tensor(dtype, dims, &some)],
+                ));
             }
         }
         let call = format!("const %x : i64[1] = [0]\n{op}(%a, %x) {{keepdims=0}}");
@@ -57,24 +61,36 @@ pub(super) fn add(cases: &mut Vec<Case>) {
         cases.push(node(op, Tolerance::Rows, &call, &["f32"], vec![random(DType::F32, &[], 53)]));
         let call = format!("{op}(%a) {{noop_with_empty_axes=1}}");
         cases.push(node(op, Tolerance::Rows, &call, &["f32[4, 2]"], vec![random(DType::F32, &[4, 2], 54)]));
-        cases.push(node(op, Tolerance::Rows, &format!("opset=11\n{op}(%a) {{axes=[-2]}}"), &["f32[1, 2]"], vec![
-            random(DType::F32, &[4, 2], 55),
-        ]));
+        cases.push(node(
+            op,
+            Tolerance::Rows,
+            &format!("opset=11\n{op}(%a) {{axes=[-2]}}"),
+            &["f32[1, 2]"],
+            vec![random(DType::F32, &[4, 2], 55)],
+        ));
     }
     for op in ["ReduceMax", "ReduceMin"] {
         for (dtype, t) in [(DType::Bool, "bool"), (DType::I8, "i8"), (DType::U8, "u8")] {
             let call = format!("const %x : i64[1] = [0]\n{op}(%a, %x) {{keepdims=0}}");
-            cases.push(node(op, Tolerance::Exact, &call, &[&format!("{t}[5]")], vec![count(dtype, &[90, 5])]));
+            cases.push(node(
+                op,
+                Tolerance::Exact,
+                &call,
+                &[&format!("{t}[5]")],
+                vec![count(dtype, &[90, 5])],
+            ));
             cases.push(node(op, Tolerance::Exact, &call, &[&format!("{t}[2]")], vec![count(dtype, &[0, 2])]));
         }
         let some: Vec<f32> =
             numbers(600, 56).iter().enumerate().map(|(i, &x)| if i == 301 { f32::NAN } else { x }).collect();
         let call = format!("const %x : i64[1] = [1]\n{op}(%a, %x)");
-        cases.push(node(&format!("{op} NaN"), Tolerance::Exact, &call, &["f32[2, 1]"], vec![tensor(
-            DType::F32,
-            &[2, 300],
-            &some,
-        )]));
+        cases.push(node(
+            &format!("{op} NaN"),
+            Tolerance::Exact,
+            &call,
+            &["f32[2, 1]"],
+            vec![tensor(DType::F32, &[2, 300], &some)],
+        ));
     }
     // Few results of many elements: two launches.
     for op in ["ReduceSum", "ReduceMean", "ReduceL2", "ReduceMax"] {
@@ -86,7 +102,13 @@ pub(super) fn add(cases: &mut Vec<Case>) {
             let n = axes.matches(',').count() + 1;
             let call = format!("const %x : i64[{n}] = {axes}\n{op}(%a, %x)");
             let some = random(DType::F32, dims, 57);
-            cases.push(node(&format!("{op} {axes}"), Tolerance::Sums, &call, &[&format!("f32{y}")], vec![some]));
+            cases.push(node(
+                &format!("{op} {axes}"),
+                Tolerance::Sums,
+                &call,
+                &[&format!("f32{y}")],
+                vec![some],
+            ));
         }
     }
 }

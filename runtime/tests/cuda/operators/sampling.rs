@@ -55,10 +55,13 @@ pub(super) fn add(cases: &mut Vec<Case>) {
                     );
                     let grid: Vec<f32> = numbers(2 * 5 * 4 * 2, 112).iter().map(|x| x * 0.8).collect();
                     let name = format!("GridSample {mode} {padding} {aligned}");
-                    cases.push(node(&name, Tolerance::Rows, &call, &[&format!("{t}[2, 3, 5, 4]")], vec![
-                        x(&[2, 3, 6, 7]),
-                        tensor(DType::F32, &[2, 5, 4, 2], &grid),
-                    ]));
+                    cases.push(node(
+                        &name,
+                        Tolerance::Rows,
+                        &call,
+                        &[&format!("{t}[2, 3, 5, 4]")],
+                        vec![x(&[2, 3, 6, 7]), tensor(DType::F32, &[2, 5, 4, 2], &grid)],
+                    ));
                 }
             }
         }
@@ -71,13 +74,21 @@ pub(super) fn add(cases: &mut Vec<Case>) {
         cases.push(node(&name, Tolerance::Exact, &call, &["i64[6]"], vec![count(DType::I64, &[10])]));
     }
     let call = "const %r : f32[4] = [0.25, -0.5, 0.75, 1.25]\nconst %s : i64[2] = [5, 6]\nResize(%a, %r, _, %s) {mode=\"linear\", coordinate_transformation_mode=\"tf_crop_and_resize\", extrapolation_value=7.5}";
-    cases.push(node("Resize crops", Tolerance::Rows, call, &["f32[5, 6]"], vec![random(
-        DType::F32,
-        &[6, 4],
-        113,
-    )]));
+    cases.push(node(
+        "Resize crops",
+        Tolerance::Rows,
+        call,
+        &["f32[5, 6]"],
+        vec![random(DType::F32, &[6, 4], 113)],
+    ));
     let call = "opset=9\nconst %s : f32[3] = [1.0, 2.0, 3.0]\nUpsample(%a, %s) {mode=\"linear\"}";
-    cases.push(node("Upsample", Tolerance::Rows, call, &["f32[2, 6, 6]"], vec![random(DType::F32, &[2, 3, 2], 114)]));
+    cases.push(node(
+        "Upsample",
+        Tolerance::Rows,
+        call,
+        &["f32[2, 6, 6]"],
+        vec![random(DType::F32, &[2, 3, 2], 114)],
+    ));
     let call = "opset=20\nGridSample(%a, %b)";
     let inputs = vec![random(DType::F32, &[1, 2, 3, 4, 5], 115), random(DType::F32, &[1, 2, 2, 3, 3], 116)];
     cases.push(node("GridSample 3-D", Tolerance::Rows, call, &["f32[1, 2, 2, 2, 3]"], inputs));
