@@ -77,7 +77,7 @@ pub(crate) fn bools(dims: &[u64], seed: u64) -> HostTensor {
 }
 
 /// A graph whose inputs are `a`, `b`, `c` with the types of the tensors.
-fn module(body: &str, inputs: &[HostTensor]) -> Module {
+pub(crate) fn module(body: &str, inputs: &[HostTensor]) -> Module {
     let (opset, body) = match body.strip_prefix("opset=").and_then(|rest| rest.split_once('\n')) {
         Some((opset, body)) => (opset, body),
         None => ("21", body),
@@ -207,7 +207,7 @@ pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
         }
     }
     println!("operators: {passed} passed, {failed} failed");
-    failed + failures(cuda, filter)
+    failed + failures(cuda, filter) + crate::operators::failures(cuda, filter)
 }
 
 /// Errors that depend on data surface with the node, and the session goes on.

@@ -5,7 +5,7 @@
 
 use super::matrix::Contraction;
 use super::stage::{Place, Scratch, Source, Stage, converted, staged};
-use super::{Maker, Prepare};
+use super::{Maker, Prepare, signed};
 use crate::cuda::launch::threads_for;
 use crate::cuda::text::{Elem, FOLDS, Steps, Walk, f32_text};
 use crate::kernel::{KernelError, Prepared, Result};
@@ -21,10 +21,6 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         OpKind::RotaryEmbedding => rotary,
         _ => return None,
     })
-}
-
-fn signed(n: usize) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 /// How batch, heads, positions and the elements of a head lie in an operand of rank 3 or 4.
@@ -110,11 +106,11 @@ fn attention(maker: &Maker<'_>) -> Result<Prepared> {
     let total = past + k.length;
     let group = q.heads.checked_div(k.heads).unwrap_or(1).max(1);
     let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
-    let mut all = |(i, new): (usize, Layout),
-                   elem: Elem,
-                   read: Elem,
-                   stages: &mut Vec<Stage>,
-                   scratch: &mut Scratch|
+    let all = |(i, new): (usize, Layout),
+               elem: Elem,
+               read: Elem,
+               stages: &mut Vec<Stage>,
+               scratch: &mut Scratch|
      -> Result<Place> {
         let n = new.batch * new.heads * total * new.size;
         if site.wants(i) {
@@ -306,7 +302,7 @@ fn rotary(maker: &Maker<'_>) -> Result<Prepared> {
     }
     let at = if x.is_packed { "row / heads" } else { "row / length / heads * length + row % length" };
     let mut body = format!("u64 c = i % size, row = i / size; i64 at = {at};\n");
-    body += &format!("    if (c >= 2 * half) {{ y[i] = x[i]; continue; }}\n");
+    body += "    if (c >= 2 * half) { y[i] = x[i]; continue; }\n";
     if site.has(3) {
         if site.dims(3)?[..] != [x.batch, x.length] {
             let expected = format!("dims [{}, {}]", x.batch, x.length);

@@ -4,7 +4,8 @@
 //! Variances are means of squared distances from the mean `m`, less the square of `r`, the mean of the distances from
 //! `m`: the corrected two-pass algorithm.
 
-use super::reduce::{Fold, Reduction, function, wide_float};
+use super::fold::{Fold, function, wide_float};
+use super::reduce::Reduction;
 use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare};
 use crate::cuda::text::{Elem, f32_text, f64_text};

@@ -4,8 +4,9 @@
 //! what follows number the products; labels of both alone are summed over; the rest are rows and columns. An operand
 //! whose axes are in another order is copied, and summed along the labels that nothing else has.
 
+use super::fold::{Fold, wide_float};
 use super::matrix::Contraction;
-use super::reduce::{Fold, Reduction, wide_float};
+use super::reduce::Reduction;
 use super::stage::{Place, Scratch, Stage, converted, staged};
 use super::{Maker, Prepare};
 use crate::cuda::text::{Elem, Steps, Walk};

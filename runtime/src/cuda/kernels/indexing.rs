@@ -1,7 +1,7 @@
 //! Elements at indices: GatherElements, GatherND, TensorScatter.
 
 use super::stage::{Place, Scratch, Source, staged};
-use super::{Maker, Prepare, around};
+use super::{Maker, Prepare, around, signed};
 use crate::cuda::text::Steps;
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
@@ -35,10 +35,6 @@ pub(super) fn check_extents(data: &[usize], indices: &[usize], axis: usize) -> R
 /// The values of indices along an axis, for errors.
 pub(super) fn range_of(n: usize) -> String {
     format!("an index in [-{n}, {n})")
-}
-
-pub(super) fn signed(n: usize) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 fn gather_elements(maker: &Maker<'_>) -> Result<Prepared> {

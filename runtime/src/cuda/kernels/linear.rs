@@ -1,7 +1,7 @@
 //! MatMul and Gemm.
 
+use super::fold::wide_float;
 use super::matrix::{Contraction, with_addend};
-use super::reduce::wide_float;
 use super::stage::{Place, Scratch, staged};
 use super::{Maker, PART, Prepare};
 use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, operand_or_none, queue, result, scratch};

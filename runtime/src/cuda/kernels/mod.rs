@@ -1,9 +1,12 @@
 //! The kernels by family.
 
+mod activations;
 mod attention;
 mod batch_norm;
 mod einsum;
 mod fill;
+mod fold;
+mod grid_sample;
 mod indexing;
 mod linear;
 mod loss;
@@ -16,7 +19,7 @@ mod pointwise;
 mod pool;
 mod recurrent;
 mod reduce;
-mod sample;
+mod resize;
 mod scatter;
 mod stage;
 mod strided;
@@ -57,7 +60,8 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         pool::find,
         batch_norm::find,
         recurrent::find,
-        sample::find,
+        resize::find,
+        grid_sample::find,
         einsum::find,
         attention::find,
         normalize::find,
@@ -167,6 +171,11 @@ const PART: usize = 256;
 /// The elements before an axis, along it, and behind it.
 fn around(dims: &[usize], axis: usize) -> [usize; 3] {
     [dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product()]
+}
+
+/// An extent with a sign.
+fn signed(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 /// Dims in 64 bits.

@@ -1,6 +1,7 @@
 //! Pools: MaxPool, AveragePool, LpPool, and the global ones, which are reductions. A thread computes one result.
 
-use super::reduce::{Fold, Reduction, function, wide_float};
+use super::fold::{Fold, function, wide_float};
+use super::reduce::Reduction;
 use super::stage::{Place, Scratch, Source, staged};
 use super::{Maker, Prepare};
 use crate::cuda::text::{Elem, f32_text, f64_text};

@@ -5,10 +5,11 @@
 //! second product with the hidden gate of R. States stay in f32 from step to step; results are rounded once. A sequence
 //! that is shorter than the others has zeros in Y behind its end, and its last state in Y_h.
 
+use super::activations::function_text;
 use super::matrix::Contraction;
 use super::stage::{Place, Scratch, Source, Stage, converted, staged};
 use super::{Maker, Prepare};
-use crate::cuda::text::{Elem, Steps, Walk, f32_text};
+use crate::cuda::text::{Elem, Steps, Walk};
 use crate::kernel::{Prepared, Result};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::recurrent::{Activation, Direction, RecurrentView};
@@ -71,33 +72,6 @@ fn recurrent(maker: &Maker<'_>) -> Result<Prepared> {
         node.direction(d, &functions[d * each..(d + 1) * each], &mut scratch, &mut stages)?;
     }
     Ok(staged(stages, &scratch))
-}
-
-/// The text of a function of the argument `x`, bounded before.
-fn function_text(name: &str, function: Activation, clip: Option<f32>) -> String {
-    let number = f32_text;
-    let formula = match function {
-        Activation::Relu => "x < 0.0f ? 0.0f : x".to_owned(),
-        Activation::Tanh => "tanhf(x)".into(),
-        Activation::Sigmoid => "1.0f / (1.0f + expf(-x))".into(),
-        Activation::Affine(alpha, beta) => format!("{} * x + {}", number(alpha), number(beta)),
-        Activation::LeakyRelu(alpha) => format!("x < 0.0f ? {} * x : x", number(alpha)),
-        Activation::ThresholdedRelu(alpha) => format!("x < {} ? 0.0f : x", number(alpha)),
-        Activation::ScaledTanh(alpha, beta) => format!("{} * tanhf({} * x)", number(alpha), number(beta)),
-        Activation::HardSigmoid(alpha, beta) => format!(
-            "(x = {} * x + {}, x = x < 0.0f ? 0.0f : x, x > 1.0f ? 1.0f : x)",
-            number(alpha),
-            number(beta)
-        ),
-        Activation::Elu(alpha) => format!("x < 0.0f ? {} * expm1f(x) : x", number(alpha)),
-        Activation::Softsign => "x / (1.0f + fabsf(x))".into(),
-        Activation::Softplus => "(x < 0.0f ? 0.0f : x) + log1pf(expf(-fabsf(x)))".into(),
-    };
-    let bound = clip.map_or_else(String::new, |clip| {
-        let clip = number(clip);
-        format!("x = x > {clip} ? {clip} : x < -{clip} ? -{clip} : x; ")
-    });
-    format!("__device__ __forceinline__ float {name}(float x) {{ {bound}return {formula}; }}\n")
 }
 
 impl Recurrent<'_> {

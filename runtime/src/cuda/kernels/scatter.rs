@@ -6,9 +6,9 @@
 //! by as many threads: a row with n updates takes n·log n steps of one thread. Without a reduction the last update counts,
 //! and no list is needed.
 
-use super::indexing::{Tuples, axis_of, check_extents, range_of, signed};
+use super::indexing::{Tuples, axis_of, check_extents, range_of};
 use super::stage::{Place, Scratch, Source, Stage, staged};
-use super::{Maker, Prepare};
+use super::{Maker, Prepare, signed};
 use crate::cuda::text::{Elem, Steps};
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;

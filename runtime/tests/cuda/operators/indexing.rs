@@ -88,6 +88,10 @@ pub(super) fn add(cases: &mut Vec<Case>) {
         let call = "Hardmax(%a) {axis=1}";
         cases.push(node(call, Tolerance::Exact, call, &[&format!("{t}[3, 40, 2]")], vec![x(&[3, 40, 2])]));
     }
+    let call = "opset=9\nScatter(%a, %b, %c) {axis=1}";
+    let inputs =
+        vec![random(DType::F32, &[1, 5], 45), ints(&[1, 2], &[1, 3]), random(DType::F32, &[1, 2], 46)];
+    cases.push(node("Scatter-9", Tolerance::Exact, call, &["f32[1, 5]"], inputs));
     // Equal elements, and elements that are no numbers.
     let some = [1.0f32, f32::NAN, 3.0, 3.0, f32::NAN, -0.0, 0.0, f32::NEG_INFINITY];
     let x = HostTensor::from_slice(&[8], &some).unwrap();

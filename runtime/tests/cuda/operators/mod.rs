@@ -10,9 +10,11 @@ mod recurrent;
 mod reductions;
 mod sampling;
 
-use crate::cases::{Case, Tolerance};
+use crate::cases::{Case, Tolerance, ints, module, random};
 use ampc_ir::DType;
-use ampc_runtime::HostTensor;
+use ampc_runtime::cuda::Cuda;
+use ampc_runtime::{DataRef, HostTensor, Runtime};
+use std::sync::Arc;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -26,6 +28,46 @@ pub(crate) fn cases() -> Vec<Case> {
     sampling::add(&mut cases);
     attention::add(&mut cases);
     cases
+}
+
+/// Nodes whose indices are out of range; returns how many do not fail, or fail in another way.
+pub(crate) fn failures(cuda: &Arc<Cuda>, filter: &str) -> usize {
+    if !"failure".contains(filter) {
+        return 0;
+    }
+    let x = || random(DType::F32, &[4, 3], 1);
+    let nodes = [
+        ("GatherElements(%a, %b)", "f32[1, 2]", vec![x(), ints(&[1, 2], &[3, -5])], "found -5"),
+        ("GatherND(%a, %b)", "f32[2]", vec![x(), ints(&[2, 2], &[0, 0, 3, 3])], "found 3"),
+        (
+            "ScatterElements(%a, %b, %c)",
+            "f32[4, 3]",
+            vec![x(), ints(&[1, 1], &[4]), x_of(&[1, 1])],
+            "found 4",
+        ),
+        ("ScatterND(%a, %b, %c)", "f32[4, 3]", vec![x(), ints(&[1, 1], &[-9]), x_of(&[1, 3])], "found -9"),
+        (
+            "ReverseSequence(%a, %b)",
+            "f32[4, 3]",
+            vec![x(), ints(&[3], &[0, 5, 1])],
+            "expected lengths in [0, 4], found 5",
+        ),
+    ];
+    let mut failed = 0;
+    for (call, ty, inputs, expected) in nodes {
+        let module = module(&format!("  %y = {call} : {ty}\n  output %y : {ty}\n"), &inputs);
+        let mut session = Runtime::new(cuda.clone()).prepare(&module).unwrap();
+        let refs: Vec<_> = inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect();
+        let text = session.run(&refs).map_or_else(|error| error.to_string(), |_| "no error".into());
+        let is_right = text.contains(expected);
+        println!("{}  failure: {text}", if is_right { "ok  " } else { "FAIL" });
+        failed += usize::from(!is_right);
+    }
+    failed
+}
+
+fn x_of(dims: &[u64]) -> HostTensor {
+    random(DType::F32, dims, 2)
 }
 
 /// A case of a node. `call` is the node without results, after lines with an opset or constants. `results` are the types

@@ -64,6 +64,13 @@ pub(super) fn add(cases: &mut Vec<Case>) {
     );
     let call = "const %p : i64[4] = [1, 0, 0, 2]\nPad(%a, %p)";
     exact("Pad nothing", call, &["f32[1, 5]"], vec![x(&[0, 3])]);
+    let call = "const %s : i64[2] = [5, 2]\nCenterCropPad(%a, %s)";
+    exact("CenterCropPad", call, &["f32[5, 2]"], vec![x(&[2, 5])]);
+    for (mode, first) in [("linear", 3), ("circular", 4)] {
+        let call = format!("opset=24\nTensorScatter(%a, %b, %c) {{mode=\"{mode}\"}}");
+        let inputs = vec![x(&[2, 3, 6, 2]), random(DType::F32, &[2, 3, 3, 2], 37), ints(&[2], &[0, first])];
+        exact(&format!("TensorScatter {mode}"), &call, &["f32[2, 3, 6, 2]"], inputs);
+    }
     let call = "const %r : i64[3] = [2, 1, 3]\nTile(%a, %r)";
     exact("Tile", call, &["f32[4, 3, 6]"], vec![x(&[2, 3, 2])]);
     exact("Tile", call, &["bool[2, 3, 6]"], vec![bools(&[1, 3, 2], 34)]);

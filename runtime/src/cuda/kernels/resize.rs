@@ -1,29 +1,24 @@
-//! Images that are sampled: Resize, Upsample, GridSample.
+//! Resize and Upsample.
 //!
-//! Positions and weights are computed in f64, those of Resize once for each index of a resized axis, by a launch of
-//! their own. A thread adds up the elements of all axes for one result.
+//! Positions and weights of each resized axis are computed in f64, by a launch for each axis. A thread adds up the
+//! elements of all axes for one result.
 
-use super::reduce::wide_float;
+use super::fold::wide_float;
 use super::stage::{Place, Scratch, Source, Stage, staged};
-use super::{Maker, Prepare};
+use super::{Maker, Prepare, signed};
 use crate::cuda::text::{Elem, f32_text, f64_text};
 use crate::kernel::{KernelError, Prepared, Result};
+use ampc_ir::Dim;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::resize::{Coordinates, Interpolation, Nearest, ResizeView, SamplingView};
-use ampc_ir::{DType, Dim};
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
-        OpKind::GridSample => grid_sample,
         OpKind::Resize | OpKind::Upsample => resize,
         _ => return None,
     })
-}
-
-fn signed(n: usize) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "an extent")]
@@ -32,7 +27,7 @@ fn float(n: usize) -> String {
 }
 
 /// The cubic of Keys.
-const CUBIC: &str = "__device__ double cubic(double x, double a) {
+pub(super) const CUBIC: &str = "__device__ double cubic(double x, double a) {
   x = fabs(x);
   if (x <= 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
   return x < 2.0 ? ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a : 0.0;
@@ -277,132 +272,4 @@ fn sampled(maker: &Maker<'_>, sampling: &SamplingView, axes: &[Axis]) -> Result<
         )
     };
     source.each(maker, n, &body)
-}
-
-/// The element of an axis that a position names, computed as in f64; -1 for none.
-fn axis_functions(maker: &Maker<'_>, is_cubic: bool, is_nearest: bool) -> Result<String> {
-    let site = maker.site;
-    let padding = site.view.string("padding_mode").unwrap_or("zeros");
-    let aligned = site.view.int("align_corners").unwrap_or(0) != 0;
-    let wide = if site.dtype(1)? == DType::F64 { "double" } else { "float" };
-    let borders = match aligned {
-        true => "double low = 0.0, high = (double)n - 1.0;",
-        false => "double low = -0.5, high = (double)n - 0.5;",
-    };
-    let denormalized = match aligned {
-        true => format!("(x + ({wide})1) / ({wide})2 * (({wide})n - ({wide})1)"),
-        false => format!("((x + ({wide})1) * ({wide})n - ({wide})1) / ({wide})2"),
-    };
-    let element = match padding {
-        "zeros" => "return -1;",
-        "border" => "return i < 0 ? 0 : n - 1;",
-        "reflection" => {
-            "double at = floor(fmax(reflected((double)i, low, high), 0.0)); return at > (double)n - 1.0 ? n - 1 : (i64)at;"
-        }
-        other => return Err(OpError::attr("padding_mode", "zeros, border or reflection", other).into()),
-    };
-    let clamped = "x = x < 0.0 ? 0.0 : x > (double)n - 1.0 ? (double)n - 1.0 : x;";
-    let moved = match padding {
-        "zeros" => String::new(),
-        // A cubic goes on beyond the border, through elements that are like it.
-        "border" if is_cubic => format!("if (!(fabs(x) <= 1.7976931348623157e308)) {clamped}"),
-        "border" => clamped.to_owned(),
-        _ => "x = reflected(x, low, high);".into(),
-    };
-    let rounded = if is_nearest { "x = rint(x);" } else { "" };
-    Ok(format!(
-        "{CUBIC}__device__ double reflected(double x, double low, double high) {{
-  double range = high - low, beyond = x < low ? low - x : x - high;
-  if (beyond <= 0.0) return x;
-  if (range <= 0.0 || !(beyond <= 1.7976931348623157e308)) return low;
-  double times = trunc(beyond / range), rest = beyond - times * range;
-  return (fmod(times, 2.0) == 0.0) == (x < low) ? low + rest : high - rest;
-}}
-__device__ i64 element(i64 i, i64 n) {{
-  {borders}
-  if (i >= 0 && i < n) return i;
-  {element}
-}}
-__device__ double position({wide} x, i64 n) {{ return (double)({denormalized}); }}
-__device__ i64 whole(double x) {{ x = floor(x); return x < -1e15 ? -1000000000000000ll : x > 1e15 ? 1000000000000000ll : (i64)x; }}
-__device__ double moved(double x, i64 n) {{
-  {borders}
-  if (x != x) x = {};
-  {rounded}
-  if (x < low || x > high) {{ {moved} }}
-  return x;
-}}
-",
-        f64_text(f64::NEG_INFINITY)
-    ))
-}
-
-fn grid_sample(maker: &Maker<'_>) -> Result<Prepared> {
-    let site = maker.site;
-    let (x, grid) = (site.dims(0)?, site.dims(1)?);
-    let taps = match site.view.string("mode").unwrap_or("linear") {
-        "linear" | "bilinear" => 2,
-        "nearest" => 1,
-        "cubic" | "bicubic" => 4,
-        other => return Err(OpError::attr("mode", "linear, nearest or cubic", other).into()),
-    };
-    let n: usize = site.result_dims(0)?.iter().product();
-    let image = &x[2..];
-    if image.contains(&0) && n > 0 {
-        return Err(KernelError::value("an image with elements", "none"));
-    }
-    let elem = if taps == 1 { maker.raw(0)? } else { maker.real(0)? };
-    let grid_elem = maker.real(1)?;
-    let acc = wide_float(elem).wide();
-    let positions: usize = grid[1..grid.len() - 1].iter().product();
-    let rank = image.len();
-    let mut source = Source::new(n.max(x.iter().product()).max(grid.iter().product()));
-    source.function(&axis_functions(maker, taps == 4, taps == 1)?);
-    source.from("x", elem, Place::operand(0));
-    source.from("grid", grid_elem, Place::operand(1));
-    source.to("y", elem, Place::result(0));
-    source.number("channels", x[1]);
-    source.number("positions", positions);
-    source.number("plane", image.iter().product());
-    let mut begin =
-        format!("u64 at = ((u64)(i / positions / channels) * positions + i % positions) * {rank};\n");
-    let (mut heads, mut place, mut weight) = (String::new(), "0".to_owned(), "1.0".to_owned());
-    let mut inside = "true".to_owned();
-    for axis in 0..rank {
-        source.signed(&format!("extent{axis}"), signed(image[axis]));
-        let number = grid_elem.load(&format!("grid[at + {}]", rank - 1 - axis));
-        begin += &format!("    double p{axis} = moved(position({number}, extent{axis}), extent{axis});\n");
-        let indices: Vec<String> = match taps {
-            // Truncated, for a reflected position may be between elements.
-            1 => vec![format!("element(whole(trunc(p{axis})), extent{axis})")],
-            2 => (0..2).map(|k| format!("element(whole(p{axis}) + {k}, extent{axis})")).collect(),
-            _ => (-1..3).map(|k| format!("element(whole(p{axis}) + ({k}), extent{axis})")).collect(),
-        };
-        let ratio = format!("(p{axis} - floor(p{axis}))");
-        let weights: Vec<String> = match taps {
-            1 => vec!["1.0".into()],
-            2 => vec![format!("1.0 - {ratio}"), ratio],
-            _ => (-1..3).map(|k| format!("cubic({k}.0 - {ratio}, -0.75)")).collect(),
-        };
-        begin += &format!(
-            "    i64 e{axis}[{taps}] = {{{}}}; double w{axis}[{taps}] = {{{}}};\n",
-            indices.join(", "),
-            weights.join(", ")
-        );
-        heads += &format!("for (int k{axis} = 0; k{axis} < {taps}; k{axis}++) ");
-        place = format!("({place}) * extent{axis} + e{axis}[k{axis}]");
-        weight += &format!(" * w{axis}[k{axis}]");
-        inside += &format!(" && e{axis}[k{axis}] >= 0");
-    }
-    let from = format!("x[(u64)(i / positions) * plane + {place}]");
-    let body = if taps == 1 {
-        format!("{begin}    y[i] = 0;\n    {heads}if ({inside}) y[i] = {from};")
-    } else {
-        format!(
-            "{begin}    {acc} sum = 0;\n    {heads}if ({inside}) sum += {} * ({acc})({weight});\n    y[i] = {};",
-            elem.load(&from),
-            elem.store("sum")
-        )
-    };
-    Ok(staged(vec![source.each(maker, n, &body)?], &Scratch::default()))
 }
