@@ -1,4 +1,4 @@
-//! GridSample: an image at the positions of a grid.
+//! GridSample, an image at the positions of a grid, and AffineGrid.
 //!
 //! Positions are computed in f32, or in f64 for a grid of f64; elements and weights near a position in f64. A thread adds
 //! up the elements of all axes for one result.
@@ -7,7 +7,7 @@ use super::fold::wide_float;
 use super::resize::CUBIC;
 use super::stage::{Place, Scratch, Source, staged};
 use super::{Maker, Prepare, signed};
-use crate::cuda::text::f64_text;
+use crate::cuda::text::{Elem, f64_text};
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
@@ -15,10 +15,11 @@ use ampc_ir::views::OpError;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    match kind {
-        OpKind::GridSample => Some(grid_sample),
-        _ => None,
-    }
+    Some(match kind {
+        OpKind::AffineGrid => affine_grid,
+        OpKind::GridSample => grid_sample,
+        _ => return None,
+    })
 }
 
 /// The element of an axis that a position names, computed as in f64; -1 for none.
@@ -146,5 +147,41 @@ fn grid_sample(maker: &Maker<'_>) -> Result<Prepared> {
             elem.store("sum")
         )
     };
+    Ok(staged(vec![source.each(maker, n, &body)?], &Scratch::default()))
+}
+
+/// `grid[n, position] = theta[n] · (x, y, 1)`, or `(x, y, z, 1)`.
+fn affine_grid(maker: &Maker<'_>) -> Result<Prepared> {
+    let site = maker.site;
+    let (theta, result) = (site.dims(0)?, site.result_dims(0)?);
+    let elem = maker.real(0)?;
+    let axes = &result[1..result.len() - 1];
+    let rank = axes.len();
+    if theta[1..] != [rank, rank + 1] {
+        return Err(KernelError::value(format!("matrices of {rank} rows"), format!("{theta:?}")));
+    }
+    let n: usize = result.iter().product();
+    let mut source = Source::new(n.max(theta.iter().product()));
+    source.from("theta", elem, Place::operand(0));
+    source.to("y", elem, Place::result(0));
+    source.number("positions", axes.iter().product());
+    let last = elem.load(&format!("theta[row * {} + {rank}]", rank + 1));
+    let mut body = format!(
+        "u64 row = (u64)(i / {rank} / positions) * {rank} + i % {rank}, rest = i / {rank} % positions;
+    double sum = (double){last};\n"
+    );
+    for (c, &extent) in axes.iter().rev().enumerate() {
+        source.number(&format!("extent{c}"), extent);
+        let coordinate = match site.view.int("align_corners").unwrap_or(0) {
+            0 => format!("(2.0 * (double)k + 1.0) / (double)extent{c} - 1.0"),
+            _ => format!("extent{c} <= 1 ? 0.0 : 2.0 * (double)k / ((double)extent{c} - 1.0) - 1.0"),
+        };
+        body += &format!(
+            "    {{ u64 k = rest % extent{c}; rest /= extent{c}; sum += (double){} * ({coordinate}); }}\n",
+            elem.load(&format!("theta[row * {} + {c}]", rank + 1))
+        );
+    }
+    let number = if elem == Elem::F64 { "sum" } else { "(float)sum" };
+    body += &format!("    y[i] = {};", elem.store(number));
     Ok(staged(vec![source.each(maker, n, &body)?], &Scratch::default()))
 }

@@ -65,7 +65,7 @@ fn matmul(maker: &Maker<'_>) -> Result<Prepared> {
 }
 
 /// The dims that both broadcast to.
-fn broadcast(a: &[usize], b: &[usize]) -> Option<Dims> {
+pub(super) fn broadcast(a: &[usize], b: &[usize]) -> Option<Dims> {
     let rank = a.len().max(b.len());
     let at = |dims: &[usize], i: usize| (i + dims.len()).checked_sub(rank).map_or(1, |j| dims[j]);
     let joined = |i: usize| match (at(a, i), at(b, i)) {
@@ -76,7 +76,7 @@ fn broadcast(a: &[usize], b: &[usize]) -> Option<Dims> {
 }
 
 /// The dims before the last two, and these.
-fn split(dims: &Dims) -> (&[usize], [usize; 2]) {
+pub(super) fn split(dims: &Dims) -> (&[usize], [usize; 2]) {
     let (batch, last) = dims.split_at(dims.len() - 2);
     (batch, [last[0], last[1]])
 }

@@ -8,6 +8,7 @@ mod fill;
 mod fold;
 mod grid_sample;
 mod indexing;
+mod integer_product;
 mod linear;
 mod loss;
 mod matrix;
@@ -62,6 +63,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         recurrent::find,
         resize::find,
         grid_sample::find,
+        integer_product::find,
         einsum::find,
         attention::find,
         normalize::find,

@@ -32,6 +32,20 @@ pub(super) fn add(cases: &mut Vec<Case>) {
             cases.push(node("MatMul", Tolerance::Sums, "MatMul(%a, %b)", &[&format!("{t}{y}")], inputs));
         }
     }
+    for (a, b, y) in [(&[5u64, 7][..], &[7u64, 4][..], "[5, 4]"), (&[2, 1, 3, 7], &[4, 7, 2], "[2, 4, 3, 2]")]
+    {
+        for (operands, has_zeros) in [("%a, %b", false), ("%a, %b, %c, %d", true)] {
+            if has_zeros && a.len() > 2 {
+                continue;
+            }
+            let mut inputs = vec![count(DType::U8, a), count(DType::I8, b)];
+            if has_zeros {
+                inputs.extend([count(DType::U8, &[5]), count(DType::I8, &[])]);
+            }
+            let call = format!("MatMulInteger({operands})");
+            cases.push(node(&call, Tolerance::Exact, &call, &[&format!("i32{y}")], inputs));
+        }
+    }
     for (ta, tb) in [(0, 1), (1, 0)] {
         let call = format!("Gemm(%a, %b, %c) {{alpha=0.75, beta=2.0, transA={ta}, transB={tb}}}");
         let a: &[u64] = if ta == 0 { &[20, 21] } else { &[21, 20] };

@@ -92,4 +92,11 @@ pub(super) fn add(cases: &mut Vec<Case>) {
     let call = "opset=20\nGridSample(%a, %b)";
     let inputs = vec![random(DType::F32, &[1, 2, 3, 4, 5], 115), random(DType::F32, &[1, 2, 2, 3, 3], 116)];
     cases.push(node("GridSample 3-D", Tolerance::Rows, call, &["f32[1, 2, 2, 2, 3]"], inputs));
+    for aligned in [0, 1] {
+        let call =
+            format!("const %s : i64[4] = [2, 3, 4, 5]\nAffineGrid(%a, %s) {{align_corners={aligned}}}");
+        let name = format!("AffineGrid {aligned}");
+        let theta = random(DType::F32, &[2, 2, 3], 117);
+        cases.push(node(&name, Tolerance::Rows, &call, &["f32[2, 4, 5, 2]"], vec![theta]));
+    }
 }
