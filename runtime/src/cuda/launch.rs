@@ -16,6 +16,7 @@ pub(super) const THREADS: u32 = 256;
 pub(super) type Args = SmallVec<[u64; 12]>;
 
 /// A compiled kernel with the shape of its grid.
+#[derive(Clone)]
 pub(super) struct Kernel {
     function: CudaFunction,
     blocks: u32,

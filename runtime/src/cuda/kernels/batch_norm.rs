@@ -40,7 +40,7 @@ struct Moments {
     variance: Place,
 }
 
-/// Computes moments. `end` is a function of the variance `acc`.
+/// Adds the launches that compute moments of operand 0.
 fn moments(
     maker: &Maker<'_>,
     dims: &[usize],
@@ -65,7 +65,7 @@ fn moments(
     Ok(Moments { mean, rest, variance })
 }
 
-/// Declares `acc` as the type that is computed in, and reads moments of the result `c`.
+/// Declares the arrays of moments, which have the type `acc`.
 fn read_moments(source: &mut Source, acc: Elem, moments: &Moments) {
     source.from("means", acc, moments.mean);
     source.from("rests", acc, moments.rest);

@@ -164,16 +164,21 @@ impl Recurrent<'_> {
         let is_gru = self.maker.site.kind() == OpKind::GRU;
         let resets = is_gru && !self.view.linear_before_reset;
         let is_backward = self.view.direction == Direction::Reverse || d == 1;
+        let first = if resets { 2 * hidden } else { row };
+        let from = [memory.state, memory.r];
+        let of_states = self.product([batch, first, hidden], Elem::F32, from, memory.h, scratch)?;
+        let of_resets = if resets {
+            let from = [memory.reset, memory.r.plus(2 * hidden * hidden * 4)];
+            self.product([batch, hidden, hidden], Elem::F32, from, memory.candidate, scratch)?
+        } else {
+            Vec::new()
+        };
         for step in 0..steps {
             let t = if is_backward { steps - 1 - step } else { step };
-            let first = if resets { 2 * hidden } else { row };
-            let from = [memory.state, memory.r];
-            stages.extend(self.product([batch, first, hidden], Elem::F32, from, memory.h, scratch)?);
+            stages.extend(of_states.iter().cloned());
             if resets {
                 stages.push(self.cell(d, t, functions, &memory, true)?);
-                let from = [memory.reset, memory.r.plus(2 * hidden * hidden * 4)];
-                let sizes = [batch, hidden, hidden];
-                stages.extend(self.product(sizes, Elem::F32, from, memory.candidate, scratch)?);
+                stages.extend(of_resets.iter().cloned());
             }
             stages.push(self.cell(d, t, functions, &memory, false)?);
         }

@@ -10,6 +10,7 @@ use crate::cuda::text::{Elem, FAIL, HEAD, Steps, Walk, index_type};
 use crate::device::Rows;
 use crate::kernel::{Io, Prepared, Result};
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// The memory that a place is in.
 #[derive(Clone, Copy, Debug)]
@@ -58,10 +59,11 @@ impl Place {
     }
 }
 
-/// The scratch memory of a kernel, dealt out part by part.
+/// The scratch memory of a kernel, dealt out part by part. Behind the parts is the workspace that all products share.
 #[derive(Default)]
 pub(super) struct Scratch {
     bytes: usize,
+    workspace: usize,
 }
 
 impl Scratch {
@@ -81,28 +83,23 @@ pub(super) enum Argument {
 }
 
 /// A step of the work of a kernel.
+#[derive(Clone)]
 pub(super) enum Stage {
     /// A launch; `message` is that of its failure, if it can fail.
     Launch { kernel: Kernel, arguments: Vec<Argument>, message: Option<u32> },
     /// Products, one after the other: the bytes from one matrix to the next of both operands and the result.
-    Product {
-        product: Box<Product>,
-        a: Place,
-        b: Place,
-        to: Place,
-        workspace: Place,
-        repeats: Vec<[usize; 3]>,
-    },
+    Product { product: Arc<Product>, a: Place, b: Place, to: Place, repeats: Vec<[usize; 3]> },
 }
 
 impl Stage {
-    /// A product whose workspace is a part of the scratch memory.
+    /// A product.
     pub(super) fn product(product: Product, [a, b, to]: [Place; 3], scratch: &mut Scratch) -> Stage {
-        let workspace = scratch.part(product.workspace());
-        Stage::Product { product: Box::new(product), a, b, to, workspace, repeats: vec![[0; 3]] }
+        scratch.workspace = scratch.workspace.max(product.workspace());
+        Stage::Product { product: Arc::new(product), a, b, to, repeats: vec![[0; 3]] }
     }
 
-    fn run(&self, io: &mut Io<'_>) -> Result<()> {
+    /// `parts` is the size of the scratch memory before the workspace.
+    fn run(&self, io: &mut Io<'_>, parts: u64) -> Result<()> {
         match self {
             Stage::Launch { kernel, arguments, message } => {
                 let mut args = Args::new();
@@ -118,9 +115,9 @@ impl Stage {
                 }
                 kernel.launch(queue, &args)
             }
-            Stage::Product { product, a, b, to, workspace, repeats } => {
+            Stage::Product { product, a, b, to, repeats } => {
                 let [a, b, to] = [a.address(io)?, b.address(io)?, to.address(io)?];
-                let workspace = workspace.address(io)?;
+                let workspace = scratch(io)? + parts;
                 let queue = queue(io)?;
                 for [from_a, from_b, from_to] in repeats.iter().map(|offsets| offsets.map(|n| n as u64)) {
                     let places =
@@ -135,8 +132,9 @@ impl Stage {
 
 /// The kernel of some stages, in order.
 pub(super) fn staged(stages: Vec<Stage>, scratch: &Scratch) -> Prepared {
-    let prepared = Prepared::new(move |io| stages.iter().try_for_each(|stage| stage.run(io)));
-    prepared.scratch(scratch.bytes)
+    let parts = scratch.bytes as u64;
+    let prepared = Prepared::new(move |io| stages.iter().try_for_each(|stage| stage.run(io, parts)));
+    prepared.scratch(scratch.bytes + scratch.workspace)
 }
 
 /// The text of a launch.
