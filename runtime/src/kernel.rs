@@ -95,13 +95,21 @@ pub(crate) type Run = Box<dyn Fn(&mut Io<'_>) -> Result<()> + Send + Sync>;
 pub struct Prepared {
     pub(crate) needs: Needs,
     pub(crate) run: Run,
+    pub(crate) planned: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Prepared {
     /// A kernel that computes the results of a node each time that `run` is called. Its results depend on the operands
     /// alone.
     pub fn new(run: impl Fn(&mut Io<'_>) -> Result<()> + Send + Sync + 'static) -> Prepared {
-        Prepared { needs: Needs::default(), run: Box::new(run) }
+        Prepared { needs: Needs::default(), run: Box::new(run), planned: None }
+    }
+
+    /// A function that is called when the kernel is part of a plan, before it runs: most kernels of nodes that are joined
+    /// into groups never are. Work that takes long, such as compiling, begins there, in other threads.
+    pub fn when_planned(mut self, planned: impl Fn() + Send + Sync + 'static) -> Prepared {
+        self.planned = Some(Box::new(planned));
+        self
     }
 
     /// The kernel needs this many bytes of memory for itself while it runs: [`Io::scratch`].
@@ -245,8 +253,10 @@ impl Site<'_> {
 
     /// True if an operand or a result that is used is a tensor of this element type.
     pub fn has_dtype(&self, dtype: DType) -> bool {
-        let is_such = |ty: &Option<Type>| ty.as_ref().and_then(Type::as_tensor).is_some_and(|t| t.dtype == dtype);
-        (0..self.view.n_operands()).any(|i| self.view.dtype(i) == Some(dtype)) || self.results.iter().any(is_such)
+        let is_such =
+            |ty: &Option<Type>| ty.as_ref().and_then(Type::as_tensor).is_some_and(|t| t.dtype == dtype);
+        (0..self.view.n_operands()).any(|i| self.view.dtype(i) == Some(dtype))
+            || self.results.iter().any(is_such)
     }
 
     /// The element type of operand `i`, a tensor.

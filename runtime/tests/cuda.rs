@@ -19,6 +19,9 @@ mod convolutions;
 #[path = "cuda/elements.rs"]
 mod elements;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/operators/mod.rs"]
+mod operators;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "groups/random.rs"]
 mod random;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -62,6 +65,8 @@ fn main() -> std::process::ExitCode {
         + chains::run(cuda, &filter)
         + convolutions::run(cuda, &filter)
         + elements::run(cuda, &filter)
+        + cases::run_all(cuda, &operators::cases(), &filter)
+        + operators::failures(cuda, &filter)
         + steps::run(&backends, &filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }

@@ -330,10 +330,7 @@ const ANSWERS: &[Answer] = &[
         "there are no statistics of data yet; `ampc run MODEL --inputs DATA` prints statistics of the \
          outputs",
     ),
-    (
-        &["tune"],
-        "nothing is measured yet; `ampc target list` has the targets that costs are predicted for",
-    ),
+    (&["tune"], "nothing is measured yet; `ampc target list` has the targets that costs are predicted for"),
 ];
 
 /// Flags that take all values that follow, in the spelling of [`ANSWERS`].

@@ -34,7 +34,10 @@ pub fn memory_needs(module: &Module, inputs: &BoundInputs) -> Result<MemoryNeeds
         return Err(Error::Unsupported("its tensors have more bytes than any machine".into()));
     }
     let limits = Limits { max_bytes: LIST_BYTES, ..Limits::default() };
-    let runtime = Runtime { limits, ..Runtime::new(Device::Cpu.backend(&BackendOptions { threads: 1, ..BackendOptions::default() })?) };
+    let runtime = Runtime {
+        limits,
+        ..Runtime::new(Device::Cpu.backend(&BackendOptions { threads: 1, ..BackendOptions::default() })?)
+    };
     runtime.memory_needs(module, &inputs.types).map_err(|error| of_run(module, &error))
 }
 

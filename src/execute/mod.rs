@@ -102,8 +102,7 @@ fn of_prepare(module: &Module, error: &PrepareError) -> Error {
         PrepareError::Unsupported { backend, nodes } => lacking(module, backend, nodes),
         PrepareError::Device(error) => {
             let place = module.text(module.graph(module.main()).name).to_owned();
-            let finding =
-                Finding { code: "device", node: None, place, op: None, message: error.to_string() };
+            let finding = Finding { code: "device", node: None, place, op: None, message: error.to_string() };
             of_device(error, finding)
         }
         PrepareError::Constant { value, error } if error.is_no_memory() => {
@@ -122,7 +121,8 @@ fn lacking(module: &Module, backend: &str, list: &[(Node, String)]) -> Error {
         nodes.entry(op).or_insert(*node);
     }
     let paths = Paths::of(module);
-    let ops: Vec<String> = nodes.into_iter().map(|(op, node)| format!("{op} (`{}`)", paths.path(node))).collect();
+    let ops: Vec<String> =
+        nodes.into_iter().map(|(op, node)| format!("{op} (`{}`)", paths.path(node))).collect();
     Error::Unsupported(format!("the {backend} backend has no kernel for {}", ops.join(", ")))
 }
 

@@ -54,7 +54,10 @@ impl Cache {
             return None;
         }
         // The file was used: it is removed later than others.
-        let _ = fs::File::options().append(true).open(&path).and_then(|file| file.set_modified(SystemTime::now()));
+        let _ = fs::File::options()
+            .append(true)
+            .open(&path)
+            .and_then(|file| file.set_modified(SystemTime::now()));
         bytes.drain(..CHECKSUM);
         Some(bytes)
     }

@@ -9,8 +9,10 @@ use cudarc::nvrtc::result::{self, NvrtcError};
 use cudarc::nvrtc::{Ptx, sys};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use rustc_hash::FxHashMap;
+use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// The name of the function in each text.
@@ -28,17 +30,19 @@ pub(super) struct Compiler {
     context: Arc<CudaContext>,
     architecture: String,
     cache: Option<Arc<Cache>>,
-    /// `None` if the system has no threads left: texts are then compiled where they are requested.
-    pool: Option<ThreadPool>,
-    /// Kernels by their texts.
+    /// `None` if the system has no threads left: texts are then compiled when they are launched.
+    pool: Option<Arc<ThreadPool>>,
+    /// Kernels by their texts. Not all have been compiled.
     compilations: Mutex<FxHashMap<Arc<str>, Arc<Compilation>>>,
     /// The values that kernels expect, for errors.
     messages: Mutex<Vec<String>>,
 }
 
-/// A kernel that is being compiled, or has been.
+/// The kernel of a text, which is compiled once.
 pub(super) struct Compilation {
     context: Arc<CudaContext>,
+    pool: Option<Arc<ThreadPool>>,
+    has_begun: AtomicBool,
     architecture: String,
     cache: Option<Arc<Cache>>,
     text: Arc<str>,
@@ -74,17 +78,18 @@ impl Compiler {
             Arc::new(Cache::new(folder, &common))
         });
         let name = |at| format!("nvrtc {at}");
-        let pool = ThreadPoolBuilder::new().stack_size(STACK).thread_name(name).build().ok();
+        let pool = ThreadPoolBuilder::new().stack_size(STACK).thread_name(name).build().ok().map(Arc::new);
         let (compilations, messages) = (Mutex::default(), Mutex::default());
         Compiler { context, architecture, cache, pool, compilations, messages }
     }
 
-    /// The number of different texts.
+    /// The number of different texts that were compiled.
     pub(super) fn len(&self) -> usize {
-        self.compilations.lock().unwrap_or_else(PoisonError::into_inner).len()
+        let compilations = self.compilations.lock().unwrap_or_else(PoisonError::into_inner);
+        compilations.values().filter(|compilation| compilation.has_begun.load(Ordering::Acquire)).count()
     }
 
-    /// Begins to compile a text, if it is new. A text that NVRTC refuses is an error of the first launch.
+    /// The kernel of a text. A text that NVRTC refuses is an error of the first launch.
     pub(super) fn compilation(&self, text: &str) -> Arc<Compilation> {
         let mut compilations = self.compilations.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = compilations.get(text) {
@@ -93,6 +98,8 @@ impl Compiler {
         let text: Arc<str> = text.into();
         let compilation = Arc::new(Compilation {
             context: self.context.clone(),
+            pool: self.pool.clone(),
+            has_begun: AtomicBool::new(false),
             architecture: self.architecture.clone(),
             cache: self.cache.clone(),
             text: text.clone(),
@@ -100,14 +107,6 @@ impl Compiler {
             function: OnceLock::new(),
         });
         compilations.insert(text, compilation.clone());
-        drop(compilations);
-        match &self.pool {
-            Some(pool) => {
-                let compilation = compilation.clone();
-                pool.spawn(move || compilation.compile());
-            }
-            None => compilation.compile(),
-        }
         compilation
     }
 
@@ -126,7 +125,33 @@ impl Compiler {
     }
 }
 
+thread_local! {
+    /// The kernels that were requested in this thread since a list of them was begun.
+    static REQUESTED: RefCell<Vec<Arc<Compilation>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The result of `prepare`, and the kernels that it has requested.
+pub(super) fn requested_by<R>(prepare: impl FnOnce() -> R) -> (R, Vec<Arc<Compilation>>) {
+    let before = REQUESTED.take();
+    let made = prepare();
+    (made, REQUESTED.replace(before))
+}
+
+/// Adds a kernel to the list of those that were requested.
+pub(super) fn request(compilation: &Arc<Compilation>) {
+    REQUESTED.with_borrow_mut(|requested| requested.push(compilation.clone()));
+}
+
 impl Compilation {
+    /// Begins to compile, in another thread if there are threads.
+    pub(super) fn begin(self: &Arc<Compilation>) {
+        let Some(pool) = &self.pool else { return };
+        if !self.has_begun.swap(true, Ordering::AcqRel) {
+            let compilation = self.clone();
+            pool.spawn(move || compilation.compile());
+        }
+    }
+
     /// Sets the image.
     fn compile(&self) {
         let cached = self.cache.as_ref().and_then(|cache| cache.get(&self.text));
@@ -154,6 +179,9 @@ impl Compilation {
     pub(super) fn function(&self) -> Result<&CudaFunction, DeviceError> {
         if let Some(function) = self.function.get() {
             return Ok(function);
+        }
+        if !self.has_begun.swap(true, Ordering::AcqRel) {
+            self.compile();
         }
         let image = self.image.wait().as_ref().map_err(Refusal::as_error)?;
         let loaded = match self.loaded(&image.bytes) {

@@ -25,7 +25,7 @@ use super::text::{Elem, HEAD, Steps, Walk, index_type};
 use crate::kernel::{Dims, Io, KernelError, Result};
 use smallvec::SmallVec;
 use std::fmt::Write;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Vectors of elements, and division by an extent that the host has prepared.
 const VECTORS: &str = r"
@@ -60,13 +60,9 @@ pub(super) struct Elements<'a> {
     pub(super) body: &'a str,
 }
 
-/// The kernel of a loop. It is compiled when it is first launched: nodes of groups have kernels that never run.
+/// The kernel of a loop.
 pub(super) struct Loop {
-    shared: Arc<Shared>,
-    text: String,
-    kernel: OnceLock<Kernel>,
-    /// The elements and vectors that threads begin with.
-    threads: usize,
+    kernel: Kernel,
     n: usize,
     /// The number of vectors if all addresses are aligned.
     vectors: usize,
@@ -104,8 +100,8 @@ impl Elements<'_> {
             }
         }
         let threads = if vectors > 0 { n.div_ceil(lanes) } else { n };
-        let (shared, text, kernel) = (shared.clone(), self.text(&walk), OnceLock::new());
-        Ok(Loop { shared, text, kernel, threads, n, vectors, is_vector, extents, is_whole })
+        let kernel = Kernel::new(shared, &self.text(&walk), blocks_for(threads), THREADS)?;
+        Ok(Loop { kernel, n, vectors, is_vector, extents, is_whole })
     }
 
     /// The elements of a vector.
@@ -225,14 +221,7 @@ impl Loop {
             args[1] = 0;
         }
         args.extend(params.iter().chain(&self.extents).copied());
-        let kernel = match self.kernel.get() {
-            Some(kernel) => kernel,
-            None => {
-                let made = Kernel::new(&self.shared, &self.text, blocks_for(self.threads), THREADS)?;
-                self.kernel.get_or_init(|| made)
-            }
-        };
-        kernel.launch(queue(io)?, &args)
+        self.kernel.launch(queue(io)?, &args)
     }
 }
 

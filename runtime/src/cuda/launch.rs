@@ -1,7 +1,7 @@
 //! Launches: a function with the shape of its grid, and the addresses of operands and results.
 
 use super::Shared;
-use super::compile::Compilation;
+use super::compile::{self, Compilation};
 use super::memory::failed;
 use super::queue::{CudaQueue, address};
 use crate::device::{DeviceError, Span};
@@ -18,6 +18,7 @@ pub(super) const THREADS: u32 = 256;
 pub(super) type Args = SmallVec<[u64; 12]>;
 
 /// A compiled kernel with the shape of its grid.
+#[derive(Clone)]
 pub(super) struct Kernel {
     compilation: Arc<Compilation>,
     blocks: u32,
@@ -25,14 +26,17 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel of a text, for so many blocks; without any, launches do nothing. The text is compiled meanwhile.
+    /// The kernel of a text, for so many blocks; without any, launches do nothing. The text is compiled when the kernel is part
+    /// of a plan.
     ///
     /// # Errors
     /// If there are more blocks than a grid may have.
     pub(super) fn new(shared: &Shared, text: &str, blocks: usize, threads: u32) -> Result<Kernel> {
         let blocks = u32::try_from(blocks).ok().filter(|&blocks| i32::try_from(blocks).is_ok());
         let blocks = blocks.ok_or_else(|| KernelError::unsupported("grids of 2^31 blocks"))?;
-        Ok(Kernel { compilation: shared.compiler.compilation(text), blocks, threads })
+        let compilation = shared.compiler.compilation(text);
+        compile::request(&compilation);
+        Ok(Kernel { compilation, blocks, threads })
     }
 
     /// Adds the kernel to a queue.

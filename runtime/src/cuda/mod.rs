@@ -62,7 +62,14 @@ pub struct CudaOptions {
 
 impl Default for CudaOptions {
     fn default() -> CudaOptions {
-        CudaOptions { device: 0, folders: Vec::new(), cache: None, waits_for_kernels: false, records: true, queues: 1 }
+        CudaOptions {
+            device: 0,
+            folders: Vec::new(),
+            cache: None,
+            waits_for_kernels: false,
+            records: true,
+            queues: 1,
+        }
     }
 }
 
@@ -139,6 +146,15 @@ impl Cuda {
     }
 }
 
+/// A prepared kernel whose texts are compiled when it is part of a plan.
+fn compiled_when_planned(
+    prepare: impl FnOnce() -> Result<Prepared, KernelError>,
+) -> Result<Prepared, KernelError> {
+    let (prepared, requested) = compile::requested_by(prepare);
+    let begin = move || requested.iter().for_each(compile::Compilation::begin);
+    Ok(prepared?.when_planned(begin))
+}
+
 impl Backend for Cuda {
     fn name(&self) -> &'static str {
         "CUDA"
@@ -156,12 +172,12 @@ impl Backend for Cuda {
             )));
         }
         let maker = kernels::Maker { shared: &self.device.0, site };
-        let prepared = match (maker.constant(&*self.host)?, kernels::find(site.kind())) {
-            (Some(prepared), _) => prepared,
-            (None, Some(prepare)) => prepare(&maker)?,
-            (None, None) => return Err(site.no_kernel()),
+        let prepare = || match (maker.constant(&*self.host)?, kernels::find(site.kind())) {
+            (Some(prepared), _) => Ok(prepared),
+            (None, Some(prepare)) => prepare(&maker),
+            (None, None) => Err(site.no_kernel()),
         };
-        Ok(prepared.on_queue(site.view.node.index() % self.device.0.queues))
+        Ok(compiled_when_planned(prepare)?.on_queue(site.view.node.index() % self.device.0.queues))
     }
 
     fn host(&self) -> Option<&dyn Backend> {
@@ -177,7 +193,7 @@ impl Backend for Cuda {
     }
 
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
-        let prepared = kernels::groups::prepare(&self.device.0, group)?;
+        let prepared = compiled_when_planned(|| kernels::groups::prepare(&self.device.0, group))?;
         let last = group.sites.last().map_or(0, |site| site.view.node.index());
         Ok(prepared.on_queue(last % self.device.0.queues))
     }

@@ -13,6 +13,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The most bytes of memory that one product may take for itself.
 const WORKSPACE: usize = 32 << 20;
 
+/// The alignment of tensors, in bytes.
+const ALIGNMENT: u32 = 256;
+
 /// cuBLASLt, which threads share.
 #[derive(Clone)]
 pub(super) struct Products(Arc<Handle>);
@@ -142,6 +145,14 @@ impl Products {
     /// # Errors
     /// If cuBLASLt has no algorithm.
     pub(super) fn product(&self, shape: &Shape) -> Result<Product> {
+        self.product_at(shape, ALIGNMENT)
+    }
+
+    /// As [`product`](Self::product), for matrices whose addresses are multiples of `alignment` bytes.
+    ///
+    /// # Errors
+    /// If cuBLASLt has no algorithm.
+    pub(super) fn product_at(&self, shape: &Shape, alignment: u32) -> Result<Product> {
         let unsupported = || KernelError::unsupported(format!("a product of {:?}", shape.elem));
         let (elem, to) = (type_of(shape.elem), type_of(shape.to));
         let (elem, to) = (elem.ok_or_else(unsupported)?, to.ok_or_else(unsupported)?);
@@ -182,6 +193,14 @@ impl Products {
         // Partial sums of a split product are added in f32: a result is rounded once.
         let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
+        for least in [
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ] {
+            preference.set(least, &alignment)?;
+        }
         let [b, a, d] = &layouts;
         #[expect(unsafe_code, reason = "a call of cuBLASLt")]
         // SAFETY: all descriptors are alive.

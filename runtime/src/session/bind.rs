@@ -224,10 +224,14 @@ impl Binder<'_> {
             budget: FoldBudget::default(),
         };
         for &graph in &graphs {
-            let mut folder = Folder { binder: self, space: &mut *space, module: &module, folding: &mut folding };
+            let mut folder =
+                Folder { binder: self, space: &mut *space, module: &module, folding: &mut folding };
             let made = partitioner.groups(graph, &mut folder)?;
             let mut groups = Vec::with_capacity(made.len());
             for Made { group, kernel } in made {
+                if let Some(planned) = kernel.as_ref().and_then(|kernel| kernel.planned.as_ref()) {
+                    planned();
+                }
                 kernels[*group.nodes.last().expect("a group has a node")] = kernel;
                 groups.push(group);
             }
@@ -337,7 +341,8 @@ impl Fold for Folder<'_, '_> {
     fn may_fold(&self, node: Node) -> bool {
         let data = self.module.node(node);
         let is_known = |&value: &Value| self.folding.constants[value].is_some();
-        self.binder.runtime.fold && (reads_dims(data) || data.formal_operands().iter().flatten().all(is_known))
+        self.binder.runtime.fold
+            && (reads_dims(data) || data.formal_operands().iter().flatten().all(is_known))
     }
 
     /// Large results are computed in each run instead, and an error of the node shows when it runs.

@@ -101,8 +101,7 @@ impl Runtime {
         budget: &mut FoldBudget,
     ) -> Result<GraphPlan, ExecuteError> {
         let module = partitioner.module;
-        let mut folding =
-            Sizing { module, folds: self.fold, sizes, budget, folded: FxHashSet::default() };
+        let mut folding = Sizing { module, folds: self.fold, sizes, budget, folded: FxHashSet::default() };
         let made = partitioner.groups(graph, &mut folding);
         let folded = folding.folded;
         let groups: Vec<Group> = made?.into_iter().map(|made| made.group).collect();

@@ -116,7 +116,8 @@ impl Partitioner<'_> {
                 }
                 made => made.map_err(failed)?,
             };
-            if let Some(prepared) = prepared.as_ref().filter(|_| !place.in_branch && self.backend.host().is_none())
+            if let Some(prepared) =
+                prepared.as_ref().filter(|_| !place.in_branch && self.backend.host().is_none())
                 && folding.fold(node, prepared).map_err(failed)?
             {
                 folded.extend(results());
@@ -145,7 +146,11 @@ impl Partitioner<'_> {
     /// If the device fails.
     fn folds_on_host(&self, node: Node, place: &Where, folding: &mut impl Fold) -> Result<bool, KernelError> {
         let Some(host) = self.backend.host() else { return Ok(false) };
-        if place.in_branch || place.in_function || walk::is_nested(self.module, node) || !folding.may_fold(node) {
+        if place.in_branch
+            || place.in_function
+            || walk::is_nested(self.module, node)
+            || !folding.may_fold(node)
+        {
             return Ok(false);
         }
         match self.prepare_on(host, node) {

@@ -24,6 +24,7 @@ pub(crate) enum Tolerance {
     Exact,
 }
 
+/// A graph of a few nodes. A body that begins with a line `opset=N` is of that opset.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) body: String,
@@ -54,6 +55,9 @@ pub(crate) fn tensor(dtype: DType, dims: &[u64], numbers: &[f32]) -> HostTensor 
         DType::BF16 => {
             HostTensor::from_slice(dims, &numbers.iter().map(|&x| bf16::from_f32(x)).collect::<Vec<_>>())
         }
+        DType::F64 => {
+            HostTensor::from_slice(dims, &numbers.iter().map(|&x| f64::from(x)).collect::<Vec<_>>())
+        }
         _ => HostTensor::from_slice(dims, numbers),
     }
     .unwrap()
@@ -63,19 +67,23 @@ pub(crate) fn random(dtype: DType, dims: &[u64], seed: u64) -> HostTensor {
     tensor(dtype, dims, &numbers(dims.iter().product(), seed))
 }
 
-fn ints(dims: &[u64], numbers: &[i64]) -> HostTensor {
+pub(crate) fn ints(dims: &[u64], numbers: &[i64]) -> HostTensor {
     HostTensor::from_slice(dims, numbers).unwrap()
 }
 
-fn bools(dims: &[u64], seed: u64) -> HostTensor {
+pub(crate) fn bools(dims: &[u64], seed: u64) -> HostTensor {
     let bytes: Vec<u8> = numbers(dims.iter().product(), seed).iter().map(|&x| u8::from(x > 0.0)).collect();
     HostTensor::from_bytes(DType::Bool, dims, &bytes).unwrap()
 }
 
 /// A graph whose inputs are `a`, `b`, `c` with the types of the tensors.
 pub(crate) fn module(body: &str, inputs: &[HostTensor]) -> Module {
-    let mut text = "module ir=10\nopset ai.onnx=22\n\ngraph @main {\n".to_owned();
-    for (input, name) in inputs.iter().zip(["a", "b", "c", "d"]) {
+    let (opset, body) = match body.strip_prefix("opset=").and_then(|rest| rest.split_once('\n')) {
+        Some((opset, body)) => (opset, body),
+        None => ("22", body),
+    };
+    let mut text = format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n");
+    for (input, name) in inputs.iter().zip(["a", "b", "c", "d", "e", "f", "g", "h"]) {
         text += &format!("  input %{name} : {}{}\n", input.dtype(), dims_text(input.dims()));
     }
     text += body;

@@ -333,7 +333,7 @@ fn pow(site: &Site<'_>) -> Result<Prepared> {
 
 /// Pow with one exponent: 2 and 3, which are common, are products.
 fn squared<T: Real>(exponent: DType, general: Prepared) -> Prepared {
-    let Prepared { mut needs, run } = general;
+    let Prepared { mut needs, run, .. } = general;
     // The exponent is read first.
     needs.in_place.retain(|i| *i == 0);
     let kernel = Prepared::new(move |io| {

@@ -1,10 +1,13 @@
 //! MatMul and Gemm.
 
-use super::{Maker, Prepare};
+use super::fold::wide_float;
+use super::matrix::{Contraction, with_addend};
+use super::stage::{Place, Scratch, staged};
+use super::{Maker, PART, Prepare};
 use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, operand_or_none, queue, result, scratch};
 use crate::cuda::products::{Places, Shape};
 use crate::cuda::text::{Elem, HEAD, Steps, Walk, f32_text};
-use crate::kernel::{Dims, KernelError, Prepared, Result};
+use crate::kernel::{Dims, Prepared, Result};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::linear::GemmView;
@@ -18,12 +21,12 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The alignment of parts of scratch memory.
-const PART: usize = 256;
-
 fn matmul(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
-    let elem = maker.float(0)?;
+    let elem = maker.number(0)?;
+    if maker.number(1)? != elem {
+        return Err(site.no_kernel());
+    }
     let (mut a, mut b): (Dims, Dims) = (site.dims(0)?, site.dims(1)?);
     if a.is_empty() || b.is_empty() {
         return Err(site.no_kernel());
@@ -39,34 +42,41 @@ fn matmul(maker: &Maker<'_>) -> Result<Prepared> {
     if k != k_b {
         return Err(OpError::operand(1, format!("{k} rows"), k_b.to_string()).into());
     }
-    let (count_a, count_b): (usize, usize) = (batch_a.iter().product(), batch_b.iter().product());
-    let (batch, strides) = match (count_a, count_b) {
+    let batch = if batch_b.iter().product::<usize>() == 1 && batch_b.len() <= batch_a.len() {
         // The matrices of the first operand are one below the other.
-        (count, 1) => {
-            m *= count;
-            (1, [0, 0])
-        }
-        (1, count) => (count, [0, k * n]),
-        _ if batch_a == batch_b => (count_a, [m * k, k * n]),
-        _ => return Err(KernelError::unsupported("a MatMul whose operands are both broadcast")),
+        m *= batch_a.iter().product::<usize>();
+        Walk::new(&[], vec![Steps { first: 0, steps: Vec::new() }, Steps { first: 0, steps: Vec::new() }])
+    } else {
+        let dims = broadcast(batch_a, batch_b).ok_or_else(|| site.no_kernel())?;
+        let steps = [batch_a, batch_b].map(|batch| Steps::broadcast(batch, &dims));
+        Walk::new(&dims, steps.into_iter().collect::<Option<_>>().ok_or_else(|| site.no_kernel())?)
     };
-    let shape = Shape {
-        m,
-        n,
-        k,
+    let product = Contraction {
+        sizes: [m, n, k],
         transposed: [false; 2],
-        batch,
-        strides,
         alpha: 1.0,
+        batch,
         elem,
-        to: elem,
-        has_bias: false,
+        from: [Place::operand(0), Place::operand(1)],
+        to: (Place::result(0), elem),
     };
-    product(maker, &shape, None)
+    let mut scratch = Scratch::default();
+    Ok(staged(product.stages(maker, &mut scratch)?, &scratch))
+}
+
+/// The dims that both broadcast to.
+pub(super) fn broadcast(a: &[usize], b: &[usize]) -> Option<Dims> {
+    let rank = a.len().max(b.len());
+    let at = |dims: &[usize], i: usize| (i + dims.len()).checked_sub(rank).map_or(1, |j| dims[j]);
+    let joined = |i: usize| match (at(a, i), at(b, i)) {
+        (1, n) | (n, 1) => Some(n),
+        (n, other) => (n == other).then_some(n),
+    };
+    (0..rank).map(joined).collect()
 }
 
 /// The dims before the last two, and these.
-fn split(dims: &Dims) -> (&[usize], [usize; 2]) {
+pub(super) fn split(dims: &Dims) -> (&[usize], [usize; 2]) {
     let (batch, last) = dims.split_at(dims.len() - 2);
     (batch, [last[0], last[1]])
 }
@@ -74,7 +84,7 @@ fn split(dims: &Dims) -> (&[usize], [usize; 2]) {
 fn gemm(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let view = GemmView::read(&site.view);
-    let elem = maker.float(0)?;
+    let elem = maker.real(0)?;
     let (a, b) = (site.dims(0)?, site.dims(1)?);
     if a.len() != 2 || b.len() != 2 {
         return Err(site.no_kernel());
@@ -95,15 +105,42 @@ fn gemm(maker: &Maker<'_>) -> Result<Prepared> {
         to: elem,
         has_bias,
     };
+    if elem == Elem::F64 || to[0] * to[1] * k == 0 {
+        let shape = Shape { has_bias: false, ..shape };
+        return by_stages(maker, &shape, c.map(|c| (c, view.beta)));
+    }
     product(maker, &shape, c.filter(|_| !has_bias).map(|c| (c, view.beta)))
+}
+
+/// A product by stages: of f64, and products without terms.
+fn by_stages(maker: &Maker<'_>, shape: &Shape, addend: Option<(Dims, f32)>) -> Result<Prepared> {
+    let elems = shape.m * shape.n;
+    let mut scratch = Scratch::default();
+    let acc = wide_float(shape.elem);
+    let whole = (Place::result(0), shape.elem);
+    let none = || Steps { first: 0, steps: Vec::new() };
+    let to = if addend.is_some() { (scratch.part(elems * acc.bytes()), acc) } else { whole };
+    let product = Contraction {
+        sizes: [shape.m, shape.n, shape.k],
+        transposed: shape.transposed,
+        alpha: shape.alpha,
+        batch: Walk::new(&[], vec![none(), none()]),
+        elem: shape.elem,
+        from: [Place::operand(0), Place::operand(1)],
+        to,
+    };
+    let mut stages = product.stages(maker, &mut scratch)?;
+    if let Some((dims, beta)) = addend {
+        let to_dims = maker.site.result_dims(0)?;
+        let steps = Steps::broadcast(&dims, &to_dims).ok_or_else(|| maker.site.no_kernel())?;
+        stages.push(with_addend(maker, to, (2, beta), &Walk::new(&to_dims, vec![steps]), whole)?);
+    }
+    Ok(staged(stages, &scratch))
 }
 
 /// The kernel of a product. An addend that is no row is added to the product in f32, by a kernel of its own.
 fn product(maker: &Maker<'_>, shape: &Shape, addend: Option<(Dims, f32)>) -> Result<Prepared> {
     let elems = shape.batch * shape.m * shape.n;
-    if elems == 0 || shape.k == 0 {
-        return Err(KernelError::unsupported("products without elements"));
-    }
     let has_bias = shape.has_bias;
     let Some((dims, beta)) = addend else {
         let product = maker.shared.products.product(shape)?;

@@ -1,18 +1,36 @@
 //! The kernels by family.
 
+mod activations;
+mod attention;
+mod batch_norm;
 mod casts;
 mod convolution;
+mod einsum;
 mod expressions;
+mod fill;
+mod fold;
 mod functions;
+mod grid_sample;
 pub(super) mod groups;
+mod indexing;
+mod integer_product;
 mod integers;
 mod linear;
 mod loss;
+mod matrix;
 mod movement;
 mod normalize;
+mod order;
+mod pad;
 mod pointwise;
+mod pool;
 mod random;
+mod recurrent;
 mod reduce;
+mod resize;
+mod scatter;
+mod stage;
+mod strided;
 mod training;
 
 use super::Shared;
@@ -42,6 +60,20 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         linear::find,
         convolution::find,
         movement::find,
+        strided::find,
+        pad::find,
+        fill::find,
+        indexing::find,
+        scatter::find,
+        order::find,
+        pool::find,
+        batch_norm::find,
+        recurrent::find,
+        resize::find,
+        grid_sample::find,
+        integer_product::find,
+        einsum::find,
+        attention::find,
         normalize::find,
         loss::find,
         training::find,
@@ -67,6 +99,22 @@ impl Maker<'_> {
     /// The element type of result `j`, a float that computes in f32.
     fn float_result(&self, j: usize) -> Result<Elem> {
         Elem::float(self.site.result_dtype(j)?).ok_or_else(|| self.site.no_kernel())
+    }
+
+    /// The element type of operand `i`, a float.
+    fn real(&self, i: usize) -> Result<Elem> {
+        Elem::number(self.site.dtype(i)?).filter(|elem| elem.is_float()).ok_or_else(|| self.site.no_kernel())
+    }
+
+    /// The element type of operand `i`, which is moved as it is.
+    fn raw(&self, i: usize) -> Result<Elem> {
+        Elem::raw(self.site.dtype(i)?).ok_or_else(|| self.site.no_kernel())
+    }
+
+    /// The element type of operand `i`, indices.
+    fn index(&self, i: usize) -> Result<Elem> {
+        let elem = self.number(i)?;
+        if matches!(elem, Elem::I64 | Elem::I32) { Ok(elem) } else { Err(self.site.no_kernel()) }
     }
 
     /// A node whose operands are all constants: the host computes it once, and the device gets copies.
@@ -121,6 +169,19 @@ fn uploaded(made: Vec<Option<Data>>) -> Prepared {
         }
         Ok(())
     })
+}
+
+/// The alignment of parts of scratch memory.
+const PART: usize = 256;
+
+/// The elements before an axis, along it, and behind it.
+fn around(dims: &[usize], axis: usize) -> [usize; 3] {
+    [dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product()]
+}
+
+/// An extent with a sign.
+fn signed(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 /// Dims in 64 bits.

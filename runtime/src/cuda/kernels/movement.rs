@@ -1,6 +1,6 @@
 //! Operators that move elements: views, Shape, Gather, OneHot, Concat.
 
-use super::{Maker, Prepare, is_tensor, uploaded, wide};
+use super::{Maker, Prepare, around, is_tensor, uploaded, wide};
 use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand, queue, result};
 use crate::cuda::text::{Elem, FAIL, HEAD};
 use crate::data::Data;
@@ -48,11 +48,6 @@ fn shape(maker: &Maker<'_>) -> Result<Prepared> {
     let numbers: Vec<i64> = dims[start..end].iter().map(|&n| i64::try_from(n).unwrap_or(i64::MAX)).collect();
     let made = HostTensor::from_slice(&[numbers.len() as u64], &numbers)?;
     Ok(uploaded(vec![Some(made.into())]))
-}
-
-/// The elements before an axis, along it, and behind it.
-fn around(dims: &[usize], axis: usize) -> [usize; 3] {
-    [dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product()]
 }
 
 fn gather(maker: &Maker<'_>) -> Result<Prepared> {

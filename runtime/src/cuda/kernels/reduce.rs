@@ -1,8 +1,14 @@
-//! Reductions over axes.
+//! Reductions over axes. The order of each sum depends on the dims alone.
+//!
+//! A thread folds the elements of a result where there are few. Otherwise a block folds them, or a block folds the
+//! elements of 32 neighbouring results where these are neighbours in memory. Few results of many elements are folded
+//! in parts, whose results a second launch folds.
 
+use super::fold::{Fold, fold_of, function};
+use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare};
-use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, queue, result, threads_for};
-use crate::cuda::text::{FOLDS, HEAD, Steps, f32_text, index_of};
+use crate::cuda::launch::{THREADS, threads_for};
+use crate::cuda::text::{Elem, Steps, Walk, f32_text, f64_text};
 use crate::kernel::{Dims, KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::reduce::ReduceView;
@@ -12,93 +18,217 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
         OpKind::ReduceL1
         | OpKind::ReduceL2
+        | OpKind::ReduceLogSum
+        | OpKind::ReduceLogSumExp
         | OpKind::ReduceMax
         | OpKind::ReduceMean
         | OpKind::ReduceMin
+        | OpKind::ReduceProd
         | OpKind::ReduceSum
         | OpKind::ReduceSumSquare => reduce,
         _ => return None,
     })
 }
 
-/// A reduction: its start, its term for the element `x`, the function that joins two parts, the same for a block, and the
-/// result for the whole `acc`.
-struct Fold {
-    start: String,
-    term: &'static str,
-    join: &'static str,
-    block: &'static str,
-    end: String,
+/// A tensor that is folded along some axes.
+pub(super) struct Reduction<'a> {
+    pub(super) dims: &'a [usize],
+    /// The axes that go.
+    pub(super) is_gone: &'a dyn Fn(usize) -> bool,
+    pub(super) from: (Place, Elem),
+    /// A number for each result, in the type that is computed in.
+    pub(super) shift: Option<Place>,
+    pub(super) to: (Place, Elem),
 }
 
-fn fold_of(kind: OpKind, count: usize) -> Fold {
-    let sum =
-        |term| Fold { start: "0.0f".into(), term, join: "acc + term", block: "block_sum", end: "acc".into() };
-    let best =
-        |start: f32, join, block| Fold { start: f32_text(start), term: "x", join, block, end: "acc".into() };
-    match kind {
-        OpKind::ReduceMax => best(f32::NEG_INFINITY, "(acc != acc || acc > term) ? acc : term", "block_max"),
-        OpKind::ReduceMin => best(f32::INFINITY, "(acc != acc || acc < term) ? acc : term", "block_min"),
-        OpKind::ReduceL1 => sum("fabsf(x)"),
-        OpKind::ReduceL2 => Fold { end: "sqrtf(acc)".into(), ..sum("x * x") },
-        OpKind::ReduceSumSquare => sum("x * x"),
-        #[expect(clippy::cast_precision_loss, reason = "a divisor of f32")]
-        OpKind::ReduceMean => Fold { end: format!("acc / {}", f32_text(count as f32)), ..sum("x") },
-        _ => sum("x"),
+/// The most elements that one thread folds.
+const MOST_OF_A_THREAD: usize = 64;
+
+/// Elements of a part, at least.
+const PART_ELEMENTS: usize = 1 << 12;
+
+/// Blocks that keep a device busy.
+const MANY_BLOCKS: usize = 256;
+
+/// Neighbouring results that a block folds together.
+const TILE: usize = 32;
+
+impl Reduction<'_> {
+    /// Along the axes that are kept, or gone: extents and steps.
+    fn axes(&self, gone: bool) -> Result<(Dims, Steps)> {
+        let own = Steps::broadcast(self.dims, self.dims).ok_or(KernelError::NotYet)?;
+        let some: Vec<usize> = (0..self.dims.len()).filter(|&axis| (self.is_gone)(axis) == gone).collect();
+        let dims: Dims = some.iter().map(|&axis| self.dims[axis]).collect();
+        let steps = Steps { first: 0, steps: some.iter().map(|&axis| own.steps[axis]).collect() };
+        let walk = Walk::new(&dims, vec![steps]);
+        Ok((walk.dims, walk.operands.into_iter().next().ok_or(KernelError::NotYet)?))
+    }
+
+    /// The launches that compute a fold.
+    ///
+    /// # Errors
+    /// If the compiler refuses a text.
+    pub(super) fn stages(&self, maker: &Maker<'_>, fold: &Fold, scratch: &mut Scratch) -> Result<Vec<Stage>> {
+        let (kept, gone) = (self.axes(false)?, self.axes(true)?);
+        let (n, count): (usize, usize) = (kept.0.iter().product(), gone.0.iter().product());
+        let are_neighbours =
+            kept.1.steps.last() == Some(&1) && kept.0.last().is_some_and(|&extent| extent >= TILE / 2);
+        let groups = if are_neighbours { n.div_ceil(TILE) } else { n };
+        let most = if are_neighbours { PART_ELEMENTS / TILE } else { PART_ELEMENTS };
+        let parts = match groups < MANY_BLOCKS && count >= 2 * most {
+            true => count.div_ceil(most).min(2 * MANY_BLOCKS / groups.max(1)).max(1),
+            false => 1,
+        };
+        if parts == 1 {
+            return Ok(vec![self.launch(maker, fold, [&kept, &gone], 1)?]);
+        }
+        let place = scratch.part(parts * n * fold.acc.bytes());
+        let partial = Fold { end: "acc".into(), ..fold.clone() };
+        let first = Reduction { to: (place, fold.acc), ..*self };
+        let first = first.launch(maker, &partial, [&kept, &gone], parts)?;
+        let dims = [parts, n];
+        let rest = Reduction {
+            dims: &dims,
+            is_gone: &|axis| axis == 0,
+            from: (place, fold.acc),
+            shift: self.shift,
+            to: self.to,
+        };
+        let joined = Fold { term: "x".into(), ..fold.clone() };
+        let (kept, gone) = (rest.axes(false)?, rest.axes(true)?);
+        let end = joined.end.replace("count", "whole");
+        let last = rest.launch_of(maker, &Fold { end, ..joined }, [&kept, &gone], 1, count)?;
+        Ok(vec![first, last])
+    }
+
+    fn launch(
+        &self,
+        maker: &Maker<'_>,
+        fold: &Fold,
+        axes: [&(Dims, Steps); 2],
+        parts: usize,
+    ) -> Result<Stage> {
+        let count = axes[1].0.iter().product();
+        self.launch_of(maker, fold, axes, parts, count)
+    }
+
+    /// One launch that folds each of `parts` parts. `whole` is the number of elements of which these are parts.
+    fn launch_of(
+        &self,
+        maker: &Maker<'_>,
+        fold: &Fold,
+        [(kept, kept_steps), (gone, gone_steps)]: [&(Dims, Steps); 2],
+        parts: usize,
+        whole: usize,
+    ) -> Result<Stage> {
+        let (n, count): (usize, usize) = (kept.iter().product(), gone.iter().product());
+        let mut source = Source::new(self.dims.iter().product::<usize>().max(n * parts).max(whole));
+        source.function(&format!(
+            "typedef {acc} A;\n__device__ __forceinline__ A join(A acc, A term) {{ return {join}; }}\n",
+            acc = fold.acc.wide(),
+            join = fold.join,
+        ));
+        source.from("from", self.from.1, self.from.0);
+        if let Some(shift) = self.shift {
+            source.from("shifts", fold.acc, shift);
+        }
+        source.to("y", self.to.1, self.to.0);
+        source.number("count", count);
+        source.number("whole", whole);
+        let base = source.position(kept, kept_steps, "i");
+        let place = source.position(gone, gone_steps, "k");
+        let index = source.index;
+        let shift = if self.shift.is_some() { "A shift = shifts[i];" } else { "" };
+        let begin = format!("i64 base = {base}; {shift} A acc = {};", fold.start);
+        let step = format!(
+            "{{ A x = (A){}; acc = join(acc, (A)({})); }}",
+            self.from.1.load(&format!("from[base + {place}]")),
+            fold.term
+        );
+        let end = self.to.1.store(&fold.end);
+        if count <= MOST_OF_A_THREAD && parts == 1 {
+            let body = format!("{begin}\n    for ({index} k = 0; k < count; k++) {step}\n    y[i] = {end};");
+            return source.each(maker, n, &body);
+        }
+        source.number("parts", parts);
+        source.number("n", n);
+        let range = "u64 low = (u64)count * part / parts, high = (u64)count * (part + 1) / parts;";
+        if kept_steps.steps.last() == Some(&1) && kept.last().is_some_and(|&extent| extent >= TILE / 2) {
+            source.function("#define ROWS 8\n");
+            let body = format!(
+                "  __shared__ A rows[ROWS][33];
+  {index} i = blockIdx.x / parts * 32 + (threadIdx.x & 31), part = blockIdx.x % parts;
+  u32 row = threadIdx.x >> 5;
+  {range}
+  bool is_in = i < n;
+  if (!is_in) i = 0;
+  {begin}
+  if (is_in) for ({index} k = low + row; k < high; k += ROWS) {step}
+  rows[row][threadIdx.x & 31] = acc;
+  __syncthreads();
+  if (row || !is_in) return;
+  for (u32 r = 1; r < ROWS; r++) acc = join(acc, rows[r][threadIdx.x & 31]);
+  y[(u64)part * n + i] = {end};"
+            );
+            return source.launch(maker, &body, [n.div_ceil(TILE) * parts, THREADS as usize]);
+        }
+        source.function(BLOCK_FOLD);
+        let body = format!(
+            "  {index} i = blockIdx.x / parts, part = blockIdx.x % parts;
+  {range}
+  {begin}
+  for ({index} k = low + threadIdx.x; k < high; k += blockDim.x) {step}
+  acc = block_fold(acc);
+  if (threadIdx.x == 0) y[(u64)part * n + i] = {end};"
+        );
+        source.launch(maker, &body, [n * parts, threads_for(count.div_ceil(parts)) as usize])
     }
 }
 
-/// The most elements that one thread adds up; a block adds up more.
-const MOST_OF_A_THREAD: usize = 64;
+/// The fold of a number of each thread of a block, in one order; every thread has the result.
+pub(super) const BLOCK_FOLD: &str = r"
+__device__ A block_fold(A x) {
+  __shared__ A part[32];
+  for (int o = 16; o; o >>= 1) { A y = __shfl_xor_sync(0xffffffffu, x, o); x = join(x, y); }
+  __syncthreads();
+  if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = x;
+  __syncthreads();
+  x = part[0];
+  for (u32 w = 1; w < blockDim.x >> 5; w++) x = join(x, part[w]);
+  return x;
+}
+";
 
 fn reduce(maker: &Maker<'_>) -> Result<Prepared> {
-    let (from, to) = (maker.float(0)?, maker.float_result(0)?);
-    let view = ReduceView::read(&maker.site.view)?;
-    let axes = view.axes.ok_or(KernelError::NotYet)?;
-    let dims = maker.site.dims(0)?;
-    let own = Steps::broadcast(&dims, &dims).ok_or(KernelError::NotYet)?;
-    let part = |reduced: bool| -> (Dims, Steps) {
-        let some = (0..dims.len()).filter(|&axis| axes.has(axis) == reduced);
-        let (dims, steps) = some.map(|axis| (dims[axis], own.steps[axis])).unzip();
-        (dims, Steps { first: 0, steps })
+    let site = maker.site;
+    let kind = site.kind();
+    let elem = maker.number(0)?;
+    let fold = fold_of(kind, elem).ok_or_else(|| site.no_kernel())?;
+    let axes = ReduceView::read(&site.view)?.axes.ok_or(KernelError::NotYet)?;
+    let dims = site.dims(0)?;
+    let mut scratch = Scratch::default();
+    let mut reduction = Reduction {
+        dims: &dims,
+        is_gone: &|axis| axes.has(axis),
+        from: (Place::operand(0), elem),
+        shift: None,
+        to: (Place::result(0), elem),
     };
-    let ((kept, kept_steps), (gone, gone_steps)) = (part(false), part(true));
-    let (n, count): (usize, usize) = (kept.iter().product(), gone.iter().product());
-    let fold = fold_of(maker.site.kind(), count);
-    let base = index_of(&kept, &kept_steps, "i");
-    let place = index_of(&gone, &gone_steps, "k");
-    let (x, y) = (from.load(&format!("from[base + {place}]")), to.store(&fold.end));
-    let (from, to) = (from.stored(), to.stored());
-    let Fold { start, term, join, block, .. } = &fold;
-    let is_narrow = count <= MOST_OF_A_THREAD;
-    let text = if is_narrow {
-        format!(
-            "{HEAD}extern \"C\" __global__ void run(u64 n, const {from}* from, {to}* y) {{
-  for (u64 i = first(); i < n; i += step()) {{
-    i64 base = {base}; float acc = {start};
-    for (u32 k = 0; k < {count}u; k++) {{ float x = {x}; float term = {term}; acc = {join}; }}
-    y[i] = {y};
-  }}
-}}
-"
-        )
-    } else {
-        format!(
-            "{HEAD}{FOLDS}extern \"C\" __global__ void run(u64 n, const {from}* from, {to}* y) {{
-  u64 i = blockIdx.x; i64 base = {base}; float acc = {start};
-  for (u64 k = threadIdx.x; k < {count}u; k += blockDim.x) {{ float x = {x}; float term = {term}; acc = {join}; }}
-  acc = {block}(acc);
-  if (threadIdx.x == 0) y[i] = {y};
-}}
-"
-        )
-    };
-    let kernel = match is_narrow {
-        true => Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?,
-        false => Kernel::new(maker.shared, &text, n, threads_for(count))?,
-    };
-    Ok(Prepared::new(move |io| {
-        let args = [n as u64, operand(io, 0)?, result(io, 0)?];
-        kernel.launch(queue(io)?, &args)
-    }))
+    let mut stages = Vec::new();
+    if kind == OpKind::ReduceLogSumExp {
+        let n: usize = site.result_dims(0)?.iter().product();
+        let place = scratch.part(n * fold.acc.bytes());
+        let zero = format!("{}(acc) <= {} ? acc : 0", function(fold.acc, "fabs"), greatest_finite(fold.acc));
+        let most = Fold { end: zero, ..Fold::greatest(fold.acc) };
+        reduction.to = (place, fold.acc);
+        stages = reduction.stages(maker, &most, &mut scratch)?;
+        reduction.to = (Place::result(0), elem);
+        reduction.shift = Some(place);
+    }
+    stages.extend(reduction.stages(maker, &fold, &mut scratch)?);
+    Ok(staged(stages, &scratch))
+}
+
+fn greatest_finite(acc: Elem) -> String {
+    if acc == Elem::F64 { f64_text(f64::MAX) } else { f32_text(f32::MAX) }
 }

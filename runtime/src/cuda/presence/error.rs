@@ -175,7 +175,8 @@ impl From<DriverError> for CudaError {
 
 /// Name and explanation of an error of the driver.
 pub(in crate::cuda) fn text_of(error: DriverError) -> String {
-    let known = |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
+    let known =
+        |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());
     match (known(error.error_name()), known(error.error_string())) {
         (Ok(name), Ok(text)) if name == text => name,
         (Ok(name), Ok(text)) => format!("{name}, {text}"),

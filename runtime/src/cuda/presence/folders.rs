@@ -89,7 +89,10 @@ mod tests {
         }
         std::fs::write(root.join("venv/bin/python3"), "").unwrap();
         let of = |pairs: &'static [(&str, &str)], name: &str| {
-            pairs.iter().find(|(known, _)| *known == name).map(|(_, folder)| root.join(folder).into_os_string())
+            pairs
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, folder)| root.join(folder).into_os_string())
         };
         let below = |pairs: &'static [(&str, &str)]| -> Vec<String> {
             let found = standard_folders(&|name| of(pairs, name));

@@ -171,10 +171,10 @@ fn driver_of(major: u32) -> &'static str {
 }
 
 /// Checks that the libraries, the driver aside, are of one major version.
-fn of_one_major<'a>(
-    mut found: impl Iterator<Item = (Library, &'a FoundLibrary)>,
-) -> Result<(), CudaError> {
-    let Some((first, of_first)) = found.find(|(library, _)| *library != Library::Driver) else { return Ok(()) };
+fn of_one_major<'a>(mut found: impl Iterator<Item = (Library, &'a FoundLibrary)>) -> Result<(), CudaError> {
+    let Some((first, of_first)) = found.find(|(library, _)| *library != Library::Driver) else {
+        return Ok(());
+    };
     match found.find(|(_, of_second)| of_second.cuda != of_first.cuda) {
         None => Ok(()),
         Some((second, of_second)) => Err(CudaError::MixedVersions {
@@ -298,7 +298,9 @@ impl Library {
             return Err(CudaError::OldLibrary { library: self, path, version, oldest: self.oldest() });
         }
         match driver {
-            Some(driver) if driver.0 < cuda => Err(CudaError::OldDriver { library: self, version, cuda, driver }),
+            Some(driver) if driver.0 < cuda => {
+                Err(CudaError::OldDriver { library: self, version, cuda, driver })
+            }
             _ => Ok(FoundLibrary { version, cuda, path }),
         }
     }
@@ -323,7 +325,9 @@ impl Library {
             for path in folders.iter().map(|folder| folder.join(file)).filter(|path| path.exists()) {
                 self.companions(&path);
                 match dlopen(path.as_os_str()) {
-                    Ok(handle) => return by_name().or(Some(handle)).ok_or_else(|| self.absent(folders, driver)),
+                    Ok(handle) => {
+                        return by_name().or(Some(handle)).ok_or_else(|| self.absent(folders, driver));
+                    }
                     Err(reason) => {
                         refused = refused.or(Some(CudaError::Unloadable { library: self, path, reason }));
                     }
@@ -344,9 +348,9 @@ impl Library {
         }
         let entries = path.parent().and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
         let is_builtins = |path: &PathBuf| {
-            path.file_name().and_then(OsStr::to_str).is_some_and(|name| {
-                name.starts_with("libnvrtc-builtins.so") && !name.contains(".alt")
-            })
+            path.file_name()
+                .and_then(OsStr::to_str)
+                .is_some_and(|name| name.starts_with("libnvrtc-builtins.so") && !name.contains(".alt"))
         };
         for path in entries.map(|entry| entry.path()).filter(is_builtins) {
             // NVRTC reports their absence itself when it compiles.

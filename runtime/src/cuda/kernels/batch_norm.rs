@@ -1,0 +1,330 @@
+//! Normalisation whose statistics are reductions: BatchNormalization, InstanceNormalization, GroupNormalization,
+//! LpNormalization, MeanVarianceNormalization; and LRN.
+//!
+//! Variances are means of squared distances from the mean `m`, less the square of `r`, the mean of the distances from
+//! `m`: the corrected two-pass algorithm.
+
+use super::fold::{Fold, function, wide_float};
+use super::reduce::Reduction;
+use super::stage::{Place, Scratch, Source, Stage, staged};
+use super::{Maker, Prepare};
+use crate::cuda::text::{Elem, f32_text, f64_text};
+use crate::kernel::{KernelError, Prepared, Result};
+use ampc_ir::DType;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::norm::{BatchNormView, ChannelNormView, lp_normalization};
+use ampc_ir::views::reduce::Axes;
+
+/// The kernels of this family.
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::BatchNormalization => batch_norm,
+        OpKind::GroupNormalization | OpKind::InstanceNormalization => channel_norm,
+        OpKind::LpNormalization => lp_norm,
+        OpKind::LRN => lrn,
+        OpKind::MeanVarianceNormalization => mean_variance_norm,
+        _ => return None,
+    })
+}
+
+/// A constant of the type that is computed in.
+fn number(acc: Elem, x: f64) -> String {
+    #[expect(clippy::cast_possible_truncation, reason = "rounding")]
+    if acc == Elem::F64 { f64_text(x) } else { f32_text(x as f32) }
+}
+
+/// Mean, the mean of the distances from it, and variance of operand 0, for each index along the axes that are kept.
+struct Moments {
+    mean: Place,
+    rest: Place,
+    variance: Place,
+}
+
+/// Adds the launches that compute moments of operand 0.
+fn moments(
+    maker: &Maker<'_>,
+    dims: &[usize],
+    is_gone: &dyn Fn(usize) -> bool,
+    elem: Elem,
+    scratch: &mut Scratch,
+    stages: &mut Vec<Stage>,
+) -> Result<Moments> {
+    let acc = wide_float(elem);
+    let n: usize = (0..dims.len()).filter(|&axis| !is_gone(axis)).map(|axis| dims[axis]).product();
+    let mut part = || scratch.part(n * acc.bytes());
+    let (mean, rest, variance) = (part(), part(), part());
+    let from = (Place::operand(0), elem);
+    for (to, term, shift) in [
+        (mean, "x", None),
+        (rest, "x - shift", Some(mean)),
+        (variance, "(x - shift) * (x - shift)", Some(mean)),
+    ] {
+        let reduction = Reduction { dims, is_gone, from, shift, to: (to, acc) };
+        stages.extend(reduction.stages(maker, &Fold::sum(acc, term, "acc / (A)count"), scratch)?);
+    }
+    Ok(Moments { mean, rest, variance })
+}
+
+/// Declares the arrays of moments, which have the type `acc`.
+fn read_moments(source: &mut Source, acc: Elem, moments: &Moments) {
+    source.from("means", acc, moments.mean);
+    source.from("rests", acc, moments.rest);
+    source.from("variances", acc, moments.variance);
+}
+
+/// Statements for `mean`, `rest` and `variance` of index `c`.
+const MOMENTS: &str = "A mean = means[c], rest = rests[c], variance = variances[c] - rest * rest; if (variance < 0) variance = 0;";
+
+fn typedef(acc: Elem) -> String {
+    format!("typedef {} A;\n", acc.wide())
+}
+
+fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
+    let site = maker.site;
+    let dims = site.dims(0)?;
+    let view = BatchNormView::read(&site.view);
+    let elem = maker.real(0)?;
+    let acc = wide_float(elem);
+    let behind = |axis: usize| dims.get(axis..).unwrap_or_default().iter().product();
+    // A vector is a batch with one channel; without `spatial` every element behind the batch is one.
+    let (channels, run): (usize, usize) = match (view.spatial, dims.get(1)) {
+        (true, Some(&channels)) => (channels, behind(2)),
+        (true, None) => (1, 1),
+        (false, _) => (behind(1), 1),
+    };
+    let batch = dims.first().copied().unwrap_or(1);
+    let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
+    let epsilon = number(acc, f64::from(view.epsilon));
+    let n: usize = dims.iter().product();
+    let mut source = Source::new(n);
+    source.function(&typedef(acc));
+    source.from("x", elem, Place::operand(0));
+    source.from("scales", maker.real(1)?, Place::operand(1));
+    source.from("biases", maker.real(2)?, Place::operand(2));
+    source.to("y", elem, Place::result(0));
+    source.number("channels", channels);
+    source.number("run", run);
+    let read = if view.training {
+        let dims = [batch, channels, run];
+        let found = moments(maker, &dims, &|axis| axis != 1, elem, &mut scratch, &mut stages)?;
+        stages.push(running(maker, &view, acc, channels, &found)?);
+        read_moments(&mut source, acc, &found);
+        MOMENTS.to_owned()
+    } else {
+        source.from("means", maker.real(3)?, Place::operand(3));
+        source.from("variances", maker.real(4)?, Place::operand(4));
+        format!(
+            "A mean = {}, rest = 0, variance = {};",
+            maker.real(3)?.load("means[c]"),
+            maker.real(4)?.load("variances[c]")
+        )
+    };
+    let body = format!(
+        "{index} c = i / run % channels;
+    {read}
+    A factor = (A){scale} / {sqrt}(variance + {epsilon});
+    A z = ((A){load} - mean) * factor + ((A){bias} - rest * factor);
+    y[i] = {store};",
+        index = source.index,
+        scale = maker.real(1)?.load("scales[c]"),
+        bias = maker.real(2)?.load("biases[c]"),
+        sqrt = function(acc, "sqrt"),
+        load = elem.load("x[i]"),
+        store = elem.store("z"),
+    );
+    stages.push(source.each(maker, n, &body)?);
+    Ok(staged(stages, &scratch).in_place(&[0]))
+}
+
+/// Running and saved statistics: results 1 to 4.
+fn running(
+    maker: &Maker<'_>,
+    view: &BatchNormView,
+    acc: Elem,
+    channels: usize,
+    moments: &Moments,
+) -> Result<Stage> {
+    let site = maker.site;
+    let mut source = Source::new(channels);
+    source.function(&typedef(acc));
+    let mut body = format!("{} c = i;\n    {MOMENTS}\n", source.index);
+    read_moments(&mut source, acc, moments);
+    let momentum = number(acc, f64::from(view.momentum));
+    for (j, batch) in [(0, "mean"), (1, "variance")] {
+        let from = maker.real(3 + j)?;
+        source.from(&format!("old{j}"), from, Place::operand(3 + j));
+        let old = from.load(&format!("old{j}[c]"));
+        let one = number(acc, 1.0);
+        let mixed = format!("(A){old} * {momentum} + {batch} * ({one} - {momentum})");
+        for (result, value) in [(1 + j, mixed.as_str()), (3 + j, batch)] {
+            if site.wants(result) {
+                let to = Elem::number(site.result_dtype(result)?).ok_or_else(|| site.no_kernel())?;
+                source.to(&format!("new{result}"), to, Place::result(result));
+                body += &format!("    new{result}[c] = {};\n", to.store(value));
+            }
+        }
+    }
+    source.each(maker, channels, &body)
+}
+
+fn channel_norm(maker: &Maker<'_>) -> Result<Prepared> {
+    let site = maker.site;
+    let view = ChannelNormView::read(&site.view)?;
+    let dims = site.dims(0)?;
+    let elem = maker.real(0)?;
+    let acc = wide_float(elem);
+    if view.stash == DType::F64 && acc != Elem::F64 {
+        return Err(site.no_kernel());
+    }
+    let channels = dims[1];
+    let groups = view.groups.map_or(channels, |g| usize::try_from(g).unwrap_or(usize::MAX));
+    let run: usize = dims[2..].iter().product();
+    let per = channels / groups.max(1);
+    let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
+    let rows = [dims[0] * groups, per * run];
+    let found = moments(maker, &rows, &|axis| axis == 1, elem, &mut scratch, &mut stages)?;
+    let n: usize = dims.iter().product();
+    let mut source = Source::new(n);
+    source.function(&typedef(acc));
+    source.from("x", elem, Place::operand(0));
+    source.from("scales", maker.real(1)?, Place::operand(1));
+    source.from("biases", maker.real(2)?, Place::operand(2));
+    source.to("y", elem, Place::result(0));
+    source.number("length", rows[1]);
+    source.number("each", if view.per_group { rows[1] } else { run });
+    source.number("coefficients", if view.per_group { groups } else { channels });
+    read_moments(&mut source, acc, &found);
+    let body = format!(
+        "{index} c = i / length, k = i / each % coefficients;
+    {MOMENTS}
+    A factor = (A){scale} / {sqrt}(variance + {epsilon});
+    A z = ((A){load} - mean - rest) * factor + (A){bias};
+    y[i] = {store};",
+        index = source.index,
+        scale = maker.real(1)?.load("scales[k]"),
+        bias = maker.real(2)?.load("biases[k]"),
+        epsilon = number(acc, f64::from(view.epsilon)),
+        sqrt = function(acc, "sqrt"),
+        load = elem.load("x[i]"),
+        store = elem.store("z"),
+    );
+    stages.push(source.each(maker, n, &body)?);
+    Ok(staged(stages, &scratch).in_place(&[0]))
+}
+
+/// The index of the statistics of an element, along the axes that are kept.
+fn kept_index(source: &mut Source, dims: &[usize], is_gone: &dyn Fn(usize) -> bool) -> String {
+    let mut steps = vec![0; dims.len()];
+    let mut step = 1i64;
+    for axis in (0..dims.len()).rev().filter(|&axis| !is_gone(axis)) {
+        steps[axis] = step;
+        step = step.saturating_mul(i64::try_from(dims[axis]).unwrap_or(i64::MAX));
+    }
+    source.position(dims, &crate::cuda::text::Steps { first: 0, steps }, "i")
+}
+
+/// `x / ‖x‖` along one axis, 0 where all are 0.
+fn lp_norm(maker: &Maker<'_>) -> Result<Prepared> {
+    let dims = maker.site.dims(0)?;
+    let (axis, p) = lp_normalization(&maker.site.view)?;
+    let axis = axis.ok_or(KernelError::NotYet)?;
+    let elem = maker.real(0)?;
+    let acc = wide_float(elem);
+    let fold = match p {
+        1 => Fold::sum(acc, &format!("{}(x)", function(acc, "fabs")), "acc"),
+        _ => Fold::sum(acc, "x * x", &format!("{}(acc)", function(acc, "sqrt"))),
+    };
+    let n: usize = dims.iter().product();
+    let mut scratch = Scratch::default();
+    let norms = scratch.part(n.checked_div(dims[axis]).unwrap_or(0) * acc.bytes());
+    let is_gone = |i: usize| i == axis;
+    let reduction = Reduction {
+        dims: &dims,
+        is_gone: &is_gone,
+        from: (Place::operand(0), elem),
+        shift: None,
+        to: (norms, acc),
+    };
+    let mut stages = reduction.stages(maker, &fold, &mut scratch)?;
+    let mut source = Source::new(n);
+    source.function(&typedef(acc));
+    source.from("x", elem, Place::operand(0));
+    source.from("norms", acc, norms);
+    source.to("y", elem, Place::result(0));
+    let c = kept_index(&mut source, &dims, &is_gone);
+    let body = format!(
+        "A norm = norms[{c}]; y[i] = {};",
+        elem.store(&format!("norm == 0 ? (A)0 : (A){} / norm", elem.load("x[i]")))
+    );
+    stages.push(source.each(maker, n, &body)?);
+    Ok(staged(stages, &scratch).in_place(&[0]))
+}
+
+/// `(x - mean) / (√var + 1e-9)`, as the operator's function body has it.
+fn mean_variance_norm(maker: &Maker<'_>) -> Result<Prepared> {
+    let site = maker.site;
+    let dims = site.dims(0)?;
+    let axes = Axes::of(site.view.int_list("axes").unwrap_or(&[0, 2, 3]), dims.len())?;
+    let elem = maker.real(0)?;
+    let acc = wide_float(elem);
+    let is_gone = |axis: usize| axes.has(axis);
+    let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
+    let found = moments(maker, &dims, &is_gone, elem, &mut scratch, &mut stages)?;
+    let n: usize = dims.iter().product();
+    let mut source = Source::new(n);
+    source.function(&typedef(acc));
+    source.from("x", elem, Place::operand(0));
+    read_moments(&mut source, acc, &found);
+    source.to("y", elem, Place::result(0));
+    let c = kept_index(&mut source, &dims, &is_gone);
+    let body = format!(
+        "i64 c = {c};
+    {MOMENTS}
+    y[i] = {};",
+        elem.store(&format!(
+            "((A){} - mean - rest) / ({}(variance) + {})",
+            elem.load("x[i]"),
+            function(acc, "sqrt"),
+            number(acc, 1e-9)
+        ))
+    );
+    stages.push(source.each(maker, n, &body)?);
+    Ok(staged(stages, &scratch).in_place(&[0]))
+}
+
+/// `x / (bias + alpha / size · Σ x²)^beta` with the sum over neighbouring channels.
+fn lrn(maker: &Maker<'_>) -> Result<Prepared> {
+    let site = maker.site;
+    let dims = site.dims(0)?;
+    let elem = maker.real(0)?;
+    let acc = wide_float(elem);
+    let size = site.view.int("size").unwrap_or(1).max(1);
+    let float = |name, default: f32| f64::from(site.view.float(name).unwrap_or(default));
+    #[expect(clippy::cast_precision_loss, reason = "a divisor")]
+    let alpha = float("alpha", 1e-4) / size as f64;
+    let n: usize = dims.iter().product();
+    let mut source = Source::new(n);
+    source.function(&typedef(acc));
+    source.from("x", elem, Place::operand(0));
+    source.to("y", elem, Place::result(0));
+    source.signed("channels", i64::try_from(dims[1]).unwrap_or(i64::MAX));
+    source.signed("run", i64::try_from(dims[2..].iter().product::<usize>()).unwrap_or(i64::MAX));
+    source.signed("before", (size - 1) / 2);
+    source.signed("behind", size / 2);
+    let body = format!(
+        "i64 c = i / run % channels, low = c < before ? -c : -before, high = channels - 1 - c < behind ? channels - 1 - c : behind;
+    A sum = 0;
+    for (i64 d = low; d <= high; d++) {{ A z = (A){near}; sum += z * z; }}
+    y[i] = {store};",
+        near = elem.load("x[(i64)i + d * run]"),
+        store = elem.store(&format!(
+            "(A){} / {}({} + {} * sum, {})",
+            elem.load("x[i]"),
+            function(acc, "pow"),
+            number(acc, float("bias", 1.0)),
+            number(acc, alpha),
+            number(acc, float("beta", 0.75)),
+        )),
+    );
+    Ok(staged(vec![source.each(maker, n, &body)?], &Scratch::default()))
+}

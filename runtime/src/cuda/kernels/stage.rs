@@ -1,0 +1,334 @@
+//! Kernels of several launches: the text of a launch with its parameters, and the arguments that belong to them.
+//!
+//! Extents and steps are parameters of a text, not parts of it, so that tensors of different dims share a kernel.
+//! Indices have 32 bits where all of them fit.
+
+use super::Maker;
+use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand_or_none, queue, result, scratch};
+use crate::cuda::products::{Places, Product};
+use crate::cuda::text::{Elem, FAIL, HEAD, Steps, Walk, index_type};
+use crate::device::Rows;
+use crate::kernel::{Io, Prepared, Result};
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// The memory that a place is in.
+#[derive(Clone, Copy, Debug)]
+enum Base {
+    Operand(usize),
+    Result(usize),
+    Scratch,
+}
+
+/// An argument: an address on the device, 0 for an absent operand or result.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    base: Base,
+    /// In bytes.
+    offset: u64,
+}
+
+impl Place {
+    /// Operand `i`.
+    pub(super) fn operand(i: usize) -> Place {
+        Place { base: Base::Operand(i), offset: 0 }
+    }
+
+    /// Result `j`.
+    pub(super) fn result(j: usize) -> Place {
+        Place { base: Base::Result(j), offset: 0 }
+    }
+
+    /// The place so many bytes behind this one.
+    pub(super) fn plus(self, bytes: usize) -> Place {
+        Place { offset: self.offset + bytes as u64, ..self }
+    }
+
+    /// The bytes from the start of the operand, result or scratch memory.
+    pub(super) fn offset(self) -> usize {
+        usize::try_from(self.offset).unwrap_or(usize::MAX)
+    }
+
+    fn address(self, io: &Io<'_>) -> Result<u64> {
+        let base = match self.base {
+            Base::Operand(i) => operand_or_none(io, i)?,
+            Base::Result(j) => result(io, j)?,
+            Base::Scratch => scratch(io)?,
+        };
+        Ok(if base == 0 { 0 } else { base + self.offset })
+    }
+}
+
+/// The scratch memory of a kernel, dealt out part by part. Behind the parts is the workspace that all products share.
+#[derive(Default)]
+pub(super) struct Scratch {
+    bytes: usize,
+    workspace: usize,
+}
+
+impl Scratch {
+    /// A part of so many bytes.
+    pub(super) fn part(&mut self, bytes: usize) -> Place {
+        let at = self.bytes;
+        self.bytes += bytes.max(1).next_multiple_of(super::PART);
+        Place { base: Base::Scratch, offset: at as u64 }
+    }
+}
+
+/// The value of a parameter.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Argument {
+    Place(Place),
+    Number(u64),
+}
+
+/// A step of the work of a kernel.
+#[derive(Clone)]
+pub(super) enum Stage {
+    /// A launch; `message` is that of its failure, if it can fail.
+    Launch { kernel: Kernel, arguments: Vec<Argument>, message: Option<u32> },
+    /// Products, one after the other: the bytes from one matrix to the next of both operands and the result.
+    Product { product: Arc<Product>, a: Place, b: Place, to: Place, repeats: Vec<[usize; 3]> },
+}
+
+impl Stage {
+    /// A product.
+    pub(super) fn product(product: Product, [a, b, to]: [Place; 3], scratch: &mut Scratch) -> Stage {
+        scratch.workspace = scratch.workspace.max(product.workspace());
+        Stage::Product { product: Arc::new(product), a, b, to, repeats: vec![[0; 3]] }
+    }
+
+    /// `parts` is the size of the scratch memory before the workspace.
+    fn run(&self, io: &mut Io<'_>, parts: u64) -> Result<()> {
+        match self {
+            Stage::Launch { kernel, arguments, message } => {
+                let mut args = Args::new();
+                for argument in arguments {
+                    args.push(match *argument {
+                        Argument::Place(place) => place.address(io)?,
+                        Argument::Number(number) => number,
+                    });
+                }
+                let queue = queue(io)?;
+                if let Some(message) = message {
+                    args.extend(queue.failure(*message));
+                }
+                kernel.launch(queue, &args)
+            }
+            Stage::Product { product, a, b, to, repeats } => {
+                let [a, b, to] = [a.address(io)?, b.address(io)?, to.address(io)?];
+                let workspace = scratch(io)? + parts;
+                let queue = queue(io)?;
+                for [from_a, from_b, from_to] in repeats.iter().map(|offsets| offsets.map(|n| n as u64)) {
+                    let places =
+                        Places { a: a + from_a, b: b + from_b, bias: 0, to: to + from_to, workspace };
+                    product.launch(queue, &places)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// The kernel of some stages, in order.
+pub(super) fn staged(stages: Vec<Stage>, scratch: &Scratch) -> Prepared {
+    let parts = scratch.bytes as u64;
+    let prepared = Prepared::new(move |io| stages.iter().try_for_each(|stage| stage.run(io, parts)));
+    prepared.scratch(scratch.bytes + scratch.workspace)
+}
+
+/// The text of a launch.
+pub(super) struct Source {
+    /// The type of indices.
+    pub(super) index: &'static str,
+    functions: String,
+    parameters: String,
+    locals: String,
+    arguments: Vec<Argument>,
+    message: Option<u32>,
+    names: usize,
+}
+
+impl Source {
+    /// A text with indices below `n`.
+    pub(super) fn new(n: usize) -> Source {
+        Source {
+            index: index_type(n),
+            functions: String::new(),
+            parameters: String::new(),
+            locals: String::new(),
+            arguments: Vec::new(),
+            message: None,
+            names: 0,
+        }
+    }
+
+    /// Adds functions before the kernel.
+    pub(super) fn function(&mut self, text: &str) {
+        self.functions += text;
+    }
+
+    fn parameter(&mut self, text: &str, argument: Argument) {
+        if !self.parameters.is_empty() {
+            self.parameters += ", ";
+        }
+        self.parameters += text;
+        self.arguments.push(argument);
+    }
+
+    /// A pointer to elements that are read.
+    pub(super) fn from(&mut self, name: &str, elem: Elem, place: Place) {
+        self.pointer(&format!("const {}", elem.stored()), name, place);
+    }
+
+    /// A pointer to elements that are written.
+    pub(super) fn to(&mut self, name: &str, elem: Elem, place: Place) {
+        self.pointer(elem.stored(), name, place);
+    }
+
+    /// A pointer to elements of a type of C.
+    pub(super) fn pointer(&mut self, ty: &str, name: &str, place: Place) {
+        self.parameter(&format!("{ty}* {name}"), Argument::Place(place));
+    }
+
+    /// An extent.
+    pub(super) fn number(&mut self, name: &str, value: usize) {
+        self.parameter(&format!("u64 {name}_"), Argument::Number(value as u64));
+        let _ = writeln!(self.locals, "  const {0} {name} = ({0}){name}_;", self.index);
+    }
+
+    /// An integer with a sign.
+    pub(super) fn signed(&mut self, name: &str, value: i64) {
+        self.parameter(&format!("i64 {name}"), Argument::Number(value.cast_unsigned()));
+    }
+
+    /// A statement before the body.
+    pub(super) fn local(&mut self, text: &str) {
+        let _ = writeln!(self.locals, "  {text}");
+    }
+
+    fn name(&mut self, prefix: char) -> String {
+        self.names += 1;
+        format!("{prefix}{}", self.names)
+    }
+
+    /// The position that belongs to the index `at` of a tensor of `dims`.
+    pub(super) fn position(&mut self, dims: &[usize], steps: &Steps, at: &str) -> String {
+        let mut text = "(i64)0".to_owned();
+        if steps.first != 0 {
+            let first = self.name('f');
+            self.signed(&first, steps.first);
+            text = first;
+        }
+        let mut below = 1usize;
+        for axis in (0..dims.len()).rev() {
+            if steps.steps[axis] != 0 {
+                let mut index = at.to_owned();
+                if axis + 1 < dims.len() {
+                    let name = self.name('b');
+                    self.number(&name, below);
+                    index = format!("{index} / {name}");
+                }
+                if axis > 0 {
+                    let name = self.name('d');
+                    self.number(&name, dims[axis]);
+                    index = format!("({index}) % {name}");
+                }
+                let name = self.name('s');
+                self.signed(&name, steps.steps[axis]);
+                let _ = write!(text, " + (i64)({index}) * {name}");
+            }
+            below = below.saturating_mul(dims[axis]);
+        }
+        format!("({text})")
+    }
+
+    /// The position in operand `i` of a walk at the index `at`.
+    pub(super) fn walked(&mut self, walk: &Walk, i: usize, at: &str) -> String {
+        if walk.is_plain(i) {
+            return at.to_owned();
+        }
+        self.position(&walk.dims, &walk.operands[i], at)
+    }
+
+    /// Lets the kernel fail: `fail(failure, name, found)`. `expected` describes the valid numbers.
+    pub(super) fn fails(&mut self, maker: &Maker<'_>, expected: String) {
+        self.message = Some(maker.shared.compiler.expects(expected));
+    }
+
+    /// The launch of so many blocks with so many threads each.
+    ///
+    /// # Errors
+    /// If the compiler refuses the text, or there are too many blocks.
+    pub(super) fn launch(
+        self,
+        maker: &Maker<'_>,
+        body: &str,
+        [blocks, threads]: [usize; 2],
+    ) -> Result<Stage> {
+        let Source { functions, mut parameters, locals, arguments, message, .. } = self;
+        let fail = if message.is_some() { FAIL } else { "" };
+        if message.is_some() {
+            parameters += ", u64* failure, u64 name";
+        }
+        let text = format!(
+            "{HEAD}{fail}{functions}extern \"C\" __global__ void run({parameters}) {{\n{locals}{body}\n}}\n"
+        );
+        let threads = u32::try_from(threads).unwrap_or(THREADS);
+        let kernel = Kernel::new(maker.shared, &text, blocks, threads)?;
+        Ok(Stage::Launch { kernel, arguments, message })
+    }
+
+    /// The launch of a body for each index `i` below `n`.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    pub(super) fn each(mut self, maker: &Maker<'_>, n: usize, body: &str) -> Result<Stage> {
+        self.number("n", n);
+        let body = format!(
+            "  for (u64 flat = first(); flat < n; flat += step()) {{\n    {} i = flat;\n    {body}\n  }}",
+            self.index
+        );
+        self.launch(maker, &body, [blocks_for(n), THREADS as usize])
+    }
+}
+
+/// A launch that writes the element at a position of `from` for each element of `to`.
+pub(super) fn moved(maker: &Maker<'_>, walk: &Walk, elem: Elem, [from, to]: [Place; 2]) -> Result<Stage> {
+    let n = walk.len();
+    let mut source = Source::new(n);
+    source.from("x", elem, from);
+    source.to("y", elem, to);
+    let at = source.walked(walk, 0, "i");
+    source.each(maker, n, &format!("y[i] = x[{at}];"))
+}
+
+/// As [`moved`], with numbers converted to another type.
+pub(super) fn converted(
+    maker: &Maker<'_>,
+    walk: &Walk,
+    (from, from_elem): (Place, Elem),
+    (to, to_elem): (Place, Elem),
+) -> Result<Stage> {
+    let n = walk.len();
+    let mut source = Source::new(n);
+    source.from("x", from_elem, from);
+    source.to("y", to_elem, to);
+    let at = source.walked(walk, 0, "i");
+    let number = to_elem.store(&from_elem.load(&format!("x[{at}]")));
+    source.each(maker, n, &format!("y[i] = {number};"))
+}
+
+/// Copies `count` rows of `len` bytes between operand `i` and result `j`, at these offsets and with these strides in
+/// bytes.
+pub(super) fn copy_rows(
+    io: &mut Io<'_>,
+    [i, j]: [usize; 2],
+    [from, to]: [[usize; 2]; 2],
+    [count, len]: [usize; 2],
+) -> Result<()> {
+    let (source, target) = (io.on_device(i)?.span, io.out_on_device(j)?);
+    let from = Rows { memory: source.memory, offset: source.offset + from[0], stride: from[1] };
+    let to = Rows { memory: target.memory, offset: target.offset + to[0], stride: to[1] };
+    Ok(io.queue()?.copy(from, to, count, len)?)
+}

@@ -1,0 +1,123 @@
+//! Cases of operators by family.
+
+mod attention;
+mod indexing;
+mod movement;
+mod norms;
+mod pools;
+mod products;
+mod recurrent;
+mod reductions;
+mod sampling;
+
+use crate::cases::{Case, Tolerance, ints, module, random};
+use ampc_ir::DType;
+use ampc_runtime::cuda::Cuda;
+use ampc_runtime::{DataRef, HostTensor, Runtime};
+use std::sync::Arc;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = Vec::new();
+    movement::add(&mut cases);
+    indexing::add(&mut cases);
+    reductions::add(&mut cases);
+    norms::add(&mut cases);
+    pools::add(&mut cases);
+    products::add(&mut cases);
+    recurrent::add(&mut cases);
+    sampling::add(&mut cases);
+    attention::add(&mut cases);
+    cases
+}
+
+/// Nodes whose indices are out of range; returns how many do not fail, or fail in another way.
+pub(crate) fn failures(cuda: &Arc<Cuda>, filter: &str) -> usize {
+    if !"failure".contains(filter) {
+        return 0;
+    }
+    let x = || random(DType::F32, &[4, 3], 1);
+    let nodes = [
+        ("GatherElements(%a, %b)", "f32[1, 2]", vec![x(), ints(&[1, 2], &[3, -5])], "found -5"),
+        ("GatherND(%a, %b)", "f32[2]", vec![x(), ints(&[2, 2], &[0, 0, 3, 3])], "found 3"),
+        (
+            "ScatterElements(%a, %b, %c)",
+            "f32[4, 3]",
+            vec![x(), ints(&[1, 1], &[4]), x_of(&[1, 1])],
+            "found 4",
+        ),
+        ("ScatterND(%a, %b, %c)", "f32[4, 3]", vec![x(), ints(&[1, 1], &[-9]), x_of(&[1, 3])], "found -9"),
+        (
+            "ReverseSequence(%a, %b)",
+            "f32[4, 3]",
+            vec![x(), ints(&[3], &[0, 5, 1])],
+            "expected lengths in [0, 4], found 5",
+        ),
+    ];
+    let mut failed = 0;
+    for (call, ty, inputs, expected) in nodes {
+        let module = module(&format!("  %y = {call} : {ty}\n  output %y : {ty}\n"), &inputs);
+        let mut session = Runtime::new(cuda.clone()).prepare(&module).unwrap();
+        let refs: Vec<_> = inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect();
+        let text = session.run(&refs).map_or_else(|error| error.to_string(), |_| "no error".into());
+        let is_right = text.contains(expected);
+        println!("{}  failure: {text}", if is_right { "ok  " } else { "FAIL" });
+        failed += usize::from(!is_right);
+    }
+    failed
+}
+
+fn x_of(dims: &[u64]) -> HostTensor {
+    random(DType::F32, dims, 2)
+}
+
+/// A case of a node. `call` is the node without results, after lines with an opset or constants. `results` are the types
+/// of the results.
+fn node(name: &str, tolerance: Tolerance, call: &str, results: &[&str], inputs: Vec<HostTensor>) -> Case {
+    let (before, call) = call.rsplit_once('\n').unwrap_or(("", call));
+    let (opset, before) = match before.strip_prefix("opset=") {
+        Some(rest) => {
+            let (opset, rest) = rest.split_once('\n').unwrap_or((rest, ""));
+            (format!("opset={opset}\n"), rest)
+        }
+        None => (String::new(), before),
+    };
+    let values: Vec<String> = (0..results.len()).map(|j| format!("%y{j}")).collect();
+    let mut body = opset;
+    for line in before.lines() {
+        body += &format!("  {line}\n");
+    }
+    body += &format!("  {} = {call} : {}\n", values.join(", "), results.join(", "));
+    for (value, ty) in values.iter().zip(results) {
+        body += &format!("  output {value} : {ty}\n");
+    }
+    let types: Vec<String> = inputs.iter().map(|x| format!("{}{:?}", x.dtype(), x.dims())).collect();
+    Case { name: format!("{name} {}", types.join(" ")), body, inputs, tolerance }
+}
+
+/// The numbers 1 to `n` in a type of integers.
+fn count(dtype: DType, dims: &[u64]) -> HostTensor {
+    let n = dims.iter().product::<u64>();
+    let numbers: Vec<i64> = (0..n).map(|i| i64::try_from(i * 7 % 23).unwrap() - 9).collect();
+    match dtype {
+        DType::I64 => HostTensor::from_slice(dims, &numbers),
+        DType::I32 => HostTensor::from_slice(
+            dims,
+            &numbers.iter().map(|&x| i32::try_from(x).unwrap()).collect::<Vec<_>>(),
+        ),
+        DType::I8 => HostTensor::from_slice(
+            dims,
+            &numbers.iter().map(|&x| i8::try_from(x).unwrap()).collect::<Vec<_>>(),
+        ),
+        DType::U8 => HostTensor::from_slice(
+            dims,
+            &numbers.iter().map(|&x| u8::try_from(x + 9).unwrap()).collect::<Vec<_>>(),
+        ),
+        DType::F64 =>
+        {
+            #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+            HostTensor::from_slice(dims, &numbers.iter().map(|&x| x as f64 * 0.37 + 0.1).collect::<Vec<_>>())
+        }
+        _ => HostTensor::from_slice(dims, &numbers.iter().map(|&x| u8::from(x > 0)).collect::<Vec<_>>()),
+    }
+    .unwrap()
+}
