@@ -27,7 +27,7 @@ pub(crate) fn backend_options(threads: Option<u32>) -> BackendOptions {
     BackendOptions { threads, folders, cache: None }
 }
 
-#[expect(clippy::disallowed_methods, reason = "the binary reads the environment for the library")]
+/// A variable of the environment, which the library does not read itself.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

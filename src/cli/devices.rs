@@ -50,7 +50,7 @@ fn text(found: &Devices) -> String {
     if let Some(problem) = &found.problem {
         text.push_str(&format!("\n{problem}\n"));
     }
-    // Where all libraries were found, nobody asks where they were searched.
+    // The folders explain a library that was not found.
     if found.libraries.iter().any(|library| library.found.is_err()) {
         text.push_str("\nSearched: the folders of the dynamic loader");
         for folder in &found.folders {

@@ -118,7 +118,6 @@ fn values_that_do_not_fit_are_all_named() {
         ("inputs_dim", 2, &["run", "m.ir", "--dim", "M=3"]),
         ("inputs_size", 2, &["run", "m.ir", "--random", "1", "--dim", "N=1000000000000000"]),
         ("outputs_ending", 2, &["run", "m.ir", "--random", "1", "--dim", "N=1", "--outputs", "y.txt"]),
-        ("device_cuda", 4, &["run", "m.ir", "--device", "cuda:1"]),
         ("device_unknown", 2, &["run", "m.ir", "--device", "tpu"]),
     ] {
         let run = dir.run(args);
@@ -547,5 +546,39 @@ fn outputs_whose_names_a_file_cannot_hold_are_refused() {
     for (model, file) in written.into_iter().chain([("longest.ir", "d.npz")]) {
         let run = dir.run(&["run", model, "--random", "1", "--outputs", file]);
         assert_eq!(run.code, 0, "{run}");
+    }
+}
+
+/// The devices of the machine, whatever they are: the CPU is there, and every device that cannot be used has a reason.
+#[test]
+fn devices_of_this_machine() {
+    let dir = Dir::new();
+    let run = dir.run(&["devices"]);
+    assert_eq!(run.code, 0, "{run}");
+    assert!(run.stdout.lines().any(|line| line.starts_with("cpu ") && line.ends_with("usable")), "{run}");
+    let run = dir.run(&["devices", "--json", "--threads", "1"]);
+    assert_eq!(run.code, 0, "{run}");
+    let found: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(found["schema"], "ampc-devices/1");
+    assert_eq!(found["devices"][0]["name"], "1 thread");
+    for device in found["devices"].as_array().unwrap() {
+        assert_eq!(device["usable"] == true, device["problem"].is_null(), "{device}");
+    }
+    for library in found["libraries"].as_array().unwrap() {
+        assert_eq!(library["version"].is_null(), !library["problem"].is_null(), "{library}");
+        assert_eq!(library["version"].is_null(), library["path"].is_null(), "{library}");
+    }
+}
+
+/// A device that no machine has.
+#[test]
+fn an_absent_device() {
+    let dir = Dir::new();
+    dir.write("m.ir", "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[2]\n  %y = Neg(%x) : f32[2]\n  output %y : f32[2]\n}\n");
+    for command in
+        [&["run", "m.ir", "--device", "cuda:999"][..], &["verify", "m.ir", "m.ir", "--device", "cuda:999"]]
+    {
+        let run = dir.run(command);
+        assert!(run.code == 4 && run.stderr.contains("device `cuda:999`: "), "{run}");
     }
 }

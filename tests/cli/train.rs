@@ -485,7 +485,7 @@ fn what_does_not_fit_is_refused() {
     refused("--state s.safetensors --data d.npz --steps 3 --save nowhere/t.safetensors", 5, &["nowhere"]);
     dir.write("old.safetensors", "");
     refused("--state s.safetensors --data d.npz --steps 3 --save old.safetensors", 5, &["--force"]);
-    refused("--state s.safetensors --data d.npz --steps 3 --device cuda", 4, &["CPU only"]);
+    refused("--state s.safetensors --data d.npz --steps 3 --device cuda:999", 4, &["device `cuda:999`: "]);
     let run = dir.run(&["train", "m.ir", "--state", "s.safetensors", "--data", "d.npz", "--steps", "3"]);
     assert!(run.code == 2 && run.stderr.contains("`ampc train-step` makes a training step"), "{run}");
     let gradients = folder(&["--optimizer", "none"]);

@@ -32,6 +32,8 @@ pub(super) struct Compiler {
     cache: Option<Arc<Cache>>,
     /// `None` if the system has no threads left: texts are then compiled when they are launched.
     pool: Option<Arc<ThreadPool>>,
+    /// True when the compiler is dropped: kernels that wait for a thread are not compiled.
+    is_closed: Arc<AtomicBool>,
     /// Kernels by their texts. Not all have been compiled.
     compilations: Mutex<FxHashMap<Arc<str>, Arc<Compilation>>>,
     /// The values that kernels expect, for errors.
@@ -43,6 +45,7 @@ pub(super) struct Compilation {
     context: Arc<CudaContext>,
     pool: Option<Arc<ThreadPool>>,
     has_begun: AtomicBool,
+    is_closed: Arc<AtomicBool>,
     architecture: String,
     cache: Option<Arc<Cache>>,
     text: Arc<str>,
@@ -80,7 +83,8 @@ impl Compiler {
         let name = |at| format!("nvrtc {at}");
         let pool = ThreadPoolBuilder::new().stack_size(STACK).thread_name(name).build().ok().map(Arc::new);
         let (compilations, messages) = (Mutex::default(), Mutex::default());
-        Compiler { context, architecture, cache, pool, compilations, messages }
+        let is_closed = Arc::default();
+        Compiler { context, architecture, cache, pool, is_closed, compilations, messages }
     }
 
     /// The number of different texts that were compiled.
@@ -100,6 +104,7 @@ impl Compiler {
             context: self.context.clone(),
             pool: self.pool.clone(),
             has_begun: AtomicBool::new(false),
+            is_closed: self.is_closed.clone(),
             architecture: self.architecture.clone(),
             cache: self.cache.clone(),
             text: text.clone(),
@@ -122,6 +127,16 @@ impl Compiler {
 
     pub(super) fn message(&self, at: usize) -> String {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).get(at).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Compiler {
+    fn drop(&mut self) {
+        self.is_closed.store(true, Ordering::Release);
+        // NVRTC must not be at work when the process ends.
+        if let Some(pool) = &self.pool {
+            pool.broadcast(|_| ());
+        }
     }
 }
 
@@ -152,8 +167,20 @@ impl Compilation {
         }
     }
 
-    /// Sets the image.
+    /// Sets the image, unless the compiler is gone.
     fn compile(&self) {
+        if self.is_closed.load(Ordering::Acquire) {
+            return;
+        }
+        let compile = std::panic::AssertUnwindSafe(|| self.compile_or_panic());
+        if std::panic::catch_unwind(compile).is_err() {
+            let error = NvrtcError(sys::nvrtcResult::NVRTC_ERROR_INTERNAL_ERROR);
+            let _ =
+                self.image.set(Err(Refusal { error, log: "the compiler of kernels has panicked".into() }));
+        }
+    }
+
+    fn compile_or_panic(&self) {
         let cached = self.cache.as_ref().and_then(|cache| cache.get(&self.text));
         let image = match cached {
             Some(bytes) => Ok(Image { bytes, is_from_cache: true }),

@@ -19,7 +19,12 @@ pub(super) fn failed(error: DriverError) -> DeviceError {
         | Code::CUDA_ERROR_INVALID_HANDLE
         | Code::CUDA_ERROR_INVALID_PC
         | Code::CUDA_ERROR_INVALID_VALUE
+        | Code::CUDA_ERROR_INVALID_IMAGE
+        | Code::CUDA_ERROR_INVALID_PTX
         | Code::CUDA_ERROR_LAUNCH_FAILED
+        | Code::CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES
+        | Code::CUDA_ERROR_NO_BINARY_FOR_GPU
+        | Code::CUDA_ERROR_NOT_FOUND
         | Code::CUDA_ERROR_MISALIGNED_ADDRESS => DeviceError::Invalid(text_of(error)),
         Code::CUDA_ERROR_ASSERT
         | Code::CUDA_ERROR_CONTEXT_IS_DESTROYED

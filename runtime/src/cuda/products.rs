@@ -119,8 +119,8 @@ fn failed(error: CublasError) -> KernelError {
             KernelError::unsupported(format!("a product ({reason})"))
         }
         Status::CUBLAS_STATUS_INVALID_VALUE => DeviceError::Invalid(reason).into(),
-        Status::CUBLAS_STATUS_ALLOC_FAILED => DeviceError::Failed(reason).into(),
-        _ => DeviceError::Lost(reason).into(),
+        // A lost device fails the next call of the driver too.
+        _ => DeviceError::Failed(reason).into(),
     }
 }
 

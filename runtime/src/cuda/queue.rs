@@ -116,9 +116,10 @@ impl CudaQueue {
         if !self.shared.waits_for_kernels || self.capture.is_some() {
             return Ok(());
         }
-        self.stream.synchronize().map_err(|error| match self.node {
-            Some(node) => DeviceError::Lost(format!("{node}: {error}")),
-            None => failed(error),
+        self.stream.synchronize().map_err(|error| match (failed(error), self.node) {
+            (DeviceError::Invalid(reason), Some(node)) => DeviceError::Invalid(format!("{node}: {reason}")),
+            (DeviceError::Lost(reason), Some(node)) => DeviceError::Lost(format!("{node}: {reason}")),
+            (error, _) => error,
         })
     }
 }

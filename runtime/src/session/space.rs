@@ -129,7 +129,11 @@ impl Space {
         let launched = self.spread().map_err(ExecuteError::from).and_then(|()| launch(self));
         let launched = launched.and_then(|()| Ok(self.gather()?));
         let recorded = self.queue().map(Queue::end_recording).transpose().map_err(ExecuteError::from);
-        launched.and(recorded).or_else(refused)
+        match (launched, recorded) {
+            // A queue that is lost does no later work.
+            (_, Err(error)) if !error.is_refusal() => Err(error),
+            (launched, recorded) => launched.and(recorded).or_else(refused),
+        }
     }
 
     /// Begins downloads of no bytes, on all queues of kernels but the first, and on the first if `with_first`. They end when

@@ -163,6 +163,10 @@ pub(crate) fn compare(
             Tolerance::Elements if dtype == DType::F32 => 1e-5 * want.abs() + f64::from(f32::from_bits(1)),
             Tolerance::Elements if dtype == DType::F64 => 1e-12 * want.abs(),
             Tolerance::Elements => 2.0 * ulp(want, dtype),
+            Tolerance::Sums if dtype == DType::F64 => {
+                1e-13 * sums.get(i).copied().unwrap_or(want.abs()).abs()
+            }
+            Tolerance::Rows if dtype == DType::F64 => 1e-12 * greatest,
             Tolerance::Sums => 1e-5 * sums.get(i).copied().unwrap_or(want.abs()).abs() + ulp(want, dtype),
             Tolerance::Rows if dtype == DType::F32 => 1e-5 * greatest,
             Tolerance::Model => 4.0 * ulp(greatest, dtype),
@@ -203,10 +207,17 @@ pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     run_all(cuda, &cases(), filter) + failures(cuda, filter)
 }
 
+/// The share of the cases to run, as a divisor, which `AMPC_CUDA_SHARE` sets.
+#[expect(clippy::disallowed_methods, reason = "a test reads its settings")]
+fn share() -> usize {
+    let set = std::env::var("AMPC_CUDA_SHARE").ok();
+    set.and_then(|share| share.parse().ok()).unwrap_or(1).max(1)
+}
+
 /// Runs those of the cases whose names contain `filter`; returns how many fail.
 pub(crate) fn run_all(cuda: &Arc<Cuda>, cases: &[Case], filter: &str) -> usize {
     let (mut passed, mut failed) = (0, 0);
-    for case in cases.iter().filter(|case| case.name.contains(filter)) {
+    for case in cases.iter().filter(|case| case.name.contains(filter)).step_by(share()) {
         let result = catch_unwind(AssertUnwindSafe(|| passes(cuda, case)));
         match result.unwrap_or_else(|_| Err("panicked".into())) {
             Ok(share) => {

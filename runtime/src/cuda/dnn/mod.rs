@@ -13,7 +13,7 @@ mod plan;
 pub use graph::{Convolution, Direction, Layout};
 pub use plan::{Engine, MOST_WORKSPACE, Notes};
 
-use super::presence::{self, CudaError};
+use super::presence::{self, CudaError, CudaErrorKind};
 use super::queue::CudaQueue;
 use crate::backend::DeviceError;
 use crate::kernel::{KernelError, Result};
@@ -64,6 +64,11 @@ fn reasons(refused: &[(Engine, String)]) -> String {
 impl From<DnnError> for KernelError {
     fn from(error: DnnError) -> KernelError {
         match &error {
+            DnnError::Library(library) => match library.kind() {
+                CudaErrorKind::Unsupported => KernelError::unsupported(format!("a convolution: {error}")),
+                CudaErrorKind::Refused => DeviceError::Failed(error.to_string()).into(),
+                CudaErrorKind::Bug => DeviceError::Invalid(error.to_string()).into(),
+            },
             DnnError::Call { is_unsupported: false, .. } => error.of_call().into(),
             _ => KernelError::unsupported(format!("a convolution: {error}")),
         }
@@ -125,8 +130,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A convolution that is ready to run.
 pub(super) struct Plan {
-    library: Arc<Library>,
+    // The plan is destroyed before its handle.
     choice: Arc<Choice>,
+    library: Arc<Library>,
     ids: Vec<i64>,
     direction: Direction,
 }

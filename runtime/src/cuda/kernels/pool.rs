@@ -116,7 +116,7 @@ fn loops(source: &mut Source, view: &WindowView, image: &[usize], grid: &[usize]
         column_step = column_step.saturating_mul(image[axis]);
         begin += &format!(
             "i64 first{axis} = (i64)(i / below{axis} % grid{axis}) * stride{axis} - before{axis};
-    i64 room{axis} = (image{axis} + after{axis} - first{axis} + dilation{axis} - 1) / dilation{axis}; if (room{axis} > kernel{axis}) room{axis} = kernel{axis};
+    i64 room{axis} = (image{axis} + after{axis} - first{axis} + dilation{axis} - 1) / dilation{axis}; if (room{axis} > kernel{axis}) room{axis} = kernel{axis}; if (room{axis} < 0) room{axis} = 0;
     i64 low{axis} = first{axis} < 0 ? (dilation{axis} - 1 - first{axis}) / dilation{axis} : 0;
     i64 high{axis} = (image{axis} - first{axis} + dilation{axis} - 1) / dilation{axis}; if (high{axis} > kernel{axis}) high{axis} = kernel{axis}; if (high{axis} < low{axis}) high{axis} = low{axis};
     "

@@ -95,9 +95,7 @@ impl Lists {
         source.pointer("int", "next", self.next);
         match update.formula {
             None => "atomicMax(&first_[row], (int)u);",
-            Some(_) => {
-                "int found_ = first_[row], seen; do { seen = found_; next[u] = seen; found_ = atomicCAS(&first_[row], seen, (int)u); } while (found_ != seen);"
-            }
+            Some(_) => "next[u] = atomicExch(&first_[row], (int)u);",
         }
     }
 

@@ -84,7 +84,9 @@ pub enum CudaError {
         second_version: u32,
     },
     /// The driver has no device.
-    #[error("the CUDA driver has no device: {reason}")]
+    #[error(
+        "the CUDA driver has no device: {reason}; `CUDA_VISIBLE_DEVICES` may hide devices, and a container has only those that it was given"
+    )]
     NoDevices {
         /// The driver's error.
         reason: String,

@@ -21,6 +21,8 @@ pub fn standard_folders(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Path
     for bin in variable("PATH").iter().flat_map(std::env::split_paths) {
         if bin.join("python3").exists() {
             bin.parent().into_iter().for_each(|prefix| packages(prefix, &mut folders));
+            // Debian's interpreter in /usr has the packages that are installed by hand below /usr/local.
+            bin.parent().into_iter().for_each(|prefix| packages(&prefix.join("local"), &mut folders));
         }
     }
     if let Some(home) = path("HOME") {
@@ -49,10 +51,12 @@ fn toolkit(root: &Path, to: &mut Vec<PathBuf>) {
 
 /// The folders of libraries of NVIDIA's Python packages below a prefix: `lib/python3.*/site-packages/nvidia/*/lib`.
 fn packages(prefix: &Path, to: &mut Vec<PathBuf>) {
-    for python in newest_first(&prefix.join("lib"), &|name| name.starts_with("python3")) {
-        for site in ["site-packages", "dist-packages"] {
-            let packages = newest_first(&python.join(site).join("nvidia"), &|_| true);
-            to.extend(packages.into_iter().map(|package| package.join("lib")));
+    for lib in ["lib", "lib64"] {
+        for python in newest_first(&prefix.join(lib), &|name| name.starts_with("python3")) {
+            for site in ["site-packages", "dist-packages"] {
+                let packages = newest_first(&python.join(site).join("nvidia"), &|_| true);
+                to.extend(packages.into_iter().map(|package| package.join("lib")));
+            }
         }
     }
 }

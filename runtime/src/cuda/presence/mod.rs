@@ -78,16 +78,37 @@ impl Presence {
     /// Looks for libraries, the driver first, and for its devices.
     fn of(wanted: &[Library], folders: &[PathBuf]) -> Presence {
         let mut driver = None;
-        let mut libraries = Vec::new();
+        let mut major = None;
+        let mut libraries: Vec<(Library, Result<FoundLibrary, CudaError>)> = Vec::new();
         for &library in wanted {
-            let found = library.open(folders, driver);
-            if let (Library::Driver, Ok(found)) = (library, &found) {
-                driver = Some(found.version);
+            let mut found = library.open(folders, driver, major);
+            match (library, &found) {
+                (Library::Driver, Ok(of_driver)) => {
+                    driver = Some(of_driver.version);
+                    major = common_major(folders, of_driver.version.0);
+                }
+                (Library::Compiler, Ok(of_compiler)) => major = Some(of_compiler.cuda),
+                // Other models than those with convolutions do not need it: a conflict is its own.
+                (Library::Convolutions, Ok(of_dnn)) => {
+                    let before = libraries.iter().find(|(library, _)| *library == Library::Compiler);
+                    if let Some((_, Ok(of_compiler))) = before
+                        && let Some(conflict) = conflict((Library::Compiler, of_compiler), (library, of_dnn))
+                    {
+                        found = Err(conflict);
+                    }
+                }
+                _ => {}
             }
             libraries.push((library, found));
         }
-        let found = libraries.iter().filter_map(|(library, found)| Some((*library, found.as_ref().ok()?)));
-        let conflict = of_one_major(found).err();
+        let of = |wanted: Library| {
+            let (library, found) = libraries.iter().find(|(library, _)| *library == wanted)?;
+            Some((*library, found.as_ref().ok()?))
+        };
+        let conflict = match (of(Library::Compiler), of(Library::Products)) {
+            (Some(first), Some(second)) => conflict(first, second),
+            _ => None,
+        };
         let devices = match &libraries[0].1 {
             Ok(_) => devices(),
             Err(error) => Err(error.clone()),
@@ -97,13 +118,19 @@ impl Presence {
 
     /// The reason why device `number` cannot be opened; `None` if it can. It can be opened without cuDNN.
     pub fn problem(&self, number: usize) -> Option<CudaError> {
-        let mut needed = self.libraries.iter().filter(|(library, _)| *library != Library::Convolutions);
-        let of_library = needed.find_map(|(_, found)| found.as_ref().err());
-        let of_devices = || match &self.devices {
+        let error_of = |is_wanted: &dyn Fn(Library) -> bool| {
+            let mut wanted = self.libraries.iter().filter(|(library, _)| is_wanted(*library));
+            wanted.find_map(|(_, found)| found.as_ref().err())
+        };
+        // Nobody installs the other libraries for a device that is not there.
+        let of_driver = error_of(&|library| library == Library::Driver);
+        let of_library =
+            error_of(&|library| library != Library::Convolutions).or(self.conflict.as_ref()).cloned();
+        let of_devices = match &self.devices {
             Err(error) => Some(error.clone()),
             Ok(devices) => usable(devices, number).err(),
         };
-        of_library.or(self.conflict.as_ref()).cloned().or_else(of_devices)
+        of_driver.cloned().or(of_devices).or(of_library)
     }
 }
 
@@ -133,11 +160,12 @@ pub(super) fn load(folders: &[PathBuf], number: usize) -> Result<(FoundDevice, (
 /// If it is absent, too old, damaged, or of another major version of CUDA.
 pub(super) fn load_dnn(folders: &[PathBuf], nvrtc: Option<(u32, u32)>) -> Result<(), CudaError> {
     let library = Library::Convolutions;
-    let found = library.open(folders, None)?;
-    match nvrtc {
-        Some((major, _)) if major != found.cuda => Err(CudaError::MixedVersions {
+    let major = nvrtc.map(|(major, _)| major);
+    let found = library.open(folders, None, major)?;
+    match major {
+        Some(first_version) if first_version != found.cuda => Err(CudaError::MixedVersions {
             first: Library::Compiler,
-            first_version: major,
+            first_version,
             second: library,
             second_version: found.cuda,
         }),
@@ -170,20 +198,34 @@ fn driver_of(major: u32) -> &'static str {
     }
 }
 
-/// Checks that the libraries, the driver aside, are of one major version.
-fn of_one_major<'a>(mut found: impl Iterator<Item = (Library, &'a FoundLibrary)>) -> Result<(), CudaError> {
-    let Some((first, of_first)) = found.find(|(library, _)| *library != Library::Driver) else {
-        return Ok(());
-    };
-    match found.find(|(_, of_second)| of_second.cuda != of_first.cuda) {
-        None => Ok(()),
-        Some((second, of_second)) => Err(CudaError::MixedVersions {
-            first,
-            first_version: of_first.cuda,
-            second,
-            second_version: of_second.cuda,
-        }),
-    }
+/// The error of two libraries of different major versions of CUDA.
+fn conflict(
+    (first, of_first): (Library, &FoundLibrary),
+    (second, of_second): (Library, &FoundLibrary),
+) -> Option<CudaError> {
+    let (first_version, second_version) = (of_first.cuda, of_second.cuda);
+    (first_version != second_version).then_some(CudaError::MixedVersions {
+        first,
+        first_version,
+        second,
+        second_version,
+    })
+}
+
+/// The newest major version, of those that the driver supports, for which the folders have NVRTC and cuBLASLt.
+fn common_major(folders: &[PathBuf], most: u32) -> Option<u32> {
+    let has = |file: &str| folders.iter().any(|folder| folder.join(file).exists());
+    let libraries = [Library::Compiler, Library::Products];
+    (12..=NEWEST.min(most)).rev().find(|&major| {
+        libraries
+            .iter()
+            .all(|library| library.files().iter().any(|file| of_major(file) == Some(major) && has(file)))
+    })
+}
+
+/// The major version of CUDA that is the ending of a file.
+fn of_major(file: &str) -> Option<u32> {
+    file.rsplit('.').next().and_then(|number| number.parse().ok())
 }
 
 /// A function that writes a version and returns a status, 0 for success.
@@ -246,12 +288,13 @@ impl Library {
         })
     }
 
-    /// The way to install the library beside a driver, in words.
-    fn remedy(self, driver: Option<(u32, u32)>) -> String {
-        let major = driver.map_or(NEWEST, |(major, _)| major.min(NEWEST));
+    /// The way to install the library for a major version of CUDA, in words.
+    fn remedy(self, major: u32) -> String {
         match self.package(major) {
             None => "install NVIDIA's driver".to_owned(),
-            Some(package) => format!("`pip install {package}` installs it"),
+            // The versions of cuDNN are not those of CUDA.
+            Some(package) if self == Library::Convolutions => format!("`pip install {package}` installs it"),
+            Some(package) => format!("`pip install '{package}=={major}.*'` installs it"),
         }
     }
 
@@ -272,31 +315,31 @@ impl Library {
         }
     }
 
-    /// Loads the library. `driver` is the version of CUDA that the driver supports.
-    fn open(self, folders: &[PathBuf], driver: Option<(u32, u32)>) -> Result<FoundLibrary, CudaError> {
-        let handle = self.handle(folders, driver)?;
-        let version = self.version(&handle);
+    /// Loads the library. `driver` is the version of CUDA that the driver supports; a library for `major` is preferred.
+    fn open(
+        self,
+        folders: &[PathBuf],
+        driver: Option<(u32, u32)>,
+        major: Option<u32>,
+    ) -> Result<FoundLibrary, CudaError> {
+        let handle = self.handle(folders, driver, major)?;
         let path = self.path(&handle);
-        let functions = self.functions();
-        if let Some(&function) = functions.iter().find(|function| symbol(&handle, function).is_none()) {
-            let version = version.unwrap_or_default();
-            return Err(CudaError::NoFunction { library: self, path, version, function });
+        let unloadable = |reason: String| CudaError::Unloadable { library: self, path: path.clone(), reason };
+        if self == Library::Convolutions {
+            graph_of_dnn(&path).map_err(unloadable)?;
         }
-        let unknown = || CudaError::Unloadable {
-            library: self,
-            path: path.clone(),
-            reason: "it does not say its version".to_owned(),
-        };
-        let version = version.ok_or_else(unknown)?;
-        let cuda = match self {
-            Library::Convolutions => returned(&handle, "cudnnGetCudartVersion").ok_or_else(unknown)? / 1000,
-            Library::Driver | Library::Compiler | Library::Products => version.0,
-        };
-        // The library stays for the rest of the process, as cudarc expects.
-        let _ = handle.into_raw();
+        let unknown = || unloadable("it does not say its version".to_owned());
+        let version = self.version(&handle).ok_or_else(unknown)?;
         if version < self.oldest() {
             return Err(CudaError::OldLibrary { library: self, path, version, oldest: self.oldest() });
         }
+        let functions = self.functions();
+        if let Some(&function) = functions.iter().find(|function| symbol(&handle, function).is_none()) {
+            return Err(CudaError::NoFunction { library: self, path, version, function });
+        }
+        let cuda = self.major(&handle, version).ok_or_else(unknown)?;
+        // The library stays for the rest of the process, as cudarc expects.
+        let _ = handle.into_raw();
         match driver {
             Some(driver) if driver.0 < cuda => {
                 Err(CudaError::OldDriver { library: self, version, cuda, driver })
@@ -305,40 +348,58 @@ impl Library {
         }
     }
 
+    /// The major version of CUDA that the library is for.
+    fn major(self, handle: &Handle, version: (u32, u32)) -> Option<u32> {
+        match self {
+            Library::Convolutions => returned(handle, "cudnnGetCudartVersion").map(|version| version / 1000),
+            Library::Driver | Library::Compiler | Library::Products => Some(version.0),
+        }
+    }
+
     /// The library as `cudarc` finds it, after a library of one of the folders has been loaded if there is no other.
-    fn handle(self, folders: &[PathBuf], driver: Option<(u32, u32)>) -> Result<Handle, CudaError> {
+    fn handle(
+        self,
+        folders: &[PathBuf],
+        driver: Option<(u32, u32)>,
+        major: Option<u32>,
+    ) -> Result<Handle, CudaError> {
         let names = cudarc::get_lib_name_candidates(self.stem());
         let by_name = || names.iter().find_map(|name| dlopen(name.as_ref()).ok());
         if let Some(handle) = by_name() {
             return Ok(handle);
         }
-        let major = driver.map_or(u32::MAX, |(major, _)| major);
-        let is_supported = |file: &&&str| {
-            let suffix = file.rsplit('.').next().and_then(|number| number.parse::<u32>().ok());
-            suffix.is_none_or(|number| number <= major)
-        };
         // If there are newer libraries alone, the driver is too old for them, and the error says so.
-        let preferred = self.files().iter().filter(is_supported);
-        let others = self.files().iter().filter(|file| !is_supported(file));
-        let mut refused = None;
-        for file in preferred.chain(others) {
-            for path in folders.iter().map(|folder| folder.join(file)).filter(|path| path.exists()) {
-                self.companions(&path);
-                match dlopen(path.as_os_str()) {
-                    Ok(handle) => {
-                        return by_name().or(Some(handle)).ok_or_else(|| self.absent(folders, driver));
-                    }
-                    Err(reason) => {
-                        refused = refused.or(Some(CudaError::Unloadable { library: self, path, reason }));
-                    }
+        let most = driver.map_or(NEWEST, |(of_driver, _)| of_driver);
+        let rank = |file: &str| match of_major(file) {
+            Some(number) if major == Some(number) => 0,
+            Some(number) if number <= most => 1,
+            _ => 2,
+        };
+        let mut files = self.files().to_vec();
+        files.sort_by_key(|file| rank(file));
+        let paths = files.iter().flat_map(|file| folders.iter().map(move |folder| folder.join(file)));
+        let (mut refused, mut other) = (None, None);
+        for path in paths.filter(|path| path.exists()) {
+            self.companions(&path);
+            match dlopen(path.as_os_str()) {
+                Ok(handle) if self.is_for_another(&path, &handle, major) => other = other.or(Some(handle)),
+                Ok(handle) => return Ok(by_name().unwrap_or(handle)),
+                Err(reason) => {
+                    refused = refused.or(Some(CudaError::Unloadable { library: self, path, reason }));
                 }
             }
         }
-        Err(refused.unwrap_or_else(|| self.absent(folders, driver)))
+        let absent = || {
+            let remedy = self.remedy(major.unwrap_or(most.min(NEWEST)));
+            CudaError::NoLibrary { library: self, remedy, folders: folders.to_vec() }
+        };
+        other.ok_or_else(|| refused.unwrap_or_else(absent))
     }
 
-    fn absent(self, folders: &[PathBuf], driver: Option<(u32, u32)>) -> CudaError {
-        CudaError::NoLibrary { library: self, remedy: self.remedy(driver), folders: folders.to_vec() }
+    /// True if a cuDNN, whose name does not say it, is for another major version of CUDA than `major`.
+    fn is_for_another(self, path: &Path, handle: &Handle, major: Option<u32>) -> bool {
+        let Some(major) = major.filter(|_| self == Library::Convolutions) else { return false };
+        graph_of_dnn(path).is_ok() && self.major(handle, (0, 0)).is_some_and(|found| found != major)
     }
 
     /// Loads the files beside a library that the library itself loads by name.
@@ -421,6 +482,16 @@ impl fmt::Display for Library {
             Library::Compiler | Library::Products | Library::Convolutions => f.write_str(self.name()),
         }
     }
+}
+
+/// Loads the library that cuDNN loads at its first call, beside cuDNN's file: without it, cuDNN ends the process.
+fn graph_of_dnn(path: &Path) -> Result<(), String> {
+    const GRAPH: &str = "libcudnn_graph.so.9";
+    let beside = path.parent().map(|folder| folder.join(GRAPH));
+    let of_folder = beside.and_then(|path| dlopen(path.as_os_str()).ok());
+    let handle = of_folder.map_or_else(|| dlopen(GRAPH.as_ref()), Ok)?;
+    let _ = handle.into_raw();
+    Ok(())
 }
 
 /// The number that a function of a library returns.

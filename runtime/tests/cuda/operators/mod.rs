@@ -117,7 +117,11 @@ fn count(dtype: DType, dims: &[u64]) -> HostTensor {
             #[expect(clippy::cast_precision_loss, reason = "small numbers")]
             HostTensor::from_slice(dims, &numbers.iter().map(|&x| x as f64 * 0.37 + 0.1).collect::<Vec<_>>())
         }
-        _ => HostTensor::from_slice(dims, &numbers.iter().map(|&x| u8::from(x > 0)).collect::<Vec<_>>()),
+        _ => HostTensor::from_bytes(
+            DType::Bool,
+            dims,
+            &numbers.iter().map(|&x| u8::from(x > 0)).collect::<Vec<_>>(),
+        ),
     }
     .unwrap()
 }
