@@ -136,7 +136,10 @@ impl Maker<'_> {
             wanted.push(match ty {
                 None => Wanted::Absent,
                 Some(ty) => {
-                    let (dtype, dims) = (site.result_dtype(j)?, site.result_dims(j)?);
+                    // The size of the result depends on elements.
+                    let (Ok(dtype), Ok(dims)) = (site.result_dtype(j), site.result_dims(j)) else {
+                        return Ok(None);
+                    };
                     let dims: Vec<u64> = dims.iter().map(|&n| n as u64).collect();
                     let is_small = dtype.tensor_bytes(&dims).is_some_and(|bytes| bytes <= MOST_CONSTANT);
                     if !is_small || ty.as_tensor().is_none_or(|ty| ty.dtype == DType::String) {
