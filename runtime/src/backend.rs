@@ -136,7 +136,8 @@ pub trait Backend: Debug + Send + Sync {
     }
 
     /// The backend that computes results that depend on constants and dims alone, in host memory, when a module is bound;
-    /// `None` if this backend computes these itself.
+    /// `None` if this backend computes these itself. The results need not have the bits of this backend. Kernels of the host
+    /// backend run within [`install`](Backend::install) of this backend.
     fn host(&self) -> Option<&dyn Backend> {
         None
     }

@@ -270,7 +270,7 @@ pub enum DeviceError {
     #[error("the device refused a call: {0}")]
     Failed(String),
     /// The device refused a call as invalid, or a kernel read or wrote memory outside of its operands and results: a bug of
-    /// the backend. Later calls fail.
+    /// the backend. Later calls may fail.
     #[error("the device refused invalid work: {0}")]
     Invalid(String),
     /// The device does not answer any more.

@@ -105,8 +105,9 @@ impl Prepared {
         Prepared { needs: Needs::default(), run: Box::new(run), planned: None }
     }
 
-    /// A function that is called when the kernel is part of a plan, before it runs: most kernels of nodes that are joined
-    /// into groups never are. Work that takes long, such as compiling, begins there, in other threads.
+    /// A function that is called before the kernel runs, once for each plan that the kernel is part of: most kernels of nodes
+    /// that are joined into groups are part of none. Long work, such as compiling, begins there in other threads: the
+    /// session waits for the function to return.
     pub fn when_planned(mut self, planned: impl Fn() + Send + Sync + 'static) -> Prepared {
         self.planned = Some(Box::new(planned));
         self

@@ -87,7 +87,7 @@ impl Compiler {
         Compiler { context, architecture, cache, pool, is_closed, compilations, messages }
     }
 
-    /// The number of different texts that were compiled.
+    /// The number of different texts whose compilation has begun, texts found in the cache among them.
     pub(super) fn len(&self) -> usize {
         let compilations = self.compilations.lock().unwrap_or_else(PoisonError::into_inner);
         compilations.values().filter(|compilation| compilation.has_begun.load(Ordering::Acquire)).count()

@@ -26,8 +26,8 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel of a text, for so many blocks; without any, launches do nothing. The text is compiled when the kernel is part
-    /// of a plan.
+    /// The kernel of a text, launched with so many blocks; a launch of 0 blocks does nothing. The text is compiled when the
+    /// kernel is part of a plan.
     ///
     /// # Errors
     /// If there are more blocks than a grid may have.

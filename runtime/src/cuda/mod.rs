@@ -140,7 +140,7 @@ impl Cuda {
         Ok(self.device.0.dnn.plan(convolution)?.described())
     }
 
-    /// The number of different kernels that were compiled so far.
+    /// The number of different kernels of the plans so far, compiled or read from the cache.
     pub fn kernels_compiled(&self) -> usize {
         self.device.0.compiler.len()
     }

@@ -106,7 +106,7 @@ fn raw(tensor: &HostTensor, size: usize) -> Vec<u64> {
     words.map(|word| if is_nan(word) { u64::MAX } else { word }).collect()
 }
 
-/// Elements of f64 with numbers among them that are none of f32.
+/// Elements; of f64, some are not representable in f32.
 fn some(random: &mut Random, dtype: DType, dims: &[u64]) -> HostTensor {
     if dtype != DType::F64 {
         return elements(random, dtype, dims);
@@ -379,7 +379,7 @@ fn randoms() -> Vec<Case> {
     cases
 }
 
-/// A ratio that is none surfaces as an error of the node.
+/// An invalid ratio surfaces as an error of the node.
 fn wrong_ratio(cuda: &Arc<Cuda>) -> Result<(), String> {
     let text = format!(
         "{HEAD}graph @main {{\n  input %x : f32[40]\n  input %r : f32\n  const %yes : bool = true\n  \

@@ -10,8 +10,8 @@ mod engines;
 #[cfg(test)]
 mod tests;
 
-use crate::faults::{self, fault};
 use crate::complain;
+use crate::faults::{self, fault};
 use crate::work::{Stream, Work};
 pub(crate) use compute::Execution;
 use cudarc::cudnn::sys::{

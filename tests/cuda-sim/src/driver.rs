@@ -1,8 +1,8 @@
 //! The driver: one device, of compute capability 8.0.
 
-use crate::faults::{self, fault};
 use crate::blocks::{Kernel, Launch};
 use crate::compiler::MAGIC;
+use crate::faults::{self, fault};
 use crate::memory;
 use crate::work::{Capture, Event, Place, Stream, Work, lock};
 use cudarc::driver::sys::{

@@ -17,16 +17,21 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+#[expect(clippy::disallowed_methods, reason = "a library for tests, which environment variables set up")]
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
 /// Two numbers with a point between them.
-fn pair(variable: &str, otherwise: (i32, i32)) -> (i32, i32) {
-    let text = std::env::var(variable).unwrap_or_default();
+fn pair(name: &str, otherwise: (i32, i32)) -> (i32, i32) {
+    let text = variable(name).unwrap_or_default();
     let numbers = text.split_once('.').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
     numbers.unwrap_or(otherwise)
 }
 
 /// The version that a library says.
-pub(crate) fn version(variable: &str) -> (i32, i32) {
-    pair(variable, (13, 0))
+pub(crate) fn version(name: &str) -> (i32, i32) {
+    pair(name, (13, 0))
 }
 
 /// The compute capability of the device.
@@ -36,7 +41,7 @@ pub(crate) fn capability() -> (i32, i32) {
 
 /// The number of devices.
 pub(crate) fn devices() -> i32 {
-    std::env::var("AMPC_SIM_DEVICES").ok().and_then(|text| text.parse().ok()).unwrap_or(1)
+    variable("AMPC_SIM_DEVICES").and_then(|text| text.parse().ok()).unwrap_or(1)
 }
 
 /// A call that fails.
@@ -51,10 +56,15 @@ struct Fault {
 fn requested() -> Option<&'static Fault> {
     static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
     let parsed = || {
-        let text = std::env::var("AMPC_SIM_FAIL").ok()?;
+        let text = variable("AMPC_SIM_FAIL")?;
         let [function, number, code] = text.split(':').collect::<Vec<_>>().try_into().ok()?;
         let left = Mutex::new(number.parse::<u64>().ok()?.checked_sub(1)?);
-        Some(Fault { function: function.to_owned(), left, code: code.parse().ok()?, has_failed: OnceLock::new() })
+        Some(Fault {
+            function: function.to_owned(),
+            left,
+            code: code.parse().ok()?,
+            has_failed: OnceLock::new(),
+        })
     };
     FAULT.get_or_init(parsed).as_ref()
 }

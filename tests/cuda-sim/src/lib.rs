@@ -31,8 +31,7 @@ mod tests {
     /// The backend looks up exactly the functions that are here, before it calls one.
     #[test]
     fn the_backend_looks_up_every_function() {
-        let sources =
-            [
+        let sources = [
             include_str!("driver.rs"),
             include_str!("compiler.rs"),
             include_str!("products.rs"),

@@ -276,10 +276,11 @@ fn rotary(maker: &Maker<'_>) -> Result<Prepared> {
     let view = RotaryView::read(&site.view)?;
     let elem = maker.float(0)?;
     let x = Layout::new(&site.dims(0)?, view.heads)?;
-    let turning = view.dim.map_or(Some(x.size), |dim| usize::try_from(dim).ok()).filter(|&dim| dim <= x.size);
-    let turning = turning
+    let rotary_dim =
+        view.dim.map_or(Some(x.size), |dim| usize::try_from(dim).ok()).filter(|&dim| dim <= x.size);
+    let rotary_dim = rotary_dim
         .ok_or_else(|| KernelError::value(format!("at most {} elements that turn", x.size), "more"))?;
-    let half = turning / 2;
+    let half = rotary_dim / 2;
     let cosines = site.dims(1)?;
     let expected = match (site.has(3), cosines.first()) {
         (true, Some(&rows)) => vec![rows, half],

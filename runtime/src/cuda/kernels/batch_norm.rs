@@ -44,13 +44,13 @@ struct Moments {
 fn moments(
     maker: &Maker<'_>,
     dims: &[usize],
-    is_gone: &dyn Fn(usize) -> bool,
+    is_reduced: &dyn Fn(usize) -> bool,
     elem: Elem,
     scratch: &mut Scratch,
     stages: &mut Vec<Stage>,
 ) -> Result<Moments> {
     let acc = wide_float(elem);
-    let n: usize = (0..dims.len()).filter(|&axis| !is_gone(axis)).map(|axis| dims[axis]).product();
+    let n: usize = (0..dims.len()).filter(|&axis| !is_reduced(axis)).map(|axis| dims[axis]).product();
     let mut part = || scratch.part(n * acc.bytes());
     let (mean, rest, variance) = (part(), part(), part());
     let from = (Place::operand(0), elem);
@@ -59,7 +59,7 @@ fn moments(
         (rest, "x - shift", Some(mean)),
         (variance, "(x - shift) * (x - shift)", Some(mean)),
     ] {
-        let reduction = Reduction { dims, is_gone, from, shift, to: (to, acc) };
+        let reduction = Reduction { dims, is_reduced, from, shift, to: (to, acc) };
         stages.extend(reduction.stages(maker, &Fold::sum(acc, term, "acc / (A)count"), scratch)?);
     }
     Ok(Moments { mean, rest, variance })
@@ -213,10 +213,10 @@ fn channel_norm(maker: &Maker<'_>) -> Result<Prepared> {
 }
 
 /// The index of the statistics of an element, along the axes that are kept.
-fn kept_index(source: &mut Source, dims: &[usize], is_gone: &dyn Fn(usize) -> bool) -> String {
+fn kept_index(source: &mut Source, dims: &[usize], is_reduced: &dyn Fn(usize) -> bool) -> String {
     let mut steps = vec![0; dims.len()];
     let mut step = 1i64;
-    for axis in (0..dims.len()).rev().filter(|&axis| !is_gone(axis)) {
+    for axis in (0..dims.len()).rev().filter(|&axis| !is_reduced(axis)) {
         steps[axis] = step;
         step = step.saturating_mul(i64::try_from(dims[axis]).unwrap_or(i64::MAX));
     }
@@ -237,10 +237,10 @@ fn lp_norm(maker: &Maker<'_>) -> Result<Prepared> {
     let n: usize = dims.iter().product();
     let mut scratch = Scratch::default();
     let norms = scratch.part(n.checked_div(dims[axis]).unwrap_or(0) * acc.bytes());
-    let is_gone = |i: usize| i == axis;
+    let is_reduced = |i: usize| i == axis;
     let reduction = Reduction {
         dims: &dims,
-        is_gone: &is_gone,
+        is_reduced: &is_reduced,
         from: (Place::operand(0), elem),
         shift: None,
         to: (norms, acc),
@@ -251,7 +251,7 @@ fn lp_norm(maker: &Maker<'_>) -> Result<Prepared> {
     source.from("x", elem, Place::operand(0));
     source.from("norms", acc, norms);
     source.to("y", elem, Place::result(0));
-    let c = kept_index(&mut source, &dims, &is_gone);
+    let c = kept_index(&mut source, &dims, &is_reduced);
     let body = format!(
         "A norm = norms[{c}]; y[i] = {};",
         elem.store(&format!("norm == 0 ? (A)0 : (A){} / norm", elem.load("x[i]")))
@@ -267,16 +267,16 @@ fn mean_variance_norm(maker: &Maker<'_>) -> Result<Prepared> {
     let axes = Axes::of(site.view.int_list("axes").unwrap_or(&[0, 2, 3]), dims.len())?;
     let elem = maker.real(0)?;
     let acc = wide_float(elem);
-    let is_gone = |axis: usize| axes.has(axis);
+    let is_reduced = |axis: usize| axes.has(axis);
     let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
-    let found = moments(maker, &dims, &is_gone, elem, &mut scratch, &mut stages)?;
+    let found = moments(maker, &dims, &is_reduced, elem, &mut scratch, &mut stages)?;
     let n: usize = dims.iter().product();
     let mut source = Source::new(n);
     source.function(&typedef(acc));
     source.from("x", elem, Place::operand(0));
     read_moments(&mut source, acc, &found);
     source.to("y", elem, Place::result(0));
-    let c = kept_index(&mut source, &dims, &is_gone);
+    let c = kept_index(&mut source, &dims, &is_reduced);
     let body = format!(
         "i64 c = {c};
     {MOMENTS}

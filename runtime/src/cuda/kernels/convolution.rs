@@ -4,9 +4,14 @@
 //! ConvTranspose the image. Tensors stay in the order of ONNX, channels before spatial dims. A 1-D convolution is one of
 //! images with one row. Paddings may differ before and after an axis.
 //!
-//! If cuDNN has an engine that adds the bias, the graph adds it. To 16-bit transposed convolutions engines add only with
-//! channels behind spatial dims, so tensors are transposed around these. Otherwise the convolution is stored in f32, and a
-//! kernel of its own adds the bias and rounds once. If no engine stores f32 for 16-bit operands either, they are widened before. The kernel that adds the bias also writes elements of a ConvTranspose that no position meets.
+//! The bias is added in f32, and the sum is rounded once, in the first of these ways that cuDNN has an engine for:
+//!
+//! 1. by cuDNN's graph;
+//! 2. by cuDNN's graph, for a 16-bit ConvTranspose, on tensors that are transposed to channels last in scratch memory;
+//! 3. by a kernel that reads a convolution stored in f32;
+//! 4. as 3, with 16-bit operands that are widened to f32 before.
+//!
+//! The kernel that adds the bias also writes elements of a ConvTranspose that no position of the filter meets.
 
 mod moves;
 

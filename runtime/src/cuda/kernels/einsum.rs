@@ -1,8 +1,9 @@
 //! Sums of products of labelled axes: Einsum.
 //!
-//! Operands are contracted two at a time, from the left, each as products of matrices. Labels of both operands and of
-//! what follows number the products; labels of both alone are summed over; the rest are rows and columns. An operand
-//! whose axes are in another order is copied, and summed along the labels that nothing else has.
+//! Operands are contracted two at a time, from the left, as products of matrices. *Batch labels* are in both operands and
+//! in the result or a later operand; *contracted labels* are in both operands alone; *free labels* are in one operand, and
+//! are the rows and columns. An operand with its axes in another order is copied, and summed along labels that are in no
+//! other operand and not in the result.
 
 use super::fold::{Fold, wide_float};
 use super::matrix::Contraction;
@@ -126,8 +127,8 @@ fn einsum(maker: &Maker<'_>) -> Result<Prepared> {
         };
         left = made;
     }
-    let gone: Vec<Axis> = left.steps.iter().map(|&(a, _)| a).filter(|a| !result.contains(a)).collect();
-    plan.copied(&left, &result, &gone, to)?;
+    let reduced: Vec<Axis> = left.steps.iter().map(|&(a, _)| a).filter(|a| !result.contains(a)).collect();
+    plan.copied(&left, &result, &reduced, to)?;
     Ok(staged(plan.stages, &plan.scratch))
 }
 
@@ -144,12 +145,12 @@ impl Plan<'_> {
         self.dims(axes).iter().product()
     }
 
-    /// Copies a tensor to `to` with its axes in the order `kept`, summed along `gone`.
-    fn copied(&mut self, from: &Tensor, kept: &[Axis], gone: &[Axis], to: (Place, Elem)) -> Result<()> {
-        let order = [kept, gone].concat();
+    /// Copies a tensor to `to` with its axes in the order `kept`, summed along `reduced`.
+    fn copied(&mut self, from: &Tensor, kept: &[Axis], reduced: &[Axis], to: (Place, Elem)) -> Result<()> {
+        let order = [kept, reduced].concat();
         let walk = Walk::new(&self.dims(&order), vec![from.along(&order)]);
         let source = (from.place, from.elem);
-        if gone.is_empty() {
+        if reduced.is_empty() {
             self.stages.push(converted(self.maker, &walk, source, to)?);
             return Ok(());
         }
@@ -161,8 +162,8 @@ impl Plan<'_> {
             acc => acc,
         };
         let reduction = Reduction {
-            dims: &[self.size(kept), self.size(gone)],
-            is_gone: &|axis| axis == 1,
+            dims: &[self.size(kept), self.size(reduced)],
+            is_reduced: &|axis| axis == 1,
             from: part,
             shift: None,
             to,
@@ -172,14 +173,14 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// A tensor whose axes are in the order `kept`, one after the other, in the type `elem`, summed along `gone`.
-    fn packed(&mut self, from: &Tensor, kept: &[Axis], gone: &[Axis], elem: Elem) -> Result<Place> {
+    /// A tensor whose axes are in the order `kept`, one after the other, in the type `elem`, summed along `reduced`.
+    fn packed(&mut self, from: &Tensor, kept: &[Axis], reduced: &[Axis], elem: Elem) -> Result<Place> {
         let walk = Walk::new(&self.dims(kept), vec![from.along(kept)]);
-        if gone.is_empty() && walk.is_plain(0) && from.elem == elem {
+        if reduced.is_empty() && walk.is_plain(0) && from.elem == elem {
             return Ok(from.place);
         }
         let place = self.scratch.part(self.size(kept) * elem.bytes());
-        self.copied(from, kept, gone, (place, elem))?;
+        self.copied(from, kept, reduced, (place, elem))?;
         Ok(place)
     }
 

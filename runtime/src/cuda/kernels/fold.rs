@@ -68,7 +68,7 @@ pub(super) fn wide_float(elem: Elem) -> Elem {
     if elem == Elem::F64 { Elem::F64 } else { Elem::F32 }
 }
 
-/// A double as an integer of C: fractions are cut off, and what does not fit is the nearest integer.
+/// The text of a double as an integer: rounded towards zero, saturated at `least` and `most`, 0 for NaN.
 fn cut(ty: &str, [least, most]: [&str; 2], x: &str) -> String {
     format!(
         "({x} != {x} ? ({ty})0 : {x} <= (double){least} ? {least} : {x} >= (double){most} ? {most} : ({ty})({x}))"

@@ -101,7 +101,7 @@ fn padded(maker: &Maker<'_>, befores: &[i64], mode: &str, fill: &Fill) -> Result
     let (mut below, mut stride) = (1usize, 1i64);
     for axis in (0..dims.len()).rev() {
         let (all, extent, before) = (signed(dims[axis]), signed(result[axis]), befores[axis]);
-        // What is cut off behind is beyond the result.
+        // Elements that are cropped at the end lie behind the result.
         let low = before.saturating_neg().clamp(0, all);
         let high = all.min(extent.saturating_sub(before)).max(low);
         if mode != "constant" && high == low && n > 0 {

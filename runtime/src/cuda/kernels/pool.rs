@@ -62,7 +62,7 @@ fn global(maker: &Maker<'_>) -> Result<Prepared> {
     let mut scratch = Scratch::default();
     let reduction = Reduction {
         dims: &dims,
-        is_gone: &|axis| axis >= 2,
+        is_reduced: &|axis| axis >= 2,
         from: (Place::operand(0), elem),
         shift: None,
         to: (Place::result(0), elem),

@@ -33,8 +33,8 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 /// A tensor that is folded along some axes.
 pub(super) struct Reduction<'a> {
     pub(super) dims: &'a [usize],
-    /// The axes that go.
-    pub(super) is_gone: &'a dyn Fn(usize) -> bool,
+    /// True for an axis that is reduced.
+    pub(super) is_reduced: &'a dyn Fn(usize) -> bool,
     pub(super) from: (Place, Elem),
     /// A number for each result, in the type that is computed in.
     pub(super) shift: Option<Place>,
@@ -57,7 +57,7 @@ impl Reduction<'_> {
     /// Along the axes that are kept, or gone: extents and steps.
     fn axes(&self, gone: bool) -> Result<(Dims, Steps)> {
         let own = Steps::broadcast(self.dims, self.dims).ok_or(KernelError::NotYet)?;
-        let some: Vec<usize> = (0..self.dims.len()).filter(|&axis| (self.is_gone)(axis) == gone).collect();
+        let some: Vec<usize> = (0..self.dims.len()).filter(|&axis| (self.is_reduced)(axis) == gone).collect();
         let dims: Dims = some.iter().map(|&axis| self.dims[axis]).collect();
         let steps = Steps { first: 0, steps: some.iter().map(|&axis| own.steps[axis]).collect() };
         let walk = Walk::new(&dims, vec![steps]);
@@ -89,7 +89,7 @@ impl Reduction<'_> {
         let dims = [parts, n];
         let rest = Reduction {
             dims: &dims,
-            is_gone: &|axis| axis == 0,
+            is_reduced: &|axis| axis == 0,
             from: (place, fold.acc),
             shift: self.shift,
             to: self.to,
@@ -209,7 +209,7 @@ fn reduce(maker: &Maker<'_>) -> Result<Prepared> {
     let mut scratch = Scratch::default();
     let mut reduction = Reduction {
         dims: &dims,
-        is_gone: &|axis| axes.has(axis),
+        is_reduced: &|axis| axes.has(axis),
         from: (Place::operand(0), elem),
         shift: None,
         to: (Place::result(0), elem),

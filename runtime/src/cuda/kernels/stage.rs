@@ -59,7 +59,7 @@ impl Place {
     }
 }
 
-/// The scratch memory of a kernel, dealt out part by part. Behind the parts is the workspace that all products share.
+/// The parts of the scratch memory of a kernel, allocated one behind the other. Behind the parts is the workspace that all products share.
 #[derive(Default)]
 pub(super) struct Scratch {
     bytes: usize,
