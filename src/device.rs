@@ -23,7 +23,11 @@ impl FromStr for Device {
 
     /// `cpu`, `cuda` (the first GPU) or `cuda:N`.
     fn from_str(name: &str) -> Result<Device, Error> {
-        let number = |text: &str| text.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+        let number = |text: &str| {
+            let digits = text.strip_prefix("cuda:")?;
+            // One name for each device.
+            digits.parse().ok().filter(|number: &u32| number.to_string() == digits)
+        };
         match name {
             "cpu" => Ok(Device::Cpu),
             "cuda" => Ok(Device::Cuda(0)),

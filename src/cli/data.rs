@@ -35,7 +35,9 @@ fn variable(name: &str) -> Option<OsString> {
 /// The folder of compiled kernels: `kernels` in the folder of ampc in the user's cache. Warns if it cannot be written.
 fn cache(ui: Ui) -> Option<PathBuf> {
     let of_home = || Some(PathBuf::from(variable("HOME")?).join(".cache"));
-    let folder = variable("XDG_CACHE_HOME").map(PathBuf::from).or_else(of_home)?.join("ampc/kernels");
+    // A relative path is no cache, as the XDG Base Directory Specification says.
+    let of_user = variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let folder = of_user.or_else(of_home)?.join("ampc/kernels");
     let written = fs::create_dir_all(&folder).and_then(|()| tempfile_in(&folder));
     match written {
         Ok(()) => Some(folder),

@@ -581,4 +581,8 @@ fn an_absent_device() {
         let run = dir.run(command);
         assert!(run.code == 4 && run.stderr.contains("device `cuda:999`: "), "{run}");
     }
+    for name in ["cuda:00", "cuda:+0", "cuda:", "cuda:-1", "cuda:4294967296"] {
+        let run = dir.run(&["run", "m.ir", "--device", name]);
+        assert!(run.code == 2 && run.stderr.contains("expected cpu, cuda or cuda:N"), "{run}");
+    }
 }

@@ -1,14 +1,14 @@
 //! Compiled kernels in files, so that a later process need not compile them.
 //!
-//! A file has the image of one kernel behind a checksum. Its name is the hash of everything that the image depends on. A
-//! file that is damaged, or that the driver refuses, is compiled again. Nothing depends on the folder: a file that cannot be
+//! A file has the image of one kernel behind a checksum. Its name is the hash of everything that the image depends on, which
+//! the checksum includes. A file that is damaged, or that the driver refuses, is compiled again. Nothing depends on the folder: a file that cannot be
 //! read or written is no error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
-use xxhash_rust::xxh3::{Xxh3, xxh3_128};
+use xxhash_rust::xxh3::Xxh3;
 
 /// The most bytes of all files; beyond it, the files that were used the longest ago are removed, down to three quarters.
 const MOST_BYTES: u64 = 1 << 30;
@@ -18,6 +18,9 @@ const ENDING: &str = "cubin";
 
 /// The bytes of the checksum before the image.
 const CHECKSUM: usize = 16;
+
+/// The most bytes of a file that is read.
+const MOST_OF_A_FILE: u64 = 64 << 20;
 
 /// A folder of compiled kernels.
 pub(super) struct Cache {
@@ -39,18 +42,33 @@ impl Cache {
         Cache { folder: folder.to_owned(), common: hash }
     }
 
-    fn path(&self, text: &str) -> PathBuf {
+    /// The hash of everything that the image of a text depends on.
+    fn key(&self, text: &str) -> u128 {
         let mut hash = self.common.clone();
         hash.update(text.as_bytes());
-        self.folder.join(format!("{:032x}.{ENDING}", hash.digest128()))
+        hash.digest128()
+    }
+
+    fn path(&self, text: &str) -> PathBuf {
+        self.folder.join(format!("{:032x}.{ENDING}", self.key(text)))
+    }
+
+    /// The checksum of the image of a text.
+    fn checksum(&self, text: &str, image: &[u8]) -> [u8; CHECKSUM] {
+        let mut hash = Xxh3::new();
+        hash.update(&self.key(text).to_le_bytes());
+        hash.update(image);
+        hash.digest128().to_le_bytes()
     }
 
     /// The image of a text, if a file has it.
     pub(super) fn get(&self, text: &str) -> Option<Vec<u8>> {
         let path = self.path(text);
+        // A pipe would never end.
+        fs::metadata(&path).ok().filter(|data| data.is_file() && data.len() <= MOST_OF_A_FILE)?;
         let mut bytes = fs::read(&path).ok()?;
         let image = bytes.get(CHECKSUM..)?;
-        if bytes[..CHECKSUM] != xxh3_128(image).to_le_bytes() {
+        if bytes[..CHECKSUM] != self.checksum(text, image) {
             return None;
         }
         // The file was used: it is removed later than others.
@@ -67,7 +85,7 @@ impl Cache {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let part = self.folder.join(format!(".{}-{number}.part", std::process::id()));
-        let bytes = [&xxh3_128(image).to_le_bytes()[..], image].concat();
+        let bytes = [&self.checksum(text, image)[..], image].concat();
         if fs::write(&part, bytes).and_then(|()| fs::rename(&part, self.path(text))).is_err() {
             let _ = fs::remove_file(&part);
         }
@@ -136,6 +154,8 @@ mod tests {
         }
         cache.put("text", b"image");
         assert!(cache.get("text").is_some());
+        fs::copy(&path, cache.path("another text")).unwrap();
+        assert_eq!(cache.get("another text"), None);
         fs::remove_dir_all(folder).unwrap();
     }
 
