@@ -39,6 +39,7 @@ template <class T> static T max(T a, T b) { return a < b ? b : a; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 // Coroutines of one thread of the host: a read and a write are one operation.
 template <class T> static T atomicCAS(T *at, T expected, T x) { T old = *at; if (old == expected) *at = x; return old; }
+template <class T> static T atomicExch(T *at, T x) { T old = *at; *at = x; return old; }
 template <class T> static T atomicMax(T *at, T x) { T old = *at; if (old < x) *at = x; return old; }
 // Instructions of PTX, by name.
 static inline float ptx_cvt_f32_f16(unsigned short x) { return (float)sim_bits<_Float16>(x); }
