@@ -32,7 +32,7 @@ pub(crate) enum Order {
     /// Groups have positions that order them.
     #[cfg_attr(
         not(all(feature = "cuda", target_os = "linux", target_arch = "x86_64")),
-        expect(dead_code, reason = "the CPU backend has the other rule")
+        expect(dead_code, reason = "backends in host memory have the other rule")
     )]
     Any,
 }

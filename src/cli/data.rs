@@ -64,7 +64,7 @@ fn tempfile_in(folder: &Path) -> io::Result<()> {
 /// If the name is no device, or the device cannot be used.
 pub(crate) fn backend(name: &str, threads: Option<u32>, ui: Ui) -> Result<Arc<dyn Backend>, Failure> {
     let device: Device = name.parse().map_err(|error: Error| Failure::usage("device", error.to_string()))?;
-    let cache = if device == Device::Cpu { None } else { cache(ui) };
+    let cache = if device == Device::default() { None } else { cache(ui) };
     let options = BackendOptions { cache, ..backend_options(threads) };
     device.backend(&options).map_err(|error| diagnose::failure(&error, None))
 }

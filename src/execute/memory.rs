@@ -36,7 +36,9 @@ pub fn memory_needs(module: &Module, inputs: &BoundInputs) -> Result<MemoryNeeds
     let limits = Limits { max_bytes: LIST_BYTES, ..Limits::default() };
     let runtime = Runtime {
         limits,
-        ..Runtime::new(Device::Cpu.backend(&BackendOptions { threads: 1, ..BackendOptions::default() })?)
+        ..Runtime::new(
+            Device::default().backend(&BackendOptions { threads: 1, ..BackendOptions::default() })?,
+        )
     };
     runtime.memory_needs(module, &inputs.types).map_err(|error| of_run(module, &error))
 }

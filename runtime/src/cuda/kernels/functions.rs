@@ -1,7 +1,7 @@
 //! The functions of expressions in CUDA C, in f32 and in f64.
 //!
 //! A function is one of CUDA's where CUDA has it. The others are overloaded for both types. None of their sums cancels, and
-//! their limits are those of the CPU runtime: `x · Φ(x)` (Gelu), its form with a tanh, and `x · tanh(ln(1 + eˣ))` (Mish) are
+//! their limits are those of the other backends: `x · Φ(x)` (Gelu), its form with a tanh, and `x · tanh(ln(1 + eˣ))` (Mish) are
 //! NaN of −∞ and of NaN, and keep their digits far below 0.
 
 use ampc_ir::views::expression::Function;

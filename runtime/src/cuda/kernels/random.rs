@@ -1,4 +1,4 @@
-//! Random numbers: Dropout, PhiloxDropout, Bernoulli, RandomUniform, RandomNormal. The words are those of the CPU runtime: word
+//! Random numbers: Dropout, PhiloxDropout, Bernoulli, RandomUniform, RandomNormal. The words are those of every backend: word
 //! `i mod 4` of Philox4x32-10 of counter `i div 4` belongs to element `i`.
 
 use super::movement::same;
