@@ -132,7 +132,7 @@ impl Cuda {
         &self.device.0.name
     }
 
-    /// The plan of cuDNN for a convolution on this device. cuDNN is loaded for the first.
+    /// The plan of cuDNN for a convolution on this device. cuDNN is loaded for the first convolution.
     ///
     /// # Errors
     /// If cuDNN is absent, too old, has no engine for the convolution, or fails.
