@@ -8,7 +8,7 @@ use ampc_ir::text::{NoData, parse};
 use ampc_runtime::backend::{Backend, KernelError, Prepared, RunHint, Site};
 use ampc_runtime::session::{Executable, ExecuteError, NodeObserver};
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
@@ -223,6 +223,76 @@ graph @main {{
     }
     let error = runtime.prepare(&body("Abs")).err().unwrap();
     assert_eq!(error.to_string(), "the example backend lacks 1 of the operators in use, the first is Abs");
+}
+
+/// A backend of one operator whose host backend computes constants.
+#[derive(Debug)]
+struct Hosted {
+    host: Cpu,
+    /// The kernels that have become part of a plan.
+    planned: Arc<AtomicUsize>,
+}
+
+impl Backend for Hosted {
+    fn name(&self) -> &'static str {
+        "example"
+    }
+    fn has_kernel(&self, kind: OpKind) -> bool {
+        self.host.has_kernel(kind)
+    }
+    fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
+        let planned = self.planned.clone();
+        Ok(Negator.prepare(site)?.when_planned(move || {
+            planned.fetch_add(1, Ordering::Relaxed);
+        }))
+    }
+    fn host(&self) -> Option<&dyn Backend> {
+        Some(&self.host)
+    }
+}
+
+#[test]
+fn the_host_backend_computes_constants_and_all_nodes_without_kernels_are_named() {
+    let planned = Arc::new(AtomicUsize::new(0));
+    let runtime = Runtime::new(Arc::new(Hosted { host: Cpu::new(1), planned: planned.clone() }));
+    let module = |last: &str| {
+        let text = format!(
+            "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {{
+  input %x : f32[2]
+  const %two : f32[2] = [2, 2]
+  %four = Mul(%two, %two) : f32[2]
+  %dims = Shape(%x) : i64[1]
+  %z = Cast(%dims) {{to=1}} : f32[1]
+  %y = Neg(%x) : f32[2]
+{last}
+  output %y : f32[2]
+  output %four : f32[2]
+  output %z : f32[1]
+}}
+"
+        );
+        parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+    };
+    let x = HostTensor::from_slice(&[2], &[1.0f32, -2.0]).unwrap();
+    let inputs = [Some(DataRef::Tensor(x.view()))];
+    let mut session = runtime.prepare(&module("")).unwrap();
+    let outputs = session.run(&inputs).unwrap();
+    let wanted: [&[f32]; 3] = [&[-1.0, 2.0], &[4.0, 4.0], &[2.0]];
+    for (output, wanted) in outputs.iter().zip(wanted) {
+        assert_eq!(output.tensor().unwrap().as_slice::<f32>().unwrap(), wanted);
+    }
+    // Kernels of the host backend are no part of a plan.
+    assert_eq!(planned.load(Ordering::Relaxed), 1);
+
+    let lines = "  %a = Abs(%y) : f32[2]\n  %e = Exp(%a) : f32[2]\n  output %e : f32[2]";
+    let error = runtime.prepare(&module(lines)).unwrap().run(&inputs).err().unwrap();
+    let ExecuteError::Unsupported { backend: "example", nodes } = &error else { panic!("{error}") };
+    let named: Vec<&str> = nodes.iter().map(|(_, what)| what.as_str()).collect();
+    assert_eq!(named, ["Abs of f32", "Exp of f32"]);
 }
 
 /// The CPU with a kernel of Neg that notes the thread that it runs in.

@@ -18,7 +18,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::{fs, io, slice};
+use std::{fs, slice};
 
 /// The requested settings of a backend.
 pub(crate) fn backend_options(threads: Option<u32>) -> BackendOptions {
@@ -32,30 +32,22 @@ fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The folder of compiled kernels: `kernels` in the folder of ampc in the user's cache. Warns if it cannot be written.
-fn cache(ui: Ui) -> Option<PathBuf> {
+/// The folder of compiled kernels: `kernels` in the folder of ampc in the user's cache.
+fn cache_folder() -> Option<PathBuf> {
     let of_home = || Some(PathBuf::from(variable("HOME")?).join(".cache"));
     // A relative path is no cache, as the XDG Base Directory Specification says.
     let of_user = variable("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    let folder = of_user.or_else(of_home)?.join("ampc/kernels");
-    let written = fs::create_dir_all(&folder).and_then(|()| tempfile_in(&folder));
-    match written {
-        Ok(()) => Some(folder),
-        Err(error) => {
-            let message = format!("`{}` cannot be written: {error}", folder.display());
-            let help = "kernels are compiled again in each run; `XDG_CACHE_HOME` names another folder";
-            let problem = Problem::warning("device.cache", message).with_help(help);
-            ui.say(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
-            None
-        }
-    }
+    Some(of_user.or_else(of_home)?.join("ampc/kernels"))
 }
 
-/// Writes and removes a file.
-fn tempfile_in(folder: &Path) -> io::Result<()> {
-    let path = folder.join(format!(".{}.part", std::process::id()));
-    fs::write(&path, b"ampc")?;
-    fs::remove_file(&path)
+/// Warns if the folder of compiled kernels cannot be written.
+fn warn_of_read_only(folder: &Path, ui: Ui) {
+    if let Err(error) = tempfile::tempfile_in(folder) {
+        let message = format!("`{}` cannot be written: {error}", folder.display());
+        let help = "kernels are compiled again in each run; `XDG_CACHE_HOME` names another folder";
+        let problem = Problem::warning("device.cache", message).with_help(help);
+        ui.say(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
+    }
 }
 
 /// The backend of a device.
@@ -64,9 +56,12 @@ fn tempfile_in(folder: &Path) -> io::Result<()> {
 /// If the name is no device, or the device cannot be used.
 pub(crate) fn backend(name: &str, threads: Option<u32>, ui: Ui) -> Result<Arc<dyn Backend>, Failure> {
     let device: Device = name.parse().map_err(|error: Error| Failure::usage("device", error.to_string()))?;
-    let cache = if device == Device::default() { None } else { cache(ui) };
+    let cache = if device == Device::default() { None } else { cache_folder() };
     let options = BackendOptions { cache, ..backend_options(threads) };
-    device.backend(&options).map_err(|error| diagnose::failure(&error, None))
+    let backend = device.backend(&options).map_err(|error| diagnose::failure(&error, None))?;
+    // The device has created the folder, if that is possible.
+    options.cache.iter().for_each(|folder| warn_of_read_only(folder, ui));
+    Ok(backend)
 }
 
 /// The runtime of the CPU with the requested limits.

@@ -518,7 +518,8 @@ def log_softmax(x: np.ndarray) -> np.ndarray:
     """The greatest element is not in the sum, so that it may be near 1."""
     first = np.arange(x.shape[-1]) == x.argmax(-1)[..., None]
     away = x - x.max(-1, keepdims=True)
-    return away - np.log1p(np.where(first, 0, np.exp(away)).sum(-1, keepdims=True))
+    # An infinite element is NaN away from itself, and with it the sum.
+    return away - np.log1p(np.where(first & ~np.isnan(away), 0, np.exp(away)).sum(-1, keepdims=True))
 
 
 def normalized(x: np.ndarray, axes: Any, epsilon: float = f32(1e-5)) -> np.ndarray:
@@ -583,6 +584,7 @@ def norms() -> list[Case]:
         Case("Softmax", lambda x: softmax(x, 1), normal((9, 130, 3), scale=5.0), "sum", {"axis": 1}, "columns"),
         Case("LogSoftmax", log_softmax, normal((9, 130), scale=5.0), "sum"),
         Case("LogSoftmax", log_softmax, lambda d, r: [np.array([[0, -x, -x] for x in (3, 6, 9, 12, 15)], d)], "sum", name="near 0"),
+        Case("LogSoftmax", log_softmax, lambda d, r: [np.array([[np.inf, 0, 1], [-np.inf, 0, 1]], d)], "sum", name="infinities"),
         Case("LogSoftmax", lambda x: np.swapaxes(log_softmax(np.swapaxes(x, 1, 2)), 1, 2), normal((9, 130, 3), scale=9.0), "sum", {"axis": 1}, "columns"),
     ]
     bias = [0.1, -2.5, 7.0]

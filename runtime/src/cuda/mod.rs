@@ -202,11 +202,20 @@ impl Backend for Cuda {
         Some(&self.device)
     }
 
-    fn install(&self, _: RunHint, work: &mut (dyn FnMut() + Send)) -> bool {
-        // Calls bind the context of the thread by themselves if this fails, and return the error.
-        let _ = self.device.0.context.bind_to_thread();
-        work();
-        true
+    fn install(&self, hint: RunHint, work: &mut (dyn FnMut() + Send)) -> bool {
+        let mut bound = || {
+            // Calls bind the context of the thread by themselves if this fails, and return the error.
+            let _ = self.device.0.context.bind_to_thread();
+            work();
+        };
+        match hint {
+            // The host backend has threads with large stacks, and its kernels fold constants within a binding.
+            RunHint::NeedsStack => self.host.install(hint, &mut bound),
+            RunHint::Parallel | RunHint::Sequential => {
+                bound();
+                true
+            }
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //!   a race, which fails. Most seeds record kernels and replay them.
 //! - A view that it emits shares the bytes of its operand.
 //! - Its groups are random sets of nodes without a node between two of them; a seed of 0 makes none.
+//! - The CPU folds constants for every third seed.
 //! - Failures surface when the host waits, with the node; on a device of every fifth seed also in calls that give work.
 //! - Its kernels are the CPU's on operands widened to f64, rounded once, where the operator has such a form.
 
@@ -128,6 +129,10 @@ impl Backend for Reference {
 
     fn device(&self) -> Option<&dyn Device> {
         Some(&*self.device)
+    }
+
+    fn host(&self) -> Option<&dyn Backend> {
+        self.device.seed.is_multiple_of(3).then_some(&self.cpu)
     }
 
     fn install(&self, hint: RunHint, work: &mut (dyn FnMut() + Send)) -> bool {

@@ -114,13 +114,14 @@ pub(crate) fn masked_softmax<W: Wide, S: Wide>(row: &mut [W]) {
 /// LogSoftmax in place.
 fn log_softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
     let max = fold_run(greatest::<A>(), row, A::zero());
-    let log_sum = log_of_sum(fold_run(SumOfOtherExps, row, max), fold_run(Count, row, max));
+    let log_sum = log_of_sum(max, fold_run(SumOfOtherExps, row, max), fold_run(Count, row, max));
     transform(None::<&[T]>, row, |_, block| block.iter_mut().for_each(|x: &mut A| *x = *x - max - log_sum));
 }
 
-/// `ln Σ exp(x - m)`, given the sum of those that are not the greatest and how many are.
-fn log_of_sum<A: Wide>(others: A, greatest: A) -> A {
-    (others + (greatest - A::one())).ln_1p()
+/// `ln Σ exp(x - m)`, given the greatest element `m`, the sum of those that are not the greatest, and how many are. NaN if
+/// `m` is infinite, as the term of the greatest element is then.
+fn log_of_sum<A: Wide>(max: A, others: A, greatest: A) -> A {
+    (others + (greatest - A::one()) + max * A::zero()).ln_1p()
 }
 
 /// Along an axis with others behind it: the greatest elements and the sums first, then all elements.
@@ -176,7 +177,8 @@ impl Statistics {
             let counts = &mut room[..results];
             self.folding.fold(SumOfOtherExps, from, Some(max), sum, &|sum, _| sum);
             self.folding.fold(Count, from, Some(max), counts, &|count, _| count);
-            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum = log_of_sum(*sum, *count));
+            let parts = sum.iter_mut().zip(counts).zip(&*max);
+            parts.for_each(|((sum, count), &max)| *sum = log_of_sum(max, *sum, *count));
         } else {
             self.folding.fold(SumOfExps, from, Some(max), sum, &|sum, _| sum);
         }
@@ -187,6 +189,17 @@ impl Statistics {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn log_softmax_of_infinities() {
+        let (infinity, log_2) = (f32::INFINITY, 2.0f32.ln());
+        let mut row = [infinity, 0.0, 1.0];
+        log_softmax_row::<f32, f32>(&mut row);
+        assert!(row.iter().all(|x| x.is_nan()));
+        let mut row = [-infinity, 0.0, 0.0];
+        log_softmax_row::<f32, f32>(&mut row);
+        assert_eq!(row, [-infinity, -log_2, -log_2]);
+    }
 
     #[test]
     fn softmax_of_masked_rows() {
