@@ -4,7 +4,8 @@
 //! wait at the same barrier. If some threads have returned, or wait in another line, the launch fails with the line:
 //! on a device, nothing defines such a kernel.
 
-use crate::complain;
+use crate::races::{self, Access};
+use crate::{complain, records};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use cudarc::driver::sys::CUresult;
@@ -12,7 +13,7 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr::null;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const LANES: usize = 32;
 
@@ -41,6 +42,12 @@ struct Thread {
 
 /// A function of a module, with the places in the module of the current thread and of the function that waits.
 pub(crate) struct Kernel {
+    /// The name of the entry.
+    pub(crate) name: Arc<str>,
+    /// The first address of shared memory, and the first behind it.
+    pub(crate) shared: [u64; 2],
+    /// The place of the function that is told of each access, if the kernel was compiled to find races.
+    pub(crate) access: Option<*mut Option<Access>>,
     pub(crate) entry: unsafe extern "C" fn(*mut *mut c_void),
     pub(crate) arguments: usize,
     /// True if threads may wait for each other.
@@ -62,6 +69,8 @@ pub(crate) struct Launch {
 
 // SAFETY: a kernel stays loaded while work of it is enqueued, and one launch runs at a time.
 unsafe impl Send for Launch {}
+// SAFETY: as above.
+unsafe impl Sync for Launch {}
 
 /// The operation in which a thread waits, with its line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -102,22 +111,29 @@ unsafe extern "C" fn wait(kind: c_int, line: c_int) {
 }
 
 /// Numbers at random, or in order if there is no seed.
-struct Shuffle(Option<u64>);
+pub(crate) struct Shuffle(Option<u64>);
 
 impl Shuffle {
-    #[expect(clippy::disallowed_methods, reason = "a test has no other way to a library that it loads")]
-    fn of_environment() -> Shuffle {
-        let seed = std::env::var("AMPC_SIM_SEED").ok().and_then(|seed| seed.parse().ok());
-        Shuffle(seed.filter(|&seed: &u64| seed != 0))
+    pub(crate) fn of_environment() -> Shuffle {
+        Shuffle(records::setting("seed").filter(|&seed| seed != 0))
     }
 
-    fn order(&mut self, n: usize) -> Vec<usize> {
+    pub(crate) fn is_random(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// A number below `n`, or 0 if there is no seed.
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        let Some(state) = &mut self.0 else { return 0 };
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 33) as usize % n
+    }
+
+    pub(crate) fn order(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();
-        if let Some(state) = &mut self.0 {
+        if self.is_random() {
             for i in (1..n).rev() {
-                *state =
-                    state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-                order.swap(i, (*state >> 33) as usize % (i + 1));
+                order.swap(i, self.below(i + 1));
             }
         }
         order
@@ -126,10 +142,13 @@ impl Shuffle {
 
 impl Launch {
     pub(crate) fn run(&self) -> CUresult {
+        // SAFETY: modules are never unloaded while work of theirs is enqueued.
+        records::add(&format!("kernel.{}", unsafe { &(*self.kernel).name }), 1);
         match self.run_blocks(Shuffle::of_environment()) {
             Ok(()) => CUresult::CUDA_SUCCESS,
             Err(what) => {
-                complain(&what);
+                // SAFETY: as above.
+                complain(&format!("{}: {what}", unsafe { &(*self.kernel).name }));
                 CUresult::CUDA_ERROR_LAUNCH_FAILED
             }
         }
@@ -141,10 +160,19 @@ impl Launch {
         let kernel = unsafe { &*self.kernel };
         let [gx, gy, gz] = self.grid.map(|n| n as usize);
         let mut block = Block::new(self, kernel);
+        if let Some(place) = kernel.access {
+            // SAFETY: the place is that of the module, which is loaded.
+            unsafe { *place = Some(races::access) };
+            races::begin_launch(kernel.shared);
+        }
         for at in shuffle.order(gx * gy * gz) {
             #[expect(clippy::cast_possible_truncation, reason = "less than the extents of the grid")]
             let bid = Uint3 { x: (at % gx) as u32, y: (at / gx % gy) as u32, z: (at / gx / gy) as u32 };
+            block.number = at;
             block.run(bid, &mut shuffle).map_err(|what| format!("block {at}: {what}"))?;
+            if let Some(race) = kernel.access.and_then(|_| races::found()) {
+                return Err(race);
+            }
         }
         Ok(())
     }
@@ -152,6 +180,7 @@ impl Launch {
 
 struct Block<'a> {
     kernel: &'a Kernel,
+    number: usize,
     args: Vec<u64>,
     threads: Vec<Thread>,
     /// Two rows for each warp.
@@ -175,7 +204,7 @@ impl<'a> Block<'a> {
             slots: &raw mut slots[t as usize / LANES * 2],
         };
         let threads = (0..n).map(thread).collect();
-        Block { kernel, args: launch.args.clone(), threads, _slots: slots, stacks: Vec::new() }
+        Block { kernel, number: 0, args: launch.args.clone(), threads, _slots: slots, stacks: Vec::new() }
     }
 
     fn run(&mut self, bid: Uint3, shuffle: &mut Shuffle) -> Result<(), String> {
@@ -184,6 +213,9 @@ impl<'a> Block<'a> {
         }
         // SAFETY: the place is that of the module, which is loaded.
         unsafe { *self.kernel.wait = Some(wait) };
+        if self.kernel.access.is_some() {
+            races::begin_block();
+        }
         if self.kernel.waits { self.run_fibers(shuffle) } else { self.run_in_turn(shuffle) }
     }
 
@@ -192,9 +224,18 @@ impl<'a> Block<'a> {
         args.iter_mut().map(|arg| std::ptr::from_mut(arg).cast()).collect()
     }
 
+    /// Tells of the thread that runs from now on, if races are to be found.
+    fn enter(&self, thread: usize, barriers: usize) {
+        if self.kernel.access.is_some() {
+            races::enter(self.number, thread, barriers);
+        }
+    }
+
     fn run_in_turn(&mut self, shuffle: &mut Shuffle) -> Result<(), String> {
-        let mut places = Block::places(&mut self.args);
+        let mut args = self.args.clone();
+        let mut places = Block::places(&mut args);
         for t in shuffle.order(self.threads.len()) {
+            self.enter(t, 0);
             // SAFETY: the arguments are those of the kernel, and it does not wait.
             unsafe {
                 *self.kernel.thread = (&raw const self.threads[t]).cast();
@@ -240,9 +281,9 @@ impl<'a> Block<'a> {
         let mut states = vec![State::Ready; n];
         let warps: Vec<Range<usize>> =
             (0..n).step_by(LANES).map(|first| first..(first + LANES).min(n)).collect();
-        loop {
+        for barriers in 0.. {
             for warp in shuffle.order(warps.len()) {
-                self.run_warp(warps[warp].clone(), fibers, &mut states, shuffle)?;
+                self.run_warp(warps[warp].clone(), barriers, fibers, &mut states, shuffle)?;
             }
             match states[0] {
                 State::Done if states.iter().all(|state| *state == State::Done) => return Ok(()),
@@ -255,12 +296,14 @@ impl<'a> Block<'a> {
                 }
             }
         }
+        Ok(())
     }
 
     /// Runs a warp until its threads wait for the block or are done.
     fn run_warp(
         &self,
         warp: Range<usize>,
+        barriers: usize,
         fibers: &mut [Fiber],
         states: &mut [State],
         shuffle: &mut Shuffle,
@@ -271,6 +314,7 @@ impl<'a> Block<'a> {
                 if states[t] != State::Ready {
                     continue;
                 }
+                self.enter(t, barriers);
                 // SAFETY: the place is that of the module, which is loaded.
                 unsafe { *self.kernel.thread = (&raw const self.threads[t]).cast() };
                 states[t] = match fibers[t].resume(()) {
@@ -352,6 +396,32 @@ mod tests {
   if (threadIdx.x < 8) x = __shfl_xor_sync(0xffffffffu, x, 1);
   y[0] = x; }";
         assert!(run(lane, 64, None).unwrap_err().contains("lane 0 of a warp"));
+    }
+
+    #[test]
+    fn races_are_found() {
+        records::set("races", 1);
+        let kernel = |body: &str| {
+            format!(
+                "extern \"C\" __global__ void run(float* y) {{ __shared__ float part[64]; u64 t = threadIdx.x, i = t + blockIdx.x * blockDim.x; {body} }}"
+            )
+        };
+        let sound = "part[t] = t; __syncthreads(); y[i] = part[63 - t]; __syncthreads(); part[t] = y[i];";
+        let found = |body: &str, seed| run(&kernel(body), 64, seed).err().unwrap_or_default();
+        for seed in [None, Some(1), Some(2)] {
+            assert_eq!(found(sound, seed), "");
+            for racy in [
+                sound.replacen("__syncthreads();", "", 1),
+                sound.replacen("y[i] = part[63 - t]; __syncthreads();", "y[i] = part[63 - t];", 1),
+                "if (t == 0) y[0] = blockIdx.x;".to_owned(),
+                "part[t] = __shfl_xor_sync(0xffffffffu, part[t], 1); y[i] = part[t ^ 1];".to_owned(),
+            ] {
+                assert!(found(&racy, seed).contains("a race: thread"), "{racy}");
+            }
+            let atomic = "atomicMax((int*)y, (int)i); if (t == 5) part[5] = 1;";
+            assert_eq!(found(atomic, seed), "");
+        }
+        records::set("races", 0);
     }
 
     /// Two threads that write to one place: the last one wins, and which one is the last depends on the seed.

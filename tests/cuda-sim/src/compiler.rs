@@ -4,6 +4,7 @@
 //! them. Without a name they are in a folder of the process.
 
 use crate::faults::{self, fault};
+use crate::races;
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
 use std::ffi::{CStr, c_char, c_int};
 use std::fs;
@@ -49,6 +50,12 @@ fn hash_of(text: &str) -> u64 {
     })
 }
 
+/// The name of the kernel of a text.
+fn entry_of(text: &str) -> Option<&str> {
+    let (_, rest) = text.split_once("extern \"C\" __global__ void ")?;
+    rest.split_once('(').map(|(name, _)| name.trim())
+}
+
 /// Runs g++.
 fn compiled(args: &[&str], paths: [&Path; 2]) -> Result<(), Vec<u8>> {
     let [source, object] = paths;
@@ -88,7 +95,8 @@ pub(crate) fn image_of(text: &str) -> Result<Vec<u8>, Vec<u8>> {
 fn compile(text: &str) -> Result<PathBuf, Vec<u8>> {
     let _compiling = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = folder()?;
-    let object = folder.join(format!("{:016x}.so", hash_of(text)));
+    let finds_races = races::are_found();
+    let object = folder.join(format!("{:016x}{}.so", hash_of(text), if finds_races { "-races" } else { "" }));
     if let Some(texts) = std::env::var_os("AMPC_SIM_TEXTS") {
         let text_file = PathBuf::from(texts).join(format!("{:016x}.cu", hash_of(text)));
         fs::write(text_file, text).map_err(|error| error.to_string())?;
@@ -97,17 +105,27 @@ fn compile(text: &str) -> Result<PathBuf, Vec<u8>> {
         return Ok(object);
     }
     let waits = text.contains("__syncthreads") || text.contains("__shfl");
+    let name = entry_of(text).ok_or("no kernel is extern \"C\"")?;
     let whole = format!(
-        "#include \"device.h\"\n#line 1\n{}\nextern \"C\" int sim_waits() {{ return {}; }}\nextern \"C\" int \
-         sim_arguments() {{ return sim_count(run); }}\nextern \"C\" void sim_entry(void **args) {{ sim_call(run, args); \
-         }}\n",
+        "{}#include \"device.h\"\n#line 1\n{}\nextern \"C\" int sim_waits() {{ return {}; }}\nextern \"C\" int \
+         sim_arguments() {{ return sim_count({name}); }}\nextern \"C\" void sim_entry(void **args) {{ sim_call({name}, \
+         args); }}\nextern \"C\" const char *sim_name() {{ return \"{name}\"; }}\n",
+        if finds_races { "#define SIM_RACES\n" } else { "" },
         without_asm(text),
         u8::from(waits),
     );
     let source = object.with_extension(format!("{}.cpp", std::process::id()));
     fs::write(&source, whole).map_err(|error| error.to_string())?;
     let part = source.with_extension("part");
-    compiled(&["-shared"], [&source, &part])?;
+    if finds_races {
+        // The hooks of device.h take the place of the sanitizer's library, which is not linked.
+        let plain = source.with_extension("o");
+        compiled(&["-c", "-fsanitize=thread", "-fno-gnu-unique"], [&source, &plain])?;
+        compiled(&["-shared"], [&plain, &part])?;
+        let _ = fs::remove_file(plain);
+    } else {
+        compiled(&["-shared"], [&source, &part])?;
+    }
     fs::rename(part, &object).map_err(|error| error.to_string())?;
     let _ = fs::remove_file(source);
     Ok(object)

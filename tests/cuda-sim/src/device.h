@@ -10,6 +10,35 @@ struct uint3 { unsigned x, y, z; };
 // A thread, as blocks.rs has it.
 struct SimThread { uint3 tid, bid, bdim, gdim; unsigned lane, parity; uint64_t (*slots)[32]; };
 extern "C" { SimThread *sim_thread; void (*sim_wait)(int is_block, int line); }
+// The bounds of static memory, in which shared memory lies.
+extern "C" char __bss_start[] __attribute__((visibility("hidden"))), _end[] __attribute__((visibility("hidden")));
+extern "C" inline __attribute__((used)) void sim_shared(uint64_t *range) { range[0] = (uint64_t)__bss_start, range[1] = (uint64_t)_end; }
+#ifdef SIM_RACES
+// g++ -fsanitize=thread calls these functions at each access; races.rs sets the one that they tell.
+#define SIM_PLAIN __attribute__((no_sanitize("thread"), noinline))
+extern "C" { void (*sim_access)(const void *at, unsigned bytes, int kind); }
+// Functions that look up the kernel access memory too, before the function is set.
+extern "C" SIM_PLAIN void sim_accessed(const void *at, unsigned bytes, int kind) { if (sim_access) sim_access(at, bytes, kind); }
+#define SIM_ATOMIC(at) sim_accessed(at, sizeof *(at), 2)
+#define SIM_HOOKS(n) \
+  extern "C" SIM_PLAIN void __tsan_read##n(void *at) { sim_accessed(at, n, 0); } \
+  extern "C" SIM_PLAIN void __tsan_write##n(void *at) { sim_accessed(at, n, 1); } \
+  extern "C" SIM_PLAIN void __tsan_unaligned_read##n(void *at) { sim_accessed(at, n, 0); } \
+  extern "C" SIM_PLAIN void __tsan_unaligned_write##n(void *at) { sim_accessed(at, n, 1); }
+SIM_HOOKS(1)
+SIM_HOOKS(2)
+SIM_HOOKS(4)
+SIM_HOOKS(8)
+SIM_HOOKS(16)
+extern "C" SIM_PLAIN void __tsan_read_range(void *at, unsigned long n) { sim_accessed(at, (unsigned)n, 0); }
+extern "C" SIM_PLAIN void __tsan_write_range(void *at, unsigned long n) { sim_accessed(at, (unsigned)n, 1); }
+extern "C" SIM_PLAIN void __tsan_func_entry(void *) {}
+extern "C" SIM_PLAIN void __tsan_func_exit(void) {}
+extern "C" SIM_PLAIN void __tsan_init(void) {}
+#else
+#define SIM_PLAIN
+#define SIM_ATOMIC(at) (void)0
+#endif
 #define threadIdx (sim_thread->tid)
 #define blockIdx (sim_thread->bid)
 #define blockDim (sim_thread->bdim)
@@ -38,9 +67,9 @@ template <class T> static T min(T a, T b) { return b < a ? b : a; }
 template <class T> static T max(T a, T b) { return a < b ? b : a; }
 static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((unsigned long long)a * b >> 32); }
 // Coroutines of one thread of the host: a read and a write are one operation.
-template <class T> static T atomicCAS(T *at, T expected, T x) { T old = *at; if (old == expected) *at = x; return old; }
-template <class T> static T atomicExch(T *at, T x) { T old = *at; *at = x; return old; }
-template <class T> static T atomicMax(T *at, T x) { T old = *at; if (old < x) *at = x; return old; }
+template <class T> static SIM_PLAIN T atomicCAS(T *at, T expected, T x) { SIM_ATOMIC(at); T old = *at; if (old == expected) *at = x; return old; }
+template <class T> static SIM_PLAIN T atomicExch(T *at, T x) { SIM_ATOMIC(at); T old = *at; *at = x; return old; }
+template <class T> static SIM_PLAIN T atomicMax(T *at, T x) { SIM_ATOMIC(at); T old = *at; if (old < x) *at = x; return old; }
 // Instructions of PTX, by name.
 static inline float ptx_cvt_f32_f16(unsigned short x) { return (float)sim_bits<_Float16>(x); }
 static inline unsigned short ptx_cvt_rn_f16_f32(float x) { return x != x ? 0x7fff : sim_bits<unsigned short>((_Float16)x); }

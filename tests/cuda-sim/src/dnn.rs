@@ -12,7 +12,7 @@ mod tests;
 
 use crate::complain;
 use crate::faults::{self, fault};
-use crate::work::{Stream, Work};
+use crate::work::Work;
 pub(crate) use compute::Execution;
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as Attribute, cudnnBackendAttributeType_t as Type, cudnnBackendDescriptor_t,
@@ -117,7 +117,7 @@ struct Pack {
 
 /// The stream of a handle.
 struct Handle {
-    stream: *mut Stream,
+    stream: *mut c_void,
 }
 
 /// The bytes of an element of an attribute.

@@ -3,18 +3,19 @@
 use crate::blocks::{Kernel, Launch};
 use crate::compiler::MAGIC;
 use crate::faults::{self, fault};
-use crate::memory;
-use crate::work::{Capture, Event, Place, Stream, Work, lock};
+use crate::races::Access;
+use crate::streams::device;
+use crate::work::{Place, Work};
+use crate::{complain, memory, records};
 use cudarc::driver::sys::{
-    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUgraph,
-    CUgraphExec, CUmodule, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUfunction, CUmodule, CUresult,
+    CUstream,
 };
-use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::{Arc, Mutex};
 
 const OK: CUresult = CUresult::CUDA_SUCCESS;
-const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
+pub(crate) const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
 /// A pointer that the caller destroys.
 fn made<T>(value: T) -> *mut T {
@@ -29,15 +30,12 @@ unsafe fn destroy<T>(at: *mut T) -> CUresult {
     OK
 }
 
-/// The streams of the process do one thing at a time.
-static CALLS: Mutex<()> = Mutex::new(());
-
+/// Adds work to a stream.
+///
 /// # Safety
-/// The stream is alive.
+/// Memory that the work names stays alive until the stream has done it.
 pub(crate) unsafe fn enqueue(stream: CUstream, work: Work) -> CUresult {
-    let _call = CALLS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // SAFETY: as the caller says, and no other call uses the stream meanwhile.
-    unsafe { (*stream.cast::<Stream>()).enqueue(work) }
+    device().enqueue(stream as usize, work)
 }
 
 #[unsafe(no_mangle)]
@@ -163,12 +161,6 @@ unsafe extern "C" fn cuCtxGetCurrent(context: *mut CUcontext) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
-    fault!("cuCtxSynchronize");
-    OK
-}
-
-#[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
     fault!("cuMemGetInfo_v2");
     // SAFETY: the caller gives places.
@@ -182,7 +174,12 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, len: usize) -> CUr
     if len == 0 {
         return INVALID;
     }
+    if let Some(refused) = device().refused_by_captures(|is_relaxed| !is_relaxed) {
+        return refused;
+    }
     let Some(block) = memory::allocate(len) else { return CUresult::CUDA_ERROR_OUT_OF_MEMORY };
+    records::add("allocations", 1);
+    records::add("allocations.bytes", len);
     // SAFETY: the caller gives a place.
     unsafe { *address = block };
     OK
@@ -191,20 +188,46 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, len: usize) -> CUr
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     fault!("cuMemFree_v2");
-    if memory::free(address) { OK } else { INVALID }
+    let mut device = device();
+    if let Some(refused) = device.refused_by_captures(|is_relaxed| !is_relaxed) {
+        return refused;
+    }
+    // The driver waits for the device before it frees memory.
+    device.finish_all();
+    match memory::free(address) {
+        Some(len) => {
+            records::add("frees", 1);
+            records::add("frees.bytes", len);
+            OK
+        }
+        None => {
+            complain("memory is freed that is not alive");
+            INVALID
+        }
+    }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemHostAlloc(address: *mut *mut c_void, len: usize, _: c_uint) -> CUresult {
     fault!("cuMemHostAlloc");
     // SAFETY: the caller gives a place.
-    unsafe { *address = libc::malloc(len.max(1)) };
+    unsafe {
+        *address = libc::malloc(len.max(1));
+        memory::pin(*address as u64, len);
+    }
+    records::add("pinned", 1);
     OK
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuMemFreeHost(address: *mut c_void) -> CUresult {
     fault!("cuMemFreeHost");
+    if !memory::unpin(address as u64) {
+        complain("pinned memory is freed that is not alive");
+        return INVALID;
+    }
+    device().finish_all();
+    records::add("unpinned", 1);
     // SAFETY: the memory is that of the function above.
     unsafe { libc::free(address) };
     OK
@@ -273,165 +296,6 @@ unsafe extern "C" fn cuMemsetD8Async(to: CUdeviceptr, byte: u8, len: usize, stre
     unsafe { enqueue(stream, Work::Set { to, byte, len }) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, _: c_uint) -> CUresult {
-    fault!("cuStreamCreate");
-    // SAFETY: the caller gives a place.
-    unsafe { *stream = made(Stream::default()).cast() };
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
-    fault!("cuStreamDestroy_v2");
-    // SAFETY: the stream is destroyed once.
-    unsafe { destroy(stream.cast::<Stream>()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamSynchronize(_: CUstream) -> CUresult {
-    fault!("cuStreamSynchronize");
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _: c_uint) -> CUresult {
-    fault!("cuStreamWaitEvent");
-    // SAFETY: both are alive.
-    let (stream, event) = unsafe { (&mut *stream.cast::<Stream>(), &*event.cast::<Event>()) };
-    let is_captured = |capture: &&Capture| lock(capture).is_some();
-    if let (None, Some(capture)) = (stream.captured(), event.capture.as_ref().filter(is_captured)) {
-        stream.capture = Some(capture.clone());
-    }
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> CUresult {
-    fault!("cuStreamIsCapturing");
-    // SAFETY: the stream is alive, and the caller gives a place.
-    unsafe {
-        let captures = (*stream.cast::<Stream>()).captured().is_some();
-        *status = if captures {
-            CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_ACTIVE
-        } else {
-            CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE
-        };
-    }
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, _: CUstreamCaptureMode) -> CUresult {
-    fault!("cuStreamBeginCapture_v2");
-    // SAFETY: the stream is alive.
-    let stream = unsafe { &mut *stream.cast::<Stream>() };
-    if stream.captured().is_some() {
-        return INVALID;
-    }
-    stream.capture = Some(Arc::new(Mutex::new(Some(Vec::new()))));
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult {
-    // SAFETY: the stream is alive, and the caller gives a place.
-    unsafe {
-        let capture = (*stream.cast::<Stream>()).capture.take();
-        let work = capture.and_then(|capture| lock(&capture).take());
-        // A capture ends in any case.
-        fault!("cuStreamEndCapture");
-        match work {
-            Some(work) => *graph = made(work).cast(),
-            None => return INVALID,
-        }
-    }
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphInstantiateWithFlags(
-    made_graph: *mut CUgraphExec,
-    graph: CUgraph,
-    _: c_ulonglong,
-) -> CUresult {
-    fault!("cuGraphInstantiateWithFlags");
-    // SAFETY: the graph is alive, and the caller gives a place.
-    unsafe { *made_graph = made((*graph.cast::<Vec<Work>>()).clone()).cast() };
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphUpload(_: CUgraphExec, _: CUstream) -> CUresult {
-    fault!("cuGraphUpload");
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> CUresult {
-    fault!("cuGraphLaunch");
-    // SAFETY: the graph and the stream are alive.
-    let graph = unsafe { &*graph.cast::<Vec<Work>>() };
-    for work in graph {
-        // SAFETY: as above.
-        match unsafe { enqueue(stream, work.clone()) } {
-            OK => {}
-            failed => return failed,
-        }
-    }
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> CUresult {
-    fault!("cuGraphDestroy");
-    // SAFETY: the graph is destroyed once.
-    unsafe { destroy(graph.cast::<Vec<Work>>()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphExecDestroy(graph: CUgraphExec) -> CUresult {
-    fault!("cuGraphExecDestroy");
-    // SAFETY: the graph is destroyed once.
-    unsafe { destroy(graph.cast::<Vec<Work>>()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventCreate(event: *mut CUevent, _: c_uint) -> CUresult {
-    fault!("cuEventCreate");
-    // SAFETY: the caller gives a place.
-    unsafe { *event = made(Event::default()).cast() };
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
-    fault!("cuEventDestroy_v2");
-    // SAFETY: the event is destroyed once.
-    unsafe { destroy(event.cast::<Event>()) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
-    fault!("cuEventRecord");
-    // SAFETY: both are alive.
-    let (event, stream) = unsafe { (&mut *event.cast::<Event>(), &mut *stream.cast::<Stream>()) };
-    event.capture = stream.captured().cloned();
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventSynchronize(_: CUevent) -> CUresult {
-    fault!("cuEventSynchronize");
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventQuery(_: CUevent) -> CUresult {
-    fault!("cuEventQuery");
-    OK
-}
-
 /// The functions and places of a shared object that the compiler made.
 ///
 /// # Safety
@@ -452,7 +316,23 @@ pub(crate) unsafe fn kernel_of(image: *const c_void) -> Option<Kernel> {
         let thread = *library.get::<*mut *const c_void>(b"sim_thread").ok()?;
         let wait = *library.get::<*mut Option<unsafe extern "C" fn(c_int, c_int)>>(b"sim_wait").ok()?;
         let arguments = usize::try_from(arguments).ok()?;
-        Some(Kernel { entry, arguments, waits: waits == 1, thread, wait, _library: library })
+        let name = library.get::<unsafe extern "C" fn() -> *const c_char>(b"sim_name").ok()?;
+        let name = CStr::from_ptr(name()).to_string_lossy().into();
+        let range = library.get::<unsafe extern "C" fn(*mut [u64; 2])>(b"sim_shared").ok()?;
+        let mut shared = [0; 2];
+        range(&raw mut shared);
+        let access = library.get::<*mut Option<Access>>(b"sim_access").ok().map(|place| *place);
+        Some(Kernel {
+            name,
+            shared,
+            access,
+            entry,
+            arguments,
+            waits: waits == 1,
+            thread,
+            wait,
+            _library: library,
+        })
     }
 }
 
@@ -462,6 +342,12 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_voi
     // SAFETY: the caller gives an image and a place.
     unsafe {
         let Some(kernel) = kernel_of(image) else { return CUresult::CUDA_ERROR_INVALID_IMAGE };
+        let [first, end] = kernel.shared;
+        // A few words of device.h lie there too.
+        if end - first > u64::from(SHARED) + 256 {
+            complain(&format!("{}: more than {SHARED} bytes of shared memory", kernel.name));
+            return CUresult::CUDA_ERROR_INVALID_IMAGE;
+        }
         *module = made(kernel).cast();
     }
     OK
@@ -470,6 +356,7 @@ unsafe extern "C" fn cuModuleLoadData(module: *mut CUmodule, image: *const c_voi
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> CUresult {
     fault!("cuModuleUnload");
+    device().finish_all();
     // SAFETY: the module is unloaded once.
     unsafe { destroy(module.cast::<Kernel>()) }
 }
@@ -478,13 +365,27 @@ unsafe extern "C" fn cuModuleUnload(module: CUmodule) -> CUresult {
 unsafe extern "C" fn cuModuleGetFunction(
     function: *mut CUfunction,
     module: CUmodule,
-    _: *const c_char,
+    name: *const c_char,
 ) -> CUresult {
     fault!("cuModuleGetFunction");
+    // SAFETY: the module is loaded, and the name ends with a zero.
+    let (found, name) = unsafe { ((*module.cast::<Kernel>()).name.clone(), CStr::from_ptr(name)) };
+    if *found != *name.to_string_lossy() {
+        complain(&format!("expected the function {found}, found {name:?}"));
+        return CUresult::CUDA_ERROR_NOT_FOUND;
+    }
     // SAFETY: the caller gives a place. A module has one function.
     unsafe { *function = module.cast() };
     OK
 }
+
+/// The extents of a grid and of a block, the threads of a block, the bytes of shared memory of a block, and the bytes of
+/// parameters of a kernel, by the CUDA C++ Programming Guide. Parameters of more bytes need CUDA 12.1.
+const GRID: [c_uint; 3] = [0x7fff_ffff, 65_535, 65_535];
+const BLOCK: [c_uint; 3] = [1024, 1024, 64];
+const THREADS: u64 = 1024;
+pub(crate) const SHARED: c_uint = 48 << 10;
+const PARAMETERS: usize = 4096;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuLaunchKernel(
@@ -495,7 +396,7 @@ unsafe extern "C" fn cuLaunchKernel(
     block_x: c_uint,
     block_y: c_uint,
     block_z: c_uint,
-    _shared: c_uint,
+    shared: c_uint,
     stream: CUstream,
     args: *mut *mut c_void,
     _extra: *mut *mut c_void,
@@ -503,10 +404,23 @@ unsafe extern "C" fn cuLaunchKernel(
     fault!("cuLaunchKernel");
     let (grid, block) = ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]);
     let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
-    if grid.contains(&0) || threads == 0 || threads > 1024 {
+    let exceeds = |extents: [c_uint; 3], most: [c_uint; 3]| {
+        extents.iter().zip(most).any(|(&extent, most)| extent == 0 || extent > most)
+    };
+    let kernel: *const Kernel = function.cast();
+    // SAFETY: the kernel is loaded.
+    let bytes = unsafe { (*kernel).arguments } * 8;
+    if exceeds(grid, GRID)
+        || exceeds(block, BLOCK)
+        || threads > THREADS
+        || shared > SHARED
+        || bytes > PARAMETERS
+    {
+        complain(&format!(
+            "a launch beyond the limits: grid {grid:?}, block {block:?}, {shared} bytes shared, {bytes} bytes of parameters"
+        ));
         return INVALID;
     }
-    let kernel: *const Kernel = function.cast();
     // SAFETY: the kernel is loaded, and the caller gives the addresses of its arguments, each of 8 bytes.
     unsafe {
         let args = (0..(*kernel).arguments).map(|i| (*args.add(i)).cast::<u64>().read_unaligned()).collect();

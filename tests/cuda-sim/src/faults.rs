@@ -74,6 +74,7 @@ const LASTING: [u32; 8] = [4, 214, 700, 702, 714, 716, 718, 719];
 
 /// The code that a call of a function fails with.
 pub(crate) fn code(function: &str) -> Option<u32> {
+    crate::records::add(&format!("call.{function}"), 1);
     static CALLS: OnceLock<Option<Mutex<std::fs::File>>> = OnceLock::new();
     let open = || {
         let path = std::env::var_os("AMPC_SIM_CALLS")?;

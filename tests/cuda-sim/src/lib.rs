@@ -19,6 +19,10 @@ mod driver;
 mod faults;
 mod memory;
 mod products;
+mod races;
+mod records;
+mod schedule;
+mod streams;
 mod work;
 
 /// Prints why a call fails.
@@ -33,6 +37,7 @@ mod tests {
     fn the_backend_looks_up_every_function() {
         let sources = [
             include_str!("driver.rs"),
+            include_str!("streams.rs"),
             include_str!("compiler.rs"),
             include_str!("products.rs"),
             include_str!("dnn.rs"),

@@ -1,6 +1,6 @@
 //! Device memory: blocks of the host with a guard page on both sides.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
@@ -9,8 +9,12 @@ const PAGE: usize = 4096;
 /// The bytes of the device.
 pub(crate) const TOTAL: usize = 8 << 30;
 
-/// Fresh memory: every float of these bytes is a NaN.
+/// Fresh memory: every float of these bytes is a NaN. The setting `poison` names another byte: results that depend on
+/// fresh memory differ.
 const POISON: u8 = 0xff;
+
+/// The freed blocks whose addresses are not used again.
+const FREED_BLOCKS: usize = 256;
 
 /// The blocks that are alive: address and length.
 static BLOCKS: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
@@ -46,19 +50,53 @@ pub(crate) fn allocate(len: usize) -> Option<u64> {
         base as usize
     };
     let address = base + PAGE + start_within(len);
+    let poison = crate::records::setting("poison").and_then(|byte| u8::try_from(byte).ok()).unwrap_or(POISON);
     // SAFETY: the block lies between the guards.
-    unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) }.fill(POISON);
+    unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) }.fill(poison);
     blocks().insert(address as u64, len);
     Some(address as u64)
 }
 
-/// Frees a block; false if there is none at the address.
-pub(crate) fn free(address: u64) -> bool {
-    let Some(len) = blocks().remove(&address) else { return false };
-    let base = address as usize - start_within(len);
+/// Frees a block; returns its length, or `None` if there is none at the address. The addresses of the last blocks are not
+/// used again, and their memory cannot be read or written.
+pub(crate) fn free(address: u64) -> Option<usize> {
+    static FREED: Mutex<VecDeque<(usize, usize)>> = Mutex::new(VecDeque::new());
+    let len = blocks().remove(&address)?;
+    let (base, size) = (address as usize - start_within(len) - PAGE, pages(len) + 2 * PAGE);
     // SAFETY: the pages are those of `allocate`, and nothing knows the block any more.
-    unsafe { libc::munmap((base - PAGE) as *mut libc::c_void, pages(len) + 2 * PAGE) };
-    true
+    unsafe {
+        libc::madvise(base as *mut libc::c_void, size, libc::MADV_DONTNEED);
+        libc::mprotect(base as *mut libc::c_void, size, libc::PROT_NONE);
+    }
+    let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
+    freed.push_back((base, size));
+    while freed.len() > FREED_BLOCKS
+        && let Some((base, size)) = freed.pop_front()
+    {
+        // SAFETY: as above.
+        unsafe { libc::munmap(base as *mut libc::c_void, size) };
+    }
+    Some(len)
+}
+
+/// The blocks of pinned host memory: address and length.
+static PINNED: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+
+/// Makes host memory known as pinned.
+pub(crate) fn pin(address: u64, len: usize) {
+    PINNED.lock().unwrap_or_else(PoisonError::into_inner).insert(address, len);
+}
+
+/// Forgets pinned memory; false if there is none at the address.
+pub(crate) fn unpin(address: u64) -> bool {
+    PINNED.lock().unwrap_or_else(PoisonError::into_inner).remove(&address).is_some()
+}
+
+/// True if a range lies in pinned memory.
+pub(crate) fn is_pinned(address: u64, len: usize) -> bool {
+    let pinned = PINNED.lock().unwrap_or_else(PoisonError::into_inner);
+    let block = pinned.range(..=address).next_back();
+    len == 0 || block.is_some_and(|(&at, &size)| address + len as u64 <= at + size as u64)
 }
 
 /// Where a block begins within its pages.
@@ -94,7 +132,9 @@ mod tests {
         let at = allocate(5000).unwrap();
         assert_eq!(at % 256, 0);
         assert!(holds(at, 5000) && holds(at + 4999, 1) && !holds(at, 5001) && !holds(at - 1, 1));
-        assert!(free(at) && !free(at) && !holds(at, 1));
+        assert!(free(at) == Some(5000) && free(at).is_none() && !holds(at, 1));
+        pin(64, 16);
+        assert!(is_pinned(70, 10) && !is_pinned(70, 11) && unpin(64) && !unpin(64) && !is_pinned(70, 1));
         assert!(allocate(0).is_none() && allocate(TOTAL + 1).is_none());
     }
 }

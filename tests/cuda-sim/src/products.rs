@@ -1,7 +1,7 @@
 //! cuBLASLt: products of matrices in columns, computed in f64 and rounded once.
 
 use crate::faults::{self, fault};
-use crate::work::{Stream, Work};
+use crate::work::Work;
 use crate::{complain, memory};
 use cudarc::cublaslt::sys::{
     cublasComputeType_t, cublasLtEpilogue_t, cublasLtHandle_t, cublasLtMatmulAlgo_t, cublasLtMatmulDesc_t,
@@ -274,18 +274,36 @@ unsafe extern "C" fn cublasLtMatrixLayoutDestroy(at: cublasLtMatrixLayout_t) -> 
 unsafe extern "C" fn cublasLtMatmulPreferenceCreate(made: *mut cublasLtMatmulPreference_t) -> cublasStatus_t {
     fault!("cublasLtMatmulPreferenceCreate");
     // SAFETY: the caller gives a place.
-    unsafe { *made = Box::into_raw(Box::new(0u64)).cast() };
+    unsafe { *made = Box::into_raw(Box::new(ALIGNMENTS)).cast() };
     OK
 }
 
+/// The least alignments of A, B, C and D in bytes, as cuBLASLt documents them: 256 if the caller says nothing.
+const ALIGNMENTS: [u32; 4] = [256; 4];
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
-    _: cublasLtMatmulPreference_t,
-    _: cublasLtMatmulPreferenceAttributes_t,
-    _: *const c_void,
-    _: usize,
+    at: cublasLtMatmulPreference_t,
+    attribute: cublasLtMatmulPreferenceAttributes_t,
+    value: *const c_void,
+    len: usize,
 ) -> cublasStatus_t {
     fault!("cublasLtMatmulPreferenceSetAttribute");
+    type A = cublasLtMatmulPreferenceAttributes_t;
+    let matrix = match attribute {
+        A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES => 0,
+        A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES => 1,
+        A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES => 2,
+        A::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES => 3,
+        _ => return OK,
+    };
+    // SAFETY: the preference is alive, and the value is as long as it says.
+    unsafe {
+        match read::<u32>(value, len) {
+            Some(bytes) => (*at.cast::<[u32; 4]>())[matrix] = bytes,
+            None => return INVALID,
+        }
+    }
     OK
 }
 
@@ -293,7 +311,7 @@ unsafe extern "C" fn cublasLtMatmulPreferenceSetAttribute(
 unsafe extern "C" fn cublasLtMatmulPreferenceDestroy(at: cublasLtMatmulPreference_t) -> cublasStatus_t {
     fault!("cublasLtMatmulPreferenceDestroy");
     // SAFETY: the caller has it from the function above, and destroys it once.
-    drop(unsafe { Box::from_raw(at.cast::<u64>()) });
+    drop(unsafe { Box::from_raw(at.cast::<[u32; 4]>()) });
     OK
 }
 
@@ -328,7 +346,7 @@ unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
     b: cublasLtMatrixLayout_t,
     _c: cublasLtMatrixLayout_t,
     d: cublasLtMatrixLayout_t,
-    _: cublasLtMatmulPreference_t,
+    preference: cublasLtMatmulPreference_t,
     _requested: c_int,
     results: *mut cublasLtMatmulHeuristicResult_t,
     count: *mut c_int,
@@ -341,6 +359,9 @@ unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
             return status;
         }
         results.write_bytes(0, 1);
+        // The algorithm needs the alignments of its preference.
+        let [a, b, c, d] = (*preference.cast::<[u32; 4]>()).map(u64::from);
+        (*results).algo.data = [a, b, c, d, 0, 0, 0, 0];
         *count = 1;
     }
     OK
@@ -360,7 +381,7 @@ unsafe extern "C" fn cublasLtMatmul(
     _c_layout: cublasLtMatrixLayout_t,
     d: *mut c_void,
     d_layout: cublasLtMatrixLayout_t,
-    _: *const cublasLtMatmulAlgo_t,
+    algorithm: *const cublasLtMatmulAlgo_t,
     _workspace: *mut c_void,
     _size: usize,
     stream: *mut c_void,
@@ -377,8 +398,15 @@ unsafe extern "C" fn cublasLtMatmul(
             Err(status) => return status,
         };
         let places = [a as u64, b as u64, d as u64];
+        if let Some(algorithm) = algorithm.as_ref() {
+            let least = [0, 1, 3].map(|matrix| algorithm.data[matrix].max(1));
+            if places.iter().zip(least).any(|(place, least)| place % least != 0) {
+                complain("a matrix is not aligned as the preference of its algorithm says");
+                return INVALID;
+            }
+        }
         let work = Work::Product(Product { places, alpha: *alpha.cast::<f32>(), ..product });
-        match (*stream.cast::<Stream>()).enqueue(work) {
+        match crate::driver::enqueue(stream.cast(), work) {
             CUresult::CUDA_SUCCESS => OK,
             _ => cublasStatus_t::CUBLAS_STATUS_EXECUTION_FAILED,
         }

@@ -1,11 +1,10 @@
-//! Work of streams: done at once, or recorded into a graph while a stream is captured.
+//! Work of streams: copies, launches and calls of libraries, checked against the memory that is alive when the work runs.
 
 use crate::blocks::Launch;
 use crate::dnn::Execution;
 use crate::products::Product;
-use crate::{complain, memory};
+use crate::{complain, memory, records};
 use cudarc::driver::sys::CUresult;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Work on the device.
 #[derive(Clone)]
@@ -49,56 +48,41 @@ impl Place {
     }
 }
 
-/// The work of streams that are captured together, in the order of the calls. It is there until the capture ends.
-pub(crate) type Capture = Arc<Mutex<Option<Vec<Work>>>>;
-
-/// A stream, with the capture that it is part of.
-#[derive(Default)]
-pub(crate) struct Stream {
-    pub(crate) capture: Option<Capture>,
-}
-
-/// An event, with the capture that its stream was part of when it was recorded: a stream that waits for the event joins it.
-#[derive(Default)]
-pub(crate) struct Event {
-    pub(crate) capture: Option<Capture>,
-}
-
-/// The work of a capture.
-pub(crate) fn lock(capture: &Capture) -> MutexGuard<'_, Option<Vec<Work>>> {
-    capture.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Stream {
-    /// The capture that the stream is part of, if it has not ended.
-    pub(crate) fn captured(&mut self) -> Option<&Capture> {
-        if self.capture.as_ref().is_some_and(|capture| lock(capture).is_none()) {
-            self.capture = None;
-        }
-        self.capture.as_ref()
-    }
-
-    /// Does work, or records it.
-    pub(crate) fn enqueue(&mut self, work: Work) -> CUresult {
-        match self.captured() {
-            Some(capture) => {
-                lock(capture).get_or_insert_default().push(work);
-                CUresult::CUDA_SUCCESS
-            }
-            None => work.run(),
-        }
-    }
-}
-
 impl Work {
+    /// True if the work copies from or to host memory that is not pinned: the host waits for such a copy.
+    pub(crate) fn is_pageable(&self) -> bool {
+        let Work::Copy { from, to, len, .. } = self else { return false };
+        let is_pageable = |place: &Place| matches!(place, Place::Host(at) if !memory::is_pinned(*at, *len));
+        is_pageable(from) || is_pageable(to)
+    }
+
+    /// True if copies and sets name memory that is alive.
+    pub(crate) fn names_memory(&self) -> bool {
+        match self {
+            Work::Copy { from, to, strides, count, len } => (0..*count).all(|row| {
+                from.at(row * strides[0], *len).is_some() && to.at(row * strides[1], *len).is_some()
+            }),
+            Work::Set { to, len, .. } => memory::holds(*to, *len),
+            Work::Launch(_) | Work::Product(_) | Work::Convolution(_) => true,
+        }
+    }
+
+    /// Does the work now.
     pub(crate) fn run(&self) -> CUresult {
         match self {
             Work::Copy { from, to, strides, count, len } => {
+                let kind = match (from, to) {
+                    (Place::Host(_), _) => "h2d",
+                    (_, Place::Host(_)) => "d2h",
+                    _ => "d2d",
+                };
+                records::add(&format!("copies.{kind}"), 1);
+                records::add(&format!("copies.{kind}.bytes"), count * len);
                 for row in 0..*count {
                     let places = (from.at(row * strides[0], *len), to.at(row * strides[1], *len));
                     let (Some(from), Some(to)) = places else {
                         complain("a copy from or to memory that is not alive");
-                        return CUresult::CUDA_ERROR_INVALID_VALUE;
+                        return CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
                     };
                     // SAFETY: both ranges are alive; they may overlap.
                     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, *len) };
@@ -106,17 +90,27 @@ impl Work {
                 CUresult::CUDA_SUCCESS
             }
             Work::Set { to, byte, len } if memory::holds(*to, *len) => {
+                records::add("sets", 1);
                 // SAFETY: the range is alive.
                 unsafe { memory::slice::<u8>(*to, *len) }.fill(*byte);
                 CUresult::CUDA_SUCCESS
             }
             Work::Set { .. } => {
                 complain("bytes are set in memory that is not alive");
-                CUresult::CUDA_ERROR_INVALID_VALUE
+                CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
             }
-            Work::Launch(launch) => launch.run(),
-            Work::Product(product) => product.run(),
-            Work::Convolution(convolution) => convolution.run(),
+            Work::Launch(launch) => {
+                records::add("launches.generated", 1);
+                launch.run()
+            }
+            Work::Product(product) => {
+                records::add("launches.cublaslt", 1);
+                product.run()
+            }
+            Work::Convolution(convolution) => {
+                records::add("launches.cudnn", 1);
+                convolution.run()
+            }
         }
     }
 }
