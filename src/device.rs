@@ -58,6 +58,10 @@ pub struct BackendOptions {
     /// The folder of kernels that earlier processes have compiled for a device; `None` for no such folder. It is created, and
     /// has at most 1 GiB. A folder that cannot be written is no error.
     pub cache: Option<PathBuf>,
+    /// True if products and convolutions of fp32 on a GPU may round their operands to TF32.
+    pub tf32: bool,
+    /// True if a GPU rounds after every operator, also where a library computes several operators at once.
+    pub exact_rounding: bool,
 }
 
 impl Device {
@@ -155,8 +159,8 @@ mod cuda {
         host: Arc<dyn Backend>,
     ) -> Result<Arc<dyn Backend>, Error> {
         let device = usize::try_from(number).unwrap_or(usize::MAX);
-        let BackendOptions { folders, cache, .. } = options.clone();
-        let settings = CudaOptions { device, folders, cache, ..CudaOptions::default() };
+        let BackendOptions { folders, cache, tf32, exact_rounding, .. } = options.clone();
+        let settings = CudaOptions { device, folders, cache, tf32, exact_rounding, ..CudaOptions::default() };
         match Cuda::open(&settings, host) {
             Ok(cuda) => Ok(Arc::new(cuda)),
             Err(error) => Err(of_open(number, &error)),

@@ -2,7 +2,8 @@
 //! can be carried to a machine with a GPU; without a driver it says so and passes.
 //!
 //! `AMPC_CUDA_LIBRARIES` lists folders of libraries, with `:` between them. An argument is part of the names of the cases
-//! to run. `AMPC_CUDA_REQUIRED` makes a missing driver a failure.
+//! to run. `AMPC_CUDA_REQUIRED` makes a missing driver a failure. With `AMPC_CUDA_ERROR`, the device has to fail to open with
+//! this text.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test: what cannot be made fails it")]
 
@@ -18,6 +19,9 @@ mod convolutions;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/elements.rs"]
 mod elements;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/library/mod.rs"]
+mod library;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/operators/mod.rs"]
 mod operators;
@@ -47,6 +51,14 @@ fn main() -> std::process::ExitCode {
         let unrecorded = opened(&CudaOptions { records: false, ..options.clone() })?;
         Ok([cuda, unrecorded, opened(&CudaOptions { queues: 3, ..options.clone() })?])
     };
+    if let Some(expected) = std::env::var_os("AMPC_CUDA_ERROR") {
+        let found = opened(&options).map_or_else(|error| error.to_string(), |_| "no error".into());
+        println!("opened: {found}");
+        return match found.contains(&*expected.to_string_lossy()) {
+            true => std::process::ExitCode::SUCCESS,
+            false => std::process::ExitCode::FAILURE,
+        };
+    }
     let backends = match opened(&options).and_then(variants) {
         Ok(backends) => backends,
         Err(CudaError::NoLibrary { library: Library::Driver, .. } | CudaError::NoDevices { .. })
@@ -67,6 +79,7 @@ fn main() -> std::process::ExitCode {
         + chains::run(cuda, &filter)
         + convolutions::run(cuda, &filter)
         + elements::run(cuda, &filter)
+        + library::run(cuda, &opened, &options, &filter)
         + cases::run_all(cuda, &operators::cases(), &filter)
         + operators::failures(cuda, &filter)
         + steps::run(&backends, &filter);

@@ -93,17 +93,19 @@ mod plans {
                 strides: each(&|_| self.stride),
                 dilations: each(&|_| self.dilation),
                 has_bias: false,
+                has_relu: false,
                 layout,
             }
         }
     }
 
-    /// The directions to plan, and if the convolution adds a bias.
-    const DIRECTIONS: [(Direction, bool); 4] = [
-        (Direction::Forward, false),
-        (Direction::Forward, true),
-        (Direction::DataGradient, false),
-        (Direction::FilterGradient, false),
+    /// The directions to plan, and if the convolution adds a bias and has a ReLU behind it.
+    const DIRECTIONS: [(Direction, bool, bool); 5] = [
+        (Direction::Forward, false, false),
+        (Direction::Forward, true, false),
+        (Direction::Forward, true, true),
+        (Direction::DataGradient, false, false),
+        (Direction::FilterGradient, false, false),
     ];
 
     pub(crate) fn run() -> ExitCode {
@@ -129,18 +131,23 @@ mod plans {
         let filter = std::env::args().nth(1).filter(|arg| !arg.starts_with('-')).unwrap_or_default();
         let (mut made, mut failed) = (0, 0);
         for shape in SHAPES {
-            for (direction, has_bias) in DIRECTIONS {
+            for (direction, has_bias, has_relu) in DIRECTIONS {
                 for dtype in [DType::F32, DType::F16, DType::BF16] {
                     for layout in [Layout::ChannelsFirst, Layout::ChannelsLast] {
-                        let end = if has_bias { " bias" } else { "" };
-                        let name = format!("{} {direction:?} {dtype} {layout:?}{end}", shape.name);
-                        if !name.contains(&filter) {
-                            continue;
-                        }
-                        let convolution = shape.convolution(direction, dtype, layout);
-                        match plan(&device, &name, &Convolution { has_bias, ..convolution }) {
-                            true => made += 1,
-                            false => failed += 1,
+                        for tf32 in if dtype == DType::F32 { &[false, true][..] } else { &[false] } {
+                            let ends = [(has_bias, " bias"), (has_relu, " relu"), (*tf32, " tf32")];
+                            let ends: String =
+                                ends.into_iter().filter(|end| end.0).map(|end| end.1).collect();
+                            let name = format!("{} {direction:?} {dtype} {layout:?}{ends}", shape.name);
+                            if !name.contains(&filter) {
+                                continue;
+                            }
+                            let convolution = shape.convolution(direction, dtype, layout);
+                            let convolution = Convolution { has_bias, has_relu, ..convolution };
+                            match plan(&device, &name, &convolution, *tf32) {
+                                true => made += 1,
+                                false => failed += 1,
+                            }
                         }
                     }
                 }
@@ -150,9 +157,9 @@ mod plans {
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    fn plan(device: &Properties, name: &str, convolution: &Convolution) -> bool {
+    fn plan(device: &Properties, name: &str, convolution: &Convolution, tf32: bool) -> bool {
         let start = Instant::now();
-        let made = device.plan(convolution);
+        let made = device.plan(convolution, tf32);
         let ms = start.elapsed().as_millis();
         match made {
             Ok(plan) => {
@@ -163,7 +170,8 @@ mod plans {
                     plan.workspace,
                     plan.engine.notes
                 );
-                plan.workspace <= MOST_WORKSPACE && plan.engine.notes.refusal(convolution.dtype).is_none()
+                plan.workspace <= MOST_WORKSPACE
+                    && plan.engine.notes.refusal(convolution.dtype, tf32).is_none()
             }
             Err(error) => {
                 println!("{name:60} FAILED: {error}");

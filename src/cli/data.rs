@@ -1,6 +1,6 @@
 //! The data of a run: values for the inputs, and limits.
 
-use super::args::{DataArgs, LimitArgs};
+use super::args::{DataArgs, LimitArgs, RoundingArgs};
 use super::diagnose;
 use super::problem::{Failure, Problem};
 use super::settings::ReadFile;
@@ -24,7 +24,7 @@ use std::{fs, slice};
 pub(crate) fn backend_options(threads: Option<u32>) -> BackendOptions {
     let threads = threads.map_or(0, |threads| usize::try_from(threads).unwrap_or(0));
     let folders = device::standard_folders(&variable);
-    BackendOptions { threads, folders, cache: None }
+    BackendOptions { threads, folders, ..BackendOptions::default() }
 }
 
 /// A variable of the environment, which the library does not read itself.
@@ -54,10 +54,16 @@ fn warn_of_read_only(folder: &Path, ui: Ui) {
 ///
 /// # Errors
 /// If the name is no device, or the device cannot be used.
-pub(crate) fn backend(name: &str, threads: Option<u32>, ui: Ui) -> Result<Arc<dyn Backend>, Failure> {
+pub(crate) fn backend(
+    name: &str,
+    rounding: RoundingArgs,
+    threads: Option<u32>,
+    ui: Ui,
+) -> Result<Arc<dyn Backend>, Failure> {
     let device: Device = name.parse().map_err(|error: Error| Failure::usage("device", error.to_string()))?;
     let cache = if device == Device::default() { None } else { cache_folder() };
-    let options = BackendOptions { cache, ..backend_options(threads) };
+    let RoundingArgs { tf32, exact_rounding } = rounding;
+    let options = BackendOptions { cache, tf32, exact_rounding, ..backend_options(threads) };
     let backend = device.backend(&options).map_err(|error| diagnose::failure(&error, None))?;
     // The device has created the folder, if that is possible.
     options.cache.iter().for_each(|folder| warn_of_read_only(folder, ui));
@@ -69,7 +75,8 @@ pub(crate) fn backend(name: &str, threads: Option<u32>, ui: Ui) -> Result<Arc<dy
 /// # Errors
 /// If the threads cannot be started.
 pub(crate) fn default_runtime(threads: Option<u32>, limits: &LimitArgs, ui: Ui) -> Result<Runtime, Failure> {
-    Ok(runtime(backend(&Device::default().to_string(), threads, ui)?, limits))
+    let device = Device::default().to_string();
+    Ok(runtime(backend(&device, RoundingArgs::default(), threads, ui)?, limits))
 }
 
 /// A runtime with the requested limits.

@@ -156,7 +156,7 @@ const ANSWERS: &[Answer] = &[
     ),
     (
         &["--tf32", "--notf32"],
-        "fp32 is computed as fp32; TF32 is not a type of ONNX but a mode of the runtime",
+        "TF32 is not a type of ONNX but a mode of the runtime: `--tf32` of `ampc run`, `verify` and `train` permits it",
     ),
     (
         &["--stronglytyped"],

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    let backend = data::backend(&args.device, threads, ui)?;
+    let backend = data::backend(&args.device, args.rounding, threads, ui)?;
     if let Some(path) = &args.outputs {
         OutputForm::of(path).map_err(|e| diagnose::failure(&e, None))?;
     }

@@ -27,7 +27,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    let backend = data::backend(&args.device, threads, ui)?;
+    let backend = data::backend(&args.device, args.rounding, threads, ui)?;
     let progress = Progress::start(ui);
     progress.stage("reading");
     let fail = |error: ampc::Error| diagnose::failure(&error, None);

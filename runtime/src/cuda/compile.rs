@@ -66,15 +66,14 @@ struct Refusal {
 }
 
 impl Compiler {
-    /// The compiler for a device. `folder` is that of the cache.
+    /// The compiler for a device, by the version of NVRTC and the architecture. `folder` is that of the cache.
     pub(super) fn new(
         context: Arc<CudaContext>,
         device: &FoundDevice,
-        version: (u32, u32),
+        (version, architecture): ((u32, u32), i32),
         folder: Option<&Path>,
     ) -> Compiler {
-        let (major, minor) = device.capability;
-        let architecture = format!("--gpu-architecture=sm_{major}{minor}");
+        let architecture = format!("--gpu-architecture=sm_{architecture}");
         let cache = folder.map(|folder| {
             let version = format!("{version:?}");
             let common = [&[&*version, &architecture, &device.name][..], &OPTIONS].concat();

@@ -1,8 +1,8 @@
 //! The CUDA backend: kernels that are written as CUDA C when a node is prepared and compiled by NVRTC, matrix products
 //! of cuBLASLt, and convolutions of cuDNN. Linux on x86-64; nothing of CUDA is needed to build it.
 //!
-//! Every operator computes in f32 (integers in their own type) and rounds once; products accumulate in f32,
-//! and TF32 is never used. Sums are in one order, without atomic operations, so that equal runs have equal bits. No kernel
+//! Every operator computes in f32 (integers in their own type) and rounds once; products accumulate in f32, and use TF32
+//! only if the options say so. Sums are in one order, without atomic operations, so that equal runs have equal bits. No kernel
 //! waits for the device: a failure that depends on data is written to a word of the queue, and surfaces with its node
 //! when the host waits for the queue.
 //!
@@ -58,6 +58,11 @@ pub struct CudaOptions {
     pub records: bool,
     /// The number of streams of a session, to which nodes are dealt out in turn.
     pub queues: usize,
+    /// True if products and convolutions of f32 may round their operands to TF32, which has 10 bits behind the point.
+    pub tf32: bool,
+    /// True if nodes are never one operation of a library that keeps values between them in f32: results then have the bits of
+    /// the nodes one by one, but for the order of sums.
+    pub exact_rounding: bool,
 }
 
 impl Default for CudaOptions {
@@ -69,6 +74,8 @@ impl Default for CudaOptions {
             waits_for_kernels: false,
             records: true,
             queues: 1,
+            tf32: false,
+            exact_rounding: false,
         }
     }
 }
@@ -93,6 +100,7 @@ pub(crate) struct Shared {
     pinned: Pool,
     records: bool,
     queues: usize,
+    exact_rounding: bool,
 }
 
 /// Memory and queues of a device.
@@ -105,7 +113,7 @@ impl Cuda {
     /// # Errors
     /// If a library is absent or too old, or there is no such device.
     pub fn open(options: &CudaOptions, host: Arc<dyn Backend>) -> Result<Cuda, CudaError> {
-        let (found, version) = presence::load(&options.folders, options.device)?;
+        let (found, version, architecture) = presence::load(&options.folders, options.device)?;
         let context = CudaContext::new(options.device)?;
         // SAFETY: memory is allocated and freed by calls that wait for the device, and each queue has one stream.
         #[expect(unsafe_code, reason = "the crate would record two events for each allocation")]
@@ -113,9 +121,14 @@ impl Cuda {
             context.disable_event_tracking();
         }
         let shared = Shared {
-            compiler: Compiler::new(context.clone(), &found, version, options.cache.as_deref()),
-            products: Products::new()?,
-            dnn: Dnn::new(context.clone(), options.folders.clone(), version),
+            compiler: Compiler::new(
+                context.clone(),
+                &found,
+                (version, architecture),
+                options.cache.as_deref(),
+            ),
+            products: Products::new(options.tf32)?,
+            dnn: Dnn::new(context.clone(), options.folders.clone(), version, options.tf32),
             context,
             has_bf16: found.capability >= (8, 0),
             name: found.name,
@@ -123,6 +136,7 @@ impl Cuda {
             pinned: Pool::default(),
             records: options.records,
             queues: options.queues.max(1),
+            exact_rounding: options.exact_rounding,
         };
         Ok(Cuda { host, device: CudaDevice(Arc::new(shared)) })
     }
@@ -189,7 +203,7 @@ impl Backend for Cuda {
     }
 
     fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-        kernels::groups::join(candidates)
+        kernels::groups::join(&self.device.0, candidates)
     }
 
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {

@@ -1,9 +1,12 @@
 //! Matrix products of cuBLASLt. Matrices are in rows, those of cuBLASLt in columns: so the transposed product is computed,
 //! of the second matrix with the first.
 
+mod descriptors;
+
+use self::descriptors::{Description, Layout, Preference, bytes_of, failed, type_of};
+use super::kernels::library::Activation;
 use super::queue::CudaQueue;
 use super::text::Elem;
-use crate::device::DeviceError;
 use crate::kernel::{KernelError, Result};
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
@@ -18,7 +21,11 @@ const ALIGNMENT: u32 = 256;
 
 /// cuBLASLt, which threads share.
 #[derive(Clone)]
-pub(super) struct Products(Arc<Handle>);
+pub(super) struct Products {
+    handle: Arc<Handle>,
+    /// True if products of f32 may use TF32.
+    tf32: bool,
+}
 
 struct Handle(sys::cublasLtHandle_t);
 
@@ -52,6 +59,8 @@ pub(super) struct Shape {
     pub(super) to: Elem,
     /// True if a vector of `n` elements is added to each row.
     pub(super) has_bias: bool,
+    /// The function of the sums, before they are rounded.
+    pub(super) activation: Option<Activation>,
 }
 
 /// The addresses of a product.
@@ -65,6 +74,11 @@ pub(super) struct Places {
 
 /// A product that is ready to run.
 pub(super) struct Product {
+    shape: Shape,
+    /// The addresses of operands and results are multiples of it.
+    alignment: u32,
+    /// Products for addresses that are multiples of less, made when they are met.
+    others: Mutex<Vec<Arc<Product>>>,
     products: Products,
     /// Locked while the address of the bias is set.
     description: Mutex<Description>,
@@ -75,69 +89,11 @@ pub(super) struct Product {
     has_bias: bool,
 }
 
-struct Description(sys::cublasLtMatmulDesc_t);
-struct Layout(sys::cublasLtMatrixLayout_t);
-struct Preference(sys::cublasLtMatmulPreference_t);
-
-// SAFETY: plain memory of cuBLASLt, without a thread of its own.
-#[expect(unsafe_code, reason = "descriptors are pointers")]
-unsafe impl Send for Description {}
-// SAFETY: as above.
-#[expect(unsafe_code, reason = "descriptors are pointers")]
-unsafe impl Send for Layout {}
-// SAFETY: a layout is not changed once it is made.
-#[expect(unsafe_code, reason = "descriptors are pointers")]
-unsafe impl Sync for Layout {}
-
-macro_rules! destroyed {
-    ($type:ident, $destroy:path) => {
-        impl Drop for $type {
-            #[expect(unsafe_code, reason = "a call of cuBLASLt")]
-            fn drop(&mut self) {
-                // SAFETY: the value owns the descriptor. Nothing can be done about a failure.
-                let _ = unsafe { $destroy(self.0) };
-            }
-        }
-    };
-}
-
-destroyed!(Description, result::destroy_matmul_desc);
-destroyed!(Layout, result::destroy_matrix_layout);
-destroyed!(Preference, result::destroy_matmul_pref);
-
-/// The address of a value, and its size.
-fn bytes_of<T>(value: &T) -> (*const c_void, usize) {
-    (std::ptr::from_ref(value).cast(), size_of::<T>())
-}
-
-/// The error of a failed call. The library's own messages are not used: they need a symbol of their own.
-fn failed(error: CublasError) -> KernelError {
-    use sys::cublasStatus_t as Status;
-    let reason = format!("cuBLASLt: {:?}", error.0);
-    match error.0 {
-        Status::CUBLAS_STATUS_NOT_SUPPORTED | Status::CUBLAS_STATUS_ARCH_MISMATCH => {
-            KernelError::unsupported(format!("a product ({reason})"))
-        }
-        Status::CUBLAS_STATUS_INVALID_VALUE => DeviceError::Invalid(reason).into(),
-        // A lost device fails the next call of the driver too.
-        _ => DeviceError::Failed(reason).into(),
-    }
-}
-
-fn type_of(elem: Elem) -> Option<sys::cudaDataType_t> {
-    Some(match elem {
-        Elem::F32 => sys::cudaDataType_t::CUDA_R_32F,
-        Elem::F16 => sys::cudaDataType_t::CUDA_R_16F,
-        Elem::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
-        _ => return None,
-    })
-}
-
 impl Products {
     /// # Errors
     /// If cuBLASLt cannot be initialised.
-    pub(super) fn new() -> Result<Products, CublasError> {
-        Ok(Products(Arc::new(Handle(result::create_handle()?))))
+    pub(super) fn new(tf32: bool) -> Result<Products, CublasError> {
+        Ok(Products { handle: Arc::new(Handle(result::create_handle()?)), tf32 })
     }
 
     /// Prepares a product, with the algorithm that cuBLASLt estimates to be the fastest.
@@ -153,23 +109,35 @@ impl Products {
     /// # Errors
     /// If cuBLASLt has no algorithm.
     pub(super) fn product_at(&self, shape: &Shape, alignment: u32) -> Result<Product> {
+        self.product_within(shape, alignment, WORKSPACE)
+    }
+
+    /// As [`product_at`](Self::product_at), with at most so many bytes of workspace.
+    fn product_within(&self, shape: &Shape, alignment: u32, workspace: usize) -> Result<Product> {
         let unsupported = || KernelError::unsupported(format!("a product of {:?}", shape.elem));
         let (elem, to) = (type_of(shape.elem), type_of(shape.to));
         let (elem, to) = (elem.ok_or_else(unsupported)?, to.ok_or_else(unsupported)?);
         let Shape { m, n, k, transposed: [trans_a, trans_b], .. } = *shape;
-        // Accumulates in f32, and never in TF32.
-        let description = Description(
-            result::create_matmul_desc(
-                sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
-                sys::cudaDataType_t::CUDA_R_32F,
-            )
-            .map_err(failed)?,
-        );
+        // Sums are in f32.
+        let compute = match shape.elem {
+            Elem::F32 if self.tf32 => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+            _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+        };
+        let description = result::create_matmul_desc(compute, sys::cudaDataType_t::CUDA_R_32F);
+        let description = Description(description.map_err(failed)?);
         type Attribute = sys::cublasLtMatmulDescAttributes_t;
         description.set_transposed(Attribute::CUBLASLT_MATMUL_DESC_TRANSA, trans_b)?;
         description.set_transposed(Attribute::CUBLASLT_MATMUL_DESC_TRANSB, trans_a)?;
-        if shape.has_bias {
-            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS;
+        type Epilogue = sys::cublasLtEpilogue_t;
+        let epilogue = match (shape.activation, shape.has_bias) {
+            (None, false) => None,
+            (None, true) => Some(Epilogue::CUBLASLT_EPILOGUE_BIAS),
+            (Some(Activation::Relu), false) => Some(Epilogue::CUBLASLT_EPILOGUE_RELU),
+            (Some(Activation::Relu), true) => Some(Epilogue::CUBLASLT_EPILOGUE_RELU_BIAS),
+            (Some(Activation::GeluTanh), false) => Some(Epilogue::CUBLASLT_EPILOGUE_GELU),
+            (Some(Activation::GeluTanh), true) => Some(Epilogue::CUBLASLT_EPILOGUE_GELU_BIAS),
+        };
+        if let Some(epilogue) = epilogue {
             description.set(Attribute::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
         }
         let [stride_a, stride_b] = shape.strides;
@@ -189,7 +157,7 @@ impl Products {
         ];
         let preference = Preference(result::create_matmul_pref().map_err(failed)?);
         type Wish = sys::cublasLtMatmulPreferenceAttributes_t;
-        preference.set(Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE)?;
+        preference.set(Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace)?;
         // Partial sums of a split product are added in f32: a result is rounded once.
         let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
@@ -205,10 +173,13 @@ impl Products {
         #[expect(unsafe_code, reason = "a call of cuBLASLt")]
         // SAFETY: all descriptors are alive.
         let found = unsafe {
-            result::get_matmul_algo_heuristic(self.0.0, description.0, b.0, a.0, d.0, d.0, preference.0)
+            result::get_matmul_algo_heuristic(self.handle.0, description.0, b.0, a.0, d.0, d.0, preference.0)
         };
         let found = found.map_err(failed)?;
         Ok(Product {
+            shape: *shape,
+            alignment,
+            others: Mutex::default(),
             products: self.clone(),
             description: Mutex::new(description),
             layouts,
@@ -220,71 +191,10 @@ impl Products {
     }
 }
 
-impl Description {
-    #[expect(unsafe_code, reason = "a call of cuBLASLt")]
-    fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<()> {
-        let (address, size) = bytes_of(value);
-        // SAFETY: the descriptor is alive, and the value is as long as it says.
-        unsafe { result::set_matmul_desc_attribute(self.0, attribute, address, size) }.map_err(failed)
-    }
-
-    fn set_transposed(&self, attribute: sys::cublasLtMatmulDescAttributes_t, transposed: bool) -> Result<()> {
-        // CUBLAS_OP_N and CUBLAS_OP_T.
-        self.set(attribute, &i32::from(transposed))
-    }
-}
-
-impl Layout {
-    /// A matrix in columns without room between them, or several.
-    #[expect(unsafe_code, reason = "calls of cuBLASLt")]
-    fn new(
-        elem: sys::cudaDataType_t,
-        rows: usize,
-        columns: usize,
-        batch: usize,
-        stride: usize,
-    ) -> Result<Layout> {
-        #[expect(clippy::cast_possible_wrap, reason = "extents of tensors")]
-        let (ld, stride) = (rows as i64, stride as i64);
-        let layout = result::create_matrix_layout(elem, rows as u64, columns as u64, ld).map_err(failed)?;
-        let layout = Layout(layout);
-        if batch > 1 {
-            type Attribute = sys::cublasLtMatrixLayoutAttribute_t;
-            let count = i32::try_from(batch).map_err(|_| KernelError::unsupported("2^31 products"))?;
-            let (address, size) = bytes_of(&count);
-            // SAFETY: the layout is alive, and the value is as long as it says.
-            unsafe {
-                result::set_matrix_layout_attribute(
-                    layout.0,
-                    Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
-                    address,
-                    size,
-                )
-            }
-            .map_err(failed)?;
-            let (address, size) = bytes_of(&stride);
-            // SAFETY: as above.
-            unsafe {
-                result::set_matrix_layout_attribute(
-                    layout.0,
-                    Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                    address,
-                    size,
-                )
-            }
-            .map_err(failed)?;
-        }
-        Ok(layout)
-    }
-}
-
-impl Preference {
-    #[expect(unsafe_code, reason = "a call of cuBLASLt")]
-    fn set<T>(&self, attribute: sys::cublasLtMatmulPreferenceAttributes_t, value: &T) -> Result<()> {
-        let (address, size) = bytes_of(value);
-        // SAFETY: the preference is alive, and the value is as long as it says.
-        unsafe { result::set_matmul_pref_attribute(self.0, attribute, address, size) }.map_err(failed)
-    }
+/// The greatest power of two, up to `most`, that all addresses are multiples of; 0 is no address.
+pub(super) fn alignment_of(addresses: &[u64], most: u32) -> u32 {
+    let least = addresses.iter().fold(u64::from(most), |all, address| all | address);
+    1 << least.trailing_zeros()
 }
 
 impl Product {
@@ -293,12 +203,31 @@ impl Product {
         self.workspace
     }
 
-    /// Adds the product to a queue.
+    /// Adds the product to a queue. Addresses may be multiples of less than the product was prepared for.
     ///
     /// # Errors
-    /// If cuBLASLt fails.
-    #[expect(unsafe_code, reason = "a call of cuBLASLt")]
+    /// If cuBLASLt fails, or has no algorithm for these addresses.
     pub(super) fn launch(&self, queue: &mut CudaQueue, places: &Places) -> Result<()> {
+        let Places { a, b, bias, to, .. } = *places;
+        let alignment = alignment_of(&[a, b, bias, to], self.alignment);
+        if alignment == self.alignment {
+            return self.launch_aligned(queue, places);
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        let other = match others.iter().find(|other| other.alignment == alignment) {
+            Some(other) => other.clone(),
+            None => {
+                let other = self.products.product_within(&self.shape, alignment, self.workspace)?;
+                others.push(Arc::new(other));
+                others[others.len() - 1].clone()
+            }
+        };
+        drop(others);
+        other.launch_aligned(queue, places)
+    }
+
+    #[expect(unsafe_code, reason = "a call of cuBLASLt")]
+    fn launch_aligned(&self, queue: &mut CudaQueue, places: &Places) -> Result<()> {
         let stream = queue.stream().clone();
         stream.context().bind_to_thread().map_err(super::memory::failed)?;
         let description = self.description.lock().unwrap_or_else(PoisonError::into_inner);
@@ -312,7 +241,7 @@ impl Product {
         // SAFETY: all descriptors are alive, and the addresses are those of matrices that they describe.
         let done = unsafe {
             result::matmul(
-                self.products.0.0,
+                self.products.handle.0,
                 description.0,
                 alpha,
                 beta,
@@ -333,5 +262,17 @@ impl Product {
         drop(description);
         done.map_err(failed)?;
         Ok(queue.launched()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::alignment_of;
+
+    #[test]
+    fn alignment_of_addresses() {
+        assert_eq!(alignment_of(&[0x1000, 0, 0x2000], 256), 256);
+        assert_eq!(alignment_of(&[0x1000, 0x2010], 256), 16);
+        assert_eq!(alignment_of(&[0x1002, 0x2010], 16), 2);
     }
 }

@@ -263,7 +263,8 @@ fn cases() -> Vec<Case> {
     let mut add = |name: String, tolerance, body: String, inputs: Vec<HostTensor>| {
         cases.push(Case { name, body, inputs, tolerance });
     };
-    for (dtype, t) in LOW {
+    // In 16 bits, the group rounds once: its cases are those of `library.rs`.
+    for &(dtype, t) in &LOW[..1] {
         let body = format!(
             "  %p = MatMul(%a, %b) : {t}[5, 9]\n  %s = Add(%p, %c) : {t}[5, 9]\n  %r = Relu(%s) : {t}[5, 9]\n  output %r : {t}[5, 9]\n"
         );

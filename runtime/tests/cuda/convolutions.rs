@@ -163,6 +163,7 @@ fn plans(cuda: &Arc<Cuda>, filter: &str) -> usize {
                 strides: vec![1, 1],
                 dilations: vec![1, 1],
                 has_bias: false,
+                has_relu: false,
                 layout: Layout::ChannelsFirst,
             };
             let name = format!("Conv plans {direction:?} {dtype}");
@@ -174,7 +175,8 @@ fn plans(cuda: &Arc<Cuda>, filter: &str) -> usize {
                     let is_simulated = cuda.device_name() == "simulated device";
                     let refused =
                         reasons.starts_with(&[first, "computes by Winograd", "is nondeterministic"]);
-                    let is_right = plan.engine.notes.refusal(dtype).is_none() && (refused || !is_simulated);
+                    let is_right =
+                        plan.engine.notes.refusal(dtype, false).is_none() && (refused || !is_simulated);
                     report(&name, is_right, &format!("engine {} after {reasons:?}", plan.engine.index))
                 }
                 Err(error) => report(&name, false, &error.to_string()),

@@ -19,6 +19,8 @@ pub(crate) struct RunArgs {
     /// Device: cpu, cuda or cuda:N (see `ampc devices`)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) rounding: RoundingArgs,
     /// Run N more times, and print the time of a run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) bench: Option<u32>,
@@ -68,7 +70,20 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
     #[command(flatten)]
+    pub(crate) rounding: RoundingArgs,
+    #[command(flatten)]
     pub(crate) limits: LimitArgs,
+}
+
+/// The rounding on a GPU.
+#[derive(Clone, Copy, Default, Debug, Args)]
+pub(crate) struct RoundingArgs {
+    /// On a GPU: let fp32 products and convolutions round their operands to TF32
+    #[arg(long)]
+    pub(crate) tf32: bool,
+    /// On a GPU: round after every operator, also where a library computes several operators at once
+    #[arg(long)]
+    pub(crate) exact_rounding: bool,
 }
 
 /// Values for the inputs of a model.

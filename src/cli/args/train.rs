@@ -1,6 +1,6 @@
 //! Arguments of `ampc train`.
 
-use super::spec;
+use super::{RoundingArgs, spec};
 use ampc::execute::training::{MAX_SKIPPED, Schedule};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -38,6 +38,8 @@ pub(crate) struct TrainArgs {
     /// Device: cpu, cuda or cuda:N (see `ampc devices`)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) rounding: RoundingArgs,
 }
 
 /// Arguments that choose the training data.

@@ -150,6 +150,25 @@ unsafe extern "C" fn nvrtcVersion(major: *mut c_int, minor: *mut c_int) -> nvrtc
     nvrtcResult::NVRTC_SUCCESS
 }
 
+/// The architectures that NVRTC 13.0 compiles for.
+const ARCHITECTURES: [c_int; 12] = [75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121];
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetNumSupportedArchs(count: *mut c_int) -> nvrtcResult {
+    fault!("nvrtcGetNumSupportedArchs");
+    // SAFETY: the caller gives a place.
+    unsafe { *count = c_int::try_from(ARCHITECTURES.len()).unwrap_or(0) };
+    nvrtcResult::NVRTC_SUCCESS
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn nvrtcGetSupportedArchs(list: *mut c_int) -> nvrtcResult {
+    fault!("nvrtcGetSupportedArchs");
+    // SAFETY: the caller gives as many places.
+    unsafe { list.copy_from_nonoverlapping(ARCHITECTURES.as_ptr(), ARCHITECTURES.len()) };
+    nvrtcResult::NVRTC_SUCCESS
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn nvrtcCreateProgram(
     made: *mut nvrtcProgram,

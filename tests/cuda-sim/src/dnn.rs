@@ -131,6 +131,7 @@ fn size(ty: Type) -> Option<usize> {
         | Type::CUDNN_TYPE_DATA_TYPE
         | Type::CUDNN_TYPE_CONVOLUTION_MODE
         | Type::CUDNN_TYPE_POINTWISE_MODE
+        | Type::CUDNN_TYPE_NAN_PROPOGATION
         | Type::CUDNN_TYPE_HEUR_MODE
         | Type::CUDNN_TYPE_NUMERICAL_NOTE => 4,
         Type::CUDNN_TYPE_BOOLEAN => 1,

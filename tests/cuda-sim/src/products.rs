@@ -20,8 +20,43 @@ const UNSUPPORTED: cublasStatus_t = cublasStatus_t::CUBLAS_STATUS_NOT_SUPPORTED;
 #[derive(Clone, Copy, Default)]
 struct Description {
     transposed: [bool; 2],
-    has_bias: bool,
+    /// A number of `cublasLtEpilogue_t`, or 0.
+    epilogue: u32,
     bias: u64,
+    /// True if operands may be rounded to TF32.
+    tf32: bool,
+}
+
+/// Bits of epilogues.
+const RELU: u32 = cublasLtEpilogue_t::CUBLASLT_EPILOGUE_RELU as u32;
+const BIAS: u32 = cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32;
+const GELU: u32 = cublasLtEpilogue_t::CUBLASLT_EPILOGUE_GELU as u32;
+
+impl Description {
+    fn has(&self, bit: u32) -> bool {
+        self.epilogue & bit != 0
+    }
+
+    /// The operand as it is multiplied.
+    fn operand(&self, x: f64) -> f64 {
+        if !self.tf32 {
+            return x;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "the element is f32")]
+        let bits = (x as f32).to_bits();
+        f64::from(f32::from_bits(bits & !0x1fff))
+    }
+
+    fn activated(&self, x: f64) -> f64 {
+        if self.has(RELU) && x < 0.0 {
+            return 0.0;
+        }
+        if self.has(GELU) {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
+            return 0.5 * x * (1.0 + inner.tanh());
+        }
+        x
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -34,7 +69,7 @@ struct Layout {
     stride: usize,
 }
 
-/// A product on a stream: D = α op(A) op(B) + bias.
+/// A product on a stream: D = f(α op(A) op(B) + bias) with the function of an epilogue.
 #[derive(Clone)]
 pub(crate) struct Product {
     description: Description,
@@ -99,7 +134,7 @@ impl Product {
         let [a, b, d] = &self.layouts;
         let bias = (self.description.bias, d.rows * size(d.dtype).unwrap_or(0));
         let matrices = self.places.iter().copied().zip([a.bytes(), b.bytes(), d.bytes()]);
-        let all = matrices.chain(self.description.has_bias.then_some(bias));
+        let all = matrices.chain(self.description.has(BIAS).then_some(bias));
         if all.into_iter().any(|(at, len)| !memory::holds(at, len)) {
             complain("a product of memory that is not alive");
             return CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -115,16 +150,17 @@ impl Product {
             for column in 0..d.columns {
                 for row in 0..d.rows {
                     let term = |i| {
-                        of(a, self.places[0], trans_a, batch, row, i)
-                            * of(b, self.places[1], trans_b, batch, i, column)
+                        self.description.operand(of(a, self.places[0], trans_a, batch, row, i))
+                            * self.description.operand(of(b, self.places[1], trans_b, batch, i, column))
                     };
                     let mut sum = (0..k).map(term).sum::<f64>() * f64::from(self.alpha);
-                    if self.description.has_bias {
+                    if self.description.has(BIAS) {
                         // SAFETY: the bias has an element for each row, and is alive.
                         sum += unsafe { load(self.description.bias, d.dtype, row) };
                     }
+                    let made = self.description.activated(sum);
                     // SAFETY: the element lies in the matrix, which is alive.
-                    unsafe { store(self.places[2], d.dtype, d.place(batch, row, column), sum) };
+                    unsafe { store(self.places[2], d.dtype, d.place(batch, row, column), made) };
                 }
             }
         }
@@ -170,12 +206,13 @@ unsafe extern "C" fn cublasLtMatmulDescCreate(
     scale: cudaDataType_t,
 ) -> cublasStatus_t {
     fault!("cublasLtMatmulDescCreate");
-    if compute != cublasComputeType_t::CUBLAS_COMPUTE_32F || scale != cudaDataType_t::CUDA_R_32F {
-        complain("products compute in f32, and TF32 is not simulated");
+    let tf32 = compute == cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32;
+    if (compute != cublasComputeType_t::CUBLAS_COMPUTE_32F && !tf32) || scale != cudaDataType_t::CUDA_R_32F {
+        complain("products compute in f32 or TF32");
         return UNSUPPORTED;
     }
     // SAFETY: the caller gives a place.
-    unsafe { *made = Box::into_raw(Box::new(Description::default())).cast() };
+    unsafe { *made = Box::into_raw(Box::new(Description { tf32, ..Description::default() })).cast() };
     OK
 }
 
@@ -199,8 +236,8 @@ unsafe extern "C" fn cublasLtMatmulDescSetAttribute(
                 read::<c_int>(value, len).map(|x| description.transposed[1] = x == 1)
             }
             A::CUBLASLT_MATMUL_DESC_EPILOGUE => read::<u32>(value, len)
-                .filter(|&x| x == cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as u32)
-                .map(|_| description.has_bias = true),
+                .filter(|&x| [BIAS, RELU, RELU | BIAS, GELU, GELU | BIAS].contains(&x))
+                .map(|x| description.epilogue = x),
             A::CUBLASLT_MATMUL_DESC_BIAS_POINTER => read::<u64>(value, len).map(|x| description.bias = x),
             _ => None,
         };
@@ -400,7 +437,9 @@ unsafe extern "C" fn cublasLtMatmul(
         let places = [a as u64, b as u64, d as u64];
         if let Some(algorithm) = algorithm.as_ref() {
             let least = [0, 1, 3].map(|matrix| algorithm.data[matrix].max(1));
-            if places.iter().zip(least).any(|(place, least)| place % least != 0) {
+            let bias = if product.description.has(BIAS) { product.description.bias } else { 0 };
+            let is_misaligned = |(place, least): (&u64, u64)| !place.is_multiple_of(least);
+            if places.iter().zip(least).any(is_misaligned) || is_misaligned((&bias, least[2])) {
                 complain("a matrix is not aligned as the preference of its algorithm says");
                 return INVALID;
             }

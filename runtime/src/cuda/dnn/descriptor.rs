@@ -54,6 +54,7 @@ elements! {
     sys::cudnnDataType_t: CUDNN_TYPE_DATA_TYPE,
     sys::cudnnConvolutionMode_t: CUDNN_TYPE_CONVOLUTION_MODE,
     sys::cudnnPointwiseMode_t: CUDNN_TYPE_POINTWISE_MODE,
+    sys::cudnnNanPropagation_t: CUDNN_TYPE_NAN_PROPOGATION,
     sys::cudnnBackendHeurMode_t: CUDNN_TYPE_HEUR_MODE
 }
 

@@ -8,6 +8,7 @@ use super::DnnError;
 use super::descriptor::{Attribute as A, Descriptor, Kind};
 use ampc_ir::DType;
 use cudarc::cudnn::sys;
+use sys::cudnnPointwiseMode_t as Pointwise;
 
 /// The tensor that a convolution computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -56,6 +57,8 @@ pub struct Convolution {
     pub dilations: Vec<i64>,
     /// True if an element per channel, of the operands' type, is added to the result.
     pub has_bias: bool,
+    /// True if negative elements of the sum become 0; NaN stays NaN.
+    pub has_relu: bool,
     /// The order of dims of all tensors.
     pub layout: Layout,
 }
@@ -65,11 +68,13 @@ pub(super) const IMAGE: i64 = 1;
 pub(super) const FILTER: i64 = 2;
 pub(super) const GRID: i64 = 3;
 pub(super) const BIAS: i64 = 4;
-/// The result without the bias, in f32, which is never stored.
+/// The result without the operations behind the convolution, in f32, which is never stored.
 const SUM: i64 = 5;
+/// The result with the bias and without the activation.
+const SHIFTED: i64 = 6;
 
 /// The alignment of operands and results in bytes, which the widest loads require.
-pub(super) const ALIGNMENT: i64 = 16;
+pub(super) const ALIGNMENT: u32 = 16;
 
 /// A finalized operation graph, with the descriptors that it refers to.
 pub(super) struct Graph {
@@ -104,16 +109,18 @@ fn strides_of(dims: &[i64], layout: Layout) -> Vec<i64> {
 fn tensor(
     id: i64,
     dims: &[i64],
-    layout: Layout,
+    (layout, alignment): (Layout, u32),
     dtype: DType,
     is_virtual: bool,
 ) -> Result<Descriptor, DnnError> {
+    // Tensors that are not stored are of f32.
+    let alignment = i64::from(alignment).max(if dtype == DType::F32 { 4 } else { 2 });
     Descriptor::new(Kind::CUDNN_BACKEND_TENSOR_DESCRIPTOR)?
         .set(A::CUDNN_ATTR_TENSOR_UNIQUE_ID, &[id])?
         .set(A::CUDNN_ATTR_TENSOR_DATA_TYPE, &[data_type(dtype)?])?
         .set(A::CUDNN_ATTR_TENSOR_DIMENSIONS, dims)?
         .set(A::CUDNN_ATTR_TENSOR_STRIDES, &strides_of(dims, layout))?
-        .set(A::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[ALIGNMENT])?
+        .set(A::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[alignment])?
         .set(A::CUDNN_ATTR_TENSOR_IS_VIRTUAL, &[is_virtual])?
         .finalized()
 }
@@ -192,16 +199,23 @@ impl Convolution {
             .finalized()
     }
 
-    /// The operation graph; `handle` is that of the device, if there is one.
+    /// The operation graph of tensors whose addresses are multiples of `alignment` bytes; `handle` is that of the device, if
+    /// there is one.
     ///
     /// # Errors
     /// If cuDNN refuses a descriptor.
-    pub(super) fn graph(&self, handle: Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError> {
+    pub(super) fn graph(
+        &self,
+        handle: Option<sys::cudnnHandle_t>,
+        alignment: u32,
+    ) -> Result<Graph, DnnError> {
+        let order = (self.layout, alignment);
         let (computed, computed_dims) = self.computed();
-        let part = |id: i64, dims: &[i64]| match (id == computed, self.has_bias) {
-            (true, true) => tensor(SUM, dims, self.layout, DType::F32, true),
-            (true, false) => tensor(id, dims, self.layout, self.result, false),
-            (false, _) => tensor(id, dims, self.layout, self.dtype, false),
+        let is_fused = self.has_bias || self.has_relu;
+        let part = |id: i64, dims: &[i64]| match (id == computed, is_fused) {
+            (true, true) => tensor(SUM, dims, order, DType::F32, true),
+            (true, false) => tensor(id, dims, order, self.result, false),
+            (false, _) => tensor(id, dims, order, self.dtype, false),
         };
         let (image, filter, grid) =
             (part(IMAGE, &self.image)?, part(FILTER, &self.filter)?, part(GRID, &self.grid)?);
@@ -215,20 +229,34 @@ impl Convolution {
             .set_descriptors(of_filter, &[&filter])?
             .set_descriptors(of_grid, &[&grid])?
             .finalized()?;
-        let sum = match self.direction {
-            Direction::Forward => &grid,
-            Direction::DataGradient => &image,
-            Direction::FilterGradient => &filter,
-        };
-        let addition = match self.has_bias {
-            true => Some(self.addition(sum, (computed, computed_dims))?),
-            false => None,
+        // The tensor that the next operation reads, among the parts.
+        let mut last = match self.direction {
+            Direction::Forward => 2,
+            Direction::DataGradient => 0,
+            Direction::FilterGradient => 1,
         };
         let mut parts = vec![image, filter, grid, window];
         let mut operations = vec![operation];
-        if let Some((addition, others)) = addition {
-            operations.push(addition);
-            parts.extend(others);
+        if self.has_bias {
+            let mut per_channel = vec![1; computed_dims.len()];
+            per_channel[1] = computed_dims[1];
+            parts.push(tensor(BIAS, &per_channel, order, self.dtype, false)?);
+            let operands = [last, parts.len() - 1];
+            operations.push(self.pointwise(
+                Pointwise::CUDNN_POINTWISE_ADD,
+                &operands,
+                (!self.has_relu, alignment),
+                &mut parts,
+            )?);
+            last = parts.len() - 1;
+        }
+        if self.has_relu {
+            operations.push(self.pointwise(
+                Pointwise::CUDNN_POINTWISE_RELU_FWD,
+                &[last],
+                (true, alignment),
+                &mut parts,
+            )?);
         }
         let mut graph = Descriptor::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
         if let Some(handle) = handle {
@@ -240,27 +268,38 @@ impl Convolution {
         Ok(Graph { descriptor, _parts: parts })
     }
 
-    /// The addition of the bias to the sum, in f32, and the descriptors that it refers to.
-    fn addition(
+    /// An element-wise operation in f32 of one or two of the parts. Its result becomes the last part; it is stored if the
+    /// operation is the last one.
+    fn pointwise(
         &self,
-        sum: &Descriptor,
-        (id, dims): (i64, &[i64]),
-    ) -> Result<(Descriptor, [Descriptor; 3]), DnnError> {
-        let mut per_channel = vec![1; dims.len()];
-        per_channel[1] = dims[1];
-        let bias = tensor(BIAS, &per_channel, self.layout, self.dtype, false)?;
-        let result = tensor(id, dims, self.layout, self.result, false)?;
-        let add = Descriptor::new(Kind::CUDNN_BACKEND_POINTWISE_DESCRIPTOR)?
-            .set(A::CUDNN_ATTR_POINTWISE_MODE, &[sys::cudnnPointwiseMode_t::CUDNN_POINTWISE_ADD])?
-            .set(A::CUDNN_ATTR_POINTWISE_MATH_PREC, &[sys::cudnnDataType_t::CUDNN_DATA_FLOAT])?
-            .finalized()?;
-        let addition = Descriptor::new(Kind::CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &[&add])?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &[sum])?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &[&bias])?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &[&result])?
-            .finalized()?;
-        Ok((addition, [bias, result, add]))
+        mode: Pointwise,
+        operands: &[usize],
+        (is_last, alignment): (bool, u32),
+        parts: &mut Vec<Descriptor>,
+    ) -> Result<Descriptor, DnnError> {
+        let (order, (id, dims)) = ((self.layout, alignment), self.computed());
+        let result = match is_last {
+            true => tensor(id, dims, order, self.result, false)?,
+            false => tensor(SHIFTED, dims, order, DType::F32, true)?,
+        };
+        let mut description = Descriptor::new(Kind::CUDNN_BACKEND_POINTWISE_DESCRIPTOR)?
+            .set(A::CUDNN_ATTR_POINTWISE_MODE, &[mode])?
+            .set(A::CUDNN_ATTR_POINTWISE_MATH_PREC, &[sys::cudnnDataType_t::CUDNN_DATA_FLOAT])?;
+        if mode == Pointwise::CUDNN_POINTWISE_RELU_FWD {
+            let propagates = sys::cudnnNanPropagation_t::CUDNN_PROPAGATE_NAN;
+            description = description.set(A::CUDNN_ATTR_POINTWISE_NAN_PROPAGATION, &[propagates])?;
+        }
+        let description = description.finalized()?;
+        let attributes = [A::CUDNN_ATTR_OPERATION_POINTWISE_XDESC, A::CUDNN_ATTR_OPERATION_POINTWISE_BDESC];
+        let mut operation = Descriptor::new(Kind::CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)?
+            .set_descriptors(A::CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &[&description])?;
+        for (attribute, &operand) in attributes.into_iter().zip(operands) {
+            operation = operation.set_descriptors(attribute, &[&parts[operand]])?;
+        }
+        let operation =
+            operation.set_descriptors(A::CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &[&result])?.finalized()?;
+        parts.extend([description, result]);
+        Ok(operation)
     }
 }
 

@@ -4,24 +4,25 @@
 //! convolutions need no cuDNN. Plans are kept by content: equal convolutions share one plan. Instead of a device that is
 //! present, plans can be made for one that is described ([`Properties`]), without a GPU or a driver.
 //!
-//! `descriptor.rs` has the calls, `graph.rs` the operation graphs, and `plan.rs` chooses engines.
+//! `descriptor.rs` has the calls, `graph.rs` the operation graphs, `plan.rs` chooses engines, and `launch.rs` runs plans.
 
 mod descriptor;
 mod graph;
+mod launch;
 mod plan;
 
 pub use graph::{Convolution, Direction, Layout};
+pub(super) use launch::{Places, Plan};
 pub use plan::{Engine, MOST_WORKSPACE, Notes};
 
 use super::presence::{self, CudaError, CudaErrorKind};
-use super::queue::CudaQueue;
 use crate::backend::DeviceError;
-use crate::kernel::{KernelError, Result};
+use crate::kernel::KernelError;
 use ampc_ir::DType;
 use cudarc::cudnn::sys;
 use cudarc::driver::CudaContext;
-use descriptor::{Address, Attribute as A, Descriptor, Kind, check};
-use plan::{Choice, Target};
+use descriptor::{Attribute as A, Descriptor, Kind, check};
+use plan::{Choice, Conditions, Target};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -76,6 +77,20 @@ impl From<DnnError> for KernelError {
 }
 
 impl DnnError {
+    /// True if cuDNN does not support the operation.
+    fn is_unsupported(&self) -> bool {
+        matches!(self, DnnError::Call { is_unsupported: true, .. })
+    }
+
+    /// True if a plan cannot be made or run, and another engine may compute the convolution: the call was valid, and there
+    /// was memory.
+    fn is_of_engine(&self) -> bool {
+        let DnnError::Call { call, status, .. } = self else { return false };
+        let others = ["BAD_PARAM", "ALLOC_FAILED", "NOT_INITIALIZED"];
+        matches!(*call, "cudnnBackendFinalize" | "cudnnBackendExecute")
+            && !others.iter().any(|other| status.contains(other))
+    }
+
     /// The error of a call that failed. A call that cuDNN refuses as invalid is a bug of the backend.
     fn of_call(&self) -> DeviceError {
         match self {
@@ -93,15 +108,19 @@ pub(super) struct Dnn {
     folders: Vec<PathBuf>,
     /// The version of NVRTC.
     version: (u32, u32),
+    /// True if convolutions of f32 may use TF32.
+    tf32: bool,
     library: Mutex<Option<Arc<Library>>>,
 }
 
 /// An open handle, and the plans made for it.
 struct Library {
     context: Arc<CudaContext>,
+    tf32: bool,
     /// Locked while it is used: one thread may use a handle at a time.
     handle: Mutex<Handle>,
-    plans: Mutex<FxHashMap<Convolution, Known>>,
+    /// Plans for tensors at addresses that are multiples of so many bytes.
+    plans: Mutex<FxHashMap<(Convolution, u32), Known>>,
 }
 
 /// A plan, or the refused engines of a convolution that has none.
@@ -128,19 +147,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A convolution that is ready to run.
-pub(super) struct Plan {
-    // The plan is destroyed before its handle.
-    choice: Arc<Choice>,
-    library: Arc<Library>,
-    ids: Vec<i64>,
-    direction: Direction,
-}
-
 impl Dnn {
-    /// cuDNN that is not loaded yet. `folders` are searched after those of the dynamic loader; `version` is that of NVRTC.
-    pub(super) fn new(context: Arc<CudaContext>, folders: Vec<PathBuf>, version: (u32, u32)) -> Dnn {
-        Dnn { context, folders, version, library: Mutex::default() }
+    /// cuDNN that is not loaded yet. `folders` are searched after those of the dynamic loader; `version` is that of NVRTC, and `tf32`
+    /// permits TF32 for convolutions of f32.
+    pub(super) fn new(
+        context: Arc<CudaContext>,
+        folders: Vec<PathBuf>,
+        version: (u32, u32),
+        tf32: bool,
+    ) -> Dnn {
+        Dnn { context, folders, version, tf32, library: Mutex::default() }
     }
 
     #[expect(unsafe_code, reason = "a call of cuDNN")]
@@ -156,6 +172,7 @@ impl Dnn {
         check(unsafe { sys::cudnnCreate(&raw mut handle) }, "cudnnCreate")?;
         let made = Arc::new(Library {
             context: self.context.clone(),
+            tf32: self.tf32,
             handle: Mutex::new(Handle(handle)),
             plans: Mutex::default(),
         });
@@ -169,88 +186,51 @@ impl Dnn {
     /// If cuDNN is absent, too old, has no engine, or fails.
     pub(super) fn plan(&self, convolution: &Convolution) -> Result<Plan, DnnError> {
         let library = self.library()?;
-        let known = lock(&library.plans).get(convolution).cloned();
-        let known = match known {
-            Some(known) => known,
-            None => library.choose(convolution)?,
-        };
-        let choice = known.map_err(|refused| DnnError::NoEngine { refused })?;
-        let mut ids = convolution.operands().to_vec();
-        ids.push(convolution.computed().0);
-        if convolution.has_bias {
-            ids.push(graph::BIAS);
-        }
-        Ok(Plan { library, choice, ids, direction: convolution.direction })
+        let choice = library.plan(convolution, graph::ALIGNMENT, MOST_WORKSPACE)?;
+        Ok(Plan::new(library, choice, convolution))
     }
 }
 
 impl Library {
-    fn choose(&self, convolution: &Convolution) -> Result<Known, DnnError> {
+    /// The choice for a convolution of tensors at addresses that are multiples of `alignment` bytes. Plans with less than
+    /// the usual workspace are not kept.
+    fn plan(
+        &self,
+        convolution: &Convolution,
+        alignment: u32,
+        workspace: usize,
+    ) -> Result<Arc<Choice>, DnnError> {
+        let key = (convolution.clone(), alignment);
+        let is_kept = workspace == MOST_WORKSPACE;
+        let known = lock(&self.plans).get(&key).filter(|_| is_kept).cloned();
+        let known = match known {
+            Some(known) => known,
+            None => {
+                let known = match self.choose(convolution, alignment, workspace, 0) {
+                    Ok(choice) => Ok(Arc::new(choice)),
+                    Err(DnnError::NoEngine { refused }) => Err(refused),
+                    Err(error) => return Err(error),
+                };
+                if is_kept {
+                    lock(&self.plans).insert(key, known.clone());
+                }
+                known
+            }
+        };
+        known.map_err(|refused| DnnError::NoEngine { refused })
+    }
+
+    fn choose(
+        &self,
+        convolution: &Convolution,
+        alignment: u32,
+        workspace: usize,
+        skipped: usize,
+    ) -> Result<Choice, DnnError> {
         self.context.bind_to_thread().map_err(CudaError::from)?;
         let handle = lock(&self.handle);
-        let known = match plan::choose(Target::Handle(handle.0), convolution) {
-            Ok(choice) => Ok(Arc::new(choice)),
-            Err(DnnError::NoEngine { refused }) => Err(refused),
-            Err(error) => return Err(error),
-        };
-        lock(&self.plans).insert(convolution.clone(), known.clone());
-        Ok(known)
-    }
-}
-
-/// The addresses of a convolution.
-pub(super) struct Places {
-    /// The operands in the order of image, filter, grid, without the result.
-    pub(super) operands: [u64; 2],
-    pub(super) result: u64,
-    /// 0 if there is no bias.
-    pub(super) bias: u64,
-    pub(super) workspace: u64,
-}
-
-impl Plan {
-    /// The bytes of memory that it takes for itself.
-    pub(super) fn workspace(&self) -> usize {
-        self.choice.workspace
-    }
-
-    /// The description of the plan.
-    pub(super) fn described(&self) -> Described {
-        self.choice.described()
-    }
-
-    /// The tensor that it computes.
-    pub(super) fn direction(&self) -> Direction {
-        self.direction
-    }
-
-    /// Adds the convolution to a queue.
-    ///
-    /// # Errors
-    /// If cuDNN fails.
-    #[expect(unsafe_code, reason = "calls of cuDNN")]
-    pub(super) fn launch(&self, queue: &mut CudaQueue, places: &Places) -> Result<()> {
-        let failed = |error: DnnError| error.of_call();
-        let [a, b] = places.operands;
-        let addresses = [a, b, places.result, places.bias].map(Address);
-        let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
-            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &self.ids))
-            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &addresses[..self.ids.len()]))
-            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[Address(places.workspace)]))
-            .and_then(Descriptor::finalized)
-            .map_err(failed)?;
-        let stream = queue.stream().clone();
-        stream.context().bind_to_thread().map_err(super::memory::failed)?;
-        let handle = lock(&self.library.handle);
-        // SAFETY: the handle and the stream are alive, and no other thread uses the handle. The caller gives the addresses
-        // of live tensors of the described sizes, and as much workspace as the plan says.
-        unsafe {
-            check(sys::cudnnSetStream(handle.0, stream.cu_stream().cast()), "cudnnSetStream")
-                .and_then(|()| self.choice.plan.execute(handle.0, &pack))
-        }
-        .map_err(failed)?;
-        drop(handle);
-        Ok(queue.launched()?)
+        let conditions = Conditions { tf32: self.tf32, alignment, workspace, skipped };
+        plan::choose(Target::Handle(handle.0), convolution, conditions)
     }
 }
 
@@ -299,11 +279,13 @@ impl Properties {
         self.version
     }
 
-    /// Makes the plan of a convolution for the device.
+    /// Makes the plan of a convolution for the device; with `tf32`, engines may round operands of f32 to TF32.
     ///
     /// # Errors
     /// If cuDNN refuses the graph or has no engine for it.
-    pub fn plan(&self, convolution: &Convolution) -> Result<Described, DnnError> {
-        Ok(plan::choose(Target::Properties(&self.descriptor), convolution)?.described())
+    pub fn plan(&self, convolution: &Convolution, tf32: bool) -> Result<Described, DnnError> {
+        let (alignment, workspace) = (graph::ALIGNMENT, MOST_WORKSPACE);
+        let conditions = Conditions { tf32, alignment, workspace, skipped: 0 };
+        Ok(plan::choose(Target::Properties(&self.descriptor), convolution, conditions)?.described())
     }
 }

@@ -66,8 +66,9 @@ impl Notes {
     }
 
     /// Why an engine with these notes does not compute operands of `dtype` as the backend promises; `None` if it does.
-    pub fn refusal(self, dtype: DType) -> Option<&'static str> {
-        if dtype == DType::F32 && self.has_tensor_cores() {
+    pub fn refusal(self, dtype: DType, tf32: bool) -> Option<&'static str> {
+        let is_tf32 = dtype == DType::F32 && self.has_tensor_cores();
+        if is_tf32 && !tf32 {
             return Some("computes in TF32");
         }
         REFUSED.iter().find(|&&(note, _)| self.has(note)).map(|&(_, reason)| reason)
@@ -117,17 +118,36 @@ pub(super) struct Choice {
     pub(super) engine: Engine,
     /// Engines that the heuristics prefer and that are not used, with the reason.
     pub(super) refused: Vec<(Engine, String)>,
+    /// The number of configurations up to that of the plan.
+    pub(super) seen: usize,
     _parts: (super::graph::Graph, Descriptor),
+}
+
+/// The conditions of a choice.
+#[derive(Clone, Copy)]
+pub(super) struct Conditions {
+    /// True if convolutions of f32 may use TF32.
+    pub(super) tf32: bool,
+    /// The addresses of tensors are multiples of so many bytes.
+    pub(super) alignment: u32,
+    /// The most bytes of workspace.
+    pub(super) workspace: usize,
+    /// The number of configurations, from the first on, that are not taken.
+    pub(super) skipped: usize,
 }
 
 /// Chooses the plan of a convolution; an error lists the refused engines.
 ///
 /// # Errors
 /// If cuDNN refuses the graph, or has no engine that computes it as the backend promises.
-pub(super) fn choose(target: Target<'_>, convolution: &Convolution) -> Result<Choice, DnnError> {
+pub(super) fn choose(
+    target: Target<'_>,
+    convolution: &Convolution,
+    conditions: Conditions,
+) -> Result<Choice, DnnError> {
     type Mode = sys::cudnnBackendHeurMode_t;
-    let graph = convolution.graph(target.handle())?;
-    let mut refused = Vec::new();
+    let graph = convolution.graph(target.handle(), conditions.alignment)?;
+    let (mut refused, mut seen, mut failure) = (Vec::new(), 0, None);
     for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
         let configurations = match configurations(target, &graph.descriptor, mode) {
             Ok(configurations) => configurations,
@@ -136,24 +156,33 @@ pub(super) fn choose(target: Target<'_>, convolution: &Convolution) -> Result<Ch
             Err(error) => return Err(error),
         };
         for configuration in configurations {
+            seen += 1;
+            if seen <= conditions.skipped {
+                continue;
+            }
             let engine = engine_of(&configuration)?;
-            if let Some(reason) = engine.notes.refusal(convolution.dtype) {
+            if let Some(reason) = engine.notes.refusal(convolution.dtype, conditions.tf32) {
                 refused.push((engine, reason.to_owned()));
                 continue;
             }
             match finalized(target, &configuration) {
-                Ok((plan, workspace)) if workspace <= MOST_WORKSPACE => {
-                    return Ok(Choice { plan, workspace, engine, refused, _parts: (graph, configuration) });
+                Ok((plan, workspace)) if workspace <= conditions.workspace => {
+                    let _parts = (graph, configuration);
+                    return Ok(Choice { plan, workspace, engine, refused, seen, _parts });
                 }
                 Ok((_, workspace)) => refused.push((engine, format!("{workspace} bytes of workspace"))),
-                Err(error @ DnnError::Call { is_unsupported: true, .. }) => {
+                Err(error) if error.is_of_engine() => {
                     refused.push((engine, error.to_string()));
+                    // The failure of an engine that cuDNN says it supports may be that of the device.
+                    if !error.is_unsupported() {
+                        failure.get_or_insert(error);
+                    }
                 }
                 Err(error) => return Err(error),
             }
         }
     }
-    Err(DnnError::NoEngine { refused })
+    Err(failure.unwrap_or(DnnError::NoEngine { refused }))
 }
 
 fn configurations(
@@ -205,7 +234,8 @@ mod tests {
 
     #[test]
     fn engines_that_round_otherwise_are_refused() {
-        let refusals = |bits: u64| [DType::F32, DType::F16].map(|dtype| Notes(bits).refusal(dtype));
+        let refusals = |bits: u64| [DType::F32, DType::F16].map(|dtype| Notes(bits).refusal(dtype, false));
+        assert_eq!(Notes(1).refusal(DType::F32, true), None);
         assert_eq!(refusals(0), [None, None]);
         assert_eq!(refusals(1), [Some("computes in TF32"), None]);
         assert_eq!(refusals(1 << 9), [None, None]);

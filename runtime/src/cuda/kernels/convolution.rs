@@ -39,21 +39,21 @@ const PART: usize = 256;
 
 /// A spatial axis. Position `o` and tap `k` meet the image at `o · stride + k · dilation - before`.
 #[derive(Clone, Copy)]
-struct Axis {
-    image: i64,
-    taps: i64,
-    grid: i64,
-    stride: i64,
-    dilation: i64,
-    before: i64,
+pub(super) struct Axis {
+    pub(super) image: i64,
+    pub(super) taps: i64,
+    pub(super) grid: i64,
+    pub(super) stride: i64,
+    pub(super) dilation: i64,
+    pub(super) before: i64,
 }
 
 impl Axis {
-    const ONE: Axis = Axis { image: 1, taps: 1, grid: 1, stride: 1, dilation: 1, before: 0 };
+    pub(super) const ONE: Axis = Axis { image: 1, taps: 1, grid: 1, stride: 1, dilation: 1, before: 0 };
 
     /// The padding behind the image that has the grid's positions as result, the padding before it if possible; `None` if
     /// the image is larger than the positions reach.
-    fn after(&self) -> Option<i64> {
+    pub(super) fn after(&self) -> Option<i64> {
         let least = self.reached().checked_sub(self.image)?;
         let most = least.checked_add(self.stride - 1)?;
         (most >= 0).then(|| self.before.clamp(least.max(0), most))
@@ -69,12 +69,12 @@ impl Axis {
 }
 
 /// The sizes of a convolution.
-struct Sizes {
-    batch: usize,
+pub(super) struct Sizes {
+    pub(super) batch: usize,
     /// Channels of the image and of the grid.
-    channels: [usize; 2],
-    groups: usize,
-    axes: Vec<Axis>,
+    pub(super) channels: [usize; 2],
+    pub(super) groups: usize,
+    pub(super) axes: Vec<Axis>,
 }
 
 fn int(n: impl TryInto<i64>) -> Result<i64> {
@@ -114,7 +114,7 @@ impl Sizes {
     }
 
     /// The convolution without a bias; the result has the element type of the operands.
-    fn convolution(&self, direction: Direction, dtype: DType) -> Result<Option<Convolution>> {
+    pub(super) fn convolution(&self, direction: Direction, dtype: DType) -> Result<Option<Convolution>> {
         let Some(after) = self.axes.iter().map(Axis::after).collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
@@ -136,6 +136,7 @@ impl Sizes {
             strides: each(|axis| axis.stride),
             dilations: each(|axis| axis.dilation),
             has_bias: false,
+            has_relu: false,
             layout: Layout::ChannelsFirst,
         }))
     }
@@ -150,6 +151,16 @@ fn window(maker: &Maker<'_>, taps: &[usize]) -> Result<(WindowView, usize)> {
 }
 
 fn conv(maker: &Maker<'_>) -> Result<Prepared> {
+    let (sizes, is_empty) = forward(maker)?;
+    let all: Vec<i64> = sizes.axes.iter().map(|axis| axis.grid).collect();
+    finish(maker, Direction::Forward, sizes, &all, is_empty)
+}
+
+/// The sizes of a Conv, and if it has no terms.
+///
+/// # Errors
+/// If the node is invalid, or not of floats.
+pub(super) fn forward(maker: &Maker<'_>) -> Result<(Sizes, bool)> {
     let site = maker.site;
     maker.float(0)?;
     let (x, w, y) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
@@ -163,9 +174,7 @@ fn conv(maker: &Maker<'_>) -> Result<Prepared> {
         ));
     }
     let sizes = Sizes { batch: x[0], channels: [x[1], w[0]], groups, axes };
-    let is_empty = x.contains(&0) || w.contains(&0);
-    let all: Vec<i64> = sizes.axes.iter().map(|axis| axis.grid).collect();
-    finish(maker, Direction::Forward, sizes, &all, is_empty)
+    Ok((sizes, x.contains(&0) || w.contains(&0)))
 }
 
 fn conv_transpose(maker: &Maker<'_>) -> Result<Prepared> {

@@ -104,6 +104,7 @@ fn gemm(maker: &Maker<'_>) -> Result<Prepared> {
         elem,
         to: elem,
         has_bias,
+        activation: None,
     };
     if elem == Elem::F64 || to[0] * to[1] * k == 0 {
         let shape = Shape { has_bias: false, ..shape };

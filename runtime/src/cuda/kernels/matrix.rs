@@ -79,6 +79,7 @@ impl Contraction {
             elem: self.elem,
             to: self.to.1,
             has_bias: false,
+            activation: None,
         };
         let (bytes, to_bytes) = (self.elem.bytes(), self.to.1.bytes());
         let outer: usize = dims[..last].iter().product();

@@ -15,6 +15,7 @@ pub(super) mod groups;
 mod indexing;
 mod integer_product;
 mod integers;
+pub(super) mod library;
 mod linear;
 mod loss;
 mod matrix;

@@ -107,6 +107,16 @@ pub enum CudaError {
         /// The compute capability.
         capability: (i32, i32),
     },
+    /// NVRTC is older than the device, and compiles nothing that it runs.
+    #[error("NVRTC {} compiles for no device of compute capability {}.{} ({name}); install a newer version", dotted(.version), .capability.0, .capability.1)]
+    OldCompiler {
+        /// The version of NVRTC.
+        version: (u32, u32),
+        /// The name of the device.
+        name: String,
+        /// The compute capability.
+        capability: (i32, i32),
+    },
     /// The device has no memory left, or does not answer.
     #[error("{library} refuses a call: {reason}")]
     Refused {
@@ -148,7 +158,8 @@ impl CudaError {
             | CudaError::MixedVersions { .. }
             | CudaError::NoDevices { .. }
             | CudaError::NoDevice { .. }
-            | CudaError::OldDevice { .. } => CudaErrorKind::Unsupported,
+            | CudaError::OldDevice { .. }
+            | CudaError::OldCompiler { .. } => CudaErrorKind::Unsupported,
             CudaError::Refused { .. } => CudaErrorKind::Refused,
             CudaError::Invalid { .. } => CudaErrorKind::Bug,
         }

@@ -58,8 +58,10 @@ pub(super) const COMPILER: &[&str] = &[
     "nvrtcGetCUBIN",
     "nvrtcGetCUBINSize",
     "nvrtcGetErrorString",
+    "nvrtcGetNumSupportedArchs",
     "nvrtcGetProgramLog",
     "nvrtcGetProgramLogSize",
+    "nvrtcGetSupportedArchs",
     "nvrtcVersion",
 ];
 

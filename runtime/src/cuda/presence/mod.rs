@@ -67,6 +67,9 @@ pub struct Presence {
     pub folders: Vec<PathBuf>,
     /// The reason why the libraries cannot be used together.
     pub conflict: Option<CudaError>,
+    /// The architectures that NVRTC compiles for, as 90 for compute capability 9.0; none without NVRTC, or if it does not list
+    /// them.
+    pub architectures: Vec<i32>,
 }
 
 impl Presence {
@@ -113,7 +116,8 @@ impl Presence {
             Ok(_) => devices(),
             Err(error) => Err(error.clone()),
         };
-        Presence { libraries, devices, folders: folders.to_vec(), conflict }
+        let architectures = of(Library::Compiler).map(|_| architectures()).unwrap_or_default();
+        Presence { libraries, devices, folders: folders.to_vec(), conflict, architectures }
     }
 
     /// The reason why device `number` cannot be opened; `None` if it can. It can be opened without cuDNN.
@@ -130,16 +134,34 @@ impl Presence {
             Err(error) => Some(error.clone()),
             Ok(devices) => usable(devices, number).err(),
         };
-        of_driver.cloned().or(of_devices).or(of_library)
+        of_driver.cloned().or(of_devices).or(of_library).or_else(|| self.old_compiler(number))
+    }
+
+    /// The error of a device for which NVRTC does not compile.
+    fn old_compiler(&self, number: usize) -> Option<CudaError> {
+        let FoundDevice { name, capability, .. } = self.devices.as_ref().ok()?.get(number)?;
+        let compiler = self.libraries.iter().find(|(library, _)| *library == Library::Compiler)?;
+        let version = compiler.1.as_ref().ok()?.version;
+        match architecture(&self.architectures, *capability) {
+            None if !self.architectures.is_empty() => {
+                Some(CudaError::OldCompiler { version, name: name.clone(), capability: *capability })
+            }
+            _ => None,
+        }
     }
 }
 
-/// Loads all libraries but cuDNN, and checks that they can be used together with device `number`. Returns the device, and the version
-/// of NVRTC.
+/// The newest architecture of which a device of this compute capability runs the code: it has the same major version.
+fn architecture(architectures: &[i32], (major, minor): (i32, i32)) -> Option<i32> {
+    architectures.iter().copied().filter(|of| of / 10 == major && of % 10 <= minor).max()
+}
+
+/// Loads all libraries but cuDNN, and checks that they can be used together with device `number`. Returns the device, the version
+/// of NVRTC, and the architecture to compile for.
 ///
 /// # Errors
 /// The first reason why the device cannot be opened.
-pub(super) fn load(folders: &[PathBuf], number: usize) -> Result<(FoundDevice, (u32, u32)), CudaError> {
+pub(super) fn load(folders: &[PathBuf], number: usize) -> Result<(FoundDevice, (u32, u32), i32), CudaError> {
     let presence = Presence::of(&[Library::Driver, Library::Compiler, Library::Products], folders);
     match presence.problem(number) {
         Some(error) => Err(error),
@@ -149,7 +171,10 @@ pub(super) fn load(folders: &[PathBuf], number: usize) -> Result<(FoundDevice, (
                 (Library::Compiler, Ok(found)) => Some(found.version),
                 _ => None,
             });
-            Ok((presence.devices?.swap_remove(number), version.unwrap_or_default()))
+            let device = presence.devices?.swap_remove(number);
+            let (major, minor) = device.capability;
+            let of = architecture(&presence.architectures, device.capability).unwrap_or(major * 10 + minor);
+            Ok((device, version.unwrap_or_default(), of))
         }
     }
 }
@@ -523,6 +548,20 @@ fn symbol(handle: &Handle, name: &str) -> Option<*mut c_void> {
     found.ok().map(|symbol| symbol.into_raw()).filter(|address| !address.is_null())
 }
 
+/// The architectures of NVRTC, whose functions have been checked.
+fn architectures() -> Vec<i32> {
+    use cudarc::nvrtc::sys;
+    let mut count = 0;
+    #[expect(unsafe_code, reason = "a call of NVRTC")]
+    // SAFETY: the call writes one number.
+    let counted = unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) }.result();
+    let mut list = vec![0; usize::try_from(count).unwrap_or(0)];
+    #[expect(unsafe_code, reason = "a call of NVRTC")]
+    // SAFETY: the list has as many numbers as NVRTC says.
+    let listed = counted.and_then(|_| unsafe { sys::nvrtcGetSupportedArchs(list.as_mut_ptr()) }.result());
+    listed.map(|_| list).unwrap_or_default()
+}
+
 /// The devices of the driver, whose functions have been checked.
 fn devices() -> Result<Vec<FoundDevice>, CudaError> {
     use cudarc::driver::result;
@@ -549,4 +588,18 @@ fn devices() -> Result<Vec<FoundDevice>, CudaError> {
         devices.push(FoundDevice { name, capability: (major, minor), memory: memory as u64 });
     }
     Ok(devices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::architecture;
+
+    #[test]
+    fn architecture_of_a_device() {
+        let list = [75, 80, 86, 90, 100, 120];
+        assert_eq!(architecture(&list, (9, 0)), Some(90));
+        assert_eq!(architecture(&list, (8, 9)), Some(86));
+        assert_eq!(architecture(&list, (10, 3)), Some(100));
+        assert_eq!(architecture(&list, (11, 0)), None);
+    }
 }

@@ -78,7 +78,14 @@ pub(super) fn finalize(of: &Descriptor) -> Result<Made, Refusal> {
         Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR => Made::Window(Arc::new(window(of)?)),
         Kind::CUDNN_BACKEND_POINTWISE_DESCRIPTOR => {
             compute_type(of, A::CUDNN_ATTR_POINTWISE_MATH_PREC)?;
-            Made::Pointwise(of.word(A::CUDNN_ATTR_POINTWISE_MODE, Type::CUDNN_TYPE_POINTWISE_MODE)?)
+            let mode = of.word(A::CUDNN_ATTR_POINTWISE_MODE, Type::CUDNN_TYPE_POINTWISE_MODE)?;
+            if mode == Pointwise::CUDNN_POINTWISE_RELU_FWD as u32 {
+                let name = A::CUDNN_ATTR_POINTWISE_NAN_PROPAGATION;
+                if of.word(name, Type::CUDNN_TYPE_NAN_PROPOGATION)? != 1 {
+                    return unsupported("a ReLU that makes NaN a number is not simulated");
+                }
+            }
+            Made::Pointwise(mode)
         }
         Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR => convolution(of, Computed::Grid, 700)?,
         Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR => {

@@ -4,7 +4,7 @@
 use super::{Computed, Descriptor, Engine, Made, Operation, Refusal, bad, unsupported};
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as Type, cudnnBackendHeurMode_t as Mode,
-    cudnnDataType_t as DataType,
+    cudnnDataType_t as DataType, cudnnPointwiseMode_t as Pointwise,
 };
 use std::sync::Arc;
 
@@ -42,12 +42,27 @@ pub(super) fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
     if is_fused && !adds {
         return unsupported("no engine adds to the convolution");
     }
+    let has_relu = graph.operations.iter().any(|operation| match &**operation {
+        Operation::Pointwise { mode, .. } => *mode == Pointwise::CUDNN_POINTWISE_RELU_FWD as u32,
+        Operation::Convolution { .. } => false,
+    });
+    // As in cuDNN 9.28. Here it depends on dilations too, so that tests meet both.
+    if has_relu && graph.operations.len() < 3 {
+        return unsupported("no engine has a ReLU without an addition");
+    }
+    if has_relu && is_f32 && window.dilations.iter().any(|&n| n > 1) {
+        return unsupported("no engine for f32 has a ReLU behind a dilated convolution");
+    }
     let steps_by_one = window.strides.iter().all(|&stride| stride == 1);
     if result.dtype != graph.operations[0].tensors().0[0].dtype && !steps_by_one {
         return unsupported("engines for other strides round to the type of the operands");
     }
     let engine = |index, notes: &[u32], workspace| {
-        let error = if notes.iter().all(|&note| note == TENSOR_CORE && !is_f32) { 1.0 } else { 1.01 };
+        let error = match notes {
+            [TENSOR_CORE] if is_f32 => 1.0003,
+            _ if notes.iter().all(|&note| note == TENSOR_CORE) => 1.0,
+            _ => 1.01,
+        };
         let notes = notes.to_vec();
         Arc::new(Engine { graph: graph.clone(), index, notes, workspace, error, finalizes: true })
     };
@@ -65,6 +80,8 @@ pub(super) fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
         },
         engine(2, &[WINOGRAD], 64),
         engine(3, &[NONDETERMINISTIC], 0),
+        // In f32, an engine for TF32.
+        engine(8, &[TENSOR_CORE], 1 << if is_f32 { 5 } else { 40 }),
         broken(4),
         engine(5, sound, 1 << 40),
     ];
@@ -83,7 +100,10 @@ pub(super) fn plan(of: &Descriptor) -> Result<Made, Refusal> {
     of.value(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE)?;
     match of.made(A::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)? {
         [Made::Configuration(engine)] if engine.finalizes => Ok(Made::Plan(engine.clone())),
-        [Made::Configuration(engine)] => unsupported(format!("engine {} does not finalize", engine.index)),
+        [Made::Configuration(engine)] => Err(Refusal(
+            cudarc::cudnn::sys::cudnnStatus_t::CUDNN_STATUS_INTERNAL_ERROR,
+            format!("engine {} cannot be compiled", engine.index),
+        )),
         _ => bad("a plan without an engine configuration"),
     }
 }

@@ -1,0 +1,208 @@
+//! Groups of several nodes that are one operation of a library: products of cuBLASLt with transposes, bias and activation;
+//! convolutions of cuDNN with an activation; and weight gradients of convolutions.
+//!
+//! A group has one product or convolution, its *anchor*. The nodes before and behind the anchor join it if nothing else reads
+//! the values between them. A group with a bias or an activation keeps the values between its nodes in f32 and rounds once,
+//! which [`exact_rounding`](crate::cuda::CudaOptions::exact_rounding) rules out. A group without them has the bits of its
+//! nodes, but for the order of sums.
+
+mod convolution;
+mod filter_gradient;
+mod product;
+
+use super::Maker;
+use crate::backend::{Candidates, GroupSite};
+use crate::cuda::Shared;
+use crate::cuda::compile::requested_by;
+use crate::kernel::{KernelError, Prepared, Result, Site};
+use crate::room::Room;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::NodeView;
+use ampc_ir::views::expression::{Expression, Function, Term};
+use ampc_ir::{Node, Type, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// An activation that a library applies to the elements of a result, in f32.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(in crate::cuda) enum Activation {
+    /// max(x, 0).
+    Relu,
+    /// x · Φ(x), approximated by a tanh.
+    GeluTanh,
+}
+
+/// The nodes of a graph or of a group, with makers and readers of values.
+struct Nodes<'a> {
+    sites: &'a [Site<'a>],
+    /// The node that makes a value.
+    makers: FxHashMap<Value, usize>,
+    /// The nodes that read a value, one entry for each operand; `None` for a reader that is no candidate.
+    readers: FxHashMap<Value, Vec<Option<usize>>>,
+}
+
+/// The nodes of a group by their positions, and its result.
+struct Found {
+    nodes: Vec<usize>,
+    result: Value,
+    /// True if values between the nodes are not rounded.
+    rounds_once: bool,
+}
+
+impl<'a> Nodes<'a> {
+    fn new(sites: &'a [Site<'a>]) -> Nodes<'a> {
+        let (mut makers, mut readers) = (FxHashMap::default(), FxHashMap::<_, Vec<_>>::default());
+        for (at, site) in sites.iter().enumerate() {
+            makers.extend(site.view.data().results().iter().flatten().map(|&value| (value, at)));
+            for &value in site.view.data().operands().iter().flatten() {
+                readers.entry(value).or_default().push(Some(at));
+            }
+        }
+        Nodes { sites, makers, readers }
+    }
+
+    /// Adds a reader outside of the nodes.
+    fn read_outside(&mut self, value: Value) {
+        self.readers.entry(value).or_default().push(None);
+    }
+
+    /// The node that makes operand `i` of a node, if it is of one of these operators and nothing else reads the value.
+    fn maker(&self, at: usize, i: usize, kinds: &[OpKind]) -> Option<usize> {
+        let value = self.sites[at].view.operand(i)?;
+        let maker = self.makers.get(&value).copied()?;
+        let is_single = matches!(self.readers.get(&value).map(Vec::as_slice), Some([Some(_)]));
+        (is_single && kinds.contains(&self.sites[maker].kind())).then_some(maker)
+    }
+
+    /// The only result of a node.
+    fn result(&self, at: usize) -> Option<Value> {
+        match self.sites[at].view.data().results() {
+            &[Some(value)] => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The only reader of the only result of a node.
+    fn reader(&self, at: usize) -> Option<usize> {
+        match self.readers.get(&self.result(at)?)?[..] {
+            [Some(reader)] => Some(reader),
+            _ => None,
+        }
+    }
+}
+
+/// The group around an anchor; with an epilogue, values between its nodes may not be rounded.
+fn read(nodes: &Nodes<'_>, anchor: usize, with_epilogue: bool) -> Option<Found> {
+    match nodes.sites[anchor].kind() {
+        OpKind::MatMul | OpKind::Gemm => product::Group::read(nodes, anchor, with_epilogue).map(|g| g.found),
+        OpKind::Conv => filter_gradient::Group::read(nodes, anchor)
+            .map(|group| group.found)
+            .or_else(|| with_epilogue.then(|| convolution::read(nodes, anchor))?),
+        _ => None,
+    }
+}
+
+/// The groups of the candidates that have a kernel.
+pub(super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
+    let Candidates { module, graph, nodes: of_graph } = *candidates;
+    let types = |&node: &Node| -> Vec<Option<Type>> {
+        let results = module.node(node).results().iter();
+        results.map(|value| value.map(|value| module.value(value).ty.clone())).collect()
+    };
+    let results: Vec<_> = of_graph.iter().map(types).collect();
+    let sites = of_graph.iter().zip(&results).filter_map(|(&node, results)| {
+        Some(Site { view: NodeView::new(module, node)?, source: node, results, room: Room::of(0) })
+    });
+    let sites: Vec<Site<'_>> = sites.collect();
+    let mut nodes = Nodes::new(&sites);
+    let among: FxHashSet<Node> = sites.iter().map(|site| site.view.node).collect();
+    for node in module.nodes(graph).filter(|node| !among.contains(node)) {
+        module.node(node).operands().iter().flatten().for_each(|&value| nodes.read_outside(value));
+    }
+    let data = module.graph(graph);
+    data.outputs().iter().for_each(|output| nodes.read_outside(output.value));
+    data.states.iter().for_each(|&(_, next)| nodes.read_outside(next));
+
+    let (mut groups, mut taken) = (Vec::new(), FxHashSet::default());
+    for anchor in 0..sites.len() {
+        for with_epilogue in [true, false] {
+            let Some(Found { nodes: group, result, rounds_once }) = read(&nodes, anchor, with_epilogue)
+            else {
+                continue;
+            };
+            if group.len() < 2
+                || group.iter().any(|at| taken.contains(at))
+                || (rounds_once && shared.exact_rounding)
+            {
+                continue;
+            }
+            let (members, operands) = interface(&sites, &group);
+            let site = GroupSite { sites: &members, operands: &operands, results: &[result] };
+            // The texts are compiled when the group is prepared for a plan.
+            let (prepared, _) = requested_by(|| prepare(shared, &site));
+            if matches!(prepared, Some(Ok(_))) {
+                taken.extend(group.iter().copied());
+                groups.push(group.iter().map(|&at| sites[at].view.node).collect());
+                break;
+            }
+        }
+    }
+    groups
+}
+
+/// The sites of nodes, and the values that they read from outside.
+fn interface<'a>(sites: &'a [Site<'a>], group: &[usize]) -> (Vec<Site<'a>>, Vec<Value>) {
+    let members: Vec<Site<'_>> =
+        group.iter().map(|&at| sites[at].with(sites[at].view, sites[at].results)).collect();
+    let data = || members.iter().map(|site| site.view.data());
+    let made: FxHashSet<Value> = data().flat_map(|data| data.results()).flatten().copied().collect();
+    let read = data().flat_map(|data| data.operands()).flatten();
+    let operands = read.copied().filter(|value| !made.contains(value)).collect();
+    (members, operands)
+}
+
+/// The kernel of a group; `None` if it has no product and no convolution.
+pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
+    let is_anchor = |site: &Site<'_>| matches!(site.kind(), OpKind::MatMul | OpKind::Gemm | OpKind::Conv);
+    let anchor = group.sites.iter().position(is_anchor)?;
+    Some(prepared(shared, group, anchor))
+}
+
+fn prepared(shared: &Arc<Shared>, group: &GroupSite<'_>, anchor: usize) -> Result<Prepared> {
+    let unknown = || KernelError::unsupported("groups of other operators");
+    let mut nodes = Nodes::new(group.sites);
+    group.results.iter().for_each(|&value| nodes.read_outside(value));
+    let maker = Maker { shared, site: &group.sites[anchor] };
+    let is_whole = |found: &Found| {
+        found.nodes.len() == group.sites.len()
+            && group.results == [found.result]
+            && !(found.rounds_once && shared.exact_rounding)
+    };
+    if maker.site.kind() != OpKind::Conv {
+        let product = product::Group::read(&nodes, anchor, true).filter(|found| is_whole(&found.found));
+        return product.ok_or_else(unknown)?.prepare(&maker, group);
+    }
+    if let Some(gradient) = filter_gradient::Group::read(&nodes, anchor) {
+        let gradient = Some(gradient).filter(|found| is_whole(&found.found));
+        return gradient.ok_or_else(unknown)?.prepare(&maker, group);
+    }
+    convolution::read(&nodes, anchor).filter(is_whole).ok_or_else(unknown)?;
+    convolution::prepare(&maker, group)
+}
+
+/// The number of the operand of a group that is a value.
+fn operand_of(group: &GroupSite<'_>, value: Value) -> Result<usize> {
+    let at = group.operands.iter().position(|&operand| operand == value);
+    at.ok_or_else(|| KernelError::unsupported("groups of other operands"))
+}
+
+/// The activation of a node with one operand.
+fn activation_of(site: &Site<'_>) -> Option<Activation> {
+    if site.kind() == OpKind::Relu {
+        return Some(Activation::Relu);
+    }
+    match Expression::read(&site.view)?.terms() {
+        [Term::Operand(0), Term::Apply(Function::GeluTanh, 0)] => Some(Activation::GeluTanh),
+        _ => None,
+    }
+}

@@ -1,0 +1,295 @@
+//! Weight gradients of convolutions, which a training step has as a convolution with batch and channels exchanged:
+//!
+//! ```text
+//! %a = Transpose(%x) {perm=[1, 0, 2, 3]}      %b = Transpose(%dy) {perm=[1, 0, 2, 3]}
+//! %c = Conv(%a, %b)                           %dw = Transpose(%c) {perm=[1, 0, 2, 3]}
+//! ```
+//!
+//! With g groups, `%x` is reshaped to `[N, g, C / g, …]`, transposed to `[C / g, g, N, …]`, and reshaped to
+//! `[C / g, g · N, …]`. Where the extents of `%x` were not known when the step was made, a Slice behind the convolution takes
+//! the elements of the window. Casts may stand between the nodes.
+//!
+//! cuDNN has an operation for it. The convolution as it is written has a filter as large as the image.
+
+use super::super::convolution::{Axis, Sizes};
+use super::super::{Maker, PART, signed};
+use super::{Found, Nodes, operand_of};
+use crate::backend::GroupSite;
+use crate::cuda::dnn::{Direction, Places};
+use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, queue, result, scratch};
+use crate::cuda::text::{Elem, HEAD};
+use crate::kernel::{Dims, KernelError, Prepared, Result, Site};
+use ampc_ir::op::OpKind as K;
+use ampc_ir::views::TransposeView;
+use ampc_ir::views::window::{ConvView, WindowView};
+use ampc_ir::{DType, Dim, Value};
+
+/// A weight gradient.
+pub(super) struct Group {
+    pub(super) found: Found,
+    /// The input of the convolution, `[N, C, …]`.
+    image: Value,
+    /// The gradient of its result, `[N, K, …]`.
+    grid: Value,
+    sizes: Sizes,
+    /// The element types of image, grid, sum and result.
+    dtypes: [DType; 4],
+}
+
+/// A walk along nodes with one reader each.
+struct Path<'n, 'a> {
+    nodes: &'n Nodes<'a>,
+    passed: Vec<usize>,
+}
+
+impl<'a> Path<'_, 'a> {
+    fn site(&self, at: usize) -> &'a Site<'a> {
+        &self.nodes.sites[at]
+    }
+
+    /// The node that makes operand `i` of a node, past at most one Cast.
+    fn before(&mut self, at: usize, i: usize, kind: K) -> Option<usize> {
+        let mut maker = self.nodes.maker(at, i, &[kind, K::Cast])?;
+        self.passed.push(maker);
+        if self.site(maker).kind() != kind {
+            maker = self.nodes.maker(maker, 0, &[kind])?;
+            self.passed.push(maker);
+        }
+        Some(maker)
+    }
+
+    /// The node that reads the result of a node, past at most one Cast.
+    fn behind(&mut self, at: usize, kind: K) -> Option<usize> {
+        let mut reader = self.nodes.reader(at)?;
+        if self.site(reader).kind() == K::Cast {
+            self.passed.push(reader);
+            reader = self.nodes.reader(reader)?;
+        }
+        if self.site(reader).kind() != kind {
+            return None;
+        }
+        self.passed.push(reader);
+        Some(reader)
+    }
+
+    /// True if at most one of the nodes from `first` on is a Cast: two of them round twice.
+    fn has_one_cast(&self, first: usize) -> Option<()> {
+        let casts = self.passed[first..].iter().filter(|&&at| self.site(at).kind() == K::Cast);
+        (casts.count() <= 1).then_some(())
+    }
+
+    /// True if a Transpose exchanges the first axes with these, and leaves the others.
+    fn permutes(&self, at: usize, first: &[usize]) -> Option<()> {
+        let rank = self.site(at).dims(0).ok()?.len();
+        let perm = TransposeView::read(&self.site(at).view).perm(rank).ok()?;
+        let axes = first.iter().copied().chain(first.len()..rank);
+        (rank >= first.len() && axes.eq(perm)).then_some(())
+    }
+}
+
+impl Group {
+    /// The weight gradient whose convolution is the node `at`.
+    pub(super) fn read(nodes: &Nodes<'_>, at: usize) -> Option<Group> {
+        let mut path = Path { nodes, passed: vec![at] };
+        let conv = path.site(at);
+        if conv.has(2) {
+            return None;
+        }
+        let group = usize::try_from(ConvView::read(&conv.view).ok()?.group).ok()?;
+        let filters = path.before(at, 1, K::Transpose)?;
+        path.permutes(filters, &[1, 0])?;
+        let grid = path.site(filters).view.operand(0)?;
+        path.has_one_cast(0)?;
+        let (passed, (image, channels)) = (path.passed.len(), path.image(at, group)?);
+        path.has_one_cast(passed)?;
+        let (passed, (last, taps)) = (path.passed.len(), path.result(at)?);
+        path.has_one_cast(passed)?;
+
+        let (image_dims, grid_dims) = (value_dims(conv, image)?, value_dims(conv, grid)?);
+        let (filter, result) = (conv.dims(1).ok()?, path.site(last).result_dims(0).ok()?);
+        let found_dims = [image_dims[0], filter[0], channels];
+        let is_such = image_dims.len() == grid_dims.len()
+            && image_dims.len() == result.len()
+            && [grid_dims[0], grid_dims[1], result[1]] == found_dims
+            && image_dims[1] == group * channels
+            && filter[0].is_multiple_of(group)
+            && !image_dims.iter().chain(&grid_dims).chain(&result).any(|&n| n == 0);
+        if !is_such || result.len() > 5 {
+            return None;
+        }
+        let sizes = Sizes {
+            batch: image_dims[0],
+            channels: [image_dims[1], filter[0]],
+            groups: group,
+            axes: axes(conv, &image_dims[2..], &grid_dims[2..], &taps)?,
+        };
+        let result = nodes.result(last)?;
+        let sum = conv.result_dtype(0).ok()?;
+        let dtypes = [dtype(conv, image)?, dtype(conv, grid)?, sum, dtype(conv, result)?];
+        if dtypes.iter().any(|&dtype| Elem::float(dtype).is_none()) {
+            return None;
+        }
+        let mut all = path.passed;
+        all.sort_unstable();
+        let found = Found { nodes: all, result, rounds_once: false };
+        Some(Group { found, image, grid, sizes, dtypes })
+    }
+
+    /// The kernel.
+    ///
+    /// # Errors
+    /// If cuDNN has no engine, or fails.
+    pub(super) fn prepare(&self, maker: &Maker<'_>, group: &GroupSite<'_>) -> Result<Prepared> {
+        let unsupported = || KernelError::unsupported("a weight gradient of this size");
+        let [image, grid, sum, to] = self.dtypes;
+        let convolution = self.sizes.convolution(Direction::FilterGradient, sum)?.ok_or_else(unsupported)?;
+        let count =
+            |dims: &[i64]| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
+        let counts = [&convolution.image, &convolution.grid, &convolution.filter].map(|dims| count(dims));
+        let [Some(n_image), Some(n_grid), Some(n_filter)] = counts else { return Err(unsupported()) };
+        let plan = maker.shared.dnn.plan(&convolution)?;
+        let casts = [
+            Conversion::new(maker, image, sum, n_image)?,
+            Conversion::new(maker, grid, sum, n_grid)?,
+            Conversion::new(maker, sum, to, n_filter)?,
+        ];
+        // Operands that are converted, and a result that is converted later, are in scratch memory.
+        let size = Elem::float(sum).map_or(0, Elem::bytes);
+        let parts = casts
+            .each_ref()
+            .map(|cast| cast.as_ref().map_or(0, |cast| (cast.n * size).next_multiple_of(PART)));
+        let operands = [operand_of(group, self.image)?, operand_of(group, self.grid)?];
+        let workspace = plan.workspace();
+        let prepared = Prepared::new(move |io| {
+            let start = scratch(io)?;
+            let ends = [parts[0], parts[0] + parts[1], parts.iter().sum()].map(|n| start + n as u64);
+            let mut from = [operand(io, operands[0])?, operand(io, operands[1])?];
+            let to = result(io, 0)?;
+            let queue = queue(io)?;
+            for (i, place) in [start, ends[0]].into_iter().enumerate() {
+                if let Some(cast) = &casts[i] {
+                    cast.kernel.launch(queue, &[cast.n as u64, from[i], place])?;
+                    from[i] = place;
+                }
+            }
+            let sum = if casts[2].is_some() { ends[1] } else { to };
+            plan.launch(queue, &Places { operands: from, result: sum, bias: 0, workspace: ends[2] })?;
+            match &casts[2] {
+                Some(cast) => cast.kernel.launch(queue, &[cast.n as u64, sum, to]),
+                None => Ok(()),
+            }
+        });
+        Ok(prepared.scratch(parts.iter().sum::<usize>() + workspace))
+    }
+}
+
+impl Path<'_, '_> {
+    /// The image of the convolution `at`, and the channels of a group.
+    fn image(&mut self, at: usize, group: usize) -> Option<(Value, usize)> {
+        if group == 1 {
+            let turned = self.before(at, 0, K::Transpose)?;
+            self.permutes(turned, &[1, 0])?;
+            return Some((self.site(turned).view.operand(0)?, self.site(turned).dims(0).ok()?[1]));
+        }
+        let joined = self.before(at, 0, K::Reshape)?;
+        let turned = self.before(joined, 0, K::Transpose)?;
+        self.permutes(turned, &[2, 1, 0])?;
+        let split = self.before(turned, 0, K::Reshape)?;
+        let (whole, parts) = (self.site(split).dims(0).ok()?, self.site(split).result_dims(0).ok()?);
+        let joined = self.site(joined).result_dims(0).ok()?;
+        let [n, g, c] = *parts.get(..3)?.as_array()?;
+        let is_such = g == group
+            && whole.len() >= 2
+            && whole[..2] == [n, g * c]
+            && whole[2..] == parts[3..]
+            && joined[..2] == [c, g * n]
+            && joined[2..] == parts[3..];
+        if !is_such {
+            return None;
+        }
+        Some((self.site(split).view.operand(0)?, c))
+    }
+
+    /// The last node behind the convolution `at`, and the extents of the window.
+    fn result(&mut self, at: usize) -> Option<(usize, Dims)> {
+        let mut last = at;
+        let passed = self.passed.len();
+        if let Some(slice) = self.behind(at, K::Slice) {
+            begins_at_zero(self.site(slice))?;
+            last = slice;
+        } else {
+            self.passed.truncate(passed);
+        }
+        let last = self.behind(last, K::Transpose)?;
+        self.permutes(last, &[1, 0])?;
+        let taps = Dims::from_slice(self.site(last).result_dims(0).ok()?.get(2..)?);
+        Some((last, taps))
+    }
+}
+
+/// True if a Slice takes the first elements of spatial axes.
+fn begins_at_zero(slice: &Site<'_>) -> Option<()> {
+    let starts = slice.view.known_ints(1)?;
+    let steps = if slice.has(4) { slice.view.known_ints(4)? } else { Vec::new() };
+    let (from, to) = (slice.dims(0).ok()?, slice.result_dims(0).ok()?);
+    let is_first = starts.iter().all(|&start| start == 0) && steps.iter().all(|&step| step == 1);
+    (is_first && from.get(..2)? == to.get(..2)?).then_some(())
+}
+
+/// The spatial axes of the convolution whose gradient is computed: its dilations are the strides here.
+fn axes(conv: &Site<'_>, image: &[usize], grid: &[usize], taps: &[usize]) -> Option<Vec<Axis>> {
+    let known: Vec<Dim> = grid.iter().map(|&n| Dim::Known(n as u64)).collect();
+    let window = WindowView::read(&conv.view, grid.len(), Some(&known)).ok()?;
+    let made = conv.result_dims(0).ok()?;
+    let axis = |i: usize| {
+        let before = window.pads(i, image[i] as u64, *made.get(i + 2)? as u64).0;
+        Some(Axis {
+            image: signed(image[i]),
+            taps: signed(taps[i]),
+            grid: signed(grid[i]),
+            stride: i64::try_from(window.dilations[i]).ok()?,
+            dilation: i64::try_from(window.strides[i]).ok()?,
+            before: i64::try_from(before).ok()?,
+        })
+    };
+    let mut axes = (0..image.len()).map(axis).collect::<Option<Vec<_>>>()?;
+    while axes.len() < 2 {
+        axes.insert(0, Axis::ONE);
+    }
+    axes.iter().all(|axis| axis.after().is_some()).then_some(axes)
+}
+
+fn value_dims(site: &Site<'_>, value: Value) -> Option<Dims> {
+    let shape = site.view.module.value(value).ty.shape()?.dims()?;
+    shape.iter().map(|dim| dim.known().and_then(|n| usize::try_from(n).ok())).collect()
+}
+
+fn dtype(site: &Site<'_>, value: Value) -> Option<DType> {
+    site.view.module.value(value).ty.dtype()
+}
+
+/// A kernel that converts elements.
+struct Conversion {
+    kernel: Kernel,
+    n: usize,
+}
+
+impl Conversion {
+    fn new(maker: &Maker<'_>, from: DType, to: DType, n: usize) -> Result<Option<Conversion>> {
+        if from == to {
+            return Ok(None);
+        }
+        let elem = |dtype| Elem::float(dtype).ok_or_else(|| maker.site.no_kernel());
+        let (from, to) = (elem(from)?, elem(to)?);
+        let text = format!(
+            "{HEAD}extern \"C\" __global__ void run(u64 n, const {}* x, {}* y) {{
+  for (u64 i = first(); i < n; i += step()) y[i] = {};
+}}
+",
+            from.stored(),
+            to.stored(),
+            to.store(&from.load("x[i]")),
+        );
+        Ok(Some(Conversion { kernel: Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?, n }))
+    }
+}

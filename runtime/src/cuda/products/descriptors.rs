@@ -1,0 +1,141 @@
+//! Descriptors of cuBLASLt, destroyed with their values, and its errors.
+
+use crate::cuda::text::Elem;
+use crate::device::DeviceError;
+use crate::kernel::{KernelError, Result};
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys;
+use std::ffi::c_void;
+
+pub(super) struct Description(pub(super) sys::cublasLtMatmulDesc_t);
+pub(super) struct Layout(pub(super) sys::cublasLtMatrixLayout_t);
+pub(super) struct Preference(pub(super) sys::cublasLtMatmulPreference_t);
+
+// SAFETY: plain memory of cuBLASLt, without a thread of its own.
+#[expect(unsafe_code, reason = "descriptors are pointers")]
+unsafe impl Send for Description {}
+// SAFETY: as above.
+#[expect(unsafe_code, reason = "descriptors are pointers")]
+unsafe impl Send for Layout {}
+// SAFETY: a layout is not changed once it is made.
+#[expect(unsafe_code, reason = "descriptors are pointers")]
+unsafe impl Sync for Layout {}
+
+macro_rules! destroyed {
+    ($type:ident, $destroy:path) => {
+        impl Drop for $type {
+            #[expect(unsafe_code, reason = "a call of cuBLASLt")]
+            fn drop(&mut self) {
+                // SAFETY: the value owns the descriptor. Nothing can be done about a failure.
+                let _ = unsafe { $destroy(self.0) };
+            }
+        }
+    };
+}
+
+destroyed!(Description, result::destroy_matmul_desc);
+destroyed!(Layout, result::destroy_matrix_layout);
+destroyed!(Preference, result::destroy_matmul_pref);
+
+/// The address of a value, and its size.
+pub(super) fn bytes_of<T>(value: &T) -> (*const c_void, usize) {
+    (std::ptr::from_ref(value).cast(), size_of::<T>())
+}
+
+/// The error of a failed call. The library's own messages are not used: they need a symbol of their own.
+pub(super) fn failed(error: CublasError) -> KernelError {
+    use sys::cublasStatus_t as Status;
+    let reason = format!("cuBLASLt: {:?}", error.0);
+    match error.0 {
+        Status::CUBLAS_STATUS_NOT_SUPPORTED | Status::CUBLAS_STATUS_ARCH_MISMATCH => {
+            KernelError::unsupported(format!("a product ({reason})"))
+        }
+        Status::CUBLAS_STATUS_INVALID_VALUE => DeviceError::Invalid(reason).into(),
+        // A lost device fails the next call of the driver too.
+        _ => DeviceError::Failed(reason).into(),
+    }
+}
+
+pub(super) fn type_of(elem: Elem) -> Option<sys::cudaDataType_t> {
+    Some(match elem {
+        Elem::F32 => sys::cudaDataType_t::CUDA_R_32F,
+        Elem::F16 => sys::cudaDataType_t::CUDA_R_16F,
+        Elem::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
+        _ => return None,
+    })
+}
+
+impl Description {
+    #[expect(unsafe_code, reason = "a call of cuBLASLt")]
+    pub(super) fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<()> {
+        let (address, size) = bytes_of(value);
+        // SAFETY: the descriptor is alive, and the value is as long as it says.
+        unsafe { result::set_matmul_desc_attribute(self.0, attribute, address, size) }.map_err(failed)
+    }
+
+    pub(super) fn set_transposed(
+        &self,
+        attribute: sys::cublasLtMatmulDescAttributes_t,
+        transposed: bool,
+    ) -> Result<()> {
+        // CUBLAS_OP_N and CUBLAS_OP_T.
+        self.set(attribute, &i32::from(transposed))
+    }
+}
+
+impl Layout {
+    /// A matrix in columns without room between them, or several.
+    #[expect(unsafe_code, reason = "calls of cuBLASLt")]
+    pub(super) fn new(
+        elem: sys::cudaDataType_t,
+        rows: usize,
+        columns: usize,
+        batch: usize,
+        stride: usize,
+    ) -> Result<Layout> {
+        #[expect(clippy::cast_possible_wrap, reason = "extents of tensors")]
+        let (ld, stride) = (rows as i64, stride as i64);
+        let layout = result::create_matrix_layout(elem, rows as u64, columns as u64, ld).map_err(failed)?;
+        let layout = Layout(layout);
+        if batch > 1 {
+            type Attribute = sys::cublasLtMatrixLayoutAttribute_t;
+            let count = i32::try_from(batch).map_err(|_| KernelError::unsupported("2^31 products"))?;
+            let (address, size) = bytes_of(&count);
+            // SAFETY: the layout is alive, and the value is as long as it says.
+            unsafe {
+                result::set_matrix_layout_attribute(
+                    layout.0,
+                    Attribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
+                    address,
+                    size,
+                )
+            }
+            .map_err(failed)?;
+            let (address, size) = bytes_of(&stride);
+            // SAFETY: as above.
+            unsafe {
+                result::set_matrix_layout_attribute(
+                    layout.0,
+                    Attribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                    address,
+                    size,
+                )
+            }
+            .map_err(failed)?;
+        }
+        Ok(layout)
+    }
+}
+
+impl Preference {
+    #[expect(unsafe_code, reason = "a call of cuBLASLt")]
+    pub(super) fn set<T>(
+        &self,
+        attribute: sys::cublasLtMatmulPreferenceAttributes_t,
+        value: &T,
+    ) -> Result<()> {
+        let (address, size) = bytes_of(value);
+        // SAFETY: the preference is alive, and the value is as long as it says.
+        unsafe { result::set_matmul_pref_attribute(self.0, attribute, address, size) }.map_err(failed)
+    }
+}
