@@ -54,6 +54,7 @@ elements! {
     sys::cudnnDataType_t: CUDNN_TYPE_DATA_TYPE,
     sys::cudnnConvolutionMode_t: CUDNN_TYPE_CONVOLUTION_MODE,
     sys::cudnnPointwiseMode_t: CUDNN_TYPE_POINTWISE_MODE,
+    sys::cudnnReduceTensorOp_t: CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
     sys::cudnnBackendHeurMode_t: CUDNN_TYPE_HEUR_MODE
 }
 

@@ -1,15 +1,18 @@
-//! Convolutions of cuDNN, through its graph API.
+//! Convolutions and attention of cuDNN, through its graph API.
 //!
 //! The library is loaded and its handle opened when the first convolution is prepared, so that models without
 //! convolutions need no cuDNN. Plans are kept by content: equal convolutions share one plan. Instead of a device that is
 //! present, plans can be made for one that is described ([`Properties`]), without a GPU or a driver.
 //!
-//! `descriptor.rs` has the calls, `graph.rs` the operation graphs, and `plan.rs` chooses engines.
+//! `descriptor.rs` has the calls, `graph.rs` and `attention.rs` the operation graphs, and `plan.rs` chooses engines.
 
+mod attention;
 mod descriptor;
 mod graph;
 mod plan;
 
+pub use attention::{Attention, Strided};
+pub(super) use attention::{AttentionPlaces, AttentionPlan};
 pub use graph::{Convolution, Direction, Layout};
 pub use plan::{Engine, MOST_WORKSPACE, Notes};
 
@@ -21,6 +24,7 @@ use ampc_ir::DType;
 use cudarc::cudnn::sys;
 use cudarc::driver::CudaContext;
 use descriptor::{Address, Attribute as A, Descriptor, Kind, check};
+use graph::Graph;
 use plan::{Choice, Target};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
@@ -47,8 +51,8 @@ pub enum DnnError {
     /// The element type has no convolutions.
     #[error("cuDNN has no convolutions of {0}")]
     ElementType(DType),
-    /// No engine computes the convolution in f32 and the same way each time.
-    #[error("cuDNN has no engine for the convolution{}", reasons(.refused))]
+    /// No engine computes the graph in f32 and the same way each time.
+    #[error("cuDNN has no engine for the graph{}", reasons(.refused))]
     NoEngine {
         /// The engines that are not used, with the reason.
         refused: Vec<(Engine, String)>,
@@ -102,6 +106,7 @@ struct Library {
     /// Locked while it is used: one thread may use a handle at a time.
     handle: Mutex<Handle>,
     plans: Mutex<FxHashMap<Convolution, Known>>,
+    attentions: Mutex<FxHashMap<Attention, Known>>,
 }
 
 /// A plan, or the refused engines of a convolution that has none.
@@ -117,6 +122,7 @@ impl Drop for Library {
     #[expect(unsafe_code, reason = "a call of cuDNN")]
     fn drop(&mut self) {
         lock(&self.plans).clear();
+        lock(&self.attentions).clear();
         if self.context.bind_to_thread().is_ok() {
             // SAFETY: the handle is destroyed once. Nothing can be done about a failure.
             let _ = unsafe { sys::cudnnDestroy(lock(&self.handle).0) };
@@ -158,6 +164,7 @@ impl Dnn {
             context: self.context.clone(),
             handle: Mutex::new(Handle(handle)),
             plans: Mutex::default(),
+            attentions: Mutex::default(),
         });
         *library = Some(made.clone());
         Ok(made)
@@ -172,7 +179,11 @@ impl Dnn {
         let known = lock(&library.plans).get(convolution).cloned();
         let known = match known {
             Some(known) => known,
-            None => library.choose(convolution)?,
+            None => {
+                let known = library.choose(convolution.dtype, |handle| convolution.graph(handle))?;
+                lock(&library.plans).insert(convolution.clone(), known.clone());
+                known
+            }
         };
         let choice = known.map_err(|refused| DnnError::NoEngine { refused })?;
         let mut ids = convolution.operands().to_vec();
@@ -185,16 +196,53 @@ impl Dnn {
 }
 
 impl Library {
-    fn choose(&self, convolution: &Convolution) -> Result<Known, DnnError> {
+    fn choose(
+        &self,
+        dtype: DType,
+        graph: impl FnOnce(Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError>,
+    ) -> Result<Known, DnnError> {
         self.context.bind_to_thread().map_err(CudaError::from)?;
         let handle = lock(&self.handle);
-        let known = match plan::choose(Target::Handle(handle.0), convolution) {
-            Ok(choice) => Ok(Arc::new(choice)),
-            Err(DnnError::NoEngine { refused }) => Err(refused),
-            Err(error) => return Err(error),
-        };
-        lock(&self.plans).insert(convolution.clone(), known.clone());
-        Ok(known)
+        match plan::choose(Target::Handle(handle.0), dtype, graph) {
+            Ok(choice) => Ok(Ok(Arc::new(choice))),
+            Err(DnnError::NoEngine { refused }) => Ok(Err(refused)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds the execution of a plan to a queue: the tensors of these names at these addresses.
+    ///
+    /// # Errors
+    /// If cuDNN fails.
+    #[expect(unsafe_code, reason = "calls of cuDNN")]
+    fn execute(
+        &self,
+        choice: &Choice,
+        queue: &mut CudaQueue,
+        ids: &[i64],
+        addresses: &[u64],
+        workspace: u64,
+    ) -> Result<()> {
+        let failed = |error: DnnError| error.of_call();
+        let addresses: Vec<Address> = addresses.iter().map(|&at| Address(at)).collect();
+        let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
+            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids))
+            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &addresses))
+            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[Address(workspace)]))
+            .and_then(Descriptor::finalized)
+            .map_err(failed)?;
+        let stream = queue.stream().clone();
+        stream.context().bind_to_thread().map_err(super::memory::failed)?;
+        let handle = lock(&self.handle);
+        // SAFETY: the handle and the stream are alive, and no other thread uses the handle. The caller gives the addresses
+        // of live tensors of the described sizes, and as much workspace as the plan says.
+        unsafe {
+            check(sys::cudnnSetStream(handle.0, stream.cu_stream().cast()), "cudnnSetStream")
+                .and_then(|()| choice.plan.execute(handle.0, &pack))
+        }
+        .map_err(failed)?;
+        drop(handle);
+        Ok(queue.launched()?)
     }
 }
 
@@ -228,29 +276,10 @@ impl Plan {
     ///
     /// # Errors
     /// If cuDNN fails.
-    #[expect(unsafe_code, reason = "calls of cuDNN")]
     pub(super) fn launch(&self, queue: &mut CudaQueue, places: &Places) -> Result<()> {
-        let failed = |error: DnnError| error.of_call();
         let [a, b] = places.operands;
-        let addresses = [a, b, places.result, places.bias].map(Address);
-        let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
-            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &self.ids))
-            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &addresses[..self.ids.len()]))
-            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[Address(places.workspace)]))
-            .and_then(Descriptor::finalized)
-            .map_err(failed)?;
-        let stream = queue.stream().clone();
-        stream.context().bind_to_thread().map_err(super::memory::failed)?;
-        let handle = lock(&self.library.handle);
-        // SAFETY: the handle and the stream are alive, and no other thread uses the handle. The caller gives the addresses
-        // of live tensors of the described sizes, and as much workspace as the plan says.
-        unsafe {
-            check(sys::cudnnSetStream(handle.0, stream.cu_stream().cast()), "cudnnSetStream")
-                .and_then(|()| self.choice.plan.execute(handle.0, &pack))
-        }
-        .map_err(failed)?;
-        drop(handle);
-        Ok(queue.launched()?)
+        let addresses = [a, b, places.result, places.bias];
+        self.library.execute(&self.choice, queue, &self.ids, &addresses[..self.ids.len()], places.workspace)
     }
 }
 
@@ -304,6 +333,7 @@ impl Properties {
     /// # Errors
     /// If cuDNN refuses the graph or has no engine for it.
     pub fn plan(&self, convolution: &Convolution) -> Result<Described, DnnError> {
-        Ok(plan::choose(Target::Properties(&self.descriptor), convolution)?.described())
+        let target = Target::Properties(&self.descriptor);
+        Ok(plan::choose(target, convolution.dtype, |handle| convolution.graph(handle))?.described())
     }
 }

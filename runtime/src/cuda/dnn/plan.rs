@@ -1,12 +1,12 @@
 //! The choice of an engine, from the heuristics of cuDNN and never from timing.
 //!
 //! Engine configurations are taken in the order of the heuristics (mode A, then the fallback). The first that rounds as
-//! the backend promises, finalizes, and stays below the limit of workspace is the plan; so it depends on the convolution,
+//! the backend promises, finalizes, and stays below the limit of workspace is the plan; so it depends on the graph,
 //! the device and the version of cuDNN alone.
 
 use super::DnnError;
 use super::descriptor::{Attribute as A, Descriptor, Kind};
-use super::graph::Convolution;
+use super::graph::Graph;
 use ampc_ir::DType;
 use cudarc::cudnn::sys;
 use std::fmt;
@@ -117,16 +117,20 @@ pub(super) struct Choice {
     pub(super) engine: Engine,
     /// Engines that the heuristics prefer and that are not used, with the reason.
     pub(super) refused: Vec<(Engine, String)>,
-    _parts: (super::graph::Graph, Descriptor),
+    _parts: (Graph, Descriptor),
 }
 
-/// Chooses the plan of a convolution; an error lists the refused engines.
+/// Chooses the plan of a graph with operands of `dtype`; an error lists the refused engines.
 ///
 /// # Errors
 /// If cuDNN refuses the graph, or has no engine that computes it as the backend promises.
-pub(super) fn choose(target: Target<'_>, convolution: &Convolution) -> Result<Choice, DnnError> {
+pub(super) fn choose(
+    target: Target<'_>,
+    dtype: DType,
+    graph: impl FnOnce(Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError>,
+) -> Result<Choice, DnnError> {
     type Mode = sys::cudnnBackendHeurMode_t;
-    let graph = convolution.graph(target.handle())?;
+    let graph = graph(target.handle())?;
     let mut refused = Vec::new();
     for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
         let configurations = match configurations(target, &graph.descriptor, mode) {
@@ -137,7 +141,7 @@ pub(super) fn choose(target: Target<'_>, convolution: &Convolution) -> Result<Ch
         };
         for configuration in configurations {
             let engine = engine_of(&configuration)?;
-            if let Some(reason) = engine.notes.refusal(convolution.dtype) {
+            if let Some(reason) = engine.notes.refusal(dtype) {
                 refused.push((engine, reason.to_owned()));
                 continue;
             }

@@ -1,8 +1,9 @@
-//! Groups of the CUDA backend: element-wise nodes that read each other are one kernel.
+//! Groups of the CUDA backend: attentions are graphs of cuDNN, and element-wise nodes that read each other one kernel.
 //!
-//! Each value from outside is loaded once, each node rounds to its element type, and each result that is read outside is
+//! In a group of element-wise nodes, each value from outside is loaded once, each node rounds to its element type, and each result that is read outside is
 //! stored. A group has the bits of its nodes one by one.
 
+use super::attention;
 use super::expressions::{is_known, of_members};
 use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
@@ -10,6 +11,7 @@ use crate::elementwise::Member;
 use crate::groups::{Joiner, Limits, Order};
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::Node;
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// The most operands and results of a kernel: a thread has 16 bytes of each in 4 registers, and kernels of more than 128
@@ -31,14 +33,22 @@ const LIMITS: Limits = Limits {
 
 /// The groups of the candidates.
 pub(in crate::cuda) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-    let joiner = Joiner::new(candidates, LIMITS, |site| Member::read(site, is_known));
+    let mut lists = attention::join(candidates);
+    let taken: FxHashSet<Node> = lists.iter().flatten().copied().collect();
+    let rest: Vec<Node> = candidates.nodes.iter().copied().filter(|node| !taken.contains(node)).collect();
+    let candidates = Candidates { nodes: &rest, ..*candidates };
+    let joiner = Joiner::new(&candidates, LIMITS, |site| Member::read(site, is_known));
     let groups =
         joiner.groups(|_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
-    groups.into_lists()
+    lists.extend(groups.into_lists());
+    lists
 }
 
 /// The kernel of a group.
 pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Prepared> {
+    if let Some(prepared) = attention::prepare(shared, group)? {
+        return Ok(prepared);
+    }
     let members =
         group.sites.iter().map(|site| Member::read(site, is_known)).collect::<Option<Vec<Member>>>();
     let members = members.ok_or_else(|| KernelError::unsupported("groups of other operators"))?;
