@@ -95,11 +95,28 @@ enum Computed {
 }
 
 enum Operation {
-    Convolution { computed: Computed, window: Arc<Window>, tensors: [Arc<Tensor>; 3] },
+    Convolution {
+        computed: Computed,
+        window: Arc<Window>,
+        tensors: [Arc<Tensor>; 3],
+    },
     /// Operands: x, b, t.
-    Pointwise { mode: u32, axis: usize, operands: Vec<Arc<Tensor>>, y: Arc<Tensor> },
-    Product { a: Arc<Tensor>, b: Arc<Tensor>, c: Arc<Tensor> },
-    Reduction { operator: u32, x: Arc<Tensor>, y: Arc<Tensor> },
+    Pointwise {
+        mode: u32,
+        axis: usize,
+        operands: Vec<Arc<Tensor>>,
+        y: Arc<Tensor>,
+    },
+    Product {
+        a: Arc<Tensor>,
+        b: Arc<Tensor>,
+        c: Arc<Tensor>,
+    },
+    Reduction {
+        operator: u32,
+        x: Arc<Tensor>,
+        y: Arc<Tensor>,
+    },
 }
 
 struct Graph {

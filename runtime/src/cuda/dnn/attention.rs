@@ -16,6 +16,7 @@ use crate::kernel::Result;
 use ampc_ir::DType;
 use cudarc::cudnn::sys;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use sys::cudnnDataType_t as DataType;
 use sys::cudnnPointwiseMode_t as Mode;
 
@@ -305,11 +306,18 @@ impl AttentionPlan {
                 id => places.tensors[usize::try_from(id - QUERY).unwrap_or(0)],
             })
             .collect();
+        self.library.attentions_launched.fetch_add(1, Ordering::Relaxed);
         self.library.execute(&self.choice, queue, &self.ids, &addresses, places.workspace)
     }
 }
 
 impl super::Dnn {
+    /// The number of attentions that were added to queues.
+    pub(in crate::cuda) fn attentions_launched(&self) -> u64 {
+        let library = lock(&self.library).clone();
+        library.map_or(0, |library| library.attentions_launched.load(Ordering::Relaxed))
+    }
+
     /// The plan of an attention.
     ///
     /// # Errors

@@ -28,6 +28,7 @@ use graph::Graph;
 use plan::{Choice, Target};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Error of cuDNN.
@@ -107,6 +108,7 @@ struct Library {
     handle: Mutex<Handle>,
     plans: Mutex<FxHashMap<Convolution, Known>>,
     attentions: Mutex<FxHashMap<Attention, Known>>,
+    attentions_launched: AtomicU64,
 }
 
 /// A plan, or the refused engines of a convolution that has none.
@@ -165,6 +167,7 @@ impl Dnn {
             handle: Mutex::new(Handle(handle)),
             plans: Mutex::default(),
             attentions: Mutex::default(),
+            attentions_launched: AtomicU64::new(0),
         });
         *library = Some(made.clone());
         Ok(made)

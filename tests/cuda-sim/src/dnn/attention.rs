@@ -12,8 +12,12 @@ use std::sync::Arc;
 /// The operands of a pointwise operation; `None` if the mode is not simulated.
 pub(super) fn operands(mode: u32) -> Option<usize> {
     let one_of = |modes: &[Mode]| modes.iter().any(|&known| known as u32 == mode);
-    let unary =
-        [Mode::CUDNN_POINTWISE_RELU_FWD, Mode::CUDNN_POINTWISE_EXP, Mode::CUDNN_POINTWISE_GEN_INDEX];
+    let unary = [
+        Mode::CUDNN_POINTWISE_RELU_FWD,
+        Mode::CUDNN_POINTWISE_EXP,
+        Mode::CUDNN_POINTWISE_LOG,
+        Mode::CUDNN_POINTWISE_GEN_INDEX,
+    ];
     let binary = [
         Mode::CUDNN_POINTWISE_ADD,
         Mode::CUDNN_POINTWISE_MUL,
@@ -44,6 +48,8 @@ pub(super) fn pointwise(mode: u32, [x, b, t]: [f32; 3]) -> f32 {
         if b == 0.0 { 1.0 } else { x / b }
     } else if is(Mode::CUDNN_POINTWISE_EXP) {
         x.exp()
+    } else if is(Mode::CUDNN_POINTWISE_LOG) {
+        x.ln()
     } else if is(Mode::CUDNN_POINTWISE_CMP_GE) {
         f32::from(u8::from(x >= b))
     } else if is(Mode::CUDNN_POINTWISE_BINARY_SELECT) {
@@ -69,7 +75,8 @@ pub(super) fn product(of: &Descriptor) -> Result<Made, Refusal> {
     if a.dims.len() != rank || b.dims.len() != rank || rank < 3 {
         return bad("a product of tensors of several ranks, or of rank 2");
     }
-    let batches = |of: &Tensor| of.dims[..rank - 2].iter().zip(&c.dims).all(|(&own, n)| n.is_multiple_of(own));
+    let batches =
+        |of: &Tensor| of.dims[..rank - 2].iter().zip(&c.dims).all(|(&own, n)| n.is_multiple_of(own));
     let fits = a.dims[rank - 2] == c.dims[rank - 2]
         && b.dims[rank - 1] == c.dims[rank - 1]
         && a.dims[rank - 1] == b.dims[rank - 2];
@@ -168,11 +175,18 @@ pub(super) fn check(graph: &Graph) -> Result<(), Refusal> {
     };
     let low = [DataType::CUDNN_DATA_HALF as u32, DataType::CUDNN_DATA_BFLOAT16 as u32];
     let operands = [query, key, value, result, shares];
-    if operands.iter().any(|of| of.dtype != query.dtype || of.dims.len() != 4) || !low.contains(&query.dtype) {
-        return unsupported("an attention with other than 16-bit operands of rank 4 and shares of their type");
+    if operands.iter().any(|of| of.dtype != query.dtype || of.dims.len() != 4) || !low.contains(&query.dtype)
+    {
+        return unsupported(
+            "an attention with other than 16-bit operands of rank 4 and shares of their type",
+        );
     }
     if !scores.is_virtual || scores.dtype != DataType::CUDNN_DATA_FLOAT as u32 || !shares.is_virtual {
         return unsupported("an attention that stores scores");
+    }
+    let logarithms = |operation: &&Arc<Operation>| matches!(&***operation, Operation::Pointwise { mode, .. } if *mode == Mode::CUDNN_POINTWISE_LOG as u32);
+    if graph.operations.iter().filter(logarithms).count() != 1 {
+        return unsupported("an attention without the logarithms of its sums");
     }
     if query.strides[3] != 1 || key.strides[2] != 1 || value.strides[3] != 1 || result.strides[3] != 1 {
         return unsupported("an attention of heads whose elements are no neighbours");

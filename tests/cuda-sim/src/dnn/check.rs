@@ -1,7 +1,8 @@
 //! Checks of descriptors when they are finalized.
 
 use super::{
-    attention, Computed, Descriptor, Graph, Made, Operation, Pack, Refusal, Tensor, Window, bad, engines, unsupported,
+    Computed, Descriptor, Graph, Made, Operation, Pack, Refusal, Tensor, Window, attention, bad, engines,
+    unsupported,
 };
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as Type,
@@ -152,7 +153,9 @@ fn tensor(of: &Descriptor) -> Result<Tensor, Refusal> {
     };
     let is_virtual = is(A::CUDNN_ATTR_TENSOR_IS_VIRTUAL)?;
     let is_by_value = is(A::CUDNN_ATTR_TENSOR_IS_BY_VALUE)?;
-    if is_by_value && (is_virtual || dims.iter().any(|&n| n != 1) || dtype != DataType::CUDNN_DATA_FLOAT as u32) {
+    if is_by_value
+        && (is_virtual || dims.iter().any(|&n| n != 1) || dtype != DataType::CUDNN_DATA_FLOAT as u32)
+    {
         return unsupported("a tensor by value that is virtual, larger than an element, or not of f32");
     }
     let id = of.int(A::CUDNN_ATTR_TENSOR_UNIQUE_ID)?;
@@ -318,7 +321,8 @@ fn graph(of: &Descriptor) -> Result<Graph, Refusal> {
     }
     for tensor in known.values().filter(|tensor| tensor.is_virtual) {
         let is_wide = is_attention || tensor.dtype == DataType::CUDNN_DATA_FLOAT as u32;
-        if !read.contains(&tensor.id) || !is_wide {
+        // The statistics of an attention may be unused.
+        if !is_attention && !read.contains(&tensor.id) || !is_wide {
             return bad(format!("virtual tensor {} that nothing reads, or not of f32", tensor.id));
         }
     }

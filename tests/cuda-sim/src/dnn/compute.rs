@@ -1,7 +1,7 @@
 //! Execution of operation graphs: convolutions in f64, other operations in f32, one rounding when a tensor is stored.
 
 use super::check::size;
-use super::{attention, Computed, Engine, Operation, Pack, Refusal, Tensor, Window, bad};
+use super::{Computed, Engine, Operation, Pack, Refusal, Tensor, Window, attention, bad};
 use crate::{complain, memory};
 use cudarc::cudnn::sys::{cudnnDataType_t as DataType, cudnnPointwiseMode_t as Pointwise};
 use cudarc::driver::sys::CUresult;
@@ -166,7 +166,9 @@ impl Operation {
                 #[expect(clippy::cast_possible_truncation, reason = "rounding")]
                 sums.into_iter().map(|sum| sum as f32).collect()
             }
-            Operation::Pointwise { mode, axis, y, .. } if *mode == Pointwise::CUDNN_POINTWISE_GEN_INDEX as u32 => {
+            Operation::Pointwise { mode, axis, y, .. }
+                if *mode == Pointwise::CUDNN_POINTWISE_GEN_INDEX as u32 =>
+            {
                 let below: usize = y.dims[axis + 1..].iter().product();
                 #[expect(clippy::cast_precision_loss, reason = "indices of tests are small")]
                 let index = |i: usize| (i / below % y.dims[*axis]) as f32;

@@ -89,7 +89,7 @@ fn attention(graph: &Arc<Graph>, mode: u32) -> Result<Made, Refusal> {
     super::attention::check(graph)?;
     let engine = |index, notes: &[u32], error, finalizes| {
         let notes = notes.to_vec();
-        Arc::new(Engine { graph: graph.clone(), index, notes, workspace: 2000, error, finalizes })
+        Arc::new(Engine { graph: graph.clone(), index, notes, workspace: 256, error, finalizes })
     };
     Ok(Made::Heuristics(vec![
         engine(0, &[TENSOR_CORE, NONDETERMINISTIC], 1.1, true),
