@@ -73,6 +73,9 @@ const RESULT: i64 = 4;
 const BIAS: i64 = 5;
 const SCALE: i64 = 6;
 const MASKED: i64 = 7;
+/// The version of cuDNN from which on scores may be −∞.
+const VERSION: usize = 91_000;
+
 /// The first name of virtual tensors.
 const VIRTUAL: i64 = 100;
 
@@ -324,6 +327,9 @@ impl super::Dnn {
     /// If cuDNN is absent, too old, has no engine, or fails.
     pub(in crate::cuda) fn plan_attention(&self, attention: &Attention) -> Result<AttentionPlan, DnnError> {
         let library = self.library()?;
+        if library.version < VERSION {
+            return Err(DnnError::NoEngine { refused: Vec::new() });
+        }
         let known = lock(&library.attentions).get(attention).cloned();
         let known = match known {
             Some(known) => known,

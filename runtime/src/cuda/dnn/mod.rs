@@ -104,6 +104,8 @@ pub(super) struct Dnn {
 /// An open handle, and the plans made for it.
 struct Library {
     context: Arc<CudaContext>,
+    /// The version of cuDNN, in NVIDIA's numbering.
+    version: usize,
     /// Locked while it is used: one thread may use a handle at a time.
     handle: Mutex<Handle>,
     plans: Mutex<FxHashMap<Convolution, Known>>,
@@ -151,7 +153,7 @@ impl Dnn {
         Dnn { context, folders, version, library: Mutex::default() }
     }
 
-    #[expect(unsafe_code, reason = "a call of cuDNN")]
+    #[expect(unsafe_code, reason = "calls of cuDNN")]
     fn library(&self) -> Result<Arc<Library>, DnnError> {
         let mut library = lock(&self.library);
         if let Some(library) = &*library {
@@ -162,8 +164,11 @@ impl Dnn {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is that of a variable.
         check(unsafe { sys::cudnnCreate(&raw mut handle) }, "cudnnCreate")?;
+        // SAFETY: the library is loaded, and has the function.
+        let version = unsafe { sys::cudnnGetVersion() };
         let made = Arc::new(Library {
             context: self.context.clone(),
+            version,
             handle: Mutex::new(Handle(handle)),
             plans: Mutex::default(),
             attentions: Mutex::default(),

@@ -7,6 +7,7 @@ use cudarc::cudnn::sys::{
     cudnnPointwiseMode_t as Mode, cudnnReduceTensorOp_t as Operator,
 };
 use std::collections::BTreeMap;
+use std::f32::consts::LOG2_E;
 use std::sync::Arc;
 
 /// The operands of a pointwise operation; `None` if the mode is not simulated.
@@ -42,12 +43,13 @@ pub(super) fn pointwise(mode: u32, [x, b, t]: [f32; 3]) -> f32 {
     } else if is(Mode::CUDNN_POINTWISE_MUL) {
         x * b
     } else if is(Mode::CUDNN_POINTWISE_SUB) {
-        x - b
+        // As engines of attention compute exponents: in base 2, so that the least number of f32 becomes −∞.
+        x * LOG2_E - b * LOG2_E
     } else if is(Mode::CUDNN_POINTWISE_DIV) {
         // A row without keys: its result is not documented, so that callers must not use it.
         if b == 0.0 { 1.0 } else { x / b }
     } else if is(Mode::CUDNN_POINTWISE_EXP) {
-        x.exp()
+        x.exp2()
     } else if is(Mode::CUDNN_POINTWISE_LOG) {
         x.ln()
     } else if is(Mode::CUDNN_POINTWISE_CMP_GE) {
@@ -197,4 +199,38 @@ pub(super) fn check(graph: &Graph) -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(id: i64, dims: [usize; 4]) -> Tensor {
+        let strides = (0..4).map(|axis| dims[axis + 1..].iter().product()).collect();
+        let (dtype, alignment) = (DataType::CUDNN_DATA_FLOAT as u32, 16);
+        Tensor { id, dtype, dims: dims.into(), strides, alignment, is_virtual: false, is_by_value: false }
+    }
+
+    #[test]
+    fn heads_that_share_a_matrix() {
+        let (a, b, c) = (tensor(1, [1, 4, 1, 2]), tensor(2, [1, 2, 2, 1]), tensor(3, [1, 4, 1, 1]));
+        let values = BTreeMap::from([
+            (1, vec![1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 2.0, 0.0]),
+            (2, vec![3.0, 5.0, 7.0, 11.0]),
+        ]);
+        assert_eq!(multiplied(&values, [&a, &b, &c]), [3.0, 5.0, 18.0, 14.0]);
+    }
+
+    #[test]
+    fn reductions_of_rows() {
+        let (x, y) = (tensor(1, [1, 1, 3, 2]), tensor(2, [1, 1, 3, 1]));
+        let values =
+            BTreeMap::from([(1, vec![1.0, -2.0, f32::NEG_INFINITY, f32::NEG_INFINITY, f32::NAN, 4.0])]);
+        let (sum, most) =
+            (Operator::CUDNN_REDUCE_TENSOR_ADD as u32, Operator::CUDNN_REDUCE_TENSOR_MAX as u32);
+        assert_eq!(reduced(&values, sum, &x, &y)[0], -1.0);
+        let greatest = reduced(&values, most, &x, &y);
+        assert_eq!(greatest[..2], [1.0, 0.0]);
+        assert!(greatest[2].is_nan());
+    }
 }

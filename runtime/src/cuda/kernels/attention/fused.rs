@@ -3,12 +3,15 @@
 //! Inner values are in f32. The weights of the values are rounded to the element type of the operands before the product
 //! with the values, and the result is rounded once. A mask that cuDNN cannot read, such as one of bools, is converted first;
 //! it has the dims over which it varies. Rows whose keys are all masked are written by a kernel of our own, because NVIDIA
-//! does not document them: the operator Attention has 0 there, and a softmax NaN.
+//! does not document them, and engines multiply scores by log2 e, so that the least number of f32 becomes −∞. Where all
+//! masks are −∞, the operator Attention has 0, and a softmax NaN. Where the greatest is finite and absorbs every score, the
+//! result is the mean of the values that have it.
 
 use super::super::stage::{Place, Scratch, Source, Stage, staged};
 use super::super::{Maker, signed};
 use super::Layout;
-use super::pattern::{Finder, Mask, Pattern, four};
+use super::pattern::{Finder, Mask, Pattern};
+use super::viewed::four;
 use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
 use crate::cuda::dnn::{Attention, DnnError, Strided};
@@ -29,6 +32,9 @@ const MOST_SIZE: i64 = 256;
 
 /// The elements of a head are a multiple of these.
 const SIZE_STEP: i64 = 8;
+
+/// Masks below this absorb the scores that they are added to.
+const ABSORBS: f32 = -1e30;
 
 /// A tensor that masks scores: its dims are those of the scores or 1.
 struct Masking {
@@ -128,7 +134,7 @@ impl Problem {
 
     /// Writes the rows of the result whose keys are all masked.
     fn masked_rows(&self, maker: &Maker<'_>, bias: Place) -> Result<Stage> {
-        let Attention { result, is_causal, dtype, .. } = &self.attention;
+        let Attention { value, result, is_causal, dtype, .. } = &self.attention;
         let (scores, Some((of_bias, strided))) = (self.scores(), &self.attention.bias) else {
             return Err(maker.site.no_kernel());
         };
@@ -143,6 +149,7 @@ impl Problem {
         let mut source = Source::new(0);
         source.function(FOLDS);
         source.from("bias", from, bias);
+        source.from("v", elem, self.tensors[2]);
         source.to("y", elem, self.tensors[3]);
         let repeats = [0, 1, 2].map(|axis| if rows[axis] == scores[axis] { 1 } else { scores[axis] });
         let steps = [0, 1, 2].map(|axis| if strided.dims[axis] == 1 { 0 } else { strided.strides[axis] });
@@ -157,6 +164,10 @@ impl Problem {
             ("repeat_n", repeats[0]),
             ("repeat_h", repeats[1]),
             ("repeat_s", repeats[2]),
+            ("group", scores[1] / value.dims[1]),
+            ("v_n", value.strides[0]),
+            ("v_h", value.strides[1]),
+            ("v_s", value.strides[2]),
             ("y_n", result.strides[0]),
             ("y_h", result.strides[1]),
             ("y_s", result.strides[2]),
@@ -168,17 +179,29 @@ impl Problem {
         let body = format!(
             "  i64 s = blockIdx.x % rows, h = blockIdx.x / rows % heads, n = blockIdx.x / rows / heads, end = {end};
   i64 row = n * bias_n + h * bias_h + s * bias_s;
-  float found = 0.0f;
-  for (i64 k = threadIdx.x; k < end; k += blockDim.x) if ({load} != {least}) found = 1.0f;
-  if (block_max(found) != 0.0f) return;
+  float most = {least}, count = 0.0f;
+  for (i64 k = threadIdx.x; k < end; k += blockDim.x) {{ float m = {load}; most = m != m || m > most ? m : most; }}
+  most = block_max(most);
+  if (!(most < {absorbs})) return;
+  for (i64 k = threadIdx.x; k < end; k += blockDim.x) if ({load} == most) count += 1.0f;
+  count = block_sum(count);
   i64 all = repeat_n * repeat_h * repeat_s * size;
   for (i64 i = threadIdx.x; i < all; i += blockDim.x) {{
     i64 c = i % size, to_s = s + i / size % repeat_s, to_h = h + i / size / repeat_s % repeat_h, to_n = n + i / size / repeat_s / repeat_h;
+    float mean = {masked};
+    if (most != {least}) {{
+      mean = 0.0f;
+      for (i64 k = 0; k < end; k++) if ({load} == most) mean += {value};
+      mean /= count;
+    }}
     y[to_n * y_n + to_h * y_h + to_s * y_s + c] = {store};
   }}",
             load = from.load("bias[row + k]"),
             least = f32_text(f32::NEG_INFINITY),
-            store = elem.store(&f32_text(self.masked_row)),
+            absorbs = f32_text(ABSORBS),
+            masked = f32_text(self.masked_row),
+            value = elem.load("v[to_n * v_n + to_h / group * v_h + k * v_s + c]"),
+            store = elem.store("mean"),
         );
         let blocks = rows[..3].iter().map(|&n| size(n)).product();
         source.launch(maker, &body, [blocks, threads_for(size(scores[3])) as usize])

@@ -6,6 +6,7 @@
 
 mod fused;
 mod pattern;
+mod viewed;
 
 pub(super) use fused::{join, prepare};
 

@@ -1,7 +1,7 @@
 //! Attention that is written as products and a softmax.
 //!
 //! ```text
-//! Transpose · Reshape · factor   of queries, keys and values, each optional
+//! Transpose, Reshape, factor, repeated heads   of queries, keys and values, each optional
 //! MatMul → factors → additive masks, Where with −∞ → Softmax → MatMul → Transpose
 //! ```
 //!
@@ -9,6 +9,7 @@
 //! but the result has one reader, so that the nodes are one group. Transposes cost nothing: cuDNN reads and writes tensors
 //! with any steps between heads and positions.
 
+use super::viewed::{four, strided};
 use crate::cuda::dnn::Strided;
 use crate::plan::known_tensor;
 use ampc_ir::op::OpKind;
@@ -31,15 +32,6 @@ impl Mask {
             Mask::Added(value) | Mask::Where { value, .. } => value,
         }
     }
-}
-
-/// A tensor whose dims and strides are those of an operand of a product.
-struct Viewed {
-    value: Value,
-    dims: Vec<i64>,
-    strides: Vec<i64>,
-    factor: f64,
-    nodes: Vec<Node>,
 }
 
 /// The nodes of an attention, and its parts.
@@ -73,7 +65,8 @@ struct Scores {
 }
 
 impl Finder<'_> {
-    fn known(&self, value: Value) -> Option<(DType, Vec<i64>)> {
+    /// The element type and dims of a tensor.
+    pub(super) fn known(&self, value: Value) -> Option<(DType, Vec<i64>)> {
         let (dtype, dims) = known_tensor(&self.module.value(value).ty)?;
         let dims = dims.iter().map(|&n| i64::try_from(n)).collect::<Result<_, _>>().ok()?;
         Some((dtype, dims))
@@ -87,7 +80,7 @@ impl Finder<'_> {
     }
 
     /// The node that makes a value with one reader.
-    fn maker(&self, value: Value) -> Option<(Node, NodeView<'_>)> {
+    pub(super) fn maker(&self, value: Value) -> Option<(Node, NodeView<'_>)> {
         self.reader(value)?;
         let (node, _) = self.module.producer(value)?;
         Some((node, NodeView::new(self.module, node)?))
@@ -144,8 +137,12 @@ impl Finder<'_> {
         let (q, k, v, result) = (q?, k?.transposed(), v?, strided(&to)?);
         // Batches and heads are not broadcast.
         let [batch, heads, rows, size] = q.dims;
-        let is_whole = k.dims == [batch, heads, v.dims[2], size]
-            && v.dims[..2] == q.dims[..2]
+        let repeats = key.repeats;
+        let is_whole = k.dims[0] == batch
+            && [query.repeats, value.repeats] == [1, repeats]
+            && k.dims[1] * repeats == heads
+            && k.dims[2..] == [v.dims[2], size]
+            && v.dims[..2] == k.dims[..2]
             && dims == [batch, heads, rows, v.dims[3]]
             && matches!(dtype, DType::F16 | DType::BF16);
         #[expect(clippy::cast_possible_truncation, reason = "rounded once")]
@@ -209,63 +206,14 @@ impl Finder<'_> {
             _ => None,
         }
     }
-
-    fn dense(&self, value: Value) -> Option<Viewed> {
-        let (_, dims) = self.known(value)?;
-        let mut strides = vec![1; dims.len()];
-        for axis in (1..dims.len()).rev() {
-            strides[axis - 1] = dims[axis].checked_mul(strides[axis])?;
-        }
-        Some(Viewed { value, dims, strides, factor: 1.0, nodes: Vec::new() })
-    }
-
-    /// An operand of a product as a view of an earlier tensor, with the nodes between them. `is_scaled` is true if a factor
-    /// may be one of them.
-    fn viewed(&self, value: Value, is_scaled: bool) -> Option<Viewed> {
-        let made = self.maker(value).and_then(|(node, view)| {
-            let mut inner = match view.kind() {
-                OpKind::Transpose => {
-                    let mut inner = self.viewed(view.operand(0)?, is_scaled)?;
-                    let perm = TransposeView::read(&view).perm(inner.dims.len()).ok()?;
-                    inner.dims = perm.iter().map(|&axis| inner.dims[axis]).collect();
-                    inner.strides = perm.iter().map(|&axis| inner.strides[axis]).collect();
-                    inner
-                }
-                OpKind::Reshape => {
-                    let mut inner = self.viewed(view.operand(0)?, is_scaled)?;
-                    let (_, dims) = self.known(value)?;
-                    inner.strides = reshaped(&inner.dims, &inner.strides, &dims)?;
-                    inner.dims = dims;
-                    // A view by itself costs nothing.
-                    if inner.nodes.is_empty() {
-                        return None;
-                    }
-                    inner
-                }
-                OpKind::Mul | OpKind::Div if is_scaled => {
-                    let (i, factor) = factor(&view)?;
-                    let operand = view.operand(i)?;
-                    let mut inner = self.viewed(operand, true)?;
-                    if self.known(operand)?.1 != self.known(value)?.1 {
-                        return None;
-                    }
-                    inner.factor *= factor;
-                    inner
-                }
-                _ => return None,
-            };
-            inner.nodes.push(node);
-            Some(inner)
-        });
-        made.map_or_else(|| self.dense(value), Some)
-    }
 }
 
 fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-fn result(view: &NodeView<'_>) -> Option<Value> {
+/// The first result of a node.
+pub(super) fn result(view: &NodeView<'_>) -> Option<Value> {
     view.data().results().first().copied().flatten()
 }
 
@@ -278,7 +226,7 @@ fn number(view: &NodeView<'_>, i: usize) -> Option<f64> {
 }
 
 /// The operand that a Mul or Div multiplies by a constant, and the constant.
-fn factor(view: &NodeView<'_>) -> Option<(usize, f64)> {
+pub(super) fn factor(view: &NodeView<'_>) -> Option<(usize, f64)> {
     let (i, factor) = match (view.kind(), number(view, 1)) {
         (OpKind::Div, Some(divisor)) => (0, 1.0 / divisor),
         (OpKind::Mul, Some(factor)) => (0, factor),
@@ -286,76 +234,4 @@ fn factor(view: &NodeView<'_>) -> Option<(usize, f64)> {
         _ => return None,
     };
     factor.is_finite().then_some((i, factor))
-}
-
-/// Dims with an axis of one head, if there is none.
-pub(super) fn four(dims: &[i64]) -> Option<[i64; 4]> {
-    match *dims {
-        [n, h, s, d] => Some([n, h, s, d]),
-        [n, s, d] => Some([n, 1, s, d]),
-        _ => None,
-    }
-}
-
-fn strided(of: &Viewed) -> Option<Strided> {
-    let (dims, mut strides) = (four(&of.dims)?, four(&of.strides)?);
-    // Steps of axes with one index are not used, but part of the plan.
-    let around = dims.iter().zip(strides).map(|(&n, step)| n.saturating_mul(step)).max()?;
-    for axis in (0..4).filter(|&axis| dims[axis] == 1) {
-        strides[axis] = around;
-    }
-    Some(Strided { dims, strides })
-}
-
-/// The strides of a tensor with other dims and the same elements in row-major order; `None` if there are none.
-fn reshaped(dims: &[i64], strides: &[i64], to: &[i64]) -> Option<Vec<i64>> {
-    if dims.iter().product::<i64>() != to.iter().product::<i64>() || to.contains(&0) {
-        return None;
-    }
-    let mut made = vec![0; to.len()];
-    let (mut i, mut j) = (dims.len(), to.len());
-    while j > 0 {
-        // The fewest axes of both that have the same number of elements.
-        let (end_i, end_j) = (i, j);
-        let (mut own, mut other) = (1, 1);
-        while own != other || (i == end_i && j == end_j) {
-            if i > 0 && (own <= other || j == 0) {
-                i -= 1;
-                own *= dims[i];
-            } else if j > 0 {
-                j -= 1;
-                other *= to[j];
-            } else {
-                return None;
-            }
-        }
-        let long: Vec<usize> = (i..end_i).filter(|&axis| dims[axis] > 1).collect();
-        if long.windows(2).any(|pair| strides[pair[0]] != strides[pair[1]] * dims[pair[1]]) {
-            return None;
-        }
-        let mut step = long.last().map_or(1, |&axis| strides[axis]);
-        for axis in (j..end_j).rev() {
-            made[axis] = step;
-            step *= to[axis];
-        }
-    }
-    Some(made)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::reshaped;
-
-    #[test]
-    fn strides_of_reshaped_tensors() {
-        // Positions, batch and heads as one axis, elements: the axis is split.
-        assert_eq!(reshaped(&[6, 17, 16], &[16, 96, 1], &[3, 2, 17, 16]), Some(vec![32, 16, 96, 1]));
-        assert_eq!(reshaped(&[3, 2, 17, 16], &[32, 16, 96, 1], &[6, 17, 16]), Some(vec![16, 96, 1]));
-        // Heads and positions that are transposed are no axis.
-        assert_eq!(reshaped(&[2, 3, 4, 8], &[96, 8, 24, 1], &[2, 12, 8]), None);
-        assert_eq!(reshaped(&[2, 3, 4, 8], &[96, 8, 24, 1], &[2, 3, 4, 2, 4]), Some(vec![96, 8, 24, 4, 1]));
-        assert_eq!(reshaped(&[2, 4], &[4, 1], &[1, 8]).map(|strides| strides[1]), Some(1));
-        assert_eq!(reshaped(&[4, 1], &[1, 1], &[4]), Some(vec![1]));
-        assert_eq!(reshaped(&[4], &[1], &[1, 4, 1]).map(|strides| strides[1]), Some(1));
-    }
 }
