@@ -8,6 +8,9 @@
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test: what cannot be made fails it")]
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/attention.rs"]
+mod attention;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/cases.rs"]
 mod cases;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -78,6 +81,7 @@ fn main() -> std::process::ExitCode {
     let failed = cases::run(cuda, &filter)
         + chains::run(cuda, &filter)
         + convolutions::run(cuda, &filter)
+        + attention::run(cuda, &filter)
         + elements::run(cuda, &filter)
         + library::run(cuda, &opened, &options, &filter)
         + cases::run_all(cuda, &operators::cases(), &filter)

@@ -1,11 +1,15 @@
-//! Plans of the real cuDNN for the convolutions of some models, made without a device: a JSON text describes the device
-//! (deviceless ahead-of-time compilation). Prints the engine, its notes and workspace for each, and fails if a convolution has
+//! Plans of the real cuDNN for the convolutions and attentions of some models, made without a device: a JSON text describes the device
+//! (deviceless ahead-of-time compilation). Prints the engine, its notes and workspace for each, and fails if one has
 //! no engine. `scripts/cudnn-plans` runs it.
 //!
 //! `AMPC_CUDNN_DEVICE` is the file of the JSON text, and `AMPC_CUDA_LIBRARIES` lists folders of libraries, with `:` between
-//! them. Without the first, the program says so and passes. An argument is part of the names of the convolutions to plan.
+//! them. Without the first, the program says so and passes. An argument is part of the names of the plans to make.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test: what cannot be made fails it")]
+
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cudnn_plans/attention.rs"]
+mod attention;
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 fn main() {
@@ -153,6 +157,8 @@ mod plans {
                 }
             }
         }
+        let [of_attention, without] = crate::attention::run(&device, &filter);
+        (made, failed) = (made + of_attention, failed + without);
         println!("plans: {made} made, {failed} failed");
         if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }

@@ -1,5 +1,5 @@
 //! The CUDA backend: kernels that are written as CUDA C when a node is prepared and compiled by NVRTC, matrix products
-//! of cuBLASLt, and convolutions of cuDNN. Linux on x86-64; nothing of CUDA is needed to build it.
+//! of cuBLASLt, and convolutions and attention of cuDNN. Linux on x86-64; nothing of CUDA is needed to build it.
 //!
 //! Every operator computes in f32 (integers in their own type) and rounds once; products accumulate in f32, and use TF32
 //! only if the options say so. Sums are in one order, without atomic operations, so that equal runs have equal bits. No kernel
@@ -152,6 +152,11 @@ impl Cuda {
     /// If cuDNN is absent, too old, has no engine for the convolution, or fails.
     pub fn plan_convolution(&self, convolution: &dnn::Convolution) -> Result<dnn::Described, dnn::DnnError> {
         Ok(self.device.0.dnn.plan(convolution)?.described())
+    }
+
+    /// The number of attentions that cuDNN computed so far, without those of recorded runs.
+    pub fn attentions_launched(&self) -> u64 {
+        self.device.0.dnn.attentions_launched()
     }
 
     /// The number of different kernels of the plans so far, compiled or read from the cache.

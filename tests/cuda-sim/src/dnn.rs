@@ -4,6 +4,7 @@
 //! Heuristics answer with engines that a careful caller must refuse before one that rounds as it should: the refused
 //! engines compute wrong results, take too much workspace, or cannot be finalized.
 
+mod attention;
 mod check;
 mod compute;
 mod engines;
@@ -55,7 +56,9 @@ struct Descriptor {
 enum Made {
     Tensor(Arc<Tensor>),
     Window(Arc<Window>),
-    Pointwise(u32),
+    Pointwise { mode: u32, axis: usize },
+    Product,
+    Reduction(u32),
     Operation(Arc<Operation>),
     Graph(Arc<Graph>),
     Heuristics(Vec<Arc<Engine>>),
@@ -72,6 +75,8 @@ struct Tensor {
     strides: Vec<usize>,
     alignment: u64,
     is_virtual: bool,
+    /// True if the address is that of a number in the host's memory.
+    is_by_value: bool,
 }
 
 struct Window {
@@ -90,8 +95,28 @@ enum Computed {
 }
 
 enum Operation {
-    Convolution { computed: Computed, window: Arc<Window>, tensors: [Arc<Tensor>; 3] },
-    Pointwise { mode: u32, x: Arc<Tensor>, b: Option<Arc<Tensor>>, y: Arc<Tensor> },
+    Convolution {
+        computed: Computed,
+        window: Arc<Window>,
+        tensors: [Arc<Tensor>; 3],
+    },
+    /// Operands: x, b, t.
+    Pointwise {
+        mode: u32,
+        axis: usize,
+        operands: Vec<Arc<Tensor>>,
+        y: Arc<Tensor>,
+    },
+    Product {
+        a: Arc<Tensor>,
+        b: Arc<Tensor>,
+        c: Arc<Tensor>,
+    },
+    Reduction {
+        operator: u32,
+        x: Arc<Tensor>,
+        y: Arc<Tensor>,
+    },
 }
 
 struct Graph {
@@ -132,6 +157,7 @@ fn size(ty: Type) -> Option<usize> {
         | Type::CUDNN_TYPE_CONVOLUTION_MODE
         | Type::CUDNN_TYPE_POINTWISE_MODE
         | Type::CUDNN_TYPE_NAN_PROPOGATION
+        | Type::CUDNN_TYPE_REDUCTION_OPERATOR_TYPE
         | Type::CUDNN_TYPE_HEUR_MODE
         | Type::CUDNN_TYPE_NUMERICAL_NOTE => 4,
         Type::CUDNN_TYPE_BOOLEAN => 1,

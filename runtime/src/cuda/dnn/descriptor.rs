@@ -55,6 +55,7 @@ elements! {
     sys::cudnnConvolutionMode_t: CUDNN_TYPE_CONVOLUTION_MODE,
     sys::cudnnPointwiseMode_t: CUDNN_TYPE_POINTWISE_MODE,
     sys::cudnnNanPropagation_t: CUDNN_TYPE_NAN_PROPOGATION,
+    sys::cudnnReduceTensorOp_t: CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
     sys::cudnnBackendHeurMode_t: CUDNN_TYPE_HEUR_MODE
 }
 

@@ -82,7 +82,28 @@ pub(super) struct Graph {
     _parts: Vec<Descriptor>,
 }
 
-fn data_type(dtype: DType) -> Result<sys::cudnnDataType_t, DnnError> {
+impl Graph {
+    /// The graph of some operations, which refer to the parts.
+    ///
+    /// # Errors
+    /// If cuDNN refuses it.
+    pub(super) fn new(
+        handle: Option<sys::cudnnHandle_t>,
+        operations: Vec<Descriptor>,
+        mut parts: Vec<Descriptor>,
+    ) -> Result<Graph, DnnError> {
+        let mut graph = Descriptor::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
+        if let Some(handle) = handle {
+            graph = graph.set(A::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[handle])?;
+        }
+        let all: Vec<&Descriptor> = operations.iter().collect();
+        let descriptor = graph.set_descriptors(A::CUDNN_ATTR_OPERATIONGRAPH_OPS, &all)?.finalized()?;
+        parts.extend(operations);
+        Ok(Graph { descriptor, _parts: parts })
+    }
+}
+
+pub(super) fn data_type(dtype: DType) -> Result<sys::cudnnDataType_t, DnnError> {
     match dtype {
         DType::F32 => Ok(sys::cudnnDataType_t::CUDNN_DATA_FLOAT),
         DType::F16 => Ok(sys::cudnnDataType_t::CUDNN_DATA_HALF),
@@ -258,14 +279,7 @@ impl Convolution {
                 &mut parts,
             )?);
         }
-        let mut graph = Descriptor::new(Kind::CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR)?;
-        if let Some(handle) = handle {
-            graph = graph.set(A::CUDNN_ATTR_OPERATIONGRAPH_HANDLE, &[handle])?;
-        }
-        let all: Vec<&Descriptor> = operations.iter().collect();
-        let descriptor = graph.set_descriptors(A::CUDNN_ATTR_OPERATIONGRAPH_OPS, &all)?.finalized()?;
-        parts.extend(operations);
-        Ok(Graph { descriptor, _parts: parts })
+        Graph::new(handle, operations, parts)
     }
 
     /// An element-wise operation in f32 of one or two of the parts. Its result becomes the last part; it is stored if the

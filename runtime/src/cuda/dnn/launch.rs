@@ -7,7 +7,7 @@ use super::{Described, DnnError, Library, lock};
 use crate::cuda::memory::failed as of_driver;
 use crate::cuda::products::alignment_of;
 use crate::cuda::queue::CudaQueue;
-use crate::kernel::Result;
+use crate::kernel;
 use cudarc::cudnn::sys;
 use std::sync::{Arc, Mutex};
 
@@ -65,29 +65,26 @@ impl Plan {
     ///
     /// # Errors
     /// If every engine fails, or there is none for the addresses and the workspace of the plan.
-    pub(in crate::cuda) fn launch(&self, queue: &mut CudaQueue, places: &Places) -> Result<()> {
+    pub(in crate::cuda) fn launch(&self, queue: &mut CudaQueue, places: &Places) -> kernel::Result<()> {
         let [a, b] = places.operands;
         let addresses = [a, b, places.result, places.bias];
         let alignment = alignment_of(&addresses[..self.ids.len()], ALIGNMENT);
         let failed = |error: DnnError| error.of_call();
-        let pack = Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)
-            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, &self.ids))
-            .and_then(|pack| {
-                let addresses = addresses.map(Address);
-                pack.set(A::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &addresses[..self.ids.len()])
-            })
-            .and_then(|pack| pack.set(A::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[Address(places.workspace)]))
-            .and_then(Descriptor::finalized)
-            .map_err(failed)?;
+        let pack = pack(&self.ids, &addresses[..self.ids.len()], places.workspace).map_err(failed)?;
         queue.stream().context().bind_to_thread().map_err(of_driver)?;
         let mut choice = self.choice_for(alignment)?;
         let mut failure = None;
-        while let Err(error) = self.execute(queue, &choice, &pack) {
+        while let Err(error) = self.library.execute(queue, &choice, &pack) {
             if !error.is_of_engine() {
                 return Err(failed(failure.unwrap_or(error)).into());
             }
             let failure = failure.get_or_insert(error);
-            let next = self.library.choose(&self.convolution, alignment, self.choice.workspace, choice.seen);
+            let next = self.library.choose_convolution(
+                &self.convolution,
+                alignment,
+                self.choice.workspace,
+                choice.seen,
+            );
             choice = Arc::new(next.map_err(|_| failure.of_call())?);
             let mut others = lock(&self.others);
             others.retain(|&(of, _)| of != alignment);
@@ -109,11 +106,35 @@ impl Plan {
         others.push((alignment, choice.clone()));
         Ok(choice)
     }
+}
 
+/// The tensors of a run: addresses by the names of the tensors.
+///
+/// # Errors
+/// If cuDNN refuses the descriptor.
+pub(super) fn pack(ids: &[i64], addresses: &[u64], workspace: u64) -> Result<Descriptor, DnnError> {
+    let addresses: Vec<Address> = addresses.iter().map(|&at| Address(at)).collect();
+    Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?
+        .set(A::CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, ids)?
+        .set(A::CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, &addresses)?
+        .set(A::CUDNN_ATTR_VARIANT_PACK_WORKSPACE, &[Address(workspace)])?
+        .finalized()
+}
+
+impl Library {
+    /// Adds the execution of a plan to a queue. The context of the queue is that of the thread.
+    ///
+    /// # Errors
+    /// If cuDNN fails.
     #[expect(unsafe_code, reason = "calls of cuDNN")]
-    fn execute(&self, queue: &mut CudaQueue, choice: &Choice, pack: &Descriptor) -> Result<(), DnnError> {
+    pub(super) fn execute(
+        &self,
+        queue: &mut CudaQueue,
+        choice: &Choice,
+        pack: &Descriptor,
+    ) -> Result<(), DnnError> {
         let stream = queue.stream();
-        let handle = lock(&self.library.handle);
+        let handle = lock(&self.handle);
         // SAFETY: the handle and the stream are alive, and no other thread uses the handle. The caller gives the addresses
         // of live tensors of the described sizes, and as much workspace as the plan says.
         unsafe {

@@ -1,16 +1,20 @@
-//! Convolutions of cuDNN, through its graph API.
+//! Convolutions and attention of cuDNN, through its graph API.
 //!
 //! The library is loaded and its handle opened when the first convolution is prepared, so that models without
 //! convolutions need no cuDNN. Plans are kept by content: equal convolutions share one plan. Instead of a device that is
 //! present, plans can be made for one that is described ([`Properties`]), without a GPU or a driver.
 //!
-//! `descriptor.rs` has the calls, `graph.rs` the operation graphs, `plan.rs` chooses engines, and `launch.rs` runs plans.
+//! `descriptor.rs` has the calls, `graph.rs` and `attention.rs` the operation graphs, `plan.rs` chooses engines, and
+//! `launch.rs` runs plans.
 
+mod attention;
 mod descriptor;
 mod graph;
 mod launch;
 mod plan;
 
+pub use attention::{Attention, Strided};
+pub(super) use attention::{AttentionPlaces, AttentionPlan};
 pub use graph::{Convolution, Direction, Layout};
 pub(super) use launch::{Places, Plan};
 pub use plan::{Engine, MOST_WORKSPACE, Notes};
@@ -22,9 +26,11 @@ use ampc_ir::DType;
 use cudarc::cudnn::sys;
 use cudarc::driver::CudaContext;
 use descriptor::{Attribute as A, Descriptor, Kind, check};
+use graph::Graph;
 use plan::{Choice, Conditions, Target};
 use rustc_hash::FxHashMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Error of cuDNN.
@@ -48,8 +54,8 @@ pub enum DnnError {
     /// The element type has no convolutions.
     #[error("cuDNN has no convolutions of {0}")]
     ElementType(DType),
-    /// No engine computes the convolution in f32 and the same way each time.
-    #[error("cuDNN has no engine for the convolution{}", reasons(.refused))]
+    /// No engine computes the graph in f32 and the same way each time.
+    #[error("cuDNN has no engine for the graph{}", reasons(.refused))]
     NoEngine {
         /// The engines that are not used, with the reason.
         refused: Vec<(Engine, String)>,
@@ -117,10 +123,14 @@ pub(super) struct Dnn {
 struct Library {
     context: Arc<CudaContext>,
     tf32: bool,
+    /// The version of cuDNN, in NVIDIA's numbering.
+    version: usize,
     /// Locked while it is used: one thread may use a handle at a time.
     handle: Mutex<Handle>,
     /// Plans for tensors at addresses that are multiples of so many bytes.
     plans: Mutex<FxHashMap<(Convolution, u32), Known>>,
+    attentions: Mutex<FxHashMap<Attention, Known>>,
+    attentions_launched: AtomicU64,
 }
 
 /// A plan, or the refused engines of a convolution that has none.
@@ -136,6 +146,7 @@ impl Drop for Library {
     #[expect(unsafe_code, reason = "a call of cuDNN")]
     fn drop(&mut self) {
         lock(&self.plans).clear();
+        lock(&self.attentions).clear();
         if self.context.bind_to_thread().is_ok() {
             // SAFETY: the handle is destroyed once. Nothing can be done about a failure.
             let _ = unsafe { sys::cudnnDestroy(lock(&self.handle).0) };
@@ -159,7 +170,7 @@ impl Dnn {
         Dnn { context, folders, version, tf32, library: Mutex::default() }
     }
 
-    #[expect(unsafe_code, reason = "a call of cuDNN")]
+    #[expect(unsafe_code, reason = "calls of cuDNN")]
     fn library(&self) -> Result<Arc<Library>, DnnError> {
         let mut library = lock(&self.library);
         if let Some(library) = &*library {
@@ -170,11 +181,16 @@ impl Dnn {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is that of a variable.
         check(unsafe { sys::cudnnCreate(&raw mut handle) }, "cudnnCreate")?;
+        // SAFETY: the library is loaded, and has the function.
+        let version = unsafe { sys::cudnnGetVersion() };
         let made = Arc::new(Library {
             context: self.context.clone(),
             tf32: self.tf32,
+            version,
             handle: Mutex::new(Handle(handle)),
             plans: Mutex::default(),
+            attentions: Mutex::default(),
+            attentions_launched: AtomicU64::new(0),
         });
         *library = Some(made.clone());
         Ok(made)
@@ -188,6 +204,15 @@ impl Dnn {
         let library = self.library()?;
         let choice = library.plan(convolution, graph::ALIGNMENT, MOST_WORKSPACE)?;
         Ok(Plan::new(library, choice, convolution))
+    }
+}
+
+/// A choice as it is kept: without an engine, the refused engines.
+fn known_of(choice: Result<Choice, DnnError>) -> Result<Known, DnnError> {
+    match choice {
+        Ok(choice) => Ok(Ok(Arc::new(choice))),
+        Err(DnnError::NoEngine { refused }) => Ok(Err(refused)),
+        Err(error) => Err(error),
     }
 }
 
@@ -206,11 +231,7 @@ impl Library {
         let known = match known {
             Some(known) => known,
             None => {
-                let known = match self.choose(convolution, alignment, workspace, 0) {
-                    Ok(choice) => Ok(Arc::new(choice)),
-                    Err(DnnError::NoEngine { refused }) => Err(refused),
-                    Err(error) => return Err(error),
-                };
+                let known = known_of(self.choose_convolution(convolution, alignment, workspace, 0))?;
                 if is_kept {
                     lock(&self.plans).insert(key, known.clone());
                 }
@@ -220,17 +241,26 @@ impl Library {
         known.map_err(|refused| DnnError::NoEngine { refused })
     }
 
-    fn choose(
+    fn choose_convolution(
         &self,
         convolution: &Convolution,
         alignment: u32,
         workspace: usize,
         skipped: usize,
     ) -> Result<Choice, DnnError> {
+        let conditions = Conditions { tf32: self.tf32, alignment, workspace, skipped };
+        self.choose(convolution.dtype, conditions, |handle| convolution.graph(handle, alignment))
+    }
+
+    fn choose(
+        &self,
+        dtype: DType,
+        conditions: Conditions,
+        graph: impl FnOnce(Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError>,
+    ) -> Result<Choice, DnnError> {
         self.context.bind_to_thread().map_err(CudaError::from)?;
         let handle = lock(&self.handle);
-        let conditions = Conditions { tf32: self.tf32, alignment, workspace, skipped };
-        plan::choose(Target::Handle(handle.0), convolution, conditions)
+        plan::choose(Target::Handle(handle.0), dtype, conditions, graph)
     }
 }
 
@@ -284,8 +314,9 @@ impl Properties {
     /// # Errors
     /// If cuDNN refuses the graph or has no engine for it.
     pub fn plan(&self, convolution: &Convolution, tf32: bool) -> Result<Described, DnnError> {
-        let (alignment, workspace) = (graph::ALIGNMENT, MOST_WORKSPACE);
-        let conditions = Conditions { tf32, alignment, workspace, skipped: 0 };
-        Ok(plan::choose(Target::Properties(&self.descriptor), convolution, conditions)?.described())
+        let conditions = Conditions { tf32, ..Conditions::USUAL };
+        let graph = |handle| convolution.graph(handle, conditions.alignment);
+        Ok(plan::choose(Target::Properties(&self.descriptor), convolution.dtype, conditions, graph)?
+            .described())
     }
 }

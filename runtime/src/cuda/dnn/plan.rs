@@ -1,12 +1,12 @@
 //! The choice of an engine, from the heuristics of cuDNN and never from timing.
 //!
 //! Engine configurations are taken in the order of the heuristics (mode A, then the fallback). The first that rounds as
-//! the backend promises, finalizes, and stays below the limit of workspace is the plan; so it depends on the convolution,
+//! the backend promises, finalizes, and stays below the limit of workspace is the plan; so it depends on the graph,
 //! the device and the version of cuDNN alone.
 
 use super::DnnError;
 use super::descriptor::{Attribute as A, Descriptor, Kind};
-use super::graph::Convolution;
+use super::graph::Graph;
 use ampc_ir::DType;
 use cudarc::cudnn::sys;
 use std::fmt;
@@ -120,7 +120,7 @@ pub(super) struct Choice {
     pub(super) refused: Vec<(Engine, String)>,
     /// The number of configurations up to that of the plan.
     pub(super) seen: usize,
-    _parts: (super::graph::Graph, Descriptor),
+    _parts: (Graph, Descriptor),
 }
 
 /// The conditions of a choice.
@@ -136,17 +136,24 @@ pub(super) struct Conditions {
     pub(super) skipped: usize,
 }
 
-/// Chooses the plan of a convolution; an error lists the refused engines.
+impl Conditions {
+    /// Those of tensors in memory of their own, without TF32.
+    pub(super) const USUAL: Conditions =
+        Conditions { tf32: false, alignment: super::graph::ALIGNMENT, workspace: MOST_WORKSPACE, skipped: 0 };
+}
+
+/// Chooses the plan of a graph with operands of `dtype`; an error lists the refused engines.
 ///
 /// # Errors
 /// If cuDNN refuses the graph, or has no engine that computes it as the backend promises.
 pub(super) fn choose(
     target: Target<'_>,
-    convolution: &Convolution,
+    dtype: DType,
     conditions: Conditions,
+    graph: impl FnOnce(Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError>,
 ) -> Result<Choice, DnnError> {
     type Mode = sys::cudnnBackendHeurMode_t;
-    let graph = convolution.graph(target.handle(), conditions.alignment)?;
+    let graph = graph(target.handle())?;
     let (mut refused, mut seen, mut failure) = (Vec::new(), 0, None);
     for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
         let configurations = match configurations(target, &graph.descriptor, mode) {
@@ -161,7 +168,7 @@ pub(super) fn choose(
                 continue;
             }
             let engine = engine_of(&configuration)?;
-            if let Some(reason) = engine.notes.refusal(convolution.dtype, conditions.tf32) {
+            if let Some(reason) = engine.notes.refusal(dtype, conditions.tf32) {
                 refused.push((engine, reason.to_owned()));
                 continue;
             }

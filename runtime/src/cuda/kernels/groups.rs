@@ -1,9 +1,10 @@
-//! Groups of the CUDA backend: operations of a library, see [`library`], and of the other nodes, element-wise nodes that read
-//! each other.
+//! Groups of the CUDA backend: attentions are graphs of cuDNN, products and convolutions with what stands around them are
+//! operations of a library ([`library`]), and other element-wise nodes that read each other are one kernel.
 //!
-//! Each value from outside is loaded once, each node rounds to its element type, and each result that is read outside is
-//! stored. A group of element-wise nodes has the bits of its nodes one by one.
+//! In a group of element-wise nodes, each value from outside is loaded once, each node rounds to its element type, and each
+//! result that is read outside is stored. Such a group has the bits of its nodes one by one.
 
+use super::attention;
 use super::expressions::{is_known, of_members};
 use super::library;
 use crate::backend::{Candidates, GroupSite};
@@ -34,9 +35,10 @@ const LIMITS: Limits = Limits {
 
 /// The groups of the candidates.
 pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-    let mut lists = library::join(shared, candidates);
-    let taken: FxHashSet<Node> = lists.iter().flatten().copied().collect();
-    let rest: Vec<Node> = candidates.nodes.iter().copied().filter(|node| !taken.contains(node)).collect();
+    let mut lists = attention::join(candidates);
+    let rest = without(candidates.nodes, &lists);
+    lists.extend(library::join(shared, &Candidates { nodes: &rest, ..*candidates }));
+    let rest = without(candidates.nodes, &lists);
     let candidates = &Candidates { nodes: &rest, ..*candidates };
     let joiner = Joiner::new(candidates, LIMITS, |site| Member::read(site, is_known));
     let groups =
@@ -45,8 +47,17 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     lists
 }
 
+/// The nodes that are in no list, in order.
+fn without(nodes: &[Node], lists: &[Vec<Node>]) -> Vec<Node> {
+    let taken: FxHashSet<Node> = lists.iter().flatten().copied().collect();
+    nodes.iter().copied().filter(|node| !taken.contains(node)).collect()
+}
+
 /// The kernel of a group.
 pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Prepared> {
+    if let Some(prepared) = attention::prepare(shared, group)? {
+        return Ok(prepared);
+    }
     if let Some(prepared) = library::prepare(shared, group) {
         return prepared;
     }

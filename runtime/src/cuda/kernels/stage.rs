@@ -4,6 +4,7 @@
 //! Indices have 32 bits where all of them fit.
 
 use super::Maker;
+use crate::cuda::dnn::{AttentionPlaces, AttentionPlan};
 use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand_or_none, queue, result, scratch};
 use crate::cuda::products::{Places, Product};
 use crate::cuda::text::{Elem, FAIL, HEAD, Steps, Walk, index_type};
@@ -89,6 +90,8 @@ pub(super) enum Stage {
     Launch { kernel: Kernel, arguments: Vec<Argument>, message: Option<u32> },
     /// Products, one after the other: the bytes from one matrix to the next of both operands and the result.
     Product { product: Arc<Product>, a: Place, b: Place, to: Place, repeats: Vec<[usize; 3]> },
+    /// An attention of query, key and value, with the result behind them.
+    Attention { plan: Arc<AttentionPlan>, tensors: [Place; 4], bias: Option<Place>, scale: f32 },
 }
 
 impl Stage {
@@ -96,6 +99,18 @@ impl Stage {
     pub(super) fn product(product: Product, [a, b, to]: [Place; 3], scratch: &mut Scratch) -> Stage {
         scratch.workspace = scratch.workspace.max(product.workspace());
         Stage::Product { product: Arc::new(product), a, b, to, repeats: vec![[0; 3]] }
+    }
+
+    /// An attention.
+    pub(super) fn attention(
+        plan: AttentionPlan,
+        tensors: [Place; 4],
+        bias: Option<Place>,
+        scale: f32,
+        scratch: &mut Scratch,
+    ) -> Stage {
+        scratch.workspace = scratch.workspace.max(plan.workspace());
+        Stage::Attention { plan: Arc::new(plan), tensors, bias, scale }
     }
 
     /// `parts` is the size of the scratch memory before the workspace.
@@ -125,6 +140,16 @@ impl Stage {
                     product.launch(queue, &places)?;
                 }
                 Ok(())
+            }
+            Stage::Attention { plan, tensors, bias, scale } => {
+                let mut addresses = [0; 4];
+                for (address, place) in addresses.iter_mut().zip(tensors) {
+                    *address = place.address(io)?;
+                }
+                let bias = bias.map_or(Ok(0), |place| place.address(io))?;
+                let workspace = scratch(io)? + parts;
+                let places = AttentionPlaces { tensors: addresses, bias, workspace, scale: *scale };
+                plan.launch(queue(io)?, &places)
             }
         }
     }

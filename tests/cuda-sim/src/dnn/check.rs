@@ -1,7 +1,8 @@
 //! Checks of descriptors when they are finalized.
 
 use super::{
-    Computed, Descriptor, Graph, Made, Operation, Pack, Refusal, Tensor, Window, bad, engines, unsupported,
+    Computed, Descriptor, Graph, Made, Operation, Pack, Refusal, Tensor, Window, attention, bad, engines,
+    unsupported,
 };
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as Type,
@@ -63,7 +64,7 @@ impl Descriptor {
         Ok(&self.value(attribute, Type::CUDNN_TYPE_BACKEND_DESCRIPTOR)?.descriptors)
     }
 
-    fn tensor(&self, attribute: A) -> Result<Arc<Tensor>, Refusal> {
+    pub(super) fn tensor(&self, attribute: A) -> Result<Arc<Tensor>, Refusal> {
         match self.made(attribute)? {
             [Made::Tensor(tensor)] => Ok(tensor.clone()),
             _ => bad(format!("{attribute:?} is a tensor")),
@@ -77,7 +78,10 @@ pub(super) fn finalize(of: &Descriptor) -> Result<Made, Refusal> {
         Kind::CUDNN_BACKEND_TENSOR_DESCRIPTOR => Made::Tensor(Arc::new(tensor(of)?)),
         Kind::CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR => Made::Window(Arc::new(window(of)?)),
         Kind::CUDNN_BACKEND_POINTWISE_DESCRIPTOR => {
-            compute_type(of, A::CUDNN_ATTR_POINTWISE_MATH_PREC)?;
+            let math = of.word(A::CUDNN_ATTR_POINTWISE_MATH_PREC, Type::CUDNN_TYPE_DATA_TYPE)?;
+            if math != DataType::CUDNN_DATA_BOOLEAN as u32 {
+                compute_type(of, A::CUDNN_ATTR_POINTWISE_MATH_PREC)?;
+            }
             let mode = of.word(A::CUDNN_ATTR_POINTWISE_MODE, Type::CUDNN_TYPE_POINTWISE_MODE)?;
             if mode == Pointwise::CUDNN_POINTWISE_RELU_FWD as u32 {
                 let name = A::CUDNN_ATTR_POINTWISE_NAN_PROPAGATION;
@@ -85,8 +89,20 @@ pub(super) fn finalize(of: &Descriptor) -> Result<Made, Refusal> {
                     return unsupported("a ReLU that makes NaN a number is not simulated");
                 }
             }
-            Made::Pointwise(mode)
+            let generates = mode == Pointwise::CUDNN_POINTWISE_GEN_INDEX as u32;
+            let axis = if generates { of.int(A::CUDNN_ATTR_POINTWISE_AXIS)? } else { 0 };
+            Made::Pointwise { mode, axis: usize::try_from(axis).unwrap_or(usize::MAX) }
         }
+        Kind::CUDNN_BACKEND_MATMUL_DESCRIPTOR => {
+            compute_type(of, A::CUDNN_ATTR_MATMUL_COMP_TYPE)?;
+            Made::Product
+        }
+        Kind::CUDNN_BACKEND_REDUCTION_DESCRIPTOR => {
+            compute_type(of, A::CUDNN_ATTR_REDUCTION_COMP_TYPE)?;
+            Made::Reduction(attention::operator(of)?)
+        }
+        Kind::CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR => attention::product(of)?,
+        Kind::CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR => attention::reduction(of)?,
         Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR => convolution(of, Computed::Grid, 700)?,
         Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR => {
             convolution(of, Computed::Image, 706)?
@@ -105,12 +121,25 @@ pub(super) fn finalize(of: &Descriptor) -> Result<Made, Refusal> {
 
 /// The bytes of an element.
 pub(super) fn size(dtype: u32) -> usize {
-    if dtype == DataType::CUDNN_DATA_FLOAT as u32 { 4 } else { 2 }
+    const WIDE: [u32; 2] = [DataType::CUDNN_DATA_FLOAT as u32, DataType::CUDNN_DATA_INT32 as u32];
+    if WIDE.contains(&dtype) {
+        4
+    } else if dtype == DataType::CUDNN_DATA_BOOLEAN as u32 {
+        1
+    } else {
+        2
+    }
 }
 
 fn tensor(of: &Descriptor) -> Result<Tensor, Refusal> {
     let dtype = of.word(A::CUDNN_ATTR_TENSOR_DATA_TYPE, Type::CUDNN_TYPE_DATA_TYPE)?;
-    let types = [DataType::CUDNN_DATA_FLOAT, DataType::CUDNN_DATA_HALF, DataType::CUDNN_DATA_BFLOAT16];
+    let types = [
+        DataType::CUDNN_DATA_FLOAT,
+        DataType::CUDNN_DATA_HALF,
+        DataType::CUDNN_DATA_BFLOAT16,
+        DataType::CUDNN_DATA_INT32,
+        DataType::CUDNN_DATA_BOOLEAN,
+    ];
     if !types.iter().any(|&known| known as u32 == dtype) {
         return unsupported(format!("tensors of data type {dtype} are not simulated"));
     }
@@ -124,11 +153,19 @@ fn tensor(of: &Descriptor) -> Result<Tensor, Refusal> {
         Ok(n) if n.is_power_of_two() && n >= size(dtype) as u64 => n,
         _ => return bad(format!("a tensor aligned to {alignment} bytes")),
     };
-    let is_virtual = match of.has(A::CUDNN_ATTR_TENSOR_IS_VIRTUAL) {
-        true => of.value(A::CUDNN_ATTR_TENSOR_IS_VIRTUAL, Type::CUDNN_TYPE_BOOLEAN)?.bytes == [1],
-        false => false,
+    let is = |attribute| match of.has(attribute) {
+        true => Ok(of.value(attribute, Type::CUDNN_TYPE_BOOLEAN)?.bytes == [1]),
+        false => Ok(false),
     };
-    Ok(Tensor { id: of.int(A::CUDNN_ATTR_TENSOR_UNIQUE_ID)?, dtype, dims, strides, alignment, is_virtual })
+    let is_virtual = is(A::CUDNN_ATTR_TENSOR_IS_VIRTUAL)?;
+    let is_by_value = is(A::CUDNN_ATTR_TENSOR_IS_BY_VALUE)?;
+    if is_by_value
+        && (is_virtual || dims.iter().any(|&n| n != 1) || dtype != DataType::CUDNN_DATA_FLOAT as u32)
+    {
+        return unsupported("a tensor by value that is virtual, larger than an element, or not of f32");
+    }
+    let id = of.int(A::CUDNN_ATTR_TENSOR_UNIQUE_ID)?;
+    Ok(Tensor { id, dtype, dims, strides, alignment, is_virtual, is_by_value })
 }
 
 fn compute_type(of: &Descriptor, attribute: A) -> Result<(), Refusal> {
@@ -214,28 +251,27 @@ fn convolution(of: &Descriptor, computed: Computed, first: u32) -> Result<Made, 
 }
 
 fn pointwise(of: &Descriptor) -> Result<Made, Refusal> {
-    let mode = match of.made(A::CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)? {
-        [Made::Pointwise(mode)] => *mode,
+    let (mode, axis) = match of.made(A::CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR)? {
+        [Made::Pointwise { mode, axis }] => (*mode, *axis),
         _ => return bad("a pointwise operation without its mode"),
     };
-    let is_binary =
-        [Pointwise::CUDNN_POINTWISE_ADD, Pointwise::CUDNN_POINTWISE_MUL].iter().any(|&m| m as u32 == mode);
-    if !is_binary && mode != Pointwise::CUDNN_POINTWISE_RELU_FWD as u32 {
+    let Some(n) = attention::operands(mode) else {
         return unsupported(format!("pointwise mode {mode} is not simulated"));
-    }
-    let x = of.tensor(A::CUDNN_ATTR_OPERATION_POINTWISE_XDESC)?;
-    let y = of.tensor(A::CUDNN_ATTR_OPERATION_POINTWISE_YDESC)?;
-    let b = match is_binary {
-        true => Some(of.tensor(A::CUDNN_ATTR_OPERATION_POINTWISE_BDESC)?),
-        false => None,
     };
+    let names = [
+        A::CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
+        A::CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
+        A::CUDNN_ATTR_OPERATION_POINTWISE_TDESC,
+    ];
+    let operands = names[..n].iter().map(|&name| of.tensor(name)).collect::<Result<Vec<_>, _>>()?;
+    let y = of.tensor(A::CUDNN_ATTR_OPERATION_POINTWISE_YDESC)?;
     let fits = |b: &Tensor| {
         b.dims.len() == y.dims.len() && b.dims.iter().zip(&y.dims).all(|(&b, &y)| b == 1 || b == y)
     };
-    if x.dims != y.dims || b.as_deref().is_some_and(|b| !fits(b)) {
+    if operands[0].dims != y.dims || !operands.iter().all(|operand| fits(operand)) || axis >= y.dims.len() {
         return bad("a pointwise operation of tensors that do not fit");
     }
-    Ok(Made::Operation(Arc::new(Operation::Pointwise { mode, x, b, y })))
+    Ok(Made::Operation(Arc::new(Operation::Pointwise { mode, axis, operands, y })))
 }
 
 impl Operation {
@@ -247,7 +283,9 @@ impl Operation {
                 Computed::Filter => (vec![image, grid], filter),
                 Computed::Grid => (vec![image, filter], grid),
             },
-            Operation::Pointwise { x, b, y, .. } => ([x].into_iter().chain(b).collect(), y),
+            Operation::Pointwise { operands, y, .. } => (operands.iter().collect(), y),
+            Operation::Product { a, b, c } => (vec![a, b], c),
+            Operation::Reduction { x, y, .. } => (vec![x], y),
         }
     }
 }
@@ -261,9 +299,11 @@ fn graph(of: &Descriptor) -> Result<Graph, Refusal> {
             _ => return bad("an operation graph of another descriptor"),
         }
     }
-    if !matches!(operations.first().map(|operation| &**operation), Some(Operation::Convolution { .. })) {
-        return unsupported("a graph that does not begin with a convolution");
-    }
+    let is_attention = match operations.first().map(|operation| &**operation) {
+        Some(Operation::Convolution { .. }) => false,
+        Some(Operation::Product { .. }) => true,
+        _ => return unsupported("a graph that does not begin with a convolution or a product"),
+    };
     let mut known: BTreeMap<i64, Arc<Tensor>> = BTreeMap::new();
     let (mut written, mut read): (Vec<i64>, Vec<i64>) = (Vec::new(), Vec::new());
     for operation in &operations {
@@ -286,7 +326,9 @@ fn graph(of: &Descriptor) -> Result<Graph, Refusal> {
         written.push(writes.id);
     }
     for tensor in known.values().filter(|tensor| tensor.is_virtual) {
-        if !read.contains(&tensor.id) || tensor.dtype != DataType::CUDNN_DATA_FLOAT as u32 {
+        let is_wide = is_attention || tensor.dtype == DataType::CUDNN_DATA_FLOAT as u32;
+        // The statistics of an attention may be unused.
+        if !is_attention && !read.contains(&tensor.id) || !is_wide {
             return bad(format!("virtual tensor {} that nothing reads, or not of f32", tensor.id));
         }
     }

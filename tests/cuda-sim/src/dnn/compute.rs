@@ -1,7 +1,7 @@
 //! Execution of operation graphs: convolutions in f64, other operations in f32, one rounding when a tensor is stored.
 
 use super::check::size;
-use super::{Computed, Engine, Operation, Pack, Refusal, Tensor, Window, bad};
+use super::{Computed, Engine, Operation, Pack, Refusal, Tensor, Window, attention, bad};
 use crate::{complain, memory};
 use cudarc::cudnn::sys::{cudnnDataType_t as DataType, cudnnPointwiseMode_t as Pointwise};
 use cudarc::driver::sys::CUresult;
@@ -14,10 +14,12 @@ use std::sync::Arc;
 pub(crate) struct Execution {
     engine: Arc<Engine>,
     pack: Arc<Pack>,
+    /// The tensors by value.
+    numbers: BTreeMap<i64, f32>,
 }
 
 impl Tensor {
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.dims.iter().product()
     }
 
@@ -88,32 +90,38 @@ impl Execution {
                 return bad(format!("tensor {id} is not aligned to {} bytes", tensor.alignment));
             }
         }
-        Ok(Execution { engine, pack })
+        let by_value = engine.graph.stored.values().filter(|tensor| tensor.is_by_value);
+        // SAFETY: the caller gives the address of a number in the host's memory, which is alive during the call.
+        let numbers = by_value.map(|tensor| (tensor.id, unsafe { *(pack.places[&tensor.id] as *const f32) }));
+        let numbers = numbers.collect();
+        Ok(Execution { engine, pack, numbers })
     }
 
     pub(crate) fn run(&self) -> CUresult {
         let Engine { graph, workspace, error, .. } = &*self.engine;
         let mut ranges = vec![(self.pack.workspace, *workspace)];
-        ranges.extend(graph.stored.iter().map(|(id, tensor)| (self.pack.places[id], tensor.bytes())));
+        let on_device = || graph.stored.iter().filter(|(_, tensor)| !tensor.is_by_value);
+        ranges.extend(on_device().map(|(id, tensor)| (self.pack.places[id], tensor.bytes())));
         if ranges.iter().any(|&(at, len)| !memory::holds(at, len)) {
-            complain("a convolution of memory that is not alive");
+            complain("a graph of memory that is not alive");
             return CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
         }
         let written: Vec<i64> = graph.operations.iter().map(|operation| operation.tensors().1.id).collect();
-        let ids = [None].into_iter().chain(graph.stored.keys().map(Some));
+        let ids = [None].into_iter().chain(on_device().map(|(id, _)| Some(id)));
         let is_written: Vec<bool> = ids.map(|id| id.is_none_or(|id| written.contains(id))).collect();
         for (i, &(at, len)) in ranges.iter().enumerate().filter(|&(i, _)| is_written[i]) {
             let meets = |&(j, &(other, other_len)): &(usize, &(u64, usize))| {
                 j != i && at < other + other_len as u64 && other < at + len as u64
             };
             if len > 0 && ranges.iter().enumerate().any(|range| meets(&range)) {
-                complain("a convolution writes to memory that it also reads or takes as workspace");
+                complain("a graph writes to memory that it also reads or takes as workspace");
                 return CUresult::CUDA_ERROR_ILLEGAL_ADDRESS;
             }
         }
         // SAFETY: the range is alive.
         unsafe { memory::slice::<u8>(self.pack.workspace, *workspace) }.fill(0xff);
-        let mut values: BTreeMap<i64, Vec<f32>> = BTreeMap::new();
+        let mut values: BTreeMap<i64, Vec<f32>> =
+            self.numbers.iter().map(|(&id, &number)| (id, vec![number])).collect();
         for operation in &graph.operations {
             let (reads, writes) = operation.tensors();
             for tensor in reads {
@@ -123,11 +131,14 @@ impl Execution {
                     .or_insert_with(|| unsafe { tensor.load(self.pack.places[&tensor.id]) });
             }
             let mut made = operation.compute(&values);
-            if matches!(**operation, Operation::Convolution { .. }) {
+            let is_last = matches!(**operation, Operation::Product { .. }) && !writes.is_virtual;
+            if matches!(**operation, Operation::Convolution { .. }) || is_last {
                 #[expect(clippy::cast_possible_truncation, reason = "rounding")]
                 made.iter_mut().for_each(|x| *x = (f64::from(*x) * error) as f32);
             }
-            if !writes.is_virtual {
+            if writes.is_virtual {
+                made.iter_mut().for_each(|x| *x = rounded(*x, writes.dtype));
+            } else {
                 // SAFETY: the tensor is alive.
                 unsafe { writes.store(self.pack.places[&writes.id], &made) };
             }
@@ -155,23 +166,39 @@ impl Operation {
                 #[expect(clippy::cast_possible_truncation, reason = "rounding")]
                 sums.into_iter().map(|sum| sum as f32).collect()
             }
-            Operation::Pointwise { mode, x, b, y } => {
-                let x = &values[&x.id];
-                let second = |i| b.as_ref().map_or(0.0, |b| values[&b.id][broadcast(i, &y.dims, &b.dims)]);
-                let compute = |(i, &x): (usize, &f32)| match *mode {
-                    mode if mode == Pointwise::CUDNN_POINTWISE_ADD as u32 => x + second(i),
-                    mode if mode == Pointwise::CUDNN_POINTWISE_MUL as u32 => x * second(i),
-                    _ if x < 0.0 => 0.0,
-                    _ => x,
-                };
-                x.iter().enumerate().map(compute).collect()
+            Operation::Pointwise { mode, axis, y, .. }
+                if *mode == Pointwise::CUDNN_POINTWISE_GEN_INDEX as u32 =>
+            {
+                let below: usize = y.dims[axis + 1..].iter().product();
+                #[expect(clippy::cast_precision_loss, reason = "indices of tests are small")]
+                let index = |i: usize| (i / below % y.dims[*axis]) as f32;
+                (0..y.len()).map(index).collect()
             }
+            Operation::Pointwise { mode, operands, y, .. } => {
+                let number = |i: usize, operand: usize| {
+                    operands.get(operand).map_or(0.0, |of| values[&of.id][broadcast(i, &y.dims, &of.dims)])
+                };
+                (0..y.len()).map(|i| attention::pointwise(*mode, [0, 1, 2].map(|o| number(i, o)))).collect()
+            }
+            Operation::Product { a, b, c } => attention::multiplied(values, [a, b, c]),
+            Operation::Reduction { operator, x, y } => attention::reduced(values, *operator, x, y),
         }
     }
 }
 
+/// A number as an element of a data type holds it.
+fn rounded(number: f32, dtype: u32) -> f32 {
+    if dtype == DataType::CUDNN_DATA_HALF as u32 {
+        f16::from_f32(number).to_f32()
+    } else if dtype == DataType::CUDNN_DATA_BFLOAT16 as u32 {
+        bf16::from_f32(number).to_f32()
+    } else {
+        number
+    }
+}
+
 /// The element of a tensor of `of` dims at index `i` of `dims`.
-fn broadcast(mut i: usize, dims: &[usize], of: &[usize]) -> usize {
+pub(super) fn broadcast(mut i: usize, dims: &[usize], of: &[usize]) -> usize {
     let (mut at, mut step) = (0, 1);
     for (&n, &own) in dims.iter().zip(of).rev() {
         if own > 1 {
@@ -229,7 +256,9 @@ mod tests {
 
     fn tensor(dims: &[usize]) -> Arc<Tensor> {
         let strides = (0..dims.len()).map(|axis| dims[axis + 1..].iter().product()).collect();
-        Arc::new(Tensor { id: 0, dtype: 0, dims: dims.into(), strides, alignment: 16, is_virtual: false })
+        let (id, dtype, alignment) = (0, 0, 16);
+        let dims = dims.into();
+        Arc::new(Tensor { id, dtype, dims, strides, alignment, is_virtual: false, is_by_value: false })
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Engines of heuristics. Before one that rounds as it should come engines that convert inputs down, transform, add up in
 //! any order, cannot be finalized, or take too much workspace; the first three compute wrong results.
 
-use super::{Computed, Descriptor, Engine, Made, Operation, Refusal, bad, unsupported};
+use super::{Computed, Descriptor, Engine, Graph, Made, Operation, Refusal, bad, unsupported};
 use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as Type, cudnnBackendHeurMode_t as Mode,
     cudnnDataType_t as DataType, cudnnPointwiseMode_t as Pointwise,
@@ -22,6 +22,9 @@ pub(super) fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
         _ => return bad("heuristics without an operation graph"),
     };
     let mode = of.word(A::CUDNN_ATTR_ENGINEHEUR_MODE, Type::CUDNN_TYPE_HEUR_MODE)?;
+    if let Some(Operation::Product { .. }) = graph.operations.first().map(|o| &**o) {
+        return attention(&graph, mode);
+    }
     let Some(Operation::Convolution { computed, window, tensors }) = graph.operations.first().map(|o| &**o)
     else {
         return bad("heuristics for a graph without a convolution");
@@ -44,7 +47,7 @@ pub(super) fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
     }
     let has_relu = graph.operations.iter().any(|operation| match &**operation {
         Operation::Pointwise { mode, .. } => *mode == Pointwise::CUDNN_POINTWISE_RELU_FWD as u32,
-        Operation::Convolution { .. } => false,
+        Operation::Convolution { .. } | Operation::Product { .. } | Operation::Reduction { .. } => false,
     });
     // As in cuDNN 9.28. Here it depends on dilations too, so that tests meet both.
     if has_relu && graph.operations.len() < 3 {
@@ -93,6 +96,23 @@ pub(super) fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
         engines.push(engine(6, sound, 1000));
     }
     Ok(Made::Heuristics(engines))
+}
+
+/// Engines of an attention.
+fn attention(graph: &Arc<Graph>, mode: u32) -> Result<Made, Refusal> {
+    if mode != Mode::CUDNN_HEUR_MODE_A as u32 {
+        return unsupported("heuristics of another mode");
+    }
+    super::attention::check(graph)?;
+    let engine = |index, notes: &[u32], error, finalizes| {
+        let notes = notes.to_vec();
+        Arc::new(Engine { graph: graph.clone(), index, notes, workspace: 256, error, finalizes })
+    };
+    Ok(Made::Heuristics(vec![
+        engine(0, &[TENSOR_CORE, NONDETERMINISTIC], 1.1, true),
+        engine(1, &[TENSOR_CORE], 1.1, false),
+        engine(2, &[TENSOR_CORE], 1.0, true),
+    ]))
 }
 
 /// The plan of an engine configuration, if its engine can be finalized.

@@ -1,7 +1,14 @@
 //! Attention and RotaryEmbedding.
 //!
-//! Scores of all queries and keys are in scratch memory, in f32: a product, the softmax of each row, and a product with
-//! the values in f32. The result is rounded once.
+//! Attention of 16-bit operands is one graph of cuDNN, if cuDNN has an engine for it (`fused.rs`), whether it is an operator
+//! or written as products and a softmax (`pattern.rs`). Otherwise scores of all queries and keys are in scratch memory, in
+//! f32: a product, the softmax of each row, and a product with the values in f32. The result is rounded once.
+
+mod fused;
+mod pattern;
+mod viewed;
+
+pub(super) use fused::{join, prepare};
 
 use super::matrix::Contraction;
 use super::stage::{Place, Scratch, Source, Stage, converted, staged};
@@ -102,6 +109,9 @@ fn attention(maker: &Maker<'_>) -> Result<Prepared> {
     }
     let q = Layout::new(&site.dims(0)?, view.q_heads)?;
     let (k, v) = (Layout::new(&site.dims(1)?, view.kv_heads)?, Layout::new(&site.dims(2)?, view.kv_heads)?);
+    if let Some(prepared) = fused::of_operator(maker, &view, [q, k, v])? {
+        return Ok(prepared);
+    }
     let past = if site.has(4) { site.dims(4)?.get(2).copied().unwrap_or(0) } else { 0 };
     let total = past + k.length;
     let group = q.heads.checked_div(k.heads).unwrap_or(1).max(1);

@@ -1,0 +1,237 @@
+//! Attention that is written as products and a softmax.
+//!
+//! ```text
+//! Transpose, Reshape, factor, repeated heads   of queries, keys and values, each optional
+//! MatMul → factors → additive masks, Where with −∞ → Softmax → MatMul → Transpose
+//! ```
+//!
+//! Casts may stand between the nodes from the first MatMul to the second. Factors are constants of one element. Every value
+//! but the result has one reader, so that the nodes are one group. Transposes cost nothing: cuDNN reads and writes tensors
+//! with any steps between heads and positions.
+
+use super::viewed::{four, strided};
+use crate::cuda::dnn::Strided;
+use crate::plan::known_tensor;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};
+use ampc_ir::views::{NodeView, TransposeView};
+use ampc_ir::{DType, Module, Node, Value};
+
+/// A value that is added to the scores, or that says which scores are −∞.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Mask {
+    /// Added.
+    Added(Value),
+    /// Of bool: scores are −∞ where it is `hides`.
+    Where { value: Value, hides: bool },
+}
+
+impl Mask {
+    pub(super) fn value(self) -> Value {
+        match self {
+            Mask::Added(value) | Mask::Where { value, .. } => value,
+        }
+    }
+}
+
+/// The nodes of an attention, and its parts.
+pub(super) struct Pattern {
+    pub(super) nodes: Vec<Node>,
+    pub(super) dtype: DType,
+    pub(super) query: (Value, Strided),
+    pub(super) key: (Value, Strided),
+    pub(super) value: (Value, Strided),
+    pub(super) result: (Value, Strided),
+    pub(super) scale: f32,
+    /// In the order of the scores' way to the softmax.
+    pub(super) masks: Vec<Mask>,
+    /// The rank of the scores, 3 or 4.
+    pub(super) rank: usize,
+}
+
+/// Finds attentions in a module.
+pub(super) struct Finder<'a> {
+    pub(super) module: &'a Module,
+    /// True if a value is made by a node that may be part of the pattern, and nothing but a node may read it.
+    pub(super) is_joinable: &'a dyn Fn(Value) -> bool,
+}
+
+/// What stands between the first product and the softmax.
+struct Scores {
+    product: Node,
+    factor: f64,
+    masks: Vec<Mask>,
+    nodes: Vec<Node>,
+}
+
+impl Finder<'_> {
+    /// The element type and dims of a tensor.
+    pub(super) fn known(&self, value: Value) -> Option<(DType, Vec<i64>)> {
+        let (dtype, dims) = known_tensor(&self.module.value(value).ty)?;
+        let dims = dims.iter().map(|&n| i64::try_from(n)).collect::<Result<_, _>>().ok()?;
+        Some((dtype, dims))
+    }
+
+    /// The only reader of a value, which reads it once.
+    fn reader(&self, value: Value) -> Option<Node> {
+        let mut uses = self.module.uses(value);
+        let (node, _) = uses.next()?;
+        (uses.next().is_none() && (self.is_joinable)(value)).then_some(node)
+    }
+
+    /// The node that makes a value with one reader.
+    pub(super) fn maker(&self, value: Value) -> Option<(Node, NodeView<'_>)> {
+        self.reader(value)?;
+        let (node, _) = self.module.producer(value)?;
+        Some((node, NodeView::new(self.module, node)?))
+    }
+
+    /// The attention around a softmax.
+    pub(super) fn find(&self, softmax: Node) -> Option<Pattern> {
+        let view = NodeView::new(self.module, softmax).filter(|view| view.kind() == OpKind::Softmax)?;
+        let last = view.rank(0)?.checked_sub(1)?;
+        match SoftmaxView::read(&view).ok()?.axes? {
+            SoftmaxAxes::One(axis) | SoftmaxAxes::From(axis) if axis == last => {}
+            _ => return None,
+        }
+        let Scores { product, factor, masks, mut nodes } = self.scores(view.operand(0)?, false)?;
+        nodes.push(softmax);
+        let mut shares = result(&view)?;
+        let second = loop {
+            let node = self.reader(shares)?;
+            let view = NodeView::new(self.module, node)?;
+            nodes.push(node);
+            match view.kind() {
+                OpKind::Cast if is_float(view.dtype(0)?) => shares = result(&view)?,
+                OpKind::MatMul if view.operand(0) == Some(shares) => break view,
+                _ => return None,
+            }
+        };
+        let first = NodeView::new(self.module, product)?;
+        let query = self.viewed(first.operand(0)?, true)?;
+        let key = self.viewed(first.operand(1)?, true)?;
+        let value = self.viewed(second.operand(1)?, false)?;
+        let (mut made, mut to) = (result(&second)?, self.dense(result(&second)?)?);
+        let dims = four(&to.dims)?;
+        let (dtype, _) = self.known(made)?;
+        if let Some((node, view)) =
+            self.reader(made).and_then(|node| Some((node, NodeView::new(self.module, node)?)))
+            && view.kind() == OpKind::Transpose
+        {
+            let perm = TransposeView::read(&view).perm(to.dims.len()).ok()?;
+            if perm.last() == Some(&(perm.len() - 1)) {
+                made = result(&view)?;
+                let dense = self.dense(made)?;
+                perm.iter().zip(dense.strides).for_each(|(&axis, stride)| to.strides[axis] = stride);
+                nodes.push(node);
+            }
+        }
+        for viewed in [&query, &key, &value] {
+            nodes.extend(&viewed.nodes);
+            if self.known(viewed.value)?.0 != dtype {
+                return None;
+            }
+        }
+        let scale = factor * query.factor * key.factor;
+        let [q, k, v] = [&query, &key, &value].map(strided);
+        let (q, k, v, result) = (q?, k?.transposed(), v?, strided(&to)?);
+        // Batches and heads are not broadcast.
+        let [batch, heads, rows, size] = q.dims;
+        let repeats = key.repeats;
+        let is_whole = k.dims[0] == batch
+            && [query.repeats, value.repeats] == [1, repeats]
+            && k.dims[1] * repeats == heads
+            && k.dims[2..] == [v.dims[2], size]
+            && v.dims[..2] == k.dims[..2]
+            && dims == [batch, heads, rows, v.dims[3]]
+            && matches!(dtype, DType::F16 | DType::BF16);
+        #[expect(clippy::cast_possible_truncation, reason = "rounded once")]
+        let scale = scale as f32;
+        is_whole.then(|| Pattern {
+            nodes,
+            dtype,
+            query: (query.value, q),
+            key: (key.value, k),
+            value: (value.value, v),
+            result: (made, result),
+            scale,
+            masks,
+            rank: last + 1,
+        })
+    }
+
+    /// The way from the first product to a value. `is_scaled` is true if a factor follows: masks come behind it.
+    fn scores(&self, value: Value, is_scaled: bool) -> Option<Scores> {
+        let (node, view) = self.maker(value)?;
+        let (dtype, dims) = self.known(value)?;
+        if !is_float(dtype) {
+            return None;
+        }
+        // The scores at operand `i`, if they have all dims.
+        let through = |i: usize, is_scaled: bool| {
+            let operand = view.operand(i)?;
+            if self.known(operand)?.1 != dims {
+                return None;
+            }
+            let mut found = self.scores(operand, is_scaled)?;
+            found.nodes.push(node);
+            Some(found)
+        };
+        match view.kind() {
+            OpKind::MatMul => {
+                Some(Scores { product: node, factor: 1.0, masks: Vec::new(), nodes: vec![node] })
+            }
+            OpKind::Cast => through(0, is_scaled),
+            OpKind::Mul | OpKind::Div => {
+                let (i, factor) = factor(&view)?;
+                let mut found = through(i, true)?;
+                found.factor *= factor;
+                Some(found)
+            }
+            OpKind::Add if !is_scaled => {
+                let (i, mut found) = [0, 1].into_iter().find_map(|i| Some((i, through(i, false)?)))?;
+                found.masks.push(Mask::Added(view.operand(1 - i)?));
+                Some(found)
+            }
+            OpKind::Where if !is_scaled => {
+                let hidden = |i: usize| number(&view, i) == Some(f64::NEG_INFINITY);
+                let (i, hides) = if hidden(1) { (2, true) } else { (1, false) };
+                if !hidden(3 - i) {
+                    return None;
+                }
+                let mut found = through(i, false)?;
+                found.masks.push(Mask::Where { value: view.operand(0)?, hides });
+                Some(found)
+            }
+            _ => None,
+        }
+    }
+}
+
+fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// The first result of a node.
+pub(super) fn result(view: &NodeView<'_>) -> Option<Value> {
+    view.data().results().first().copied().flatten()
+}
+
+/// The number that operand `i` is, a constant of one element.
+fn number(view: &NodeView<'_>, i: usize) -> Option<f64> {
+    match view.constant(i)?.small_floats(1)?[..] {
+        [number] => Some(number),
+        _ => None,
+    }
+}
+
+/// The operand that a Mul or Div multiplies by a constant, and the constant.
+pub(super) fn factor(view: &NodeView<'_>) -> Option<(usize, f64)> {
+    let (i, factor) = match (view.kind(), number(view, 1)) {
+        (OpKind::Div, Some(divisor)) => (0, 1.0 / divisor),
+        (OpKind::Mul, Some(factor)) => (0, factor),
+        (OpKind::Mul, None) => (1, number(view, 0)?),
+        _ => return None,
+    };
+    factor.is_finite().then_some((i, factor))
+}
