@@ -347,6 +347,9 @@ mod tests {
     use super::*;
     use crate::{compiler, driver, memory};
 
+    /// Held by tests of kernels with races: the setting is that of the process.
+    static RACY: Mutex<()> = Mutex::new(());
+
     /// Runs a kernel of two blocks, whose argument is memory of as many numbers as there are threads; returns the numbers.
     fn run(text: &str, threads: u32, seed: Option<u64>) -> Result<Vec<f32>, String> {
         let head = "typedef unsigned long long u64;\n";
@@ -400,6 +403,7 @@ mod tests {
 
     #[test]
     fn races_are_found() {
+        let _one = RACY.lock();
         records::set("races", 1);
         let kernel = |body: &str| {
             format!(
@@ -427,6 +431,7 @@ mod tests {
     /// Two threads that write to one place: the last one wins, and which one is the last depends on the seed.
     #[test]
     fn a_race_depends_on_the_seed() {
+        let _one = RACY.lock();
         let text = "extern \"C\" __global__ void run(float* y) { y[0] = threadIdx.x; }";
         let last: Vec<f32> = (1..5).map(|seed| run(text, 64, Some(seed)).unwrap()[0]).collect();
         assert!(last.iter().any(|&x| x != last[0]), "{last:?}");

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 #define __global__
 #define __device__
 #define __forceinline__ inline
@@ -81,12 +82,7 @@ static inline unsigned short ptx_cvt_rn_bf16_f32(float x) {
 template <class... A> static int sim_count(void (*)(A...)) { return sizeof...(A); }
 template <class T> struct sim_plain { typedef T type; };
 template <class T> struct sim_plain<const T> { typedef T type; };
-template <class F> struct sim_caller;
-template <> struct sim_caller<void()> { template <class G> static void call(G g, void **) { g(); } };
-template <class A, class... B> struct sim_caller<void(A, B...)> {
-  template <class G> static void call(G g, void **args) {
-    A a = *(typename sim_plain<A>::type *)*args;
-    sim_caller<void(B...)>::call([&](B... b) { g(a, b...); }, args + 1);
-  }
-};
-template <class... A> static void sim_call(void (*f)(A...), void **args) { sim_caller<void(A...)>::call(f, args); }
+template <class... A, size_t... I> static void sim_spread(void (*f)(A...), void **args, std::index_sequence<I...>) {
+  f(*(typename sim_plain<A>::type *)args[I]...);
+}
+template <class... A> static void sim_call(void (*f)(A...), void **args) { sim_spread(f, args, std::index_sequence_for<A...>()); }

@@ -169,7 +169,7 @@ unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUr
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, len: usize) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, len: usize) -> CUresult {
     fault!("cuMemAlloc_v2");
     if len == 0 {
         return INVALID;
@@ -186,7 +186,7 @@ unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, len: usize) -> CUr
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemFree_v2(address: CUdeviceptr) -> CUresult {
     fault!("cuMemFree_v2");
     let mut device = device();
     if let Some(refused) = device.refused_by_captures(|is_relaxed| !is_relaxed) {
@@ -260,7 +260,7 @@ unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
+pub(crate) unsafe extern "C" fn cuMemcpyDtoDAsync_v2(
     to: CUdeviceptr,
     from: CUdeviceptr,
     len: usize,
@@ -290,7 +290,12 @@ unsafe extern "C" fn cuMemcpy2DAsync_v2(rows: *const CUDA_MEMCPY2D, stream: CUst
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuMemsetD8Async(to: CUdeviceptr, byte: u8, len: usize, stream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuMemsetD8Async(
+    to: CUdeviceptr,
+    byte: u8,
+    len: usize,
+    stream: CUstream,
+) -> CUresult {
     fault!("cuMemsetD8Async");
     // SAFETY: the stream is alive.
     unsafe { enqueue(stream, Work::Set { to, byte, len }) }
@@ -388,7 +393,7 @@ pub(crate) const SHARED: c_uint = 48 << 10;
 const PARAMETERS: usize = 4096;
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuLaunchKernel(
+pub(crate) unsafe extern "C" fn cuLaunchKernel(
     function: CUfunction,
     grid_x: c_uint,
     grid_y: c_uint,

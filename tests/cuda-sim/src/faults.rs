@@ -7,6 +7,11 @@
 //! | `AMPC_SIM_CALLS=FILE` | the name of every function that is called is appended to the file |
 //! | `AMPC_SIM_DRIVER`, `AMPC_SIM_NVRTC`, `AMPC_SIM_CUBLASLT` `=12.4` | the version that the library says, 13.0 by default; `AMPC_SIM_CUDNN_CUDA`, the version of CUDA that cuDNN is for |
 //! | `AMPC_SIM_CAPABILITY=7.0` | the compute capability, 8.0 by default |
+//! | `AMPC_SIM_SEED=1` | orders works, blocks, warps and lanes at random; 0 for the order of the calls |
+//! | `AMPC_SIM_RACES=1` | kernels are compiled so that a race fails the launch |
+//! | `AMPC_SIM_POISON=60` | the byte of fresh memory, 255 by default |
+//! | `AMPC_SIM_IGNORE_WAIT=3` | the third call of `cuStreamWaitEvent` orders nothing |
+//! | `AMPC_SIM_RECORDS=FILE` | counters of calls and work are written to the file when the process ends (`records.rs`) |
 //! | `AMPC_SIM_DEVICES=0` | the number of devices, 1 by default |
 
 use cudarc::cublaslt::sys::cublasStatus_t;

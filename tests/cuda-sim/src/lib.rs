@@ -5,18 +5,21 @@
 //! `device.h`, and their threads run as coroutines; products and convolutions are computed in f64 and rounded once.
 //!
 //! Device memory begins as NaNs, has a guard page on both sides, and is known by address: a copy from or to other memory
-//! fails. Work of a stream is done when it is enqueued, in the order of the calls, unless the stream is captured.
-//! `AMPC_SIM_SEED` orders blocks, warps and lanes at random, `AMPC_SIM_FAIL` lets a call fail, and other variables set
-//! versions (`faults.rs`).
+//! fails. Without a seed, the work of a stream is done when it is enqueued, in the order of the calls, unless the stream is
+//! captured. `AMPC_SIM_SEED` orders works of several streams, blocks, warps and lanes at random, as far as events and
+//! barriers permit it; `AMPC_SIM_FAIL` lets a call fail, and other variables set versions (`faults.rs`).
 //!
-//! `memory.rs` has the device memory, `work.rs` streams and graphs, `blocks.rs` runs kernels, `compiler.rs` stands in for
-//! NVRTC, `products.rs` for cuBLASLt, `dnn.rs` for cuDNN, and `driver.rs` for the driver.
+//! `memory.rs` has the device memory, `work.rs` the work of streams, `schedule.rs` its order, `blocks.rs` runs kernels,
+//! `races.rs` finds races in them, `compiler.rs` stands in for NVRTC, `products.rs` for cuBLASLt, `dnn.rs` for cuDNN, and
+//! `driver.rs` and `streams.rs` for the driver. `records.rs` counts calls and work.
 
 mod blocks;
 mod compiler;
 mod dnn;
 mod driver;
 mod faults;
+#[cfg(test)]
+mod limits;
 mod memory;
 mod products;
 mod races;

@@ -225,7 +225,7 @@ impl Device {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, _: c_uint) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, _: c_uint) -> CUresult {
     fault!("cuStreamCreate");
     let mut device = device();
     let handle = device.handle();
@@ -238,7 +238,7 @@ unsafe extern "C" fn cuStreamCreate(stream: *mut CUstream, _: c_uint) -> CUresul
 
 /// Work of the stream is still done, as the driver does it.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
     fault!("cuStreamDestroy_v2");
     let Some(captured) = device().streams.remove(&(stream as usize)) else { return NO_HANDLE };
     if let Some(captured) = captured {
@@ -249,7 +249,7 @@ unsafe extern "C" fn cuStreamDestroy_v2(stream: CUstream) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamSynchronize(stream: CUstream) -> CUresult {
     fault!("cuStreamSynchronize");
     records::add("synchronisations", 1);
     let mut device = device();
@@ -275,13 +275,16 @@ unsafe extern "C" fn cuCtxSynchronize() -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _: c_uint) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamWaitEvent(stream: CUstream, event: CUevent, _: c_uint) -> CUresult {
     fault!("cuStreamWaitEvent");
     device().wait(stream as usize, event as usize)
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstreamCaptureStatus) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamIsCapturing(
+    stream: CUstream,
+    status: *mut CUstreamCaptureStatus,
+) -> CUresult {
     fault!("cuStreamIsCapturing");
     let device = device();
     let Some(captured) = device.streams.get(&(stream as usize)) else { return NO_HANDLE };
@@ -298,7 +301,10 @@ unsafe extern "C" fn cuStreamIsCapturing(stream: CUstream, status: *mut CUstream
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamBeginCapture_v2(
+    stream: CUstream,
+    mode: CUstreamCaptureMode,
+) -> CUresult {
     fault!("cuStreamBeginCapture_v2");
     let mut device = device();
     match device.streams.get(&(stream as usize)) {
@@ -317,7 +323,7 @@ unsafe extern "C" fn cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCap
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult {
+pub(crate) unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -> CUresult {
     let mut device = device();
     let ended = device.end_capture(stream as usize);
     // A capture ends in any case.
@@ -340,7 +346,7 @@ unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph) -
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphInstantiateWithFlags(
+pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
     made: *mut CUgraphExec,
     graph: CUgraph,
     _: c_ulonglong,
@@ -363,7 +369,7 @@ unsafe extern "C" fn cuGraphUpload(graph: CUgraphExec, _: CUstream) -> CUresult 
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> CUresult {
     fault!("cuGraphLaunch");
     let mut device = device();
     let Some(graph) = device.graphs.get(&(graph as usize)).cloned() else { return INVALID };
@@ -389,7 +395,7 @@ fn destroy_graph(graph: usize) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> CUresult {
+pub(crate) unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> CUresult {
     fault!("cuGraphDestroy");
     destroy_graph(graph as usize)
 }
@@ -401,7 +407,7 @@ unsafe extern "C" fn cuGraphExecDestroy(graph: CUgraphExec) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventCreate(event: *mut CUevent, _: c_uint) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventCreate(event: *mut CUevent, _: c_uint) -> CUresult {
     fault!("cuEventCreate");
     let mut device = device();
     let handle = device.handle();
@@ -423,7 +429,7 @@ unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
     fault!("cuEventRecord");
     let mut device = device();
     let Some(captured) = device.streams.get(&(stream as usize)).cloned() else { return NO_HANDLE };
@@ -472,7 +478,7 @@ unsafe extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
     fault!("cuEventQuery");
     event_status(event, false)
 }
