@@ -170,10 +170,11 @@ mod plans {
         match made {
             Ok(plan) => {
                 println!(
-                    "{name:60} engine {:3} after {:2} refused, {:9} bytes of workspace, {ms:4} ms, notes: {}",
+                    "{name:60} engine {:3} after {:2} refused, {:9} bytes of workspace, kept as {:6} bytes, {ms:4} ms, notes: {}",
                     plan.engine.index,
                     plan.refused.len(),
                     plan.workspace,
+                    plan.kept.unwrap_or(0),
                     plan.engine.notes
                 );
                 plan.workspace <= MOST_WORKSPACE

@@ -1,4 +1,4 @@
-//! Compiled kernels in files, so that a later process need not compile them.
+//! Compiled kernels and plans of cuDNN in files, so that a later process need not make them.
 //!
 //! A file has the image of one kernel behind a checksum. Its name is the hash of everything that the image depends on, which
 //! the checksum includes. A file that is damaged, or that the driver refuses, is compiled again. Nothing depends on the folder: a file that cannot be

@@ -86,6 +86,11 @@ impl Compiler {
         Compiler { context, architecture, cache, pool, is_closed, compilations, messages }
     }
 
+    /// The folder of kernels that earlier processes have compiled.
+    pub(super) fn cache(&self) -> Option<Arc<Cache>> {
+        self.cache.clone()
+    }
+
     /// The number of different texts whose compilation has begun, texts found in the cache among them.
     pub(super) fn len(&self) -> usize {
         let compilations = self.compilations.lock().unwrap_or_else(PoisonError::into_inner);

@@ -120,15 +120,13 @@ impl Cuda {
         unsafe {
             context.disable_event_tracking();
         }
+        let compiler =
+            Compiler::new(context.clone(), &found, (version, architecture), options.cache.as_deref());
+        let (folders, cache) = (options.folders.clone(), compiler.cache());
         let shared = Shared {
-            compiler: Compiler::new(
-                context.clone(),
-                &found,
-                (version, architecture),
-                options.cache.as_deref(),
-            ),
             products: Products::new(options.tf32)?,
-            dnn: Dnn::new(context.clone(), options.folders.clone(), version, options.tf32),
+            dnn: Dnn::new(context.clone(), folders, version, options.tf32, cache),
+            compiler,
             context,
             has_bf16: found.capability >= (8, 0),
             name: found.name,

@@ -160,7 +160,7 @@ fn size(ty: Type) -> Option<usize> {
         | Type::CUDNN_TYPE_REDUCTION_OPERATOR_TYPE
         | Type::CUDNN_TYPE_HEUR_MODE
         | Type::CUDNN_TYPE_NUMERICAL_NOTE => 4,
-        Type::CUDNN_TYPE_BOOLEAN => 1,
+        Type::CUDNN_TYPE_BOOLEAN | Type::CUDNN_TYPE_CHAR => 1,
         _ => return None,
     })
 }
@@ -376,6 +376,18 @@ unsafe fn get(
                 let notes = &engine.notes[..engine.notes.len().min(room)];
                 elements.cast::<u32>().copy_from_nonoverlapping(notes.as_ptr(), notes.len());
                 engine.notes.len()
+            }
+            (
+                Some(Made::Plan(engine)),
+                A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION,
+                Type::CUDNN_TYPE_CHAR,
+            ) => {
+                let text = engines::saved(engine);
+                let len = text.len().min(room);
+                if len > 0 {
+                    elements.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), len);
+                }
+                if room == 0 { text.len() } else { len }
             }
             (
                 Some(Made::Plan(engine)),

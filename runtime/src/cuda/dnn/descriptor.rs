@@ -163,6 +163,18 @@ impl Descriptor {
         Ok(notes[..found.min(notes.len())].to_vec())
     }
 
+    /// The bytes of a text attribute.
+    ///
+    /// # Errors
+    /// If the descriptor has no such attribute.
+    pub(super) fn text(&self, attribute: Attribute) -> Result<Vec<u8>, DnnError> {
+        let len = self.get_raw(attribute, Type::CUDNN_TYPE_CHAR, 0, std::ptr::null_mut())?;
+        let mut text = vec![0u8; len];
+        let found = self.get_raw(attribute, Type::CUDNN_TYPE_CHAR, len, text.as_mut_ptr().cast())?;
+        text.truncate(found);
+        Ok(text)
+    }
+
     /// The descriptors of an attribute, `kind` each, at most `limit`.
     ///
     /// # Errors

@@ -2,7 +2,8 @@
 //!
 //! The library is loaded and its handle opened when the first convolution is prepared, so that models without
 //! convolutions need no cuDNN. Plans are kept by content: equal convolutions share one plan. Instead of a device that is
-//! present, plans can be made for one that is described ([`Properties`]), without a GPU or a driver.
+//! present, plans can be made for one that is described ([`Properties`]), without a GPU or a driver. Plans are kept in the
+//! folder of compiled kernels too, so that later processes neither ask for heuristics nor compile engines.
 //!
 //! `descriptor.rs` has the calls, `graph.rs` and `attention.rs` the operation graphs, `plan.rs` chooses engines, and
 //! `launch.rs` runs plans.
@@ -19,6 +20,7 @@ pub use graph::{Convolution, Direction, Layout};
 pub(super) use launch::{Places, Plan};
 pub use plan::{Engine, MOST_WORKSPACE, Notes};
 
+use super::cache::Cache;
 use super::presence::{self, CudaError, CudaErrorKind};
 use crate::backend::DeviceError;
 use crate::kernel::KernelError;
@@ -116,6 +118,7 @@ pub(super) struct Dnn {
     version: (u32, u32),
     /// True if convolutions of f32 may use TF32.
     tf32: bool,
+    cache: Option<Arc<Cache>>,
     library: Mutex<Option<Arc<Library>>>,
 }
 
@@ -123,6 +126,8 @@ pub(super) struct Dnn {
 struct Library {
     context: Arc<CudaContext>,
     tf32: bool,
+    /// Plans of earlier processes.
+    cache: Option<Arc<Cache>>,
     /// The version of cuDNN, in NVIDIA's numbering.
     version: usize,
     /// Locked while it is used: one thread may use a handle at a time.
@@ -154,6 +159,13 @@ impl Drop for Library {
     }
 }
 
+/// The version of cuDNN, which is loaded, in NVIDIA's numbering.
+#[expect(unsafe_code, reason = "a call of cuDNN")]
+fn version() -> usize {
+    // SAFETY: the library is loaded, and has the function.
+    unsafe { sys::cudnnGetVersion() }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -166,8 +178,9 @@ impl Dnn {
         folders: Vec<PathBuf>,
         version: (u32, u32),
         tf32: bool,
+        cache: Option<Arc<Cache>>,
     ) -> Dnn {
-        Dnn { context, folders, version, tf32, library: Mutex::default() }
+        Dnn { context, folders, version, tf32, cache, library: Mutex::default() }
     }
 
     #[expect(unsafe_code, reason = "calls of cuDNN")]
@@ -181,12 +194,11 @@ impl Dnn {
         let mut handle = std::ptr::null_mut();
         // SAFETY: the pointer is that of a variable.
         check(unsafe { sys::cudnnCreate(&raw mut handle) }, "cudnnCreate")?;
-        // SAFETY: the library is loaded, and has the function.
-        let version = unsafe { sys::cudnnGetVersion() };
         let made = Arc::new(Library {
             context: self.context.clone(),
             tf32: self.tf32,
-            version,
+            cache: self.cache.clone(),
+            version: version(),
             handle: Mutex::new(Handle(handle)),
             plans: Mutex::default(),
             attentions: Mutex::default(),
@@ -231,7 +243,7 @@ impl Library {
         let known = match known {
             Some(known) => known,
             None => {
-                let known = known_of(self.choose_convolution(convolution, alignment, workspace, 0))?;
+                let known = known_of(self.cached(convolution, alignment, workspace))?;
                 if is_kept {
                     lock(&self.plans).insert(key, known.clone());
                 }
@@ -239,6 +251,30 @@ impl Library {
             }
         };
         known.map_err(|refused| DnnError::NoEngine { refused })
+    }
+
+    /// As [`choose_convolution`](Self::choose_convolution), or the plan of an earlier process.
+    fn cached(
+        &self,
+        convolution: &Convolution,
+        alignment: u32,
+        workspace: usize,
+    ) -> Result<Choice, DnnError> {
+        let Some(cache) = &self.cache else { return self.choose_convolution(convolution, alignment, workspace, 0) };
+        self.context.bind_to_thread().map_err(CudaError::from)?;
+        // Everything that the choice depends on, besides the device.
+        let Library { tf32, version, .. } = self;
+        let key = format!("cuDNN {version}, TF32 {tf32}, {alignment}, {workspace}: {convolution:?}");
+        let saved = cache.get(&key);
+        let restored = saved.and_then(|saved| Choice::restored(lock(&self.handle).0, &saved));
+        if let Some(choice) = restored {
+            return Ok(choice);
+        }
+        let choice = self.choose_convolution(convolution, alignment, workspace, 0)?;
+        if let Some(saved) = choice.saved() {
+            cache.put(&key, &saved);
+        }
+        Ok(choice)
     }
 
     fn choose_convolution(
@@ -279,12 +315,15 @@ pub struct Described {
     pub workspace: usize,
     /// Engines that the heuristics prefer and that are not used, with the reason.
     pub refused: Vec<(Engine, String)>,
+    /// The bytes of the plan as it is kept for later processes; `None` if cuDNN cannot write it.
+    pub kept: Option<usize>,
 }
 
 impl Choice {
     fn described(&self) -> Described {
         let Choice { engine, workspace, refused, .. } = self;
-        Described { engine: engine.clone(), workspace: *workspace, refused: refused.clone() }
+        let kept = self.saved().map(|saved| saved.len());
+        Described { engine: engine.clone(), workspace: *workspace, refused: refused.clone(), kept }
     }
 }
 
@@ -295,9 +334,7 @@ impl Properties {
     /// If cuDNN is absent or too old, or refuses the text.
     pub fn from_json(json: &str, folders: &[PathBuf]) -> Result<Properties, DnnError> {
         presence::load_dnn(folders, None)?;
-        // SAFETY: the library is loaded, and has the function.
-        #[expect(unsafe_code, reason = "a call of cuDNN")]
-        let version = unsafe { sys::cudnnGetVersion() };
+        let version = version();
         let descriptor = Descriptor::new(Kind::CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR)?
             .set(A::CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, json.as_bytes())?
             .finalized()?;

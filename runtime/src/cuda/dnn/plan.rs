@@ -120,7 +120,47 @@ pub(super) struct Choice {
     pub(super) refused: Vec<(Engine, String)>,
     /// The number of configurations up to that of the plan.
     pub(super) seen: usize,
-    _parts: (Graph, Descriptor),
+    /// The descriptors that the plan refers to; none of a restored plan.
+    _parts: Option<(Graph, Descriptor)>,
+}
+
+impl Choice {
+    /// The plan in cuDNN's own form behind its numbers, for [`restored`](Choice::restored). `None` if cuDNN has no such form
+    /// for the engine.
+    pub(super) fn saved(&self) -> Option<Vec<u8>> {
+        let json = self.plan.text(A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION).ok()?;
+        let Engine { index, notes } = &self.engine;
+        let numbers = [
+            index.cast_unsigned(),
+            notes.0,
+            u64::try_from(self.workspace).ok()?,
+            u64::try_from(self.seen).ok()?,
+        ];
+        let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
+        Some(numbers.chain(json).collect())
+    }
+
+    /// A plan that was saved for the device of the handle. `None` if cuDNN refuses it.
+    pub(super) fn restored(handle: sys::cudnnHandle_t, saved: &[u8]) -> Option<Choice> {
+        let (numbers, json) = saved.split_at_checked(32)?;
+        let (numbers, _) = numbers.as_chunks::<8>();
+        let number = |at: usize| numbers.get(at).copied().map(u64::from_le_bytes);
+        let plan = Descriptor::new(Kind::CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR)
+            .and_then(|plan| plan.set(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, &[handle]))
+            .and_then(|plan| plan.set(A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, json))
+            .and_then(Descriptor::finalized)
+            .ok()?;
+        let workspace = usize::try_from(number(2)?).ok()?;
+        let needed = plan.int(A::CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE).ok()?;
+        (usize::try_from(needed) == Ok(workspace)).then_some(Choice {
+            plan,
+            workspace,
+            engine: Engine { index: number(0)?.cast_signed(), notes: Notes(number(1)?) },
+            refused: Vec::new(),
+            seen: usize::try_from(number(3)?).ok()?,
+            _parts: None,
+        })
+    }
 }
 
 /// The conditions of a choice.
@@ -174,7 +214,7 @@ pub(super) fn choose(
             }
             match finalized(target, &configuration) {
                 Ok((plan, workspace)) if workspace <= conditions.workspace => {
-                    let _parts = (graph, configuration);
+                    let _parts = Some((graph, configuration));
                     return Ok(Choice { plan, workspace, engine, refused, seen, _parts });
                 }
                 Ok((_, workspace)) => refused.push((engine, format!("{workspace} bytes of workspace"))),

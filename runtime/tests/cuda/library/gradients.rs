@@ -56,9 +56,11 @@ pub(super) fn step(cuda: &Arc<Cuda>, text: &str, permitted: f64) -> Result<(), S
 #[derive(Clone)]
 pub(super) struct Gradient {
     pub(super) name: String,
-    /// Of the image, with batch and channels; of the grid; of the window.
+    /// Dims of the image, `[N, C, …]`.
     image: Vec<u64>,
+    /// Dims of the gradient of the result, `[N, K, …]`.
     grid: Vec<u64>,
+    /// Extents of the window.
     taps: Vec<u64>,
     strides: Vec<u64>,
     dilations: Vec<u64>,

@@ -9,6 +9,7 @@ use crate::elements::{Named, passing, refs, same_bits};
 use crate::random::{Blind, HEAD};
 use ampc_ir::DType;
 use ampc_ir::text::{NoData, parse};
+use ampc_runtime::cuda::dnn::{Convolution, Direction, Layout};
 use ampc_runtime::cuda::{Cuda, CudaError, CudaOptions};
 use ampc_runtime::device::{DeviceTensor, Span};
 use ampc_runtime::{Backend, Data, DataRef, HostTensor, Runtime};
@@ -36,6 +37,10 @@ pub(crate) fn run(cuda: &Arc<Cuda>, open: Open<'_>, options: &CudaOptions, filte
         let cuda = cuda.clone();
         let check = move || step(&cuda, text, permitted);
         cases.push((format!("library: gradients of a step {t}"), Box::new(check)));
+    }
+    if "library: plans are kept".contains(filter) {
+        let kept = plans_are_kept(open, options);
+        cases.push(("library: plans are kept".into(), Box::new(move || kept.clone())));
     }
     for (dtype, t) in LOW {
         for &(name, body, dims) in EPILOGUES {
@@ -293,6 +298,46 @@ fn rounds_to_tf32(
         _ => got.bytes() == want.bytes(),
     };
     if is_right { Ok(()) } else { Err(format!("a distance of {distance} from results without TF32\n{text}")) }
+}
+
+/// A plan of cuDNN is restored from a file; a file that is damaged is made again.
+fn plans_are_kept(open: Open<'_>, options: &CudaOptions) -> Result<(), String> {
+    let folder = std::env::temp_dir().join(format!("ampc-plans-{}", std::process::id()));
+    let options = CudaOptions { cache: Some(folder.clone()), ..options.clone() };
+    let convolution = Convolution {
+        direction: Direction::Forward,
+        dtype: DType::F16,
+        result: DType::F16,
+        image: vec![2, 8, 6, 5],
+        filter: vec![8, 8, 3, 3],
+        grid: vec![2, 8, 6, 5],
+        before: vec![1, 1],
+        after: vec![1, 1],
+        strides: vec![1, 1],
+        dilations: vec![1, 1],
+        has_bias: false,
+        has_relu: false,
+        layout: Layout::ChannelsFirst,
+    };
+    let planned = || -> Result<_, String> {
+        let cuda = open(&options).map_err(|error| error.to_string())?;
+        let plan = cuda.plan_convolution(&convolution).map_err(|error| error.to_string())?;
+        let dims: Dims = [&[2, 8, 6, 5], &[8, 8, 3, 3], &[8]];
+        let body = "  %y = Conv(%a, %b) {pads=[1, 1, 1, 1]} : T[2, 8, 6, 5]\n";
+        let inputs = inputs_of(DType::F16, dims);
+        let made = output(&cuda, &text_of("f16", body, dims), &refs(&inputs))?;
+        Ok((plan.engine.index, plan.workspace, !plan.refused.is_empty(), made.bytes().map(<[u8]>::to_vec)))
+    };
+    let made = [planned()?, planned()?];
+    for file in std::fs::read_dir(&folder).unwrap() {
+        std::fs::write(file.unwrap().path(), b"damaged").unwrap();
+    }
+    let [first, second, third] = [made[0].clone(), made[1].clone(), planned()?];
+    std::fs::remove_dir_all(&folder).unwrap();
+    // The heuristics of the simulated device begin with engines that are refused.
+    let is_right =
+        (first.0, first.1, &first.3) == (second.0, second.1, &second.3) && first == third && !second.2;
+    if is_right { Ok(()) } else { Err(format!("plans {first:?}, {second:?}, {third:?}")) }
 }
 
 /// Operands in device memory whose addresses are multiples of an element alone.

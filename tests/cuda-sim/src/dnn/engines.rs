@@ -6,7 +6,7 @@ use cudarc::cudnn::sys::{
     cudnnBackendAttributeName_t as A, cudnnBackendAttributeType_t as Type, cudnnBackendHeurMode_t as Mode,
     cudnnDataType_t as DataType, cudnnPointwiseMode_t as Pointwise,
 };
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Numerical notes.
 const TENSOR_CORE: u32 = 0;
@@ -115,9 +115,36 @@ fn attention(graph: &Arc<Graph>, mode: u32) -> Result<Made, Refusal> {
     ]))
 }
 
-/// The plan of an engine configuration, if its engine can be finalized.
+/// The plans that were saved in this process, by their numbers.
+static SAVED: Mutex<Vec<Arc<Engine>>> = Mutex::new(Vec::new());
+
+/// A plan as text. Another process refuses it, as cuDNN refuses the text of another device.
+pub(super) fn saved(engine: &Arc<Engine>) -> Vec<u8> {
+    let mut saved = SAVED.lock().unwrap_or_else(PoisonError::into_inner);
+    let at = saved.iter().position(|known| Arc::ptr_eq(known, engine)).unwrap_or(saved.len());
+    if at == saved.len() {
+        saved.push(engine.clone());
+    }
+    format!("{{\"process\": {}, \"plan\": {at}}}", std::process::id()).into_bytes()
+}
+
+fn restored(text: &[u8]) -> Option<Arc<Engine>> {
+    let text = std::str::from_utf8(text).ok()?;
+    let plan = text.strip_prefix(&format!("{{\"process\": {}, \"plan\": ", std::process::id()))?;
+    let at: usize = plan.strip_suffix('}')?.parse().ok()?;
+    SAVED.lock().unwrap_or_else(PoisonError::into_inner).get(at).cloned()
+}
+
+/// The plan of an engine configuration, if its engine can be finalized, or of a text.
 pub(super) fn plan(of: &Descriptor) -> Result<Made, Refusal> {
     of.value(A::CUDNN_ATTR_EXECUTION_PLAN_HANDLE, Type::CUDNN_TYPE_HANDLE)?;
+    let name = A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION;
+    if let Ok(text) = of.value(name, Type::CUDNN_TYPE_CHAR) {
+        return match restored(&text.bytes) {
+            Some(engine) => Ok(Made::Plan(engine)),
+            None => unsupported("the text of a plan of another process"),
+        };
+    }
     match of.made(A::CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG)? {
         [Made::Configuration(engine)] if engine.finalizes => Ok(Made::Plan(engine.clone())),
         [Made::Configuration(engine)] => Err(Refusal(

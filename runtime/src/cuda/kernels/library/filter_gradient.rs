@@ -197,7 +197,7 @@ impl Path<'_, '_> {
         let split = self.before(turned, 0, K::Reshape)?;
         let (whole, parts) = (self.site(split).dims(0).ok()?, self.site(split).result_dims(0).ok()?);
         let joined = self.site(joined).result_dims(0).ok()?;
-        let [n, g, c] = *parts.get(..3)?.as_array()?;
+        let [n, g, c] = <[usize; 3]>::try_from(parts.get(..3)?).ok()?;
         let is_such = g == group
             && whole.len() >= 2
             && whole[..2] == [n, g * c]

@@ -169,9 +169,9 @@ fn gemm(
     [a, b]: [&Dims; 2],
 ) -> Option<(Shape, Option<Value>)> {
     let view = GemmView::read(&site.view);
-    let ([rows, columns], to) = (a[..].as_array()?, site.result_dims(0).ok()?);
-    let [m, n] = *to[..].as_array()?;
-    let k = if view.trans_a { *rows } else { *columns };
+    let [rows, columns] = <[usize; 2]>::try_from(&a[..]).ok()?;
+    let [m, n] = <[usize; 2]>::try_from(&site.result_dims(0).ok()?[..]).ok()?;
+    let k = if view.trans_a { rows } else { columns };
     let bias = match site.has(2) && view.beta != 0.0 {
         true if view.beta == 1.0 => Some(row(site, 2, n)?),
         true => return None,
