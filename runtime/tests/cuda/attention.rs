@@ -11,10 +11,12 @@ use half::{bf16, f16};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// A graph with text that depends on an element type, and its number in ONNX.
+/// The text of a graph of an element type, which has this name in text and this number in ONNX.
+type Body = Box<dyn Fn(&str, u8) -> String>;
+
 struct Attention {
     name: &'static str,
-    body: Box<dyn Fn(&str, u8) -> String>,
+    body: Body,
     inputs: Vec<Operand>,
     /// True if cuDNN computes it.
     is_fused: bool,
@@ -48,14 +50,14 @@ impl Operand {
 
 /// Masks of 13 rows of 21 keys; every fourth row hides all keys.
 fn masks() -> HostTensor {
-    let hides = |row: usize, key: usize| row % 4 == 1 || (row + key) % 3 == 0;
+    let hides = |row: usize, key: usize| row % 4 == 1 || (row + key).is_multiple_of(3);
     let mask = |i: usize| if hides(i / 21, i % 21) { f32::NEG_INFINITY } else { 0.5 };
     HostTensor::from_slice(&[13, 21], &(0..13 * 21).map(mask).collect::<Vec<_>>()).unwrap()
 }
 
 fn cases() -> Vec<Attention> {
     let mut cases = Vec::new();
-    let mut add = |name, inputs: Vec<Operand>, is_fused, body: Box<dyn Fn(&str, u8) -> String>| {
+    let mut add = |name, inputs: Vec<Operand>, is_fused, body: Body| {
         cases.push(Attention { name, body, inputs, is_fused });
     };
     let mut operator = |name, attributes: &'static str, inputs: Vec<Operand>, y: &'static str, is_fused| {
@@ -191,7 +193,7 @@ fn cases() -> Vec<Attention> {
     };
     let inputs = || vec![low(&[11, 6, 8], 31), low(&[11, 6, 8], 32), low(&[11, 6, 8], 33)];
     add("pattern positions first", inputs(), true, Box::new(body));
-    let body = move |t: &str, n| body(t, n) + &format!("  output %p : f32[2, 3, 11, 11]\n");
+    let body = move |t: &str, n| body(t, n) + "  output %p : f32[2, 3, 11, 11]\n";
     add("pattern with weights read", inputs(), false, Box::new(body));
     // Heads of keys and values that are repeated.
     let body = |t: &str, _| {
