@@ -52,12 +52,11 @@ static inline unsigned short ptx_cvt_rn_bf16_f32(float x) {
 template <class... A> static int sim_count(void (*)(A...)) { return sizeof...(A); }
 template <class T> struct sim_plain { typedef T type; };
 template <class T> struct sim_plain<const T> { typedef T type; };
-template <class F> struct sim_caller;
-template <> struct sim_caller<void()> { template <class G> static void call(G g, void **) { g(); } };
-template <class A, class... B> struct sim_caller<void(A, B...)> {
-  template <class G> static void call(G g, void **args) {
-    A a = *(typename sim_plain<A>::type *)*args;
-    sim_caller<void(B...)>::call([&](B... b) { g(a, b...); }, args + 1);
-  }
-};
-template <class... A> static void sim_call(void (*f)(A...), void **args) { sim_caller<void(A...)>::call(f, args); }
+template <int... I> struct sim_places {};
+// A kernel has hundreds of arguments, so that no template is nested as deeply.
+template <class... A, int... I> static void sim_call(void (*f)(A...), void **args, sim_places<I...>) {
+  f(*(typename sim_plain<A>::type *)args[I]...);
+}
+template <class... A> static void sim_call(void (*f)(A...), void **args) {
+  sim_call(f, args, sim_places<__integer_pack(sizeof...(A))...>());
+}

@@ -1,15 +1,17 @@
-//! Groups of the CUDA backend: element-wise nodes that read each other are one kernel.
+//! Groups of the CUDA backend: element-wise nodes that read each other are one kernel, and so are the optimizers of a step.
 //!
 //! Each value from outside is loaded once, each node rounds to its element type, and each result that is read outside is
 //! stored. A group has the bits of its nodes one by one.
 
 use super::expressions::{is_known, of_members};
+use super::optimizers::{self, Optimizer, is_optimizer};
 use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
 use crate::elementwise::Member;
 use crate::groups::{Joiner, Limits, Order};
 use crate::kernel::{KernelError, Prepared, Result};
-use ampc_ir::Node;
+use ampc_ir::{Node, Value};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// The most operands and results of a kernel: a thread has 16 bytes of each in 4 registers, and kernels of more than 128
@@ -31,14 +33,64 @@ const LIMITS: Limits = Limits {
 
 /// The groups of the candidates.
 pub(in crate::cuda) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-    let joiner = Joiner::new(candidates, LIMITS, |site| Member::read(site, is_known));
+    let mut optimizers: Vec<Optimizers> = Vec::new();
+    let joiner = Joiner::new(candidates, LIMITS, |site| {
+        if is_optimizer(site.kind()) {
+            let node = Optimizer::read(site).ok()?;
+            let scalars: Vec<Option<Value>> = node.scalars().map(|i| site.view.operand(i)).collect();
+            let same = |set: &&mut Optimizers| set.scalars == scalars && set.first.has_text_of(&node);
+            match optimizers.iter_mut().find(same) {
+                Some(set) => set.nodes.push(site.view.node),
+                None => optimizers.push(Optimizers { first: node, scalars, nodes: vec![site.view.node] }),
+            }
+            return None;
+        }
+        Member::read(site, is_known)
+    });
     let groups =
         joiner.groups(|_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
-    groups.into_lists()
+    let mut lists = groups.into_lists();
+    for Optimizers { mut nodes, .. } in optimizers {
+        let behind = behind(&joiner, &lists, &nodes);
+        nodes.retain(|node| !behind.contains(node));
+        if nodes.len() > 1 {
+            lists.push(nodes);
+        }
+    }
+    lists
+}
+
+/// Optimizers that may be one group.
+struct Optimizers {
+    first: Optimizer,
+    scalars: Vec<Option<Value>>,
+    nodes: Vec<Node>,
+}
+
+/// The nodes that run behind some of these nodes: they read them, or a node of their group does, or of a group between.
+fn behind(joiner: &Joiner<'_>, groups: &[Vec<Node>], nodes: &[Node]) -> FxHashSet<Node> {
+    let mut found: FxHashSet<Node> = FxHashSet::default();
+    let mut open = nodes.to_vec();
+    while let Some(node) = open.pop() {
+        for reader in joiner.readers_of(node) {
+            if found.contains(&reader) {
+                continue;
+            }
+            let group = groups.iter().find(|group| group.contains(&reader));
+            for &reader in group.map_or(&[reader][..], |group| group) {
+                found.insert(reader);
+                open.push(reader);
+            }
+        }
+    }
+    found
 }
 
 /// The kernel of a group.
 pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Prepared> {
+    if group.sites.iter().all(|site| is_optimizer(site.kind())) {
+        return optimizers::of_group(shared, group);
+    }
     let members =
         group.sites.iter().map(|site| Member::read(site, is_known)).collect::<Option<Vec<Member>>>();
     let members = members.ok_or_else(|| KernelError::unsupported("groups of other operators"))?;
