@@ -112,8 +112,9 @@ pub trait Backend: Debug + Send + Sync {
     }
 
     /// Groups of nodes that one kernel computes, each of two nodes or more in program order. All nodes are candidates, and
-    /// each is in one group at most. Groups must be convex: no path between two nodes of a group leaves the group. The
-    /// session panics otherwise.
+    /// each is in one group at most. The nodes of a group need not read each other. Groups must be convex: no path between two
+    /// nodes of a group leaves the group, also where the nodes of every other group count as one. The session panics
+    /// otherwise.
     fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
         let _ = candidates;
         Vec::new()

@@ -154,6 +154,16 @@ impl<'a> Joiner<'a> {
         operands.filter_map(|&value| module.producer(value).map(|(maker, _)| maker))
     }
 
+    /// The nodes that read results of a node, some of them several times.
+    #[cfg_attr(
+        not(all(feature = "cuda", target_os = "linux", target_arch = "x86_64")),
+        expect(dead_code, reason = "backends in host memory join element-wise nodes only")
+    )]
+    pub(crate) fn readers_of(&self, node: Node) -> impl Iterator<Item = Node> {
+        let results = self.candidates.module.node(node).results().iter().flatten();
+        results.filter_map(|value| self.readers.get(value)).flatten().copied()
+    }
+
     /// The position of nodes in program order as a group, if they can be one.
     fn joined(
         &self,

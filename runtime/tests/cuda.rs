@@ -26,6 +26,9 @@ mod elements;
 #[path = "cuda/library/mod.rs"]
 mod library;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/memory.rs"]
+mod memory;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/operators/mod.rs"]
 mod operators;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -34,6 +37,9 @@ mod random;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/steps.rs"]
 mod steps;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/tails.rs"]
+mod tails;
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64")))]
 fn main() {
@@ -86,6 +92,8 @@ fn main() -> std::process::ExitCode {
         + library::run(cuda, &opened, &options, &filter)
         + cases::run_all(cuda, &operators::cases(), &filter)
         + operators::failures(cuda, &filter)
+        + tails::run(cuda, &filter)
+        + memory::run(cuda, &filter)
         + steps::run(&backends, &filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }

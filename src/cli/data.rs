@@ -87,6 +87,20 @@ pub(crate) fn runtime(backend: Arc<dyn Backend>, limits: &LimitArgs) -> Runtime 
     runtime
 }
 
+/// Limits the memory that a runtime takes of its device.
+///
+/// # Errors
+/// If there is a limit, and the runtime computes in the memory of this machine.
+pub(crate) fn limit_device(runtime: &mut Runtime, max_bytes: Option<u64>) -> Result<(), Failure> {
+    if max_bytes.is_some() && runtime.backend.device().is_none() {
+        let message =
+            "`--max-device-bytes`: the CPU has no memory of its own; expected it with `--device cuda`";
+        return Err(Failure::usage("device", message.to_owned()));
+    }
+    runtime.limits.max_device_bytes = max_bytes;
+    Ok(())
+}
+
 /// The size of dims that have none when a model is run.
 pub(crate) const ONE: u64 = 1;
 /// The size of dims that have none when models are compared: with one, recurrences, attention and reductions would

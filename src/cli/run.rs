@@ -12,6 +12,7 @@ use ampc::execute::outputs::{self, OutputForm, Results};
 use ampc::execute::{self, Inputs, StepTimes, input_names, output_names, statistics};
 use ampc::ir::Node;
 use ampc::passes::Paths;
+use ampc::runtime::session::DeviceBytes;
 use ampc::runtime::{Data, HostTensor, Session};
 use ampc::{Error, Model};
 use std::cmp::Reverse;
@@ -27,7 +28,8 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
     progress.suspend(|| warn_of_reading(&model, None, ui));
-    let runtime = data::runtime(backend, &args.limits);
+    let mut runtime = data::runtime(backend, &args.limits);
+    data::limit_device(&mut runtime, args.max_device_bytes)?;
     let mut session = {
         let prepared = execute::prepare(&mut model.module, &runtime);
         prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?
@@ -42,7 +44,14 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     let fail_on = |error: Error| data::failure_on(&inputs.dims, &error, &model.module, Shows::Nodes);
     execute::bind(&mut session, &inputs.values).map_err(fail_on)?;
     if args.print_plan {
-        let plan = session.plan_text();
+        let mut plan = session.plan_text();
+        if let Some(bytes) = session.device_bytes() {
+            let DeviceBytes { constants, inputs, states, arenas } = bytes;
+            plan += &format!(
+                "device memory {} bytes: {constants} of constants, {inputs} of inputs, {states} of states, {arenas} of arenas\n",
+                bytes.total()
+            );
+        }
         progress.suspend(|| ui::show(&plan))?;
     }
     progress.stage("running");

@@ -180,6 +180,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
         ExecuteError::Iterations { node, .. } => Error::Run(at("iterations", *node)),
         ExecuteError::Memory { node: Some(node), .. } => Error::Run(at("memory", *node)),
         ExecuteError::Memory { node: None, .. } => Error::Run(graph("memory")),
+        ExecuteError::DeviceMemory { .. } => Error::NoMemory(graph("device_memory")),
         ExecuteError::NoMemory { node: Some(node), .. } => Error::NoMemory(at("no_memory", *node)),
         ExecuteError::NoMemory { node: None, .. } => Error::NoMemory(graph("no_memory")),
         ExecuteError::Output(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),

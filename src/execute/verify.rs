@@ -223,7 +223,8 @@ pub fn verify_draws(
     let first = draws.first().ok_or_else(|| Error::Usage("there are no inputs to compare on".into()))?;
     // What depends on constants alone is looked at as well.
     let limits = &options.runtime.limits;
-    let limits = Limits { max_bytes: limits.max_bytes / 2, ..limits.clone() };
+    let max_device_bytes = limits.max_device_bytes.map(|bytes| bytes / 2);
+    let limits = Limits { max_bytes: limits.max_bytes / 2, max_device_bytes, ..limits.clone() };
     let runtime = Runtime { limits, fold: false, ..options.runtime.clone() };
     let mut sessions = [prepare(model, &runtime)?, prepare(other, &runtime).map_err(in_other)?];
     // The flag of the caller stays as it is.

@@ -112,7 +112,7 @@ impl Program {
     }
 
     /// The constants and the folded results that steps and outputs read.
-    fn constants_read(&self) -> Vec<Value> {
+    pub(super) fn constants_read(&self) -> Vec<Value> {
         let mut read = Vec::new();
         for plan in self.graphs.iter().map(|&graph| self.plan(graph)) {
             let operands = plan.steps.iter().flat_map(|step| step.operands.iter().copied().flatten());

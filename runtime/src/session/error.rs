@@ -42,6 +42,11 @@ impl PrepareError {
     }
 }
 
+fn listed(largest: &[(String, u64)]) -> String {
+    let value = |(name, bytes): &(String, u64)| format!("`{name}` ({bytes} bytes)");
+    largest.iter().map(value).collect::<Vec<_>>().join(", ")
+}
+
 fn first(list: &[(Node, String)]) -> &str {
     list.first().map_or("", |(_, what)| what)
 }
@@ -103,6 +108,16 @@ pub enum ExecuteError {
         calls: Vec<Node>,
         /// Bytes needed.
         bytes: u64,
+    },
+    /// The graph needs more device memory than it may take. Nothing of the plan was allocated.
+    #[error("expected at most {limit} bytes of device memory, found {bytes}; the largest values are {}", listed(.largest))]
+    DeviceMemory {
+        /// Bytes needed.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+        /// The names and bytes of the largest values.
+        largest: Vec<(String, u64)>,
     },
     /// A loop exceeds its limit of iterations.
     #[error("expected at most {limit} iterations, found more")]
@@ -246,6 +261,7 @@ impl ExecuteError {
             | ExecuteError::Shapes(_)
             | ExecuteError::Unsupported { .. }
             | ExecuteError::Memory { .. }
+            | ExecuteError::DeviceMemory { .. }
             | ExecuteError::Iterations { .. }
             | ExecuteError::Time { .. }
             | ExecuteError::Stopped

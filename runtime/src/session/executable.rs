@@ -2,6 +2,7 @@
 //! kinds of dims.
 
 use super::bind::{Binder, Constants, OnDevice, Program};
+use super::device_bytes::DeviceBytes;
 use super::error::{ExecuteError, PrepareError};
 use super::inlined::Inlined;
 use super::limits::Limits;
@@ -87,6 +88,8 @@ pub(super) struct Bound {
     /// For each input, true if it is a state that the arena has.
     is_state: Vec<bool>,
     pub(super) program: Program,
+    /// The memory that a session takes of a device; `None` if the backend computes in host memory.
+    pub(super) device_bytes: Option<DeviceBytes>,
     /// True if a run may need a large stack.
     is_deep: bool,
     /// The runs so far: 0 if there was none, [`SEQUENTIAL`] or [`PARALLEL`].
@@ -238,15 +241,22 @@ impl Executable {
         space.finish()?;
         let binder = Binder { runtime, watch, module, inlined, constants, folded: &folded, deadline };
         let mut program = installed(&*runtime.backend, || binder.program(space, &slot.types))?;
+        let mut is_state = vec![false; slot.types.len()];
+        program.main_plan().states.iter().for_each(|state| is_state[state.now as usize] = true);
+        let mut device_bytes = None;
+        if runtime.backend.device().is_some() {
+            let bytes = DeviceBytes::of(&program, &slot.types, &is_state, &locked(&self.uploaded));
+            bytes.check(&program, runtime.limits.max_device_bytes)?;
+            device_bytes = Some(bytes);
+        }
         let uploaded = program.upload(space, &mut locked(&self.uploaded));
         uploaded.map_err(ExecuteError::of_transfer)?;
         *locked(&self.folded) = program.dim_independent_constants();
         self.programs_made.fetch_add(1, Ordering::Relaxed);
-        let mut is_state = vec![false; slot.types.len()];
-        program.main_plan().states.iter().for_each(|state| is_state[state.now as usize] = true);
         let (types, watch) = (slot.types.clone(), slot.watch.clone());
         let is_deep = program.is_deep();
-        let made = Arc::new(Bound { types, watch, is_state, program, is_deep, seen: AtomicU8::new(0) });
+        let seen = AtomicU8::new(0);
+        let made = Arc::new(Bound { types, watch, is_state, program, device_bytes, is_deep, seen });
         *bound = Some(made.clone());
         Ok(made)
     }

@@ -11,6 +11,10 @@ pub struct Limits {
     /// Bytes. The limit holds for the main graph as a whole (arena, constants, inputs, outputs), and separately for each
     /// tensor outside of an arena and for the arena of each body or function.
     pub max_bytes: u64,
+    /// Bytes of device memory for constants, states, arenas and two sets of inputs, as
+    /// [`DeviceBytes::total_in_flight`](super::DeviceBytes::total_in_flight) counts them; `None` for no other limit than
+    /// `max_bytes`. A module that needs more is refused when it is bound, before the device allocates memory for it.
+    pub max_device_bytes: Option<u64>,
     /// The most iterations of one Loop or Scan.
     pub max_iterations: u64,
     /// The longest time of one run. Work that was launched on a device is not interrupted: the limit is compared before each
@@ -24,7 +28,13 @@ impl Default for Limits {
     /// As much host memory as there is ([`available_memory`]), no other limits. [`Runtime::new`](super::Runtime::new) asks
     /// a device for its memory.
     fn default() -> Limits {
-        Limits { max_bytes: available_memory(), max_iterations: u64::MAX, time_limit: None, stop: None }
+        Limits {
+            max_bytes: available_memory(),
+            max_device_bytes: None,
+            max_iterations: u64::MAX,
+            time_limit: None,
+            stop: None,
+        }
     }
 }
 

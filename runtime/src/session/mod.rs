@@ -10,10 +10,12 @@
 //! order of a run: `executable.rs` finds or makes the program (`inlined.rs`: functions in place of their calls, once for
 //! all runs; `bind.rs`: types, folding, kernels, plans), `walk.rs` runs its steps in a frame (`frame.rs`), `control.rs`
 //! runs bodies, and `states.rs` moves states on. On a device, `inputs.rs` copies inputs, `recording.rs` replays kernels, and
-//! `flight.rs` has the runs that the host does not wait for. `needs.rs` computes the memory of a run, without running.
+//! `flight.rs` has the runs that the host does not wait for. `needs.rs` computes the memory of a run, without running, and
+//! `device_bytes.rs` that of a device before it is allocated.
 
 mod bind;
 mod control;
+mod device_bytes;
 mod error;
 mod executable;
 mod flight;
@@ -29,6 +31,7 @@ mod space;
 mod states;
 pub(crate) mod walk;
 
+pub use device_bytes::DeviceBytes;
 pub use error::{ExecuteError, PrepareError};
 pub use executable::{Executable, Runtime};
 pub use limits::{Limits, available_memory, left_of_limit};
@@ -395,6 +398,12 @@ impl Session {
         });
         bound.note_run(is_sequential, moved.is_ok());
         moved
+    }
+
+    /// The device memory that the session takes for the inputs that it was bound to last; `None` before that, and if the
+    /// backend computes in host memory.
+    pub fn device_bytes(&self) -> Option<DeviceBytes> {
+        self.bound.as_ref()?.device_bytes
     }
 
     /// Plans the graph for these inputs, unless it is planned for their dims. Given states replace the old

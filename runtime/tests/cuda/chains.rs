@@ -34,7 +34,7 @@ const CHECKS: &[(&str, Check)] = &[
 ];
 
 /// A run with groups and a run without have equal bits, recorded and replayed too.
-fn same(cuda: &Arc<Cuda>, text: &str, inputs: &[HostTensor]) -> Result<String, String> {
+pub(crate) fn same(cuda: &Arc<Cuda>, text: &str, inputs: &[HostTensor]) -> Result<String, String> {
     let module = parse(text, &NoData).map_err(|errors| format!("{errors}\n{text}"))?;
     let refs = refs(inputs);
     let mut session =

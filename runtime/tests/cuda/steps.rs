@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A step, and the distance of losses that is permitted, as a share of the loss.
-const STEPS: [(&str, &str, f64); 3] = [
+pub(crate) const STEPS: [(&str, &str, f64); 3] = [
     ("f32", include_str!("step_fp32.ir"), 1e-4),
     ("bf16", include_str!("step_bf16.ir"), 0.01),
     ("f16", include_str!("step_fp16.ir"), 0.01),
@@ -22,7 +22,7 @@ const STEPS: [(&str, &str, f64); 3] = [
 const TAKEN: usize = 20;
 
 /// The text without outputs but the loss.
-fn loss_alone(text: &str) -> String {
+pub(crate) fn loss_alone(text: &str) -> String {
     let is_other = |line: &&str| line.starts_with("  output %") && !line.starts_with("  output %loss ");
     text.lines().filter(|line| !is_other(line)).map(|line| format!("{line}\n")).collect()
 }
@@ -62,7 +62,7 @@ fn resized(text: &str, [batch, features, width]: [u64; 3]) -> String {
 }
 
 /// The inputs of the first step: data, and states by their names.
-fn inputs(module: &Module) -> Vec<HostTensor> {
+pub(crate) fn inputs(module: &Module) -> Vec<HostTensor> {
     let formals = module.graph(module.main()).inputs();
     let mut inputs = Vec::new();
     for &value in formals {

@@ -19,6 +19,9 @@ pub(crate) struct RunArgs {
     /// Device: cpu, cuda or cuda:N (see `ampc devices`)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
+    /// Maximal memory that is taken of the device, in bytes or as 512MiB or 2GiB [default: what the device has]
+    #[arg(long, value_name = "N", value_parser = bytes)]
+    pub(crate) max_device_bytes: Option<u64>,
     #[command(flatten)]
     pub(crate) rounding: RoundingArgs,
     /// Run N more times, and print the time of a run
@@ -69,6 +72,9 @@ pub(crate) struct VerifyArgs {
     /// Device that runs the models: cpu, cuda or cuda:N (see `ampc devices`)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
+    /// Maximal memory that is taken of the device, in bytes or as 512MiB or 2GiB [default: what the device has]
+    #[arg(long, value_name = "N", value_parser = bytes)]
+    pub(crate) max_device_bytes: Option<u64>,
     #[command(flatten)]
     pub(crate) rounding: RoundingArgs,
     #[command(flatten)]
@@ -139,6 +145,18 @@ pub(super) fn dim(text: &str) -> Result<(String, u64), String> {
     }
 }
 
+/// Reads a number of bytes, possibly with a unit.
+pub(super) fn bytes(text: &str) -> Result<u64, String> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
+    let (number, shift) = units
+        .into_iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, shift)))
+        .unwrap_or((text, 0));
+    let number: Option<u64> = number.trim_end().parse().ok();
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "expected a number of bytes, or of KiB, MiB, GiB or TiB: 2GiB".into())
+}
+
 /// Reads a time in seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
     let number: f64 = text.parse().map_err(|_| "expected a number of seconds")?;
@@ -150,5 +168,17 @@ pub(super) fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
         _ => Err("expected a finite number, 0 or more".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn bytes_have_units() {
+        let read = |text| bytes(text).ok();
+        assert_eq!(["12", "3KiB", "2 GiB"].map(read), [Some(12), Some(3 << 10), Some(2 << 30)]);
+        assert_eq!(["", "MiB", "-1", "1.5GiB", "1GB", "99999999TiB"].map(read), [None; 6]);
     }
 }

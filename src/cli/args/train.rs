@@ -1,5 +1,6 @@
 //! Arguments of `ampc train`.
 
+use super::run::bytes;
 use super::{RoundingArgs, spec};
 use ampc::execute::training::{MAX_SKIPPED, Schedule};
 use clap::{Args, ValueEnum};
@@ -38,6 +39,9 @@ pub(crate) struct TrainArgs {
     /// Device: cpu, cuda or cuda:N (see `ampc devices`)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
+    /// Maximal memory that is taken of the device, in bytes or as 512MiB or 2GiB [default: what the device has]
+    #[arg(long, value_name = "N", value_parser = bytes)]
+    pub(crate) max_device_bytes: Option<u64>,
     #[command(flatten)]
     pub(crate) rounding: RoundingArgs,
 }

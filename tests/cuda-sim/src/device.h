@@ -82,7 +82,11 @@ static inline unsigned short ptx_cvt_rn_bf16_f32(float x) {
 template <class... A> static int sim_count(void (*)(A...)) { return sizeof...(A); }
 template <class T> struct sim_plain { typedef T type; };
 template <class T> struct sim_plain<const T> { typedef T type; };
-template <class... A, size_t... I> static void sim_spread(void (*f)(A...), void **args, std::index_sequence<I...>) {
+template <int... I> struct sim_places {};
+// A kernel has hundreds of arguments, so that no template is nested as deeply.
+template <class... A, int... I> static void sim_call(void (*f)(A...), void **args, sim_places<I...>) {
   f(*(typename sim_plain<A>::type *)args[I]...);
 }
-template <class... A> static void sim_call(void (*f)(A...), void **args) { sim_spread(f, args, std::index_sequence_for<A...>()); }
+template <class... A> static void sim_call(void (*f)(A...), void **args) {
+  sim_call(f, args, sim_places<__integer_pack(sizeof...(A))...>());
+}

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 const PAGE: usize = 4096;
@@ -18,6 +19,15 @@ const FREED_BLOCKS: usize = 256;
 
 /// The blocks that are alive: address and length.
 static BLOCKS: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+
+/// The most bytes that were allocated at a time.
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+/// The most bytes that were allocated at a time since the last call. It counts from the bytes that are allocated now on.
+#[unsafe(no_mangle)]
+extern "C" fn sim_peak_bytes() -> usize {
+    PEAK.swap(blocks().values().sum(), Ordering::Relaxed)
+}
 
 fn blocks() -> std::sync::MutexGuard<'static, BTreeMap<u64, usize>> {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
@@ -53,7 +63,9 @@ pub(crate) fn allocate(len: usize) -> Option<u64> {
     let poison = crate::records::setting("poison").and_then(|byte| u8::try_from(byte).ok()).unwrap_or(POISON);
     // SAFETY: the block lies between the guards.
     unsafe { std::slice::from_raw_parts_mut(address as *mut u8, len) }.fill(poison);
-    blocks().insert(address as u64, len);
+    let mut blocks = blocks();
+    blocks.insert(address as u64, len);
+    PEAK.fetch_max(blocks.values().sum(), Ordering::Relaxed);
     Some(address as u64)
 }
 
@@ -126,6 +138,16 @@ pub(crate) unsafe fn slice<'a, T>(address: u64, len: usize) -> &'a mut [T] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_peak_outlives_blocks() {
+        let held = allocate(3000).unwrap();
+        sim_peak_bytes();
+        let more = allocate(70_000).unwrap();
+        assert!(free(more).is_some() && free(held).is_some());
+        // Other tests allocate at the same time.
+        assert!(sim_peak_bytes() >= 73_000);
+    }
 
     #[test]
     fn ranges_of_blocks_that_are_alive() {

@@ -260,7 +260,9 @@ impl Library {
         alignment: u32,
         workspace: usize,
     ) -> Result<Choice, DnnError> {
-        let Some(cache) = &self.cache else { return self.choose_convolution(convolution, alignment, workspace, 0) };
+        let Some(cache) = &self.cache else {
+            return self.choose_convolution(convolution, alignment, workspace, 0);
+        };
         self.context.bind_to_thread().map_err(CudaError::from)?;
         // Everything that the choice depends on, besides the device.
         let Library { tf32, version, .. } = self;

@@ -1,5 +1,6 @@
 //! Groups of the CUDA backend: attentions are graphs of cuDNN, products and convolutions with what stands around them are
-//! operations of a library ([`library`]), and other element-wise nodes that read each other are one kernel.
+//! operations of a library ([`library`]), other element-wise nodes that read each other are one kernel, and so are the
+//! optimizers of a step.
 //!
 //! In a group of element-wise nodes, each value from outside is loaded once, each node rounds to its element type, and each
 //! result that is read outside is stored. Such a group has the bits of its nodes one by one.
@@ -7,12 +8,13 @@
 use super::attention;
 use super::expressions::{is_known, of_members};
 use super::library;
+use super::optimizers::{self, Optimizer, is_optimizer};
 use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
 use crate::elementwise::Member;
 use crate::groups::{Joiner, Limits, Order};
 use crate::kernel::{KernelError, Prepared, Result};
-use ampc_ir::Node;
+use ampc_ir::{Node, Value};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
@@ -40,10 +42,30 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     lists.extend(library::join(shared, &Candidates { nodes: &rest, ..*candidates }));
     let rest = without(candidates.nodes, &lists);
     let candidates = &Candidates { nodes: &rest, ..*candidates };
-    let joiner = Joiner::new(candidates, LIMITS, |site| Member::read(site, is_known));
+    let mut optimizers: Vec<Optimizers> = Vec::new();
+    let joiner = Joiner::new(candidates, LIMITS, |site| {
+        if is_optimizer(site.kind()) {
+            let node = Optimizer::read(site).ok()?;
+            let scalars: Vec<Option<Value>> = node.scalars().map(|i| site.view.operand(i)).collect();
+            let same = |set: &&mut Optimizers| set.scalars == scalars && set.first.has_text_of(&node);
+            match optimizers.iter_mut().find(same) {
+                Some(set) => set.nodes.push(site.view.node),
+                None => optimizers.push(Optimizers { first: node, scalars, nodes: vec![site.view.node] }),
+            }
+            return None;
+        }
+        Member::read(site, is_known)
+    });
     let groups =
         joiner.groups(|_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
     lists.extend(groups.into_lists());
+    for Optimizers { mut nodes, .. } in optimizers {
+        let behind = behind(&joiner, &lists, &nodes);
+        nodes.retain(|node| !behind.contains(node));
+        if nodes.len() > 1 {
+            lists.push(nodes);
+        }
+    }
     lists
 }
 
@@ -53,8 +75,37 @@ fn without(nodes: &[Node], lists: &[Vec<Node>]) -> Vec<Node> {
     nodes.iter().copied().filter(|node| !taken.contains(node)).collect()
 }
 
+/// Optimizers that may be one group.
+struct Optimizers {
+    first: Optimizer,
+    scalars: Vec<Option<Value>>,
+    nodes: Vec<Node>,
+}
+
+/// The nodes that run behind some of these nodes: they read them, or a node of their group does, or of a group between.
+fn behind(joiner: &Joiner<'_>, groups: &[Vec<Node>], nodes: &[Node]) -> FxHashSet<Node> {
+    let mut found: FxHashSet<Node> = FxHashSet::default();
+    let mut open = nodes.to_vec();
+    while let Some(node) = open.pop() {
+        for reader in joiner.readers_of(node) {
+            if found.contains(&reader) {
+                continue;
+            }
+            let group = groups.iter().find(|group| group.contains(&reader));
+            for &reader in group.map_or(&[reader][..], |group| group) {
+                found.insert(reader);
+                open.push(reader);
+            }
+        }
+    }
+    found
+}
+
 /// The kernel of a group.
 pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Prepared> {
+    if group.sites.iter().all(|site| is_optimizer(site.kind())) {
+        return optimizers::of_group(shared, group);
+    }
     if let Some(prepared) = attention::prepare(shared, group)? {
         return Ok(prepared);
     }

@@ -21,6 +21,7 @@ mod loss;
 mod matrix;
 mod movement;
 mod normalize;
+mod optimizers;
 mod order;
 mod pad;
 mod pointwise;
@@ -32,6 +33,7 @@ mod resize;
 mod scatter;
 mod stage;
 mod strided;
+mod tensors;
 mod training;
 
 use super::Shared;
@@ -78,6 +80,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         normalize::find,
         loss::find,
         training::find,
+        optimizers::find,
         random::find,
     ];
     FAMILIES.iter().find_map(|find| find(kind))

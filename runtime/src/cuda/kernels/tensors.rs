@@ -1,0 +1,199 @@
+//! Launches over several tensors of different lengths: every block has one chunk of one tensor.
+//!
+//! The tensors are in the parameters of the kernel, so that a launch copies no table to the device. Parameters have 4 KiB,
+//! and more tensors take more launches. A block finds its tensor by the number of the first block of each. With the
+//! tensors `x0` of two chunks and `x1` of one, as far as it concerns them:
+//!
+//! ```text
+//! run(chunk, …, x0, n0, first0 = 0, x1, n1, first1 = 2)
+//!   if (blockIdx.x < first1) { x = x0; n = n0; first = first0; } else { x = x1; n = n1; first = first1; }
+//!   from = (blockIdx.x - first) * chunk; to = min(n, from + chunk);
+//!   … body …
+//! ```
+
+use crate::cuda::Shared;
+use crate::cuda::launch::{Args, Kernel, THREADS, operand, queue, result, scratch};
+use crate::cuda::text::HEAD;
+use crate::kernel::{Io, Result};
+use std::fmt::Write;
+
+/// The parameters of a kernel, each of 8 bytes.
+const PARAMETERS: usize = 512;
+
+/// The parameters of every launch: the elements of a chunk, and the chunks of earlier launches.
+const OWN: usize = 2;
+
+/// The chunks of small and of all tensors together: a chunk is no shorter, and there are no more of them.
+const LEAST_CHUNK: usize = 2048;
+const MOST_CHUNKS: usize = 4096;
+
+/// The argument of a parameter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Argument {
+    /// The address of operand `i`.
+    Operand(usize),
+    /// The address of result `j`, 0 if it is not requested.
+    Result(usize),
+    /// An address in the scratch memory, in bytes from its start.
+    Scratch(usize),
+    /// A number, or an address of 0.
+    Number(u64),
+}
+
+impl Argument {
+    fn value(self, io: &Io<'_>) -> Result<u64> {
+        match self {
+            Argument::Operand(i) => operand(io, i),
+            Argument::Result(j) => result(io, j),
+            Argument::Scratch(bytes) => Ok(scratch(io)? + bytes as u64),
+            Argument::Number(number) => Ok(number),
+        }
+    }
+}
+
+/// A tensor: its length, and the arguments of its fields.
+pub(super) struct Tensor {
+    pub(super) n: usize,
+    pub(super) fields: Vec<Argument>,
+}
+
+/// A kernel over tensors.
+pub(super) struct Tensors<'a> {
+    /// Device functions.
+    pub(super) functions: &'a str,
+    /// Parameters that all blocks share: types and names.
+    pub(super) shared: &'a [(&'a str, &'a str)],
+    /// The parameters of each tensor: types and names.
+    pub(super) fields: &'a [(&'a str, &'a str)],
+    /// Statements of a block. They read the parameters by their names, and `n`, `from`, `to` and `part`: the length of the tensor,
+    /// the bounds of the chunk, and the number of the chunk among the chunks of all tensors.
+    pub(super) body: &'a str,
+}
+
+/// The launches of a kernel over tensors.
+pub(super) struct Launches {
+    launches: Vec<(Kernel, Vec<Argument>)>,
+    /// The number of chunks of all tensors.
+    pub(super) parts: usize,
+}
+
+impl Launches {
+    /// Adds the launches to the queue of the kernel that runs.
+    ///
+    /// # Errors
+    /// If a launch is refused, or earlier work failed.
+    pub(super) fn run(&self, io: &mut Io<'_>) -> Result<()> {
+        for (kernel, arguments) in &self.launches {
+            let args: Args = arguments.iter().map(|argument| argument.value(io)).collect::<Result<_>>()?;
+            kernel.launch(queue(io)?, &args)?;
+        }
+        Ok(())
+    }
+}
+
+/// The elements of a chunk of tensors of these lengths: a power of two.
+fn chunk_of(lengths: impl Iterator<Item = usize>) -> usize {
+    let total: usize = lengths.sum();
+    total.div_ceil(MOST_CHUNKS).next_power_of_two().max(LEAST_CHUNK)
+}
+
+impl Tensors<'_> {
+    /// The launches over tensors. Tensors without elements have no block. `shared` are the arguments of the shared parameters.
+    ///
+    /// # Errors
+    /// If there are more chunks than a grid may have blocks.
+    pub(super) fn launches(
+        &self,
+        device: &Shared,
+        shared: &[Argument],
+        tensors: &[Tensor],
+    ) -> Result<Launches> {
+        let chunk = chunk_of(tensors.iter().map(|tensor| tensor.n));
+        let tensors: Vec<&Tensor> = tensors.iter().filter(|tensor| tensor.n > 0).collect();
+        let most = (PARAMETERS - OWN - self.shared.len()) / (self.fields.len() + 2);
+        let (mut launches, mut parts) = (Vec::new(), 0);
+        for tensors in tensors.chunks(most) {
+            // Numbers of tensors that are close share a text.
+            let slots = tensors.len().next_power_of_two().min(most);
+            let mut arguments = vec![Argument::Number(chunk as u64), Argument::Number(parts as u64)];
+            arguments.extend(shared);
+            let mut blocks = 0;
+            for tensor in tensors {
+                arguments.extend(&tensor.fields);
+                arguments.extend([tensor.n, blocks].map(|number| Argument::Number(number as u64)));
+                blocks += tensor.n.div_ceil(chunk);
+            }
+            for _ in tensors.len()..slots {
+                arguments.extend(self.fields.iter().map(|_| Argument::Number(0)));
+                arguments.extend([Argument::Number(0), Argument::Number(u64::MAX)]);
+            }
+            launches.push((Kernel::new(device, &self.text(slots), blocks, THREADS)?, arguments));
+            parts += blocks;
+        }
+        Ok(Launches { launches, parts })
+    }
+
+    fn text(&self, slots: usize) -> String {
+        let mut parameters = "u64 chunk, u64 earlier".to_owned();
+        for (ty, name) in self.shared {
+            let _ = write!(parameters, ", {ty} {name}");
+        }
+        let mut locals = String::new();
+        for (ty, name) in self.fields {
+            let _ = write!(locals, "{ty} {name}; ");
+        }
+        for slot in 0..slots {
+            for (ty, name) in self.fields {
+                let _ = write!(parameters, ", {ty} {name}_{slot}");
+            }
+            let _ = write!(parameters, ", u64 n_{slot}, u64 first_{slot}");
+        }
+        format!(
+            "{HEAD}{functions}extern \"C\" __global__ void run({parameters}) {{
+  {locals}u64 n, first_block, part = earlier + blockIdx.x;
+  {choice}
+  u64 from = (blockIdx.x - first_block) * chunk, to = n - from < chunk ? n : from + chunk;
+{body}}}
+",
+            functions = self.functions,
+            choice = self.choice(0, slots),
+            body = self.body,
+        )
+    }
+
+    /// The statement that sets the locals to the slot of a block, which is one of `from..to`.
+    fn choice(&self, from: usize, to: usize) -> String {
+        if to - from == 1 {
+            let set = self.fields.iter().map(|(_, name)| format!("{name} = {name}_{from}; "));
+            return format!("{{ {}n = n_{from}; first_block = first_{from}; }}", set.collect::<String>());
+        }
+        let middle = from.midpoint(to);
+        let [before, after] = [self.choice(from, middle), self.choice(middle, to)];
+        format!("if (blockIdx.x < first_{middle}) {before} else {after}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_grow_with_the_tensors() {
+        assert_eq!(chunk_of([0].into_iter()), LEAST_CHUNK);
+        assert_eq!(chunk_of([LEAST_CHUNK * MOST_CHUNKS].into_iter()), LEAST_CHUNK);
+        assert_eq!(chunk_of([LEAST_CHUNK * MOST_CHUNKS, 1].into_iter()), 2 * LEAST_CHUNK);
+    }
+
+    #[test]
+    fn a_block_finds_its_tensor_by_halving() {
+        let tensors = Tensors { functions: "", shared: &[], fields: &[("float*", "x")], body: "" };
+        let slot = |at: usize| format!("{{ x = x_{at}; n = n_{at}; first_block = first_{at}; }}");
+        let want = format!(
+            "if (blockIdx.x < first_1) {} else if (blockIdx.x < first_2) {} else {}",
+            slot(0),
+            slot(1),
+            slot(2)
+        );
+        assert_eq!(tensors.choice(0, 3), want);
+    }
+}

@@ -1,0 +1,168 @@
+//! The device memory of sessions: what is allocated is what was predicted, and a module that needs more than the limit is
+//! refused before anything is allocated. The simulated device counts.
+
+use crate::cases::{module, random};
+use crate::elements::{Named, passing};
+use crate::steps::{STEPS, inputs, loss_alone};
+use ampc_ir::text::{NoData, parse};
+use ampc_ir::{DType, Module};
+use ampc_runtime::cuda::Cuda;
+use ampc_runtime::session::{DeviceBytes, ExecuteError};
+use ampc_runtime::{DataRef, HostTensor, Runtime, Session};
+use libloading::os::unix::{Library, Symbol};
+use std::sync::Arc;
+
+/// The device memory of a queue: the words of a failure.
+const QUEUE: u64 = 16;
+
+/// Runs the cases whose names contain `filter`; returns how many fail.
+pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
+    let Some(counter) = Counter::new() else {
+        println!("skipped: the peak of device memory, which the simulated device counts");
+        return 0;
+    };
+    let counter = Arc::new(counter);
+    let mut cases: Vec<Named> = Vec::new();
+    let mut add = |name: String, module: Module, inputs: Vec<HostTensor>| {
+        for in_flight in [false, true] {
+            let (cuda, counter, module, inputs) =
+                (cuda.clone(), counter.clone(), module.clone(), inputs.clone());
+            let name = format!("memory: {name}{}", if in_flight { ", in flight" } else { "" });
+            cases.push((name, Box::new(move || predicted(&cuda, &counter, &module, &inputs, in_flight))));
+        }
+        let (cuda, counter) = (cuda.clone(), counter.clone());
+        let check = move || limited(&cuda, &counter, &module, &inputs);
+        cases.push((format!("memory: limit of {name}"), Box::new(check)));
+    };
+    for (name, body, inputs) in graphs() {
+        add(name.into(), module(body, &inputs), inputs);
+    }
+    for (name, text, _) in STEPS {
+        let module = parse(&loss_alone(text), &NoData).unwrap();
+        let inputs = inputs(&module);
+        add(format!("step {name}"), module, inputs);
+    }
+    passing(&cases, filter)
+}
+
+fn graphs() -> Vec<(&'static str, &'static str, Vec<HostTensor>)> {
+    let product = "  const %w : f16[40, 24] = random(1)\n  const %b : f32[24] = random(2)\n  \
+         %p = MatMul(%a, %w) : f16[33, 24]\n  %q = Cast(%p) {to=1} : f32[33, 24]\n  %r = Add(%q, %b) : f32[33, 24]\n  \
+         %s = Softmax(%r) {axis=-1} : f32[33, 24]\n  %t = ReduceSum(%s) : f32[1, 1]\n  output %s\n  output %t\n";
+    let convolution = "  const %w : f32[6, 3, 3, 3] = random(1)\n  const %b : f32[6] = random(2)\n  \
+         %c = Conv(%a, %w, %b) {pads=[1, 1, 1, 1]} : f32[2, 6, 9, 9]\n  %r = Relu(%c) : f32[2, 6, 9, 9]\n  \
+         %p = MaxPool(%r) {kernel_shape=[3, 3]} : f32[2, 6, 7, 7]\n  output %p\n";
+    vec![
+        ("product", product, vec![random(DType::F16, &[33, 40], 1)]),
+        ("convolution", convolution, vec![random(DType::F32, &[2, 3, 9, 9], 1)]),
+    ]
+}
+
+/// The function of the simulated device that counts.
+struct Counter {
+    peak: Symbol<unsafe extern "C" fn() -> usize>,
+    _library: Library,
+}
+
+impl Counter {
+    fn new() -> Option<Counter> {
+        // SAFETY: the library is loaded, and the function takes no arguments.
+        #[expect(unsafe_code, reason = "a function of a library")]
+        unsafe {
+            let library = Library::new("libcuda.so.1").ok()?;
+            let peak = library.get::<unsafe extern "C" fn() -> usize>(b"sim_peak_bytes\0").ok()?;
+            Some(Counter { peak, _library: library })
+        }
+    }
+
+    /// The most bytes that were allocated at a time since the last call.
+    fn peak(&self) -> u64 {
+        // SAFETY: as above.
+        #[expect(unsafe_code, reason = "a function of a library")]
+        unsafe {
+            (*self.peak)() as u64
+        }
+    }
+}
+
+fn refs(inputs: &[HostTensor]) -> Vec<Option<DataRef<'_>>> {
+    inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect()
+}
+
+/// The inputs without those that the session keeps.
+fn later<'a>(session: &Session, all: &[Option<DataRef<'a>>]) -> Vec<Option<DataRef<'a>>> {
+    let states = session.placed_states();
+    all.iter().enumerate().map(|(at, input)| input.filter(|_| !states.contains(&at))).collect()
+}
+
+fn text(error: ExecuteError) -> String {
+    error.to_string()
+}
+
+/// What a session allocates is what it predicts when it is bound.
+fn predicted(
+    cuda: &Arc<Cuda>,
+    counter: &Counter,
+    module: &Module,
+    inputs: &[HostTensor],
+    in_flight: bool,
+) -> Result<(), String> {
+    let mut session = Runtime::new(cuda.clone()).prepare(module).map_err(|error| error.to_string())?;
+    counter.peak();
+    let before = counter.peak();
+    let all = refs(inputs);
+    if in_flight {
+        session.begin_run(&all, &[0]).map_err(text)?;
+        let later = later(&session, &all);
+        for _ in 0..3 {
+            session.begin_run(&later, &[0]).map_err(text)?;
+            session.end_run().map_err(text)?;
+        }
+        session.end_run().map_err(text)?;
+    } else {
+        session.run(&all).map_err(text)?;
+        let later = later(&session, &all);
+        for _ in 0..3 {
+            session.run(&later).map_err(text)?;
+        }
+    }
+    let bytes = session.device_bytes().ok_or("no prediction")?;
+    let expected = if in_flight { bytes.total_in_flight() + QUEUE } else { bytes.total() };
+    let DeviceBytes { constants, inputs, states, arenas } = bytes;
+    match counter.peak() - before {
+        allocated if allocated == expected => Ok(()),
+        allocated => Err(format!(
+            "allocated {allocated}, expected {expected}: constants {constants}, inputs {inputs}, states {states}, arenas {arenas}"
+        )),
+    }
+}
+
+/// A session runs within the limit of what it needs, and allocates nothing within a lower limit.
+fn limited(
+    cuda: &Arc<Cuda>,
+    counter: &Counter,
+    module: &Module,
+    inputs: &[HostTensor],
+) -> Result<(), String> {
+    let mut runtime = Runtime::new(cuda.clone());
+    let mut session = runtime.prepare(module).map_err(|error| error.to_string())?;
+    session.bind(&refs(inputs)).map_err(text)?;
+    let needed = session.device_bytes().ok_or("no prediction")?.total_in_flight();
+    drop(session);
+    for (limit, fits) in [(needed, true), (needed - 1, false)] {
+        runtime.limits.max_device_bytes = Some(limit);
+        let mut session = runtime.prepare(module).map_err(|error| error.to_string())?;
+        counter.peak();
+        let before = counter.peak();
+        let ran = session.run(&refs(inputs));
+        let allocated = counter.peak() - before;
+        match ran {
+            Ok(_) if fits => {}
+            Err(ExecuteError::DeviceMemory { bytes, limit: of, largest })
+                if !fits && (bytes, of, allocated) == (needed, limit, 0) && !largest.is_empty() => {}
+            Ok(_) => return Err(format!("runs within {limit} bytes")),
+            Err(error) => return Err(format!("within {limit} bytes, after {allocated}: {error}")),
+        }
+    }
+    Ok(())
+}
