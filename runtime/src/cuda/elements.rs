@@ -28,7 +28,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 /// Vectors of elements, and division by an extent that the host has prepared.
-const VECTORS: &str = r"
+pub(super) const VECTORS: &str = r"
 template <class T, int V> struct alignas(sizeof(T) * V) Vector { T at[V]; };
 template <int V, class T> __device__ __forceinline__ Vector<T, V> load(const T* from) { return *(const Vector<T, V>*)from; }
 template <int V, class T> __device__ __forceinline__ void store(T* to, Vector<T, V> x) { *(Vector<T, V>*)to = x; }

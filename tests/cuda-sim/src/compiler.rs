@@ -96,7 +96,7 @@ fn compile(text: &str) -> Result<PathBuf, Vec<u8>> {
     if object.exists() {
         return Ok(object);
     }
-    let waits = text.contains("__syncthreads") || text.contains("__shfl");
+    let waits = ["__syncthreads", "__syncwarp", "_sync("].iter().any(|operation| text.contains(operation));
     let whole = format!(
         "#include \"device.h\"\n#line 1\n{}\nextern \"C\" int sim_waits() {{ return {}; }}\nextern \"C\" int \
          sim_arguments() {{ return sim_count(run); }}\nextern \"C\" void sim_entry(void **args) {{ sim_call(run, args); \

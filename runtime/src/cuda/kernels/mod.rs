@@ -29,6 +29,7 @@ mod recurrent;
 mod reduce;
 mod resize;
 mod scatter;
+mod sort;
 mod stage;
 mod strided;
 mod training;
