@@ -19,6 +19,7 @@ mod linear;
 mod loss;
 mod matrix;
 mod movement;
+mod moves;
 mod normalize;
 mod order;
 mod pad;
