@@ -94,6 +94,7 @@ fn main() -> std::process::ExitCode {
         + operators::failures(cuda, &filter)
         + tails::run(cuda, &filter)
         + memory::run(cuda, &filter)
+        + operators::shared_kernels(cuda, &filter)
         + steps::run(&backends, &filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }

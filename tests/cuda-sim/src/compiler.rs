@@ -104,7 +104,7 @@ fn compile(text: &str) -> Result<PathBuf, Vec<u8>> {
     if object.exists() {
         return Ok(object);
     }
-    let waits = text.contains("__syncthreads") || text.contains("__shfl");
+    let waits = ["__syncthreads", "__syncwarp", "_sync("].iter().any(|operation| text.contains(operation));
     let name = entry_of(text).ok_or("no kernel is extern \"C\"")?;
     let whole = format!(
         "{}#include \"device.h\"\n#line 1\n{}\nextern \"C\" int sim_waits() {{ return {}; }}\nextern \"C\" int \

@@ -57,12 +57,29 @@ template <class T> static T sim_shuffle(unsigned mask, T x, unsigned from, int l
 }
 #define __shfl_xor_sync(mask, x, o) sim_shuffle(mask, x, sim_thread->lane ^ (unsigned)(o), __LINE__)
 #define __shfl_sync(mask, x, lane) sim_shuffle(mask, x, (unsigned)(lane), __LINE__)
+#define __shfl_up_sync(mask, x, o) sim_shuffle(mask, x, sim_thread->lane - (sim_thread->lane < (unsigned)(o) ? 0 : (unsigned)(o)), __LINE__)
+#define __shfl_down_sync(mask, x, o) sim_shuffle(mask, x, sim_thread->lane + (sim_thread->lane + (unsigned)(o) > 31 ? 0 : (unsigned)(o)), __LINE__)
+#define __syncwarp() sim_wait(0, __LINE__)
+static unsigned sim_ballot(unsigned mask, bool x, int line) {
+  SimThread *me = sim_thread;
+  uint64_t *row = me->slots[me->parity ^= 1];
+  row[me->lane] = x;
+  sim_wait(mask == 0xffffffffu ? 0 : 2, line);
+  unsigned lanes = 0;
+  for (int lane = 0; lane < 32; lane++) lanes |= (unsigned)(row[lane] & 1) << lane;
+  return lanes;
+}
+#define __ballot_sync(mask, x) sim_ballot(mask, x, __LINE__)
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline int __clz(int x) { return x ? __builtin_clz((unsigned)x) : 32; }
 template <class To, class From> static To sim_bits(From x) { To y; static_assert(sizeof x == sizeof y); std::memcpy(&y, &x, sizeof x); return y; }
 static inline float __uint_as_float(unsigned x) { return sim_bits<float>(x); }
 static inline float __int_as_float(int x) { return sim_bits<float>(x); }
 static inline unsigned __float_as_uint(float x) { return sim_bits<unsigned>(x); }
 static inline int __float_as_int(float x) { return sim_bits<int>(x); }
 static inline double __longlong_as_double(long long x) { return sim_bits<double>(x); }
+static inline long long __double_as_longlong(double x) { return sim_bits<long long>(x); }
 static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 template <class T> static T min(T a, T b) { return b < a ? b : a; }
 template <class T> static T max(T a, T b) { return a < b ? b : a; }
@@ -70,6 +87,7 @@ static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uns
 // Coroutines of one thread of the host: a read and a write are one operation.
 template <class T> static SIM_PLAIN T atomicCAS(T *at, T expected, T x) { SIM_ATOMIC(at); T old = *at; if (old == expected) *at = x; return old; }
 template <class T> static SIM_PLAIN T atomicExch(T *at, T x) { SIM_ATOMIC(at); T old = *at; *at = x; return old; }
+template <class T> static SIM_PLAIN T atomicAdd(T *at, T x) { SIM_ATOMIC(at); T old = *at; *at = old + x; return old; }
 template <class T> static SIM_PLAIN T atomicMax(T *at, T x) { SIM_ATOMIC(at); T old = *at; if (old < x) *at = x; return old; }
 // Instructions of PTX, by name.
 static inline float ptx_cvt_f32_f16(unsigned short x) { return (float)sim_bits<_Float16>(x); }

@@ -1,10 +1,10 @@
 //! Operators that compute each element by itself: arithmetic, functions, comparisons, Where, casts; and operators that read
 //! one element for each element of the result: Transpose, Expand.
 
+use super::stage::{Place, Scratch, moved, staged};
 use super::{Maker, Prepare, casts, expressions, integers};
 use crate::cuda::elements::{Elements, Source};
-use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, queue, result};
-use crate::cuda::text::{Elem, HEAD, Steps, Walk, index_type};
+use crate::cuda::text::{Elem, Steps, Walk};
 use crate::elementwise::aligned;
 use crate::kernel::{Dims, KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
@@ -116,19 +116,6 @@ fn transpose(maker: &Maker<'_>) -> Result<Prepared> {
     let own = Steps::broadcast(&from, &from).ok_or(KernelError::NotYet)?;
     let steps = Steps { first: 0, steps: perm.iter().map(|&axis| own.steps[axis]).collect() };
     let walk = Walk::new(&to, vec![steps]);
-    let n = walk.len();
-    let text = format!(
-        "{HEAD}extern \"C\" __global__ void run(u64 n, const {ty}* x, {ty}* y) {{
-  for (u64 at = first(); at < n; at += step()) {{ {index} i = at; y[i] = x[{place}]; }}
-}}
-",
-        ty = elem.stored(),
-        index = index_type(n),
-        place = walk.index(0, "i"),
-    );
-    let kernel = Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?;
-    Ok(Prepared::new(move |io| {
-        let args = [n as u64, operand(io, 0)?, result(io, 0)?];
-        kernel.launch(queue(io)?, &args)
-    }))
+    let stage = moved(maker, &walk, elem, [Place::operand(0), Place::result(0)])?;
+    Ok(staged(vec![stage], &Scratch::default()))
 }

@@ -1,14 +1,18 @@
 //! Elements written at indices: Scatter, ScatterElements, ScatterND.
 //!
-//! The updates of each row of the data are a linked list: an array has the first update of each row, another the next
-//! update of each update. Threads link updates in any order, so that each list is sorted before its updates are joined:
-//! equal runs join them in one order. A thread sorts and joins the list of a row, and a row of several elements is joined
-//! by as many threads: a row with n updates takes n·log n steps of one thread. Without a reduction the last update counts,
-//! and no list is needed.
+//! With a reduction, the updates are sorted by the row of the data that they change, and updates of one row keep their order
+//! ([`super::sort`]). A thread joins the updates of an element, or of several neighbours in a row, in that order. Rows with
+//! more than 256 updates are joined in parts of 256 by as many threads, and then the parts in order. The order of every
+//! sum thus depends on the indices of its row alone.
+//!
+//! Without a reduction the last update counts, which an atomic maximum of the numbers of updates finds.
 
 use super::indexing::{Tuples, axis_of, check_extents, range_of};
+use super::sort::Sort;
 use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare, signed};
+use crate::cuda::elements::VECTORS;
+use crate::cuda::launch::{THREADS, blocks_for};
 use crate::cuda::text::{Elem, Steps};
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
@@ -63,122 +67,225 @@ impl Update {
     }
 }
 
-/// The arrays of the lists.
-struct Lists {
-    /// Rows of the data, and elements of each.
+/// Updates of one row that one thread joins for an element. More updates are joined in parts.
+const PART: usize = 256;
+
+/// Rows of the data, elements of each, and updates of rows.
+#[derive(Clone, Copy)]
+struct Sizes {
     rows: usize,
     inner: usize,
-    /// Updates.
     n: usize,
-    first: Place,
-    next: Place,
 }
 
-impl Lists {
-    fn new([rows, inner, n]: [usize; 3], scratch: &mut Scratch) -> Result<Lists> {
+impl Sizes {
+    /// A text with indices of every operand.
+    fn source(self) -> Source {
+        Source::new((self.rows * self.inner).max(self.n * self.inner).max(self.n))
+    }
+}
+
+/// Sets `acc` to the elements `x` from `place` on, in the type that is computed in.
+const LOADED: &str = "Vector<S, V> loaded = load<V>(x + place);
+    A acc[V];
+    #pragma unroll
+    for (int k = 0; k < V; k++) acc[k] = wide(loaded.at[k]);";
+
+/// Joins the updates at the sorted positions from `q` to `end` to `acc`.
+const JOINED: &str = "#pragma unroll 4
+    for (; q < end; q++) {
+      Vector<S, V> terms = load<V>(updates + (u64)ids[q] * inner + column);
+      #pragma unroll
+      for (int k = 0; k < V; k++) acc[k] = join(acc[k], wide(terms.at[k]));
+    }";
+
+/// A reduction of updates, sorted by their rows.
+struct Joined<'a> {
+    maker: &'a Maker<'a>,
+    elem: Elem,
+    formula: &'a str,
+    sizes: Sizes,
+    sort: Sort,
+    /// The results of parts: two for each [`PART`] sorted updates.
+    parts: Place,
+}
+
+impl Joined<'_> {
+    /// The parts of long lists of updates. Between two multiples of [`PART`], at most one list that has begun before has a
+    /// part that begins, and at most one long list begins.
+    fn slots(&self) -> usize {
+        if self.sizes.n <= PART { 0 } else { 2 * self.sizes.n.div_ceil(PART) }
+    }
+
+    /// Declares functions for `V` elements of type `S` at a time, which are computed in the type `A`, and the operands.
+    fn declare(&self, source: &mut Source, body: &str, call: &str) -> String {
+        let Joined { elem, formula, .. } = self;
+        source.function(VECTORS);
+        source.function(&format!(
+            "typedef {} S;
+typedef {} A;
+__device__ __forceinline__ A join(A acc, A term) {{ return {formula}; }}
+__device__ __forceinline__ A wide(S x) {{ return {}; }}
+__device__ __forceinline__ S stored(A x) {{ return {}; }}
+",
+            elem.stored(),
+            elem.wide(),
+            elem.load("x"),
+            elem.store("x"),
+        ));
+        let index = source.index;
+        source.function(&format!(
+            "template <int V> __device__ __forceinline__ void joined({index} count, {index} inner, u32 n, u32 rows, const u32* sorted, const u32* ids, const u32* begins, const u32* ends, const S* x, const S* updates, A* parts, S* y) {{
+  const {index} columns = inner / V;
+  for (u64 flat = first(); flat < (u64)count * columns; flat += step()) {{
+    {index} row = ({index})flat / columns, column = ({index})flat % columns * V;
+{body}
+  }}
+}}
+"
+        ));
+        self.sort.read(source);
+        source.from("x", *elem, Place::operand(0));
+        source.from("updates", *elem, Place::operand(2));
+        source.pointer("A", "parts", self.parts);
+        source.to("y", *elem, Place::result(0));
+        source.number("inner", self.sizes.inner);
+        source.number("n", self.sizes.n);
+        source.number("rows", self.sizes.rows);
+        let lanes = self.lanes();
+        let args = format!("{call}, inner, n, rows, sorted, ids, begins, ends, x, updates, parts, y");
+        format!(
+            "  if (inner % {lanes} == 0 && (((u64)x | (u64)updates | (u64)y) & 15) == 0) joined<{lanes}>({args});
+  else joined<1>({args});"
+        )
+    }
+
+    /// The elements that a thread joins at a time.
+    fn lanes(&self) -> usize {
+        (16 / self.elem.bytes()).min(8)
+    }
+
+    /// The blocks for so many rows.
+    fn blocks(&self, rows: usize) -> usize {
+        let inner = self.sizes.inner;
+        blocks_for(rows * if inner.is_multiple_of(self.lanes()) { inner / self.lanes() } else { inner })
+    }
+
+    /// Joins the updates of the parts of long lists.
+    fn partial(&self) -> Result<Stage> {
+        let mut source = self.sizes.source();
+        let body = format!(
+            "    u32 low = row / 2 * {PART}u, high = low + {PART} < n ? low + {PART} : n;
+    u32 of = sorted[row % 2 ? high - 1 : low];
+    if (of >= rows) continue;
+    u32 begin = begins[of], end = ends[of], q = begin;
+    if (end - begin <= {PART} || (row % 2 != 0) != (begin > low)) continue;
+    if (begin <= low) q += (low - begin + {PART} - 1) / {PART} * {PART};
+    if (q >= end || q >= high) continue;
+    if (end - q > {PART}) end = q + {PART};
+    A acc[V];
+    Vector<S, V> front = load<V>(updates + (u64)ids[q] * inner + column);
+    #pragma unroll
+    for (int k = 0; k < V; k++) acc[k] = wide(front.at[k]);
+    q++;
+    {JOINED}
+    Vector<A, V> part;
+    #pragma unroll
+    for (int k = 0; k < V; k++) part.at[k] = acc[k];
+    store(parts + (u64)row * inner + column, part);"
+        );
+        source.number("slots", self.slots());
+        let body = self.declare(&mut source, &body, "slots");
+        source.launch(self.maker, &body, [self.blocks(self.slots()), THREADS as usize])
+    }
+
+    /// Joins elements and their updates, or the parts of their updates.
+    fn whole(&self) -> Result<Stage> {
+        let mut source = self.sizes.source();
+        let body = format!(
+            "    u32 begin = begins[row], end = ends[row], q = begin;
+    if (begin == end && x == y) continue;
+    u64 place = (u64)row * inner + column;
+    {LOADED}
+    if (end - begin <= {PART}) {{
+    {JOINED}
+    }} else {{
+      #pragma unroll 4
+      for (; q < end; q += {PART}) {{
+        u32 slot = q / {PART} * 2 + (begin > q / {PART} * {PART} ? 1 : 0);
+        Vector<A, V> part = load<V>(parts + (u64)slot * inner + column);
+        #pragma unroll
+        for (int k = 0; k < V; k++) acc[k] = join(acc[k], part.at[k]);
+      }}
+    }}
+    Vector<S, V> made;
+    #pragma unroll
+    for (int k = 0; k < V; k++) made.at[k] = stored(acc[k]);
+    store(y + place, made);"
+        );
+        let body = self.declare(&mut source, &body, "rows");
+        source.launch(self.maker, &body, [self.blocks(self.sizes.rows), THREADS as usize])
+    }
+}
+
+/// The kernel of updates. `row` is text that sets `row`, the row of update `u`, or continues with the next update after an
+/// error; `source` has declared its operands.
+fn prepared(
+    maker: &Maker<'_>,
+    update: &Update,
+    sizes: Sizes,
+    mut source: Source,
+    row: &str,
+) -> Result<Prepared> {
+    let Sizes { rows, inner, n } = sizes;
+    let index = source.index;
+    let mut scratch = Scratch::default();
+    // Without rows, indices are checked.
+    let Some(formula) = update.formula.as_ref().filter(|_| rows > 0) else {
         if i32::try_from(n).is_err() {
             return Err(KernelError::unsupported("2^31 updates"));
         }
-        Ok(Lists { rows, inner, n, first: scratch.part(rows * 4), next: scratch.part(n * 4) })
+        let last = scratch.part(rows * 4);
+        source.pointer("int", "last", last);
+        let link = if rows == 0 { "" } else { "atomicMax(&last[row], (int)u);" };
+        let linked = source.each(maker, n, &format!("{index} u = i;\n    {row}    {link}"))?;
+        let mut cleared = sizes.source();
+        cleared.pointer("int", "last", last);
+        let cleared = cleared.each(maker, rows, "last[i] = -1;")?;
+        let mut moved = sizes.source();
+        moved.from("x", update.elem, Place::operand(0));
+        moved.from("updates", update.elem, Place::operand(2));
+        moved.pointer("const int", "last", last);
+        moved.to("y", update.elem, Place::result(0));
+        moved.number("inner", inner);
+        let body = "int u = last[i / inner];
+    if (u >= 0) y[i] = updates[(u64)u * inner + i % inner]; else if (x != y) y[i] = x[i];";
+        let moved = moved.each(maker, rows * inner, body)?;
+        return Ok(staged(vec![cleared, linked, moved], &scratch).in_place(&[0]));
+    };
+    let sort = Sort::new(n, rows, &mut scratch)?;
+    let cleared = sort.declare(&mut source);
+    source.number("rows", rows);
+    source.number("updates", n);
+    let body = format!(
+        "if (i < rows) {{ {cleared} }}
+    if (i >= updates) continue;
+    {index} u = i;
+    keys[u] = rows;
+    {row}    keys[u] = row;"
+    );
+    let mut stages = vec![source.each(maker, n.max(rows), &body)?];
+    stages.extend(sort.stages(maker)?);
+    let elem = update.elem;
+    let mut joined = Joined { maker, elem, formula, sizes, sort, parts: Place::operand(0) };
+    let size = if matches!(elem, Elem::F16 | Elem::BF16) { 4 } else { elem.bytes() };
+    joined.parts = scratch.part(joined.slots() * inner * size);
+    if joined.slots() > 0 {
+        stages.push(joined.partial()?);
     }
-
-    /// Rows without updates.
-    fn cleared(&self, maker: &Maker<'_>) -> Result<Stage> {
-        let mut source = Source::new(self.rows);
-        source.pointer("int", "first_", self.first);
-        source.each(maker, self.rows, "first_[i] = -1;")
-    }
-
-    /// Declares the arrays. The text links update `u` to the row `row`.
-    fn link(&self, source: &mut Source, update: &Update) -> &'static str {
-        source.pointer("int", "first_", self.first);
-        source.pointer("int", "next", self.next);
-        match update.formula {
-            None => "atomicMax(&first_[row], (int)u);",
-            Some(_) => "next[u] = atomicExch(&first_[row], (int)u);",
-        }
-    }
-
-    /// Sorts the lists.
-    fn sorted(&self, maker: &Maker<'_>) -> Result<Stage> {
-        let mut source = Source::new(self.rows);
-        source.function(SORT);
-        source.pointer("int", "first_", self.first);
-        source.pointer("int", "next", self.next);
-        source.each(maker, self.rows, "if (first_[i] >= 0) first_[i] = sorted(first_[i], next);")
-    }
-
-    /// Joins elements and their updates.
-    fn joined(&self, maker: &Maker<'_>, update: &Update) -> Result<Stage> {
-        let total = self.rows * self.inner;
-        let mut source = Source::new(total.max(self.n * self.inner));
-        let elem = update.elem;
-        source.from("x", elem, Place::operand(0));
-        source.from("updates", elem, Place::operand(2));
-        source.pointer("const int", "first_", self.first);
-        source.pointer("const int", "next", self.next);
-        source.to("y", elem, Place::result(0));
-        source.number("inner", self.inner);
-        let index = source.index;
-        let begin = format!("{index} column = i % inner; int u = first_[i / inner];");
-        let body = match &update.formula {
-            None => format!("{begin}\n    y[i] = u < 0 ? x[i] : updates[(u64)u * inner + column];"),
-            Some(formula) => format!(
-                "{begin}
-    {wide} acc = {load};
-    for (; u >= 0; u = next[u]) {{ {wide} term = {update}; acc = {formula}; }}
-    y[i] = {store};",
-                wide = elem.wide(),
-                load = elem.load("x[i]"),
-                update = elem.load("updates[(u64)u * inner + column]"),
-                store = elem.store("acc"),
-            ),
-        };
-        source.each(maker, total, &body)
-    }
-
-    /// The kernel, given the launch that links the updates.
-    fn prepared(
-        &self,
-        maker: &Maker<'_>,
-        update: &Update,
-        linked: Stage,
-        scratch: &Scratch,
-    ) -> Result<Prepared> {
-        let mut stages = vec![self.cleared(maker)?, linked];
-        if update.formula.is_some() {
-            stages.push(self.sorted(maker)?);
-        }
-        stages.push(self.joined(maker, update)?);
-        Ok(staged(stages, scratch).in_place(&[0]))
-    }
+    stages.push(joined.whole()?);
+    Ok(staged(stages, &scratch).in_place(&[0]))
 }
-
-/// Sorts a list by merging runs of 1, 2, 4 … updates.
-const SORT: &str = "__device__ int sorted(int list, int* next) {
-  for (i64 size = 1;; size *= 2) {
-    int p = list, tail = -1;
-    i64 merges = 0;
-    list = -1;
-    while (p >= 0) {
-      int q = p;
-      i64 np = 0, nq = size;
-      merges++;
-      while (np < size && q >= 0) { np++; q = next[q]; }
-      while (np > 0 || (nq > 0 && q >= 0)) {
-        int e;
-        if (np > 0 && (nq == 0 || q < 0 || p < q)) { e = p; p = next[p]; np--; }
-        else { e = q; q = next[q]; nq--; }
-        if (tail < 0) list = e; else next[tail] = e;
-        tail = e;
-      }
-      p = q;
-    }
-    next[tail] = -1;
-    if (merges <= 1) return list;
-  }
-}
-";
 
 fn scatter_elements(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
@@ -186,40 +293,32 @@ fn scatter_elements(maker: &Maker<'_>) -> Result<Prepared> {
     let axis = axis_of(maker, 0, data.len())?;
     check_extents(&data, &dims, axis)?;
     let update = Update::of(maker)?;
-    let (rows, n): (usize, usize) = (data.iter().product(), dims.iter().product());
-    let mut scratch = Scratch::default();
-    let lists = Lists::new([rows, 1, n], &mut scratch)?;
+    let sizes = Sizes { rows: data.iter().product(), inner: 1, n: dims.iter().product() };
     let mut steps = Steps::broadcast(&data, &data).ok_or(KernelError::NotYet)?;
     steps.steps[axis] = 0;
-    let mut source = Source::new(n.max(rows));
+    let mut source = sizes.source();
     source.from("index", maker.index(1)?, Place::operand(1));
     source.signed("extent", signed(data[axis]));
     source.signed("along", signed(data[axis + 1..].iter().product()));
     source.fails(maker, range_of(data[axis]));
     let place = source.position(&dims, &steps, "i");
-    let link = lists.link(&mut source, &update);
-    let body = format!(
+    let row = format!(
         "i64 found = index[i], j = found < 0 ? found + extent : found;
     if (j < 0 || j >= extent) {{ fail(failure, name, found); continue; }}
-    i64 row = {place} + j * along, u = i;
-    {link}"
+    i64 row = {place} + j * along;
+"
     );
-    let linked = source.each(maker, n, &body)?;
-    lists.prepared(maker, &update, linked, &scratch)
+    prepared(maker, &update, sizes, source, &row)
 }
 
 fn scatter_nd(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let update = Update::of(maker)?;
     let total: usize = site.dims(0)?.iter().product();
-    let mut source = Source::new(total.max(site.dims(2)?.iter().product()));
+    let mut source =
+        Source::new(total.max(site.dims(2)?.iter().product()).max(site.dims(1)?.iter().product()));
     let Tuples { n, inner, text } = Tuples::of(maker, 0, &mut source, "continue;")?;
-    let mut scratch = Scratch::default();
     // Rows without elements have indices all the same.
     let rows = total.checked_div(inner).unwrap_or(0);
-    let lists = Lists::new([rows, inner, n], &mut scratch)?;
-    let link = if rows == 0 { "" } else { lists.link(&mut source, &update) };
-    let body = format!("{} u = i;\n    {text}    {link}", source.index);
-    let linked = source.each(maker, n, &body)?;
-    lists.prepared(maker, &update, linked, &scratch)
+    prepared(maker, &update, Sizes { rows, inner, n }, source, &text)
 }

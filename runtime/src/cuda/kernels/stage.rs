@@ -4,6 +4,7 @@
 //! Indices have 32 bits where all of them fit.
 
 use super::Maker;
+pub(super) use super::moves::moved;
 use crate::cuda::dnn::{AttentionPlaces, AttentionPlan};
 use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand_or_none, queue, result, scratch};
 use crate::cuda::products::{Places, Product};
@@ -318,17 +319,7 @@ impl Source {
     }
 }
 
-/// A launch that writes the element at a position of `from` for each element of `to`.
-pub(super) fn moved(maker: &Maker<'_>, walk: &Walk, elem: Elem, [from, to]: [Place; 2]) -> Result<Stage> {
-    let n = walk.len();
-    let mut source = Source::new(n);
-    source.from("x", elem, from);
-    source.to("y", elem, to);
-    let at = source.walked(walk, 0, "i");
-    source.each(maker, n, &format!("y[i] = x[{at}];"))
-}
-
-/// As [`moved`], with numbers converted to another type.
+/// As [`moved`](super::moves::moved), with numbers converted to another type.
 pub(super) fn converted(
     maker: &Maker<'_>,
     walk: &Walk,

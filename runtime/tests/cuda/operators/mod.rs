@@ -8,13 +8,17 @@ mod pools;
 mod products;
 mod recurrent;
 mod reductions;
+mod row_sizes;
 mod sampling;
+mod sizes;
 
 use crate::cases::{Case, Tolerance, ints, module, random};
 use ampc_ir::DType;
 use ampc_runtime::cuda::Cuda;
 use ampc_runtime::{DataRef, HostTensor, Runtime};
 use std::sync::Arc;
+
+pub(crate) use row_sizes::shared_kernels;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -27,6 +31,8 @@ pub(crate) fn cases() -> Vec<Case> {
     recurrent::add(&mut cases);
     sampling::add(&mut cases);
     attention::add(&mut cases);
+    sizes::add(&mut cases);
+    row_sizes::add(&mut cases);
     cases
 }
 
