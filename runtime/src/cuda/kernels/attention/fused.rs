@@ -2,22 +2,18 @@
 //!
 //! Inner values are in f32. The weights of the values are rounded to the element type of the operands before the product
 //! with the values, and the result is rounded once. A mask that cuDNN cannot read, such as one of bools, is converted first;
-//! it has the dims over which it varies. Rows whose keys are all masked are written by a kernel of our own, because NVIDIA
-//! does not document them, and engines multiply scores by log2 e, so that the least number of f32 becomes −∞. Where all
-//! masks are −∞, the operator Attention has 0, and a softmax NaN. Where the greatest is finite and absorbs every score, the
-//! result is the mean of the values that have it.
+//! it has the dims over which it varies. Rows whose keys are all masked are written by another kernel (`masks.rs`).
 
-use super::super::stage::{Place, Scratch, Source, Stage, staged};
+use super::super::stage::{Place, Scratch, Stage, staged};
 use super::super::{Maker, signed};
 use super::Layout;
+use super::masks::{Masking, sum};
 use super::pattern::{Finder, Mask, Pattern};
 use super::viewed::four;
 use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
 use crate::cuda::dnn::{Attention, DnnError, Strided};
-use crate::cuda::launch::threads_for;
 use crate::cuda::presence::CudaErrorKind;
-use crate::cuda::text::{Elem, FOLDS, Steps, f32_text};
 use crate::kernel::{KernelError, Prepared, Result};
 use crate::plan::known_tensor;
 use ampc_ir::op::OpKind;
@@ -33,28 +29,15 @@ const MOST_SIZE: i64 = 256;
 /// The elements of a head are a multiple of these.
 const SIZE_STEP: i64 = 8;
 
-/// Masks below this absorb the scores that they are added to.
-const ABSORBS: f32 = -1e30;
-
-/// A tensor that masks scores: its dims are those of the scores or 1.
-struct Masking {
-    place: Place,
-    dtype: DType,
-    dims: [i64; 4],
-    /// True if it is added; otherwise scores are −∞ where the bool is `hides`.
-    is_added: bool,
-    hides: bool,
-}
-
 /// An attention to compute.
-struct Problem {
-    attention: Attention,
+pub(super) struct Problem {
+    pub(super) attention: Attention,
     masks: Vec<Masking>,
     /// Query, key, value, result.
-    tensors: [Place; 4],
+    pub(super) tensors: [Place; 4],
     scale: f32,
-    /// The elements of rows whose keys are all masked.
-    masked_row: f32,
+    /// The elements of rows whose masks are all −∞.
+    pub(super) masked_row: f32,
 }
 
 /// True if cuDNN may have an engine.
@@ -71,16 +54,14 @@ fn fits(mask: [i64; 4], scores: [i64; 4]) -> bool {
     mask.iter().zip(scores).all(|(&own, n)| own == 1 || own == n)
 }
 
-fn int(n: usize) -> i64 {
-    signed(n)
-}
-
-fn size(n: i64) -> usize {
+/// An extent as an index.
+pub(super) fn size(n: i64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
 impl Problem {
-    fn scores(&self) -> [i64; 4] {
+    /// The dims of the scores.
+    pub(super) fn scores(&self) -> [i64; 4] {
         let Attention { query, key, .. } = &self.attention;
         [query.dims[0], query.dims[1], query.dims[2], key.dims[2]]
     }
@@ -131,105 +112,6 @@ impl Problem {
             }
         }
     }
-
-    /// Writes the rows of the result whose keys are all masked.
-    fn masked_rows(&self, maker: &Maker<'_>, bias: Place) -> Result<Stage> {
-        let Attention { value, result, is_causal, dtype, .. } = &self.attention;
-        let (scores, Some((of_bias, strided))) = (self.scores(), &self.attention.bias) else {
-            return Err(maker.site.no_kernel());
-        };
-        let (Some(elem), Some(from)) = (Elem::float(*dtype), Elem::float(*of_bias)) else {
-            return Err(maker.site.no_kernel());
-        };
-        // The rows of the bias; causal rows differ from each other.
-        let mut rows = strided.dims;
-        if *is_causal {
-            rows[2] = scores[2];
-        }
-        let mut source = Source::new(0);
-        source.function(FOLDS);
-        source.from("bias", from, bias);
-        source.from("v", elem, self.tensors[2]);
-        source.to("y", elem, self.tensors[3]);
-        let repeats = [0, 1, 2].map(|axis| if rows[axis] == scores[axis] { 1 } else { scores[axis] });
-        let steps = [0, 1, 2].map(|axis| if strided.dims[axis] == 1 { 0 } else { strided.strides[axis] });
-        let numbers = [
-            ("heads", rows[1]),
-            ("rows", rows[2]),
-            ("total", scores[3]),
-            ("size", result.dims[3]),
-            ("bias_n", steps[0]),
-            ("bias_h", steps[1]),
-            ("bias_s", steps[2]),
-            ("repeat_n", repeats[0]),
-            ("repeat_h", repeats[1]),
-            ("repeat_s", repeats[2]),
-            ("group", scores[1] / value.dims[1]),
-            ("v_n", value.strides[0]),
-            ("v_h", value.strides[1]),
-            ("v_s", value.strides[2]),
-            ("y_n", result.strides[0]),
-            ("y_h", result.strides[1]),
-            ("y_s", result.strides[2]),
-        ];
-        for (name, number) in numbers {
-            source.signed(name, number);
-        }
-        let end = if *is_causal { "s + 1 < total ? s + 1 : total" } else { "total" };
-        let body = format!(
-            "  i64 s = blockIdx.x % rows, h = blockIdx.x / rows % heads, n = blockIdx.x / rows / heads, end = {end};
-  i64 row = n * bias_n + h * bias_h + s * bias_s;
-  float most = {least}, count = 0.0f;
-  for (i64 k = threadIdx.x; k < end; k += blockDim.x) {{ float m = {load}; most = m != m || m > most ? m : most; }}
-  most = block_max(most);
-  if (!(most < {absorbs})) return;
-  for (i64 k = threadIdx.x; k < end; k += blockDim.x) if ({load} == most) count += 1.0f;
-  count = block_sum(count);
-  i64 all = repeat_n * repeat_h * repeat_s * size;
-  for (i64 i = threadIdx.x; i < all; i += blockDim.x) {{
-    i64 c = i % size, to_s = s + i / size % repeat_s, to_h = h + i / size / repeat_s % repeat_h, to_n = n + i / size / repeat_s / repeat_h;
-    float mean = {masked};
-    if (most != {least}) {{
-      mean = 0.0f;
-      for (i64 k = 0; k < end; k++) if ({load} == most) mean += {value};
-      mean /= count;
-    }}
-    y[to_n * y_n + to_h * y_h + to_s * y_s + c] = {store};
-  }}",
-            load = from.load("bias[row + k]"),
-            least = f32_text(f32::NEG_INFINITY),
-            absorbs = f32_text(ABSORBS),
-            masked = f32_text(self.masked_row),
-            value = elem.load("v[to_n * v_n + to_h / group * v_h + k * v_s + c]"),
-            store = elem.store("mean"),
-        );
-        let blocks = rows[..3].iter().map(|&n| size(n)).product();
-        source.launch(maker, &body, [blocks, threads_for(size(scores[3])) as usize])
-    }
-}
-
-/// The sum of masks in f32, with `dims`.
-fn sum(maker: &Maker<'_>, masks: &[Masking], dims: [i64; 4], (n, to): (usize, Place)) -> Result<Stage> {
-    let mut source = Source::new(n);
-    let mut terms = String::from("0.0f");
-    for (i, mask) in masks.iter().enumerate() {
-        let elem = Elem::number(mask.dtype).ok_or_else(|| maker.site.no_kernel())?;
-        let name = format!("mask{i}");
-        source.from(&name, elem, mask.place);
-        let own = mask.dims.map(size);
-        let steps = Steps::broadcast(&own, &dims.map(size));
-        let at = source.position(&dims.map(size), &steps.ok_or_else(|| maker.site.no_kernel())?, "i");
-        let load = elem.load(&format!("{name}[{at}]"));
-        terms += &match (mask.is_added, mask.hides) {
-            (true, _) => format!(" + {load}"),
-            (false, hides) => {
-                let least = f32_text(f32::NEG_INFINITY);
-                format!(" + ({load} == {hides} ? {least} : 0.0f)")
-            }
-        };
-    }
-    source.to("y", Elem::F32, to);
-    source.each(maker, n, &format!("y[i] = {terms};"))
 }
 
 /// The operator Attention; `None` if it has other operands or results, or cuDNN has no engine.
@@ -249,8 +131,8 @@ pub(super) fn of_operator(
         return Ok(None);
     }
     let strided = |of: Layout| {
-        let [n, h, s] = of.steps().map(int);
-        let dims = [of.batch, of.heads, of.length, of.size].map(int);
+        let [n, h, s] = of.steps().map(signed);
+        let dims = [of.batch, of.heads, of.length, of.size].map(signed);
         Strided { dims, strides: [n, h, s, 1] }
     };
     let attention = Attention {
@@ -262,7 +144,7 @@ pub(super) fn of_operator(
         bias: None,
         is_causal: view.causal,
     };
-    let scores = [q.batch, q.heads, q.length, k.length].map(int);
+    let scores = [q.batch, q.heads, q.length, k.length].map(signed);
     let mut masks = Vec::new();
     if site.has(3) {
         let own = site.dims(3)?;
@@ -270,7 +152,7 @@ pub(super) fn of_operator(
         if own.len() > 4 {
             return Ok(None);
         }
-        dims.iter_mut().rev().zip(own.iter().rev()).for_each(|(n, &own)| *n = int(own));
+        dims.iter_mut().rev().zip(own.iter().rev()).for_each(|(n, &own)| *n = signed(own));
         // A short mask masks the other keys.
         let dtype = site.dtype(3)?;
         if !fits(dims, scores) || view.short_masks && dims[3] != scores[3] || !is_mask(dtype) {

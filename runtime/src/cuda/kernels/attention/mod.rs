@@ -5,6 +5,7 @@
 //! f32: a product, the softmax of each row, and a product with the values in f32. The result is rounded once.
 
 mod fused;
+mod masks;
 mod pattern;
 mod viewed;
 
