@@ -22,6 +22,9 @@ mod elements;
 #[path = "cuda/operators/mod.rs"]
 mod operators;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/profile.rs"]
+mod profile;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "groups/random.rs"]
 mod random;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -69,6 +72,7 @@ fn main() -> std::process::ExitCode {
         + elements::run(cuda, &filter)
         + cases::run_all(cuda, &operators::cases(), &filter)
         + operators::failures(cuda, &filter)
+        + profile::run(&backends, &filter)
         + steps::run(&backends, &filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }

@@ -12,6 +12,7 @@ use cudarc::driver::sys::{
 use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 const OK: CUresult = CUresult::CUDA_SUCCESS;
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
@@ -417,6 +418,19 @@ unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult
     // SAFETY: both are alive.
     let (event, stream) = unsafe { (&mut *event.cast::<Event>(), &mut *stream.cast::<Stream>()) };
     event.capture = stream.captured().cloned();
+    event.time = event.capture.is_none().then(Instant::now);
+    OK
+}
+
+/// The milliseconds between two events.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, from: CUevent, to: CUevent) -> CUresult {
+    fault!("cuEventElapsedTime");
+    // SAFETY: both are alive.
+    let [from, to] = [from, to].map(|event| unsafe { &*event.cast::<Event>() }.time);
+    let (Some(from), Some(to)) = (from, to) else { return CUresult::CUDA_ERROR_INVALID_HANDLE };
+    // SAFETY: the caller gives a place.
+    unsafe { *milliseconds = to.duration_since(from).as_secs_f32() * 1e3 };
     OK
 }
 

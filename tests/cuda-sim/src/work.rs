@@ -6,6 +6,7 @@ use crate::products::Product;
 use crate::{complain, memory};
 use cudarc::driver::sys::CUresult;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// Work on the device.
 #[derive(Clone)]
@@ -62,6 +63,8 @@ pub(crate) struct Stream {
 #[derive(Default)]
 pub(crate) struct Event {
     pub(crate) capture: Option<Capture>,
+    /// The time at which it was recorded: by then all earlier work is done.
+    pub(crate) time: Option<Instant>,
 }
 
 /// The work of a capture.

@@ -523,6 +523,16 @@ fn symbol(handle: &Handle, name: &str) -> Option<*mut c_void> {
     found.ok().map(|symbol| symbol.into_raw()).filter(|address| !address.is_null())
 }
 
+/// The address of a function of the driver, if the driver is there.
+pub(super) fn driver_function(name: &str) -> Option<*mut c_void> {
+    let names = cudarc::get_lib_name_candidates(Library::Driver.stem());
+    let handle = names.iter().find_map(|name| dlopen(name.as_ref()).ok())?;
+    let function = symbol(&handle, name);
+    // The driver stays for the rest of the process.
+    let _ = handle.into_raw();
+    function
+}
+
 /// The devices of the driver, whose functions have been checked.
 fn devices() -> Result<Vec<FoundDevice>, CudaError> {
     use cudarc::driver::result;
