@@ -30,6 +30,9 @@ mod injected;
 #[path = "cli/pipelines.rs"]
 mod pipelines;
 
+#[path = "cli/plan.rs"]
+mod plan;
+
 #[path = "cli/policies.rs"]
 mod policies;
 

@@ -36,6 +36,7 @@ use ampc_ir::{DType, Node};
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A block of device memory. It is freed with its last handle; a backend delays that until its work is done.
 pub trait DeviceMemory: Any + Debug + Send + Sync {
@@ -219,6 +220,23 @@ pub trait Queue: Any + Send {
     /// # Errors
     /// If work failed, or the device is lost. The queue can be used again unless the device is lost.
     fn finish(&mut self) -> Result<(), DeviceError>;
+
+    /// An event whose time the device notes, for [`elapsed`](Self::elapsed); `None` if the device does not tell times.
+    ///
+    /// # Errors
+    /// If the device is lost.
+    fn mark(&mut self) -> Result<Option<Event>, DeviceError> {
+        Ok(None)
+    }
+
+    /// The time from one event of [`mark`](Self::mark) to another event of it, later on the same queue. Waits for both.
+    ///
+    /// # Errors
+    /// If the events are not such, or the device is lost.
+    fn elapsed(&mut self, from: &Event, to: &Event) -> Result<Duration, DeviceError> {
+        let _ = (from, to);
+        Err(DeviceError::Failed("this queue does not tell times".to_owned()))
+    }
 
     /// Begins a recording: work is not done until it is [replayed](Self::replay). Another queue records too from the moment
     /// that it waits for an event of this queue, until this queue waits for an event of it. Meanwhile a session gives

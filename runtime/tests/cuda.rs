@@ -32,6 +32,9 @@ mod memory;
 #[path = "cuda/operators/mod.rs"]
 mod operators;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/profile.rs"]
+mod profile;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "groups/random.rs"]
 mod random;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -95,6 +98,7 @@ fn main() -> std::process::ExitCode {
         + tails::run(cuda, &filter)
         + memory::run(cuda, &filter)
         + operators::shared_kernels(cuda, &filter)
+        + profile::run(&backends, &filter)
         + steps::run(&backends, &filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }

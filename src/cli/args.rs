@@ -1,10 +1,12 @@
 //! The arguments of the command line.
 
+mod plan;
 mod run;
 mod train;
 mod train_step;
 
-pub(crate) use self::run::{DataArgs, LimitArgs, RoundingArgs, RunArgs, VerifyArgs};
+pub(crate) use self::plan::PlanArgs;
+pub(crate) use self::run::{DataArgs, LimitArgs, ProfileArgs, RoundingArgs, RunArgs, VerifyArgs};
 pub(crate) use self::train::{LastArg, TrainArgs};
 pub(crate) use self::train_step::{LossPrecisionArg, MasterWeightsArg, RecomputeArg, TrainStepArgs};
 
@@ -77,6 +79,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Run a model
     Run(RunArgs),
+    /// Show the plan of a model, and the least time of its steps on a target
+    Plan(PlanArgs),
     /// Compare the outputs of a model with those of another model, or with test data
     Verify(VerifyArgs),
     /// Show the content of a model

@@ -17,8 +17,10 @@ mod opsets;
 mod opt;
 mod peers;
 mod pipeline;
+mod plan;
 mod policy;
 mod problem;
+mod profile;
 mod progress;
 mod rewrite;
 mod run;
@@ -165,6 +167,7 @@ fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {
         Command::Check(args) => check::run(args, ui),
         Command::Inspect(args) => inspect::run(args, ui),
         Command::Run(args) => run::run(args, threads, ui),
+        Command::Plan(args) => plan::run(args, threads, ui),
         Command::Verify(args) => verify::run(args, threads, ui),
         Command::Ops(args) => ops::run(args),
         Command::Devices(args) => devices::run(args, threads),

@@ -5,18 +5,15 @@ use super::data::{self, Shows};
 use super::diagnose;
 use super::pipeline::{load, warn_of_reading};
 use super::problem::Failure;
+use super::profile::{Measured, Wanted};
 use super::progress::Progress;
 use super::table::{Table, bytes, elapsed, number};
 use super::ui::{self, Ui};
 use ampc::execute::outputs::{self, OutputForm, Results};
 use ampc::execute::{self, Inputs, StepTimes, input_names, output_names, statistics};
-use ampc::ir::Node;
-use ampc::passes::Paths;
 use ampc::runtime::session::DeviceBytes;
 use ampc::runtime::{Data, HostTensor, Session};
 use ampc::{Error, Model};
-use std::cmp::Reverse;
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
@@ -40,6 +37,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     if let Some(path) = &args.outputs {
         outputs::check(path, &inputs, names.len(), args.force, &model.files()).map_err(fail)?;
     }
+    let wanted = Wanted::of(&args.profiling, args.force, &model.files())?;
     progress.stage("planning");
     let fail_on = |error: Error| data::failure_on(&inputs.dims, &error, &model.module, Shows::Nodes);
     execute::bind(&mut session, &inputs.values).map_err(fail_on)?;
@@ -68,7 +66,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
         progress.stage("measuring");
         text.push_str(&bench(&mut session, &inputs, n, &model)?);
         if args.profile {
-            text.push_str(&profile(&mut session, &inputs, n, &model)?);
+            text.push_str(&profile(&mut session, &inputs, n, &model, &wanted, args)?);
         }
     }
     drop(progress);
@@ -155,56 +153,25 @@ fn bench(session: &mut Session, inputs: &Inputs, n: u32, model: &Model) -> Resul
     Ok(format!("\n{table}"))
 }
 
-/// Steps shown that take the most time.
-const SLOWEST: usize = 10;
-
-/// The names of operators shown for a group.
-const SHOWN_OPERATORS: usize = 4;
-
-/// The share of each operator and each kind of group in the time of `n` runs, and the steps that take the most.
-fn profile(session: &mut Session, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {
+/// The profile of `n` runs.
+fn profile(
+    session: &mut Session,
+    inputs: &Inputs,
+    n: u32,
+    model: &Model,
+    wanted: &Wanted<'_>,
+    args: &RunArgs,
+) -> Result<String, Failure> {
     let views = execute::views(&inputs.values);
-    let mut profile = StepTimes::new();
+    let mut times = StepTimes::new();
     for _ in 0..n {
-        profile.restart();
-        let ran = session.run_observed(&views, Some(&mut profile));
+        times.restart();
+        let ran = session.run_to_observed(&views, Some(&mut times), |_, _| {});
         ran.map_err(|e| diagnose::failure(&execute::of_run(&model.module, &e), Some(&model.module)))?;
     }
-    let module = session.module();
-    let paths = Paths::of(module);
-    let operators_of = |nodes: &[Node]| {
-        let names = nodes.iter().take(SHOWN_OPERATORS).map(|&node| module.op_name(node).1);
-        let names = names.collect::<Vec<_>>().join("+");
-        let more = nodes.len().saturating_sub(SHOWN_OPERATORS);
-        if more > 0 { format!("{names}+{more} more") } else { names }
-    };
-    let mut steps: Vec<(&[Node], Duration)> = profile.times().collect();
-    let mut operators: BTreeMap<String, (u64, Duration)> = BTreeMap::new();
-    for &(nodes, time) in &steps {
-        let (count, sum) = operators.entry(operators_of(nodes)).or_default();
-        *count += 1;
-        *sum += time;
-    }
-    let whole = steps.iter().map(|(_, time)| time.as_secs_f64()).sum::<f64>().max(f64::MIN_POSITIVE);
-    let columns = |time: Duration| {
-        let seconds = time.as_secs_f64();
-        [elapsed(time / n), format!("{:.1} %", seconds / whole * 100.0)]
-    };
-    let mut operators: Vec<_> = operators.into_iter().collect();
-    operators.sort_by_cached_key(|(name, (_, time))| (Reverse(*time), name.clone()));
-    let mut table = Table::new(0, &[false, true, true, true]);
-    table.row(["operator", "steps", "time", "share"]);
-    for (name, (count, time)) in operators {
-        table.row([name, number(count)].into_iter().chain(columns(time)));
-    }
-    steps.sort_by_key(|(nodes, time)| (Reverse(*time), *nodes));
-    let mut slowest = Table::new(0, &[false, false, true, true]);
-    slowest.row(["last node", "operator", "time", "share"]);
-    for (nodes, time) in steps.into_iter().take(SLOWEST) {
-        let name = nodes.last().map_or_else(String::new, |&node| paths.path(node).to_owned());
-        slowest.row([name, operators_of(nodes)].into_iter().chain(columns(time)));
-    }
-    Ok(format!("\n{table}\n{slowest}"))
+    let plans = session.plans();
+    let measured = Measured { module: session.module(), times: &times, runs: n, plans: plans.as_ref() };
+    wanted.report(&measured, &args.device, args.force, &model.files())
 }
 
 /// The median of sorted times, of which there is at least one.

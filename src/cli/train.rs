@@ -10,17 +10,18 @@ use self::told::{WIDTH, told_of};
 use super::args::{LastArg, TrainArgs};
 use super::pipeline::load;
 use super::problem::{Failure, Problem};
+use super::profile::{Measured, Wanted};
 use super::progress::Progress;
 use super::run::digits;
 use super::table::{count, number};
 use super::ui::{self, Ui};
 use super::{data, diagnose, interrupt, shown, targets};
 use ampc::ErrorKind;
-use ampc::execute::Trainer;
 use ampc::execute::training::{
     Checkpoint, Dataset, Divergence, Evaluated, Evaluation, GradientHistograms, Incomplete, LostUpdates,
     NO_OPTIMIZER, Position, Schedule, StepRecord, Symptom, Training, TrainingOptions,
 };
+use ampc::execute::{Plans, StepTimes, Trainer};
 use ampc::onnx::bytes::FileId;
 use ampc::runtime::Runtime;
 use std::path::Path;
@@ -77,14 +78,17 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let read = ReadFiles::new(args, sources, read);
     check_outputs(args, &read)?;
     let log = open_log(args, &training.position(), &read)?;
-    let session = Session::new(args, ui, &progress, training, evaluation, log).map_err(fail)?;
+    let wanted = Wanted::of(&args.output.profiling, args.output.force, read.open())?;
+    let mut session = Session::new(args, ui, &progress, training, evaluation, log).map_err(fail)?;
+    session.profiled =
+        args.output.profile.map(|steps| Profiled { steps, taken: 0, times: StepTimes::new(), plans: None });
     progress.suspend(|| {
         if let (Some(found), Some(path)) = (&init, &args.init) {
             session.tell_init(found, path);
         }
         session.begin(position);
     });
-    session.train()
+    session.train(&wanted)
 }
 
 /// The file of the state to begin with.
@@ -202,6 +206,16 @@ const AHEAD: u64 = 2;
 /// The interval between updates of the line on the terminal.
 const REFRESH: Duration = Duration::from_millis(100);
 
+/// The profile of some steps.
+struct Profiled {
+    /// The number of steps to measure.
+    steps: u32,
+    taken: u32,
+    times: StepTimes,
+    /// The plans of the last measured step.
+    plans: Option<Plans>,
+}
+
 /// A training and its messages.
 struct Session<'a> {
     args: &'a TrainArgs,
@@ -212,6 +226,7 @@ struct Session<'a> {
     log: Option<Log>,
     /// Statistics of gradients and updates for the log.
     watched: Option<(GradientHistograms, LostUpdates)>,
+    profiled: Option<Profiled>,
     /// The first step of this run, and the last.
     first: Option<StepRecord>,
     last: Option<StepRecord>,
@@ -263,6 +278,7 @@ impl<'a> Session<'a> {
             evaluation,
             log,
             watched,
+            profiled: None,
             first: None,
             last: None,
             saved,
@@ -279,7 +295,7 @@ impl<'a> Session<'a> {
     }
 
     /// Trains to the end, or until a signal or an error. The state is saved in any case.
-    fn train(mut self) -> Result<(), Failure> {
+    fn train(mut self, wanted: &Wanted<'_>) -> Result<(), Failure> {
         interrupt::defer_first_signal();
         let ended = self.steps();
         let stopped = interrupt::requested();
@@ -315,12 +331,28 @@ impl<'a> Session<'a> {
             }
             (Ok(_), _) => saved?,
         }
+        self.show_profile(wanted)?;
         let summary = self.summary();
         self.progress.suspend(|| {
             self.warn_of_result();
             self.ui.say(&summary);
         });
         Ok(())
+    }
+
+    /// Prints and writes the profile of the measured steps.
+    fn show_profile(&mut self, wanted: &Wanted<'_>) -> Result<(), Failure> {
+        let Some(Profiled { taken: runs @ 1.., times, plans, .. }) = &self.profiled else { return Ok(()) };
+        let module = self.training.trainer().module();
+        let measured = Measured { module, times, runs: *runs, plans: plans.as_ref() };
+        // A checkpoint may have taken the place of a file that was read.
+        let text = wanted.report(&measured, &self.args.device, self.args.output.force, &[])?;
+        self.show(&text)
+    }
+
+    /// True if the next step is measured: the first step is not.
+    fn measures_next(&self) -> bool {
+        self.first.is_some() && self.profiled.as_ref().is_some_and(|profiled| profiled.taken < profiled.steps)
     }
 
     /// True if the existing checkpoint is better than a checkpoint of the current state: the training diverged,
@@ -381,10 +413,19 @@ impl<'a> Session<'a> {
         let due = |every: Option<u64>, step: u64| every.is_some_and(|every| step.is_multiple_of(every));
         let next = self.training.position().step.saturating_add(1);
         let started = Instant::now();
+        let is_measured = self.measures_next() && !self.training.is_ahead();
         let watched = self.watched.as_mut().filter(|_| due(self.args.output.histogram_every, next));
-        let taken = match watched {
-            Some(watched) => take_watched(&mut self.training, watched),
-            None => self.training.step_ahead(AHEAD, self.last_before_work(next)),
+        let profiled = self.profiled.as_mut().filter(|_| is_measured);
+        let taken = match (watched, profiled) {
+            (Some(watched), _) => take_watched(&mut self.training, watched),
+            (None, Some(profiled)) => {
+                profiled.taken += 1;
+                profiled.times.restart();
+                let taken = self.training.step_observed(Some(&mut profiled.times), |_, _| {});
+                profiled.plans = self.training.trainer().plans();
+                taken
+            }
+            (None, None) => self.training.step_ahead(AHEAD, self.last_before_work(next)),
         };
         let taken = taken.map_err(|error| self.of_step(&error, next))?;
         let Some(taken) = taken else { return Ok(false) };
@@ -431,7 +472,8 @@ impl<'a> Session<'a> {
         if interrupt::requested().is_some() {
             return 0;
         }
-        if self.owes_checkpoint {
+        let is_measuring = self.profiled.as_ref().is_some_and(|profiled| profiled.taken < profiled.steps);
+        if self.owes_checkpoint || is_measuring {
             return next;
         }
         let due = |every: u64| next.checked_next_multiple_of(every).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! The memory that a run takes, before a constant is read.
+//! The memory that a run takes, and its plans, before a constant is read.
 
 use super::of_run;
 use crate::device::{BackendOptions, Device};
@@ -6,7 +6,7 @@ use crate::error::Error;
 use ampc_ir::{DType, Module, TensorType};
 use ampc_passes::cost::BoundInputs;
 use ampc_passes::recompute::PlannedMemory;
-pub use ampc_runtime::session::MemoryNeeds;
+pub use ampc_runtime::session::{MemoryNeeds, Plans};
 use ampc_runtime::{Limits, Runtime};
 
 /// The most bytes of a list that a kernel is prepared with. It is a constant, so that the same model gives the same plan on
@@ -21,6 +21,33 @@ const MOST_BYTES: u128 = 1 << 60;
 /// # Errors
 /// If the dims do not fit the model, or no machine has so much memory.
 pub fn memory_needs(module: &Module, inputs: &BoundInputs) -> Result<MemoryNeeds, Error> {
+    check_bytes(module, inputs)?;
+    let limits = Limits { max_bytes: LIST_BYTES, ..Limits::default() };
+    let runtime = Runtime {
+        limits,
+        ..Runtime::new(
+            Device::default().backend(&BackendOptions { threads: 1, ..BackendOptions::default() })?,
+        )
+    };
+    runtime.memory_needs(module, &inputs.types).map_err(|error| of_run(module, &error))
+}
+
+/// The plans of a model for inputs of these dims: those of a run, without reading a constant or computing anything.
+///
+/// # Errors
+/// If the model is invalid, the dims do not fit it, the backend has no kernel for an operator, or no machine has so much
+/// memory.
+pub fn plans(module: &mut Module, inputs: &BoundInputs, runtime: &Runtime) -> Result<Plans, Error> {
+    let findings = crate::check(module);
+    if !findings.is_empty() {
+        return Err(Error::Invalid(findings));
+    }
+    check_bytes(module, inputs)?;
+    runtime.plans(module, &inputs.types).map_err(|error| of_run(module, &error))
+}
+
+/// An error if the tensors have more bytes together than any machine.
+fn check_bytes(module: &Module, inputs: &BoundInputs) -> Result<(), Error> {
     let (types, _) = inputs.infer(module);
     let values = module.graph_ids().flat_map(|graph| module.defined(graph));
     let tensors = values.filter_map(|value| types.of(module, value).as_tensor());
@@ -33,14 +60,7 @@ pub fn memory_needs(module: &Module, inputs: &BoundInputs) -> Result<MemoryNeeds
     if tensors.filter(|tensor| !is_string(tensor)).map(bytes).sum::<u128>() > MOST_BYTES {
         return Err(Error::Unsupported("its tensors have more bytes than any machine".into()));
     }
-    let limits = Limits { max_bytes: LIST_BYTES, ..Limits::default() };
-    let runtime = Runtime {
-        limits,
-        ..Runtime::new(
-            Device::default().backend(&BackendOptions { threads: 1, ..BackendOptions::default() })?,
-        )
-    };
-    runtime.memory_needs(module, &inputs.types).map_err(|error| of_run(module, &error))
+    Ok(())
 }
 
 /// The same for the pass `recompute`.

@@ -8,21 +8,31 @@ use std::time::{Duration, Instant};
 
 /// The times of steps over one or more runs. A step is a node, or a group of nodes that the backend has joined.
 ///
-/// The time of a step is from the end of the step before it to its own end, so that the time of the executor between
-/// two steps counts too. The time of a node with bodies excludes the time of the nodes in its bodies. On a device that
-/// computes while the host goes on, the times are those of the host.
+/// In host memory, the time of a step is from the end of the step before it to its own end, so that the time of the executor
+/// between two steps counts too. The time of a node with bodies excludes the time of the nodes in its bodies. On a device,
+/// the times are those of the device, if it tells times: a step that is launched late counts the wait for its launch. A run
+/// with this observer computes the bits of any other run, and is not recorded.
 #[derive(Debug)]
 pub struct StepTimes {
     since: Instant,
     entered: Vec<Node>,
-    times: BTreeMap<Vec<Node>, Duration>,
+    of_host: Times,
+    of_device: Times,
 }
+
+/// The times of steps by their nodes, with the numbers of their executions.
+type Times = BTreeMap<Vec<Node>, (Duration, u64)>;
 
 impl StepTimes {
     /// The clock runs from now on.
     #[expect(clippy::new_without_default, reason = "it starts a clock")]
     pub fn new() -> StepTimes {
-        StepTimes { since: Instant::now(), entered: Vec::new(), times: BTreeMap::new() }
+        StepTimes {
+            since: Instant::now(),
+            entered: Vec::new(),
+            of_host: Times::new(),
+            of_device: Times::new(),
+        }
     }
 
     /// The clock starts again, for one more run.
@@ -31,21 +41,28 @@ impl StepTimes {
         self.entered.clear();
     }
 
-    /// The nodes of each step that ran and its time, over all runs.
-    pub fn times(&self) -> impl Iterator<Item = (&[Node], Duration)> {
-        self.times.iter().map(|(nodes, time)| (&nodes[..], *time))
+    /// The nodes of each step that ran, its time, and how often it was executed, over all runs.
+    pub fn steps(&self) -> impl Iterator<Item = (&[Node], Duration, u64)> {
+        let times = if self.of_device.is_empty() { &self.of_host } else { &self.of_device };
+        times.iter().map(|(nodes, &(time, count))| (&nodes[..], time, count))
     }
 
-    fn count(&mut self, nodes: &[Node]) {
+    fn count(&mut self, nodes: &[Node], executions: u64) {
         let now = Instant::now();
-        let time = now - self.since;
-        match self.times.get_mut(nodes) {
-            Some(sum) => *sum += time,
-            None => {
-                self.times.insert(nodes.to_vec(), time);
-            }
-        }
+        add(&mut self.of_host, nodes, now - self.since, executions);
         self.since = now;
+    }
+}
+
+fn add(times: &mut Times, nodes: &[Node], time: Duration, executions: u64) {
+    match times.get_mut(nodes) {
+        Some((sum, count)) => {
+            *sum += time;
+            *count += executions;
+        }
+        None => {
+            times.insert(nodes.to_vec(), (time, executions));
+        }
     }
 }
 
@@ -58,17 +75,25 @@ impl NodeObserver for StepTimes {
     fn value(&mut self, _: Node, _: usize, _: DataRef<'_>) {}
 
     fn ran(&mut self, nodes: &[Node]) {
-        self.count(nodes);
+        self.count(nodes, 1);
+    }
+
+    fn wants_times(&self) -> bool {
+        true
+    }
+
+    fn took(&mut self, nodes: &[Node], time: Duration) {
+        add(&mut self.of_device, nodes, time, 1);
     }
 
     fn enter(&mut self, node: Node, _: GraphId) {
-        self.count(&[node]);
+        self.count(&[node], 0);
         self.entered.push(node);
     }
 
     fn leave(&mut self) {
         if let Some(node) = self.entered.pop() {
-            self.count(&[node]);
+            self.count(&[node], 0);
         }
     }
 }
@@ -88,12 +113,13 @@ mod tests {
         let mut profile = StepTimes::new();
         session.run_observed(&views(&inputs.values), Some(&mut profile)).unwrap();
         let whole = start.elapsed();
-        let mut met: Vec<Node> = profile.times().flat_map(|(nodes, _)| nodes).copied().collect();
+        let mut met: Vec<Node> = profile.steps().flat_map(|(nodes, ..)| nodes).copied().collect();
         met.sort_unstable();
         let mut nodes: Vec<Node> = model.module.nodes(model.module.main()).collect();
         nodes.sort_unstable();
         assert_eq!(met, nodes);
-        assert!(profile.times().any(|(nodes, _)| nodes.len() > 1), "the CPU joins nodes of this model");
-        assert!(profile.times().map(|(_, time)| time).sum::<Duration>() <= whole);
+        assert!(profile.steps().any(|(nodes, ..)| nodes.len() > 1), "the CPU joins nodes of this model");
+        assert!(profile.steps().all(|(.., count)| count == 1));
+        assert!(profile.steps().map(|(_, time, _)| time).sum::<Duration>() <= whole);
     }
 }

@@ -5,7 +5,7 @@
 
 use super::batch_row::BatchRow;
 use super::inputs::{InputProblem, describe, no_memory};
-use super::{input_names, of_run, output_names};
+use super::{Plans, input_names, of_run, output_names};
 use crate::error::{Error, Finding};
 use crate::model::Model;
 use crate::train::State;
@@ -200,6 +200,11 @@ impl Trainer {
     /// The step.
     pub fn module(&self) -> &Module {
         self.session.module()
+    }
+
+    /// The plans for the last batch; `None` before the first batch.
+    pub fn plans(&self) -> Option<Plans> {
+        self.session.plans()
     }
 
     /// Bytes of the memory in which the last batch was computed: state, activations and gradients.

@@ -21,7 +21,10 @@ pub const PROFILES: &[(&str, &str)] = &[
     ("ort-cuda", include_str!("profiles/ort-cuda.json")),
     ("tensorrt", include_str!("profiles/tensorrt.json")),
     ("v100", include_str!("profiles/v100.json")),
+    ("t4", include_str!("profiles/t4.json")),
     ("a100", include_str!("profiles/a100.json")),
+    ("l4", include_str!("profiles/l4.json")),
+    ("h100", include_str!("profiles/h100.json")),
     ("h200", include_str!("profiles/h200.json")),
 ];
 

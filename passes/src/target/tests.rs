@@ -11,8 +11,8 @@ fn every_profile_is_read_and_has_its_name() {
     let error = Profile::preset("a10").unwrap_err().to_string();
     assert_eq!(
         error,
-        "no target is called `a10`; targets are generic, ort-cpu, ort-cuda, tensorrt, v100, a100, h200; a file ends \
-         in `.json`; did you mean `a100`?"
+        "no target is called `a10`; targets are generic, ort-cpu, ort-cuda, tensorrt, v100, t4, a100, l4, h100, h200; a file \
+         ends in `.json`; did you mean `a100`?"
     );
 }
 

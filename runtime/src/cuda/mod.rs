@@ -10,6 +10,7 @@
 //! `text.rs` make kernels, `products.rs` and `dnn/` call cuBLASLt and cuDNN, and `kernels/` has the kernels by family.
 
 mod cache;
+mod clock;
 mod compile;
 pub mod dnn;
 mod elements;
@@ -33,6 +34,7 @@ use crate::backend::{
 use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Node};
+use clock::Clock;
 use compile::Compiler;
 use cudarc::driver::CudaContext;
 use dnn::Dnn;
@@ -96,6 +98,7 @@ pub(crate) struct Shared {
     products: Products,
     dnn: Dnn,
     waits_for_kernels: bool,
+    clock: Option<Clock>,
     /// Memory for copies to the host.
     pinned: Pool,
     records: bool,
@@ -131,6 +134,7 @@ impl Cuda {
             has_bf16: found.capability >= (8, 0),
             name: found.name,
             waits_for_kernels: options.waits_for_kernels,
+            clock: Clock::find(),
             pinned: Pool::default(),
             records: options.records,
             queues: options.queues.max(1),

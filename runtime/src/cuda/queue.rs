@@ -10,6 +10,7 @@ use ampc_ir::entity::EntityRef;
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, result, sys};
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The bytes of pinned memory through which uploads go.
 const STAGING: usize = 4 << 20;
@@ -241,6 +242,19 @@ impl Queue for CudaQueue {
 
     fn signal(&mut self) -> Result<Event, DeviceError> {
         Ok(Arc::new(self.stream.record_event(None).map_err(failed)?))
+    }
+
+    fn mark(&mut self) -> Result<Option<Event>, DeviceError> {
+        let clock = self.shared.clock.as_ref().filter(|_| self.capture.is_none());
+        Ok(clock.map(|clock| clock.mark(&self.stream)).transpose()?.map(|event| Arc::new(event) as Event))
+    }
+
+    fn elapsed(&mut self, from: &Event, to: &Event) -> Result<Duration, DeviceError> {
+        let events = (from.downcast_ref::<CudaEvent>(), to.downcast_ref::<CudaEvent>());
+        match (&self.shared.clock, events) {
+            (Some(clock), (Some(from), Some(to))) => clock.elapsed(from, to),
+            _ => Err(DeviceError::Failed("expected marks of a CUDA device, found other events".into())),
+        }
     }
 
     fn wait(&mut self, event: &Event) -> Result<(), DeviceError> {

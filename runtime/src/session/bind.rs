@@ -93,6 +93,11 @@ impl Program {
         self.inlined.as_ref().map_or(node, |inlined| inlined.calls.source(node))
     }
 
+    /// The calls that nodes of the module stand in place of.
+    pub(super) fn inlined(&self) -> Option<&Arc<Inlined>> {
+        self.inlined.as_ref()
+    }
+
     /// The default attributes of a function.
     pub(crate) fn defaults(&self, function: FunctionId) -> Defaults {
         self.defaults[function].clone()

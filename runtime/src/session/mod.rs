@@ -35,7 +35,7 @@ pub use device_bytes::DeviceBytes;
 pub use error::{ExecuteError, PrepareError};
 pub use executable::{Executable, Runtime};
 pub use limits::{Limits, available_memory, left_of_limit};
-pub use needs::MemoryNeeds;
+pub use needs::{MemoryNeeds, Plans};
 pub use observe::{NodeObserver, Watch};
 
 use crate::backend::{Backend, alignment, installed_run};
@@ -533,6 +533,11 @@ impl Session {
         let Some(program) = self.bound.as_ref().map(|bound| &bound.program) else { return String::new() };
         let graphs = program.graphs.iter();
         graphs.map(|&graph| program.plan(graph).to_text(&program.module)).collect()
+    }
+
+    /// Copies of the plans of the last [`bind`](Self::bind) or run, the main graph first.
+    pub fn plans(&self) -> Option<Plans> {
+        self.bound.as_ref().map(|bound| Plans::of(&bound.program))
     }
 
     /// Bytes of the arena of the main graph for the inputs of the last [`bind`](Self::bind).

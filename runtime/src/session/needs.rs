@@ -3,7 +3,7 @@
 //! The module is typed and planned as for a run ([`plan`](crate::plan)). A run knows folded results; here their sizes
 //! stand for them, by the same rule, so that the plan is that of the run.
 
-use super::bind::{FoldBudget, reads_dims};
+use super::bind::{FoldBudget, Program, reads_dims};
 use super::inlined::{Inlined, typed};
 use super::observe::Watch;
 use super::partition::{Fold, Partitioner};
@@ -46,50 +46,40 @@ impl Runtime {
         for graph in module.graph_ids() {
             constants += module.defined(graph).filter_map(|value| sizes[value]).sum::<usize>() as u64;
         }
+        Ok(needs_of(&self.plans(module, types)?, constants))
+    }
+
+    /// The plans of all graphs of a module for inputs of these types, which are those of a run without an observer; `None`
+    /// stands for the declared type. No constant is read and nothing is computed.
+    ///
+    /// # Errors
+    /// If the types do not fit the module, or the backend has no kernel for a node.
+    pub fn plans(&self, module: &Module, types: &[Option<Type>]) -> Result<Plans, ExecuteError> {
         installed(&*self.backend, || {
             let inlined = Inlined::of(module).map(Arc::new);
             let (module, facts, inlined) = typed(inlined, module, |module| declare(module, types))?;
-            let needs = self.needs_of_all(&module, &facts, constants, inlined.as_deref());
-            needs.map_err(|error| match &inlined {
-                Some(inlined) => inlined.named(error),
-                None => error,
-            })
+            match (self.plans_of(&module, &facts, inlined.as_deref()), inlined) {
+                (Ok(plans), inlined) => Ok(Plans { module, plans, inlined }),
+                (Err(error), Some(inlined)) => Err(inlined.named(error)),
+                (Err(error), None) => Err(error),
+            }
         })
     }
 
-    fn needs_of_all(
+    fn plans_of(
         &self,
         module: &Module,
         facts: &Facts,
-        constants: u64,
         inlined: Option<&Inlined>,
-    ) -> Result<MemoryNeeds, ExecuteError> {
+    ) -> Result<Vec<GraphPlan>, ExecuteError> {
         let mut sizes = constant_sizes(module);
-        let mut needs = MemoryNeeds { constants, ..MemoryNeeds::default() };
         let mut index = Index::default();
         let (backend, watch) = (&*self.backend, &Watch::nothing());
         let room = Room::of(self.limits.max_bytes);
         let partitioner = Partitioner { backend, module, facts, room, inlined, watch, is_strict: false };
         let mut budget = FoldBudget::default();
-        for graph in module.graph_ids() {
-            let plan = self.plan_of(&partitioner, graph, &mut index, &mut sizes, &mut budget)?;
-            if graph == module.main() {
-                needs.states = plan.state_bytes as u64;
-                needs.peak = plan.peak();
-                for step in &plan.steps {
-                    let node = inlined.map_or(step.node(), |inlined| inlined.outermost(step.node()));
-                    needs.scratch[node] = needs.scratch[node].max(step.scratch.1 as u64);
-                }
-                let unsized_values = plan.values.iter().filter(|planned| planned.place == Place::Heap);
-                let given = |value| inlined.map_or(value, |inlined| inlined.source_value(value));
-                needs.unsized_values = unsized_values.map(|planned| given(planned.value)).collect();
-            }
-            // The arena of a function depends on its calls.
-            if !matches!(module.graph(graph).owner, GraphOwner::Function(_)) {
-                needs.arenas = needs.arenas.saturating_add(plan.arena as u64);
-            }
-        }
-        Ok(needs)
+        let mut plan = |graph| self.plan_of(&partitioner, graph, &mut index, &mut sizes, &mut budget);
+        module.graph_ids().map(&mut plan).collect()
     }
 
     fn plan_of(
@@ -108,6 +98,68 @@ impl Runtime {
         let is_constant = |value| folded.contains(&value);
         Ok(plan_graph(module, graph, alignment(&*self.backend), index, &groups, is_constant))
     }
+}
+
+/// The plans of a module for certain types of its inputs ([`Runtime::plans`], [`Session::plans`](super::Session::plans)).
+#[derive(Debug)]
+pub struct Plans {
+    module: Module,
+    plans: Vec<GraphPlan>,
+    inlined: Option<Arc<Inlined>>,
+}
+
+impl Plans {
+    /// The plans of a program.
+    pub(super) fn of(program: &Program) -> Plans {
+        let plans = program.graphs.iter().map(|&graph| program.plan(graph).clone()).collect();
+        Plans { module: program.module.clone(), plans, inlined: program.inlined().cloned() }
+    }
+
+    /// The module whose nodes the plans name: a copy of the given module, with these types and with functions in place of
+    /// their calls.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// The plan of each graph, in the order of the graphs.
+    pub fn plans(&self) -> &[GraphPlan] {
+        &self.plans
+    }
+
+    /// The node of the given module that a node is a copy of, as observers name it.
+    pub fn source(&self, node: Node) -> Node {
+        self.inlined.as_ref().map_or(node, |inlined| inlined.calls.source(node))
+    }
+
+    /// The plans as text, each with a heading.
+    pub fn to_text(&self) -> String {
+        self.plans.iter().map(|plan| plan.to_text(&self.module)).collect()
+    }
+}
+
+/// The memory of plans, with so many bytes of constants.
+fn needs_of(plans: &Plans, constants: u64) -> MemoryNeeds {
+    let Plans { module, plans, inlined } = plans;
+    let mut needs = MemoryNeeds { constants, ..MemoryNeeds::default() };
+    for plan in plans {
+        if plan.graph == module.main() {
+            needs.states = plan.state_bytes as u64;
+            needs.peak = plan.peak();
+            for step in &plan.steps {
+                let outermost = inlined.as_ref().map(|inlined| inlined.outermost(step.node()));
+                let node = outermost.unwrap_or(step.node());
+                needs.scratch[node] = needs.scratch[node].max(step.scratch.1 as u64);
+            }
+            let unsized_values = plan.values.iter().filter(|planned| planned.place == Place::Heap);
+            let given = |value| inlined.as_ref().map_or(value, |inlined| inlined.source_value(value));
+            needs.unsized_values = unsized_values.map(|planned| given(planned.value)).collect();
+        }
+        // The arena of a function depends on its calls.
+        if !matches!(module.graph(plan.graph).owner, GraphOwner::Function(_)) {
+            needs.arenas = needs.arenas.saturating_add(plan.arena as u64);
+        }
+    }
+    needs
 }
 
 /// The choice of the nodes that are folded, without their results.

@@ -5,7 +5,7 @@ use super::error::ExecuteError;
 use super::frame::{Frame, Scope};
 use super::space::Space;
 use crate::data::{Data, DataRef};
-use crate::device::Download;
+use crate::device::{DeviceError, Download, Event};
 use crate::host::HostTensor;
 use crate::kernel::KernelError;
 use crate::plan::Step;
@@ -13,6 +13,7 @@ use ampc_ir::{DType, GraphId, Node, Value};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The values that an observer sees.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -75,6 +76,19 @@ pub trait NodeObserver {
         let _ = nodes;
     }
 
+    /// True if the observer wants the times of steps on a device ([`took`](Self::took)). It is asked once, before a run.
+    fn wants_times(&self) -> bool {
+        false
+    }
+
+    /// The device computed a step of these nodes in this time, from the end of earlier work of its queue: the time until the
+    /// host has launched the step is part of it. Observers are told some time after the step has run, at the latest when the
+    /// run ends; a node with bodies has no time of its own. Sessions in host memory, and devices that do not tell times, tell
+    /// nothing.
+    fn took(&mut self, nodes: &[Node], time: Duration) {
+        let _ = (nodes, time);
+    }
+
     /// A body of `node`, or the function that it calls, starts to run: the next values are of its nodes, until
     /// [`leave`](Self::leave). A body that runs several times is entered as often.
     fn enter(&mut self, node: Node, graph: GraphId) {
@@ -104,6 +118,13 @@ impl<A: NodeObserver, B: NodeObserver> NodeObserver for (A, B) {
         self.0.ran(nodes);
         self.1.ran(nodes);
     }
+    fn wants_times(&self) -> bool {
+        self.0.wants_times() || self.1.wants_times()
+    }
+    fn took(&mut self, nodes: &[Node], time: Duration) {
+        self.0.took(nodes, time);
+        self.1.took(nodes, time);
+    }
     fn enter(&mut self, node: Node, graph: GraphId) {
         self.0.enter(node, graph);
         self.1.enter(node, graph);
@@ -126,6 +147,20 @@ pub(crate) struct Observing<'a> {
     watch: Watch,
     on_the_way: VecDeque<Sent>,
     bytes: usize,
+    wants_times: bool,
+    /// The steps whose times the observer has not been told.
+    timed: Vec<Timed>,
+}
+
+/// The most steps whose times are noted on a device before the host waits for them.
+const MOST_TIMED: usize = 4096;
+
+/// The nodes of a step that a device runs, its queue, and the events before and behind it.
+struct Timed {
+    nodes: SmallVec<[Node; 8]>,
+    queue: usize,
+    from: Event,
+    to: Event,
 }
 
 /// A value on the way from a device.
@@ -140,8 +175,8 @@ struct Sent {
 
 impl<'a> Observing<'a> {
     pub(super) fn new(observer: &'a mut (dyn NodeObserver + Send)) -> Observing<'a> {
-        let watch = observer.watch();
-        Observing { observer, watch, on_the_way: VecDeque::new(), bytes: 0 }
+        let (watch, wants_times) = (observer.watch(), observer.wants_times());
+        Observing { observer, watch, on_the_way: VecDeque::new(), bytes: 0, wants_times, timed: Vec::new() }
     }
 
     /// The values that the observer sees.
@@ -157,8 +192,39 @@ impl<'a> Observing<'a> {
 
     /// Tells the observer that a step has run.
     pub(super) fn ran(&mut self, program: &Program, step: &Step) {
-        let nodes: SmallVec<[Node; 8]> = step.nodes.iter().map(|&node| program.source(node)).collect();
-        self.observer.ran(&nodes);
+        self.observer.ran(&sources(program, step));
+    }
+
+    /// The event before a step, if the observer wants times and the device tells them.
+    pub(super) fn mark(&self, space: &mut Space, step: &Step) -> Result<Option<Event>, DeviceError> {
+        match space.queue_at(step.queue).filter(|_| self.wants_times) {
+            Some(queue) => queue.mark(),
+            None => Ok(None),
+        }
+    }
+
+    /// Notes the event behind a step, which began at `from`.
+    pub(super) fn marked(
+        &mut self,
+        space: &mut Space,
+        program: &Program,
+        step: &Step,
+        from: Event,
+    ) -> Result<(), DeviceError> {
+        if let Some(to) = self.mark(space, step)? {
+            self.timed.push(Timed { nodes: sources(program, step), queue: step.queue, from, to });
+        }
+        if self.timed.len() < MOST_TIMED { Ok(()) } else { self.tell_times(space) }
+    }
+
+    /// Tells the observer the times of the steps so far, when they are done.
+    pub(super) fn tell_times(&mut self, space: &mut Space) -> Result<(), DeviceError> {
+        for Timed { nodes, queue, from, to } in std::mem::take(&mut self.timed) {
+            if let Some(queue) = space.queue_at(queue) {
+                self.observer.took(&nodes, queue.elapsed(&from, &to)?);
+            }
+        }
+        Ok(())
     }
 
     /// Shows the observer the results of a step that has just run.
@@ -243,4 +309,9 @@ impl<'a> Observing<'a> {
         self.settle().map_err(ExecuteError::of_transfer)?;
         Ok(self.observer.permits_updates())
     }
+}
+
+/// The nodes of a step, as the module that was given has them.
+fn sources(program: &Program, step: &Step) -> SmallVec<[Node; 8]> {
+    step.nodes.iter().map(|&node| program.source(node)).collect()
 }

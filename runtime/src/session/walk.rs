@@ -91,6 +91,9 @@ pub(crate) fn run_graph(
     run.space.fence()?;
     if let Some(observer) = &mut run.observer {
         observer.settle().map_err(ExecuteError::of_transfer)?;
+        if graph == program.module.main() {
+            observer.tell_times(run.space)?;
+        }
     }
     if !plan.states.is_empty() || !plan.moved.is_empty() {
         run.permits_updates()?;
@@ -119,10 +122,18 @@ pub(super) fn run_steps(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) 
         if let Some(queue) = run.space.queue_at(step.queue) {
             queue.enter(node);
         }
-        if is_nested(&program.module, step.node()) {
+        let is_nested = is_nested(&program.module, step.node());
+        let from = match &run.observer {
+            Some(observer) if !is_nested && !step.view => observer.mark(run.space, step)?,
+            _ => None,
+        };
+        if is_nested {
             run_nested(run, scope, step, frame)?;
         } else {
             run_step(run, scope, step, frame).map_err(|error| ExecuteError::of_kernel(node, error))?;
+        }
+        if let (Some(from), Some(observer)) = (from, &mut run.observer) {
+            observer.marked(run.space, program, step, from)?;
         }
         if has_several_queues && step.is_barrier {
             run.space.fence()?;

@@ -31,11 +31,25 @@ pub(crate) struct RunArgs {
     /// nodes that run as one loop
     #[arg(long, requires = "bench")]
     pub(crate) profile: bool,
+    #[command(flatten)]
+    pub(crate) profiling: ProfileArgs,
     /// Print the plan: the order of the steps, and the place of every value
     #[arg(long)]
     pub(crate) print_plan: bool,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+}
+
+/// Arguments of `--profile`.
+#[derive(Debug, Args)]
+pub(crate) struct ProfileArgs {
+    /// With `--profile`: print the least time of each step on this target beside its time: a profile (see `ampc target
+    /// list`) or a file with a profile
+    #[arg(long, value_name = "NAME|FILE.json", requires = "profile")]
+    pub(crate) target: Option<String>,
+    /// With `--profile`: write the steps with their bytes, operations and times as JSON
+    #[arg(long, value_name = "FILE.json", requires = "profile")]
+    pub(crate) profile_json: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,6 @@
 //! Arguments of `ampc train`.
 
-use super::run::bytes;
+use super::run::{ProfileArgs, bytes};
 use super::{RoundingArgs, spec};
 use ampc::execute::training::{MAX_SKIPPED, Schedule};
 use clap::{Args, ValueEnum};
@@ -119,6 +119,11 @@ pub(crate) struct TrainOutputArgs {
     /// Print a line after every N steps [default: a tenth of them]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) print_every: Option<u64>,
+    /// Measure N steps after the first step, and print the time of each operator and of the most expensive parts of a step
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) profile: Option<u32>,
+    #[command(flatten)]
+    pub(crate) profiling: ProfileArgs,
 }
 
 /// Handling of the last samples of an epoch if they do not fill a batch.

@@ -57,6 +57,11 @@ impl ReadFiles {
         Err(Failure::usage("same_file", message))
     }
 
+    /// The files that are open.
+    pub(super) fn open(&self) -> &[Arc<SourceBytes>] {
+        &self.open
+    }
+
     /// The files that are open, without one that the training may replace.
     fn open_but(&self, replaced: Option<&Path>) -> Vec<Arc<SourceBytes>> {
         let is_other = |file: &&Arc<SourceBytes>| {

@@ -14,6 +14,7 @@ use ampc_runtime::session::{NodeObserver, Watch};
 use ampc_runtime::{DataRef, HostTensor, TensorRef};
 use half::{bf16, f16};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::time::Duration;
 
 /// True if a tensor has an infinity or a NaN. Tensors of integers have none.
 pub(super) fn has_non_finite(tensor: &TensorRef<'_>) -> bool {
@@ -314,6 +315,15 @@ impl NodeObserver for Observers<'_, '_> {
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
         self.watch.value(node, slot, data);
         self.others().for_each(|observer| observer.value(node, slot, data));
+    }
+    fn ran(&mut self, nodes: &[Node]) {
+        self.others().for_each(|observer| observer.ran(nodes));
+    }
+    fn wants_times(&self) -> bool {
+        self.other.as_deref().is_some_and(NodeObserver::wants_times)
+    }
+    fn took(&mut self, nodes: &[Node], time: Duration) {
+        self.others().for_each(|observer| observer.took(nodes, time));
     }
     fn enter(&mut self, node: Node, graph: GraphId) {
         self.others().for_each(|observer| observer.enter(node, graph));

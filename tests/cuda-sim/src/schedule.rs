@@ -11,11 +11,11 @@ use crate::complain;
 use crate::work::Work;
 use cudarc::driver::sys::CUresult;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
-/// Set when a stream has come to a recorded event.
-pub(crate) type Ticket = Arc<AtomicBool>;
+/// Set when a stream has come to a recorded event, to the time of that.
+pub(crate) type Ticket = Arc<OnceLock<Instant>>;
 
 /// Works with the works that follow each.
 #[derive(Default)]
@@ -175,10 +175,10 @@ impl Schedule {
             for queue in self.queues.values_mut() {
                 let passes = match queue.items.front() {
                     Some(Item::Record(ticket)) => {
-                        ticket.store(true, Ordering::Release);
+                        let _ = ticket.set(Instant::now());
                         true
                     }
-                    Some(Item::Wait(ticket)) => ticket.load(Ordering::Acquire),
+                    Some(Item::Wait(ticket)) => ticket.get().is_some(),
                     Some(Item::Replay(replay)) => replay.ready.is_empty(),
                     Some(Item::Work(_)) | None => false,
                 };

@@ -10,11 +10,11 @@ use crate::records;
 use crate::schedule::{Graph, Schedule, Ticket};
 use crate::work::Work;
 use cudarc::driver::sys::{
-    CUevent, CUgraph, CUgraphExec, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUevent, CUevent_flags, CUgraph, CUgraphExec, CUresult, CUstream, CUstreamCaptureMode,
+    CUstreamCaptureStatus,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_uint, c_ulonglong};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 const OK: CUresult = CUresult::CUDA_SUCCESS;
@@ -50,6 +50,8 @@ pub(crate) struct Device {
     next: usize,
     streams: BTreeMap<usize, Option<Captured>>,
     events: BTreeMap<usize, Option<Recorded>>,
+    /// Events that note no time.
+    untimed: BTreeSet<usize>,
     captures: BTreeMap<usize, Capture>,
     graphs: BTreeMap<usize, Arc<Graph>>,
     pub(crate) schedule: Schedule,
@@ -64,6 +66,7 @@ pub(crate) fn device() -> MutexGuard<'static, Device> {
             next: 1,
             streams: BTreeMap::new(),
             events: BTreeMap::new(),
+            untimed: BTreeSet::new(),
             captures: BTreeMap::new(),
             graphs: BTreeMap::new(),
             schedule: Schedule::new(),
@@ -407,10 +410,13 @@ unsafe extern "C" fn cuGraphExecDestroy(graph: CUgraphExec) -> CUresult {
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuEventCreate(event: *mut CUevent, _: c_uint) -> CUresult {
+pub(crate) unsafe extern "C" fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult {
     fault!("cuEventCreate");
     let mut device = device();
     let handle = device.handle();
+    if flags & CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint != 0 {
+        device.untimed.insert(handle);
+    }
     device.events.insert(handle, None);
     records::add("events", 1);
     // SAFETY: the caller gives a place.
@@ -421,9 +427,11 @@ pub(crate) unsafe extern "C" fn cuEventCreate(event: *mut CUevent, _: c_uint) ->
 #[unsafe(no_mangle)]
 unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
     fault!("cuEventDestroy_v2");
-    if device().events.remove(&(event as usize)).is_none() {
+    let mut device = device();
+    if device.events.remove(&(event as usize)).is_none() {
         return NO_HANDLE;
     }
+    device.untimed.remove(&(event as usize));
     records::subtract("events");
     OK
 }
@@ -455,7 +463,7 @@ fn event_status(event: CUevent, waits: bool) -> CUresult {
             CUresult::CUDA_ERROR_CAPTURED_EVENT
         }
         Some(Some(Recorded::Enqueued(ticket))) => {
-            let has_happened = |_: &Schedule| ticket.load(Ordering::Acquire);
+            let has_happened = |_: &Schedule| ticket.get().is_some();
             if waits {
                 return device.schedule.run_until(has_happened).unwrap_or(OK);
             }
@@ -463,7 +471,7 @@ fn event_status(event: CUevent, waits: bool) -> CUresult {
             device.schedule.step();
             match device.schedule.failure {
                 Some(failure) => failure,
-                None if ticket.load(Ordering::Acquire) => OK,
+                None if ticket.get().is_some() => OK,
                 None => CUresult::CUDA_ERROR_NOT_READY,
             }
         }
@@ -481,4 +489,26 @@ unsafe extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
 pub(crate) unsafe extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
     fault!("cuEventQuery");
     event_status(event, false)
+}
+
+/// The milliseconds between two events that have happened.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, from: CUevent, to: CUevent) -> CUresult {
+    fault!("cuEventElapsedTime");
+    let device = device();
+    let mut times = Vec::new();
+    for event in [from, to] {
+        match device.events.get(&(event as usize)) {
+            Some(Some(Recorded::Enqueued(ticket))) if !device.untimed.contains(&(event as usize)) => {
+                match ticket.get() {
+                    Some(time) => times.push(*time),
+                    None => return CUresult::CUDA_ERROR_NOT_READY,
+                }
+            }
+            _ => return NO_HANDLE,
+        }
+    }
+    // SAFETY: the caller gives a place.
+    unsafe { *milliseconds = times[1].saturating_duration_since(times[0]).as_secs_f32() * 1e3 };
+    OK
 }

@@ -562,6 +562,16 @@ fn architectures() -> Vec<i32> {
     listed.map(|_| list).unwrap_or_default()
 }
 
+/// The address of a function of the driver, if the driver is there.
+pub(super) fn driver_function(name: &str) -> Option<*mut c_void> {
+    let names = cudarc::get_lib_name_candidates(Library::Driver.stem());
+    let handle = names.iter().find_map(|name| dlopen(name.as_ref()).ok())?;
+    let function = symbol(&handle, name);
+    // The driver stays for the rest of the process.
+    let _ = handle.into_raw();
+    function
+}
+
 /// The devices of the driver, whose functions have been checked.
 fn devices() -> Result<Vec<FoundDevice>, CudaError> {
     use cudarc::driver::result;
