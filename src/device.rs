@@ -58,6 +58,8 @@ pub struct BackendOptions {
     /// The folder of kernels that earlier processes have compiled for a device; `None` for no such folder. It is created, and
     /// has at most 1 GiB. A folder that cannot be written is no error.
     pub cache: Option<PathBuf>,
+    /// A folder for the texts of the kernels that a GPU runs, with `index.tsv`, a list of their launches. It is created.
+    pub dump: Option<PathBuf>,
 }
 
 impl Device {
@@ -155,8 +157,8 @@ mod cuda {
         host: Arc<dyn Backend>,
     ) -> Result<Arc<dyn Backend>, Error> {
         let device = usize::try_from(number).unwrap_or(usize::MAX);
-        let BackendOptions { folders, cache, .. } = options.clone();
-        let settings = CudaOptions { device, folders, cache, ..CudaOptions::default() };
+        let BackendOptions { folders, cache, dump, .. } = options.clone();
+        let settings = CudaOptions { device, folders, cache, dump, ..CudaOptions::default() };
         match Cuda::open(&settings, host) {
             Ok(cuda) => Ok(Arc::new(cuda)),
             Err(error) => Err(of_open(number, &error)),

@@ -19,11 +19,23 @@ mod convolutions;
 #[path = "cuda/elements.rs"]
 mod elements;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/missing.rs"]
+mod missing;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/operators/mod.rs"]
 mod operators;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/plans.rs"]
+mod plans;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/races.rs"]
+mod races;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "groups/random.rs"]
 mod random;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/records.rs"]
+mod records;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/steps.rs"]
 mod steps;
@@ -69,7 +81,11 @@ fn main() -> std::process::ExitCode {
         + elements::run(cuda, &filter)
         + cases::run_all(cuda, &operators::cases(), &filter)
         + operators::failures(cuda, &filter)
-        + steps::run(&backends, &filter);
+        + steps::run(&backends, &filter)
+        + records::run(&backends, &filter)
+        + races::run(&options, &filter)
+        + plans::run(&options, &filter)
+        + missing::run(&filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }

@@ -4,7 +4,7 @@ mod run;
 mod train;
 mod train_step;
 
-pub(crate) use self::run::{DataArgs, LimitArgs, RunArgs, VerifyArgs};
+pub(crate) use self::run::{DataArgs, DeviceArgs, LimitArgs, RunArgs, VerifyArgs};
 pub(crate) use self::train::{LastArg, TrainArgs};
 pub(crate) use self::train_step::{LossPrecisionArg, MasterWeightsArg, RecomputeArg, TrainStepArgs};
 

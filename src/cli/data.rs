@@ -1,6 +1,6 @@
 //! The data of a run: values for the inputs, and limits.
 
-use super::args::{DataArgs, LimitArgs};
+use super::args::{DataArgs, DeviceArgs, LimitArgs};
 use super::diagnose;
 use super::problem::{Failure, Problem};
 use super::settings::ReadFile;
@@ -24,7 +24,7 @@ use std::{fs, io, slice};
 pub(crate) fn backend_options(threads: Option<u32>) -> BackendOptions {
     let threads = threads.map_or(0, |threads| usize::try_from(threads).unwrap_or(0));
     let folders = device::standard_folders(&variable);
-    BackendOptions { threads, folders, cache: None }
+    BackendOptions { threads, folders, cache: None, dump: None }
 }
 
 /// A variable of the environment, which the library does not read itself.
@@ -61,11 +61,20 @@ fn tempfile_in(folder: &Path) -> io::Result<()> {
 /// The backend of a device.
 ///
 /// # Errors
-/// If the name is no device, or the device cannot be used.
-pub(crate) fn backend(name: &str, threads: Option<u32>, ui: Ui) -> Result<Arc<dyn Backend>, Failure> {
+/// If the name is no device, the device cannot be used, or kernels cannot be written to the folder.
+pub(crate) fn backend(args: &DeviceArgs, threads: Option<u32>, ui: Ui) -> Result<Arc<dyn Backend>, Failure> {
+    let DeviceArgs { device: name, dump_kernels } = args;
     let device: Device = name.parse().map_err(|error: Error| Failure::usage("device", error.to_string()))?;
+    if let (Device::Cpu, Some(_)) = (device, dump_kernels) {
+        let message = "`--dump-kernels` needs `--device cuda`: kernels of the CPU are no texts";
+        return Err(Failure::usage("device.dump", message));
+    }
+    if let Some(folder) = dump_kernels {
+        let written = fs::create_dir_all(folder).and_then(|()| tempfile_in(folder));
+        written.map_err(|error| Failure::io(&folder.display().to_string(), &error))?;
+    }
     let cache = if device == Device::default() { None } else { cache(ui) };
-    let options = BackendOptions { cache, ..backend_options(threads) };
+    let options = BackendOptions { cache, dump: dump_kernels.clone(), ..backend_options(threads) };
     device.backend(&options).map_err(|error| diagnose::failure(&error, None))
 }
 
@@ -74,7 +83,8 @@ pub(crate) fn backend(name: &str, threads: Option<u32>, ui: Ui) -> Result<Arc<dy
 /// # Errors
 /// If the threads cannot be started.
 pub(crate) fn default_runtime(threads: Option<u32>, limits: &LimitArgs, ui: Ui) -> Result<Runtime, Failure> {
-    Ok(runtime(backend(&Device::default().to_string(), threads, ui)?, limits))
+    let args = DeviceArgs { device: Device::default().to_string(), dump_kernels: None };
+    Ok(runtime(backend(&args, threads, ui)?, limits))
 }
 
 /// A runtime with the requested limits.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A step, and the distance of losses that is permitted, as a share of the loss.
-const STEPS: [(&str, &str, f64); 3] = [
+pub(crate) const STEPS: [(&str, &str, f64); 3] = [
     ("f32", include_str!("step_fp32.ir"), 1e-4),
     ("bf16", include_str!("step_bf16.ir"), 0.01),
     ("f16", include_str!("step_fp16.ir"), 0.01),
@@ -28,7 +28,7 @@ fn loss_alone(text: &str) -> String {
 }
 
 /// The text with other sizes in place of the batch, the features and the width, and with the loss as its only output.
-fn sized(text: &str, sizes: [u64; 3]) -> String {
+pub(crate) fn sized(text: &str, sizes: [u64; 3]) -> String {
     resized(&loss_alone(text), sizes)
 }
 
@@ -97,26 +97,26 @@ fn inputs(module: &Module) -> Vec<HostTensor> {
     inputs
 }
 
-struct Trained {
-    session: Session,
-    losses: Vec<f64>,
+pub(crate) struct Trained {
+    pub(crate) session: Session,
+    pub(crate) losses: Vec<f64>,
     first: Duration,
     each: Duration,
-    data: Vec<Option<HostTensor>>,
+    pub(crate) data: Vec<Option<HostTensor>>,
 }
 
-fn refs(data: &[Option<HostTensor>]) -> Vec<Option<DataRef<'_>>> {
+pub(crate) fn refs(data: &[Option<HostTensor>]) -> Vec<Option<DataRef<'_>>> {
     data.iter().map(|x| x.as_ref().map(|x| DataRef::Tensor(x.view()))).collect()
 }
 
-fn loss(outputs: &[Data]) -> f64 {
+pub(crate) fn loss(outputs: &[Data]) -> f64 {
     match &outputs[0] {
         Data::Tensor(loss) => loss.f64s().unwrap().next().unwrap(),
         _ => f64::NAN,
     }
 }
 
-fn train(runtime: &Runtime, module: &Module, steps: usize) -> Trained {
+pub(crate) fn train(runtime: &Runtime, module: &Module, steps: usize) -> Trained {
     let all: Vec<Option<HostTensor>> = inputs(module).into_iter().map(Some).collect();
     let mut session = runtime.prepare(module).unwrap_or_else(|error| panic!("{error}"));
     let start = Instant::now();
@@ -135,7 +135,7 @@ fn train(runtime: &Runtime, module: &Module, steps: usize) -> Trained {
 }
 
 /// The greatest distance of the states, as a share of the greatest element of each.
-fn states_differ(a: &mut Session, b: &mut Session) -> f64 {
+pub(crate) fn states_differ(a: &mut Session, b: &mut Session) -> f64 {
     let (a, b) = (a.states().unwrap(), b.states().unwrap());
     let mut most = 0.0;
     for ((_, a), (_, b)) in a.iter().zip(&b) {

@@ -16,9 +16,8 @@ pub(crate) struct RunArgs {
     /// Replace files that exist
     #[arg(long)]
     pub(crate) force: bool,
-    /// Device: cpu, cuda or cuda:N (see `ampc devices`)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     /// Run N more times, and print the time of a run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) bench: Option<u32>,
@@ -64,11 +63,21 @@ pub(crate) struct VerifyArgs {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Device that runs the models: cpu, cuda or cuda:N (see `ampc devices`)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+}
+
+/// The device that runs models.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// Device: cpu, cuda or cuda:N (see `ampc devices`)
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// Write the texts of the kernels that the GPU runs, and a list of their launches, to a folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dump_kernels: Option<PathBuf>,
 }
 
 /// Values for the inputs of a model.

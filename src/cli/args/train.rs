@@ -1,6 +1,6 @@
 //! Arguments of `ampc train`.
 
-use super::spec;
+use super::{DeviceArgs, spec};
 use ampc::execute::training::{MAX_SKIPPED, Schedule};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -35,9 +35,8 @@ pub(crate) struct TrainArgs {
     pub(crate) run: LoopArgs,
     #[command(flatten)]
     pub(crate) output: TrainOutputArgs,
-    /// Device: cpu, cuda or cuda:N (see `ampc devices`)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
 }
 
 /// Arguments that choose the training data.

@@ -1,7 +1,7 @@
 //! Operators that compute each element by itself: arithmetic, functions, comparisons, Where, casts; and operators that read
 //! one element for each element of the result: Transpose, Expand.
 
-use super::{Maker, Prepare, casts, expressions, integers};
+use super::{Maker, Prepare, casts, expressions, integers, nary};
 use crate::cuda::elements::{Elements, Source};
 use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, queue, result};
 use crate::cuda::text::{Elem, HEAD, Steps, Walk, index_type};
@@ -39,6 +39,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 
 /// The kernel of the expression of a node, or else that of integers.
 fn expressed(maker: &Maker<'_>) -> Result<Prepared> {
+    if maker.site.view.n_operands() > nary::MOST_OPERANDS {
+        return nary::prepare(maker);
+    }
     expressed_or(maker, integers::prepare)
 }
 

@@ -123,6 +123,12 @@ pub enum CudaError {
         /// The library's error.
         reason: String,
     },
+    /// The folder of [`CudaOptions::dump`](crate::cuda::CudaOptions::dump) cannot be written.
+    #[error("{reason}")]
+    NoDump {
+        /// The file, and the system's error.
+        reason: String,
+    },
 }
 
 /// A party that can solve a [`CudaError`].
@@ -149,7 +155,7 @@ impl CudaError {
             | CudaError::NoDevices { .. }
             | CudaError::NoDevice { .. }
             | CudaError::OldDevice { .. } => CudaErrorKind::Unsupported,
-            CudaError::Refused { .. } => CudaErrorKind::Refused,
+            CudaError::Refused { .. } | CudaError::NoDump { .. } => CudaErrorKind::Refused,
             CudaError::Invalid { .. } => CudaErrorKind::Bug,
         }
     }

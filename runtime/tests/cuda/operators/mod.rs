@@ -2,6 +2,7 @@
 
 mod attention;
 mod indexing;
+mod many;
 mod movement;
 mod norms;
 mod pools;
@@ -27,6 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
     recurrent::add(&mut cases);
     sampling::add(&mut cases);
     attention::add(&mut cases);
+    many::add(&mut cases);
     cases
 }
 
