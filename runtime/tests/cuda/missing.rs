@@ -66,7 +66,7 @@ fn reason(kind: OpKind) -> &'static str {
     } else if kind == K::Multinomial {
         "its draws depend on a sum in one order over all classes, and no kernel was written"
     } else {
-        "no kernel was written: no model of the tests has it"
+        "no kernel was written"
     }
 }
 
