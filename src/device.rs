@@ -62,6 +62,8 @@ pub struct BackendOptions {
     pub tf32: bool,
     /// True if a GPU rounds after every operator, also where a library computes several operators at once.
     pub exact_rounding: bool,
+    /// A folder for the texts of the kernels that a GPU runs, with `index.tsv`, a list of their launches. It is created.
+    pub dump: Option<PathBuf>,
 }
 
 impl Device {
@@ -159,8 +161,9 @@ mod cuda {
         host: Arc<dyn Backend>,
     ) -> Result<Arc<dyn Backend>, Error> {
         let device = usize::try_from(number).unwrap_or(usize::MAX);
-        let BackendOptions { folders, cache, tf32, exact_rounding, .. } = options.clone();
-        let settings = CudaOptions { device, folders, cache, tf32, exact_rounding, ..CudaOptions::default() };
+        let BackendOptions { folders, cache, tf32, exact_rounding, dump, .. } = options.clone();
+        let settings =
+            CudaOptions { device, folders, cache, tf32, exact_rounding, dump, ..CudaOptions::default() };
         match Cuda::open(&settings, host) {
             Ok(cuda) => Ok(Arc::new(cuda)),
             Err(error) => Err(of_open(number, &error)),

@@ -29,14 +29,26 @@ mod library;
 #[path = "cuda/memory.rs"]
 mod memory;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/missing.rs"]
+mod missing;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/operators/mod.rs"]
 mod operators;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/plans.rs"]
+mod plans;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/profile.rs"]
 mod profile;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/races.rs"]
+mod races;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "groups/random.rs"]
 mod random;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/records.rs"]
+mod records;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/steps.rs"]
 mod steps;
@@ -99,7 +111,11 @@ fn main() -> std::process::ExitCode {
         + memory::run(cuda, &filter)
         + operators::shared_kernels(cuda, &filter)
         + profile::run(&backends, &filter)
-        + steps::run(&backends, &filter);
+        + steps::run(&backends, &filter)
+        + records::run(&backends, &filter)
+        + races::run(&options, &filter)
+        + plans::run(&options, &filter)
+        + missing::run(&filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }
 }

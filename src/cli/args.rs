@@ -6,7 +6,7 @@ mod train;
 mod train_step;
 
 pub(crate) use self::plan::PlanArgs;
-pub(crate) use self::run::{DataArgs, LimitArgs, ProfileArgs, RoundingArgs, RunArgs, VerifyArgs};
+pub(crate) use self::run::{DataArgs, DeviceArgs, LimitArgs, ProfileArgs, RoundingArgs, RunArgs, VerifyArgs};
 pub(crate) use self::train::{LastArg, TrainArgs};
 pub(crate) use self::train_step::{LossPrecisionArg, MasterWeightsArg, RecomputeArg, TrainStepArgs};
 

@@ -1,6 +1,6 @@
 //! The data of a run: values for the inputs, and limits.
 
-use super::args::{DataArgs, LimitArgs, RoundingArgs};
+use super::args::{DataArgs, DeviceArgs, LimitArgs, RoundingArgs};
 use super::diagnose;
 use super::problem::{Failure, Problem};
 use super::settings::ReadFile;
@@ -53,17 +53,26 @@ fn warn_of_read_only(folder: &Path, ui: Ui) {
 /// The backend of a device.
 ///
 /// # Errors
-/// If the name is no device, or the device cannot be used.
-pub(crate) fn backend(
-    name: &str,
-    rounding: RoundingArgs,
-    threads: Option<u32>,
-    ui: Ui,
-) -> Result<Arc<dyn Backend>, Failure> {
+/// If the name is no device, the device cannot be used, or kernels cannot be written to the folder.
+pub(crate) fn backend(args: &DeviceArgs, threads: Option<u32>, ui: Ui) -> Result<Arc<dyn Backend>, Failure> {
+    let DeviceArgs { device: name, rounding: RoundingArgs { tf32, exact_rounding }, dump_kernels, .. } = args;
     let device: Device = name.parse().map_err(|error: Error| Failure::usage("device", error.to_string()))?;
+    if let (Device::Cpu, Some(_)) = (device, dump_kernels) {
+        let message = "`--dump-kernels` needs `--device cuda`: kernels of the CPU are no texts";
+        return Err(Failure::usage("device.dump", message));
+    }
+    if let Some(folder) = dump_kernels {
+        let written = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
+        written.map_err(|error| Failure::io(&folder.display().to_string(), &error))?;
+    }
     let cache = if device == Device::default() { None } else { cache_folder() };
-    let RoundingArgs { tf32, exact_rounding } = rounding;
-    let options = BackendOptions { cache, tf32, exact_rounding, ..backend_options(threads) };
+    let options = BackendOptions {
+        cache,
+        tf32: *tf32,
+        exact_rounding: *exact_rounding,
+        dump: dump_kernels.clone(),
+        ..backend_options(threads)
+    };
     let backend = device.backend(&options).map_err(|error| diagnose::failure(&error, None))?;
     // The device has created the folder, if that is possible.
     options.cache.iter().for_each(|folder| warn_of_read_only(folder, ui));
@@ -75,8 +84,8 @@ pub(crate) fn backend(
 /// # Errors
 /// If the threads cannot be started.
 pub(crate) fn default_runtime(threads: Option<u32>, limits: &LimitArgs, ui: Ui) -> Result<Runtime, Failure> {
-    let device = Device::default().to_string();
-    Ok(runtime(backend(&device, RoundingArgs::default(), threads, ui)?, limits))
+    let args = DeviceArgs::of(Device::default().to_string(), RoundingArgs::default());
+    Ok(runtime(backend(&args, threads, ui)?, limits))
 }
 
 /// A runtime with the requested limits.

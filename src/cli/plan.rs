@@ -1,6 +1,6 @@
 //! `ampc plan`: the plan of a model, and a lower bound of the time of each step.
 
-use super::args::PlanArgs;
+use super::args::{DeviceArgs, PlanArgs};
 use super::pipeline::{load, no_device, warn_of_reading};
 use super::problem::Failure;
 use super::progress::Progress;
@@ -28,7 +28,7 @@ const LISTED: usize = 20;
 pub(crate) fn run(args: &PlanArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
     let target = args.target.as_deref().map(settings::read_target).transpose()?;
     no_device(&args.model)?;
-    let backend = data::backend(&args.device, threads, ui)?;
+    let backend = data::backend(&DeviceArgs::of(args.device.clone(), args.rounding), threads, ui)?;
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;

@@ -17,7 +17,7 @@ use ampc::{Error, Model};
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    let backend = data::backend(&args.device, args.rounding, threads, ui)?;
+    let backend = data::backend(&args.device, threads, ui)?;
     if let Some(path) = &args.outputs {
         OutputForm::of(path).map_err(|e| diagnose::failure(&e, None))?;
     }
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     let mut model = load(&args.model, ui)?;
     progress.suspend(|| warn_of_reading(&model, None, ui));
     let mut runtime = data::runtime(backend, &args.limits);
-    data::limit_device(&mut runtime, args.max_device_bytes)?;
+    data::limit_device(&mut runtime, args.device.max_device_bytes)?;
     let mut session = {
         let prepared = execute::prepare(&mut model.module, &runtime);
         prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?
@@ -171,7 +171,7 @@ fn profile(
     }
     let plans = session.plans();
     let measured = Measured { module: session.module(), times: &times, runs: n, plans: plans.as_ref() };
-    wanted.report(&measured, &args.device, args.force, &model.files())
+    wanted.report(&measured, &args.device.device, args.force, &model.files())
 }
 
 /// The median of sorted times, of which there is at least one.

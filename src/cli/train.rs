@@ -28,7 +28,7 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    let backend = data::backend(&args.device, args.rounding, threads, ui)?;
+    let backend = data::backend(&args.device, threads, ui)?;
     let progress = Progress::start(ui);
     progress.stage("reading");
     let fail = |error: ampc::Error| diagnose::failure(&error, None);
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let position = checkpoint.position.as_ref().filter(|_| args.resume.is_some());
     let (files, sources) = (model.files(), targets::sources(&model, &args.step));
     let mut runtime = Runtime::new(backend);
-    data::limit_device(&mut runtime, args.max_device_bytes)?;
+    data::limit_device(&mut runtime, args.device.max_device_bytes)?;
     let trainer = Trainer::new(model, &checkpoint.state, &runtime);
     let trainer = trainer.map_err(|error| of_state(&error, args))?;
     ampc::train::refuse_state_of_other(trainer.identity(), checkpoint.identity.as_deref(), state_path(args))
@@ -346,7 +346,7 @@ impl<'a> Session<'a> {
         let module = self.training.trainer().module();
         let measured = Measured { module, times, runs: *runs, plans: plans.as_ref() };
         // A checkpoint may have taken the place of a file that was read.
-        let text = wanted.report(&measured, &self.args.device, self.args.output.force, &[])?;
+        let text = wanted.report(&measured, &self.args.device.device, self.args.output.force, &[])?;
         self.show(&text)
     }
 

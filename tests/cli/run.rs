@@ -570,6 +570,23 @@ fn devices_of_this_machine() {
     }
 }
 
+/// Kernels are dumped for GPUs alone, and to folders that can be written.
+#[test]
+fn kernels_that_cannot_be_dumped() {
+    let dir = Dir::new();
+    dir.write("m.ir", "");
+    for (command, model) in [("run", vec!["m.ir"]), ("verify", vec!["m.ir", "m.ir"])] {
+        let args =
+            |device| [&[command][..], &model, &["--device", device, "--dump-kernels", "m.ir/k"]].concat();
+        let run = dir.run(&args("cpu"));
+        assert_eq!(run.code, 2, "{run}");
+        assert!(run.stderr.contains("`--dump-kernels` needs `--device cuda`"), "{run}");
+        let run = dir.run(&args("cuda"));
+        assert_eq!(run.code, 5, "{run}");
+        assert!(run.stderr.contains("m.ir/k"), "{run}");
+    }
+}
+
 /// A device that no machine has.
 #[test]
 fn an_absent_device() {

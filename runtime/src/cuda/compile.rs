@@ -15,9 +15,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// The name of the function in each text.
-pub(super) const ENTRY: &str = "run";
-
 /// Options for every text, next to the architecture. Products and sums are not fused, so that elements round as operators
 /// do one by one.
 const OPTIONS: [&str; 2] = ["--fmad=false", "--std=c++17"];
@@ -49,6 +46,8 @@ pub(super) struct Compilation {
     architecture: String,
     cache: Option<Arc<Cache>>,
     text: Arc<str>,
+    /// The name of the function.
+    entry: String,
     image: OnceLock<Result<Image, Refusal>>,
     function: OnceLock<CudaFunction>,
 }
@@ -97,8 +96,8 @@ impl Compiler {
         compilations.values().filter(|compilation| compilation.has_begun.load(Ordering::Acquire)).count()
     }
 
-    /// The kernel of a text. A text that NVRTC refuses is an error of the first launch.
-    pub(super) fn compilation(&self, text: &str) -> Arc<Compilation> {
+    /// The kernel of a text with this entry. A text that NVRTC refuses is an error of the first launch.
+    pub(super) fn compilation(&self, text: &str, entry: String) -> Arc<Compilation> {
         let mut compilations = self.compilations.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = compilations.get(text) {
             return known.clone();
@@ -112,6 +111,7 @@ impl Compiler {
             architecture: self.architecture.clone(),
             cache: self.cache.clone(),
             text: text.clone(),
+            entry,
             image: OnceLock::new(),
             function: OnceLock::new(),
         });
@@ -162,6 +162,11 @@ pub(super) fn request(compilation: &Arc<Compilation>) {
 }
 
 impl Compilation {
+    /// The name of the function, and the text.
+    pub(super) fn source(&self) -> (&str, &str) {
+        (&self.entry, &self.text)
+    }
+
     /// Begins to compile, in another thread if there are threads.
     pub(super) fn begin(self: &Arc<Compilation>) {
         let Some(pool) = &self.pool else { return };
@@ -228,7 +233,7 @@ impl Compilation {
     }
 
     fn loaded(&self, image: &[u8]) -> Result<CudaFunction, DriverError> {
-        self.context.load_module(Ptx::from_binary(image.to_vec()))?.load_function(ENTRY)
+        self.context.load_module(Ptx::from_binary(image.to_vec()))?.load_function(&self.entry)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Shared;
 use super::compile::{self, Compilation};
 use super::memory::failed;
+use super::names::{self, Label};
 use super::queue::{CudaQueue, address};
 use crate::device::{DeviceError, Span};
 use crate::kernel::{Io, KernelError, Out, Result};
@@ -21,6 +22,8 @@ pub(super) type Args = SmallVec<[u64; 12]>;
 #[derive(Clone)]
 pub(super) struct Kernel {
     compilation: Arc<Compilation>,
+    /// The node that the kernel is made for, if kernels are dumped.
+    label: Option<Arc<Label>>,
     blocks: u32,
     threads: u32,
 }
@@ -34,9 +37,11 @@ impl Kernel {
     pub(super) fn new(shared: &Shared, text: &str, blocks: usize, threads: u32) -> Result<Kernel> {
         let blocks = u32::try_from(blocks).ok().filter(|&blocks| i32::try_from(blocks).is_ok());
         let blocks = blocks.ok_or_else(|| KernelError::unsupported("grids of 2^31 blocks"))?;
-        let compilation = shared.compiler.compilation(text);
+        let label = names::label();
+        let (text, entry) = names::named(text, label.as_deref());
+        let compilation = shared.compiler.compilation(&text, entry);
         compile::request(&compilation);
-        Ok(Kernel { compilation, blocks, threads })
+        Ok(Kernel { compilation, label: label.filter(|_| shared.dump.is_some()), blocks, threads })
     }
 
     /// Adds the kernel to a queue.
@@ -53,6 +58,9 @@ impl Kernel {
             block_dim: (self.threads, 1, 1),
             shared_mem_bytes: 0,
         };
+        if let Some(label) = &self.label {
+            queue.dumps((label, self.compilation.source()), [self.blocks, self.threads])?;
+        }
         let stream = queue.stream().clone();
         let mut builder = stream.launch_builder(self.compilation.function()?);
         for arg in args {

@@ -13,10 +13,12 @@ mod cache;
 mod clock;
 mod compile;
 pub mod dnn;
+mod dump;
 mod elements;
 mod kernels;
 mod launch;
 mod memory;
+mod names;
 mod presence;
 mod products;
 mod queue;
@@ -38,7 +40,9 @@ use clock::Clock;
 use compile::Compiler;
 use cudarc::driver::CudaContext;
 use dnn::Dnn;
+use dump::Dump;
 use memory::Pool;
+use names::Label;
 use products::Products;
 use queue::CudaQueue;
 use std::fmt;
@@ -65,6 +69,9 @@ pub struct CudaOptions {
     /// True if nodes are never one operation of a library that keeps values between them in f32: results then have the bits of
     /// the nodes one by one, but for the order of sums.
     pub exact_rounding: bool,
+    /// A folder for the texts of the kernels that are launched, and `index.tsv`, a list of the launches. It is created. A
+    /// folder that cannot be written is an error.
+    pub dump: Option<PathBuf>,
 }
 
 impl Default for CudaOptions {
@@ -78,8 +85,15 @@ impl Default for CudaOptions {
             queues: 1,
             tf32: false,
             exact_rounding: false,
+            dump: None,
         }
     }
+}
+
+/// True if GPUs have a kernel of an operator, for some element types at least. Other operators are computed by the host if
+/// their operands are constants, and are refused otherwise.
+pub fn has_kernel(kind: OpKind) -> bool {
+    kernels::find(kind).is_some()
 }
 
 /// The CUDA backend of one device.
@@ -104,6 +118,7 @@ pub(crate) struct Shared {
     records: bool,
     queues: usize,
     exact_rounding: bool,
+    dump: Option<Dump>,
 }
 
 /// Memory and queues of a device.
@@ -114,8 +129,10 @@ impl Cuda {
     /// Opens a device. `host` computes nodes whose operands are all constants.
     ///
     /// # Errors
-    /// If a library is absent or too old, or there is no such device.
+    /// If a library is absent or too old, there is no such device, or the folder of the dump cannot be written.
     pub fn open(options: &CudaOptions, host: Arc<dyn Backend>) -> Result<Cuda, CudaError> {
+        let dump = options.dump.as_deref().map(Dump::new).transpose();
+        let dump = dump.map_err(|reason| CudaError::NoDump { reason })?;
         let (found, version, architecture) = presence::load(&options.folders, options.device)?;
         let context = CudaContext::new(options.device)?;
         // SAFETY: memory is allocated and freed by calls that wait for the device, and each queue has one stream.
@@ -139,6 +156,7 @@ impl Cuda {
             records: options.records,
             queues: options.queues.max(1),
             exact_rounding: options.exact_rounding,
+            dump,
         };
         Ok(Cuda { host, device: CudaDevice(Arc::new(shared)) })
     }
@@ -169,9 +187,10 @@ impl Cuda {
 
 /// A prepared kernel whose texts are compiled when it is part of a plan.
 fn compiled_when_planned(
+    sites: &[Site<'_>],
     prepare: impl FnOnce() -> Result<Prepared, KernelError>,
 ) -> Result<Prepared, KernelError> {
-    let (prepared, requested) = compile::requested_by(prepare);
+    let (prepared, requested) = compile::requested_by(|| Label::of(sites).while_set(prepare));
     let begin = move || requested.iter().for_each(compile::Compilation::begin);
     Ok(prepared?.when_planned(begin))
 }
@@ -198,7 +217,8 @@ impl Backend for Cuda {
             (None, Some(prepare)) => prepare(&maker),
             (None, None) => Err(site.no_kernel()),
         };
-        Ok(compiled_when_planned(prepare)?.on_queue(site.view.node.index() % self.device.0.queues))
+        Ok(compiled_when_planned(std::slice::from_ref(site), prepare)?
+            .on_queue(site.view.node.index() % self.device.0.queues))
     }
 
     fn host(&self) -> Option<&dyn Backend> {
@@ -214,7 +234,8 @@ impl Backend for Cuda {
     }
 
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
-        let prepared = compiled_when_planned(|| kernels::groups::prepare(&self.device.0, group))?;
+        let prepared =
+            compiled_when_planned(group.sites, || kernels::groups::prepare(&self.device.0, group))?;
         let last = group.sites.last().map_or(0, |site| site.view.node.index());
         Ok(prepared.on_queue(last % self.device.0.queues))
     }

@@ -2,6 +2,7 @@
 
 use super::Shared;
 use super::memory::{Block, Pinned, failed};
+use super::names::Label;
 use super::record::{Capture, Graph};
 use crate::backend::{DeviceError, Download, Event, KernelError, Queue, Recording};
 use crate::device::{DeviceMemory, Rows, Span};
@@ -80,6 +81,8 @@ pub(super) struct CudaQueue {
     /// True if a kernel was launched that may fail.
     may_fail: bool,
     capture: Option<Capture>,
+    /// Another number for each node that is entered.
+    entered: u64,
 }
 
 impl CudaQueue {
@@ -96,6 +99,7 @@ impl CudaQueue {
             seen: Pinned::new(&shared.context, FAILURE)?,
             may_fail: false,
             capture: None,
+            entered: 0,
             stream,
             shared,
         })
@@ -110,6 +114,21 @@ impl CudaQueue {
         self.may_fail = true;
         let node = self.node.map_or(0, |node| node.index() as u64 + 1);
         [self.failure.words.address(), u64::from(message) << 32 | node]
+    }
+
+    /// Notes a launch, if kernels are dumped.
+    ///
+    /// # Errors
+    /// If the text cannot be written.
+    pub(super) fn dumps(
+        &self,
+        (label, (entry, text)): (&Arc<Label>, (&str, &str)),
+        shape: [u32; 2],
+    ) -> Result<(), DeviceError> {
+        let Some(dump) = &self.shared.dump else { return Ok(()) };
+        dump.text(label, entry, text)?;
+        dump.launched((label, entry, text), self.entered, shape);
+        Ok(())
     }
 
     /// Called after each launch.
@@ -129,6 +148,10 @@ impl Drop for CudaQueue {
     fn drop(&mut self) {
         // Copies may still read the staging memory. If the device is lost, nothing does any more.
         let _ = self.stream.synchronize();
+        if let Some(dump) = &self.shared.dump {
+            // An earlier wait has returned the error of the folder.
+            let _ = dump.flush();
+        }
     }
 }
 
@@ -144,6 +167,9 @@ struct Landing {
 impl Download for Landing {
     fn finish(mut self: Box<Self>, to: &mut [u8]) -> Result<(), DeviceError> {
         self.event.synchronize().map_err(failed)?;
+        if let Some(dump) = &self.failure.shared.dump {
+            dump.flush()?;
+        }
         let Some(mut memory) = self.memory.take() else { return Ok(()) };
         let (bytes, words) = memory.bytes().split_at(self.len);
         let checked = self.failure.check(words);
@@ -180,6 +206,9 @@ pub(super) fn address(memory: &Arc<dyn DeviceMemory>, offset: usize) -> Result<u
 impl Queue for CudaQueue {
     fn enter(&mut self, node: Node) {
         self.node = Some(node);
+        if let Some(dump) = &self.shared.dump {
+            self.entered = dump.next();
+        }
     }
 
     #[expect(unsafe_code, reason = "a call of the driver")]
@@ -275,6 +304,9 @@ impl Queue for CudaQueue {
         }
         self.stream.synchronize().map_err(failed)?;
         self.staged = 0;
+        if let Some(dump) = &self.shared.dump {
+            dump.flush()?;
+        }
         if self.may_fail { self.failure.check(self.seen.bytes()) } else { Ok(()) }
     }
 

@@ -258,7 +258,7 @@ fn failures(cuda: &Arc<Cuda>, filter: &str) -> usize {
 
 pub(crate) const LOW: [(DType, &str); 3] = [(DType::F32, "f32"), (DType::F16, "f16"), (DType::BF16, "bf16")];
 
-fn cases() -> Vec<Case> {
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let mut add = |name: String, tolerance, body: String, inputs: Vec<HostTensor>| {
         cases.push(Case { name, body, inputs, tolerance });

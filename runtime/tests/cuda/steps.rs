@@ -28,7 +28,7 @@ pub(crate) fn loss_alone(text: &str) -> String {
 }
 
 /// The text with other sizes in place of the batch, the features and the width, and with the loss as its only output.
-fn sized(text: &str, sizes: [u64; 3]) -> String {
+pub(crate) fn sized(text: &str, sizes: [u64; 3]) -> String {
     resized(&loss_alone(text), sizes)
 }
 
@@ -97,26 +97,26 @@ pub(crate) fn inputs(module: &Module) -> Vec<HostTensor> {
     inputs
 }
 
-struct Trained {
-    session: Session,
-    losses: Vec<f64>,
+pub(crate) struct Trained {
+    pub(crate) session: Session,
+    pub(crate) losses: Vec<f64>,
     first: Duration,
     each: Duration,
-    data: Vec<Option<HostTensor>>,
+    pub(crate) data: Vec<Option<HostTensor>>,
 }
 
-fn refs(data: &[Option<HostTensor>]) -> Vec<Option<DataRef<'_>>> {
+pub(crate) fn refs(data: &[Option<HostTensor>]) -> Vec<Option<DataRef<'_>>> {
     data.iter().map(|x| x.as_ref().map(|x| DataRef::Tensor(x.view()))).collect()
 }
 
-fn loss(outputs: &[Data]) -> f64 {
+pub(crate) fn loss(outputs: &[Data]) -> f64 {
     match &outputs[0] {
         Data::Tensor(loss) => loss.f64s().unwrap().next().unwrap(),
         _ => f64::NAN,
     }
 }
 
-fn train(runtime: &Runtime, module: &Module, steps: usize) -> Trained {
+pub(crate) fn train(runtime: &Runtime, module: &Module, steps: usize) -> Trained {
     let all: Vec<Option<HostTensor>> = inputs(module).into_iter().map(Some).collect();
     let mut session = runtime.prepare(module).unwrap_or_else(|error| panic!("{error}"));
     let start = Instant::now();
@@ -135,7 +135,7 @@ fn train(runtime: &Runtime, module: &Module, steps: usize) -> Trained {
 }
 
 /// The greatest distance of the states, as a share of the greatest element of each.
-fn states_differ(a: &mut Session, b: &mut Session) -> f64 {
+pub(crate) fn states_differ(a: &mut Session, b: &mut Session) -> f64 {
     let (a, b) = (a.states().unwrap(), b.states().unwrap());
     let mut most = 0.0;
     for ((_, a), (_, b)) in a.iter().zip(&b) {

@@ -1,5 +1,6 @@
 //! Arguments of `ampc plan`.
 
+use super::RoundingArgs;
 use super::run::dim;
 use clap::Args;
 use std::path::PathBuf;
@@ -14,6 +15,8 @@ pub(crate) struct PlanArgs {
     /// Device whose plan is made: cpu, cuda or cuda:N (see `ampc devices`)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
+    #[command(flatten)]
+    pub(crate) rounding: RoundingArgs,
     /// Print the least time of each step that the rates of this target allow: a profile (see `ampc target list`) or a file
     /// with a profile
     #[arg(long, value_name = "NAME|FILE.json")]

@@ -16,14 +16,8 @@ pub(crate) struct RunArgs {
     /// Replace files that exist
     #[arg(long)]
     pub(crate) force: bool,
-    /// Device: cpu, cuda or cuda:N (see `ampc devices`)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub(crate) device: String,
-    /// Maximal memory that is taken of the device, in bytes or as 512MiB or 2GiB [default: what the device has]
-    #[arg(long, value_name = "N", value_parser = bytes)]
-    pub(crate) max_device_bytes: Option<u64>,
     #[command(flatten)]
-    pub(crate) rounding: RoundingArgs,
+    pub(crate) device: DeviceArgs,
     /// Run N more times, and print the time of a run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) bench: Option<u32>,
@@ -83,7 +77,16 @@ pub(crate) struct VerifyArgs {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Device that runs the models: cpu, cuda or cuda:N (see `ampc devices`)
+    #[command(flatten)]
+    pub(crate) device: DeviceArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// The device that runs models.
+#[derive(Debug, Args)]
+pub(crate) struct DeviceArgs {
+    /// Device: cpu, cuda or cuda:N (see `ampc devices`)
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
     /// Maximal memory that is taken of the device, in bytes or as 512MiB or 2GiB [default: what the device has]
@@ -91,8 +94,16 @@ pub(crate) struct VerifyArgs {
     pub(crate) max_device_bytes: Option<u64>,
     #[command(flatten)]
     pub(crate) rounding: RoundingArgs,
-    #[command(flatten)]
-    pub(crate) limits: LimitArgs,
+    /// Write the texts of the kernels that the GPU runs, and a list of their launches, to a folder
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dump_kernels: Option<PathBuf>,
+}
+
+impl DeviceArgs {
+    /// A device by its name, without further settings.
+    pub(crate) fn of(device: String, rounding: RoundingArgs) -> DeviceArgs {
+        DeviceArgs { device, max_device_bytes: None, rounding, dump_kernels: None }
+    }
 }
 
 /// The rounding on a GPU.

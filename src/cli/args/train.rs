@@ -1,7 +1,7 @@
 //! Arguments of `ampc train`.
 
-use super::run::{ProfileArgs, bytes};
-use super::{RoundingArgs, spec};
+use super::run::ProfileArgs;
+use super::{DeviceArgs, spec};
 use ampc::execute::training::{MAX_SKIPPED, Schedule};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -36,14 +36,8 @@ pub(crate) struct TrainArgs {
     pub(crate) run: LoopArgs,
     #[command(flatten)]
     pub(crate) output: TrainOutputArgs,
-    /// Device: cpu, cuda or cuda:N (see `ampc devices`)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub(crate) device: String,
-    /// Maximal memory that is taken of the device, in bytes or as 512MiB or 2GiB [default: what the device has]
-    #[arg(long, value_name = "N", value_parser = bytes)]
-    pub(crate) max_device_bytes: Option<u64>,
     #[command(flatten)]
-    pub(crate) rounding: RoundingArgs,
+    pub(crate) device: DeviceArgs,
 }
 
 /// Arguments that choose the training data.

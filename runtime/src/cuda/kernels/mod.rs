@@ -22,6 +22,7 @@ mod matrix;
 mod moments;
 mod movement;
 mod moves;
+mod nary;
 mod normalize;
 mod optimizers;
 mod order;
@@ -62,7 +63,24 @@ pub(super) type Prepare = fn(&Maker<'_>) -> Result<Prepared>;
 
 /// The function that prepares the kernel of an operator, if there is a kernel.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    const FAMILIES: &[fn(OpKind) -> Option<Prepare>] = &[
+    FAMILIES.iter().find_map(|(_, find)| find(kind))
+}
+
+/// The name of the family that has the kernel of an operator.
+pub(super) fn family(kind: OpKind) -> Option<&'static str> {
+    FAMILIES.iter().find(|(_, find)| find(kind).is_some()).map(|(name, _)| *name)
+}
+
+/// The families, each with its name.
+macro_rules! families {
+    ($($family:ident::find,)*) => { &[$((stringify!($family), $family::find)),*] };
+}
+
+/// A family, and its function `find`.
+type Family = (&'static str, fn(OpKind) -> Option<Prepare>);
+
+#[rustfmt::skip]
+const FAMILIES: &[Family] = families![
         pointwise::find,
         reduce::find,
         linear::find,
@@ -88,8 +106,6 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         optimizers::find,
         random::find,
     ];
-    FAMILIES.iter().find_map(|find| find(kind))
-}
 
 /// The most bytes of results that are computed on the host and copied in each run.
 const MOST_CONSTANT: u64 = 1 << 16;

@@ -2,7 +2,7 @@
 //! one element for each element of the result: Transpose, Expand.
 
 use super::stage::{Place, Scratch, moved, staged};
-use super::{Maker, Prepare, casts, expressions, integers};
+use super::{Maker, Prepare, casts, expressions, integers, nary};
 use crate::cuda::elements::{Elements, Source};
 use crate::cuda::text::{Elem, Steps, Walk};
 use crate::elementwise::aligned;
@@ -39,6 +39,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 
 /// The kernel of the expression of a node, or else that of integers.
 fn expressed(maker: &Maker<'_>) -> Result<Prepared> {
+    if maker.site.view.n_operands() > nary::MOST_OPERANDS {
+        return nary::prepare(maker);
+    }
     expressed_or(maker, integers::prepare)
 }
 

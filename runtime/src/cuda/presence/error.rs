@@ -133,6 +133,12 @@ pub enum CudaError {
         /// The library's error.
         reason: String,
     },
+    /// The folder of [`CudaOptions::dump`](crate::cuda::CudaOptions::dump) cannot be written.
+    #[error("{reason}")]
+    NoDump {
+        /// The file, and the system's error.
+        reason: String,
+    },
 }
 
 /// A party that can solve a [`CudaError`].
@@ -160,7 +166,7 @@ impl CudaError {
             | CudaError::NoDevice { .. }
             | CudaError::OldDevice { .. }
             | CudaError::OldCompiler { .. } => CudaErrorKind::Unsupported,
-            CudaError::Refused { .. } => CudaErrorKind::Refused,
+            CudaError::Refused { .. } | CudaError::NoDump { .. } => CudaErrorKind::Refused,
             CudaError::Invalid { .. } => CudaErrorKind::Bug,
         }
     }

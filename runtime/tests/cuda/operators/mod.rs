@@ -2,6 +2,7 @@
 
 mod attention;
 mod indexing;
+mod many;
 mod movement;
 mod norms;
 mod pools;
@@ -33,6 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
     attention::add(&mut cases);
     sizes::add(&mut cases);
     row_sizes::add(&mut cases);
+    many::add(&mut cases);
     cases
 }
 

@@ -1,0 +1,141 @@
+//! Kernels in files, for people: the text of each kernel that was launched, and an index of the launches.
+//!
+//! A text is `<family>-<entry>-<hash>.cu`. `index.tsv` has a line for each node or group, kernel and shape of a launch: the
+//! file, the entry, the nodes, the blocks of the grid, the threads of a block, and the launches each time that the node
+//! runs.
+
+use super::names::Label;
+use crate::backend::DeviceError;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The file of the index.
+const INDEX: &str = "index.tsv";
+
+/// A folder that kernels are written to.
+pub(super) struct Dump {
+    folder: PathBuf,
+    state: Mutex<State>,
+    entered: AtomicU64,
+}
+
+#[derive(Default)]
+struct State {
+    texts: BTreeSet<String>,
+    rows: BTreeMap<Row, Launches>,
+    /// True if the index has changed since it was written.
+    is_dirty: bool,
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Row {
+    file: String,
+    entry: String,
+    label: Arc<Label>,
+    grid: u32,
+    block: u32,
+}
+
+/// The launches since a node was entered, and the most so far.
+#[derive(Default)]
+struct Launches {
+    entered: u64,
+    count: usize,
+    most: usize,
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> DeviceError {
+    DeviceError::Failed(format!("cannot write `{}`: {error}", path.display()))
+}
+
+impl Dump {
+    /// The dump to a folder, which is created.
+    ///
+    /// # Errors
+    /// If the folder cannot be written.
+    pub(super) fn new(folder: &Path) -> Result<Dump, String> {
+        let dump = Dump { folder: folder.to_owned(), state: Mutex::default(), entered: AtomicU64::new(0) };
+        let index = folder.join(INDEX);
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&index, head()))
+            .map_err(|error| format!("cannot write `{}`: {error}", index.display()))?;
+        Ok(dump)
+    }
+
+    /// A number for each time that a node runs.
+    pub(super) fn next(&self) -> u64 {
+        self.entered.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Writes a text that is compiled or was found in the cache.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(super) fn text(&self, label: &Label, entry: &str, text: &str) -> Result<(), DeviceError> {
+        let file = file_of(label, entry, text);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if state.texts.insert(file.clone()) {
+            let path = self.folder.join(file);
+            fs::write(&path, text).map_err(|error| failed(&path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Counts a launch. `entered` is another number each time that a node runs.
+    pub(super) fn launched(
+        &self,
+        (label, entry, text): (&Arc<Label>, &str, &str),
+        entered: u64,
+        [grid, block]: [u32; 2],
+    ) {
+        let row = Row {
+            file: file_of(label, entry, text),
+            entry: entry.to_owned(),
+            label: label.clone(),
+            grid,
+            block,
+        };
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let launches = state.rows.entry(row).or_default();
+        if launches.entered != entered {
+            (launches.entered, launches.count) = (entered, 0);
+        }
+        launches.count += 1;
+        if launches.count > launches.most {
+            launches.most = launches.count;
+            state.is_dirty = true;
+        }
+    }
+
+    /// Writes the index if it has changed.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    pub(super) fn flush(&self) -> Result<(), DeviceError> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.is_dirty {
+            return Ok(());
+        }
+        let mut text = head();
+        for (Row { file, entry, label, grid, block }, launches) in &state.rows {
+            let _ = writeln!(text, "{file}\t{entry}\t{}\t{grid}\t{block}\t{}", label.nodes, launches.most);
+        }
+        let path = self.folder.join(INDEX);
+        fs::write(&path, text).map_err(|error| failed(&path, &error))?;
+        state.is_dirty = false;
+        Ok(())
+    }
+}
+
+fn head() -> String {
+    "file\tkernel\tnodes\tblocks\tthreads\tlaunches\n".to_owned()
+}
+
+fn file_of(label: &Label, entry: &str, text: &str) -> String {
+    format!("{}-{entry}-{:016x}.cu", label.family, xxh3_64(text.as_bytes()))
+}

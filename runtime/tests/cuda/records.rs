@@ -1,0 +1,244 @@
+//! Training steps next to the records of the simulated device: launches, copies, waits of the host, memory, and the order
+//! of streams.
+
+use crate::steps::{STEPS, Trained, loss, refs, sized, states_differ, train};
+use ampc_ir::Module;
+use ampc_ir::text::{NoData, parse};
+use ampc_runtime::Runtime;
+use ampc_runtime::cuda::Cuda;
+use std::ffi::{CStr, CString, c_char};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+/// Batch, features and width of the steps here.
+const SIZES: [u64; 3] = [2, 4, 8];
+
+/// Handles and blocks, as a counter of those that are made and of those that are released.
+const PAIRS: [(&str, &str); 5] =
+    [("allocations", "frees"), ("pinned", "unpinned"), ("streams", ""), ("events", ""), ("graphs", "")];
+
+/// The records of the simulated device, by functions that its library exports.
+pub(crate) struct Records {
+    count: unsafe extern "C" fn(*const c_char) -> u64,
+    set: unsafe extern "C" fn(*const c_char, u64),
+}
+
+impl Records {
+    /// The records, if the driver is the simulated one.
+    #[expect(unsafe_code, reason = "functions of a library")]
+    pub(crate) fn find() -> Option<Records> {
+        // SAFETY: the driver is loaded, and its functions have these types if they are there. It is never unloaded.
+        unsafe {
+            let driver = libloading::Library::new("libcuda.so.1").ok()?;
+            let (count, set) = (*driver.get(b"sim_count").ok()?, *driver.get(b"sim_set").ok()?);
+            std::mem::forget(driver);
+            Some(Records { count, set })
+        }
+    }
+
+    #[expect(unsafe_code, reason = "a function of a library")]
+    pub(crate) fn count(&self, counter: &str) -> u64 {
+        let name = CString::new(counter).unwrap();
+        // SAFETY: the name ends with a zero.
+        unsafe { (self.count)(name.as_ptr()) }
+    }
+
+    #[expect(unsafe_code, reason = "a function of a library")]
+    pub(crate) fn set(&self, setting: &CStr, value: u64) {
+        // SAFETY: the name ends with a zero.
+        unsafe { (self.set)(setting.as_ptr(), value) };
+    }
+
+    /// The counters that a piece of work adds to.
+    fn during<R>(&self, counters: &[&str], work: impl FnOnce() -> R) -> (R, Vec<u64>) {
+        let before: Vec<u64> = counters.iter().map(|counter| self.count(counter)).collect();
+        let done = work();
+        let added = counters.iter().zip(before).map(|(counter, before)| self.count(counter) - before);
+        (done, added.collect())
+    }
+
+    /// What is alive: blocks and handles.
+    fn alive(&self) -> Vec<u64> {
+        PAIRS.iter().map(|(made, released)| self.count(made) - self.count(released)).collect()
+    }
+}
+
+/// The seed of the environment.
+pub(crate) fn seed() -> u64 {
+    let seed = std::env::var_os("AMPC_SIM_SEED");
+    seed.and_then(|seed| seed.to_str().and_then(|seed| seed.parse().ok())).unwrap_or(0)
+}
+
+fn module(text: &str) -> Module {
+    parse(&sized(text, SIZES), &NoData).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// Steps of which two are in flight; returns their losses.
+fn steps(trained: &mut Trained, steps: usize) -> Vec<f64> {
+    let mut losses = Vec::new();
+    for step in 0..steps {
+        trained.session.begin_run(&refs(&trained.data), &[0]).unwrap();
+        if step > 0 {
+            losses.extend(trained.session.end_run().unwrap().map(|outputs| loss(&outputs)));
+        }
+    }
+    losses.extend(trained.session.end_run().unwrap().map(|outputs| loss(&outputs)));
+    losses
+}
+
+/// A step that is captured is one launch of a graph. The host waits for the loss, and for nothing else.
+fn captured(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
+    const STEPS: u64 = 20;
+    let mut trained = train(&Runtime::new(cuda.clone()), &module(text), 4);
+    steps(&mut trained, 4);
+    let expected = [
+        ("call.cuGraphLaunch", STEPS),
+        ("synchronisations", STEPS),
+        ("call.cuEventSynchronize", STEPS),
+        ("copies.pageable", 0),
+        ("call.cuLaunchKernel", 0),
+        ("call.cublasLtMatmul", 0),
+        ("call.cudnnBackendExecute", 0),
+        ("call.cuStreamBeginCapture_v2", 0),
+        ("call.cuGraphInstantiateWithFlags", 0),
+        ("call.cuMemAlloc_v2", 0),
+        ("call.cuMemFree_v2", 0),
+        ("call.cuMemHostAlloc", 0),
+        ("call.cuMemFreeHost", 0),
+    ];
+    let counters = [&expected.map(|(counter, _)| counter)[..], &["launches.generated", "copies.h2d.bytes"]];
+    // One step stays in flight: the host waits for everything when the last step ends.
+    trained.session.begin_run(&refs(&trained.data), &[0]).unwrap();
+    let (_, added) = records.during(&counters.concat(), || {
+        for _ in 0..STEPS {
+            trained.session.begin_run(&refs(&trained.data), &[0]).unwrap();
+            assert!(trained.session.end_run().unwrap().is_some());
+        }
+    });
+    trained.session.end_run().unwrap();
+    for ((counter, expected), added) in expected.iter().zip(&added) {
+        if added != expected {
+            return Err(format!("{STEPS} steps: expected {expected} of {counter}, found {added}"));
+        }
+    }
+    let [.., launches, bytes] = added[..] else { return Err("no counters".into()) };
+    // In a random order, works of a step may run when another step has begun.
+    if launches == 0 || (seed() == 0 && launches % STEPS != 0) {
+        return Err(format!("{launches} kernels in {STEPS} steps"));
+    }
+    Ok(format!("1 graph of {} generated kernels, {} bytes to the device", launches / STEPS, bytes / STEPS))
+}
+
+/// Blocks and handles that are alive stay as many.
+fn no_leak(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
+    // Works in random order take longer.
+    let count = if seed() == 0 { 1000 } else { 100 };
+    let mut trained = train(&Runtime::new(cuda.clone()), &module(text), 4);
+    steps(&mut trained, 6);
+    let before = records.alive();
+    let losses = steps(&mut trained, count);
+    let after = records.alive();
+    if before != after {
+        return Err(format!("{PAIRS:?}: {before:?} were alive, and {after:?} after {count} steps"));
+    }
+    match losses.iter().all(|loss| loss.is_finite()) {
+        true => Ok(format!("{count} steps, alive {after:?}")),
+        false => Err("a loss is not finite".into()),
+    }
+}
+
+/// Losses and states, as bits.
+fn bits(cuda: &Arc<Cuda>, module: &Module, count: usize) -> Result<(Vec<u64>, Trained), String> {
+    let runtime = Runtime::new(cuda.clone());
+    let trained = catch_unwind(AssertUnwindSafe(|| train(&runtime, module, count)));
+    let mut trained = trained.map_err(|_| "a step fails".to_owned())?;
+    let flying = catch_unwind(AssertUnwindSafe(|| steps(&mut trained, 3)));
+    let flying = flying.map_err(|_| "a step in flight fails".to_owned())?;
+    Ok((trained.losses.iter().chain(&flying).map(|loss| loss.to_bits()).collect(), trained))
+}
+
+/// Results that do not depend on the elements of fresh memory.
+fn poisoned(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
+    let module = module(text);
+    let (want, mut first) = bits(cuda, &module, 4)?;
+    for byte in [0x00, 0x3c] {
+        records.set(c"poison", byte);
+        let other = bits(cuda, &module, 4);
+        records.set(c"poison", 0xff);
+        let (got, mut other) = other?;
+        if got != want || states_differ(&mut other.session, &mut first.session) != 0.0 {
+            return Err(format!("fresh memory of bytes {byte:#x} changes the step"));
+        }
+    }
+    Ok("fresh memory of 3 kinds".into())
+}
+
+/// Equal bits under three orders of streams, blocks, warps and lanes.
+fn reordered(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
+    let module = module(text);
+    let (want, mut first) = bits(cuda, &module, 4)?;
+    for other in [11, 12, 13] {
+        records.set(c"seed", other);
+        let got = bits(cuda, &module, 4);
+        records.set(c"seed", seed());
+        let (got, mut other_trained) = got?;
+        if got != want || states_differ(&mut other_trained.session, &mut first.session) != 0.0 {
+            return Err(format!("seed {other} changes the step"));
+        }
+    }
+    Ok("3 seeds".into())
+}
+
+/// A wait for an event that is left out changes the step under a seed: reordering shows that a wait is missing.
+fn missing_wait(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
+    let module = module(text);
+    let (want, _) = bits(cuda, &module, 3)?;
+    let mut tried = 0;
+    for wait in 1..=24 {
+        for other in [21, 22] {
+            let ignored = records.count("waits.ignored");
+            records.set(c"seed", other);
+            records.set(c"ignore_wait", wait);
+            let got = bits(cuda, &module, 3);
+            records.set(c"ignore_wait", 0);
+            records.set(c"seed", seed());
+            if records.count("waits.ignored") == ignored {
+                return Err(format!("there is no wait {wait}"));
+            }
+            tried += 1;
+            if got.is_err() || got.is_ok_and(|(got, _)| got != want) {
+                return Ok(format!("found without wait {wait}, in try {tried}"));
+            }
+        }
+    }
+    Err(format!("{tried} runs without a wait have the same losses"))
+}
+
+/// Runs the checks whose names contain `filter`; returns how many fail.
+pub(crate) fn run([cuda, _, queues]: &[Arc<Cuda>; 3], filter: &str) -> usize {
+    let Some(records) = Records::find() else {
+        println!("skipped: records, which the simulated device has");
+        return 0;
+    };
+    let mut failed = 0;
+    let mut check = |name: &str, work: &dyn Fn() -> Result<String, String>| {
+        if name.contains(filter) {
+            let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("panicked".into()));
+            let (mark, text) = match &done {
+                Ok(text) => ("ok  ", text),
+                Err(text) => ("FAIL", text),
+            };
+            println!("{mark}  {name}: {text}");
+            failed += usize::from(done.is_err());
+        }
+    };
+    let ((_, f32_step, _), (name, low_step, _)) = (STEPS[0], STEPS[2]);
+    for (name, text, _) in STEPS {
+        check(&format!("record of a step {name}"), &|| captured(&records, cuda, text));
+    }
+    check("record of many steps", &|| no_leak(&records, cuda, f32_step));
+    check(&format!("record of poisoned memory {name}"), &|| poisoned(&records, cuda, low_step));
+    check(&format!("record of three orders {name}"), &|| reordered(&records, queues, low_step));
+    check("record without a wait", &|| missing_wait(&records, queues, f32_step));
+    failed
+}
