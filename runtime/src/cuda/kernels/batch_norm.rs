@@ -56,7 +56,7 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
     let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
     let n: usize = dims.iter().product();
     let mut source = Source::new(n);
-    source.function(&format!("{VECTORS}{WIDTH}{}", typedef(acc)));
+    source.function(&format!("{VECTORS}{}", typedef(acc)));
     source.from("x", elem, Place::operand(0));
     source.to("y", elem, Place::result(0));
     source.number("n", n);
@@ -82,9 +82,10 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
         read + &coefficients(maker, &mut source, acc, view.epsilon)?
     };
     let lanes = 16 / elem.bytes();
-    let body = format!(
-        "  auto normalize = [&](auto width) {{
-    constexpr int V = decltype(width)::value;
+    let normalized = |vector: usize| {
+        format!(
+            "{{
+    constexpr int V = {vector};
     for (u64 at = first(); at < n / V; at += step()) {{
       {index} c = ({index})(at * V) / run % channels;
       {read}
@@ -96,20 +97,22 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
       }}
       store(y + at * V, v);
     }}
-  }};
-  if (run % {lanes} == 0 && (((u64)x | (u64)y) & 15) == 0) normalize(Width<{lanes}>()); else normalize(Width<1>());",
-        index = source.index,
-        stored = elem.stored(),
-        load = elem.load("v.at[k]"),
-        store = elem.store("z"),
+  }}",
+            index = source.index,
+            stored = elem.stored(),
+            load = elem.load("v.at[k]"),
+            store = elem.store("z"),
+        )
+    };
+    let body = format!(
+        "  if (run % {lanes} == 0 && (((u64)x | (u64)y) & 15) == 0) {} else {}",
+        normalized(lanes),
+        normalized(1)
     );
     let vectors = if run.is_multiple_of(lanes) { n / lanes } else { n };
     stages.push(source.launch(maker, &body, [blocks_for(vectors), THREADS as usize])?);
     Ok(staged(stages, &scratch).in_place(&[0]))
 }
-
-/// A number as a type.
-const WIDTH: &str = "template <int N> struct Width { static constexpr int value = N; };\n";
 
 /// Declares scale and bias. The statements set `factor` and `offset` of channel `c` from its moments.
 fn coefficients(maker: &Maker<'_>, source: &mut Source, acc: Elem, epsilon: f32) -> Result<String> {
