@@ -1,13 +1,15 @@
 //! Normalisation whose statistics are reductions: BatchNormalization, InstanceNormalization, GroupNormalization,
 //! LpNormalization, MeanVarianceNormalization; and LRN.
 //!
-//! Variances are means of squared distances from the mean `m`, less the square of `r`, the mean of the distances from
-//! `m`: the corrected two-pass algorithm.
+//! Moments are computed in one pass ([`super::moments`]), and a second pass normalizes.
 
 use super::fold::{Fold, function, wide_float};
+use super::moments::{MOMENTS, Moments, moments};
 use super::reduce::Reduction;
 use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare};
+use crate::cuda::elements::VECTORS;
+use crate::cuda::launch::{THREADS, blocks_for};
 use crate::cuda::text::{Elem, f32_text, f64_text};
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::DType;
@@ -33,48 +35,6 @@ fn number(acc: Elem, x: f64) -> String {
     if acc == Elem::F64 { f64_text(x) } else { f32_text(x as f32) }
 }
 
-/// Mean, the mean of the distances from it, and variance of operand 0, for each index along the axes that are kept.
-struct Moments {
-    mean: Place,
-    rest: Place,
-    variance: Place,
-}
-
-/// Adds the launches that compute moments of operand 0.
-fn moments(
-    maker: &Maker<'_>,
-    dims: &[usize],
-    is_reduced: &dyn Fn(usize) -> bool,
-    elem: Elem,
-    scratch: &mut Scratch,
-    stages: &mut Vec<Stage>,
-) -> Result<Moments> {
-    let acc = wide_float(elem);
-    let n: usize = (0..dims.len()).filter(|&axis| !is_reduced(axis)).map(|axis| dims[axis]).product();
-    let mut part = || scratch.part(n * acc.bytes());
-    let (mean, rest, variance) = (part(), part(), part());
-    let from = (Place::operand(0), elem);
-    for (to, term, shift) in [
-        (mean, "x", None),
-        (rest, "x - shift", Some(mean)),
-        (variance, "(x - shift) * (x - shift)", Some(mean)),
-    ] {
-        let reduction = Reduction { dims, is_reduced, from, shift, to: (to, acc) };
-        stages.extend(reduction.stages(maker, &Fold::sum(acc, term, "acc / (A)count"), scratch)?);
-    }
-    Ok(Moments { mean, rest, variance })
-}
-
-/// Declares the arrays of moments, which have the type `acc`.
-fn read_moments(source: &mut Source, acc: Elem, moments: &Moments) {
-    source.from("means", acc, moments.mean);
-    source.from("rests", acc, moments.rest);
-    source.from("variances", acc, moments.variance);
-}
-
-/// Statements for `mean`, `rest` and `variance` of index `c`.
-const MOMENTS: &str = "A mean = means[c], rest = rests[c], variance = variances[c] - rest * rest; if (variance < 0) variance = 0;";
-
 fn typedef(acc: Elem) -> String {
     format!("typedef {} A;\n", acc.wide())
 }
@@ -94,63 +54,101 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
     };
     let batch = dims.first().copied().unwrap_or(1);
     let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
-    let epsilon = number(acc, f64::from(view.epsilon));
     let n: usize = dims.iter().product();
     let mut source = Source::new(n);
-    source.function(&typedef(acc));
+    source.function(&format!("{VECTORS}{}", typedef(acc)));
     source.from("x", elem, Place::operand(0));
-    source.from("scales", maker.real(1)?, Place::operand(1));
-    source.from("biases", maker.real(2)?, Place::operand(2));
     source.to("y", elem, Place::result(0));
+    source.number("n", n);
     source.number("channels", channels);
     source.number("run", run);
     let read = if view.training {
         let dims = [batch, channels, run];
         let found = moments(maker, &dims, &|axis| axis != 1, elem, &mut scratch, &mut stages)?;
-        stages.push(running(maker, &view, acc, channels, &found)?);
-        read_moments(&mut source, acc, &found);
-        MOMENTS.to_owned()
+        let places = [(); 2].map(|()| scratch.part(channels * acc.bytes()));
+        stages.push(running(maker, &view, acc, channels, (&found, places))?);
+        found.read(&mut source, acc);
+        source.from("factors", acc, places[0]);
+        source.from("offsets", acc, places[1]);
+        "A mean = means[c], factor = factors[c], offset = offsets[c];".to_owned()
     } else {
         source.from("means", maker.real(3)?, Place::operand(3));
         source.from("variances", maker.real(4)?, Place::operand(4));
-        format!(
+        let read = format!(
             "A mean = {}, rest = 0, variance = {};",
             maker.real(3)?.load("means[c]"),
             maker.real(4)?.load("variances[c]")
+        );
+        read + &coefficients(maker, &mut source, acc, view.epsilon)?
+    };
+    let lanes = 16 / elem.bytes();
+    let normalized = |vector: usize| {
+        format!(
+            "{{
+    constexpr int V = {vector};
+    for (u64 at = first(); at < n / V; at += step()) {{
+      {index} c = ({index})(at * V) / run % channels;
+      {read}
+      Vector<{stored}, V> v = load<V>(x + at * V);
+      #pragma unroll
+      for (int k = 0; k < V; k++) {{
+        A z = ((A){load} - mean) * factor + offset;
+        v.at[k] = {store};
+      }}
+      store(y + at * V, v);
+    }}
+  }}",
+            index = source.index,
+            stored = elem.stored(),
+            load = elem.load("v.at[k]"),
+            store = elem.store("z"),
         )
     };
     let body = format!(
-        "{index} c = i / run % channels;
-    {read}
-    A factor = (A){scale} / {sqrt}(variance + {epsilon});
-    A z = ((A){load} - mean) * factor + ((A){bias} - rest * factor);
-    y[i] = {store};",
-        index = source.index,
-        scale = maker.real(1)?.load("scales[c]"),
-        bias = maker.real(2)?.load("biases[c]"),
-        sqrt = function(acc, "sqrt"),
-        load = elem.load("x[i]"),
-        store = elem.store("z"),
+        "  if (run % {lanes} == 0 && (((u64)x | (u64)y) & 15) == 0) {} else {}",
+        normalized(lanes),
+        normalized(1)
     );
-    stages.push(source.each(maker, n, &body)?);
+    let vectors = if run.is_multiple_of(lanes) { n / lanes } else { n };
+    stages.push(source.launch(maker, &body, [blocks_for(vectors), THREADS as usize])?);
     Ok(staged(stages, &scratch).in_place(&[0]))
 }
 
-/// Running and saved statistics: results 1 to 4.
+/// Declares scale and bias. The statements set `factor` and `offset` of channel `c` from its moments.
+fn coefficients(maker: &Maker<'_>, source: &mut Source, acc: Elem, epsilon: f32) -> Result<String> {
+    source.from("scales", maker.real(1)?, Place::operand(1));
+    source.from("biases", maker.real(2)?, Place::operand(2));
+    Ok(format!(
+        "
+      A factor = (A){} / {}(variance + {}), offset = (A){} - rest * factor;",
+        maker.real(1)?.load("scales[c]"),
+        function(acc, "sqrt"),
+        number(acc, f64::from(epsilon)),
+        maker.real(2)?.load("biases[c]"),
+    ))
+}
+
+/// Running and saved statistics, which are results 1 to 4, and factors and offsets of the channels.
 fn running(
     maker: &Maker<'_>,
     view: &BatchNormView,
     acc: Elem,
     channels: usize,
-    moments: &Moments,
+    (moments, [factors, offsets]): (&Moments, [Place; 2]),
 ) -> Result<Stage> {
     let site = maker.site;
     let mut source = Source::new(channels);
     source.function(&typedef(acc));
-    let mut body = format!("{} c = i;\n    {MOMENTS}\n", source.index);
-    read_moments(&mut source, acc, moments);
+    let coefficients = coefficients(maker, &mut source, acc, view.epsilon)?;
+    source.to("factors", acc, factors);
+    source.to("offsets", acc, offsets);
+    let mut body = format!(
+        "{} c = i;\n    {MOMENTS}{coefficients}\n    factors[c] = factor; offsets[c] = offset;\n",
+        source.index
+    );
+    moments.read(&mut source, acc);
     let momentum = number(acc, f64::from(view.momentum));
-    for (j, batch) in [(0, "mean"), (1, "variance")] {
+    for (j, batch) in [(0, "(mean + rest)"), (1, "variance")] {
         let from = maker.real(3 + j)?;
         source.from(&format!("old{j}"), from, Place::operand(3 + j));
         let old = from.load(&format!("old{j}[c]"));
@@ -193,7 +191,7 @@ fn channel_norm(maker: &Maker<'_>) -> Result<Prepared> {
     source.number("length", rows[1]);
     source.number("each", if view.per_group { rows[1] } else { run });
     source.number("coefficients", if view.per_group { groups } else { channels });
-    read_moments(&mut source, acc, &found);
+    found.read(&mut source, acc);
     let body = format!(
         "{index} c = i / length, k = i / each % coefficients;
     {MOMENTS}
@@ -274,7 +272,7 @@ fn mean_variance_norm(maker: &Maker<'_>) -> Result<Prepared> {
     let mut source = Source::new(n);
     source.function(&typedef(acc));
     source.from("x", elem, Place::operand(0));
-    read_moments(&mut source, acc, &found);
+    found.read(&mut source, acc);
     source.to("y", elem, Place::result(0));
     let c = kept_index(&mut source, &dims, &is_reduced);
     let body = format!(

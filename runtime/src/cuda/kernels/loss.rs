@@ -1,11 +1,13 @@
-//! NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss: a block computes the loss of each position, and a second kernel
-//! adds the losses up.
+//! NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss.
+//!
+//! A block computes the loss of a position, or a thread where neighbours are other positions. It reads the scores once for
+//! their maximum and their sum, and once more if log-probabilities are a result. The losses are then added up in one
+//! order: by one block, or first in parts by several.
 
-use super::{Maker, Prepare};
-use crate::cuda::launch::{
-    Args, Kernel, THREADS, operand, operand_or_none, queue, result, scratch, threads_for,
-};
-use crate::cuda::text::{Elem, FAIL, FOLDS, HEAD, f32_text};
+use super::stage::{Place, Scratch, Source, Stage, staged};
+use super::{Maker, Prepare, signed};
+use crate::cuda::launch::{THREADS, threads_for};
+use crate::cuda::text::{Elem, FOLDS, f32_text};
 use crate::kernel::{Prepared, Result};
 use ampc_ir::op::OpKind;
 
@@ -17,113 +19,162 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     }
 }
 
+/// Positions whose losses one block adds up.
+const PART: usize = 1 << 13;
+
+/// Neighbouring positions whose scores a warp reads at once.
+const NEIGHBOURS: usize = 16;
+
+/// The greatest score `most` so far, and the sum of all `expf(x - most)`, with the score `x` as well.
+const MET: &str = "if (x > most) { sum *= expf(most - x); most = x; } if (x != LEAST) sum += expf(x - most);";
+
 fn loss(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
-    let (elem, class) = (maker.float(0)?, maker.number(1)?);
-    let weight = if site.has(2) { maker.float(2)? } else { elem };
-    if !matches!(class, Elem::I64 | Elem::I32) {
-        return Err(site.no_kernel());
-    }
     let dims = site.dims(0)?;
-    let (n, behind): (usize, usize) = (dims[1], dims[2..].iter().product());
+    let behind: usize = dims[2..].iter().product();
     let positions = dims[0] * behind;
+    let mut scratch = Scratch::default();
+    let [losses, counts] = [scratch.part(positions * 4), scratch.part(positions * 4)];
+    let mut stages = vec![each(maker, [dims[0], dims[1], behind], [losses, counts])?];
+    if site.wants(0) {
+        stages.extend(total(maker, positions, [losses, counts], &mut scratch)?);
+    }
+    Ok(staged(stages, &scratch))
+}
+
+/// The loss and the weight of each position, and log-probabilities. Scores are `[batch, classes, behind]`.
+fn each(maker: &Maker<'_>, [batch, n, behind]: [usize; 3], [losses, counts]: [Place; 2]) -> Result<Stage> {
+    let site = maker.site;
+    let (elem, class) = (maker.float(0)?, maker.index(1)?);
     let is_softmax = site.kind() == OpKind::SoftmaxCrossEntropyLoss;
-    let ignored =
-        site.view.int("ignore_index").map_or("false".to_owned(), |index| format!("at == {index}ll"));
-    let load = |k: &str| elem.load(&format!("from[{k} * {behind}u]"));
-    let (statistics, score) = match is_softmax {
+    let positions = batch * behind;
+    let is_of_threads = behind >= NEIGHBOURS || n <= 32;
+    let mut source = Source::new(positions * n);
+    source.function(FOLDS);
+    source.function(&format!("#define LEAST {}\n", f32_text(f32::NEG_INFINITY)));
+    source.from("from", elem, Place::operand(0));
+    source.from("classes", class, Place::operand(1));
+    source.to("losses", Elem::F32, losses);
+    source.to("counts", Elem::F32, counts);
+    source.number("n", n);
+    source.number("behind", behind);
+    source.number("positions", positions);
+    source.fails(maker, format!("a class in [0, {n})"));
+    let mut weight = "1.0f".to_owned();
+    if site.has(2) {
+        let elem = maker.float(2)?;
+        source.from("weights", elem, Place::operand(2));
+        weight = elem.load("weights[at]");
+    }
+    let mut ignored = "false".to_owned();
+    if let Some(index) = site.view.int("ignore_index") {
+        source.signed("ignored", index);
+        ignored = "at == ignored".into();
+    }
+    let (begin, first, away) = match is_of_threads {
         true => (
-            format!(
-                "for (u64 k = threadIdx.x; k < {n}u; k += blockDim.x) {{ float x = {load}; most = (most != most || most > x) ? most : x; }}
-  most = block_max(most);
-  for (u64 k = threadIdx.x; k < {n}u; k += blockDim.x) {{ float x = {load}; sum += expf(x - most); }}
-  log_sum = logf(block_sum(sum));",
-                load = load("k"),
-            ),
-            "x - most - log_sum",
+            "  const u64 position = first();
+  if (position >= positions) return;",
+            "0",
+            "1",
         ),
-        false => (String::new(), "x"),
+        false => ("  const u64 position = blockIdx.x;", "threadIdx.x", "blockDim.x"),
     };
-    let probabilities = match is_softmax && site.wants(1) {
-        true => format!(
-            "for (u64 k = threadIdx.x; k < {n}u; k += blockDim.x) {{ float x = {load}; to[start + k * {behind}u] = {store}; }}",
-            load = load("k"),
-            store = elem.store(score),
-        ),
-        false => String::new(),
+    let loop_of = |body: &str| {
+        format!(
+            "  #pragma unroll 4
+  for (u64 k = {first}; k < n; k += {away}) {{ float x = {}; {body} }}\n",
+            elem.load("from[start + k * behind]")
+        )
     };
-    let stored = elem.stored();
-    let each = format!(
-        "{HEAD}{FOLDS}{FAIL}extern \"C\" __global__ void run(const {stored}* from, const {class}* classes, const {weight_type}* weights, float* losses, float* counts, {stored}* to, u64* failure, u64 name) {{
-  u64 start = blockIdx.x / {behind}u * {row}ull + blockIdx.x % {behind}u;
-  from += start;
-  float most = {least}, sum = 0.0f, log_sum = 0.0f;
-  {statistics}
-  {probabilities}
-  if (threadIdx.x) return;
-  i64 at = classes[blockIdx.x];
+    let mut body = format!(
+        "{begin}
+  const u64 start = position / behind * n * behind + position % behind;
+  float most = LEAST, sum = 0.0f, log_sum = 0.0f;\n"
+    );
+    let mut score = "x";
+    if is_softmax {
+        score = "x - most - log_sum";
+        body += &loop_of(MET);
+        if !is_of_threads {
+            body += "  { float greatest = block_max(most); if (most != LEAST) sum *= expf(most - greatest); most = greatest; }
+  sum = block_sum(sum);\n";
+        }
+        body += "  log_sum = logf(sum);\n";
+        if site.wants(1) {
+            source.to("to", elem, Place::result(1));
+            body += &loop_of(&format!("to[start + k * behind] = {};", elem.store(score)));
+        }
+    }
+    body += &format!(
+        "  if ({first}) return;
+  i64 at = classes[position];
   float loss = 0.0f, count = 0.0f;
   if (!({ignored})) {{
-    if (at < 0 || at >= {n}) fail(failure, name, at);
-    else {{ float x = {chosen}; count = weights ? {weight} : 1.0f; loss = -count * ({score}); }}
+    if (at < 0 || at >= (i64)n) fail(failure, name, at);
+    else {{ float x = {}; count = {weight}; loss = -count * ({score}); }}
   }}
-  losses[blockIdx.x] = loss; counts[blockIdx.x] = count;
-}}
-",
-        class = class.stored(),
-        weight_type = weight.stored(),
-        weight = weight.load("weights[at]"),
-        row = n * behind,
-        least = f32_text(f32::NEG_INFINITY),
-        chosen = load("at"),
+  losses[position] = loss; counts[position] = count;",
+        elem.load("from[start + at * behind]"),
     );
-    let (total, threads) = match site.view.string("reduction") {
-        Some("none") => (
-            format!("for (u64 i = first(); i < n; i += step()) y[i] = {};", elem.store("losses[i]")),
-            THREADS,
-        ),
-        reduction => {
-            let end = if reduction == Some("sum") { "loss" } else { "loss / count" };
-            (
-                format!(
-                    "float loss = 0.0f, count = 0.0f;
-  for (u64 i = threadIdx.x; i < n; i += blockDim.x) {{ loss += losses[i]; count += counts[i]; }}
-  loss = block_sum(loss); count = block_sum(count);
-  if (threadIdx.x == 0) y[0] = {};",
-                    elem.store(end)
-                ),
-                THREADS,
-            )
-        }
+    let shape = match is_of_threads {
+        true => [positions.div_ceil(THREADS as usize), THREADS as usize],
+        false => [positions, threads_for(n) as usize],
     };
-    let total = format!(
-        "{HEAD}{FOLDS}extern \"C\" __global__ void run(u64 n, const float* losses, const float* counts, {stored}* y) {{
-  {total}
-}}
-"
-    );
-    let each = Kernel::new(maker.shared, &each, positions, threads_for(n))?;
-    let total = Kernel::new(maker.shared, &total, 1, threads)?;
-    let message = maker.shared.compiler.expects(format!("a class in [0, {n})"));
-    let prepared = Prepared::new(move |io| {
-        let losses = scratch(io)?;
-        let counts = losses + positions as u64 * 4;
-        let mut args = Args::from_slice(&[
-            operand(io, 0)?,
-            operand(io, 1)?,
-            operand_or_none(io, 2)?,
-            losses,
-            counts,
-            result(io, 1)?,
-        ]);
-        let y = result(io, 0)?;
-        let queue = queue(io)?;
-        args.extend(queue.failure(message));
-        each.launch(queue, &args)?;
-        if y == 0 {
-            return Ok(());
-        }
-        total.launch(queue, &[positions as u64, losses, counts, y])
-    });
-    Ok(prepared.scratch(positions.max(1) * 8))
+    source.launch(maker, &body, shape)
+}
+
+/// The launches that compute result 0 of losses and weights.
+fn total(
+    maker: &Maker<'_>,
+    positions: usize,
+    [losses, counts]: [Place; 2],
+    scratch: &mut Scratch,
+) -> Result<Vec<Stage>> {
+    let elem = maker.float_result(0)?;
+    let reduction = maker.site.view.string("reduction");
+    if reduction == Some("none") {
+        let mut source = Source::new(positions);
+        source.from("losses", Elem::F32, losses);
+        source.to("y", elem, Place::result(0));
+        return Ok(vec![source.each(maker, positions, &format!("y[i] = {};", elem.store("losses[i]")))?]);
+    }
+    let end = if reduction == Some("sum") { "loss" } else { "loss / count" };
+    let parts = positions.div_ceil(PART).max(1);
+    let mut stages = Vec::new();
+    let (mut from, mut n) = ([losses, counts], positions);
+    if parts > 1 {
+        let to = [scratch.part(parts * 4), scratch.part(parts * 4)];
+        stages.push(added(maker, (from, n), (to, Elem::F32), ["loss", "count"], parts)?);
+        (from, n) = (to, parts);
+    }
+    stages.push(added(maker, (from, n), ([Place::result(0); 2], elem), [end, ""], 1)?);
+    Ok(stages)
+}
+
+/// The sums of losses and of weights, in parts of as many positions. An empty formula is not written.
+fn added(
+    maker: &Maker<'_>,
+    ([losses, counts], n): ([Place; 2], usize),
+    (to, elem): ([Place; 2], Elem),
+    formulas: [&str; 2],
+    parts: usize,
+) -> Result<Stage> {
+    let mut source = Source::new(n);
+    source.function(FOLDS);
+    source.from("losses", Elem::F32, losses);
+    source.from("counts", Elem::F32, counts);
+    source.signed("n", signed(n));
+    source.signed("part", signed(n.div_ceil(parts)));
+    let mut body = "  const i64 low = blockIdx.x * part, high = low + part < n ? low + part : n;
+  float loss = 0.0f, count = 0.0f;
+  for (i64 i = low + threadIdx.x; i < high; i += blockDim.x) { loss += losses[i]; count += counts[i]; }
+  loss = block_sum(loss); count = block_sum(count);
+  if (threadIdx.x) return;\n"
+        .to_owned();
+    for (j, formula) in formulas.iter().enumerate().filter(|(_, formula)| !formula.is_empty()) {
+        source.to(&format!("y{j}"), elem, to[j]);
+        body += &format!("  y{j}[blockIdx.x] = {};\n", elem.store(formula));
+    }
+    source.launch(maker, &body, [parts, THREADS as usize])
 }

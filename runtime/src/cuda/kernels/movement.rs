@@ -1,8 +1,11 @@
 //! Operators that move elements: views, Shape, Gather, OneHot, Concat.
 
-use super::{Maker, Prepare, around, is_tensor, uploaded, wide};
-use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand, queue, result};
-use crate::cuda::text::{Elem, FAIL, HEAD};
+use super::indexing::{axis_of, range_of};
+use super::stage::{Place, Scratch, Source, staged};
+use super::{Maker, Prepare, around, is_tensor, signed, uploaded, wide};
+use crate::cuda::elements::VECTORS;
+use crate::cuda::launch::{THREADS, blocks_for};
+use crate::cuda::text::Elem;
 use crate::data::Data;
 use crate::device::{DeviceTensor, Rows};
 use crate::host::HostTensor;
@@ -50,70 +53,78 @@ fn shape(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(uploaded(vec![Some(made.into())]))
 }
 
+/// Each thread copies 16 bytes where rows and addresses are multiples of them, else an element.
 fn gather(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
-    let elem = Elem::raw(site.dtype(0)?).ok_or_else(|| site.no_kernel())?;
-    let index = maker.number(1)?;
-    if !matches!(index, Elem::I64 | Elem::I32) {
-        return Err(site.no_kernel());
-    }
+    let (elem, index) = (maker.raw(0)?, maker.index(1)?);
     let dims = site.dims(0)?;
-    let axis = normalize_axis(site.view.int("axis").unwrap_or(0), dims.len(), Part::Attr("axis".into()))?;
+    let axis = axis_of(maker, 0, dims.len())?;
     let [before, along, behind] = around(&dims, axis);
     let indices: usize = site.dims(1)?.iter().product();
     let n = before * indices * behind;
-    let text = format!(
-        "{HEAD}{FAIL}extern \"C\" __global__ void run(u64 n, const {elem}* x, const {index}* index, {elem}* y, u64* failure, u64 name) {{
-  for (u64 i = first(); i < n; i += step()) {{
-    i64 found = index[i / {behind}u % {indices}u], at = found < 0 ? found + {along} : found;
-    if (at < 0 || at >= {along}) {{ fail(failure, name, found); y[i] = 0; continue; }}
-    y[i] = x[(i / {block}u * {along}u + at) * {behind}u + i % {behind}u];
+    let lanes = 16 / elem.bytes();
+    let mut source = Source::new(n.max(dims.iter().product()));
+    source.function(VECTORS);
+    let at = source.index;
+    source.function(&format!(
+        "typedef {elem} S;
+template <int V> __device__ __forceinline__ void gathered(u64 n, {at} columns, {at} indices, i64 along, const S* x, const {index}* index, S* y, u64* failure, u64 name) {{
+  for (u64 flat = first(); flat < n / V; flat += step()) {{
+    {at} i = flat, row = i / columns, column = i % columns;
+    i64 found = index[row % indices], j = found < 0 ? found + along : found;
+    Vector<S, V> moved;
+    if (j < 0 || j >= along) {{
+      fail(failure, name, found);
+      #pragma unroll
+      for (int k = 0; k < V; k++) moved.at[k] = 0;
+    }} else {{
+      moved = load<V>(x + (((u64)(row / indices) * along + j) * columns + column) * V);
+    }}
+    store(y + (u64)i * V, moved);
   }}
 }}
 ",
         elem = elem.stored(),
         index = index.stored(),
-        block = indices * behind,
+    ));
+    source.from("x", elem, Place::operand(0));
+    source.from("index", index, Place::operand(1));
+    source.to("y", elem, Place::result(0));
+    source.number("n", n);
+    source.number("indices", indices);
+    source.number("behind", behind);
+    source.signed("along", signed(along));
+    source.fails(maker, range_of(along));
+    let args = "indices, along, x, index, y, failure, name";
+    let body = format!(
+        "  if (behind % {lanes} == 0 && (((u64)x | (u64)y) & 15) == 0) gathered<{lanes}>(n, behind / {lanes}, {args});
+  else gathered<1>(n, behind, {args});"
     );
-    let kernel = Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?;
-    let message = maker.shared.compiler.expects(format!("an index in [-{along}, {along})"));
-    Ok(Prepared::new(move |io| {
-        let mut args = Args::from_slice(&[n as u64, operand(io, 0)?, operand(io, 1)?, result(io, 0)?]);
-        let queue = queue(io)?;
-        args.extend(queue.failure(message));
-        kernel.launch(queue, &args)
-    }))
+    let threads = if behind.is_multiple_of(lanes) { n / lanes } else { n };
+    let stage = source.launch(maker, &body, [blocks_for(threads), THREADS as usize])?;
+    Ok(staged(vec![stage], &Scratch::default()))
 }
 
 fn one_hot(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
-    let elem = Elem::raw(site.dtype(2)?).ok_or_else(|| site.no_kernel())?;
-    let index = maker.number(0)?;
-    if !matches!(index, Elem::I64 | Elem::I32) {
-        return Err(site.no_kernel());
-    }
+    let (elem, index) = (maker.raw(2)?, maker.index(0)?);
     let dims = site.result_dims(0)?;
-    let axis = normalize_axis(site.view.int("axis").unwrap_or(-1), dims.len(), Part::Attr("axis".into()))?;
-    let [before, depth, behind] = around(&dims, axis);
-    let n = before * depth * behind;
-    let text = format!(
-        "{HEAD}extern \"C\" __global__ void run(u64 n, const {index}* index, const {elem}* values, {elem}* y) {{
-  for (u64 i = first(); i < n; i += step()) {{
-    i64 found = index[i / {block}u * {behind}u + i % {behind}u];
-    if (found < 0) found += {depth};
-    y[i] = values[found == (i64)(i / {behind}u % {depth}u) ? 1 : 0];
-  }}
-}}
-",
-        elem = elem.stored(),
-        index = index.stored(),
-        block = depth * behind,
+    let [_, depth, behind] = around(&dims, axis_of(maker, -1, dims.len())?);
+    let n: usize = dims.iter().product();
+    let mut source = Source::new(n);
+    source.from("index", index, Place::operand(0));
+    source.from("values", elem, Place::operand(2));
+    source.to("y", elem, Place::result(0));
+    source.number("depth", depth);
+    source.number("behind", behind);
+    let body = format!(
+        "{at} row = i / behind, class_ = row % depth;
+    i64 found = index[row / depth * behind + i % behind];
+    if (found < 0) found += depth;
+    y[i] = values[found == (i64)class_ ? 1 : 0];",
+        at = source.index
     );
-    let kernel = Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?;
-    Ok(Prepared::new(move |io| {
-        let args = [n as u64, operand(io, 0)?, operand(io, 2)?, result(io, 0)?];
-        kernel.launch(queue(io)?, &args)
-    }))
+    Ok(staged(vec![source.each(maker, n, &body)?], &Scratch::default()))
 }
 
 /// Concat copies the rows of each operand.

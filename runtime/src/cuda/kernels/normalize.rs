@@ -1,8 +1,9 @@
-//! Softmax, LogSoftmax, LayerNormalization, RMSNormalization and SimplifiedLayerNormalization: a block for each row.
+//! Softmax, LogSoftmax, LayerNormalization, RMSNormalization and SimplifiedLayerNormalization.
 
+use super::rows::Row;
+use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare};
-use crate::cuda::launch::{Kernel, operand, operand_or_none, queue, result, threads_for};
-use crate::cuda::text::{Elem, FOLDS, HEAD, Steps, Walk, f32_text};
+use crate::cuda::text::{Elem, Steps, Walk, f32_text};
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
@@ -11,8 +12,8 @@ use ampc_ir::views::norm::{LayerNormView, SoftmaxAxes, SoftmaxView};
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
-        OpKind::Softmax => |m| softmax(m, "expf(x - most) / sum"),
-        OpKind::LogSoftmax => |m| softmax(m, "(x - most) - logf(sum)"),
+        OpKind::Softmax => |m| softmax(m, false),
+        OpKind::LogSoftmax => |m| softmax(m, true),
         OpKind::LayerNormalization | OpKind::RMSNormalization | OpKind::SimplifiedLayerNormalization => {
             layer_norm
         }
@@ -20,39 +21,163 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-fn softmax(maker: &Maker<'_>, formula: &str) -> Result<Prepared> {
+/// An element from `x`, the greatest element `most` of its row, and the sum of all `expf(x - most)`.
+fn formula(is_log: bool) -> &'static str {
+    if is_log { "(x - most) - logf(sum)" } else { "expf(x - most) / sum" }
+}
+
+fn softmax(maker: &Maker<'_>, is_log: bool) -> Result<Prepared> {
     let elem = maker.float(0)?;
     let dims = maker.site.dims(0)?;
     let (n, behind): (usize, usize) =
         match SoftmaxView::read(&maker.site.view)?.axes.ok_or(KernelError::NotYet)? {
-            SoftmaxAxes::One(axis) if dims.is_empty() => (1, axis.max(1)),
+            SoftmaxAxes::One(_) if dims.is_empty() => (1, 1),
             SoftmaxAxes::One(axis) => (dims[axis], dims[axis + 1..].iter().product()),
             SoftmaxAxes::From(axis) => (dims[axis..].iter().product(), 1),
         };
-    let rows = dims.iter().product::<usize>() / n.max(1);
-    let (stored, load) = (elem.stored(), elem.load(&format!("from[k * {behind}u]")));
-    let text = format!(
-        "{HEAD}{FOLDS}extern \"C\" __global__ void run(const {stored}* from, {stored}* to) {{
-  u64 start = blockIdx.x / {behind}u * {row}ull + blockIdx.x % {behind}u;
+    let rows = dims.iter().product::<usize>().checked_div(n).unwrap_or(0);
+    if i32::try_from(n).is_err() {
+        return Err(maker.site.no_kernel());
+    }
+    let stage = match behind {
+        1 => softmax_of_rows(maker, elem, [n, rows], is_log)?,
+        _ => softmax_of_columns(maker, elem, [n, rows, behind], is_log)?,
+    };
+    Ok(staged(vec![stage], &Scratch::default()).in_place(&[0]))
+}
+
+fn softmax_of_rows(maker: &Maker<'_>, elem: Elem, [n, rows]: [usize; 2], is_log: bool) -> Result<Stage> {
+    let row = Row::new(n, elem);
+    let mut source = Source::new(n * rows);
+    source.from("from", elem, Place::operand(0));
+    source.to("to", elem, Place::result(0));
+    row.declare(&mut source, [n, rows], [elem, elem], &[]);
+    let least = f32_text(f32::NEG_INFINITY);
+    let mut body = format!("  float most = {least}, sum = 0.0f;\n");
+    if row.reads_anew() {
+        // Sums are scaled where a greater element is met.
+        body += &row.each(&format!(
+            "if (x > most) {{ sum *= expf(most - x); most = x; }} if (x != {least}) sum += expf(x - most);"
+        ));
+        body += &format!(
+            "  float greatest = row_max(most);
+  if (most != {least}) sum *= expf(most - greatest);
+  most = greatest;\n"
+        );
+    } else {
+        body += &row.each("most = (most != most || most > x) ? most : x;");
+        body += "  most = row_max(most);\n";
+        body += &row.each("sum += expf(x - most);");
+    }
+    body += "  sum = row_sum(sum);\n";
+    body += &row.written(&format!(
+        "#pragma unroll
+    for (int m = 0; m < V; m++) {{ float x = row_[j + m]; y.at[m] = {}; }}",
+        elem.store(formula(is_log))
+    ));
+    row.launch(maker, source, &body, rows)
+}
+
+/// Elements of a row are `behind` elements apart: a block has 32 neighbouring rows, and each warp every eighth element of
+/// them.
+fn softmax_of_columns(
+    maker: &Maker<'_>,
+    elem: Elem,
+    [n, rows, behind]: [usize; 3],
+    is_log: bool,
+) -> Result<Stage> {
+    let mut source = Source::new(n * rows);
+    source.function(COLUMN_FOLDS);
+    source.from("from", elem, Place::operand(0));
+    source.to("to", elem, Place::result(0));
+    source.number("n", n);
+    source.number("rows", rows);
+    source.number("behind", behind);
+    let load = elem.load("from[k * behind]");
+    let body = format!(
+        "  {index} row = blockIdx.x * 32 + (threadIdx.x & 31);
+  const bool is_in = row < rows;
+  if (!is_in) row = 0;
+  const u64 start = (u64)(row / behind) * n * behind + row % behind;
   from += start; to += start;
   float most = {least}, sum = 0.0f;
-  for (u64 k = threadIdx.x; k < {n}u; k += blockDim.x) {{ float x = {load}; most = (most != most || most > x) ? most : x; }}
-  most = block_max(most);
-  for (u64 k = threadIdx.x; k < {n}u; k += blockDim.x) {{ float x = {load}; sum += expf(x - most); }}
-  sum = block_sum(sum);
-  for (u64 k = threadIdx.x; k < {n}u; k += blockDim.x) {{ float x = {load}; to[k * {behind}u] = {store}; }}
-}}
-",
-        row = n * behind,
+  for (u64 k = threadIdx.x >> 5; k < n; k += 8) {{ float x = {load}; most = (most != most || most > x) ? most : x; }}
+  most = column_max(most);
+  for (u64 k = threadIdx.x >> 5; k < n; k += 8) {{ float x = {load}; sum += expf(x - most); }}
+  sum = column_sum(sum);
+  if (!is_in) return;
+  for (u64 k = threadIdx.x >> 5; k < n; k += 8) {{ float x = {load}; to[k * behind] = {store}; }}",
+        index = source.index,
         least = f32_text(f32::NEG_INFINITY),
-        store = elem.store(formula),
+        store = elem.store(formula(is_log)),
     );
-    let kernel = Kernel::new(maker.shared, &text, rows, threads_for(n))?;
-    let prepared = Prepared::new(move |io| {
-        let args = [operand(io, 0)?, result(io, 0)?];
-        kernel.launch(queue(io)?, &args)
-    });
-    Ok(prepared.in_place(&[0]))
+    source.launch(maker, &body, [rows.div_ceil(32), 256])
+}
+
+/// Sums and maxima over the eight threads of a block that have a column.
+const COLUMN_FOLDS: &str = r"
+#define FOLD(name, join) \
+__device__ float name(float x) { \
+  __shared__ float part[8][32]; \
+  u32 lane = threadIdx.x & 31; \
+  __syncthreads(); \
+  part[threadIdx.x >> 5][lane] = x; \
+  __syncthreads(); \
+  x = part[0][lane]; \
+  for (int w = 1; w < 8; w++) { float y = part[w][lane]; x = join; } \
+  return x; \
+}
+FOLD(column_sum, x + y)
+FOLD(column_max, (x != x || x > y) ? x : y)
+";
+
+/// A coefficient of layer norm: scale or bias.
+struct Coefficient {
+    name: &'static str,
+    elem: Elem,
+    /// Where its elements are along a row; `None` if it is the row's own order.
+    walk: Option<Walk>,
+}
+
+fn coefficient(maker: &Maker<'_>, (i, name): (usize, &'static str), row: &[usize]) -> Result<Coefficient> {
+    let own = maker.site.dims(i)?;
+    let first = own.iter().position(|&n| n != 1).unwrap_or(own.len());
+    // Each row has the same coefficients, which are broadcast along its axes.
+    let steps = Steps::broadcast(&own[first..], row).ok_or_else(|| maker.site.no_kernel())?;
+    let walk = Walk::new(row, vec![steps]);
+    let walk = if walk.is_plain(0) { None } else { Some(walk) };
+    Ok(Coefficient { name, elem: maker.float(i)?, walk })
+}
+
+impl Coefficient {
+    /// Statements that set the numbers `{name}_[m]` for the elements from `low` on.
+    fn loaded(&self, source: &mut Source, i: usize) -> String {
+        let Coefficient { name, elem, walk } = self;
+        source.from(name, *elem, Place::operand(i));
+        let Some(walk) = walk else {
+            let load = elem.load("v.at[m]");
+            let single = elem.load(&format!("{name}[low + m]"));
+            return format!(
+                "float {name}_[V];
+    if (is_vector) {{
+      Vector<{stored}, V> v = load<V>({name} + low);
+      #pragma unroll
+      for (int m = 0; m < V; m++) {name}_[m] = {load};
+    }} else {{
+      #pragma unroll
+      for (int m = 0; m < V; m++) {name}_[m] = low + m < n ? {single} : 0.0f;
+    }}\n    ",
+                stored = elem.stored(),
+            );
+        };
+        let at = source.position(&walk.dims, &walk.operands[0], "(low + m)");
+        let load = elem.load(&format!("{name}[{at}]"));
+        format!(
+            "float {name}_[V];
+    #pragma unroll
+    for (int m = 0; m < V; m++) {name}_[m] = low + m < n ? {load} : 0.0f;\n    "
+        )
+    }
 }
 
 fn layer_norm(maker: &Maker<'_>) -> Result<Prepared> {
@@ -60,86 +185,59 @@ fn layer_norm(maker: &Maker<'_>) -> Result<Prepared> {
     let view = LayerNormView::read(&site.view)?;
     let (elem, dims) = (maker.float(0)?, site.dims(0)?);
     let to = maker.float_result(0)?;
-    if view.stash == DType::F64 {
-        return Err(site.no_kernel());
-    }
     let is_centered = site.kind() == OpKind::LayerNormalization;
     let axis = view.axis.ok_or(KernelError::NotYet)?;
-    let n: usize = dims[axis..].iter().product();
+    let (along, n): (&[usize], usize) = (&dims[axis..], dims[axis..].iter().product());
     let rows: usize = dims[..axis].iter().product();
-    let operands = if is_centered && site.has(2) { 3 } else { 2 };
-    let mut coefficients = Vec::new();
-    for i in 1..operands {
-        let own = site.dims(i)?;
-        let first = own.iter().position(|&n| n != 1).unwrap_or(own.len());
-        // Each row has the same coefficients, which are broadcast along its axes.
-        let steps = Steps::broadcast(&own[first..], &dims[axis..]).ok_or_else(|| site.no_kernel())?;
-        let walk = Walk::new(&dims[axis..], vec![steps]);
-        let at = if walk.is_plain(0) { "k".to_owned() } else { walk.index(0, "k") };
-        coefficients.push((maker.float(i)?, at));
+    if view.stash == DType::F64 || i32::try_from(n).is_err() {
+        return Err(site.no_kernel());
     }
-    let statistic = |j: usize, number: &str| -> Result<[String; 2]> {
-        if !site.wants(j) {
-            return Ok([format!(", u64 s{j}"), String::new()]);
-        }
-        let to = maker.float_result(j)?;
-        let store = to.store(number);
-        Ok([format!(", {}* s{j}", to.stored()), format!("if (threadIdx.x == 0) s{j}[blockIdx.x] = {store};")])
-    };
+    let row = Row::new(n, elem);
+    let mut source = Source::new((n * rows).max(n));
+    source.from("from", elem, Place::operand(0));
+    source.to("to", to, Place::result(0));
+    let mut coefficients = vec![coefficient(maker, (1, "scale"), along)?];
+    if is_centered && site.has(2) {
+        coefficients.push(coefficient(maker, (2, "bias"), along)?);
+    }
+    let mut loads = String::new();
+    for (i, coefficient) in coefficients.iter().enumerate() {
+        loads += &coefficient.loaded(&mut source, i + 1);
+    }
+    let aligned: Vec<&str> =
+        coefficients.iter().filter(|one| one.walk.is_none()).map(|one| one.name).collect();
+    row.declare(&mut source, [n, rows], [elem, to], &aligned);
+    let mut statistics = String::new();
     // Without a mean, result 1 is the inverse deviation.
-    let first = if is_centered { "mean + rest" } else { "inverse" };
-    let ([mean_type, mean], [deviation_type, deviation]) = (statistic(1, first)?, statistic(2, "inverse")?);
-    let (stored, load) = (elem.stored(), elem.load("from[k]"));
-    let number = |name: &str, i: usize| {
-        let (elem, at): &(Elem, String) = &coefficients[i];
-        elem.load(&format!("{name}[{at}]"))
-    };
-    let scaled = format!(
-        "((x - mean) - rest) * inverse * {}{}",
-        number("scale", 0),
-        if operands == 3 { format!(" + {}", number("bias", 1)) } else { String::new() }
-    );
-    let types = [0, 1].map(|i| coefficients.get(i).map_or(stored, |(elem, _)| elem.stored()));
-    #[expect(clippy::cast_precision_loss, reason = "a divisor of f32")]
-    let count = f32_text(n as f32);
-    let each = format!("for (u64 k = threadIdx.x; k < {n}u; k += blockDim.x)");
-    let moments = if is_centered {
-        format!(
-            "{each} sum += {load};
-  mean = block_sum(sum) / {count};
-  {each} {{ float d = {load} - mean; off += d; square += d * d; }}
-  rest = block_sum(off) / {count};"
-        )
+    for (j, number) in [(1, if is_centered { "mean + rest" } else { "inverse" }), (2, "inverse")] {
+        if site.wants(j) {
+            let to = maker.float_result(j)?;
+            source.to(&format!("s{j}"), to, Place::result(j));
+            statistics += &format!("  if (lane == 0) s{j}[row] = {};\n", to.store(number));
+        }
+    }
+    let mut body =
+        "  float sum = 0.0f, off = 0.0f, square = 0.0f, mean = 0.0f, rest = 0.0f, count = (float)n;\n"
+            .to_owned();
+    if is_centered {
+        body += &row.each("sum += x;");
+        body += "  mean = row_sum(sum) / count;\n";
+        body += &row.each("float d = x - mean; off += d; square += d * d;");
+        body += "  rest = row_sum(off) / count;\n";
     } else {
-        format!("{each} {{ float d = {load}; square += d * d; }}")
-    };
-    let text = format!(
-        "{HEAD}{FOLDS}extern \"C\" __global__ void run(const {stored}* from, const {scale_type}* scale, const {bias_type}* bias, {to_type}* to{mean_type}{deviation_type}) {{
-  from += blockIdx.x * {n}ull; to += blockIdx.x * {n}ull;
-  float sum = 0.0f, off = 0.0f, square = 0.0f, mean = 0.0f, rest = 0.0f;
-  {moments}
-  float variance = block_sum(square) / {count} - rest * rest;
-  float inverse = 1.0f / sqrtf(fmaxf(variance, 0.0f) + {epsilon});
-  {mean} {deviation}
-  for (u64 k = threadIdx.x; k < {n}u; k += blockDim.x) {{ float x = {load}; to[k] = {store}; }}
-}}
-",
-        scale_type = types[0],
-        bias_type = types[1],
-        to_type = to.stored(),
-        epsilon = f32_text(view.epsilon),
-        store = to.store(&scaled),
+        body += &row.each("square += x * x;");
+    }
+    body += &format!(
+        "  float variance = row_sum(square) / count - rest * rest;
+  float inverse = 1.0f / sqrtf(fmaxf(variance, 0.0f) + {});
+{statistics}",
+        f32_text(view.epsilon)
     );
-    let kernel = Kernel::new(maker.shared, &text, rows, threads_for(n))?;
-    Ok(Prepared::new(move |io| {
-        let args = [
-            operand(io, 0)?,
-            operand(io, 1)?,
-            if operands == 3 { operand_or_none(io, 2)? } else { 0 },
-            result(io, 0)?,
-            result(io, 1)?,
-            result(io, 2)?,
-        ];
-        kernel.launch(queue(io)?, &args)
-    }))
+    let bias = if coefficients.len() == 2 { " + bias_[m]" } else { "" };
+    body += &row.written(&format!(
+        "{loads}#pragma unroll
+    for (int m = 0; m < V; m++) {{ float x = row_[j + m]; y.at[m] = {}; }}",
+        to.store(&format!("((x - mean) - rest) * inverse * scale_[m]{bias}")),
+    ));
+    Ok(staged(vec![row.launch(maker, source, &body, rows)?], &Scratch::default()))
 }

@@ -1,12 +1,14 @@
 //! Reductions over axes. The order of each sum depends on the dims alone.
 //!
 //! A thread folds the elements of a result where there are few. Otherwise a block folds them, or a block folds the
-//! elements of 32 neighbouring results where these are neighbours in memory. Few results of many elements are folded
-//! in parts, whose results a second launch folds.
+//! elements of 32 neighbouring results where these are neighbours in memory. Elements that are neighbours are read 16 bytes
+//! at a time, and up to 1024 of them are a warp's. Few results of many elements are folded in parts, whose results a second
+//! launch folds.
 
 use super::fold::{Fold, fold_of, function};
 use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare};
+use crate::cuda::elements::VECTORS;
 use crate::cuda::launch::{THREADS, threads_for};
 use crate::cuda::text::{Elem, Steps, Walk, f32_text, f64_text};
 use crate::kernel::{Dims, KernelError, Prepared, Result};
@@ -44,24 +46,38 @@ pub(super) struct Reduction<'a> {
 /// The most elements that one thread folds.
 const MOST_OF_A_THREAD: usize = 64;
 
+/// The most neighbouring elements that one thread, or one warp folds.
+const MOST_NEIGHBOURS: [usize; 2] = [8, 1024];
+
 /// Elements of a part, at least.
-const PART_ELEMENTS: usize = 1 << 12;
+pub(super) const PART_ELEMENTS: usize = 1 << 12;
 
 /// Blocks that keep a device busy.
-const MANY_BLOCKS: usize = 256;
+pub(super) const MANY_BLOCKS: usize = 256;
 
 /// Neighbouring results that a block folds together.
-const TILE: usize = 32;
+pub(super) const TILE: usize = 32;
+
+/// The axes of a tensor that are chosen, joined where they are walked as one: extents and steps.
+///
+/// # Errors
+/// If there are too many elements.
+pub(super) fn axes(dims: &[usize], is_chosen: &dyn Fn(usize) -> bool) -> Result<(Dims, Steps)> {
+    let own = Steps::broadcast(dims, dims).ok_or(KernelError::NotYet)?;
+    let some: Vec<usize> = (0..dims.len()).filter(|&axis| is_chosen(axis)).collect();
+    let extents: Dims = some.iter().map(|&axis| dims[axis]).collect();
+    let steps = Steps { first: 0, steps: some.iter().map(|&axis| own.steps[axis]).collect() };
+    let walk = Walk::new(&extents, vec![steps]);
+    Ok((walk.dims, walk.operands.into_iter().next().ok_or(KernelError::NotYet)?))
+}
 
 impl Reduction<'_> {
-    /// Along the axes that are kept, or gone: extents and steps.
-    fn axes(&self, gone: bool) -> Result<(Dims, Steps)> {
-        let own = Steps::broadcast(self.dims, self.dims).ok_or(KernelError::NotYet)?;
-        let some: Vec<usize> = (0..self.dims.len()).filter(|&axis| (self.is_reduced)(axis) == gone).collect();
-        let dims: Dims = some.iter().map(|&axis| self.dims[axis]).collect();
-        let steps = Steps { first: 0, steps: some.iter().map(|&axis| own.steps[axis]).collect() };
-        let walk = Walk::new(&dims, vec![steps]);
-        Ok((walk.dims, walk.operands.into_iter().next().ok_or(KernelError::NotYet)?))
+    fn kept(&self) -> Result<(Dims, Steps)> {
+        axes(self.dims, &|axis| !(self.is_reduced)(axis))
+    }
+
+    fn gone(&self) -> Result<(Dims, Steps)> {
+        axes(self.dims, self.is_reduced)
     }
 
     /// The launches that compute a fold.
@@ -69,7 +85,7 @@ impl Reduction<'_> {
     /// # Errors
     /// If the compiler refuses a text.
     pub(super) fn stages(&self, maker: &Maker<'_>, fold: &Fold, scratch: &mut Scratch) -> Result<Vec<Stage>> {
-        let (kept, gone) = (self.axes(false)?, self.axes(true)?);
+        let (kept, gone) = (self.kept()?, self.gone()?);
         let (n, count): (usize, usize) = (kept.0.iter().product(), gone.0.iter().product());
         let are_neighbours =
             kept.1.steps.last() == Some(&1) && kept.0.last().is_some_and(|&extent| extent >= TILE / 2);
@@ -95,7 +111,7 @@ impl Reduction<'_> {
             to: self.to,
         };
         let joined = Fold { term: "x".into(), ..fold.clone() };
-        let (kept, gone) = (rest.axes(false)?, rest.axes(true)?);
+        let (kept, gone) = (rest.kept()?, rest.gone()?);
         let end = joined.end.replace("count", "whole");
         let last = rest.launch_of(maker, &Fold { end, ..joined }, [&kept, &gone], 1, count)?;
         Ok(vec![first, last])
@@ -146,7 +162,9 @@ impl Reduction<'_> {
             fold.term
         );
         let end = self.to.1.store(&fold.end);
-        if count <= MOST_OF_A_THREAD && parts == 1 {
+        let is_row = gone_steps.steps[..] == [1];
+        let most = if is_row { MOST_NEIGHBOURS[0] } else { MOST_OF_A_THREAD };
+        if count <= most && parts == 1 {
             let body = format!("{begin}\n    for ({index} k = 0; k < count; k++) {step}\n    y[i] = {end};");
             return source.each(maker, n, &body);
         }
@@ -172,11 +190,15 @@ impl Reduction<'_> {
             );
             return source.launch(maker, &body, [n.div_ceil(TILE) * parts, THREADS as usize]);
         }
+        if is_row {
+            return self.row(maker, fold, source, [&begin, range, &end], [n, parts, count]);
+        }
         source.function(BLOCK_FOLD);
         let body = format!(
             "  {index} i = blockIdx.x / parts, part = blockIdx.x % parts;
   {range}
   {begin}
+  #pragma unroll 4
   for ({index} k = low + threadIdx.x; k < high; k += blockDim.x) {step}
   acc = block_fold(acc);
   if (threadIdx.x == 0) y[(u64)part * n + i] = {end};"
@@ -184,6 +206,72 @@ impl Reduction<'_> {
         source.launch(maker, &body, [n * parts, threads_for(count.div_ceil(parts)) as usize])
     }
 }
+
+impl Reduction<'_> {
+    /// The launch that folds elements that are neighbours. A vector of elements has the same thread whether it is read at
+    /// once or not.
+    fn row(
+        &self,
+        maker: &Maker<'_>,
+        fold: &Fold,
+        mut source: Source,
+        [begin, range, end]: [&str; 3],
+        [n, parts, count]: [usize; 3],
+    ) -> Result<Stage> {
+        let is_of_warps = parts == 1 && count <= MOST_NEIGHBOURS[1];
+        let (index, elem) = (source.index, self.from.1);
+        source.function(VECTORS);
+        source.function(if is_of_warps { WARP_FOLD } else { BLOCK_FOLD });
+        let (task, lane, lanes) = match is_of_warps {
+            true => ("(blockIdx.x * (u64)8 + (threadIdx.x >> 5))", "(threadIdx.x & 31)", "32"),
+            false => ("(u64)blockIdx.x", "threadIdx.x", "blockDim.x"),
+        };
+        let body = format!(
+            "  const int V = {vector};
+  const u64 task = {task};
+  if (task >= (u64)n * parts) return;
+  {index} i = task / parts, part = task % parts;
+  {range}
+  {begin}
+  const {stored}* row = from + base;
+  const bool is_vector = ((u64)(row + low) & 15) == 0;
+  #pragma unroll 2
+  for (u64 k = low + {lane} * V; k < high; k += {lanes} * V) {{
+    Vector<{stored}, V> v;
+    if (is_vector && k + V <= high) {{
+      v = load<V>(row + k);
+    }} else {{
+      #pragma unroll
+      for (int m = 0; m < V; m++) if (k + m < high) v.at[m] = row[k + m];
+    }}
+    #pragma unroll
+    for (int m = 0; m < V; m++) {{
+      if (k + m < high) {{ A x = (A){load}; acc = join(acc, (A)({term})); }}
+    }}
+  }}
+  acc = {fold}(acc);
+  if ({lane} == 0) y[(u64)part * n + i] = {end};",
+            vector = 16 / elem.bytes(),
+            stored = elem.stored(),
+            load = elem.load("v.at[m]"),
+            term = fold.term,
+            fold = if is_of_warps { "warp_fold" } else { "block_fold" },
+        );
+        let shape = match is_of_warps {
+            true => [n.div_ceil(8), THREADS as usize],
+            false => [n * parts, threads_for(count.div_ceil(parts)) as usize],
+        };
+        source.launch(maker, &body, shape)
+    }
+}
+
+/// The fold of a number of each thread of a warp, in one order; every thread has the result.
+const WARP_FOLD: &str = r"
+__device__ __forceinline__ A warp_fold(A x) {
+  for (int o = 16; o; o >>= 1) { A y = __shfl_xor_sync(0xffffffffu, x, o); x = join(x, y); }
+  return x;
+}
+";
 
 /// The fold of a number of each thread of a block, in one order; every thread has the result.
 pub(super) const BLOCK_FOLD: &str = r"
