@@ -35,6 +35,7 @@ mod scatter;
 mod sort;
 mod stage;
 mod strided;
+mod top_k;
 mod training;
 
 use super::Shared;

@@ -1,10 +1,13 @@
 //! Positions and running values along an axis: ArgMax, ArgMin, CumSum, CumProd, Hardmax, TopK.
 //!
 //! The first of equal elements counts, unless the node selects the last. NaN is both the greatest and the least number
-//! for ArgMax and ArgMin; for TopK and Hardmax it is the greatest. A thread computes the running values of a row. TopK
-//! has a block for each row, which searches it `k` times.
+//! for ArgMax, ArgMin and Hardmax. TopK is in [`super::top_k`].
+//!
+//! A block reduces a row of neighbours. Where neighbours belong to different rows, a block reduces 32 of them, and each of
+//! its warps every eighth element. A block computes the running values of a row, unless there are many rows that
+//! are neighbours, each of which is then a thread's.
 
-use super::stage::{Place, Scratch, Source, staged};
+use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare, around};
 use crate::cuda::launch::threads_for;
 use crate::cuda::text::Elem;
@@ -12,7 +15,7 @@ use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};
-use ampc_ir::views::reduce::{ArgReduceView, CumulativeView, TopKView};
+use ampc_ir::views::reduce::{ArgReduceView, CumulativeView};
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -22,16 +25,14 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         OpKind::CumProd => |m| cumulative(m, "*"),
         OpKind::CumSum => |m| cumulative(m, "+"),
         OpKind::Hardmax => hardmax,
-        OpKind::TopK => top_k,
+        OpKind::TopK => super::top_k::top_k,
         _ => return None,
     })
 }
 
-/// The order of elements that reductions to a position use.
+/// The order of elements that reductions to a position use. NaN is before all numbers.
 struct Order {
     greater: &'static str,
-    /// True if NaN is before all numbers, whichever the order is.
-    nan_is_first: bool,
     last: bool,
 }
 
@@ -39,14 +40,13 @@ impl Order {
     /// `comes(a, i, b, j)`: true if element `a` at `i` comes before `b` at `j`; and the first of a block, whose threads
     /// have one element each, or -1 for the position.
     fn functions(&self, elem: Elem) -> String {
-        let Order { greater, nan_is_first, last } = *self;
+        let Order { greater, last } = *self;
         let before = if last { "i > j" } else { "i < j" };
-        let is_first = if nan_is_first || greater == ">" { "x" } else { "y" };
         format!(
             "typedef {wide} T;
 __device__ __forceinline__ bool comes(T a, i64 i, T b, i64 j) {{
   bool x = a != a, y = b != b;
-  if (x != y) return {is_first};
+  if (x != y) return x;
   return x || a == b ? {before} : a {greater} b;
 }}
 __device__ void first_of_block(T& x, i64& i) {{
@@ -78,13 +78,13 @@ fn rows(source: &mut Source, n: usize, inner: usize) {
     source.local("u64 start = (u64)(blockIdx.x / inner) * n * inner + blockIdx.x % inner;");
 }
 
-/// Statements that find `best` at `place` among the elements of a row that `also` permits.
-fn search(elem: Elem, also: &str) -> String {
+/// Statements that find `best` at `place` among the elements of a row.
+fn search(elem: Elem) -> String {
     format!(
         "T best = {}; i64 place = -1;
   for (u64 k = threadIdx.x; k < n; k += blockDim.x) {{
     T x = {};
-    if ({also}(place < 0 || comes(x, k, best, place))) {{ best = x; place = k; }}
+    if (place < 0 || comes(x, k, best, place)) {{ best = x; place = k; }}
   }}
   first_of_block(best, place);",
         elem.load("0"),
@@ -102,13 +102,50 @@ fn arg_reduce(maker: &Maker<'_>, greater: &'static str) -> Result<Prepared> {
         return Err(OpError::operand(0, "elements along the axis", "none").into());
     }
     let mut source = Source::new(dims.iter().product());
-    source.function(&Order { greater, nan_is_first: true, last: view.last }.functions(elem));
+    source.function(&Order { greater, last: view.last }.functions(elem));
     source.from("x_", elem, Place::operand(0));
     source.to("y", Elem::I64, Place::result(0));
+    if inner > 1 {
+        return Ok(staged(vec![columns(maker, source, elem, [outer, n, inner])?], &Scratch::default()));
+    }
     rows(&mut source, n, inner);
-    let body = format!("  {}\n  if (threadIdx.x == 0) y[blockIdx.x] = place;", search(elem, ""));
+    let body = format!("  {}\n  if (threadIdx.x == 0) y[blockIdx.x] = place;", search(elem));
     let stage = source.launch(maker, &body, [outer * inner, threads_for(n) as usize])?;
     Ok(staged(vec![stage], &Scratch::default()))
+}
+
+/// The search of rows whose elements are `inner` elements apart: a block searches 32 neighbouring rows.
+fn columns(
+    maker: &Maker<'_>,
+    mut source: Source,
+    elem: Elem,
+    [outer, n, inner]: [usize; 3],
+) -> Result<Stage> {
+    source.number("n", n);
+    source.number("inner", inner);
+    source.number("rows", outer * inner);
+    let body = format!(
+        "  __shared__ T values[8][32];
+  __shared__ i64 places[8][32];
+  const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const u64 row = blockIdx.x * 32ull + lane, start = row / inner * n * inner + row % inner;
+  T best = {zero}; i64 place = -1;
+  for (u64 k = warp; row < rows && k < n; k += 8) {{
+    T x = {load};
+    if (place < 0 || comes(x, k, best, place)) {{ best = x; place = k; }}
+  }}
+  values[warp][lane] = best; places[warp][lane] = place;
+  __syncthreads();
+  if (warp || row >= rows) return;
+  for (u32 w = 1; w < 8; w++) {{
+    T x = values[w][lane]; i64 k = places[w][lane];
+    if (k >= 0 && comes(x, k, best, place)) {{ best = x; place = k; }}
+  }}
+  y[row] = place;",
+        zero = elem.load("0"),
+        load = elem.load("x_[start + k * inner]"),
+    );
+    source.launch(maker, &body, [(outer * inner).div_ceil(32), 256])
 }
 
 /// Hardmax: 1 at the first greatest element, 0 elsewhere.
@@ -123,13 +160,13 @@ fn hardmax(maker: &Maker<'_>) -> Result<Prepared> {
     };
     let total: usize = dims.iter().product();
     let mut source = Source::new(total);
-    source.function(&Order { greater: ">", nan_is_first: true, last: false }.functions(elem));
+    source.function(&Order { greater: ">", last: false }.functions(elem));
     source.from("x_", elem, Place::operand(0));
     source.to("y", elem, Place::result(0));
     rows(&mut source, n, inner);
     let body = format!(
         "  {}\n  for (u64 k = threadIdx.x; k < n; k += blockDim.x) y[start + k * inner] = k == place ? {} : {};",
-        search(elem, ""),
+        search(elem),
         elem.store("1"),
         elem.store("0"),
     );
@@ -137,41 +174,30 @@ fn hardmax(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(vec![stage], &Scratch::default()))
 }
 
-fn top_k(maker: &Maker<'_>) -> Result<Prepared> {
-    let site = maker.site;
-    let view = TopKView::read(&site.view)?;
-    let elem = maker.number(0)?;
-    let dims = site.dims(0)?;
-    let [outer, n, inner] = around(&dims, view.axis.ok_or(KernelError::NotYet)?);
-    let k = view.k.and_then(|k| usize::try_from(k).ok()).ok_or(KernelError::NotYet)?;
-    if k > n {
-        return Err(view.k_error(format!("at most {n} elements"), k).into());
-    }
-    let greater = if view.largest { ">" } else { "<" };
-    let mut source = Source::new(dims.iter().product());
-    source.function(&Order { greater, nan_is_first: false, last: false }.functions(elem));
-    source.from("x_", elem, Place::operand(0));
-    source.to("values", elem, Place::result(0));
-    source.to("indices", Elem::I64, Place::result(1));
-    rows(&mut source, n, inner);
-    source.number("count", k);
-    let body = format!(
-        "  u64 to = (u64)(blockIdx.x / inner) * count * inner + blockIdx.x % inner;
-  T before = {zero}; i64 last = -1;
-  for (u64 j = 0; j < count; j++) {{
-  {search}
-  before = best; last = place;
-  if (threadIdx.x == 0) {{
-    if (values) values[to + j * inner] = x_[start + place * inner];
-    if (indices) indices[to + j * inner] = place;
-  }}
-  }}",
-        zero = elem.load("0"),
-        search = search(elem, "(last < 0 || comes(before, last, x, k)) && "),
-    );
-    let stage = source.launch(maker, &body, [outer * inner, threads_for(n) as usize])?;
-    Ok(staged(vec![stage], &Scratch::default()))
+/// Rows that keep a device busy if a thread has each.
+const MANY_ROWS: usize = 1 << 12;
+
+/// Neighbouring rows whose elements a warp reads at once.
+const NEIGHBOURS: usize = 16;
+
+/// The inclusive and the exclusive running value of a number of each thread of a block. `total` is the value of the
+/// whole block.
+const SCAN: &str = r"
+__device__ A scan(A x, A& before, A& total) {
+  __shared__ A part[32];
+  const u32 lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  for (u32 o = 1; o < 32; o <<= 1) { A y = __shfl_up_sync(0xffffffffu, x, o); if (lane >= o) x = join(y, x); }
+  __syncthreads();
+  if (lane == 31) part[warp] = x;
+  __syncthreads();
+  A above = __shfl_up_sync(0xffffffffu, x, 1), all = NONE;
+  before = lane ? above : NONE;
+  total = NONE;
+  for (u32 w = 0; w < blockDim.x >> 5; w++) { if (w == warp) all = total; total = join(total, part[w]); }
+  before = join(all, before);
+  return join(all, x);
 }
+";
 
 fn cumulative(maker: &Maker<'_>, operator: &str) -> Result<Prepared> {
     let view = CumulativeView::read(&maker.site.view)?;
@@ -191,19 +217,45 @@ fn cumulative(maker: &Maker<'_>, operator: &str) -> Result<Prepared> {
     source.number("count", n);
     source.number("inner", inner);
     let at = if view.reverse { "count - 1 - k" } else { "k" };
-    let written = if view.exclusive { "sum" } else { "next" };
-    let body = format!(
-        "u64 start = (u64)(i / inner) * count * inner + i % inner;
-    {acc} sum = {first};
+    let none = if operator == "*" { "1" } else { "0" };
+    let load = elem.load("x[place]");
+    let is_of_threads = n <= 32 || (outer * inner >= MANY_ROWS && inner >= NEIGHBOURS);
+    if is_of_threads {
+        let written = if view.exclusive { "sum" } else { "next" };
+        let body = format!(
+            "u64 start = (u64)(i / inner) * count * inner + i % inner;
+    {acc} sum = {none};
     for (u64 k = 0; k < count; k++) {{
       u64 place = start + ({at}) * inner;
       {acc} next = sum {operator} ({acc})({load});
       y[place] = {store};
       sum = next;
     }}",
-        first = if operator == "*" { "1" } else { "0" },
-        load = elem.load("x[place]"),
+            store = elem.store(written),
+        );
+        let stage = source.each(maker, outer * inner, &body)?;
+        return Ok(staged(vec![stage], &Scratch::default()).in_place(&[0]));
+    }
+    source.function(&format!(
+        "typedef {acc} A;
+#define NONE ((A){none})
+__device__ __forceinline__ A join(A a, A b) {{ return a {operator} b; }}
+{SCAN}"
+    ));
+    let written = if view.exclusive { "before" } else { "made" };
+    let body = format!(
+        "  u64 start = (u64)(blockIdx.x / inner) * count * inner + blockIdx.x % inner;
+  A sum = NONE;
+  for (u64 low = 0; low < count; low += blockDim.x) {{
+    u64 k = low + threadIdx.x, place = start + ({at}) * inner;
+    A before, total, made = scan(k < count ? (A)({load}) : NONE, before, total);
+    before = join(sum, before);
+    made = join(sum, made);
+    if (k < count) y[place] = {store};
+    sum = join(sum, total);
+  }}",
         store = elem.store(written),
     );
-    Ok(staged(vec![source.each(maker, outer * inner, &body)?], &Scratch::default()).in_place(&[0]))
+    let stage = source.launch(maker, &body, [outer * inner, threads_for(n) as usize])?;
+    Ok(staged(vec![stage], &Scratch::default()).in_place(&[0]))
 }
