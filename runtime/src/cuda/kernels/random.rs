@@ -23,7 +23,11 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// `philox`: ten rounds of Philox4x32. `uniform`: word `i` of a stream as an f64 in [0, 1).
+/// `philox`: ten rounds of Philox4x32. `word`: one of its words. `uniform`: word `i` of a stream as an f64 in [0, 1).
+///
+/// `COUNTER` and `WORD` are the counter and the word of element `at` of a loop. In a vector of at least 4 elements they
+/// depend on the first element and the place in the vector, so that the compiler sees one counter for 4 elements and calls
+/// `philox` once for them. The calls are in no branch, behind which the compiler would lose sight of them.
 const PHILOX: &str = r"
 struct Words { u32 at[4]; };
 __device__ __forceinline__ Words philox(u32 a, u32 b, u32 c, u32 d, u32 k, u32 l) {
@@ -35,10 +39,14 @@ __device__ __forceinline__ Words philox(u32 a, u32 b, u32 c, u32 d, u32 k, u32 l
   }
   return Words{{a, b, c, d}};
 }
-__device__ __forceinline__ double uniform(u64 i, u32 k, u32 l) {
-  Words words = philox((u32)(i / 4), (u32)(i / 4 >> 32), 0, 0, k, l);
-  return words.at[i % 4] / 4294967296.0;
+__device__ __forceinline__ u32 word(Words words, u32 i) {
+  return i < 2 ? i == 0 ? words.at[0] : words.at[1] : i == 2 ? words.at[2] : words.at[3];
 }
+__device__ __forceinline__ double uniform(u64 counter, u32 i, u32 k, u32 l) {
+  return word(philox((u32)counter, (u32)(counter >> 32), 0, 0, k, l), i) / 4294967296.0;
+}
+#define COUNTER (V % 4 == 0 ? ((u64)i + k / 4 * 4) / 4 : at / 4)
+#define WORD (V % 4 == 0 ? (u32)(k % 4) : (u32)(at % 4))
 ";
 
 /// The number of the element that the body of a loop computes.
@@ -71,9 +79,9 @@ fn philox_dropout(maker: &Maker<'_>) -> Result<Prepared> {
     }
     let body = format!(
         "{AT}    r0 = b0;
+    Words words = philox((u32)COUNTER, {stream}u, (u32)b2, (u32)(b2 >> 32), (u32)b1, (u32)(b1 >> 32));
     if (b3 != 0.0f) {{
-      Words words = philox((u32)(at / 4), {stream}u, (u32)b2, (u32)(b2 >> 32), (u32)b1, (u32)(b1 >> 32));
-      float x = {}, kept = (float)(words.at[at % 4] >> 8) * 5.9604644775390625e-8f >= b3 ? x / (1.0f - b3) : 0.0f;
+      float x = {}, kept = (float)(word(words, WORD) >> 8) * 5.9604644775390625e-8f >= b3 ? x / (1.0f - b3) : 0.0f;
       r0 = {};
     }}
 ",
@@ -136,10 +144,11 @@ fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
     };
     let mut body = format!(
         "{AT}    double ratio = {ratio}; bool kept = true;
+    double drawn = uniform(COUNTER, WORD, (u32)key0, (u32)key1);
     r0 = b0;
     if (ratio != 0.0) {{
       if (!(ratio > 0.0 && ratio < 1.0)) fail(failure, name, (i64)floor(ratio));
-      kept = uniform(at, (u32)key0, (u32)key1) >= ratio;
+      kept = drawn >= ratio;
       double x = (double){} * (kept ? 1.0 : 0.0) * (1.0 / (1.0 - ratio));
       r0 = {};
     }}
@@ -196,7 +205,8 @@ fn generated(maker: &Maker<'_>, sources: &[Source], number: &str) -> Result<Prep
 fn bernoulli(maker: &Maker<'_>) -> Result<Prepared> {
     let elem = maker.number(0)?;
     let sources = [Source { elem, dims: maker.site.dims(0)? }];
-    let number = format!("uniform(at, (u32)key0, (u32)key1) < (double){} ? 1.0 : 0.0", elem.load("b0"));
+    let number =
+        format!("uniform(COUNTER, WORD, (u32)key0, (u32)key1) < (double){} ? 1.0 : 0.0", elem.load("b0"));
     generated(maker, &sources, &number)
 }
 
@@ -206,20 +216,24 @@ fn attr(maker: &Maker<'_>, name: &str, default: f32) -> f64 {
 
 fn random_uniform(maker: &Maker<'_>) -> Result<Prepared> {
     let (low, high) = (attr(maker, "low", 0.0), attr(maker, "high", 1.0));
-    let number = format!("uniform(at, (u32)key0, (u32)key1) * {} + {}", f64_text(high - low), f64_text(low));
+    let number = format!(
+        "uniform(COUNTER, WORD, (u32)key0, (u32)key1) * {} + {}",
+        f64_text(high - low),
+        f64_text(low)
+    );
     generated(maker, &[], &number)
 }
 
 /// Normal numbers from pairs of uniform numbers (Box & Muller 1958).
 fn random_normal(maker: &Maker<'_>) -> Result<Prepared> {
     let (scale, mean) = (attr(maker, "scale", 1.0), attr(maker, "mean", 0.0));
-    let uniform = |i: &str| format!("uniform({i}, (u32)key0, (u32)key1)");
+    let uniform = |i: &str| format!("uniform(COUNTER, {i}, (u32)key0, (u32)key1)");
     let number = format!(
         "sqrt(-2.0 * log1p(-{})) * (at % 2 ? sin({turn}) : cos({turn})) * {} + {}",
-        uniform("at / 2 * 2"),
+        uniform("WORD / 2 * 2"),
         f64_text(scale),
         f64_text(mean),
-        turn = format_args!("{} * {}", uniform("at / 2 * 2 + 1"), f64_text(std::f64::consts::TAU)),
+        turn = format_args!("{} * {}", uniform("WORD / 2 * 2 + 1"), f64_text(std::f64::consts::TAU)),
     );
     generated(maker, &[], &number)
 }
