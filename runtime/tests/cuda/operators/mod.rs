@@ -9,6 +9,7 @@ mod products;
 mod recurrent;
 mod reductions;
 mod sampling;
+mod sizes;
 
 use crate::cases::{Case, Tolerance, ints, module, random};
 use ampc_ir::DType;
@@ -27,6 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
     recurrent::add(&mut cases);
     sampling::add(&mut cases);
     attention::add(&mut cases);
+    sizes::add(&mut cases);
     cases
 }
 
