@@ -69,6 +69,7 @@ fn main() -> std::process::ExitCode {
         + elements::run(cuda, &filter)
         + cases::run_all(cuda, &operators::cases(), &filter)
         + operators::failures(cuda, &filter)
+        + operators::shared_kernels(cuda, &filter)
         + steps::run(&backends, &filter);
     println!("kernels compiled: {}; failed: {failed}", cuda.kernels_compiled());
     if failed == 0 { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE }

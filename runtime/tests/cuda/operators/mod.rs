@@ -8,6 +8,7 @@ mod pools;
 mod products;
 mod recurrent;
 mod reductions;
+mod row_sizes;
 mod sampling;
 mod sizes;
 
@@ -16,6 +17,8 @@ use ampc_ir::DType;
 use ampc_runtime::cuda::Cuda;
 use ampc_runtime::{DataRef, HostTensor, Runtime};
 use std::sync::Arc;
+
+pub(crate) use row_sizes::shared_kernels;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
@@ -29,6 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
     sampling::add(&mut cases);
     attention::add(&mut cases);
     sizes::add(&mut cases);
+    row_sizes::add(&mut cases);
     cases
 }
 
