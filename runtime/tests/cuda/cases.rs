@@ -4,8 +4,9 @@ use ampc_ir::text::{NoData, parse};
 use ampc_ir::{DType, Module};
 use ampc_runtime::cuda::Cuda;
 use ampc_runtime::session::ExecuteError;
-use ampc_runtime::{Data, DataRef, HostTensor, Runtime};
+use ampc_runtime::{Data, DataRef, HostTensor, Runtime, Session};
 use half::{bf16, f16};
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -100,8 +101,16 @@ pub(crate) fn on(
     module: &Module,
     inputs: &[HostTensor],
 ) -> Result<Vec<Data>, ExecuteError> {
-    let refs: Vec<_> = inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect();
-    let mut session = runtime.prepare(module).unwrap_or_else(|error| panic!("{error}"));
+    results(runtime.prepare(module).unwrap_or_else(|error| panic!("{error}")), inputs)
+}
+
+fn refs(inputs: &[HostTensor]) -> Vec<Option<DataRef<'_>>> {
+    inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect()
+}
+
+/// The results of a session.
+fn results(mut session: Session, inputs: &[HostTensor]) -> Result<Vec<Data>, ExecuteError> {
+    let refs = refs(inputs);
     // The second run is recorded where the device can, and the third replays it.
     session.run(&refs)?;
     session.run(&refs)?;
@@ -184,7 +193,17 @@ pub(crate) fn compare(
     Ok(most)
 }
 
-fn passes(cuda: &Arc<Cuda>, case: &Case) -> Result<f64, String> {
+/// The session of a case, whose kernels are being compiled; `None` if it cannot be bound.
+fn bound(cuda: &Arc<Cuda>, case: &Case) -> Option<Session> {
+    let bind = || {
+        let mut session = Runtime::new(cuda.clone()).prepare(&module(&case.body, &case.inputs)).ok()?;
+        session.bind(&refs(&case.inputs)).ok()?;
+        Some(session)
+    };
+    catch_unwind(AssertUnwindSafe(bind)).ok().flatten()
+}
+
+fn passes(cuda: &Arc<Cuda>, case: &Case, session: Option<Session>) -> Result<f64, String> {
     let module = module(&case.body, &case.inputs);
     let want = on(&Runtime::default(), &module, &case.inputs).map_err(|error| format!("CPU: {error}"))?;
     let sums = match case.tolerance {
@@ -194,7 +213,11 @@ fn passes(cuda: &Arc<Cuda>, case: &Case) -> Result<f64, String> {
         }
         _ => Vec::new(),
     };
-    let got = on(&Runtime::new(cuda.clone()), &module, &case.inputs).map_err(|error| error.to_string())?;
+    let got = match session {
+        Some(session) => results(session, &case.inputs),
+        None => on(&Runtime::new(cuda.clone()), &module, &case.inputs),
+    };
+    let got = got.map_err(|error| error.to_string())?;
     let mut most = 0.0;
     for (i, (got, want)) in got.iter().zip(&want).enumerate() {
         most = f64::max(most, compare(got, want, sums.get(i), case.tolerance)?);
@@ -214,11 +237,20 @@ fn share() -> usize {
     set.and_then(|share| share.parse().ok()).unwrap_or(1).max(1)
 }
 
+/// The number of cases whose kernels are compiled while an earlier case runs.
+const AHEAD: usize = 6;
+
 /// Runs those of the cases whose names contain `filter`; returns how many fail.
 pub(crate) fn run_all(cuda: &Arc<Cuda>, cases: &[Case], filter: &str) -> usize {
     let (mut passed, mut failed) = (0, 0);
-    for case in cases.iter().filter(|case| case.name.contains(filter)).step_by(share()) {
-        let result = catch_unwind(AssertUnwindSafe(|| passes(cuda, case)));
+    let chosen: Vec<&Case> =
+        cases.iter().filter(|case| case.name.contains(filter)).step_by(share()).collect();
+    let mut rest = chosen.iter();
+    let mut ahead: VecDeque<Option<Session>> = VecDeque::new();
+    for case in &chosen {
+        ahead.extend(rest.by_ref().take(AHEAD - ahead.len()).map(|next| bound(cuda, next)));
+        let session = ahead.pop_front().flatten();
+        let result = catch_unwind(AssertUnwindSafe(|| passes(cuda, case, session)));
         match result.unwrap_or_else(|_| Err("panicked".into())) {
             Ok(share) => {
                 passed += 1;

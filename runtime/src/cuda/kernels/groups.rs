@@ -37,7 +37,7 @@ const LIMITS: Limits = Limits {
 
 /// The groups of the candidates.
 pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-    let mut lists = attention::join(candidates);
+    let mut lists = if shared.exact_rounding { Vec::new() } else { attention::join(candidates) };
     let rest = without(candidates.nodes, &lists);
     lists.extend(library::join(shared, &Candidates { nodes: &rest, ..*candidates }));
     let rest = without(candidates.nodes, &lists);

@@ -14,14 +14,14 @@ pub(super) fn add(cases: &mut Vec<Case>) {
     losses(cases);
 }
 
-/// Rows with infinities and NaN. `greatest` is an element that may be infinite.
-fn special(n: u64, greatest: f32) -> HostTensor {
+/// Rows with infinities and NaN.
+fn special(n: u64) -> HostTensor {
     let mut some = numbers(6 * n, 35);
     let n = usize::try_from(n).unwrap();
     let last = n - 1;
     some[..n].fill(f32::NEG_INFINITY);
     some[n] = f32::NEG_INFINITY;
-    some[2 * n + last] = greatest;
+    some[2 * n + last] = f32::INFINITY;
     some[3 * n + last / 2] = f32::NAN;
     some[4 * n..4 * n + last].fill(f32::NEG_INFINITY);
     some[5 * n + last] = 1e30;
@@ -29,7 +29,7 @@ fn special(n: u64, greatest: f32) -> HostTensor {
 }
 
 fn rows(cases: &mut Vec<Case>) {
-    for (op, greatest) in [("Softmax", f32::INFINITY), ("LogSoftmax", 30.0)] {
+    for op in ["Softmax", "LogSoftmax"] {
         for n in [1u64, 5, 8, 256, 257, 1023, 1024, 1025, 2056, 8192, 9001, 9008] {
             for (dtype, t) in LOW {
                 let call = format!("{op}(%a) {{axis=-1}}");
@@ -48,7 +48,7 @@ fn rows(cases: &mut Vec<Case>) {
                 Tolerance::Rows,
                 &format!("{op}(%a) {{axis=-1}}"),
                 &[&ty],
-                vec![special(n, greatest)],
+                vec![special(n)],
             ));
         }
         let columns = format!(
@@ -59,7 +59,7 @@ fn rows(cases: &mut Vec<Case>) {
             Tolerance::Rows,
             &columns,
             &["f32[1, 9, 6]"],
-            vec![special(9, greatest)],
+            vec![special(9)],
         ));
         for dims in [[3u64, 70, 2], [2, 9, 33], [1, 300, 64]] {
             let call = format!("{op}(%a) {{axis=1}}");

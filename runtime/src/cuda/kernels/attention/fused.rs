@@ -66,8 +66,12 @@ impl Problem {
         [query.dims[0], query.dims[1], query.dims[2], key.dims[2]]
     }
 
-    /// The kernel; `None` if cuDNN is absent or has no engine.
+    /// The kernel; `None` if cuDNN is absent or has no engine, or rounds the weights of the values while every rounding has
+    /// to be that of a node.
     fn prepared(mut self, maker: &Maker<'_>) -> Result<Option<Prepared>> {
+        if maker.shared.exact_rounding {
+            return Ok(None);
+        }
         let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
         let bias = self.bias(maker, &mut scratch, &mut stages)?;
         let plan = match maker.shared.dnn.plan_attention(&self.attention) {
