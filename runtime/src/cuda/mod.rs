@@ -23,6 +23,7 @@ mod presence;
 mod products;
 mod queue;
 mod record;
+mod staging;
 mod text;
 
 pub use presence::{

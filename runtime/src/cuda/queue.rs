@@ -4,6 +4,7 @@ use super::Shared;
 use super::memory::{Block, Pinned, failed};
 use super::names::Label;
 use super::record::{Capture, Graph};
+use super::staging::Staging;
 use crate::backend::{DeviceError, Download, Event, KernelError, Queue, Recording};
 use crate::device::{DeviceMemory, Rows, Span};
 use ampc_ir::Node;
@@ -12,9 +13,6 @@ use cudarc::driver::{CudaEvent, CudaStream, DriverError, result, sys};
 use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// The bytes of pinned memory through which uploads go.
-const STAGING: usize = 4 << 20;
 
 /// The bytes of the words of a failure: the kernel and its node, and the number that it found.
 const FAILURE: usize = 16;
@@ -72,9 +70,7 @@ pub(super) struct CudaQueue {
     shared: Arc<Shared>,
     stream: Arc<CudaStream>,
     node: Option<Node>,
-    staging: Option<Pinned>,
-    /// The bytes of the staging memory that copies may still read.
-    staged: usize,
+    staging: Staging,
     failure: Arc<FailureWords>,
     /// Memory for a copy of the words.
     seen: Pinned,
@@ -93,8 +89,7 @@ impl CudaQueue {
         failure.clear()?;
         Ok(CudaQueue {
             node: None,
-            staging: None,
-            staged: 0,
+            staging: Staging::new(shared.context.clone()),
             failure,
             seen: Pinned::new(&shared.context, FAILURE)?,
             may_fail: false,
@@ -213,7 +208,7 @@ impl Queue for CudaQueue {
 
     #[expect(unsafe_code, reason = "a call of the driver")]
     fn upload(&mut self, from: &[u8], to: Span<'_>) -> Result<(), DeviceError> {
-        let mut to = address(to.memory, to.offset)?;
+        let to = address(to.memory, to.offset)?;
         if let (Some(capture), false) = (&mut self.capture, from.is_empty()) {
             let mut own = Pinned::new(&self.shared.context, from.len())?;
             own.bytes().copy_from_slice(from);
@@ -222,24 +217,7 @@ impl Queue for CudaQueue {
             capture.keep(own);
             return Ok(());
         }
-        for piece in from.chunks(STAGING) {
-            if self.staged + piece.len() > STAGING {
-                self.stream.synchronize().map_err(failed)?;
-                self.staged = 0;
-            }
-            let staging = match &mut self.staging {
-                Some(staging) => staging,
-                none => none.insert(Pinned::new(&self.shared.context, STAGING)?),
-            };
-            let place = &mut staging.bytes()[self.staged..][..piece.len()];
-            place.copy_from_slice(piece);
-            self.shared.context.bind_to_thread().map_err(failed)?;
-            // SAFETY: the place is not written again before the stream is waited for, and the target is as long.
-            unsafe { result::memcpy_htod_async(to, place, self.stream.cu_stream()) }.map_err(failed)?;
-            self.staged = (self.staged + piece.len()).next_multiple_of(64).min(STAGING);
-            to += piece.len() as u64;
-        }
-        Ok(())
+        self.staging.upload(&self.stream, from, to)
     }
 
     #[expect(unsafe_code, reason = "calls of the driver")]
@@ -303,7 +281,7 @@ impl Queue for CudaQueue {
             unsafe { self.failure.copy_to(self.seen.bytes()) }?;
         }
         self.stream.synchronize().map_err(failed)?;
-        self.staged = 0;
+        self.staging.is_copied();
         if let Some(dump) = &self.shared.dump {
             dump.flush()?;
         }

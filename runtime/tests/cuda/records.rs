@@ -4,8 +4,8 @@
 use crate::steps::{STEPS, Trained, loss, refs, sized, states_differ, train};
 use ampc_ir::Module;
 use ampc_ir::text::{NoData, parse};
-use ampc_runtime::Runtime;
 use ampc_runtime::cuda::Cuda;
+use ampc_runtime::{Data, DataRef, HostTensor, Runtime, Session};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -129,6 +129,54 @@ fn captured(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, S
     Ok(format!("1 graph of {} generated kernels, {} bytes to the device", launches / STEPS, bytes / STEPS))
 }
 
+/// Batches that are larger than a block of pinned memory are copied while the host goes on.
+fn large_batches(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
+    const RUNS: u64 = 6;
+    const N: usize = 3 << 18;
+    let text = format!(
+        "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %x : f32[{N}]\n  input %w : f32[{N}]\n  \
+         %m = Mul(%x, %w) : f32[{N}]\n  %y = ReduceMax(%m) {{keepdims=0}} : f32\n  output %y : f32\n}}\n"
+    );
+    let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+    let mut session = Runtime::new(cuda.clone()).prepare(&module).unwrap();
+    let begin = |session: &mut Session, run: u64| {
+        let mut x = vec![0.0f32; N];
+        x[usize::try_from(run).unwrap() * 1000] = run as f32;
+        let batch = [x, vec![2.0; N]].map(|elements| HostTensor::from_slice(&[N as u64], &elements).unwrap());
+        let refs = batch.each_ref().map(|tensor| Some(DataRef::Tensor(tensor.view())));
+        session.begin_run(&refs, &[0]).unwrap();
+    };
+    let end = |session: &mut Session, run: u64| {
+        let outputs = session.end_run().unwrap().unwrap();
+        let Some(Data::Tensor(y)) = outputs.first() else { return Err("no output".to_owned()) };
+        match y.f64s().unwrap().next() == Some(2.0 * run as f64) {
+            true => Ok(()),
+            false => Err(format!("run {run} has another result")),
+        }
+    };
+    // Blocks are allocated, and the plan is recorded.
+    for run in 0..4 {
+        begin(&mut session, run);
+        end(&mut session, run)?;
+    }
+    begin(&mut session, 0);
+    let (done, added) = records.during(&["synchronisations", "copies.pageable"], || {
+        for run in 1..=RUNS {
+            begin(&mut session, run);
+            end(&mut session, run - 1)?;
+        }
+        Ok::<_, String>(())
+    });
+    done?;
+    end(&mut session, RUNS)?;
+    match added == [RUNS, 0] {
+        true => Ok(format!("{} MB for each run, {} waits in {RUNS} runs", 8 * N >> 20, added[0])),
+        false => {
+            Err(format!("{RUNS} runs: expected as many waits, and no copy that is not pinned: {added:?}"))
+        }
+    }
+}
+
 /// Blocks and handles that are alive stay as many.
 fn no_leak(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
     // Works in random order take longer.
@@ -236,6 +284,7 @@ pub(crate) fn run([cuda, _, queues]: &[Arc<Cuda>; 3], filter: &str) -> usize {
     for (name, text, _) in STEPS {
         check(&format!("record of a step {name}"), &|| captured(&records, cuda, text));
     }
+    check("record of large batches", &|| large_batches(&records, cuda));
     check("record of many steps", &|| no_leak(&records, cuda, f32_step));
     check(&format!("record of poisoned memory {name}"), &|| poisoned(&records, cuda, low_step));
     check(&format!("record of three orders {name}"), &|| reordered(&records, queues, low_step));
