@@ -221,7 +221,8 @@ pub trait Queue: Any + Send {
     /// If work failed, or the device is lost. The queue can be used again unless the device is lost.
     fn finish(&mut self) -> Result<(), DeviceError>;
 
-    /// An event whose time the device notes, for [`elapsed`](Self::elapsed); `None` if the device does not tell times.
+    /// Records an event with its time behind the work given so far, for [`elapsed`](Self::elapsed); `None` if the device has
+    /// no clock.
     ///
     /// # Errors
     /// If the device is lost.
@@ -229,13 +230,13 @@ pub trait Queue: Any + Send {
         Ok(None)
     }
 
-    /// The time from one event of [`mark`](Self::mark) to another event of it, later on the same queue. Waits for both.
+    /// The time between two events of [`mark`](Self::mark) on this queue, of which `to` is the later. Waits for both.
     ///
     /// # Errors
-    /// If the events are not such, or the device is lost.
+    /// If an event does not come from `mark`, or the device is lost.
     fn elapsed(&mut self, from: &Event, to: &Event) -> Result<Duration, DeviceError> {
         let _ = (from, to);
-        Err(DeviceError::Failed("this queue does not tell times".to_owned()))
+        Err(DeviceError::Failed("this queue has no clock".to_owned()))
     }
 
     /// Begins a recording: work is not done until it is [replayed](Self::replay). Another queue records too from the moment

@@ -57,9 +57,17 @@ fn warn_of_read_only(folder: &Path, ui: Ui) {
 pub(crate) fn backend(args: &DeviceArgs, threads: Option<u32>, ui: Ui) -> Result<Arc<dyn Backend>, Failure> {
     let DeviceArgs { device: name, rounding: RoundingArgs { tf32, exact_rounding }, dump_kernels, .. } = args;
     let device: Device = name.parse().map_err(|error: Error| Failure::usage("device", error.to_string()))?;
-    if let (Device::Cpu, Some(_)) = (device, dump_kernels) {
-        let message = "`--dump-kernels` needs `--device cuda`: kernels of the CPU are no texts";
-        return Err(Failure::usage("device.dump", message));
+    let of_gpus = [
+        ("tf32", *tf32, "the CPU backend computes fp32 products in fp32"),
+        ("exact-rounding", *exact_rounding, "the CPU backend always rounds after every operator"),
+        ("dump-kernels", dump_kernels.is_some(), "the CPU backend generates no kernels"),
+        ("max-device-bytes", args.max_device_bytes.is_some(), "the CPU backend computes in host memory"),
+    ];
+    if let (Device::Cpu, Some((flag, _, reason))) =
+        (device, of_gpus.iter().find(|(_, is_given, _)| *is_given))
+    {
+        let message = format!("`--{flag}` needs `--device cuda`: {reason}");
+        return Err(Failure::usage("device.option", message));
     }
     if let Some(folder) = dump_kernels {
         let written = fs::create_dir_all(folder).and_then(|()| tempfile::tempfile_in(folder));
@@ -94,20 +102,6 @@ pub(crate) fn runtime(backend: Arc<dyn Backend>, limits: &LimitArgs) -> Runtime 
     runtime.limits.max_iterations = limits.max_iterations.unwrap_or(runtime.limits.max_iterations);
     runtime.limits.time_limit = limits.time_limit;
     runtime
-}
-
-/// Limits the memory that a runtime takes of its device.
-///
-/// # Errors
-/// If there is a limit, and the runtime computes in the memory of this machine.
-pub(crate) fn limit_device(runtime: &mut Runtime, max_bytes: Option<u64>) -> Result<(), Failure> {
-    if max_bytes.is_some() && runtime.backend.device().is_none() {
-        let message =
-            "`--max-device-bytes`: the CPU has no memory of its own; expected it with `--device cuda`";
-        return Err(Failure::usage("device", message.to_owned()));
-    }
-    runtime.limits.max_device_bytes = max_bytes;
-    Ok(())
 }
 
 /// The size of dims that have none when a model is run.

@@ -156,7 +156,7 @@ const ANSWERS: &[Answer] = &[
     ),
     (
         &["--tf32", "--notf32"],
-        "TF32 is not a type of ONNX but a mode of the runtime: `--tf32` of `ampc run`, `verify` and `train` permits it",
+        "TF32 is not a type of ONNX but a mode of the runtime: `--tf32` of `ampc run`, `verify`, `plan` and `train` permits it on a GPU",
     ),
     (
         &["--stronglytyped"],

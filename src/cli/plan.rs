@@ -7,7 +7,7 @@ use super::progress::Progress;
 use super::table::{Table, bytes, duration, number};
 use super::ui::{self, Ui};
 use super::{data, diagnose, settings, shown};
-use ampc::execute::roofline::{LeastBytes, Load, Roofline, StepBound, least};
+use ampc::execute::roofline::{LeastBytes, Limit, Load, Roofline, StepBound, least};
 use ampc::execute::{Plans, plans};
 use ampc::ir::{Module, Node};
 use ampc::passes::cost::{BoundInputs, OpenDim};
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &PlanArgs, threads: Option<u32>, ui: Ui) -> Result<(), F
     drop(progress);
     ampc::files::unchanged(&model.files()).map_err(|e| diagnose::failure(&e, None))?;
     if args.json {
-        let mut document = bounds.json(&args.device, &|_, _| None);
+        let mut document = bounds.json(&args.device, &|_| None);
         document["dims"] = inputs.dims.iter().map(|dim| (dim.name.clone(), json!(dim.size))).collect();
         return ui::print(&format!("{document:#}\n"));
     }
@@ -141,8 +141,8 @@ impl<'a> Bounds<'a> {
         cells
     }
 
-    /// The bounds as JSON. `measured` gives the picoseconds of a step in one run and the number of its executions.
-    pub(crate) fn json(&self, device: &str, measured: &dyn Fn(&StepBound, u64) -> Option<u64>) -> Value {
+    /// The bounds as JSON. `measured` returns the mean time of one execution of a step in picoseconds.
+    pub(crate) fn json(&self, device: &str, measured: &dyn Fn(&StepBound) -> Option<u64>) -> Value {
         let graphs: Vec<Value> = self
             .roofline
             .graphs
@@ -153,8 +153,10 @@ impl<'a> Bounds<'a> {
                     fields["step"] = json!(at);
                     fields["operators"] = json!(step.operators);
                     fields["last_node"] = json!(self.last_node(&step.nodes));
-                    fields["bound_by"] = json!(self.target.map(|_| step.limit.as_str()));
-                    fields["measured_ps"] = json!(measured(step, graph.executions));
+                    fields["bound_by"] = json!(
+                        self.target.filter(|_| step.limit != Limit::Nothing).map(|_| step.limit.as_str())
+                    );
+                    fields["measured_ps"] = json!(measured(step));
                     fields
                 };
                 let steps: Vec<Value> = graph.steps.iter().enumerate().map(step).collect();
@@ -167,7 +169,7 @@ impl<'a> Bounds<'a> {
             })
             .collect();
         let LeastBytes { regions, least, planned, product_launches, other_launches } = &self.least;
-        let n_groups = regions.len();
+        let n_regions = regions.len();
         let regions: Vec<Value> = regions
             .iter()
             .take(LISTED)
@@ -193,8 +195,8 @@ impl<'a> Bounds<'a> {
                 "planned_bytes": planned,
                 "product_launches": product_launches,
                 "other_launches": other_launches,
-                "n_groups": n_groups,
-                "groups": regions,
+                "n_regions": n_regions,
+                "regions": regions,
             },
         })
     }

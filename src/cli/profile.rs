@@ -60,7 +60,7 @@ impl<'a> Wanted<'a> {
     ) -> Result<String, Failure> {
         let bounds = measured.plans.map(|plans| Bounds::of(measured.module, plans, self.target.as_ref()));
         if let (Some(path), Some(bounds)) = (&self.args.profile_json, &bounds) {
-            let mut document = bounds.json(device, &|step, _| measured.of(&step.nodes));
+            let mut document = bounds.json(device, &|step| measured.of(&step.nodes));
             document["runs"] = json!(measured.runs);
             let text = format!("{document:#}\n");
             let written = ampc::files::write(path, text.as_bytes(), force, read);
@@ -83,8 +83,8 @@ impl Measured<'_> {
     /// The mean picoseconds of one execution of a step.
     fn of(&self, nodes: &[Node]) -> Option<u64> {
         let (_, time, count) = self.times.steps().find(|(of, ..)| *of == nodes)?;
-        let nanoseconds = time.as_nanos().saturating_mul(1000) / u128::from(count.max(1));
-        u64::try_from(nanoseconds).ok()
+        let picoseconds = time.as_nanos().saturating_mul(1000) / u128::from(count.max(1));
+        u64::try_from(picoseconds).ok()
     }
 
     /// The share of each operator and each kind of group, and the steps that take the most time.

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     let mut model = load(&args.model, ui)?;
     progress.suspend(|| warn_of_reading(&model, None, ui));
     let mut runtime = data::runtime(backend, &args.limits);
-    data::limit_device(&mut runtime, args.device.max_device_bytes)?;
+    runtime.limits.max_device_bytes = args.device.max_device_bytes;
     let mut session = {
         let prepared = execute::prepare(&mut model.module, &runtime);
         prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let position = checkpoint.position.as_ref().filter(|_| args.resume.is_some());
     let (files, sources) = (model.files(), targets::sources(&model, &args.step));
     let mut runtime = Runtime::new(backend);
-    data::limit_device(&mut runtime, args.device.max_device_bytes)?;
+    runtime.limits.max_device_bytes = args.device.max_device_bytes;
     let trainer = Trainer::new(model, &checkpoint.state, &runtime);
     let trainer = trainer.map_err(|error| of_state(&error, args))?;
     ampc::train::refuse_state_of_other(trainer.identity(), checkpoint.identity.as_deref(), state_path(args))

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 ///
 /// In host memory, the time of a step is from the end of the step before it to its own end, so that the time of the executor
 /// between two steps counts too. The time of a node with bodies excludes the time of the nodes in its bodies. On a device,
-/// the times are those of the device, if it tells times: a step that is launched late counts the wait for its launch. A run
+/// the times are those of the device, if it has a clock: a step that is launched late counts the wait for its launch. A run
 /// with this observer computes the bits of any other run, and is not recorded.
 #[derive(Debug)]
 pub struct StepTimes {
@@ -24,7 +24,7 @@ pub struct StepTimes {
 type Times = BTreeMap<Vec<Node>, (Duration, u64)>;
 
 impl StepTimes {
-    /// The clock runs from now on.
+    /// Starts the clock.
     #[expect(clippy::new_without_default, reason = "it starts a clock")]
     pub fn new() -> StepTimes {
         StepTimes {
@@ -35,7 +35,7 @@ impl StepTimes {
         }
     }
 
-    /// The clock starts again, for one more run.
+    /// Restarts the clock for another run, and keeps the times so far.
     pub fn restart(&mut self) {
         self.since = Instant::now();
         self.entered.clear();

@@ -587,6 +587,20 @@ fn kernels_that_cannot_be_dumped() {
     }
 }
 
+/// Options of GPUs are refused for the CPU, and not ignored.
+#[test]
+fn options_of_gpus() {
+    let dir = Dir::new();
+    dir.write("m.ir", "");
+    for option in [&["--tf32"][..], &["--exact-rounding"], &["--max-device-bytes", "2GiB"]] {
+        for command in [&["run", "m.ir"][..], &["verify", "m.ir", "m.ir"]] {
+            let run = dir.run(&[command, option].concat());
+            assert_eq!(run.code, 2, "{run}");
+            assert!(run.stderr.contains(&format!("`{}` needs `--device cuda`", option[0])), "{run}");
+        }
+    }
+}
+
 /// A device that no machine has.
 #[test]
 fn an_absent_device() {

@@ -56,7 +56,7 @@ def table(rows: list[list[str]]) -> str:
 
 
 def judge(args: Namespace) -> int:
-    rows = [["step", "bytes", "least bytes", "ratio", "launches of products", "other launches", "groups"]]
+    rows = [["step", "bytes", "least bytes", "ratio", "launches of products", "other launches", "regions"]]
     worst: list[str] = []
     problems = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -82,9 +82,9 @@ def judge(args: Namespace) -> int:
                 problems += 1
             sizes = [f"{least['planned_bytes'] / 1e6:.2f} MB", f"{least['bytes'] / 1e6:.2f} MB", f"{ratio:.2f}"]
             launches = [str(least["product_launches"]), str(least["other_launches"])]
-            rows.append([name, *sizes, *launches, str(least["n_groups"])])
+            rows.append([name, *sizes, *launches, str(least["n_regions"])])
             excess = max(least["planned_bytes"] - least["bytes"], 1)
-            for group in least["groups"][: args.worst]:
+            for region in least["regions"][: args.worst]:
                 beyond = group["planned_bytes"] - group["least_bytes"]
                 worst.append(
                     f"  {name}: {beyond / 1e6:.2f} MB ({beyond / excess:.0%} of the excess), {group['launches']} launches, "

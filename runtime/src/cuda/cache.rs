@@ -1,8 +1,8 @@
 //! Compiled kernels and plans of cuDNN in files, so that a later process need not make them.
 //!
-//! A file has the image of one kernel behind a checksum. Its name is the hash of everything that the image depends on, which
-//! the checksum includes. A file that is damaged, or that the driver refuses, is compiled again. Nothing depends on the folder: a file that cannot be
-//! read or written is no error.
+//! A file has the image of one kernel or one plan behind a checksum. Its name is the hash of everything that the image
+//! depends on, which the checksum includes. A file that is damaged, or that the driver or cuDNN refuses, is made again.
+//! Nothing depends on the folder: a file that cannot be read or written is no error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use xxhash_rust::xxh3::Xxh3;
 const MOST_BYTES: u64 = 1 << 30;
 
 /// The ending of the files.
-const ENDING: &str = "cubin";
+const ENDING: &str = "bin";
 
 /// The bytes of the checksum before the image.
 const CHECKSUM: usize = 16;

@@ -6,8 +6,9 @@
 //! waits for the device: a failure that depends on data is written to a word of the queue, and surfaces with its node
 //! when the host waits for the queue.
 //!
-//! `presence/` finds the libraries and devices, `memory.rs` and `queue.rs` are the device, `compile.rs`, `cache.rs` and
-//! `text.rs` make kernels, `products.rs` and `dnn/` call cuBLASLt and cuDNN, and `kernels/` has the kernels by family.
+//! `presence/` finds the libraries and devices. `memory.rs`, `staging.rs`, `queue.rs`, `record.rs` and `clock.rs` are the
+//! device. `compile.rs`, `cache.rs`, `text.rs`, `launch.rs`, `names.rs` and `dump.rs` make, launch and name kernels.
+//! `products.rs` and `dnn/` call cuBLASLt and cuDNN, and `kernels/` has the kernels by family.
 
 mod cache;
 mod clock;
@@ -65,10 +66,10 @@ pub struct CudaOptions {
     pub records: bool,
     /// The number of streams of a session, to which nodes are dealt out in turn.
     pub queues: usize,
-    /// True if products and convolutions of f32 may round their operands to TF32, which has 10 bits behind the point.
+    /// True if products and convolutions of f32 may round their operands to TF32, which has a mantissa of 10 bits.
     pub tf32: bool,
-    /// True if nodes are never one operation of a library that keeps values between them in f32: results then have the bits of
-    /// the nodes one by one, but for the order of sums.
+    /// True if every node rounds to its element type: no fused operation of a library keeps intermediate values in f32. Sums
+    /// may still be in another order.
     pub exact_rounding: bool,
     /// A folder for the texts of the kernels that are launched, and `index.tsv`, a list of the launches. It is created. A
     /// folder that cannot be written is an error.

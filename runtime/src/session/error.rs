@@ -110,7 +110,7 @@ pub enum ExecuteError {
         bytes: u64,
     },
     /// The graph needs more device memory than it may take. Nothing of the plan was allocated.
-    #[error("expected at most {limit} bytes of device memory, found {bytes}; the largest values are {}", listed(.largest))]
+    #[error("the model needs {bytes} bytes of device memory, and the limit is {limit}; the largest values are {}", listed(.largest))]
     DeviceMemory {
         /// Bytes needed.
         bytes: u64,

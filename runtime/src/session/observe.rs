@@ -81,10 +81,9 @@ pub trait NodeObserver {
         false
     }
 
-    /// The device computed a step of these nodes in this time, from the end of earlier work of its queue: the time until the
-    /// host has launched the step is part of it. Observers are told some time after the step has run, at the latest when the
-    /// run ends; a node with bodies has no time of its own. Sessions in host memory, and devices that do not tell times, tell
-    /// nothing.
+    /// Reports the time of a step on the device, from the end of earlier work of its queue: a step that is launched late
+    /// includes the wait for its launch. Called after the step has run, at the latest when the run ends. Not called for
+    /// nodes with bodies, in host memory, or if the device has no clock.
     fn took(&mut self, nodes: &[Node], time: Duration) {
         let _ = (nodes, time);
     }

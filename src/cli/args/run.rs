@@ -112,7 +112,7 @@ pub(crate) struct RoundingArgs {
     /// On a GPU: let fp32 products and convolutions round their operands to TF32
     #[arg(long)]
     pub(crate) tf32: bool,
-    /// On a GPU: round after every operator, also where a library computes several operators at once
+    /// On a GPU: round after every operator; do not fuse operators into a library call that keeps fp32 between them
     #[arg(long)]
     pub(crate) exact_rounding: bool,
 }

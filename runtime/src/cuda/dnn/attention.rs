@@ -340,9 +340,9 @@ impl super::Dnn {
         let known = match known {
             Some(known) => known,
             None => {
-                let known = known_of(
-                    library.choose(attention.dtype, Conditions::USUAL, |handle| attention.graph(handle)),
-                )?;
+                let graph = |handle| attention.graph(handle);
+                let choose = || library.choose(attention.dtype, Conditions::USUAL, graph);
+                let known = known_of(library.cached(attention, Conditions::USUAL, choose))?;
                 lock(&library.attentions).insert(attention.clone(), known.clone());
                 known
             }

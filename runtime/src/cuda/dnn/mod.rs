@@ -1,9 +1,9 @@
 //! Convolutions and attention of cuDNN, through its graph API.
 //!
-//! The library is loaded and its handle opened when the first convolution is prepared, so that models without
-//! convolutions need no cuDNN. Plans are kept by content: equal convolutions share one plan. Instead of a device that is
-//! present, plans can be made for one that is described ([`Properties`]), without a GPU or a driver. Plans are kept in the
-//! folder of compiled kernels too, so that later processes neither ask for heuristics nor compile engines.
+//! The library is loaded when the first convolution or attention is prepared; other models need no cuDNN. Equal
+//! convolutions share one plan, and so do equal attentions. Plans are also kept in the folder of compiled kernels, so that
+//! later processes neither ask for heuristics nor compile engines. Plans can be made for a described device
+//! ([`Properties`]), without a GPU or a driver.
 //!
 //! `descriptor.rs` has the calls, `graph.rs` and `attention.rs` the operation graphs, `plan.rs` chooses engines, and
 //! `launch.rs` runs plans.
@@ -31,6 +31,7 @@ use descriptor::{Attribute as A, Descriptor, Kind, check};
 use graph::Graph;
 use plan::{Choice, Conditions, Target};
 use rustc_hash::FxHashMap;
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,8 +54,8 @@ pub enum DnnError {
         /// True if cuDNN does not support the operation.
         is_unsupported: bool,
     },
-    /// The element type has no convolutions.
-    #[error("cuDNN has no convolutions of {0}")]
+    /// The element type has no convolutions and no attention.
+    #[error("cuDNN does not compute {0} here")]
     ElementType(DType),
     /// No engine computes the graph in f32 and the same way each time.
     #[error("cuDNN has no engine for the graph{}", reasons(.refused))]
@@ -90,8 +91,7 @@ impl DnnError {
         matches!(self, DnnError::Call { is_unsupported: true, .. })
     }
 
-    /// True if a plan cannot be made or run, and another engine may compute the convolution: the call was valid, and there
-    /// was memory.
+    /// True if this engine failed, so that another engine may be tried: the call was valid, and memory sufficed.
     fn is_of_engine(&self) -> bool {
         let DnnError::Call { call, status, .. } = self else { return false };
         let others = ["BAD_PARAM", "ALLOC_FAILED", "NOT_INITIALIZED"];
@@ -110,7 +110,7 @@ impl DnnError {
     }
 }
 
-/// cuDNN of a backend, opened at the first convolution.
+/// cuDNN of a backend, loaded for the first convolution or attention.
 pub(super) struct Dnn {
     context: Arc<CudaContext>,
     folders: Vec<PathBuf>,
@@ -243,7 +243,9 @@ impl Library {
         let known = match known {
             Some(known) => known,
             None => {
-                let known = known_of(self.cached(convolution, alignment, workspace))?;
+                let conditions = Conditions { tf32: self.tf32, alignment, workspace, skipped: 0 };
+                let choose = || self.choose_convolution(convolution, alignment, workspace, 0);
+                let known = known_of(self.cached(convolution, conditions, choose))?;
                 if is_kept {
                     lock(&self.plans).insert(key, known.clone());
                 }
@@ -253,26 +255,24 @@ impl Library {
         known.map_err(|refused| DnnError::NoEngine { refused })
     }
 
-    /// As [`choose_convolution`](Self::choose_convolution), or the plan of an earlier process.
+    /// The plan of an earlier process, or the plan that `choose` makes. `problem` and the conditions are everything that the
+    /// plan depends on, besides the device.
     fn cached(
         &self,
-        convolution: &Convolution,
-        alignment: u32,
-        workspace: usize,
+        problem: &dyn fmt::Debug,
+        conditions: Conditions,
+        choose: impl FnOnce() -> Result<Choice, DnnError>,
     ) -> Result<Choice, DnnError> {
-        let Some(cache) = &self.cache else {
-            return self.choose_convolution(convolution, alignment, workspace, 0);
-        };
+        let Some(cache) = &self.cache else { return choose() };
         self.context.bind_to_thread().map_err(CudaError::from)?;
-        // Everything that the choice depends on, besides the device.
-        let Library { tf32, version, .. } = self;
-        let key = format!("cuDNN {version}, TF32 {tf32}, {alignment}, {workspace}: {convolution:?}");
+        let Conditions { tf32, alignment, workspace, .. } = conditions;
+        let key = format!("cuDNN {}, TF32 {tf32}, {alignment}, {workspace}: {problem:?}", self.version);
         let saved = cache.get(&key);
         let restored = saved.and_then(|saved| Choice::restored(lock(&self.handle).0, &saved));
         if let Some(choice) = restored {
             return Ok(choice);
         }
-        let choice = self.choose_convolution(convolution, alignment, workspace, 0)?;
+        let choice = choose()?;
         if let Some(saved) = choice.saved() {
             cache.put(&key, &saved);
         }
