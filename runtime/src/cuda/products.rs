@@ -260,7 +260,7 @@ impl Product {
             )
         };
         drop(description);
-        done.map_err(failed)?;
+        done.map_err(|error| queue.failure_of_device().map_or_else(|| failed(error), KernelError::from))?;
         Ok(queue.launched()?)
     }
 }

@@ -126,6 +126,12 @@ impl CudaQueue {
         Ok(())
     }
 
+    /// The failure of the work so far, after a library has refused a call: it may be the reason. `None` in a recording.
+    pub(super) fn failure_of_device(&self) -> Option<DeviceError> {
+        let waited = if self.capture.is_none() { self.stream.synchronize() } else { Ok(()) };
+        waited.err().map(failed)
+    }
+
     /// Called after each launch.
     pub(super) fn launched(&mut self) -> Result<(), DeviceError> {
         if !self.shared.waits_for_kernels || self.capture.is_some() {

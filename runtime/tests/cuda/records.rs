@@ -170,7 +170,7 @@ fn large_batches(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> 
     done?;
     end(&mut session, RUNS)?;
     match added == [RUNS, 0] {
-        true => Ok(format!("{} MB for each run, {} waits in {RUNS} runs", 8 * N >> 20, added[0])),
+        true => Ok(format!("{} MB for each run, {} waits in {RUNS} runs", (8 * N) >> 20, added[0])),
         false => {
             Err(format!("{RUNS} runs: expected as many waits, and no copy that is not pinned: {added:?}"))
         }

@@ -17,8 +17,8 @@ use crate::cuda::queue::CudaQueue;
 use crate::kernel::Result;
 use ampc_ir::DType;
 use cudarc::cudnn::sys;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use sys::cudnnDataType_t as DataType;
 use sys::cudnnPointwiseMode_t as Mode;
 
@@ -76,7 +76,7 @@ const BIAS: i64 = 5;
 const SCALE: i64 = 6;
 const MASKED: i64 = 7;
 /// The version of cuDNN from which on scores may be −∞.
-const VERSION: usize = 91_000;
+const VERSION: usize = 91_002;
 
 /// The first name of virtual tensors.
 const VIRTUAL: i64 = 100;
@@ -272,9 +272,12 @@ impl Attention {
 
 /// An attention that is ready to run.
 pub(in crate::cuda) struct AttentionPlan {
-    // The plan is destroyed before its handle.
+    // Plans are destroyed before their handle.
     choice: Arc<Choice>,
+    /// The plan that replaces `choice` after its engine failed.
+    other: Mutex<Option<Arc<Choice>>>,
     library: Arc<Library>,
+    attention: Attention,
     ids: Vec<i64>,
 }
 
@@ -315,7 +318,14 @@ impl AttentionPlan {
         let failed = |error: DnnError| error.of_call();
         let pack = pack(&self.ids, &addresses, places.workspace).map_err(failed)?;
         queue.stream().context().bind_to_thread().map_err(of_driver)?;
-        self.library.execute(queue, &self.choice, &pack).map_err(failed)?;
+        let choice = lock(&self.other).clone().unwrap_or_else(|| self.choice.clone());
+        let next = |skipped| {
+            let conditions = Conditions { workspace: self.choice.workspace, skipped, ..Conditions::USUAL };
+            self.library.choose(self.attention.dtype, conditions, |handle| self.attention.graph(handle))
+        };
+        if let Some(other) = self.library.run(queue, choice, &pack, next)? {
+            *lock(&self.other) = Some(other);
+        }
         Ok(queue.launched()?)
     }
 }
@@ -348,7 +358,13 @@ impl super::Dnn {
             }
         };
         let choice = known.map_err(|refused| DnnError::NoEngine { refused })?;
-        Ok(AttentionPlan { library, choice, ids: attention.ids() })
+        Ok(AttentionPlan {
+            library,
+            choice,
+            other: Mutex::default(),
+            attention: attention.clone(),
+            ids: attention.ids(),
+        })
     }
 }
 

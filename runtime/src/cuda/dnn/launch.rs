@@ -72,23 +72,15 @@ impl Plan {
         let failed = |error: DnnError| error.of_call();
         let pack = pack(&self.ids, &addresses[..self.ids.len()], places.workspace).map_err(failed)?;
         queue.stream().context().bind_to_thread().map_err(of_driver)?;
-        let mut choice = self.choice_for(alignment)?;
-        let mut failure = None;
-        while let Err(error) = self.library.execute(queue, &choice, &pack) {
-            if !error.is_of_engine() {
-                return Err(failed(failure.unwrap_or(error)).into());
-            }
-            let failure = failure.get_or_insert(error);
-            let next = self.library.choose_convolution(
-                &self.convolution,
-                alignment,
-                self.choice.workspace,
-                choice.seen,
-            );
-            choice = Arc::new(next.map_err(|_| failure.of_call())?);
+        let choice = self.choice_for(alignment)?;
+        let next = |skipped| {
+            let workspace = self.choice.workspace;
+            self.library.choose_convolution(&self.convolution, alignment, workspace, skipped)
+        };
+        if let Some(other) = self.library.run(queue, choice, &pack, next)? {
             let mut others = lock(&self.others);
             others.retain(|&(of, _)| of != alignment);
-            others.push((alignment, choice.clone()));
+            others.push((alignment, other));
         }
         Ok(queue.launched()?)
     }
@@ -122,17 +114,39 @@ pub(super) fn pack(ids: &[i64], addresses: &[u64], workspace: u64) -> Result<Des
 }
 
 impl Library {
+    /// Adds the execution of a plan to a queue. If its engine fails, `next` makes plans of the engines behind the first
+    /// `skipped` configurations, until an engine does not fail: returns its plan. The context of the queue is that of the
+    /// thread.
+    ///
+    /// # Errors
+    /// If every engine fails, or earlier work of the queue failed.
+    pub(super) fn run(
+        &self,
+        queue: &mut CudaQueue,
+        mut choice: Arc<Choice>,
+        pack: &Descriptor,
+        next: impl Fn(usize) -> Result<Choice, DnnError>,
+    ) -> kernel::Result<Option<Arc<Choice>>> {
+        let mut failure = None;
+        while let Err(error) = self.execute(queue, &choice, pack) {
+            if let Some(of_device) = queue.failure_of_device() {
+                return Err(of_device.into());
+            }
+            if !error.is_of_engine() {
+                return Err(failure.unwrap_or(error).of_call().into());
+            }
+            let failure = failure.get_or_insert(error);
+            choice = Arc::new(next(choice.seen).map_err(|_| failure.of_call())?);
+        }
+        Ok(failure.map(|_| choice))
+    }
+
     /// Adds the execution of a plan to a queue. The context of the queue is that of the thread.
     ///
     /// # Errors
     /// If cuDNN fails.
     #[expect(unsafe_code, reason = "calls of cuDNN")]
-    pub(super) fn execute(
-        &self,
-        queue: &mut CudaQueue,
-        choice: &Choice,
-        pack: &Descriptor,
-    ) -> Result<(), DnnError> {
+    fn execute(&self, queue: &mut CudaQueue, choice: &Choice, pack: &Descriptor) -> Result<(), DnnError> {
         let stream = queue.stream();
         let handle = lock(&self.handle);
         // SAFETY: the handle and the stream are alive, and no other thread uses the handle. The caller gives the addresses

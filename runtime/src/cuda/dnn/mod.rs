@@ -99,13 +99,20 @@ impl DnnError {
             && !others.iter().any(|other| status.contains(other))
     }
 
-    /// The error of a call that failed. A call that cuDNN refuses as invalid is a bug of the backend.
-    fn of_call(&self) -> DeviceError {
+    /// True if cuDNN refuses a call as invalid, which is a bug of the backend.
+    pub(super) fn is_invalid(&self) -> bool {
         match self {
-            DnnError::Call { status, .. } if status.contains("BAD_PARAM") => {
-                DeviceError::Invalid(self.to_string())
-            }
-            _ => DeviceError::Failed(self.to_string()),
+            DnnError::Call { status, .. } => status.contains("BAD_PARAM"),
+            DnnError::Library(library) => library.kind() == CudaErrorKind::Bug,
+            DnnError::ElementType(_) | DnnError::NoEngine { .. } => false,
+        }
+    }
+
+    /// The error of a call that failed.
+    fn of_call(&self) -> DeviceError {
+        match self.is_invalid() {
+            true => DeviceError::Invalid(self.to_string()),
+            false => DeviceError::Failed(self.to_string()),
         }
     }
 }
@@ -150,9 +157,10 @@ unsafe impl Send for Handle {}
 impl Drop for Library {
     #[expect(unsafe_code, reason = "a call of cuDNN")]
     fn drop(&mut self) {
+        let is_bound = self.context.bind_to_thread().is_ok();
         lock(&self.plans).clear();
         lock(&self.attentions).clear();
-        if self.context.bind_to_thread().is_ok() {
+        if is_bound {
             // SAFETY: the handle is destroyed once. Nothing can be done about a failure.
             let _ = unsafe { sys::cudnnDestroy(lock(&self.handle).0) };
         }

@@ -49,6 +49,9 @@ pub(super) fn top_k(maker: &Maker<'_>) -> Result<Prepared> {
     if i32::try_from(n).is_err() {
         return Err(KernelError::unsupported("TopK of 2^31 elements and more"));
     }
+    if k > 1 << 30 {
+        return Err(KernelError::unsupported("TopK with k above 2^30"));
+    }
     let rows = outer * inner;
     let (ty, key) = key(elem);
     let size = k.next_power_of_two();

@@ -112,6 +112,7 @@ fn attention(graph: &Arc<Graph>, mode: u32) -> Result<Made, Refusal> {
         engine(0, &[TENSOR_CORE, NONDETERMINISTIC], 1.1, true),
         engine(1, &[TENSOR_CORE], 1.1, false),
         engine(2, &[TENSOR_CORE], 1.0, true),
+        engine(3, &[TENSOR_CORE], 1.0, true),
     ]))
 }
 

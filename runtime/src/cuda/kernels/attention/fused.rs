@@ -12,8 +12,7 @@ use super::pattern::{Finder, Mask, Pattern};
 use super::viewed::four;
 use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
-use crate::cuda::dnn::{Attention, DnnError, Strided};
-use crate::cuda::presence::CudaErrorKind;
+use crate::cuda::dnn::{Attention, Strided};
 use crate::kernel::{KernelError, Prepared, Result};
 use crate::plan::known_tensor;
 use ampc_ir::op::OpKind;
@@ -76,8 +75,8 @@ impl Problem {
         let bias = self.bias(maker, &mut scratch, &mut stages)?;
         let plan = match maker.shared.dnn.plan_attention(&self.attention) {
             Ok(plan) => plan,
-            Err(DnnError::Library(error)) if error.kind() == CudaErrorKind::Unsupported => return Ok(None),
-            Err(DnnError::NoEngine { .. } | DnnError::Call { is_unsupported: true, .. }) => return Ok(None),
+            // Products and a softmax compute what cuDNN does not.
+            Err(error) if !error.is_invalid() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         stages.push(Stage::attention(plan, self.tensors, bias, self.scale, &mut scratch));

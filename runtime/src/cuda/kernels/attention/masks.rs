@@ -80,16 +80,16 @@ impl Problem {
   if (!(most < {absorbs})) return;
   for (i64 k = threadIdx.x; k < end; k += blockDim.x) if ({load} == most) count += 1.0f;
   count = block_sum(count);
-  i64 all = repeat_n * repeat_h * repeat_s * size;
+  i64 all = repeat_n * repeat_h * size;
   for (i64 i = threadIdx.x; i < all; i += blockDim.x) {{
-    i64 c = i % size, to_s = s + i / size % repeat_s, to_h = h + i / size / repeat_s % repeat_h, to_n = n + i / size / repeat_s / repeat_h;
+    i64 c = i % size, to_h = h + i / size % repeat_h, to_n = n + i / size / repeat_h;
     float mean = {masked};
     if (most != {least}) {{
       mean = 0.0f;
       for (i64 k = 0; k < end; k++) if ({load} == most) mean += {value};
       mean /= count;
     }}
-    y[to_n * y_n + to_h * y_h + to_s * y_s + c] = {store};
+    for (i64 j = 0; j < repeat_s; j++) y[to_n * y_n + to_h * y_h + (s + j) * y_s + c] = {store};
   }}",
             load = from.load("bias[row + k]"),
             least = f32_text(f32::NEG_INFINITY),
