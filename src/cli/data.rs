@@ -63,9 +63,8 @@ pub(crate) fn backend(args: &DeviceArgs, threads: Option<u32>, ui: Ui) -> Result
         ("dump-kernels", dump_kernels.is_some(), "the CPU backend generates no kernels"),
         ("max-device-bytes", args.max_device_bytes.is_some(), "the CPU backend computes in host memory"),
     ];
-    if let (Device::Cpu, Some((flag, _, reason))) =
-        (device, of_gpus.iter().find(|(_, is_given, _)| *is_given))
-    {
+    let refused = of_gpus.iter().find(|(_, is_given, _)| *is_given && device == Device::default());
+    if let Some((flag, _, reason)) = refused {
         let message = format!("`--{flag}` needs `--device cuda`: {reason}");
         return Err(Failure::usage("device.option", message));
     }

@@ -99,7 +99,7 @@ fn text(error: ExecuteError) -> String {
     error.to_string()
 }
 
-/// What a session allocates is what it predicts when it is bound.
+/// A session allocates as many bytes as it predicts when it is bound.
 fn predicted(
     cuda: &Arc<Cuda>,
     counter: &Counter,

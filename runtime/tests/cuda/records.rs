@@ -57,7 +57,7 @@ impl Records {
         (done, added.collect())
     }
 
-    /// What is alive: blocks and handles.
+    /// The blocks and handles that are alive.
     fn alive(&self) -> Vec<u64> {
         PAIRS.iter().map(|(made, released)| self.count(made) - self.count(released)).collect()
     }

@@ -20,10 +20,10 @@ enum Order {
 struct Shape {
     name: &'static str,
     batch: i64,
-    /// Of query and key.
+    /// The heads of query and key.
     heads: [i64; 2],
     lengths: [i64; 2],
-    /// Of query and key, and of value.
+    /// The elements of a head of query and key, and of value.
     sizes: [i64; 2],
     order: Order,
     /// The dims of what is added to the scores.

@@ -177,7 +177,7 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// Those of tensors in memory of their own, without TF32.
+    /// The conditions of tensors in memory of their own, without TF32.
     pub(super) const USUAL: Conditions =
         Conditions { tf32: false, alignment: super::graph::ALIGNMENT, workspace: MOST_WORKSPACE, skipped: 0 };
 }

@@ -22,7 +22,7 @@ use ampc_ir::{DType, Module, Node, Value};
 pub(super) enum Mask {
     /// Added.
     Added(Value),
-    /// Of bool: scores are −∞ where it is `hides`.
+    /// A bool mask: scores are −∞ where it is `hides`.
     Where { value: Value, hides: bool },
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Finder<'a> {
     pub(super) is_joinable: &'a dyn Fn(Value) -> bool,
 }
 
-/// What stands between the first product and the softmax.
+/// The nodes between the first product and the softmax.
 struct Scores {
     product: Node,
     factor: f64,
