@@ -65,6 +65,8 @@ impl TemporaryFolder {
                 return Err(io::ErrorKind::InvalidInput.into());
             }
             if !replaced.contains(&entry.file_name()) {
+                // A signal removes the folder: no file may appear in it meanwhile.
+                let _names = names();
                 fs::hard_link(entry.path(), self.path.join(entry.file_name()))?;
             }
         }
@@ -76,12 +78,11 @@ impl TemporaryFolder {
     /// # Errors
     /// If the system cannot exchange folders; both are then unchanged.
     pub(crate) fn replace(self, replaced: &BTreeSet<OsString>) -> io::Result<()> {
-        {
-            let mut names = names();
-            exchange(&self.path, &self.old)?;
-            // The name is now that of the old folder.
-            names.retain(|name| *name != self.path);
-        }
+        // A signal ends the program when the old folder is gone, which has the temporary name from the exchange on.
+        super::make_sure_of_memory();
+        let mut names = names();
+        exchange(&self.path, &self.old)?;
+        names.retain(|name| *name != self.path);
         if let Some(parent) = self.old.parent().and_then(|parent| File::open(parent).ok()) {
             parent.sync_all().ok();
         }
