@@ -287,7 +287,7 @@ impl Queue for CudaQueue {
             unsafe { self.failure.copy_to(self.seen.bytes()) }?;
         }
         self.stream.synchronize().map_err(failed)?;
-        self.staging.is_copied();
+        self.staging.reuse_block();
         if let Some(dump) = &self.shared.dump {
             dump.flush()?;
         }

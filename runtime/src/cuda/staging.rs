@@ -69,8 +69,8 @@ impl Staging {
         Ok(())
     }
 
-    /// Called when the stream has been waited for: no copy reads the block any more.
-    pub(super) fn is_copied(&mut self) {
+    /// Uses the block from its beginning again. The caller has waited for the stream, so no copy reads the block.
+    pub(super) fn reuse_block(&mut self) {
         self.taken = 0;
     }
 
