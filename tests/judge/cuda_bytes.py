@@ -84,7 +84,7 @@ def judge(args: Namespace) -> int:
             launches = [str(least["product_launches"]), str(least["other_launches"])]
             rows.append([name, *sizes, *launches, str(least["n_regions"])])
             excess = max(least["planned_bytes"] - least["bytes"], 1)
-            for region in least["regions"][: args.worst]:
+            for group in least["regions"][: args.worst]:
                 beyond = group["planned_bytes"] - group["least_bytes"]
                 worst.append(
                     f"  {name}: {beyond / 1e6:.2f} MB ({beyond / excess:.0%} of the excess), {group['launches']} launches, "
