@@ -6,11 +6,13 @@
 use crate::faults::{self, fault};
 use crate::races;
 use cudarc::nvrtc::sys::{nvrtcProgram, nvrtcResult};
+use std::collections::BTreeSet;
 use std::ffi::{CStr, c_char, c_int};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
+
+use std::sync::{Condvar, Mutex, PoisonError};
 
 const HEADER: &str = include_str!("device.h");
 
@@ -23,8 +25,30 @@ struct Program {
     image: Vec<u8>,
 }
 
-/// One compilation at a time writes files.
-static COMPILING: Mutex<()> = Mutex::new(());
+/// The files that are being compiled, and a signal that one is done. Each file is written by one thread.
+static COMPILING: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+static COMPILED: Condvar = Condvar::new();
+
+/// The right to write a file.
+struct Writing(PathBuf);
+
+impl Writing {
+    /// Waits until no other thread writes the file.
+    fn of(file: &Path) -> Writing {
+        let open = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open =
+            COMPILED.wait_while(open, |open| open.contains(file)).unwrap_or_else(PoisonError::into_inner);
+        open.insert(file.to_owned());
+        Writing(file.to_owned())
+    }
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        COMPILING.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+        COMPILED.notify_all();
+    }
+}
 
 const FLAGS: &[&str] = &["-std=c++17", "-O1", "-w", "-fPIC", "-ffp-contract=off", "-fno-threadsafe-statics"];
 
@@ -76,6 +100,7 @@ fn folder() -> Result<PathBuf, Vec<u8>> {
     };
     let folder = parent.join(format!("{:016x}", hash_of(&format!("{HEADER}{FLAGS:?}"))));
     let header = folder.join("device.h");
+    let _writing = Writing::of(&header);
     if !header.with_extension("h.gch").exists() {
         fs::create_dir_all(&folder).map_err(failed)?;
         fs::write(&header, HEADER).map_err(failed)?;
@@ -93,10 +118,10 @@ pub(crate) fn image_of(text: &str) -> Result<Vec<u8>, Vec<u8>> {
 
 /// Compiles a text to a shared object.
 fn compile(text: &str) -> Result<PathBuf, Vec<u8>> {
-    let _compiling = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = folder()?;
     let finds_races = races::are_found();
     let object = folder.join(format!("{:016x}{}.so", hash_of(text), if finds_races { "-races" } else { "" }));
+    let _writing = Writing::of(&object);
     if let Some(texts) = std::env::var_os("AMPC_SIM_TEXTS") {
         let text_file = PathBuf::from(texts).join(format!("{:016x}.cu", hash_of(text)));
         fs::write(text_file, text).map_err(|error| error.to_string())?;
