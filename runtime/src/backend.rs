@@ -50,10 +50,12 @@
 
 pub use crate::device::{Device, DeviceError, DeviceMemory, Download, Event, Queue, Recording};
 pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site, Wanted};
+pub use crate::layouts::{Image, Images, Roles};
 pub use crate::plan::Needs;
 
 use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Node, Value};
+use rustc_hash::FxHashSet;
 use std::fmt::Debug;
 
 /// The nodes of a graph that a backend may join.
@@ -65,6 +67,8 @@ pub struct Candidates<'a> {
     pub graph: GraphId,
     /// Nodes whose kernels are ready, and whose operands and results are tensors of known dims, in program order.
     pub nodes: &'a [Node],
+    /// The nodes that compute with channels last ([`Backend::channels_last`]).
+    pub channels_last: &'a FxHashSet<Node>,
 }
 
 /// A group that a kernel is prepared for.
@@ -105,6 +109,14 @@ pub trait Backend: Debug + Send + Sync {
     /// [`Site`] return it: the session then asks again, each time that the node runs. [`KernelError::Unsupported`] if there is no kernel for the node, and the
     /// others if the node is invalid.
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError>;
+
+    /// Nodes of the main graph that compute images of dims `[n, spatial…, c]`. The session permutes the types of their
+    /// images, and transposes images where such a node meets another node. It asks before it prepares kernels; element-wise
+    /// nodes need no other kernel, and [`Site::channels_last`] is true for the rest.
+    fn channels_last(&self, images: &Images<'_>) -> Vec<Node> {
+        let _ = images;
+        Vec::new()
+    }
 
     /// True if the backend joins nodes.
     fn has_groups(&self) -> bool {

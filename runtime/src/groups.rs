@@ -83,7 +83,7 @@ impl<'a> Joiner<'a> {
         limits: Limits,
         mut read: impl FnMut(&Site<'_>) -> Option<Member>,
     ) -> Joiner<'a> {
-        let Candidates { module, graph, nodes } = candidates;
+        let Candidates { module, graph, nodes, channels_last } = candidates;
         let mut position = FxHashMap::default();
         let mut readers: FxHashMap<Value, Vec<Node>> = FxHashMap::default();
         for (at, node) in module.nodes(*graph).enumerate() {
@@ -100,7 +100,8 @@ impl<'a> Joiner<'a> {
             let results: Vec<Option<Type>> =
                 module.node(node).results().iter().map(|v| v.map(|v| module.value(v).ty.clone())).collect();
             let Some(view) = NodeView::new(module, node) else { continue };
-            let site = Site { view, source: node, results: &results, room: Room::of(0) };
+            let channels_last = channels_last.contains(&node);
+            let site = Site { view, source: node, results: &results, channels_last, room: Room::of(0) };
             if let Some(member) = read(&site) {
                 members.insert(node, member);
             }

@@ -227,6 +227,9 @@ pub struct Site<'a> {
     pub source: Node,
     /// The types of its results as far as known; `None` for absent ones.
     pub results: &'a [Option<Type>],
+    /// True if the dims of image operands and results are `[n, spatial…, c]`
+    /// ([`Backend::channels_last`](crate::Backend::channels_last)); views read attributes as they are.
+    pub channels_last: bool,
     /// The largest size of lists that the kernel makes from parameters.
     pub(crate) room: Room,
 }
@@ -234,7 +237,7 @@ pub struct Site<'a> {
 impl Site<'_> {
     /// The same node with other operands and results.
     pub fn with<'b>(&self, view: NodeView<'b>, results: &'b [Option<Type>]) -> Site<'b> {
-        Site { view, source: self.source, results, room: self.room }
+        Site { view, source: self.source, results, channels_last: self.channels_last, room: self.room }
     }
 
     /// The operator.
@@ -291,6 +294,14 @@ impl Site<'_> {
     /// If they are not known yet.
     pub fn result_dims(&self, j: usize) -> Result<Dims> {
         dims_of(self.results.get(j).and_then(Option::as_ref))
+    }
+
+    /// The dims `[n, c, spatial…]` of an image with these dims.
+    pub fn channels_first(&self, mut dims: Dims) -> Dims {
+        if self.channels_last && dims.len() > 2 {
+            dims[1..].rotate_right(1);
+        }
+        dims
     }
 
     /// The elements of operand `i`, an integer parameter of the node, such as axes; `None` if the operand is absent.

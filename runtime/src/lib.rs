@@ -32,6 +32,7 @@ pub mod float;
 mod groups;
 pub mod host;
 mod kernel;
+mod layouts;
 pub mod npy;
 pub mod npz;
 pub mod plan;

@@ -23,6 +23,9 @@ mod convolutions;
 #[path = "cuda/elements.rs"]
 mod elements;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/layouts.rs"]
+mod layouts;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/library/mod.rs"]
 mod library;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -104,6 +107,7 @@ fn main() -> std::process::ExitCode {
         + convolutions::run(cuda, &filter)
         + attention::run(cuda, &filter)
         + elements::run(cuda, &filter)
+        + layouts::run(cuda, &filter)
         + library::run(cuda, &opened, &options, &filter)
         + cases::run_all(cuda, &operators::cases(), &filter)
         + operators::failures(cuda, &filter)

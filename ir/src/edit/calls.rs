@@ -34,6 +34,11 @@ impl InlinedCalls {
         self.copies[node].map_or(node, |copied| copied.source)
     }
 
+    /// Makes the source and the calls of a node those of another node, on whose behalf it was inserted.
+    pub fn add_copy(&mut self, inserted: Node, of: Node) {
+        self.copies[inserted] = Some(self.of_call(of));
+    }
+
     /// The calls in whose place a node stands, the outermost call first, each as a node of the module as it was before.
     pub fn calls(&self, node: Node) -> Vec<Node> {
         let call = |node: Node| self.copies[node].and_then(|copied| copied.call);

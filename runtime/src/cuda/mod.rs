@@ -18,6 +18,7 @@ mod dump;
 mod elements;
 mod kernels;
 mod launch;
+mod layouts;
 mod memory;
 mod names;
 mod presence;
@@ -32,8 +33,8 @@ pub use presence::{
 };
 
 use crate::backend::{
-    Backend, Candidates, Device, DeviceError, DeviceMemory, GroupSite, KernelError, Prepared, Queue, RunHint,
-    Site,
+    Backend, Candidates, Device, DeviceError, DeviceMemory, GroupSite, Images, KernelError, Prepared, Queue,
+    RunHint, Site,
 };
 use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
@@ -225,6 +226,10 @@ impl Backend for Cuda {
 
     fn host(&self) -> Option<&dyn Backend> {
         Some(&*self.host)
+    }
+
+    fn channels_last(&self, images: &Images<'_>) -> Vec<Node> {
+        layouts::choose(&self.device.0, images)
     }
 
     fn has_groups(&self) -> bool {

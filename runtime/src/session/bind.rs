@@ -4,6 +4,7 @@
 use super::control::Parts;
 use super::error::ExecuteError;
 use super::inlined::{Inlined, typed};
+use super::layouts::{Layouts, lay_out};
 use super::observe::Watch;
 use super::partition::{Fold, Made, Partitioner, is_input};
 use super::space::Space;
@@ -52,6 +53,8 @@ pub(crate) struct Program {
     /// The default attributes of functions.
     defaults: SecondaryMap<FunctionId, Defaults>,
     pub(super) parts: Parts,
+    /// The nodes that compute with channels last.
+    pub(super) channels_last: FxHashSet<Node>,
 }
 
 impl Program {
@@ -192,9 +195,11 @@ impl Binder<'_> {
     /// The program for inputs of these types; an input with a default may be `None`.
     pub(super) fn program(&self, space: &mut Space, types: &[Option<Type>]) -> Result<Program, ExecuteError> {
         let declare = |module: &mut Module| self.declare(module, types);
-        let (module, facts, inlined) = typed(self.inlined, self.module, declare)?;
-        let made = self.program_of(space, module, &facts, inlined);
-        made.map_err(|error| match inlined {
+        let (mut module, facts, inlined) = typed(self.inlined, self.module, declare)?;
+        let backend = &*self.runtime.backend;
+        let (layouts, inlined) = lay_out(backend, &mut module, self.watch, inlined.cloned());
+        let made = self.program_of(space, module, &facts, inlined.as_ref(), layouts);
+        made.map_err(|error| match &inlined {
             Some(inlined) => inlined.named(error),
             None => error,
         })
@@ -206,6 +211,7 @@ impl Binder<'_> {
         module: Module,
         facts: &Facts,
         inlined: Option<&Arc<Inlined>>,
+        layouts: Layouts,
     ) -> Result<Program, ExecuteError> {
         let mut kernels: SecondaryMap<Node, Option<Arc<Prepared>>> = SecondaryMap::default();
         let mut index = Index::default();
@@ -221,6 +227,7 @@ impl Binder<'_> {
             room,
             inlined: inlined.map(Arc::as_ref),
             watch: self.watch,
+            layouts: &layouts,
             is_strict: true,
         };
         let mut folding = Folding {
@@ -264,6 +271,7 @@ impl Binder<'_> {
             inlined,
             defaults,
             parts,
+            channels_last: layouts.channels_last,
         })
     }
 

@@ -165,7 +165,10 @@ impl Session {
 
     /// An error with the nodes of the module that was given.
     fn named(&self, error: ExecuteError) -> ExecuteError {
-        self.executable.named(error)
+        match self.bound.as_ref().and_then(|bound| bound.program.inlined()) {
+            Some(inlined) => inlined.named(error),
+            None => self.executable.named(error),
+        }
     }
 }
 

@@ -22,6 +22,7 @@ mod flight;
 mod frame;
 mod inlined;
 mod inputs;
+mod layouts;
 mod limits;
 mod needs;
 mod observe;

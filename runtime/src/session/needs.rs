@@ -5,6 +5,7 @@
 
 use super::bind::{FoldBudget, Program, reads_dims};
 use super::inlined::{Inlined, typed};
+use super::layouts::{Layouts, lay_out};
 use super::observe::Watch;
 use super::partition::{Fold, Partitioner};
 use super::{ExecuteError, Runtime};
@@ -57,8 +58,9 @@ impl Runtime {
     pub fn plans(&self, module: &Module, types: &[Option<Type>]) -> Result<Plans, ExecuteError> {
         installed(&*self.backend, || {
             let inlined = Inlined::of(module).map(Arc::new);
-            let (module, facts, inlined) = typed(inlined, module, |module| declare(module, types))?;
-            match (self.plans_of(&module, &facts, inlined.as_deref()), inlined) {
+            let (mut module, facts, inlined) = typed(inlined, module, |module| declare(module, types))?;
+            let (layouts, inlined) = lay_out(&*self.backend, &mut module, &Watch::nothing(), inlined);
+            match (self.plans_of(&module, &facts, inlined.as_deref(), &layouts), inlined) {
                 (Ok(plans), inlined) => Ok(Plans { module, plans, inlined }),
                 (Err(error), Some(inlined)) => Err(inlined.named(error)),
                 (Err(error), None) => Err(error),
@@ -71,12 +73,14 @@ impl Runtime {
         module: &Module,
         facts: &Facts,
         inlined: Option<&Inlined>,
+        layouts: &Layouts,
     ) -> Result<Vec<GraphPlan>, ExecuteError> {
         let mut sizes = constant_sizes(module);
         let mut index = Index::default();
         let (backend, watch) = (&*self.backend, &Watch::nothing());
         let room = Room::of(self.limits.max_bytes);
-        let partitioner = Partitioner { backend, module, facts, room, inlined, watch, is_strict: false };
+        let partitioner =
+            Partitioner { backend, module, facts, room, inlined, watch, layouts, is_strict: false };
         let mut budget = FoldBudget::default();
         let mut plan = |graph| self.plan_of(&partitioner, graph, &mut index, &mut sizes, &mut budget);
         module.graph_ids().map(&mut plan).collect()

@@ -17,6 +17,7 @@
 use super::bind::Where;
 use super::error::ExecuteError;
 use super::inlined::Inlined;
+use super::layouts::Layouts;
 use super::observe::Watch;
 use super::walk;
 use crate::backend::{Backend, Candidates, GroupSite, alignment};
@@ -45,6 +46,7 @@ pub(super) struct Partitioner<'a> {
     pub(super) inlined: Option<&'a Inlined>,
     /// The values that stay visible when the backend joins nodes.
     pub(super) watch: &'a Watch,
+    pub(super) layouts: &'a Layouts,
     /// True if a node that runs in any case and cannot be prepared is an error; otherwise the error shows when it runs.
     pub(super) is_strict: bool,
 }
@@ -105,7 +107,8 @@ impl Partitioner<'_> {
         for node in live_nodes(self.module, graph) {
             let failed = |error| Failed::Node { node, error };
             let results = || self.module.node(node).results().iter().flatten();
-            if self.folds_on_host(node, &place, folding).map_err(failed)? {
+            let may_fold = !self.layouts.in_each_run.contains(&node);
+            if may_fold && self.folds_on_host(node, &place, folding).map_err(failed)? {
                 folded.extend(results());
                 continue;
             }
@@ -117,7 +120,7 @@ impl Partitioner<'_> {
                 made => made.map_err(failed)?,
             };
             if let Some(prepared) =
-                prepared.as_ref().filter(|_| !place.in_branch && self.backend.host().is_none())
+                prepared.as_ref().filter(|_| may_fold && !place.in_branch && self.backend.host().is_none())
                 && folding.fold(node, prepared).map_err(failed)?
             {
                 folded.extend(results());
@@ -201,7 +204,8 @@ impl Partitioner<'_> {
             return None;
         }
         let source = self.source(node);
-        let prepared = backend.prepare(&Site { view, source, results: &results, room: self.room });
+        let (channels_last, room) = (self.layouts.channels_last.contains(&node), self.room);
+        let prepared = backend.prepare(&Site { view, source, results: &results, channels_last, room });
         Some(prepared.and_then(|kernel| self.checked(kernel)))
     }
 
@@ -223,7 +227,9 @@ impl Partitioner<'_> {
     /// ```
     fn joined_within(&self, graph: GraphId, made: Vec<Made>, folded: &FxHashSet<Value>) -> Vec<Made> {
         let ready = self.ready(&made);
-        let mut groups = self.backend.join(&Candidates { module: self.module, graph, nodes: &ready });
+        let channels_last = &self.layouts.channels_last;
+        let candidates = Candidates { module: self.module, graph, nodes: &ready, channels_last };
+        let mut groups = self.backend.join(&candidates);
         if groups.is_empty() {
             return made;
         }
@@ -386,7 +392,8 @@ impl Partitioner<'_> {
         let results: Vec<Vec<Option<Type>>> = nodes.iter().map(|&node| self.result_types(node)).collect();
         let sites = nodes.iter().zip(&results).filter_map(|(&node, results)| {
             let view = NodeView::with_facts(self.module, node, self.facts)?;
-            Some(Site { view, source: self.source(node), results, room: self.room })
+            let channels_last = self.layouts.channels_last.contains(&node);
+            Some(Site { view, source: self.source(node), results, channels_last, room: self.room })
         });
         let sites: Vec<Site<'_>> = sites.collect();
         let Interface { operands, results } = interface;

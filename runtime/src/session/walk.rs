@@ -421,7 +421,8 @@ impl<'r> Job<'r> {
         let view = NodeView::with_actual(&self.program.module, self.step.node(), actual);
         let view = view.ok_or_else(|| KernelError::unsupported("operators that it does not know"))?;
         let (source, room) = (self.program.source(self.step.node()), Room::of(self.max_bytes));
-        self.backend.prepare(&Site { view, source, results, room })
+        let channels_last = self.program.channels_last.contains(&self.step.node());
+        self.backend.prepare(&Site { view, source, results, channels_last, room })
     }
 
     /// Runs a kernel. `types` are the types of the results where they follow from the operands at hand. Results outside

@@ -41,7 +41,11 @@ fn typedef(acc: Elem) -> String {
 
 fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
-    let dims = site.dims(0)?;
+    let mut dims = site.dims(0)?;
+    if site.channels_last {
+        // The images are the batch, with one element of each channel.
+        dims = [dims[..dims.len() - 1].iter().product(), dims[dims.len() - 1]].into_iter().collect();
+    }
     let view = BatchNormView::read(&site.view);
     let elem = maker.real(0)?;
     let acc = wide_float(elem);

@@ -1,7 +1,7 @@
 //! Conv and ConvTranspose, by cuDNN.
 //!
 //! Both are one convolution of an *image*, a *filter* and a *grid* of positions ([`Convolution`]): Conv computes the grid,
-//! ConvTranspose the image. Tensors stay in the order of ONNX, channels before spatial dims. A 1-D convolution is one of
+//! ConvTranspose the image. Channels stand before spatial dims, unless the session gives images channels last. A 1-D convolution is one of
 //! images with one row. Paddings may differ before and after an axis.
 //!
 //! The bias is added in f32, and the sum is rounded once, in the first of these ways that cuDNN has an engine for:
@@ -20,7 +20,7 @@ use super::{Maker, Prepare};
 use crate::cuda::dnn::{Convolution, Direction, DnnError, Layout, Places, Plan};
 use crate::cuda::launch::{operand, operand_or_none, queue, result, scratch};
 use crate::cuda::text::Elem;
-use crate::kernel::{Dims, KernelError, Prepared, Result};
+use crate::kernel::{Dims, KernelError, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::window::{ConvView, TransposedView, WindowView};
 use ampc_ir::{DType, Dim};
@@ -163,7 +163,7 @@ fn conv(maker: &Maker<'_>) -> Result<Prepared> {
 pub(super) fn forward(maker: &Maker<'_>) -> Result<(Sizes, bool)> {
     let site = maker.site;
     maker.float(0)?;
-    let (x, w, y) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
+    let (x, w, y) = tensors(site)?;
     let parts = [spatial(maker, &x)?, spatial(maker, &w)?, spatial(maker, &y)?];
     let (view, groups) = window(maker, parts[1])?;
     let axes = Sizes::axes(&view, parts, |i, image, grid| view.pads(i, image, grid).0)?;
@@ -178,9 +178,18 @@ pub(super) fn forward(maker: &Maker<'_>) -> Result<(Sizes, bool)> {
 }
 
 fn conv_transpose(maker: &Maker<'_>) -> Result<Prepared> {
+    let (sizes, all, is_empty) = transposed(maker)?;
+    finish(maker, Direction::DataGradient, sizes, &all, is_empty)
+}
+
+/// The sizes of a ConvTranspose, the spatial dims of its result, and if it has no terms.
+///
+/// # Errors
+/// If the node is invalid, or not of floats.
+fn transposed(maker: &Maker<'_>) -> Result<(Sizes, Vec<i64>, bool)> {
     let site = maker.site;
     maker.float(0)?;
-    let (x, w, y) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
+    let (x, w, y) = tensors(site)?;
     let parts = [spatial(maker, &y)?, spatial(maker, &w)?, spatial(maker, &x)?];
     let (view, groups) = window(maker, parts[1])?;
     let transposed = TransposedView::read(&site.view, parts[1].len())?;
@@ -197,7 +206,41 @@ fn conv_transpose(maker: &Maker<'_>) -> Result<Prepared> {
     }
     let is_empty = x.contains(&0) || w.contains(&0) || axes.iter().any(|axis| axis.image < 1);
     let channels = [w[1].saturating_mul(groups), x[1]];
-    finish(maker, Direction::DataGradient, Sizes { batch: x[0], channels, groups, axes }, &all, is_empty)
+    Ok((Sizes { batch: x[0], channels, groups, axes }, all, is_empty))
+}
+
+/// The dims of input, filter and result, channels before spatial dims.
+fn tensors(site: &Site<'_>) -> Result<(Dims, Dims, Dims)> {
+    let first = |dims: Result<Dims>| dims.map(|dims| site.channels_first(dims));
+    Ok((first(site.dims(0))?, first(site.dims(1))?, first(site.result_dims(0))?))
+}
+
+/// The layout of the tensors of a node.
+pub(super) fn layout_of(site: &Site<'_>) -> Layout {
+    if site.channels_last { Layout::ChannelsLast } else { Layout::ChannelsFirst }
+}
+
+/// The convolution of 16-bit tensors with channels last, if cuDNN has an engine for it with its bias.
+pub(in crate::cuda) fn with_channels_last(maker: &Maker<'_>) -> Result<Option<Convolution>> {
+    let site = maker.site;
+    let (direction, (sizes, is_whole)) = match site.kind() {
+        OpKind::Conv => {
+            let (sizes, is_empty) = forward(maker)?;
+            (Direction::Forward, (sizes, !is_empty))
+        }
+        _ => {
+            let (sizes, all, is_empty) = transposed(maker)?;
+            let is_whole = !is_empty && sizes.axes.iter().map(|axis| axis.image).eq(all);
+            (Direction::DataGradient, (sizes, is_whole))
+        }
+    };
+    let dtype = site.dtype(0)?;
+    if !dtype.is_low() || !is_whole || sizes.axes.len() > 3 {
+        return Ok(None);
+    }
+    let Some(convolution) = sizes.convolution(direction, dtype)? else { return Ok(None) };
+    let convolution = Convolution { has_bias: site.has(2), layout: Layout::ChannelsLast, ..convolution };
+    Ok(maker.shared.dnn.plan(&convolution).is_ok().then_some(convolution))
 }
 
 /// The kernel of a convolution whose result has the spatial dims `all`; the convolution itself may have less. If it is
@@ -211,6 +254,10 @@ fn finish(
 ) -> Result<Prepared> {
     let site = maker.site;
     let (dtype, elem, has_bias) = (site.dtype(0)?, maker.float(0)?, site.has(2));
+    if site.channels_last {
+        let convolution = with_channels_last(maker)?.ok_or_else(|| site.no_kernel())?;
+        return Ok(whole(maker.shared.dnn.plan(&convolution)?));
+    }
     if sizes.axes.len() > 3 {
         return Err(site.no_kernel());
     }

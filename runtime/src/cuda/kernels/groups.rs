@@ -40,7 +40,9 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     let mut lists = if shared.exact_rounding { Vec::new() } else { attention::join(candidates) };
     let rest = without(candidates.nodes, &lists);
     lists.extend(library::join(shared, &Candidates { nodes: &rest, ..*candidates }));
-    let rest = without(candidates.nodes, &lists);
+    let mut rest = without(candidates.nodes, &lists);
+    // Other groups read the dims of the model. Element-wise nodes have the same kernels for both layouts.
+    rest.retain(|node| !candidates.channels_last.contains(node));
     let candidates = &Candidates { nodes: &rest, ..*candidates };
     let mut optimizers: Vec<Optimizers> = Vec::new();
     let joiner = Joiner::new(candidates, LIMITS, |site| {

@@ -104,14 +104,15 @@ fn read(nodes: &Nodes<'_>, anchor: usize, with_epilogue: bool) -> Option<Found> 
 
 /// The groups of the candidates that have a kernel.
 pub(super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-    let Candidates { module, graph, nodes: of_graph } = *candidates;
+    let Candidates { module, graph, nodes: of_graph, channels_last } = *candidates;
     let types = |&node: &Node| -> Vec<Option<Type>> {
         let results = module.node(node).results().iter();
         results.map(|value| value.map(|value| module.value(value).ty.clone())).collect()
     };
     let results: Vec<_> = of_graph.iter().map(types).collect();
     let sites = of_graph.iter().zip(&results).filter_map(|(&node, results)| {
-        Some(Site { view: NodeView::new(module, node)?, source: node, results, room: Room::of(0) })
+        let (view, channels_last) = (NodeView::new(module, node)?, channels_last.contains(&node));
+        Some(Site { view, source: node, results, channels_last, room: Room::of(0) })
     });
     let sites: Vec<Site<'_>> = sites.collect();
     let mut nodes = Nodes::new(&sites);

@@ -4,7 +4,7 @@ mod activations;
 mod attention;
 mod batch_norm;
 mod casts;
-mod convolution;
+pub(super) mod convolution;
 mod einsum;
 mod expressions;
 mod fill;

@@ -50,8 +50,9 @@ fn norm(acc: Elem, p: f64) -> [String; 2] {
 fn global(maker: &Maker<'_>) -> Result<Prepared> {
     let elem = maker.real(0)?;
     let acc = wide_float(elem);
-    let dims = maker.site.dims(0)?;
-    let fold = match maker.site.kind() {
+    let site = maker.site;
+    let dims = site.dims(0)?;
+    let fold = match site.kind() {
         OpKind::GlobalMaxPool => Fold::greatest(acc),
         OpKind::GlobalAveragePool => Fold::sum(acc, "x", "acc / (A)count"),
         _ => {
@@ -62,7 +63,10 @@ fn global(maker: &Maker<'_>) -> Result<Prepared> {
     let mut scratch = Scratch::default();
     let reduction = Reduction {
         dims: &dims,
-        is_reduced: &|axis| axis >= 2,
+        is_reduced: &|axis| match site.channels_last {
+            true => axis > 0 && axis + 1 < dims.len(),
+            false => axis >= 2,
+        },
         from: (Place::operand(0), elem),
         shift: None,
         to: (Place::result(0), elem),
@@ -74,7 +78,7 @@ fn signed(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// The loops over a window: position `p` in the grid, first position of the window in the image, extents.
+/// The loops over a window: position `place` in the grid, first position of the window in the image, extents.
 struct Loops {
     /// Statements before the loops.
     begin: String,
@@ -115,7 +119,7 @@ fn loops(source: &mut Source, view: &WindowView, image: &[usize], grid: &[usize]
         }
         column_step = column_step.saturating_mul(image[axis]);
         begin += &format!(
-            "i64 first{axis} = (i64)(i / below{axis} % grid{axis}) * stride{axis} - before{axis};
+            "i64 first{axis} = (i64)(place / below{axis} % grid{axis}) * stride{axis} - before{axis};
     i64 room{axis} = (image{axis} + after{axis} - first{axis} + dilation{axis} - 1) / dilation{axis}; if (room{axis} > kernel{axis}) room{axis} = kernel{axis}; if (room{axis} < 0) room{axis} = 0;
     i64 low{axis} = first{axis} < 0 ? (dilation{axis} - 1 - first{axis}) / dilation{axis} : 0;
     i64 high{axis} = (image{axis} - first{axis} + dilation{axis} - 1) / dilation{axis}; if (high{axis} > kernel{axis}) high{axis} = kernel{axis}; if (high{axis} < low{axis}) high{axis} = low{axis};
@@ -132,7 +136,7 @@ fn loops(source: &mut Source, view: &WindowView, image: &[usize], grid: &[usize]
 fn pool(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let kind = site.kind();
-    let (x, y) = (site.dims(0)?, site.result_dims(0)?);
+    let (x, y) = (site.channels_first(site.dims(0)?), site.channels_first(site.result_dims(0)?));
     let view = WindowView::read(&site.view, x.len() - 2, None)?;
     let elem = if kind == OpKind::MaxPool { maker.number(0)? } else { maker.real(0)? };
     let acc = match elem {
@@ -155,10 +159,19 @@ fn pool(maker: &Maker<'_>) -> Result<Prepared> {
         .collect::<Vec<_>>()
         .concat();
     let wide = acc.wide();
-    let load = elem.load(&format!("x_[plane * image{at}]"));
+    // Planes are one behind the other, or neighbouring elements belong to neighbouring channels.
+    let (plane, load) = match site.channels_last {
+        false => ("i64 plane = i / grid; auto place = i;", format!("x_[plane * image{at}]")),
+        true => {
+            source.number("channels", x[1]);
+            let plane = "i64 plane = i / channels / grid, channel = i % channels; auto place = i / channels;";
+            (plane, format!("x_[(plane * image{at}) * channels + channel]"))
+        }
+    };
+    let load = elem.load(&load);
     let text = |start: &str, each: &str, end: &str| {
         format!(
-            "i64 plane = i / grid;
+            "{plane}
     {begin}{wide} acc = {start}; i64 found = -1;
     {heads}{{ {wide} x = {load}; {each} }}
     {end}"

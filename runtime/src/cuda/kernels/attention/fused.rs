@@ -211,7 +211,7 @@ fn of_pattern(
 
 /// The attentions among the candidates.
 pub(in super::super) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-    let Candidates { module, graph, nodes } = *candidates;
+    let Candidates { module, graph, nodes, .. } = *candidates;
     let is_softmax = |node: &Node| kind(module, *node) == Some(OpKind::Softmax);
     let softmaxes: Vec<Node> = nodes.iter().copied().filter(is_softmax).collect();
     if softmaxes.is_empty() {

@@ -2,7 +2,7 @@
 //! joins the element-wise nodes behind it. cuDNN 9.28 has no engine for a ReLU without a bias.
 
 use super::super::Maker;
-use super::super::convolution::forward;
+use super::super::convolution::{forward, layout_of};
 use super::{Activation, Found, Nodes, activation_of, operand_of};
 use crate::backend::GroupSite;
 use crate::cuda::dnn::{Convolution, Direction, Places};
@@ -29,7 +29,9 @@ pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>) -> Result<Prepar
         return Err(unsupported());
     }
     let convolution = sizes.convolution(Direction::Forward, site.dtype(0)?)?.ok_or_else(unsupported)?;
-    let plan = maker.shared.dnn.plan(&Convolution { has_bias: true, has_relu: true, ..convolution })?;
+    let layout = layout_of(site);
+    let plan =
+        maker.shared.dnn.plan(&Convolution { has_bias: true, has_relu: true, layout, ..convolution })?;
     let operand_at = |i: usize| operand_of(group, site.view.operand(i).ok_or_else(unsupported)?);
     let [operands @ .., bias] = [operand_at(0)?, operand_at(1)?, operand_at(2)?];
     let workspace = plan.workspace();

@@ -92,7 +92,7 @@ impl Group {
     pub(super) fn read(nodes: &Nodes<'_>, at: usize) -> Option<Group> {
         let mut path = Path { nodes, passed: vec![at] };
         let conv = path.site(at);
-        if conv.has(2) {
+        if conv.has(2) || conv.channels_last {
             return None;
         }
         let group = usize::try_from(ConvView::read(&conv.view).ok()?.group).ok()?;

@@ -1,0 +1,311 @@
+//! The choice of the nodes that compute with channels last.
+//!
+//! cuDNN's 16-bit convolutions run on tensor cores with channels last, and transpose other tensors inside. The choice is a
+//! minimum cut: a node with channels last is on the side of the source. Costs are bytes moved.
+//!
+//! | edge | cost | cut if |
+//! |---|---|---|
+//! | source → convolution | transposes inside | the convolution has channels first |
+//! | node → sink | filter that is not constant | the node has channels last |
+//! | maker → `a` | transpose of an image | the maker has channels last, and a reader has not |
+//! | `b` → maker | transpose of an image | a reader has channels last, and the maker has not |
+//!
+//! `a` has edges to all readers, and all readers have edges to `b`, that are never cut.
+
+use super::Shared;
+use super::kernels::Maker;
+use super::kernels::convolution;
+use crate::backend::{Image, Images, Site};
+use crate::layouts::{Role, dims_of, is_same_in_both};
+use crate::room::Room;
+use ampc_ir::module::Def;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::NodeView;
+use ampc_ir::{Module, Node, Type, Value};
+use rustc_hash::FxHashMap;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The bytes that a device moves in the time of a launch: 2 µs at 2 TB/s.
+const LAUNCH: u64 = 4 << 20;
+
+/// Tensor cores read 16 bytes of channels at a time.
+const CHANNELS: i64 = 8;
+
+/// The nodes that compute with channels last.
+pub(super) fn choose(shared: &Arc<Shared>, images: &Images<'_>) -> Vec<Node> {
+    let module = images.module;
+    let is_low = |image: &Image| {
+        let input = module.node(image.node).operand(0);
+        input.and_then(|value| module.value(value).ty.dtype()).is_some_and(|dtype| dtype.is_low())
+    };
+    if !images.nodes.iter().any(|image| is_convolution(module, image.node) && is_low(image)) {
+        return Vec::new();
+    }
+    let mut choice =
+        Choice { network: Network::new(2), images: images.nodes, vertices: FxHashMap::default() };
+    for image in images.nodes {
+        let Some([first, last]) = costs(shared, module, image) else { continue };
+        let vertex = choice.network.vertex();
+        choice.vertices.insert(image.node, vertex);
+        choice.network.edge(SOURCE, vertex, first);
+        choice.network.edge(vertex, SINK, last);
+    }
+    choice.add_values(images);
+    let on_side_of_source = choice.network.cut();
+    let mut chosen: Vec<Node> = Vec::new();
+    for image in images.nodes {
+        if choice.vertices.get(&image.node).is_some_and(|&vertex| on_side_of_source[vertex]) {
+            chosen.push(image.node);
+        }
+    }
+    chosen
+}
+
+fn is_convolution(module: &Module, node: Node) -> bool {
+    module.node(node).schema().is_some_and(|s| matches!(s.kind, OpKind::Conv | OpKind::ConvTranspose))
+}
+
+/// True if a value is a transposed tensor, or a cast of one: the filter of a weight gradient.
+fn is_transposed(module: &Module, value: Value) -> bool {
+    let made_by = |value: Value| {
+        let (node, _) = module.producer(value)?;
+        Some((module.node(node).schema()?.kind, module.node(node).operand(0)?))
+    };
+    match made_by(value) {
+        Some((OpKind::Transpose, _)) => true,
+        Some((OpKind::Cast, of)) => made_by(of).is_some_and(|(kind, _)| kind == OpKind::Transpose),
+        _ => false,
+    }
+}
+
+/// The bytes of a value that is read and written, and the launch.
+fn moved(module: &Module, value: Value) -> u64 {
+    let ty = &module.value(value).ty;
+    let bytes = ty.dtype().zip(dims_of(module, value)).and_then(|(dtype, dims)| dtype.tensor_bytes(&dims));
+    bytes.unwrap_or(0).saturating_mul(2).saturating_add(LAUNCH)
+}
+
+/// The costs of a node with channels first and last; `None` if it has no kernel for channels last.
+fn costs(shared: &Arc<Shared>, module: &Module, image: &Image) -> Option<[u64; 2]> {
+    if !is_convolution(module, image.node) {
+        return Some([0, 0]);
+    }
+    let view = NodeView::new(module, image.node)?;
+    let ty = |value: &Option<Value>| value.map(|value| module.value(value).ty.clone());
+    let results: Vec<Option<Type>> = view.data().results().iter().map(ty).collect();
+    let site = Site { view, source: image.node, results: &results, channels_last: false, room: Room::of(0) };
+    let convolution = convolution::with_channels_last(&Maker { shared, site: &site }).ok()??;
+    let filter = view.operand(1)?;
+    if is_transposed(module, filter) {
+        return None;
+    }
+    let is_constant = matches!(module.value(filter).def, Def::Constant(_));
+    let last = if is_constant { 0 } else { moved(module, filter) };
+    let channels = [convolution.filter[0], convolution.filter[1]];
+    if channels.iter().any(|channels| channels % CHANNELS != 0) {
+        return Some([0, last]);
+    }
+    let tensors = [view.operand(0)?, filter, view.data().result(0)?];
+    Some([tensors.iter().map(|&value| moved(module, value)).sum(), last])
+}
+
+struct Choice<'a> {
+    network: Network,
+    images: &'a [Image],
+    vertices: FxHashMap<Node, usize>,
+}
+
+impl Choice<'_> {
+    /// Adds the transposes of the values that nodes make or read as images.
+    fn add_values(&mut self, images: &Images<'_>) {
+        let module = images.module;
+        let mut values: Vec<Value> = Vec::new();
+        let mut readers: FxHashMap<Value, Vec<usize>> = FxHashMap::default();
+        let by_node: FxHashMap<Node, &Image> = self.images.iter().map(|image| (image.node, image)).collect();
+        let mut makers: FxHashMap<Value, usize> = FxHashMap::default();
+        for node in module.nodes(images.graph) {
+            let vertex = self.vertices.get(&node).copied();
+            let roles = by_node.get(&node).map(|image| &image.roles).filter(|_| vertex.is_some());
+            let data = module.node(node);
+            for (slot, value) in data.operands().iter().enumerate() {
+                let Some(value) = *value else { continue };
+                let is_image = roles.is_some_and(|roles| roles.operands[slot] == Role::Image);
+                // The copy of a filter has costs of its own.
+                if is_image && slot == 1 && is_convolution(module, node) {
+                    continue;
+                }
+                let reads_dims =
+                    data.schema().is_some_and(|s| matches!(s.kind, OpKind::Shape | OpKind::Size));
+                let reader = match (is_image, vertex) {
+                    (true, Some(vertex)) => vertex,
+                    _ if reads_dims => continue,
+                    _ => SINK,
+                };
+                readers.entry(value).or_default().push(reader);
+                if reader != SINK || makers.contains_key(&value) {
+                    values.push(value);
+                }
+            }
+            if let (Some(vertex), Some(roles)) = (vertex, roles) {
+                let made =
+                    data.results().iter().zip(&roles.results).filter(|(_, role)| **role == Role::Image);
+                makers.extend(made.filter_map(|(value, _)| Some(((*value)?, vertex))));
+            }
+        }
+        for output in module.graph(images.graph).outputs() {
+            readers.entry(output.value).or_default().push(SINK);
+            values.push(output.value);
+        }
+        values.sort_unstable();
+        values.dedup();
+        for value in values {
+            let Some(dims) = dims_of(module, value).filter(|dims| dims.len() > 2) else { continue };
+            if is_same_in_both(&dims) {
+                continue;
+            }
+            let (maker, readers) = (makers.get(&value).copied().unwrap_or(SINK), &readers[&value]);
+            self.add_value(maker, readers, moved(module, value));
+        }
+    }
+
+    fn add_value(&mut self, maker: usize, readers: &[usize], cost: u64) {
+        let network = &mut self.network;
+        if maker != SINK {
+            let a = network.vertex();
+            network.edge(maker, a, cost);
+            readers.iter().for_each(|&reader| network.edge(a, reader, u64::MAX));
+        }
+        let b = network.vertex();
+        network.edge(b, maker, cost);
+        readers
+            .iter()
+            .filter(|&&reader| reader != SINK)
+            .for_each(|&reader| network.edge(reader, b, u64::MAX));
+    }
+}
+
+const SOURCE: usize = 0;
+const SINK: usize = 1;
+
+/// A flow network. Each edge is followed by its reverse edge.
+struct Network {
+    /// The edges that leave each vertex.
+    leaving: Vec<Vec<usize>>,
+    /// The vertex that an edge enters, and its residual capacity.
+    edges: Vec<(usize, u64)>,
+}
+
+impl Network {
+    fn new(vertices: usize) -> Network {
+        Network { leaving: vec![Vec::new(); vertices], edges: Vec::new() }
+    }
+
+    fn vertex(&mut self) -> usize {
+        self.leaving.push(Vec::new());
+        self.leaving.len() - 1
+    }
+
+    fn edge(&mut self, from: usize, to: usize, capacity: u64) {
+        if capacity > 0 {
+            self.leaving[from].push(self.edges.len());
+            self.edges.push((to, capacity));
+            self.leaving[to].push(self.edges.len());
+            self.edges.push((from, 0));
+        }
+    }
+
+    /// True for each vertex on the side of the source in the minimum cut with the fewest vertices there (Dinic's algorithm).
+    fn cut(&mut self) -> Vec<bool> {
+        loop {
+            let levels = self.levels();
+            if levels[SINK].is_none() {
+                return levels.iter().map(Option::is_some).collect();
+            }
+            let mut next = vec![0; self.leaving.len()];
+            while self.augment(&levels, &mut next) {}
+        }
+    }
+
+    /// The distance of each vertex from the source along edges with capacity.
+    fn levels(&self) -> Vec<Option<u32>> {
+        let mut levels = vec![None; self.leaving.len()];
+        levels[SOURCE] = Some(0);
+        let mut open = VecDeque::from([SOURCE]);
+        while let Some(vertex) = open.pop_front() {
+            for &edge in &self.leaving[vertex] {
+                let (to, capacity) = self.edges[edge];
+                if capacity > 0 && levels[to].is_none() {
+                    levels[to] = levels[vertex].map(|level: u32| level + 1);
+                    open.push_back(to);
+                }
+            }
+        }
+        levels
+    }
+
+    /// Sends flow along one shortest path; false if there is none left. `next` is the next edge to try of each vertex.
+    fn augment(&mut self, levels: &[Option<u32>], next: &mut [usize]) -> bool {
+        let (mut path, mut vertex): (Vec<usize>, usize) = (Vec::new(), SOURCE);
+        while vertex != SINK {
+            let Some(&edge) = self.leaving[vertex].get(next[vertex]) else {
+                // A dead end.
+                let Some(edge) = path.pop() else { return false };
+                vertex = self.edges[edge ^ 1].0;
+                next[vertex] += 1;
+                continue;
+            };
+            let (to, capacity) = self.edges[edge];
+            if capacity > 0 && levels[to] == levels[vertex].map(|level| level + 1) {
+                path.push(edge);
+                vertex = to;
+            } else {
+                next[vertex] += 1;
+            }
+        }
+        let flow = path.iter().map(|&edge| self.edges[edge].1).min().unwrap_or(0);
+        for edge in path {
+            self.edges[edge].1 -= flow;
+            self.edges[edge ^ 1].1 = self.edges[edge ^ 1].1.saturating_add(flow);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minimum_cut() {
+        // Two nodes in a row that want the side of the source, behind and before transposes.
+        let chain = |between: u64, want: u64| {
+            let mut network = Network::new(2);
+            let [first, second] = [(); 2].map(|()| network.vertex());
+            network.edge(SOURCE, first, want);
+            network.edge(SOURCE, second, want);
+            network.edge(first, second, between);
+            network.edge(second, first, between);
+            network.edge(first, SINK, 5);
+            network.edge(second, SINK, 5);
+            let cut = network.cut();
+            [cut[first], cut[second]]
+        };
+        assert_eq!(chain(3, 6), [true, true]);
+        assert_eq!(chain(3, 5), [false, false]);
+        assert_eq!(chain(3, 4), [false, false]);
+    }
+
+    #[test]
+    fn reverse_edges_take_flow_back() {
+        let mut network = Network::new(2);
+        let [a, b, c, d] = [(); 4].map(|()| network.vertex());
+        for (from, to, capacity) in
+            [(SOURCE, a, 1), (SOURCE, b, 1), (a, c, 1), (a, d, 1), (b, c, 1), (c, SINK, 1), (d, SINK, 2)]
+        {
+            network.edge(from, to, capacity);
+        }
+        let cut = network.cut();
+        assert_eq!([cut[a], cut[b], cut[c], cut[d]], [false; 4]);
+    }
+}

@@ -1,0 +1,159 @@
+//! Images with channels last: dims `[n, spatial…, c]` in place of `[n, c, spatial…]`.
+//!
+//! A backend names the nodes that compute with channels last ([`Backend::channels_last`](crate::Backend::channels_last)),
+//! and the session permutes the types of their images in its copy of the module. Conv computes `y` with channels last in
+//! the first graph, and Relu reads `y` as it is; Flatten reads a copy with the dims of the model.
+//!
+//! ```text
+//! %x1 = Transpose(%x)    %y = Conv(%x1, %w1)    %z = Relu(%y)    %z1 = Transpose(%z)    %f = Flatten(%z1)
+//! ```
+//!
+//! The nodes that can do so are listed in [`Roles::of`]. Others read and make images with the dims of the model.
+
+use ampc_ir::op::OpKind as K;
+use ampc_ir::views::NodeView;
+use ampc_ir::views::broadcast::Broadcast;
+use ampc_ir::views::expression::Expression;
+use ampc_ir::views::norm::BatchNormView;
+use ampc_ir::{GraphId, Module, Node, Value};
+
+/// The use that a node makes of an operand or result, if it computes with channels last.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// A tensor `[n, c, spatial…]` whose dims are permuted. Filters are images too.
+    Image,
+    /// A tensor `[c, 1, …]` without the axis of the batch, which becomes `[c]`.
+    Channels,
+    /// A tensor that stays as it is.
+    Fixed,
+}
+
+/// The roles of the operands and results of a node.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Roles {
+    /// For each operand.
+    pub operands: Vec<Role>,
+    /// For each result.
+    pub results: Vec<Role>,
+}
+
+/// A node that can compute with channels last.
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The node.
+    pub node: Node,
+    /// Its roles.
+    pub roles: Roles,
+}
+
+/// The nodes of the main graph that can compute with channels last.
+#[derive(Clone, Copy, Debug)]
+pub struct Images<'a> {
+    /// The module, with the types of all values.
+    pub module: &'a Module,
+    /// The main graph.
+    pub graph: GraphId,
+    /// The nodes, in program order.
+    pub nodes: &'a [Image],
+}
+
+/// The dims of a value, if it is a tensor of known dims.
+pub(crate) fn dims_of(module: &Module, value: Value) -> Option<Vec<u64>> {
+    module.value(value).ty.shape()?.to_known()
+}
+
+/// True if the elements of an image are in the same order in both layouts: it has one channel, or one element per channel.
+pub(crate) fn is_same_in_both(dims: &[u64]) -> bool {
+    dims[1] == 1 || dims[2..].iter().all(|&extent| extent == 1)
+}
+
+impl Roles {
+    /// The roles of a node with images of two or three spatial dims; `None` if it cannot compute with channels last.
+    pub fn of(module: &Module, node: Node) -> Option<Roles> {
+        let view = NodeView::new(module, node)?;
+        let first = view.data().result(0)?;
+        let dims = dims_of(module, first)?;
+        if !matches!(dims.len(), 4 | 5) || dims.contains(&0) {
+            return None;
+        }
+        let n = view.n_operands();
+        let mut operands = vec![Role::Fixed; n];
+        let mut results = vec![Role::Fixed; view.data().results().len()];
+        results[0] = Role::Image;
+        let images = match view.kind() {
+            K::Conv | K::ConvTranspose => 2,
+            K::BatchNormalization if BatchNormView::read(&view).spatial => 1,
+            K::AveragePool | K::LpPool | K::Identity => 1,
+            K::GlobalAveragePool | K::GlobalLpPool | K::GlobalMaxPool => 1,
+            K::MaxPool if view.data().result(1).is_none() => 1,
+            K::Concat if view.int("axis").is_some() => n,
+            _ => {
+                Expression::read(&view)?;
+                let last = match view.kind() {
+                    K::Clip | K::Cast | K::CastLike => 1,
+                    _ => n,
+                };
+                if !matches!(
+                    Broadcast::read(&view),
+                    Broadcast::Numpy | Broadcast::Identical | Broadcast::IntoFirst
+                ) {
+                    return None;
+                }
+                for (i, role) in operands.iter_mut().enumerate().take(last) {
+                    *role = broadcast(&dims_of(module, view.operand(i)?)?, dims.len())?;
+                }
+                0
+            }
+        };
+        operands[..images].fill(Role::Image);
+        for (i, _) in operands.iter().enumerate().filter(|(_, role)| **role == Role::Image) {
+            let of_operand = dims_of(module, view.operand(i)?)?;
+            if of_operand.len() != dims.len() || of_operand.contains(&0) {
+                return None;
+            }
+        }
+        Some(Roles { operands, results })
+    }
+}
+
+/// The role of an operand that broadcasts to an image of so many axes.
+fn broadcast(dims: &[u64], rank: usize) -> Option<Role> {
+    if dims.len() <= rank && dims.iter().all(|&extent| extent == 1) {
+        return Some(Role::Fixed);
+    }
+    if dims.len() == rank {
+        return Some(Role::Image);
+    }
+    (dims.len() + 1 == rank && dims[1..].iter().all(|&extent| extent == 1)).then_some(Role::Channels)
+}
+
+/// The axis with channels last of an axis of an image.
+pub(crate) fn moved_axis(axis: i64, rank: usize) -> i64 {
+    let rank = i64::try_from(rank).unwrap_or(i64::MAX);
+    match if axis < 0 { axis + rank } else { axis } {
+        0 => 0,
+        1 => rank - 1,
+        axis => axis - 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_with_channels_last() {
+        assert_eq!([0, 1, 2, 3].map(|axis| moved_axis(axis, 4)), [0, 3, 1, 2]);
+        assert_eq!([-4, -3, -2, -1].map(|axis| moved_axis(axis, 4)), [0, 3, 1, 2]);
+        assert_eq!([1, 4].map(|axis| moved_axis(axis, 5)), [4, 3]);
+    }
+
+    #[test]
+    fn operands_that_broadcast() {
+        assert_eq!(broadcast(&[1, 3, 1, 1], 4), Some(Role::Image));
+        assert_eq!(broadcast(&[3, 1, 1], 4), Some(Role::Channels));
+        assert_eq!(broadcast(&[1, 1], 4), Some(Role::Fixed));
+        assert_eq!(broadcast(&[3], 4), None);
+        assert_eq!(broadcast(&[3, 1, 2], 4), None);
+    }
+}

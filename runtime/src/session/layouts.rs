@@ -1,0 +1,244 @@
+//! The copy of a module with channels last where the backend asks for it ([`crate::layouts`]).
+//!
+//! An image that a node makes with channels last has permuted dims. A node that needs the other dims reads a copy, which a
+//! Transpose makes before the first such node; where both orders of elements are the same, an Identity is a view. Nodes
+//! that read dims alone read a view too. Values that observers see, states, and graphs but the main graph stay as they are.
+
+use super::bind::reads_dims;
+use super::inlined::Inlined;
+use super::observe::Watch;
+use super::walk::is_nested;
+use crate::backend::{Backend, Images};
+use crate::layouts::{Image, Role, Roles, dims_of, is_same_in_both, moved_axis};
+use crate::plan::{known_tensor, live_nodes};
+use ampc_ir::attr::AttrValue;
+use ampc_ir::edit::{InlinedCalls, NewNode, Position};
+use ampc_ir::module::{Def, Op, Provenance};
+use ampc_ir::op::OpKind;
+use ampc_ir::{GraphId, Module, Node, Shape, Type, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::smallvec;
+use std::sync::Arc;
+
+/// The nodes of a program that belong to images with channels last.
+#[derive(Default)]
+pub(super) struct Layouts {
+    /// The nodes that compute with channels last.
+    pub(super) channels_last: FxHashSet<Node>,
+    /// Inserted nodes that are not folded. Programs of other dims have other nodes with the same ids.
+    pub(super) in_each_run: FxHashSet<Node>,
+}
+
+/// Gives images channels last where the backend asks for it. Returns the layouts, and the sources of nodes with those of
+/// the inserted nodes.
+pub(super) fn lay_out(
+    backend: &dyn Backend,
+    module: &mut Module,
+    watch: &Watch,
+    inlined: Option<Arc<Inlined>>,
+) -> (Layouts, Option<Arc<Inlined>>) {
+    let graph = module.main();
+    // Ids of inserted values would be those of copies of functions.
+    let is_call = |node| matches!(module.node(node).op, Op::Call(_));
+    if *watch == Watch::All || module.graph_ids().flat_map(|graph| module.nodes(graph)).any(is_call) {
+        return (Layouts::default(), inlined);
+    }
+    let images = images(module, graph, watch);
+    let chosen = backend.channels_last(&Images { module, graph, nodes: &images });
+    if chosen.is_empty() {
+        return (Layouts::default(), inlined);
+    }
+    let mut all: FxHashMap<Node, Roles> = images.into_iter().map(|image| (image.node, image.roles)).collect();
+    let roles = chosen.into_iter().map(|node| {
+        let roles = all.remove(&node).expect("a backend names images, each once");
+        (node, roles)
+    });
+    let mut editor = Editor::new(module, graph, roles.collect());
+    editor.transpose_filters();
+    editor.edit();
+    let Editor { module, roles, inserted, filters, .. } = editor;
+    let mut calls = inlined.map_or_else(InlinedCalls::default, |inlined| inlined.calls.clone());
+    inserted.iter().for_each(|&(node, of)| calls.add_copy(node, of));
+    let channels_last = roles.into_keys().collect();
+    let in_each_run = inserted.iter().map(|&(node, _)| node).filter(|node| !filters.contains(node)).collect();
+    let inlined = Inlined { module: module.clone(), calls };
+    (Layouts { channels_last, in_each_run }, Some(Arc::new(inlined)))
+}
+
+/// The nodes that can compute with channels last.
+fn images(module: &Module, graph: GraphId, watch: &Watch) -> Vec<Image> {
+    let data = module.graph(graph);
+    let mut read_inputs: FxHashSet<Value> = data.inputs().iter().copied().collect();
+    let next: FxHashSet<Value> = data.states.iter().map(|&(_, next)| next).collect();
+    let mut images = Vec::new();
+    for node in live_nodes(module, graph) {
+        let data = module.node(node);
+        let results = || data.results().iter().flatten();
+        // Other nodes may be folded.
+        if reads_dims(data) || !data.operands().iter().flatten().any(|value| read_inputs.contains(value)) {
+            continue;
+        }
+        read_inputs.extend(results());
+        let is_sized = |value: &Value| known_tensor(&module.value(*value).ty).is_some();
+        let is_seen = |value: &Value| watch.contains(*value) || next.contains(value);
+        if is_nested(module, node)
+            || !data.operands().iter().flatten().chain(results()).all(is_sized)
+            || results().any(is_seen)
+        {
+            continue;
+        }
+        images.extend(Roles::of(module, node).map(|roles| Image { node, roles }));
+    }
+    images
+}
+
+/// The dims of a copy of a value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Form {
+    /// An image with channels last.
+    Last,
+    /// An image with the dims of the model.
+    First,
+    /// The dims of the model, and elements in any order.
+    Dims,
+    /// One axis.
+    Channels,
+}
+
+struct Editor<'m> {
+    module: &'m mut Module,
+    graph: GraphId,
+    /// The nodes that compute with channels last.
+    roles: FxHashMap<Node, Roles>,
+    copies: FxHashMap<(Value, Form), Value>,
+    /// The inserted nodes, each with the node that it was inserted for.
+    inserted: Vec<(Node, Node)>,
+    /// The inserted nodes that transpose constants.
+    filters: FxHashSet<Node>,
+}
+
+impl<'m> Editor<'m> {
+    fn new(module: &'m mut Module, graph: GraphId, roles: FxHashMap<Node, Roles>) -> Editor<'m> {
+        let (copies, inserted, filters) = Default::default();
+        Editor { module, graph, roles, copies, inserted, filters }
+    }
+
+    /// Transposes the constant filters of all convolutions, so that each copy has the same id in all programs, which share
+    /// folded results. Copies that no node reads are no steps.
+    fn transpose_filters(&mut self) {
+        for node in self.module.nodes(self.graph).collect::<Vec<Node>>() {
+            let data = self.module.node(node);
+            if !data.schema().is_some_and(|s| matches!(s.kind, OpKind::Conv | OpKind::ConvTranspose)) {
+                continue;
+            }
+            let Some(filter) = data.operand(1) else { continue };
+            let is_constant = matches!(self.module.value(filter).def, Def::Constant(_));
+            let rank = dims_of(self.module, filter).map_or(0, |dims| dims.len());
+            if is_constant && matches!(rank, 4 | 5) && !self.copies.contains_key(&(filter, Form::Last)) {
+                self.transposed(filter, Form::Last, Position::First, node);
+                self.filters.extend(self.inserted.last().map(|&(node, _)| node));
+            }
+        }
+    }
+
+    /// Gives nodes the operands with the dims that they need, and images their dims.
+    fn edit(&mut self) {
+        let mut images: FxHashSet<Value> = FxHashSet::default();
+        for (&node, roles) in &self.roles {
+            let results = self.module.node(node).results().iter().zip(&roles.results);
+            images.extend(results.filter(|(_, role)| **role == Role::Image).filter_map(|(value, _)| *value));
+        }
+        let added: FxHashSet<Node> = self.inserted.iter().map(|&(node, _)| node).collect();
+        let nodes: Vec<Node> = self.module.nodes(self.graph).filter(|node| !added.contains(node)).collect();
+        for node in nodes {
+            let dims_alone = reads_dims(self.module.node(node));
+            for slot in 0..self.module.node(node).operands().len() {
+                let Some(value) = self.module.node(node).operands()[slot] else { continue };
+                let role = self.roles.get(&node).map(|roles| roles.operands[slot]);
+                let form = match (role, images.contains(&value)) {
+                    (Some(Role::Image), true) | (Some(Role::Fixed) | None, false) => continue,
+                    (Some(Role::Image), false) => Form::Last,
+                    (Some(Role::Channels), _) => Form::Channels,
+                    (Some(Role::Fixed) | None, true) if dims_alone => Form::Dims,
+                    (Some(Role::Fixed) | None, true) => Form::First,
+                };
+                let copy = self.transposed(value, form, Position::Before(node), node);
+                self.module.set_operand(node, slot, Some(copy));
+            }
+            if self.roles.contains_key(&node) {
+                self.move_axis(node);
+            }
+        }
+        for at in 0..self.module.graph(self.graph).outputs().len() {
+            let value = self.module.graph(self.graph).outputs()[at].value;
+            if let (true, Some((maker, _))) = (images.contains(&value), self.module.producer(value)) {
+                let copy = self.transposed(value, Form::First, Position::Last, maker);
+                self.module.set_output(self.graph, at, copy);
+            }
+        }
+        for value in images {
+            let ty = self.copy_type(value, Form::Last);
+            self.module.set_type(value, ty);
+        }
+    }
+
+    /// The axis of a Concat.
+    fn move_axis(&mut self, node: Node) {
+        let data = self.module.node(node);
+        let Some(view) = ampc_ir::views::NodeView::new(self.module, node) else { return };
+        if view.kind() != OpKind::Concat {
+            return;
+        }
+        let rank = data.result(0).and_then(|value| dims_of(self.module, value)).map_or(0, |dims| dims.len());
+        if let Some(axis) = view.int("axis") {
+            let name = self.module.intern("axis");
+            self.module.set_attr(node, name, AttrValue::Int(moved_axis(axis, rank)));
+        }
+    }
+
+    /// The type of a copy of a value. Types of images are changed last, so that this is the type of the model.
+    fn copy_type(&self, value: Value, form: Form) -> Type {
+        let ty = &self.module.value(value).ty;
+        let mut dims = dims_of(self.module, value).unwrap_or_default();
+        match form {
+            Form::Last => dims[1..].rotate_left(1),
+            Form::First | Form::Dims => {}
+            Form::Channels => dims.truncate(1),
+        }
+        Type::tensor(ty.dtype().unwrap_or(ampc_ir::DType::F32), Shape::known(&dims))
+    }
+
+    /// A copy of a value, which is made before its first reader.
+    fn transposed(&mut self, value: Value, form: Form, at: Position, reader: Node) -> Value {
+        if let Some(&made) = self.copies.get(&(value, form)) {
+            return made;
+        }
+        let dims = dims_of(self.module, value).unwrap_or_default();
+        let axes = 0..i64::try_from(dims.len()).unwrap_or(0);
+        let mut perm: Vec<i64> = axes.collect();
+        match form {
+            Form::Last => perm[1..].rotate_left(1),
+            Form::First => perm[1..].rotate_right(1),
+            Form::Dims | Form::Channels => {}
+        }
+        let is_view = matches!(form, Form::Dims | Form::Channels) || is_same_in_both(&dims);
+        let (kind, attrs) = match is_view {
+            true => (OpKind::Identity, Vec::new()),
+            false => (OpKind::Transpose, vec![(self.module.intern("perm"), AttrValue::Ints(perm.into()))]),
+        };
+        let name = self.module.fresh_name("layout");
+        let new = NewNode {
+            op: Op::Schema(kind.newest()),
+            name: None,
+            operands: smallvec![Some(value)],
+            attrs,
+            results: vec![Some((name, self.copy_type(value, form)))],
+            provenance: Provenance::User,
+        };
+        let node = self.module.add_node(self.graph, at, new);
+        let made = self.module.node(node).result(0).expect("the node was given a result");
+        self.copies.insert((value, form), made);
+        self.inserted.push((node, reader));
+        made
+    }
+}
