@@ -53,6 +53,9 @@ mod random;
 #[path = "cuda/records.rs"]
 mod records;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/scalars.rs"]
+mod scalars;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/steps.rs"]
 mod steps;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -104,6 +107,7 @@ fn main() -> std::process::ExitCode {
     let filter = std::env::args().nth(1).filter(|arg| !arg.starts_with('-')).unwrap_or_default();
     let failed = cases::run(cuda, &filter)
         + chains::run(cuda, &filter)
+        + scalars::run(cuda, &filter)
         + convolutions::run(cuda, &filter)
         + attention::run(cuda, &filter)
         + elements::run(cuda, &filter)

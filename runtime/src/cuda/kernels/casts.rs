@@ -4,11 +4,11 @@
 //! do. Integers become floats rounded to nearest even, once.
 
 use super::Maker;
-use super::integers::TO_BITS;
+use super::integers::{Formula, TO_BITS};
 use super::movement::same;
 use super::pointwise::{computed, operands};
 use crate::cuda::text::{Elem, TO_ODD};
-use crate::kernel::{Prepared, Result};
+use crate::kernel::{Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 
 /// `sticky`: an integer as an f64 that rounds to 24 digits or fewer as the integer does.
@@ -37,18 +37,23 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
             _ => Err(site.no_kernel()),
         };
     }
-    let (from, to) = (maker.number(0)?, Elem::number(to).ok_or_else(|| site.no_kernel())?);
-    let (functions, formula) = match (from, to) {
-        (_, Elem::Bool) => (String::new(), "a0 != 0".to_owned()),
-        (from, to) if from.is_float() && to.is_integer() => (TO_BITS.to_owned(), "to_bits64(a0)".to_owned()),
-        (Elem::I64 | Elem::U64, Elem::F16 | Elem::BF16) => {
-            (format!("{TO_ODD}{STICKY}"), "to_odd(sticky(a0))".to_owned())
-        }
-        (Elem::I32 | Elem::U32, Elem::F16 | Elem::BF16) => {
-            (TO_ODD.to_owned(), "to_odd((double)a0)".to_owned())
-        }
-        (_, Elem::F16 | Elem::BF16) => (String::new(), "(float)a0".to_owned()),
-        _ => (String::new(), "a0".to_owned()),
+    formula(site).ok_or_else(|| site.no_kernel())?.prepare(maker)
+}
+
+/// The formula of a Cast or CastLike between numbers and truth values of different types.
+pub(super) fn formula(site: &Site<'_>) -> Option<Formula> {
+    let [from, to] = [site.dtype(0).ok()?, site.result_dtype(0).ok()?].map(Elem::number);
+    let (from, to) = (from?, to?);
+    if from == to || !matches!(site.kind(), OpKind::Cast | OpKind::CastLike) {
+        return None;
+    }
+    let (functions, text) = match (from, to) {
+        (_, Elem::Bool) => (vec![], "a0 != 0"),
+        (from, to) if from.is_float() && to.is_integer() => (vec![TO_BITS], "to_bits64(a0)"),
+        (Elem::I64 | Elem::U64, Elem::F16 | Elem::BF16) => (vec![TO_ODD, STICKY], "to_odd(sticky(a0))"),
+        (Elem::I32 | Elem::U32, Elem::F16 | Elem::BF16) => (vec![TO_ODD], "to_odd((double)a0)"),
+        (_, Elem::F16 | Elem::BF16) => (vec![], "(float)a0"),
+        _ => (vec![], "a0"),
     };
-    computed(maker, &operands(maker, 1)?, to, &functions, &formula)
+    Some(Formula { n: 1, to, functions, text: text.to_owned() })
 }

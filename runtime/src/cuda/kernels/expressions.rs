@@ -46,12 +46,26 @@ pub(super) fn of_members(
     operand_of: impl Fn(Value) -> Option<usize>,
     results: &[Value],
 ) -> Result<Prepared> {
-    let unknown = || KernelError::unsupported("groups of other operators");
     let dims = &members.first().ok_or_else(unknown)?.dims;
     let mut printer = Printer::default();
     for member in members {
         printer.member(member).ok_or_else(unknown)?;
     }
+    of_printed(shared, printer, dims, operand_of, results)
+}
+
+fn unknown() -> KernelError {
+    KernelError::unsupported("groups of other operators")
+}
+
+/// The kernel of printed nodes, with results of these dims. `operand_of` and `results` are those of [`of_members`].
+pub(super) fn of_printed(
+    shared: &Arc<Shared>,
+    mut printer: Printer,
+    dims: &[usize],
+    operand_of: impl Fn(Value) -> Option<usize>,
+    results: &[Value],
+) -> Result<Prepared> {
     let mut elems = Vec::new();
     for (j, value) in results.iter().enumerate() {
         let made = printer.values.get(value).ok_or_else(unknown)?;
@@ -100,8 +114,9 @@ struct Printed {
     wide: Option<String>,
 }
 
+/// The body of a kernel, node by node.
 #[derive(Default)]
-struct Printer {
+pub(super) struct Printer {
     body: String,
     functions: BTreeSet<&'static str>,
     /// The values of the nodes so far.
@@ -149,8 +164,46 @@ impl Printer {
         Some(name)
     }
 
+    /// Computes results by statements, which read the numbers of the operands by their names and set the variables of the
+    /// results. `None` if an operand has another element type.
+    pub(super) fn statements(
+        &mut self,
+        functions: &[&'static str],
+        operands: &[(&str, Read)],
+        text: &str,
+        results: &[(Value, Elem, &str)],
+    ) -> Option<()> {
+        let mut names = Vec::new();
+        for (_, read) in operands {
+            names.push((Elem::number(read.dtype)?.wide(), self.wide(read)?));
+        }
+        let made: Vec<String> = results.iter().map(|(_, elem, _)| self.declared(*elem)).collect();
+        self.body += "    {\n";
+        for ((name, _), (ty, from)) in operands.iter().zip(names) {
+            let _ = writeln!(self.body, "    {ty} {name} = {from};");
+        }
+        self.body += text;
+        for (bits, (_, elem, number)) in made.iter().zip(results) {
+            let _ = writeln!(self.body, "    {bits} = {};", elem.store(number));
+        }
+        self.body += "    }\n";
+        self.functions.extend(functions);
+        for (bits, &(value, elem, _)) in made.into_iter().zip(results) {
+            self.values.insert(value, Printed { elem, bits, wide: None });
+        }
+        Some(())
+    }
+
+    /// A new variable for a stored element.
+    fn declared(&mut self, elem: Elem) -> String {
+        let name = format!("t{}", self.variables);
+        self.variables += 1;
+        let _ = writeln!(self.body, "    {} {name};", elem.stored());
+        name
+    }
+
     /// Computes a node; `None` if an operand has another element type.
-    fn member(&mut self, member: &Member) -> Option<()> {
+    pub(super) fn member(&mut self, member: &Member) -> Option<()> {
         let elem = Elem::number(member.dtype)?;
         let terms = member.expression.terms();
         let read = |i: usize| member.operands.get(i)?.as_ref();

@@ -1,6 +1,6 @@
 //! Groups of the CUDA backend: attentions are graphs of cuDNN, products and convolutions with what stands around them are
-//! operations of a library ([`library`]), other element-wise nodes that read each other are one kernel, and so are the
-//! optimizers of a step.
+//! operations of a library ([`library`]), other element-wise nodes that read each other are one kernel, and so are
+//! [`scalars`] and the optimizers of a step.
 //!
 //! In a group of element-wise nodes, each value from outside is loaded once, each node rounds to its element type, and each
 //! result that is read outside is stored. Such a group has the bits of its nodes one by one.
@@ -9,6 +9,7 @@ use super::attention;
 use super::expressions::{is_known, of_members};
 use super::library;
 use super::optimizers::{self, Optimizer, is_optimizer};
+use super::scalars;
 use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
 use crate::elementwise::Member;
@@ -45,6 +46,7 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     rest.retain(|node| !candidates.channels_last.contains(node));
     let candidates = &Candidates { nodes: &rest, ..*candidates };
     let mut optimizers: Vec<Optimizers> = Vec::new();
+    let mut of_one: Vec<Node> = Vec::new();
     let joiner = Joiner::new(candidates, LIMITS, |site| {
         if is_optimizer(site.kind()) {
             let node = Optimizer::read(site).ok()?;
@@ -56,11 +58,16 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
             }
             return None;
         }
+        if scalars::is_scalar(site) {
+            of_one.push(site.view.node);
+            return None;
+        }
         Member::read(site, is_known)
     });
     let groups =
         joiner.groups(|_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
     lists.extend(groups.into_lists());
+    lists.extend(scalars::join(candidates, &lists, &of_one));
     for Optimizers { mut nodes, .. } in optimizers {
         let behind = behind(&joiner, &lists, &nodes);
         nodes.retain(|node| !behind.contains(node));
@@ -112,6 +119,9 @@ pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> R
         return Ok(prepared);
     }
     if let Some(prepared) = library::prepare(shared, group) {
+        return prepared;
+    }
+    if let Some(prepared) = scalars::prepare(shared, group) {
         return prepared;
     }
     let members =

@@ -4,7 +4,7 @@ use super::Maker;
 use super::movement::same;
 use super::pointwise::{Operand, computed, operands};
 use crate::cuda::text::{Elem, TO_ODD, f64_text};
-use crate::kernel::{Prepared, Result};
+use crate::kernel::{Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::{Bound, ClipView, Shift};
 
@@ -59,35 +59,40 @@ fn unsigned(elem: Elem) -> &'static str {
     if elem.bytes() == 8 { "u64" } else { "u32" }
 }
 
-/// The kernel of a node without an expression.
-pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
-    let (site, kind) = (maker.site, maker.site.kind());
-    match kind {
-        OpKind::Pow => return pow(maker),
-        OpKind::Mod if site.dtype(0)?.is_float() => return float_mod(maker),
-        OpKind::Max | OpKind::Min | OpKind::Sum | OpKind::Mean if site.view.n_operands() == 1 => {
-            return same(maker);
-        }
-        _ => {}
+/// A formula of the numbers `a0`, `a1`, … of the first operands.
+pub(super) struct Formula {
+    /// The number of operands.
+    pub(super) n: usize,
+    /// The element type of the result.
+    pub(super) to: Elem,
+    /// Device functions that the formula calls.
+    pub(super) functions: Vec<&'static str>,
+    pub(super) text: String,
+}
+
+impl Formula {
+    /// The kernel of a node that is a formula.
+    pub(super) fn prepare(&self, maker: &Maker<'_>) -> Result<Prepared> {
+        computed(maker, &operands(maker, self.n)?, self.to, &self.functions.concat(), &self.text)
     }
-    let elem = Elem::number(site.dtype(0)?).filter(|elem| elem.is_integer());
-    let elem = elem.ok_or_else(|| site.no_kernel())?;
+}
+
+/// The formula of an operator of one or two integers of the same type.
+pub(super) fn formula(site: &Site<'_>) -> Option<Formula> {
+    let elem = Elem::number(site.dtype(0).ok()?).filter(|elem| elem.is_integer())?;
     let (ty, wide, is_signed) = (elem.stored(), unsigned(elem), elem.is_signed());
     let wrapped = |sign: &str| format!("({ty})(({wide})a0 {sign} ({wide})a1)");
     let negated = format!("({ty})(({wide})0 - ({wide})a0)");
-    let one = |formula: &str| computed(maker, &operands(maker, 1)?, elem, "", formula);
-    let two = |formula: &str| computed(maker, &operands(maker, 2)?, elem, "", formula);
-    let compared = |formula: &str| computed(maker, &operands(maker, 2)?, Elem::Bool, "", formula);
-    match kind {
+    let of = |n, to, text: &str| Some(Formula { n, to, functions: Vec::new(), text: text.to_owned() });
+    let (one, two) = (|text: &str| of(1, elem, text), |text: &str| of(2, elem, text));
+    let compared = |text: &str| of(2, Elem::Bool, text);
+    match site.kind() {
         OpKind::Abs if is_signed => one(&format!("a0 < 0 ? {negated} : a0")),
         OpKind::Abs => one("a0"),
         OpKind::Neg => one(&negated),
         OpKind::Relu => one("a0 > 0 ? a0 : 0"),
         OpKind::Sign => one("a0 > 0 ? 1 : a0 == 0 ? 0 : -1"),
         OpKind::BitwiseNot => one("~a0"),
-        OpKind::Shrink => shrink(maker, elem),
-        OpKind::Clip => clip(maker, elem),
-        OpKind::Max | OpKind::Min => extreme(maker, elem),
         OpKind::Add => two(&wrapped("+")),
         OpKind::Sub => two(&wrapped("-")),
         OpKind::Mul => two(&wrapped("*")),
@@ -110,18 +115,44 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
         OpKind::BitwiseAnd => two("a0 & a1"),
         OpKind::BitwiseOr => two("a0 | a1"),
         OpKind::BitwiseXor => two("a0 ^ a1"),
-        OpKind::BitShift => {
-            let is_in = format!("(u64)a1 < {}", elem.bytes() * 8);
-            match Shift::read(&site.view)? {
-                Shift::Left => two(&format!("{is_in} ? ({ty})(({wide})a0 << (int)a1) : 0")),
-                Shift::Right => two(&format!("{is_in} ? a0 >> (int)a1 : a0 < 0 ? -1 : 0")),
-            }
-        }
         OpKind::Equal => compared("a0 == a1"),
         OpKind::Greater => compared("a0 > a1"),
         OpKind::GreaterOrEqual => compared("a0 >= a1"),
         OpKind::Less => compared("a0 < a1"),
         OpKind::LessOrEqual => compared("a0 <= a1"),
+        _ => None,
+    }
+}
+
+/// The kernel of a node without an expression.
+pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
+    let (site, kind) = (maker.site, maker.site.kind());
+    match kind {
+        OpKind::Pow => return pow(maker),
+        OpKind::Mod if site.dtype(0)?.is_float() => return float_mod(maker),
+        OpKind::Max | OpKind::Min | OpKind::Sum | OpKind::Mean if site.view.n_operands() == 1 => {
+            return same(maker);
+        }
+        _ => {}
+    }
+    if let Some(formula) = formula(site) {
+        return formula.prepare(maker);
+    }
+    let elem = Elem::number(site.dtype(0)?).filter(|elem| elem.is_integer());
+    let elem = elem.ok_or_else(|| site.no_kernel())?;
+    let (ty, wide) = (elem.stored(), unsigned(elem));
+    match kind {
+        OpKind::Shrink => shrink(maker, elem),
+        OpKind::Clip => clip(maker, elem),
+        OpKind::Max | OpKind::Min => extreme(maker, elem),
+        OpKind::BitShift => {
+            let is_in = format!("(u64)a1 < {}", elem.bytes() * 8);
+            let text = match Shift::read(&site.view)? {
+                Shift::Left => format!("{is_in} ? ({ty})(({wide})a0 << (int)a1) : 0"),
+                Shift::Right => format!("{is_in} ? a0 >> (int)a1 : a0 < 0 ? -1 : 0"),
+            };
+            computed(maker, &operands(maker, 2)?, elem, "", &text)
+        }
         _ => Err(site.no_kernel()),
     }
 }

@@ -34,6 +34,7 @@ mod recurrent;
 mod reduce;
 mod resize;
 mod rows;
+mod scalars;
 mod scatter;
 mod sort;
 mod stage;

@@ -6,7 +6,7 @@ use super::{Maker, Prepare};
 use crate::cuda::elements::VECTORS;
 use crate::cuda::launch::{Args, Kernel, THREADS, operand_or_none, queue, result, scratch};
 use crate::cuda::text::{Elem, FOLDS, HEAD, f32_text, f64_text};
-use crate::kernel::{Prepared, Result};
+use crate::kernel::{Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::loss_scale::{Arith, ClipCoefView, UpdateLossScaleView};
 use std::fmt::Write;
@@ -131,8 +131,13 @@ fn clip_coef(maker: &Maker<'_>) -> Result<Prepared> {
     single(maker, &text, 2, 2)
 }
 
-fn update_loss_scale(maker: &Maker<'_>) -> Result<Prepared> {
-    let view = UpdateLossScaleView::read(&maker.site.view)?;
+/// Statements that update a loss scale: they read `scale`, `good`, `bad` and the flag `found`, and set `to`, `good` and
+/// `bad` to the next values.
+///
+/// # Errors
+/// If the attributes are invalid.
+pub(super) fn loss_scale_update(site: &Site<'_>) -> Result<String> {
+    let view = UpdateLossScaleView::read(&site.view)?;
     #[expect(clippy::cast_possible_truncation, reason = "rounding")]
     let product = |factor: f64| match view.arith {
         Arith::F32Product => format!("scale * {}", f32_text(factor as f32)),
@@ -148,28 +153,36 @@ fn update_loss_scale(maker: &Maker<'_>) -> Result<Prepared> {
         Some(least) => format!("down < {0} ? {0} : down", f32_text(least as f32)),
         None => "down".into(),
     };
-    let text = format!(
-        "{HEAD}extern \"C\" __global__ void run(const float* scales, const int* goods, const float* found, const int* bads, float* next, int* next_good, int* next_bad) {{
-  float scale = *scales, to = scale; int good = *goods, bad = bads ? *bads : 0;
-  if (*found == 0.0f) {{
-    bool grows = (i64)good + 1 >= {interval}ll; float up = {up};
-    if (grows) to = {grown};
-    good = grows ? 0 : good + 1; bad = 0;
-  }} else {{
-    bool backs = (i64)bad + 1 >= {every}ll; float down = {down};
-    if (backs) to = {backed};
-    good = {good}; bad = backs ? 0 : bad + 1;
-  }}
-  if (next) *next = to;
-  if (next_good) *next_good = good;
-  if (next_bad) *next_bad = bad;
-}}
+    Ok(format!(
+        "    float to = scale;
+    if (found == 0.0f) {{
+      bool grows = (i64)good + 1 >= {interval}ll; float up = {up};
+      if (grows) to = {grown};
+      good = grows ? 0 : good + 1; bad = 0;
+    }} else {{
+      bool backs = (i64)bad + 1 >= {every}ll; float down = {down};
+      if (backs) to = {backed};
+      good = {good}; bad = backs ? 0 : bad + 1;
+    }}
 ",
         interval = view.interval,
         every = view.backoff_every,
         up = product(view.growth),
         down = product(view.backoff),
         good = if view.reset_good { "0" } else { "good" },
+    ))
+}
+
+fn update_loss_scale(maker: &Maker<'_>) -> Result<Prepared> {
+    let update = loss_scale_update(maker.site)?;
+    let text = format!(
+        "{HEAD}extern \"C\" __global__ void run(const float* scales, const int* goods, const float* founds, const int* bads, float* next, int* next_good, int* next_bad) {{
+    float scale = *scales, found = *founds; int good = *goods, bad = bads ? *bads : 0;
+{update}    if (next) *next = to;
+    if (next_good) *next_good = good;
+    if (next_bad) *next_bad = bad;
+}}
+"
     );
     // The thread reads all operands before it writes.
     Ok(single(maker, &text, 4, 3)?.in_place(&[0]).others_in_place(&[(1, 1), (2, 3)]))

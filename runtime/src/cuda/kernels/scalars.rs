@@ -1,0 +1,239 @@
+//! Groups of scalars: nodes whose operands and results have one element each are one kernel of one thread.
+//!
+//! A launch costs more than such a node. The end of a training step in f16 is a chain of four nodes, two of them on integers:
+//!
+//! ```text
+//! %ok = Equal(%found_inf, %zero)     %one = Cast(%ok) {to=i64}     %step_next = Add(%step, %one)
+//! %scale_next, %good_next = UpdateLossScale(%scale, %good, %found_inf)
+//! ```
+//!
+//! Nodes join if one reads the other, or both read the same result. Operands take next to no memory, so that the distance of
+//! nodes in the program does not matter. A group has the bits of its nodes one by one.
+
+use super::expressions::{Printer, is_known, of_printed};
+use super::integers::{self, Formula};
+use super::{casts, training};
+use crate::backend::{Candidates, GroupSite};
+use crate::cuda::Shared;
+use crate::cuda::text::Elem;
+use crate::elementwise::{Member, Read};
+use crate::kernel::{Dims, KernelError, Prepared, Result, Site};
+use ampc_ir::op::OpKind;
+use ampc_ir::{DType, Node, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// The most nodes of a group; the time to compile a kernel grows with its text.
+const MOST_NODES: usize = 48;
+
+/// The most operands and results of a group.
+const MOST_POINTERS: usize = 48;
+
+/// The most scalars of a graph that are joined: each is a search of the graph.
+const MOST_SCALARS: usize = 512;
+
+/// A node of one element.
+enum Scalar {
+    Expression(Member),
+    Formula {
+        formula: Formula,
+        operands: Vec<Read>,
+        result: Value,
+    },
+    LossScale {
+        update: String,
+        operands: Vec<(&'static str, Read)>,
+        results: Vec<(Value, Elem, &'static str)>,
+    },
+}
+
+impl Scalar {
+    /// A node, if its operands and results have one element and it has a formula.
+    fn read(site: &Site<'_>) -> Option<Scalar> {
+        let n = site.view.n_operands();
+        let is_one = |dims: Result<Dims>| dims.is_ok_and(|dims| dims.iter().product::<usize>() == 1);
+        let operands = (0..n).filter(|&i| site.has(i)).all(|i| is_one(site.dims(i)));
+        let results = (0..site.results.len()).filter(|&j| site.wants(j)).all(|j| is_one(site.result_dims(j)));
+        if !operands || !results {
+            return None;
+        }
+        if let Some(mut member) = Member::read(site, is_known) {
+            member.dims = Dims::new();
+            member.operands.iter_mut().flatten().for_each(|read| read.dims = Dims::new());
+            return Some(Scalar::Expression(member));
+        }
+        if site.kind() == OpKind::UpdateLossScale {
+            return Scalar::loss_scale(site);
+        }
+        let [Some(result)] = site.view.data().results()[..] else { return None };
+        let formula = match site.kind() {
+            OpKind::Where => select(site),
+            _ => casts::formula(site).or_else(|| integers::formula(site)),
+        };
+        let formula = formula.filter(|formula| n >= formula.n)?;
+        let operands = (0..formula.n).map(|i| scalar(site, i)).collect::<Option<Vec<Read>>>()?;
+        Some(Scalar::Formula { formula, operands, result })
+    }
+
+    fn loss_scale(site: &Site<'_>) -> Option<Scalar> {
+        let update = training::loss_scale_update(site).ok()?;
+        let mut operands = Vec::new();
+        for (i, name) in ["scale", "good", "found", "bad"].into_iter().enumerate() {
+            if site.has(i) {
+                operands.push((name, scalar(site, i)?));
+            }
+        }
+        let types = [(Elem::F32, "to"), (Elem::I32, "good"), (Elem::I32, "bad")];
+        let results = site.view.data().results().iter().zip(types);
+        let results = results.filter_map(|(value, (elem, name))| Some(((*value)?, elem, name))).collect();
+        let types = operands.iter().map(|(_, read)| read.dtype);
+        types
+            .eq([DType::F32, DType::I32, DType::F32, DType::I32].into_iter().take(operands.len()))
+            .then_some(())?;
+        Some(Scalar::LossScale { update, operands, results })
+    }
+
+    /// Prints the node; `None` if the printer does not know an element type.
+    fn print(self, printer: &mut Printer) -> Option<()> {
+        match self {
+            Scalar::Expression(member) => printer.member(&member),
+            Scalar::Formula { formula, operands, result } => {
+                let names = ["a0", "a1", "a2"];
+                let operands: Vec<(&str, Read)> = names.into_iter().zip(operands).collect();
+                printer.statements(&formula.functions, &operands, "", &[(result, formula.to, &formula.text)])
+            }
+            Scalar::LossScale { update, operands, results } => {
+                let has_bad = operands.len() > 3;
+                let update = if has_bad { update } else { format!("    int bad = 0;\n{update}") };
+                printer.statements(&[], &operands, &update, &results)
+            }
+        }
+    }
+}
+
+/// Operand `i`, of one element.
+fn scalar(site: &Site<'_>, i: usize) -> Option<Read> {
+    Some(Read { value: site.view.operand(i)?, dtype: site.dtype(i).ok()?, dims: Dims::new() })
+}
+
+/// Where of integers.
+fn select(site: &Site<'_>) -> Option<Formula> {
+    let to = Elem::number(site.result_dtype(0).ok()?)?;
+    Some(Formula { n: 3, to, functions: Vec::new(), text: "a0 ? a1 : a2".to_owned() })
+}
+
+/// True if a node can be one of a group.
+pub(super) fn is_scalar(site: &Site<'_>) -> bool {
+    Scalar::read(site).is_some()
+}
+
+/// The kernel of a group of scalars; `None` if a node is no scalar.
+pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
+    let scalars = group.sites.iter().map(Scalar::read).collect::<Option<Vec<Scalar>>>()?;
+    let mut printer = Printer::default();
+    let operand_of = |value| group.operands.iter().position(|&operand| operand == value);
+    Some(match scalars.into_iter().try_for_each(|scalar| scalar.print(&mut printer)) {
+        Some(()) => of_printed(shared, printer, &[], operand_of, group.results),
+        None => Err(KernelError::unsupported("groups of other operators")),
+    })
+}
+
+/// The groups of scalars beside other groups, in program order.
+pub(super) fn join(candidates: &Candidates<'_>, lists: &[Vec<Node>], scalars: &[Node]) -> Vec<Vec<Node>> {
+    let mut units = Units::new(candidates, lists);
+    let mut groups: Vec<usize> = Vec::new();
+    for &node in scalars.iter().take(MOST_SCALARS) {
+        let unit = units.of[&node];
+        let joined = groups.iter().rev().copied().find(|&group| units.may_join(group, unit));
+        match joined {
+            Some(group) => units.join(group, unit),
+            None => groups.push(unit),
+        }
+    }
+    let lists = groups.into_iter().map(|group| std::mem::take(&mut units.nodes[group]));
+    lists.filter(|nodes| nodes.len() > 1).collect()
+}
+
+/// The nodes of a graph as groups and single nodes.
+struct Units<'a> {
+    candidates: &'a Candidates<'a>,
+    nodes: Vec<Vec<Node>>,
+    of: FxHashMap<Node, usize>,
+    readers: FxHashMap<Value, Vec<Node>>,
+}
+
+impl<'a> Units<'a> {
+    fn new(candidates: &'a Candidates<'a>, lists: &[Vec<Node>]) -> Units<'a> {
+        let Candidates { module, graph, .. } = *candidates;
+        let mut units =
+            Units { candidates, nodes: Vec::new(), of: FxHashMap::default(), readers: FxHashMap::default() };
+        for list in lists {
+            units.of.extend(list.iter().map(|&node| (node, units.nodes.len())));
+            units.nodes.push(list.clone());
+        }
+        for node in module.nodes(graph) {
+            if !units.of.contains_key(&node) {
+                units.of.insert(node, units.nodes.len());
+                units.nodes.push(vec![node]);
+            }
+            for &value in module.node(node).operands().iter().flatten() {
+                units.readers.entry(value).or_default().push(node);
+            }
+        }
+        units
+    }
+
+    /// The results of other nodes that a unit reads.
+    fn operands(&self, unit: usize) -> FxHashSet<Value> {
+        let module = self.candidates.module;
+        let operands = self.nodes[unit].iter().flat_map(|&node| module.node(node).operands()).flatten();
+        operands.copied().filter(|&value| module.producer(value).is_some()).collect()
+    }
+
+    fn results(&self, unit: usize) -> impl Iterator<Item = Value> {
+        let module = self.candidates.module;
+        self.nodes[unit].iter().flat_map(|&node| module.node(node).results()).flatten().copied()
+    }
+
+    /// The units that read a unit.
+    fn readers(&self, unit: usize) -> impl Iterator<Item = usize> {
+        let nodes = self.results(unit).filter_map(|value| self.readers.get(&value)).flatten();
+        nodes.map(|node| self.of[node]).filter(move |&reader| reader != unit)
+    }
+
+    /// True if a node may be one of a group.
+    fn may_join(&self, group: usize, node: usize) -> bool {
+        let pair = [group, node];
+        let module = self.candidates.module;
+        let all = || pair.iter().flat_map(|&unit| &self.nodes[unit]).map(|&node| module.node(node));
+        let values = all().map(|data| data.operands().iter().flatten().count() + data.results().len());
+        if all().count() > MOST_NODES || values.sum::<usize>() > MOST_POINTERS {
+            return false;
+        }
+        let of_group = self.operands(group);
+        let is_near = self.operands(node).iter().any(|value| of_group.contains(value))
+            || self.readers(group).any(|reader| reader == node);
+        is_near && !self.has_path(group, node) && !self.has_path(node, group)
+    }
+
+    /// True if a path leads from a unit to another one through a third.
+    fn has_path(&self, from: usize, to: usize) -> bool {
+        let mut found: FxHashSet<usize> = FxHashSet::default();
+        let mut open: Vec<usize> = self.readers(from).filter(|&unit| unit != to).collect();
+        while let Some(unit) = open.pop() {
+            if unit == to {
+                return true;
+            }
+            if found.insert(unit) {
+                open.extend(self.readers(unit));
+            }
+        }
+        false
+    }
+
+    fn join(&mut self, group: usize, node: usize) {
+        let nodes = std::mem::take(&mut self.nodes[node]);
+        self.of.extend(nodes.iter().map(|&node| (node, group)));
+        self.nodes[group].extend(nodes);
+    }
+}
