@@ -1,9 +1,9 @@
 //! Sum, Mean, Max and Min of many operands: several kernels, each of which folds a few operands into a running value.
 //!
-//! The parameters of a kernel have at most 4096 bytes. The running value is wide, so that the result is rounded once.
+//! A kernel has at most [`MOST_PARAMETERS`] parameters. The running value is wide, so that the result is rounded once.
 
 use super::Maker;
-use super::stage::{Place, Scratch, Source, staged};
+use super::stage::{MOST_PARAMETERS, Place, Scratch, Source, staged};
 use crate::cuda::text::{Elem, Steps, Walk};
 use crate::elementwise::aligned;
 use crate::kernel::{KernelError, Prepared, Result};
@@ -13,8 +13,14 @@ use std::fmt::Write;
 /// The most operands of a node that one kernel reads.
 pub(super) const MOST_OPERANDS: usize = 128;
 
-/// The operands of a kernel here: each has up to three parameters for each axis.
+/// The most operands that a kernel here folds into the running value.
 const AT_ONCE: usize = 16;
+
+/// The operands of a kernel that walks `rank` axes: each has an address and up to three parameters for each axis.
+fn at_once(rank: usize) -> usize {
+    // Beside the operands are the running value, the result and the number of elements.
+    ((MOST_PARAMETERS - 3) / (1 + 3 * rank)).clamp(1, AT_ONCE)
+}
 
 pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
     let count = maker.site.view.n_operands();
@@ -42,8 +48,9 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
     let mut scratch = Scratch::default();
     let running = scratch.part(n * wide.bytes());
     let mut stages = Vec::new();
-    for first in (0..count).step_by(AT_ONCE) {
-        let end = (first + AT_ONCE).min(count);
+    let at_once = at_once(walk.dims.len());
+    for first in (0..count).step_by(at_once) {
+        let end = (first + at_once).min(count);
         let mut source = Source::new(n);
         source.to("s", wide, running);
         let mut body = format!("{} acc", wide.wide());
@@ -69,4 +76,18 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
         stages.push(source.each(maker, n, &body)?);
     }
     Ok(staged(stages, &scratch))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST_PARAMETERS, at_once};
+
+    #[test]
+    fn operands_fit_the_parameters() {
+        for rank in 0..160 {
+            let parameters = at_once(rank) * (1 + 3 * rank) + 3;
+            assert!(parameters <= MOST_PARAMETERS, "rank {rank}: {parameters}");
+        }
+        assert_eq!([0, 1, 8, 10, 11, 100].map(at_once), [16, 16, 16, 16, 14, 1]);
+    }
 }

@@ -1,7 +1,7 @@
-//! Stable sorts of 32-bit keys, and the segments of equal keys.
+//! Stable sorts of unsigned keys, and the segments of equal keys.
 //!
 //! A block sorts up to [`SMALL`] keys in shared memory by a bitonic network, with the position of a key as its low bits.
-//! More keys are sorted digit by digit of 8 bits, from the lowest digit on (LSD radix sort; Satish, Harris & Garland,
+//! More keys, and several lists of them, are sorted digit by digit of 8 bits, from the lowest digit on (LSD radix sort; Satish, Harris & Garland,
 //! "Designing efficient sorting algorithms for manycore GPUs", 2009). A digit takes three launches:
 //!
 //! 1. Each tile of [`TILE`] keys is counted by digits.
@@ -27,18 +27,189 @@ const THREADS: usize = 256;
 /// Bits of a digit.
 const DIGIT: u32 = 8;
 
+/// Stable radix sorts of several lists of keys at once: `keys` is unsigned integers [lists, n], and `ids` u32 [lists, n] are
+/// numbers that move with their keys. Each pass sorts by a digit, from one buffer to the other.
+pub(super) struct Radix {
+    lists: usize,
+    n: usize,
+    /// The type of keys in C, `u32` or `u64`.
+    key: &'static str,
+    /// The digits by which keys differ.
+    digits: u32,
+    /// True if `ids` is given; otherwise a key's number is its position in its list.
+    has_ids: bool,
+    keys: [Place; 2],
+    ids: [Place; 2],
+    counts: Place,
+    totals: Place,
+}
+
+impl Radix {
+    /// Scratch memory for the sort of `lists` lists of `n` keys of the type `key`, of which the lowest `bits` bits differ.
+    ///
+    /// # Errors
+    /// If positions do not fit into 32 bits.
+    pub(super) fn new(
+        [lists, n]: [usize; 2],
+        (key, bits): (&'static str, u32),
+        has_ids: bool,
+        scratch: &mut Scratch,
+    ) -> Result<Radix> {
+        if i32::try_from(n).is_err() {
+            return Err(KernelError::unsupported("a sort of 2^31 elements"));
+        }
+        let size = if key == "u64" { 8 } else { 4 };
+        let (all, tiles) = (lists * n, lists * n.div_ceil(TILE));
+        Ok(Radix {
+            lists,
+            n,
+            key,
+            digits: bits.div_ceil(DIGIT),
+            has_ids,
+            keys: [scratch.part(all * size), scratch.part(all * size)],
+            ids: [scratch.part(all * 4), scratch.part(all * 4)],
+            counts: scratch.part((tiles << DIGIT) * 4),
+            totals: scratch.part((lists << DIGIT) * 4),
+        })
+    }
+
+    /// Declares `keys` and `ids`, arrays for what is sorted.
+    pub(super) fn declare(&self, source: &mut Source) {
+        source.pointer(self.key, "keys", self.keys[0]);
+        source.pointer("u32", "ids", self.ids[0]);
+    }
+
+    /// The sorted keys and their numbers.
+    pub(super) fn sorted(&self) -> [Place; 2] {
+        let half = self.digits as usize % 2;
+        [self.keys[half], self.ids[half]]
+    }
+
+    /// The launches of all passes.
+    ///
+    /// # Errors
+    /// If there are too many blocks.
+    pub(super) fn stages(&self, maker: &Maker<'_>) -> Result<Vec<Stage>> {
+        let mut stages = Vec::new();
+        for pass in 0..self.digits {
+            stages.push(self.counted(maker, pass)?);
+            stages.push(self.added(maker)?);
+            stages.push(self.placed(maker, pass)?);
+        }
+        Ok(stages)
+    }
+
+    /// Declares the extents; a block has the tile `tile` of the list `list`, which begins at the key `start`.
+    fn tiles(&self, source: &mut Source, pass: u32) {
+        source.number("n", self.n);
+        source.number("shift", (pass * DIGIT) as usize);
+        source.number("tiles", self.n.div_ceil(TILE));
+        source.local("const u32 list = blockIdx.x / tiles, tile = blockIdx.x % tiles;");
+        source.local("const u64 start = (u64)list * n;");
+    }
+
+    fn counted(&self, maker: &Maker<'_>, pass: u32) -> Result<Stage> {
+        let mut source = Source::new(0);
+        source.pointer(&format!("const {}", self.key), "keys", self.keys[pass as usize % 2]);
+        source.pointer("u32", "counts", self.counts);
+        self.tiles(&mut source, pass);
+        let body = format!(
+            "  __shared__ u32 found[{THREADS}];
+  found[threadIdx.x] = 0;
+  __syncthreads();
+  for (u32 k = 0; k < {TILE}; k += blockDim.x) {{
+    u32 at = tile * {TILE}u + k + threadIdx.x;
+    if (at < n) atomicAdd(&found[(u32)(keys[start + at] >> shift) & 255], 1u);
+  }}
+  __syncthreads();
+  counts[((u64)list * 256 + threadIdx.x) * tiles + tile] = found[threadIdx.x];"
+        );
+        source.launch(maker, &body, [self.lists * self.n.div_ceil(TILE), THREADS])
+    }
+
+    fn added(&self, maker: &Maker<'_>) -> Result<Stage> {
+        let mut source = Source::new(0);
+        source.function(BLOCK_SCAN);
+        source.pointer("u32", "counts", self.counts);
+        source.pointer("u32", "totals", self.totals);
+        source.number("tiles", self.n.div_ceil(TILE));
+        let body = "  u32 sum = 0;
+  u32* row = counts + (u64)blockIdx.x * tiles;
+  for (u32 low = 0; low < tiles; low += blockDim.x) {
+    u32 at = low + threadIdx.x, total;
+    u32 before = block_scan(at < tiles ? row[at] : 0, total);
+    if (at < tiles) row[at] = sum + before;
+    sum += total;
+  }
+  if (threadIdx.x == 0) totals[blockIdx.x] = sum;";
+        source.launch(maker, body, [self.lists << DIGIT, THREADS])
+    }
+
+    fn placed(&self, maker: &Maker<'_>, pass: u32) -> Result<Stage> {
+        let (from, key) = (pass as usize % 2, self.key);
+        let mut source = Source::new(0);
+        source.function(BLOCK_SCAN);
+        source.pointer(&format!("const {key}"), "keys", self.keys[from]);
+        source.pointer("const u32", "ids", self.ids[from]);
+        source.pointer(key, "to_keys", self.keys[1 - from]);
+        source.pointer("u32", "to_ids", self.ids[1 - from]);
+        source.pointer("const u32", "counts", self.counts);
+        source.pointer("const u32", "totals", self.totals);
+        source.number("has_ids", usize::from(self.has_ids || pass > 0));
+        self.tiles(&mut source, pass);
+        // Keys behind the last one have the last digit: they come behind all others of their tile.
+        let body = format!(
+            "  __shared__ u32 places[8][256];
+  u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, all;
+  for (u32 w = 0; w < 8; w++) places[w][threadIdx.x] = 0;
+  u64 digit_of = (u64)list * 256 + threadIdx.x;
+  u32 place = block_scan(totals[digit_of], all) + counts[digit_of * tiles + tile];
+  u32 first_at = tile * {TILE}u + warp * 256 + lane;
+  {key} key[8];
+  u32 rank[8];
+  #pragma unroll
+  for (int r = 0; r < 8; r++) key[r] = first_at + r * 32 < n ? keys[start + first_at + r * 32] : ({key})~({key})0;
+  #pragma unroll
+  for (int r = 0; r < 8; r++) {{
+    u32 digit = (u32)(key[r] >> shift) & 255, peers = 0xffffffffu;
+    for (u32 bit = 1; bit < 256; bit <<= 1) {{
+      u32 with = __ballot_sync(0xffffffffu, (digit & bit) != 0);
+      peers &= digit & bit ? with : ~with;
+    }}
+    u32 before = places[warp][digit], less = __popc(peers & ((1u << lane) - 1));
+    __syncwarp();
+    if (less == 0) places[warp][digit] = before + __popc(peers);
+    __syncwarp();
+    rank[r] = before + less;
+  }}
+  __syncthreads();
+  for (u32 w = 0; w < 8; w++) {{ u32 count = places[w][threadIdx.x]; places[w][threadIdx.x] = place; place += count; }}
+  __syncthreads();
+  #pragma unroll
+  for (int r = 0; r < 8; r++) {{
+    u32 at = first_at + r * 32;
+    if (at >= n) continue;
+    u64 to = start + places[warp][(u32)(key[r] >> shift) & 255] + rank[r];
+    to_keys[to] = key[r]; to_ids[to] = has_ids ? ids[start + at] : at;
+  }}"
+        );
+        source.launch(maker, &body, [self.lists * self.n.div_ceil(TILE), THREADS])
+    }
+}
+
 /// Keys that are sorted, and where their segments are.
 pub(super) struct Sort {
     /// The number of keys.
     n: usize,
     /// Keys below this number have segments. A greater key is this number.
     rows: usize,
-    keys: [Place; 2],
-    ids: [Place; 2],
+    /// Keys and their numbers before the sort, and after it.
+    unsorted: [Place; 2],
+    sorted: [Place; 2],
     /// For each row, the position of its first sorted key, and the position behind its last: two arrays of u32.
     bounds: [Place; 2],
-    counts: Place,
-    totals: Place,
+    /// `None` if one block sorts the keys.
+    radix: Option<Radix>,
 }
 
 /// The exclusive sum of a number of each thread of a block of 256 threads.
@@ -66,43 +237,33 @@ impl Sort {
         if i32::try_from(n).is_err() || i32::try_from(rows).is_err() {
             return Err(KernelError::unsupported("2^31 updates or rows"));
         }
-        let tiles = if n > SMALL { n.div_ceil(TILE) } else { 0 };
+        let bits = rows.max(1).ilog2() + 1;
+        let radix = (n > SMALL).then(|| Radix::new([1, n], ("u32", bits), false, scratch)).transpose()?;
         let mut part = |n: usize| scratch.part(n * 4);
-        Ok(Sort {
-            n,
-            rows,
-            keys: [part(n), part(if tiles > 0 { n } else { 0 })],
-            ids: [part(n), part(if tiles > 0 { n } else { 0 })],
-            bounds: [part(rows), part(rows)],
-            counts: part(tiles << DIGIT),
-            totals: part(1 << DIGIT),
-        })
+        let (unsorted, sorted) = match &radix {
+            Some(radix) => ([radix.keys[0], radix.ids[0]], radix.sorted()),
+            None => {
+                let places = [part(n), part(n)];
+                (places, places)
+            }
+        };
+        Ok(Sort { n, rows, unsorted, sorted, bounds: [part(rows), part(rows)], radix })
     }
 
     /// Declares `keys`, an array that gets the key of each number in order, and `begins` and `ends`, which are cleared by the
     /// statement that is returned, for each row `i`.
     pub(super) fn declare(&self, source: &mut Source) -> &'static str {
-        source.pointer("u32", "keys", self.keys[0]);
+        source.pointer("u32", "keys", self.unsorted[0]);
         source.pointer("u32", "begins", self.bounds[0]);
         source.pointer("u32", "ends", self.bounds[1]);
         "begins[i] = 0; ends[i] = 0;"
     }
 
-    /// Passes over the digits of all keys.
-    fn passes(&self) -> u32 {
-        if self.n <= SMALL { 0 } else { (self.rows.max(1).ilog2() + 1).div_ceil(DIGIT) }
-    }
-
-    /// The half of the buffers that has sorted keys.
-    fn sorted(&self) -> usize {
-        self.passes() as usize % 2
-    }
-
     /// Declares what sorted keys are read by: `sorted`, `ids`, the number of each sorted key before the sort, `begins` and
     /// `ends`.
     pub(super) fn read(&self, source: &mut Source) {
-        source.pointer("const u32", "sorted", self.keys[self.sorted()]);
-        source.pointer("const u32", "ids", self.ids[self.sorted()]);
+        source.pointer("const u32", "sorted", self.sorted[0]);
+        source.pointer("const u32", "ids", self.sorted[1]);
         source.pointer("const u32", "begins", self.bounds[0]);
         source.pointer("const u32", "ends", self.bounds[1]);
     }
@@ -115,23 +276,16 @@ impl Sort {
         if self.n == 0 {
             return Ok(Vec::new());
         }
-        if self.n <= SMALL {
-            return Ok(vec![self.small(maker)?]);
-        }
-        let mut stages = Vec::new();
-        for pass in 0..self.passes() {
-            stages.push(self.counted(maker, pass)?);
-            stages.push(self.added(maker)?);
-            stages.push(self.placed(maker, pass)?);
-        }
+        let Some(radix) = &self.radix else { return Ok(vec![self.small(maker)?]) };
+        let mut stages = radix.stages(maker)?;
         stages.push(self.bounded(maker)?);
         Ok(stages)
     }
 
     fn small(&self, maker: &Maker<'_>) -> Result<Stage> {
         let mut source = Source::new(SMALL);
-        source.pointer("u32", "keys", self.keys[0]);
-        source.pointer("u32", "ids", self.ids[0]);
+        source.pointer("u32", "keys", self.unsorted[0]);
+        source.pointer("u32", "ids", self.unsorted[1]);
         source.pointer("u32", "begins", self.bounds[0]);
         source.pointer("u32", "ends", self.bounds[1]);
         source.number("n", self.n);
@@ -162,98 +316,9 @@ impl Sort {
         source.launch(maker, &body, [1, THREADS])
     }
 
-    fn counted(&self, maker: &Maker<'_>, pass: u32) -> Result<Stage> {
-        let tiles = self.n.div_ceil(TILE);
-        let mut source = Source::new(0);
-        source.pointer("const u32", "keys", self.keys[pass as usize % 2]);
-        source.pointer("u32", "counts", self.counts);
-        source.number("n", self.n);
-        source.number("shift", (pass * DIGIT) as usize);
-        source.number("tiles", tiles);
-        let body = format!(
-            "  __shared__ u32 found[{THREADS}];
-  found[threadIdx.x] = 0;
-  __syncthreads();
-  for (u32 k = 0; k < {TILE}; k += blockDim.x) {{
-    u32 at = blockIdx.x * {TILE}u + k + threadIdx.x;
-    if (at < n) atomicAdd(&found[keys[at] >> shift & 255], 1u);
-  }}
-  __syncthreads();
-  counts[threadIdx.x * tiles + blockIdx.x] = found[threadIdx.x];"
-        );
-        source.launch(maker, &body, [tiles, THREADS])
-    }
-
-    fn added(&self, maker: &Maker<'_>) -> Result<Stage> {
-        let mut source = Source::new(0);
-        source.function(BLOCK_SCAN);
-        source.pointer("u32", "counts", self.counts);
-        source.pointer("u32", "totals", self.totals);
-        source.number("tiles", self.n.div_ceil(TILE));
-        let body = "  u32 sum = 0;
-  for (u32 low = 0; low < tiles; low += blockDim.x) {
-    u32 at = low + threadIdx.x, total;
-    u32 before = block_scan(at < tiles ? counts[blockIdx.x * tiles + at] : 0, total);
-    if (at < tiles) counts[blockIdx.x * tiles + at] = sum + before;
-    sum += total;
-  }
-  if (threadIdx.x == 0) totals[blockIdx.x] = sum;";
-        source.launch(maker, body, [1 << DIGIT, THREADS])
-    }
-
-    fn placed(&self, maker: &Maker<'_>, pass: u32) -> Result<Stage> {
-        let (from, tiles) = (pass as usize % 2, self.n.div_ceil(TILE));
-        let mut source = Source::new(0);
-        source.function(BLOCK_SCAN);
-        source.pointer("const u32", "keys", self.keys[from]);
-        source.pointer("const u32", "ids", self.ids[from]);
-        source.pointer("u32", "to_keys", self.keys[1 - from]);
-        source.pointer("u32", "to_ids", self.ids[1 - from]);
-        source.pointer("const u32", "counts", self.counts);
-        source.pointer("const u32", "totals", self.totals);
-        source.number("n", self.n);
-        source.number("shift", (pass * DIGIT) as usize);
-        source.number("tiles", tiles);
-        // Keys behind the last one have the last digit: they come behind all others of their tile.
-        let body = format!(
-            "  __shared__ u32 places[8][256];
-  u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, all;
-  for (u32 w = 0; w < 8; w++) places[w][threadIdx.x] = 0;
-  u32 place = block_scan(totals[threadIdx.x], all) + counts[threadIdx.x * tiles + blockIdx.x];
-  u32 start = blockIdx.x * {TILE}u + warp * 256 + lane;
-  u32 key[8], rank[8];
-  #pragma unroll
-  for (int r = 0; r < 8; r++) key[r] = start + r * 32 < n ? keys[start + r * 32] : 0xffffffffu;
-  #pragma unroll
-  for (int r = 0; r < 8; r++) {{
-    u32 digit = key[r] >> shift & 255, peers = 0xffffffffu;
-    for (u32 bit = 1; bit < 256; bit <<= 1) {{
-      u32 with = __ballot_sync(0xffffffffu, (digit & bit) != 0);
-      peers &= digit & bit ? with : ~with;
-    }}
-    u32 before = places[warp][digit], less = __popc(peers & ((1u << lane) - 1));
-    __syncwarp();
-    if (less == 0) places[warp][digit] = before + __popc(peers);
-    __syncwarp();
-    rank[r] = before + less;
-  }}
-  __syncthreads();
-  for (u32 w = 0; w < 8; w++) {{ u32 count = places[w][threadIdx.x]; places[w][threadIdx.x] = place; place += count; }}
-  __syncthreads();
-  #pragma unroll
-  for (int r = 0; r < 8; r++) {{
-    u32 at = start + r * 32;
-    if (at >= n) continue;
-    u32 to = places[warp][key[r] >> shift & 255] + rank[r];
-    to_keys[to] = key[r]; to_ids[to] = shift ? ids[at] : at;
-  }}"
-        );
-        source.launch(maker, &body, [tiles, THREADS])
-    }
-
     fn bounded(&self, maker: &Maker<'_>) -> Result<Stage> {
         let mut source = Source::new(0);
-        source.pointer("const u32", "sorted", self.keys[self.sorted()]);
+        source.pointer("const u32", "sorted", self.sorted[0]);
         source.pointer("u32", "begins", self.bounds[0]);
         source.pointer("u32", "ends", self.bounds[1]);
         source.number("rows", self.rows);

@@ -10,7 +10,7 @@ use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand_or_none, qu
 use crate::cuda::products::{Places, Product};
 use crate::cuda::text::{Elem, FAIL, HEAD, Steps, Walk, index_type};
 use crate::device::Rows;
-use crate::kernel::{Io, Prepared, Result};
+use crate::kernel::{Io, KernelError, Prepared, Result};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -76,6 +76,9 @@ impl Scratch {
         Place { base: Base::Scratch, offset: at as u64 }
     }
 }
+
+/// The most parameters of a kernel: they are of 8 bytes each, and have 4096 bytes on every device.
+pub(super) const MOST_PARAMETERS: usize = 512;
 
 /// The value of a parameter.
 #[derive(Clone, Copy, Debug)]
@@ -285,7 +288,7 @@ impl Source {
     /// The launch of so many blocks with so many threads each.
     ///
     /// # Errors
-    /// If the compiler refuses the text, or there are too many blocks.
+    /// If there are too many parameters or blocks.
     pub(super) fn launch(
         self,
         maker: &Maker<'_>,
@@ -293,6 +296,9 @@ impl Source {
         [blocks, threads]: [usize; 2],
     ) -> Result<Stage> {
         let Source { functions, mut parameters, locals, arguments, message, .. } = self;
+        if arguments.len() + if message.is_some() { 2 } else { 0 } > MOST_PARAMETERS {
+            return Err(KernelError::unsupported("kernels of tensors of so many axes"));
+        }
         let fail = if message.is_some() { FAIL } else { "" };
         if message.is_some() {
             parameters += ", u64* failure, u64 name";

@@ -13,6 +13,21 @@ pub(super) fn add(cases: &mut Vec<Case>) {
             cases.push(Case { name: format!("{op} of {count} {dtype}"), body, inputs, tolerance });
         }
     }
+    // Operands of many axes that are broadcast along every other axis have many parameters each.
+    let (whole, even, odd) = ([2u64; 12], [2u64, 1].repeat(6), [1u64, 2].repeat(6));
+    for op in ["Sum", "Max"] {
+        let mut values = String::new();
+        for i in 0..129 {
+            values += &format!("  %v{i} = Identity(%a) : f32{whole:?}\n");
+        }
+        let names: Vec<String> = (0..129).map(|i| format!("%v{i}")).collect();
+        let names = names.join(", ");
+        let body = format!("{values}  %y = {op}(%b, %c, {names}) : f32{whole:?}\n  output %y\n");
+        let inputs =
+            vec![random(DType::F32, &whole, 1), random(DType::F32, &even, 2), random(DType::F32, &odd, 3)];
+        let tolerance = if op == "Max" { Tolerance::Exact } else { Tolerance::Sums };
+        cases.push(Case { name: format!("{op} of 131 of 12 axes"), body, inputs, tolerance });
+    }
     let names = ["%a", "%b"].repeat(65).join(", ");
     let body = format!("  %y = Max({names}) : i64[4]\n  output %y : i64[4]\n");
     let inputs = vec![ints(&[4], &[1, i64::MIN, 7, 0]), ints(&[1], &[0])];

@@ -215,9 +215,22 @@ fn positions(cases: &mut Vec<Case>) {
             }
         }
     }
-    for (dims, axis, k) in
-        [([2u64, 700, 1], 1, 0u64), ([2, 700, 1], 1, 300), ([1, 3000, 2], 1, 1500), ([4, 5, 3], 0, 3)]
-    {
+    let n = (1u64 << 20) + 77;
+    cases.push(node(
+        "sizes TopK of a long row",
+        Tolerance::Exact,
+        "opset=24\nconst %k : i64[1] = [1100]\nTopK(%a, %k)",
+        &["f32[1100]", "i64[1100]"],
+        vec![tensor(DType::F32, &[n], &numbers(n, 64).iter().map(|x| (x * 3e4).round()).collect::<Vec<_>>())],
+    ));
+    // Few elements are sorted by a block, more by all blocks, and rows of which few elements are results are selected first.
+    for (dims, axis, k) in [
+        ([2u64, 700, 1], 1, 0u64),
+        ([2, 700, 1], 1, 300),
+        ([1, 3000, 2], 1, 1500),
+        ([2, 5000, 1], 1, 5000),
+        ([4, 5, 3], 0, 3),
+    ] {
         for largest in [0, 1] {
             let mut to = dims;
             to[axis] = k;
