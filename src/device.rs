@@ -174,7 +174,7 @@ mod cuda {
         let message = format!("device `{}`: {error}", Device::Cuda(number));
         match error.kind() {
             CudaErrorKind::Unsupported => Error::Unsupported(message),
-            CudaErrorKind::Refused => Error::Device(message),
+            CudaErrorKind::Refused | CudaErrorKind::NoMemory => Error::Device(message),
             CudaErrorKind::Bug => Error::Bug(message),
         }
     }

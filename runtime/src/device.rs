@@ -124,13 +124,20 @@ pub trait Device: Debug + Send + Sync {
     /// The alignment of every tensor in a block, in bytes: a power of two. Blocks themselves are aligned at least so.
     fn alignment(&self) -> usize;
 
+    /// The alignment that inputs in the caller's device memory need, in bytes: a power of two. A session copies an input whose
+    /// offset in its block is no multiple of it.
+    fn input_alignment(&self) -> usize {
+        1
+    }
+
     /// Allocates a block; its contents are undefined. A block of 0 bytes is valid.
     ///
     /// # Errors
     /// [`DeviceError::NoMemory`] if the device has no memory for the block.
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn DeviceMemory>, DeviceError>;
 
-    /// The bytes that can still be allocated; `None` if the device cannot tell.
+    /// The bytes that blocks may still take, without a reserve for what the device allocates by itself; `None` if the device
+    /// cannot tell.
     fn available_memory(&self) -> Option<u64> {
         None
     }
@@ -252,8 +259,8 @@ pub trait Queue: Any + Send {
     /// Ends the recording.
     ///
     /// # Errors
-    /// [`DeviceError::Failed`] if the device cannot replay the work: the session then launches the kernels of this program
-    /// one by one from then on. Other errors end the run. The queue does work again in any case.
+    /// [`DeviceError::Failed`] if the device cannot replay the work, and [`DeviceError::OutOfMemory`] if it has no memory for
+    /// the recording: the session then launches the kernels of this program one by one from then on. Other errors end the run. The queue does work again in any case.
     fn end_recording(&mut self) -> Result<Recording, DeviceError> {
         Err(DeviceError::Failed("this queue does not support recording".to_owned()))
     }
@@ -277,6 +284,10 @@ pub enum DeviceError {
         /// The bytes requested.
         bytes: u64,
     },
+    /// A call that allocates no block was refused because memory is exhausted, that of the device or of the host. Later calls
+    /// may succeed.
+    #[error("out of memory: {0}")]
+    OutOfMemory(String),
     /// A kernel failed after its launch.
     #[error("{error}")]
     Kernel {
@@ -301,7 +312,7 @@ impl DeviceError {
     /// True if the device refused memory.
     pub fn is_no_memory(&self) -> bool {
         match self {
-            DeviceError::NoMemory { .. } => true,
+            DeviceError::NoMemory { .. } | DeviceError::OutOfMemory(_) => true,
             DeviceError::Kernel { error, .. } => error.is_no_memory(),
             DeviceError::Failed(_) | DeviceError::Invalid(_) | DeviceError::Lost(_) => false,
         }

@@ -120,7 +120,7 @@ fn main() -> std::process::ExitCode {
         + operators::shared_kernels(cuda, &filter)
         + profile::run(&backends, &filter)
         + steps::run(&backends, &filter)
-        + records::run(&backends, &filter)
+        + records::run(&backends, &options, &filter)
         + races::run(&options, &filter)
         + plans::run(&options, &filter)
         + missing::run(&filter);

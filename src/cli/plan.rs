@@ -7,7 +7,7 @@ use super::progress::Progress;
 use super::table::{Table, bytes, duration, number};
 use super::ui::{self, Ui};
 use super::{data, diagnose, settings, shown};
-use ampc::execute::roofline::{LeastBytes, Limit, Load, Roofline, StepBound, least};
+use ampc::execute::roofline::{Bottleneck, LeastBytes, Load, Roofline, StepBound, least};
 use ampc::execute::{Plans, plans};
 use ampc::ir::{Module, Node};
 use ampc::passes::cost::{BoundInputs, OpenDim};
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &PlanArgs, threads: Option<u32>, ui: Ui) -> Result<(), F
             None => failure,
         }
     })?;
-    let bounds = Bounds::of(&model.module, &planned, target.as_ref());
+    let bounds = LowerBounds::of(&model.module, &planned, target.as_ref());
     drop(progress);
     ampc::files::unchanged(&model.files()).map_err(|e| diagnose::failure(&e, None))?;
     if args.json {
@@ -64,21 +64,21 @@ fn dims_text(dims: &[OpenDim]) -> String {
 }
 
 /// The plans of a model with their bounds, and the names of its nodes.
-pub(crate) struct Bounds<'a> {
+pub(crate) struct LowerBounds<'a> {
     paths: Arc<Paths>,
     target: Option<&'a Profile>,
     pub(crate) roofline: Roofline,
     least: LeastBytes,
 }
 
-impl<'a> Bounds<'a> {
+impl<'a> LowerBounds<'a> {
     /// The bounds of the plans of a module on a target; without a target, no times.
-    pub(crate) fn of(module: &Module, plans: &Plans, target: Option<&'a Profile>) -> Bounds<'a> {
+    pub(crate) fn of(module: &Module, plans: &Plans, target: Option<&'a Profile>) -> LowerBounds<'a> {
         let roofline = Roofline::of(plans, target);
         let main = plans.module().main();
         let main = roofline.graphs.iter().find(|graph| graph.graph == main);
         let least = main.map(|main| least(plans, main)).unwrap_or_default();
-        Bounds { paths: Paths::of(module), target, roofline, least }
+        LowerBounds { paths: Paths::of(module), target, roofline, least }
     }
 
     /// The path of the last node of a step; empty without nodes.
@@ -104,7 +104,7 @@ impl<'a> Bounds<'a> {
             );
             for (at, step) in graph.steps.iter().enumerate() {
                 let name = if step.nodes.is_empty() { String::new() } else { at.to_string() };
-                table.row(self.row(name, operators(&step.operators), &step.load, step.limit.as_str()));
+                table.row(self.row(name, operators(&step.operators), &step.load, step.bottleneck.as_str()));
             }
             table.row(self.row(String::new(), "all".into(), &graph.total, ""));
             text += &table.to_string();
@@ -154,7 +154,9 @@ impl<'a> Bounds<'a> {
                     fields["operators"] = json!(step.operators);
                     fields["last_node"] = json!(self.last_node(&step.nodes));
                     fields["bound_by"] = json!(
-                        self.target.filter(|_| step.limit != Limit::Nothing).map(|_| step.limit.as_str())
+                        self.target
+                            .filter(|_| step.bottleneck != Bottleneck::Nothing)
+                            .map(|_| step.bottleneck.as_str())
                     );
                     fields["measured_ps"] = json!(measured(step));
                     fields

@@ -1,7 +1,7 @@
 //! `--profile`: the time of each step, beside the least time that a target allows.
 
 use super::args::ProfileArgs;
-use super::plan::{Bounds, operators, ratio};
+use super::plan::{LowerBounds, operators, ratio};
 use super::problem::Failure;
 use super::settings;
 use super::table::{Table, duration, elapsed, number};
@@ -20,12 +20,12 @@ use std::time::Duration;
 const SLOWEST: usize = 10;
 
 /// The target and the file of a profile, checked before any work is done.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct ProfileOutput<'a> {
     args: &'a ProfileArgs,
     target: Option<Profile>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> ProfileOutput<'a> {
     /// Reads the target, and checks that the file may be written.
     ///
     /// # Errors
@@ -34,7 +34,7 @@ impl<'a> Wanted<'a> {
         args: &'a ProfileArgs,
         force: bool,
         read: &[Arc<SourceBytes>],
-    ) -> Result<Wanted<'a>, Failure> {
+    ) -> Result<ProfileOutput<'a>, Failure> {
         let target = args.target.as_deref().map(settings::read_target).transpose()?;
         if let Some(path) = &args.profile_json {
             if path.extension().is_none_or(|ending| ending != "json") && !ampc::files::is_stream(path) {
@@ -44,7 +44,7 @@ impl<'a> Wanted<'a> {
             }
             ampc::files::check(path, force, read).map_err(|e| super::diagnose::failure(&e, None))?;
         }
-        Ok(Wanted { args, target })
+        Ok(ProfileOutput { args, target })
     }
 
     /// The tables of a profile; writes the file.
@@ -58,7 +58,8 @@ impl<'a> Wanted<'a> {
         force: bool,
         read: &[Arc<SourceBytes>],
     ) -> Result<String, Failure> {
-        let bounds = measured.plans.map(|plans| Bounds::of(measured.module, plans, self.target.as_ref()));
+        let bounds =
+            measured.plans.map(|plans| LowerBounds::of(measured.module, plans, self.target.as_ref()));
         if let (Some(path), Some(bounds)) = (&self.args.profile_json, &bounds) {
             let mut document = bounds.json(device, &|step| measured.of(&step.nodes));
             document["runs"] = json!(measured.runs);
@@ -88,7 +89,7 @@ impl Measured<'_> {
     }
 
     /// The share of each operator and each kind of group, and the steps that take the most time.
-    fn tables(&self, bounds: Option<&Bounds<'_>>) -> String {
+    fn tables(&self, bounds: Option<&LowerBounds<'_>>) -> String {
         let paths = Paths::of(self.module);
         let names = |nodes: &[Node]| {
             let names: Vec<String> =
@@ -130,14 +131,14 @@ impl Measured<'_> {
     }
 
     /// The least time of the executions of a step in one run, and the ratio of its time to it.
-    fn least(&self, bounds: &Bounds<'_>, nodes: &[Node], time: Duration, count: u64) -> [String; 2] {
+    fn least(&self, bounds: &LowerBounds<'_>, nodes: &[Node], time: Duration, count: u64) -> [String; 2] {
         let Some(load) = bounds.roofline.load_of(nodes) else { return ["-".into(), "-".into()] };
         let least = load.least.saturating_mul(count) / u64::from(self.runs);
         [duration(least), ratio(self.per_run(time), least)]
     }
 
     /// A line with the time of all steps beside the least time of the plan.
-    fn sum(&self, bounds: &Bounds<'_>) -> String {
+    fn sum(&self, bounds: &LowerBounds<'_>) -> String {
         let time = self.times.steps().map(|(_, time, _)| time).sum::<Duration>();
         let (time, least) = (self.per_run(time), bounds.roofline.total.least);
         format!(

@@ -5,7 +5,7 @@ use super::data::{self, Shows};
 use super::diagnose;
 use super::pipeline::{load, warn_of_reading};
 use super::problem::Failure;
-use super::profile::{Measured, Wanted};
+use super::profile::{Measured, ProfileOutput};
 use super::progress::Progress;
 use super::table::{Table, bytes, elapsed, number};
 use super::ui::{self, Ui};
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     if let Some(path) = &args.outputs {
         outputs::check(path, &inputs, names.len(), args.force, &model.files()).map_err(fail)?;
     }
-    let wanted = Wanted::of(&args.profiling, args.force, &model.files())?;
+    let wanted = ProfileOutput::of(&args.profiling, args.force, &model.files())?;
     progress.stage("planning");
     let fail_on = |error: Error| data::failure_on(&inputs.dims, &error, &model.module, Shows::Nodes);
     execute::bind(&mut session, &inputs.values).map_err(fail_on)?;
@@ -159,7 +159,7 @@ fn profile(
     inputs: &Inputs,
     n: u32,
     model: &Model,
-    wanted: &Wanted<'_>,
+    wanted: &ProfileOutput<'_>,
     args: &RunArgs,
 ) -> Result<String, Failure> {
     let views = execute::views(&inputs.values);

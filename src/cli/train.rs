@@ -10,7 +10,7 @@ use self::told::{WIDTH, told_of};
 use super::args::{LastArg, TrainArgs};
 use super::pipeline::load;
 use super::problem::{Failure, Problem};
-use super::profile::{Measured, Wanted};
+use super::profile::{Measured, ProfileOutput};
 use super::progress::Progress;
 use super::run::digits;
 use super::table::{count, number};
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let read = ReadFiles::new(args, sources, read);
     check_outputs(args, &read)?;
     let log = open_log(args, &training.position(), &read)?;
-    let wanted = Wanted::of(&args.output.profiling, args.output.force, read.open())?;
+    let wanted = ProfileOutput::of(&args.output.profiling, args.output.force, read.open())?;
     let mut session = Session::new(args, ui, &progress, training, evaluation, log).map_err(fail)?;
     session.profiled =
         args.output.profile.map(|steps| Profiled { steps, taken: 0, times: StepTimes::new(), plans: None });
@@ -295,7 +295,7 @@ impl<'a> Session<'a> {
     }
 
     /// Trains to the end, or until a signal or an error. The state is saved in any case.
-    fn train(mut self, wanted: &Wanted<'_>) -> Result<(), Failure> {
+    fn train(mut self, wanted: &ProfileOutput<'_>) -> Result<(), Failure> {
         interrupt::defer_first_signal();
         let ended = self.steps();
         let stopped = interrupt::requested();
@@ -341,13 +341,36 @@ impl<'a> Session<'a> {
     }
 
     /// Prints and writes the profile of the measured steps.
-    fn show_profile(&mut self, wanted: &Wanted<'_>) -> Result<(), Failure> {
-        let Some(Profiled { taken: runs @ 1.., times, plans, .. }) = &self.profiled else { return Ok(()) };
+    fn show_profile(&mut self, wanted: &ProfileOutput<'_>) -> Result<(), Failure> {
+        let Some(Profiled { taken: runs @ 1.., times, plans, .. }) = &self.profiled else {
+            if self.profiled.is_some() {
+                self.warn_of_no_profile();
+            }
+            return Ok(());
+        };
         let module = self.training.trainer().module();
         let measured = Measured { module, times, runs: *runs, plans: plans.as_ref() };
         // A checkpoint may have taken the place of a file that was read.
         let text = wanted.report(&measured, &self.args.device.device, self.args.output.force, &[])?;
         self.show(&text)
+    }
+
+    /// Tells why no step was measured.
+    fn warn_of_no_profile(&self) {
+        let is_watched = self.watched.is_some() && self.args.output.histogram_every == Some(1);
+        let (reason, help) = match is_watched {
+            true => (
+                "`--histogram-every 1` reads the gradients of every step, and the times of such steps are not those of training",
+                "give `--histogram-every` a larger number, or leave it out",
+            ),
+            false => (
+                "the first step of a run is not measured, nor are steps whose gradients `--histogram-every` reads, and no other step was taken",
+                "take more steps",
+            ),
+        };
+        let message = format!("`--profile`: no step was measured, so there is no profile: {reason}");
+        let problem = Problem::warning("train.profile", message).with_help(help).draw(self.ui, Stream::Err);
+        self.progress.suspend(|| self.ui.complain(problem.trim_start_matches('\n')));
     }
 
     /// True if the next step is measured: the first step is not.

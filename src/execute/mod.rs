@@ -187,6 +187,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
         ExecuteError::Output(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
         ExecuteError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         ExecuteError::Time { node: None, .. } => Error::Run(graph("time")),
+        ExecuteError::Device(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
         ExecuteError::Device(error) => of_device(error, graph("device")),
         ExecuteError::Stopped => Error::Run(graph("stopped")),
         ExecuteError::TornStates => Error::Run(graph("state")),

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 
 /// The resource that bounds the time of a step from below.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Limit {
+pub enum Bottleneck {
     /// The bandwidth of the memory.
     Memory,
     /// The rate of products or of operations on elements.
@@ -40,14 +40,14 @@ pub enum Limit {
     Nothing,
 }
 
-impl Limit {
+impl Bottleneck {
     /// The word for it.
     pub fn as_str(self) -> &'static str {
         match self {
-            Limit::Memory => "memory",
-            Limit::Arithmetic => "arithmetic",
-            Limit::Launch => "launch",
-            Limit::Nothing => "-",
+            Bottleneck::Memory => "memory",
+            Bottleneck::Arithmetic => "arithmetic",
+            Bottleneck::Launch => "launch",
+            Bottleneck::Nothing => "-",
         }
     }
 }
@@ -114,7 +114,7 @@ pub struct StepBound {
     /// Its work.
     pub load: Load,
     /// The resource that bounds its time.
-    pub limit: Limit,
+    pub bottleneck: Bottleneck,
 }
 
 /// The steps of a graph with their lower bounds.
@@ -153,7 +153,7 @@ impl Roofline {
             if of == 0 {
                 continue;
             }
-            let bounds = Bounds { plans, plan, sizes: &sizes, target };
+            let bounds = StepBounds { plans, plan, sizes: &sizes, target };
             let steps: Vec<StepBound> =
                 plan.steps.iter().map(|step| bounds.step(step)).chain(bounds.copies()).collect();
             let total = steps.iter().fold(Load::default(), |sum, step| sum.and(&step.load));
@@ -174,14 +174,14 @@ impl Roofline {
 }
 
 /// The plan of a graph and the target.
-struct Bounds<'a> {
+struct StepBounds<'a> {
     plans: &'a Plans,
     plan: &'a GraphPlan,
     sizes: &'a Sizes,
     target: Option<&'a Profile>,
 }
 
-impl Bounds<'_> {
+impl StepBounds<'_> {
     fn module(&self) -> &Module {
         self.plans.module()
     }
@@ -192,7 +192,7 @@ impl Bounds<'_> {
         let nodes = step.nodes.iter().map(|&node| self.plans.source(node)).collect();
         let operators = step.nodes.iter().map(name).collect();
         if step.view || step.nodes.iter().any(|&node| is_nested(module, node)) {
-            return StepBound { nodes, operators, load: Load::default(), limit: Limit::Nothing };
+            return StepBound { nodes, operators, load: Load::default(), bottleneck: Bottleneck::Nothing };
         }
         let [read, written] = traffic(module, self.plan, step);
         let mut load = Load { read, written, launches: 1, ..Load::default() };
@@ -226,15 +226,15 @@ impl Bounds<'_> {
     }
 
     /// Sets the least time, from the picoseconds of the arithmetic.
-    fn bound(&self, load: &mut Load, arithmetic: u64) -> Limit {
-        let Some(target) = self.target else { return Limit::Nothing };
+    fn bound(&self, load: &mut Load, arithmetic: u64) -> Bottleneck {
+        let Some(target) = self.target else { return Bottleneck::Nothing };
         let memory = picoseconds(load.bytes(), target.memory.value);
         let launch = load.launches.saturating_mul(target.node_launch.value);
         load.least = memory.max(arithmetic).saturating_add(launch);
         match (memory.max(arithmetic) > launch, memory >= arithmetic) {
-            (false, _) => Limit::Launch,
-            (true, true) => Limit::Memory,
-            (true, false) => Limit::Arithmetic,
+            (false, _) => Bottleneck::Launch,
+            (true, true) => Bottleneck::Memory,
+            (true, false) => Bottleneck::Arithmetic,
         }
     }
 }

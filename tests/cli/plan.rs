@@ -89,4 +89,10 @@ fn a_training_is_profiled_without_another_result() {
     assert_eq!(json["runs"].as_u64(), Some(3));
     let read = |name: &str| std::fs::read(dir.path(name)).unwrap();
     assert_eq!(read("a.safetensors"), read("b.safetensors"));
+    // The gradients of every step are read: no step is measured, which is said.
+    let watched =
+        ["--save", "c.safetensors", "--profile", "3", "--log", "log.jsonl", "--histogram-every", "1"];
+    let unmeasured = dir.run(&[&options[..], &watched, &["--profile-json", "q.json"]].concat());
+    assert!(unmeasured.code == 0 && !dir.path("q.json").exists(), "{unmeasured}");
+    assert!(unmeasured.stderr.contains("no step was measured"), "{unmeasured}");
 }

@@ -286,9 +286,8 @@ impl Refusal {
             Status::NVRTC_ERROR_BUILTIN_OPERATION_FAILURE => DeviceError::Failed(format!(
                 "{reason}; NVRTC needs libnvrtc-builtins of its own version beside it"
             )),
-            Status::NVRTC_ERROR_OUT_OF_MEMORY | Status::NVRTC_ERROR_PROGRAM_CREATION_FAILURE => {
-                DeviceError::Failed(reason)
-            }
+            Status::NVRTC_ERROR_OUT_OF_MEMORY => DeviceError::OutOfMemory(reason),
+            Status::NVRTC_ERROR_PROGRAM_CREATION_FAILURE => DeviceError::Failed(reason),
             _ => DeviceError::Invalid(reason),
         }
     }

@@ -59,7 +59,7 @@ impl Kernel {
             shared_mem_bytes: 0,
         };
         if let Some(label) = &self.label {
-            queue.dumps((label, self.compilation.source()), [self.blocks, self.threads])?;
+            queue.note_launch((label, self.compilation.source()), [self.blocks, self.threads])?;
         }
         let stream = queue.stream().clone();
         let mut builder = stream.launch_builder(self.compilation.function()?);

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub(super) fn failed(error: DriverError) -> DeviceError {
     type Code = sys::CUresult;
     match error.0 {
+        Code::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::OutOfMemory(text_of(error)),
         // Addresses and arguments are the backend's.
         Code::CUDA_ERROR_HARDWARE_STACK_ERROR
         | Code::CUDA_ERROR_ILLEGAL_ADDRESS
@@ -103,8 +104,14 @@ impl Pinned {
     #[expect(unsafe_code, reason = "a call of the driver")]
     pub(super) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Pinned, DeviceError> {
         context.bind_to_thread().map_err(failed)?;
+        let no_memory = |error: DriverError| match error.0 {
+            sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => {
+                DeviceError::OutOfMemory(format!("cannot allocate {len} bytes of pinned host memory"))
+            }
+            _ => failed(error),
+        };
         // SAFETY: the memory is freed once, with the value. Flags of 0 let the host read it through its caches.
-        let address = unsafe { result::malloc_host(len, 0) }.map_err(failed)?.cast::<u8>();
+        let address = unsafe { result::malloc_host(len, 0) }.map_err(no_memory)?.cast::<u8>();
         // SAFETY: the driver has allocated as many bytes.
         unsafe { address.write_bytes(0, len) };
         Ok(Pinned { context: context.clone(), address, len })

@@ -173,16 +173,19 @@ impl Cuda {
     ///
     /// # Errors
     /// If cuDNN is absent, too old, has no engine for the convolution, or fails.
+    #[doc(hidden)]
     pub fn plan_convolution(&self, convolution: &dnn::Convolution) -> Result<dnn::Described, dnn::DnnError> {
         Ok(self.device.0.dnn.plan(convolution)?.described())
     }
 
     /// The number of attentions that cuDNN computed so far, without those of recorded runs.
+    #[doc(hidden)]
     pub fn attentions_launched(&self) -> u64 {
         self.device.0.dnn.attentions_launched()
     }
 
     /// The number of different kernels of the plans so far, compiled or read from the cache.
+    #[doc(hidden)]
     pub fn kernels_compiled(&self) -> usize {
         self.device.0.compiler.len()
     }
@@ -271,9 +274,21 @@ impl Backend for Cuda {
 /// The alignment of tensors: that of cuBLASLt's fastest kernels, and of the driver's allocations.
 const ALIGNMENT: usize = 256;
 
+/// The alignment of inputs in memory of the caller: the widest loads of kernels, and those that cuDNN and the epilogues of
+/// cuBLASLt assume for operands whose alignment they are not told.
+const INPUT_ALIGNMENT: usize = 16;
+
+/// The part of the free memory that is left to work that allocates memory by itself: the code of kernels, handles of
+/// cuBLASLt and cuDNN, and CUDA graphs.
+const RESERVE: u64 = 256 << 20;
+
 impl Device for CudaDevice {
     fn alignment(&self) -> usize {
         ALIGNMENT
+    }
+
+    fn input_alignment(&self) -> usize {
+        INPUT_ALIGNMENT
     }
 
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn DeviceMemory>, DeviceError> {
@@ -282,8 +297,8 @@ impl Device for CudaDevice {
 
     fn available_memory(&self) -> Option<u64> {
         self.0.context.bind_to_thread().ok()?;
-        let (free, _) = cudarc::driver::result::mem_get_info().ok()?;
-        Some(free as u64)
+        let (free, total) = cudarc::driver::result::mem_get_info().ok()?;
+        Some((free as u64).saturating_sub(RESERVE.min(total as u64 / 16)))
     }
 
     fn queue(&self) -> Result<Box<dyn Queue>, DeviceError> {

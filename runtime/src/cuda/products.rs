@@ -85,8 +85,6 @@ pub(super) struct Product {
     layouts: [Layout; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
-    alpha: f32,
-    has_bias: bool,
 }
 
 impl Products {
@@ -156,16 +154,16 @@ impl Products {
             Layout::new(to, n, m, batch, m * n)?,
         ];
         let preference = Preference(result::create_matmul_pref().map_err(failed)?);
-        type Wish = sys::cublasLtMatmulPreferenceAttributes_t;
-        preference.set(Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace)?;
+        type PreferenceAttribute = sys::cublasLtMatmulPreferenceAttributes_t;
+        preference.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace)?;
         // Partial sums of a split product are added in f32: a result is rounded once.
         let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
-        preference.set(Wish::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
+        preference.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
         for least in [
-            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
-            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
-            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            PreferenceAttribute::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
         ] {
             preference.set(least, &alignment)?;
         }
@@ -185,8 +183,6 @@ impl Products {
             layouts,
             algorithm: found.algo,
             workspace: found.workspaceSize,
-            alpha: shape.alpha,
-            has_bias: shape.has_bias,
         })
     }
 }
@@ -231,12 +227,12 @@ impl Product {
         let stream = queue.stream().clone();
         stream.context().bind_to_thread().map_err(super::memory::failed)?;
         let description = self.description.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.has_bias {
+        if self.shape.has_bias {
             let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER;
             description.set(attribute, &places.bias)?;
         }
         let [b, a, d] = &self.layouts;
-        let (alpha, beta) = (bytes_of(&self.alpha).0, bytes_of(&0f32).0);
+        let (alpha, beta) = (bytes_of(&self.shape.alpha).0, bytes_of(&0f32).0);
         let pointer = |address: u64| address as *const c_void;
         // SAFETY: all descriptors are alive, and the addresses are those of matrices that they describe.
         let done = unsafe {

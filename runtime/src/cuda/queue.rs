@@ -66,6 +66,13 @@ impl FailureWords {
     }
 }
 
+/// An event of a queue.
+struct Signal {
+    event: CudaEvent,
+    /// The recording that the event is a part of. A queue that waits for the event joins it.
+    capture: Option<Capture>,
+}
+
 pub(super) struct CudaQueue {
     shared: Arc<Shared>,
     stream: Arc<CudaStream>,
@@ -76,6 +83,7 @@ pub(super) struct CudaQueue {
     seen: Pinned,
     /// True if a kernel was launched that may fail.
     may_fail: bool,
+    /// The last recording that the queue began or joined.
     capture: Option<Capture>,
     /// Another number for each node that is entered.
     entered: u64,
@@ -100,6 +108,11 @@ impl CudaQueue {
         })
     }
 
+    /// The recording that the queue is a part of.
+    fn capture(&self) -> Option<&Capture> {
+        self.capture.as_ref().filter(|capture| capture.is_active())
+    }
+
     pub(super) fn stream(&self) -> &Arc<CudaStream> {
         &self.stream
     }
@@ -115,7 +128,7 @@ impl CudaQueue {
     ///
     /// # Errors
     /// If the text cannot be written.
-    pub(super) fn dumps(
+    pub(super) fn note_launch(
         &self,
         (label, (entry, text)): (&Arc<Label>, (&str, &str)),
         shape: [u32; 2],
@@ -128,13 +141,13 @@ impl CudaQueue {
 
     /// The failure of the work so far, after a library has refused a call: it may be the reason. `None` in a recording.
     pub(super) fn failure_of_device(&self) -> Option<DeviceError> {
-        let waited = if self.capture.is_none() { self.stream.synchronize() } else { Ok(()) };
+        let waited = if self.capture().is_none() { self.stream.synchronize() } else { Ok(()) };
         waited.err().map(failed)
     }
 
     /// Called after each launch.
     pub(super) fn launched(&mut self) -> Result<(), DeviceError> {
-        if !self.shared.waits_for_kernels || self.capture.is_some() {
+        if !self.shared.waits_for_kernels || self.capture().is_some() {
             return Ok(());
         }
         self.stream.synchronize().map_err(|error| match (failed(error), self.node) {
@@ -215,7 +228,7 @@ impl Queue for CudaQueue {
     #[expect(unsafe_code, reason = "a call of the driver")]
     fn upload(&mut self, from: &[u8], to: Span<'_>) -> Result<(), DeviceError> {
         let to = address(to.memory, to.offset)?;
-        if let (Some(capture), false) = (&mut self.capture, from.is_empty()) {
+        if let (Some(capture), false) = (self.capture(), from.is_empty()) {
             let mut own = Pinned::new(&self.shared.context, from.len())?;
             own.bytes().copy_from_slice(from);
             // SAFETY: the bytes are kept with the graph, and the target is as long.
@@ -254,11 +267,12 @@ impl Queue for CudaQueue {
     }
 
     fn signal(&mut self) -> Result<Event, DeviceError> {
-        Ok(Arc::new(self.stream.record_event(None).map_err(failed)?))
+        let event = self.stream.record_event(None).map_err(failed)?;
+        Ok(Arc::new(Signal { event, capture: self.capture().cloned() }))
     }
 
     fn mark(&mut self) -> Result<Option<Event>, DeviceError> {
-        let clock = self.shared.clock.as_ref().filter(|_| self.capture.is_none());
+        let clock = self.shared.clock.as_ref().filter(|_| self.capture().is_none());
         Ok(clock.map(|clock| clock.mark(&self.stream)).transpose()?.map(|event| Arc::new(event) as Event))
     }
 
@@ -271,12 +285,16 @@ impl Queue for CudaQueue {
     }
 
     fn wait(&mut self, event: &Event) -> Result<(), DeviceError> {
-        match event.downcast_ref::<CudaEvent>() {
-            Some(event) => self.stream.wait(event).map_err(failed),
-            None => {
-                Err(DeviceError::Failed("expected an event of a CUDA device, found another event".into()))
-            }
+        let Some(Signal { event, capture }) = event.downcast_ref() else {
+            return Err(DeviceError::Failed(
+                "expected an event of a CUDA device, found another event".into(),
+            ));
+        };
+        self.stream.wait(event).map_err(failed)?;
+        if let Some(capture) = capture.as_ref().filter(|capture| capture.is_active()) {
+            self.capture = Some(capture.clone());
         }
+        Ok(())
     }
 
     #[expect(unsafe_code, reason = "calls of the driver")]

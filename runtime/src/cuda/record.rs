@@ -4,7 +4,7 @@ use super::memory::{Pinned, failed};
 use crate::backend::DeviceError;
 use cudarc::driver::sys::{self, CUstreamCaptureStatus as Status};
 use cudarc::driver::{CudaGraph, CudaStream};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Work that can be launched again. Bytes that it copies from the host stay with it.
 pub(super) struct Graph {
@@ -30,9 +30,11 @@ impl Graph {
     }
 }
 
-/// Work that is recorded on a stream.
+/// Work that is being recorded, on one stream or on several. Streams that join the recording share the value.
+#[derive(Clone)]
 pub(super) struct Capture {
-    uploads: Vec<Pinned>,
+    /// The bytes that copies of the recording read; `None` when the recording has ended.
+    uploads: Arc<Mutex<Option<Vec<Pinned>>>>,
 }
 
 impl Capture {
@@ -40,27 +42,40 @@ impl Capture {
     pub(super) fn begin(stream: &CudaStream) -> Result<Capture, DeviceError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(mode).map_err(failed)?;
-        Ok(Capture { uploads: Vec::new() })
+        Ok(Capture { uploads: Arc::new(Mutex::new(Some(Vec::new()))) })
+    }
+
+    fn uploads(&self) -> MutexGuard<'_, Option<Vec<Pinned>>> {
+        self.uploads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True until the recording ends.
+    pub(super) fn is_active(&self) -> bool {
+        self.uploads().is_some()
     }
 
     /// Keeps bytes that a copy in the graph reads.
-    pub(super) fn keep(&mut self, upload: Pinned) {
-        self.uploads.push(upload);
+    pub(super) fn keep(&self, upload: Pinned) {
+        self.uploads().get_or_insert_default().push(upload);
     }
 
     /// Ends to capture. The stream does work again in any case.
     pub(super) fn end(self, stream: &Arc<CudaStream>) -> Result<Graph, DeviceError> {
+        let _uploads = self.uploads().take().unwrap_or_default();
         let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(|error| {
             // A stream that still captures would swallow all later work.
             match (failed(error), stream.capture_status()) {
                 (DeviceError::Failed(reason), Ok(Status::CU_STREAM_CAPTURE_STATUS_NONE)) => {
                     DeviceError::Failed(reason)
                 }
-                (DeviceError::Failed(reason), _) => DeviceError::Lost(reason),
+                (refused @ DeviceError::OutOfMemory(_), Ok(Status::CU_STREAM_CAPTURE_STATUS_NONE)) => refused,
+                (DeviceError::Failed(reason) | DeviceError::OutOfMemory(reason), _) => {
+                    DeviceError::Lost(reason)
+                }
                 (lasting, _) => lasting,
             }
         })?;
         let graph = graph.ok_or_else(|| DeviceError::Failed("the driver has captured nothing".into()))?;
-        Ok(Graph { graph, stream: stream.clone(), _uploads: self.uploads })
+        Ok(Graph { graph, stream: stream.clone(), _uploads })
     }
 }

@@ -325,7 +325,7 @@ impl Binder<'_> {
             Ok(made) => Some(made),
             Err(KernelError::Device(error)) => match *error {
                 DeviceError::Kernel { node: failed, .. } if failed == node => None,
-                DeviceError::Failed(_) => None,
+                DeviceError::Failed(_) | DeviceError::OutOfMemory(_) => None,
                 error => return Err(error.into()),
             },
             Err(_) => None,

@@ -198,7 +198,7 @@ impl ExecuteError {
         match error {
             DeviceError::NoMemory { bytes } => ExecuteError::NoMemory { node, calls: Vec::new(), bytes },
             DeviceError::Kernel { node, error } => ExecuteError::Node { node, calls: Vec::new(), error },
-            error @ DeviceError::Failed(_) => match node {
+            error @ (DeviceError::Failed(_) | DeviceError::OutOfMemory(_)) => match node {
                 Some(node) => ExecuteError::Node { node, calls: Vec::new(), error: error.into() },
                 None => ExecuteError::Device(error),
             },
@@ -208,7 +208,8 @@ impl ExecuteError {
 
     /// True if the device refused a call, after which other calls may succeed.
     pub(super) fn is_refusal(&self) -> bool {
-        let is_failed = |error: &DeviceError| matches!(error, DeviceError::Failed(_));
+        let is_failed =
+            |error: &DeviceError| matches!(error, DeviceError::Failed(_) | DeviceError::OutOfMemory(_));
         match self {
             ExecuteError::Device(error) => is_failed(error),
             ExecuteError::Node { error: KernelError::Device(error), .. } => is_failed(error),

@@ -2,7 +2,7 @@
 //! kernels of a run work.
 
 use super::error::ExecuteError;
-use super::space::Space;
+use super::space::{Space, copy_span};
 use crate::data::{Data, DataRef};
 use crate::device::{DeviceError, Event};
 
@@ -23,7 +23,8 @@ struct Inputs {
 }
 
 impl InputSets {
-    /// The inputs in the memory of a device, for a session that computes there; `None` for all that are there already.
+    /// The inputs in the memory of a device, for a session that computes there; `None` for all that kernels can read where
+    /// they are.
     /// `is_state` is true of inputs that are states in the arena. The host waits for the run if `waits`.
     pub(super) fn bring(
         &mut self,
@@ -46,13 +47,23 @@ impl InputSets {
             transfers.wait(&event)?;
         }
         for (at, (input, place)) in inputs.iter().zip(&mut tensors).enumerate() {
-            let Some(input) = input.filter(|input| !matches!(input, DataRef::Device(_)) && !is_state(at))
-            else {
+            let Some(input) = input.filter(|input| !space.reads_in_place(*input) && !is_state(at)) else {
                 *place = None;
                 continue;
             };
             let has_place =
                 matches!(&*place, Some(Data::Device(to)) if DataRef::Device(to.view()).is_of(&input.ty()));
+            if let DataRef::Device(from) = input {
+                if !has_place {
+                    let made = space.tensor(from.dtype, from.dims).map_err(ExecuteError::of_transfer)?;
+                    *place = Some(made);
+                }
+                // The first queue has done the work that has made the input.
+                if let (Some(Data::Device(to)), Some(queue)) = (&*place, space.queue()) {
+                    copy_span(queue, from.span, to.view().span)?;
+                }
+                continue;
+            }
             let tensor = input.tensor().filter(|from| from.bytes().is_some());
             if let (false, Some(from)) = (has_place, tensor) {
                 let made = space.tensor(from.dtype(), from.dims()).map_err(ExecuteError::of_transfer)?;

@@ -86,6 +86,16 @@ impl Space {
         matches!(self, Space::Device(device) if !device.others.is_empty())
     }
 
+    /// True if kernels can read an input where it is: in memory of the device, at an offset that the device accepts.
+    pub(super) fn reads_in_place(&self, input: DataRef<'_>) -> bool {
+        match (self, input) {
+            (Space::Device(device), DataRef::Device(tensor)) => {
+                tensor.span.offset.is_multiple_of(device.device().input_alignment())
+            }
+            _ => false,
+        }
+    }
+
     /// True if kernels can be recorded and replayed.
     pub(super) fn can_record(&self) -> bool {
         matches!(self, Space::Device(device) if device.device().can_record())

@@ -3,7 +3,7 @@
 //! The reference computes in f32 on the CPU, from the same operands. Weights of values are rounded to 16 bits, so that a
 //! result differs by the greatest value times the half distance of numbers below one, and by its own rounding.
 
-use crate::cases::{bools, module, numbers, on, random, tensor};
+use crate::cases::{Case, Tolerance, bools, module, numbers, on, random, tensor};
 use ampc_ir::DType;
 use ampc_runtime::cuda::Cuda;
 use ampc_runtime::{Data, HostTensor, Runtime};
@@ -234,6 +234,17 @@ fn cases() -> Vec<Attention> {
         vec![low(&[3, 17, 24], 41), low(&[3, 18, 24], 42), low(&[3, 18, 8], 43), low(&[3, 1, 18], 44)];
     add("pattern of rank 3", inputs, true, Box::new(body));
     cases
+}
+
+/// All attentions in f16, as cases whose results are not compared.
+pub(crate) fn in_f16() -> Vec<Case> {
+    let case = |case: Attention| Case {
+        name: format!("attention {}", case.name),
+        body: (case.body)("f16", 10),
+        inputs: case.inputs.iter().map(|input| input.tensor(DType::F16)).collect(),
+        tolerance: Tolerance::Model,
+    };
+    cases().into_iter().map(case).collect()
 }
 
 fn low_f64s(data: &Data) -> Vec<f64> {

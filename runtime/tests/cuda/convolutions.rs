@@ -91,7 +91,8 @@ const SHAPES: &[Shape] = &[
     ("ConvTranspose", "without channels", &[1, 0, 3, 3], &[0, 2, 2, 2], &[1, 2, 4, 4], ""),
 ];
 
-fn cases() -> Vec<Case> {
+/// Convolutions of every kind in each float type, with a bias and without.
+pub(crate) fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     for &(op, name, x, w, y, attributes) in SHAPES {
         for (dtype, t) in LOW {

@@ -5,6 +5,7 @@ use crate::cases::{self, Case, Tolerance, module, on, random};
 use crate::operators;
 use crate::records::{Records, seed};
 use crate::steps::{STEPS, sized, train};
+use crate::{attention, convolutions};
 use ampc_ir::DType;
 use ampc_ir::text::{NoData, parse};
 use ampc_runtime::cuda::{Cuda, CudaOptions};
@@ -90,6 +91,15 @@ pub(crate) fn run(options: &CudaOptions, filter: &str) -> usize {
             report(&format!("{family}, {operator}"), done);
         }
     }
+    // Generated kernels around plans of cuDNN, and attention that products compute.
+    let convolutions = convolutions::cases().into_iter().filter(|case| case.name.ends_with(" f16 bias"));
+    for case in convolutions.chain(attention::in_f16()) {
+        let done = runs(|| {
+            let done = on(&runtime, &module(&case.body, &case.inputs), &case.inputs);
+            done.map(|_| ()).map_err(|error| error.to_string())
+        });
+        report(&case.name, done);
+    }
     // Groups, and the operators of training.
     report(
         "a training step",
@@ -104,7 +114,7 @@ pub(crate) fn run(options: &CudaOptions, filter: &str) -> usize {
     let names = files.map(|file| file.file_name().to_string_lossy().into_owned());
     let families: BTreeSet<String> =
         names.filter_map(|name| name.split_once('-').map(|(family, _)| family.to_owned())).collect();
-    let expected = OPERATORS.iter().map(|(family, _)| *family).chain(["groups", "training"]);
+    let expected = OPERATORS.iter().map(|(family, _)| *family).chain(["convolution", "groups", "training"]);
     let missing: Vec<&str> = expected.filter(|family| !families.contains(*family)).collect();
     report("all families", if missing.is_empty() { Ok(()) } else { Err(format!("none of {missing:?}")) });
     report(

@@ -1,11 +1,12 @@
 //! Training steps next to the records of the simulated device: launches, copies, waits of the host, memory, and the order
 //! of streams.
 
+use crate::cases::random;
 use crate::steps::{STEPS, Trained, loss, refs, sized, states_differ, train};
-use ampc_ir::Module;
 use ampc_ir::text::{NoData, parse};
-use ampc_runtime::cuda::Cuda;
-use ampc_runtime::{Data, DataRef, HostTensor, Runtime, Session};
+use ampc_ir::{DType, Module};
+use ampc_runtime::cuda::{Cuda, CudaOptions};
+use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ const PAIRS: [(&str, &str); 5] =
 pub(crate) struct Records {
     count: unsafe extern "C" fn(*const c_char) -> u64,
     set: unsafe extern "C" fn(*const c_char, u64),
+    fail: unsafe extern "C" fn(*const c_char),
 }
 
 impl Records {
@@ -31,8 +33,9 @@ impl Records {
         unsafe {
             let driver = libloading::Library::new("libcuda.so.1").ok()?;
             let (count, set) = (*driver.get(b"sim_count").ok()?, *driver.get(b"sim_set").ok()?);
+            let fail = *driver.get(b"sim_fail").ok()?;
             std::mem::forget(driver);
-            Some(Records { count, set })
+            Some(Records { count, set, fail })
         }
     }
 
@@ -47,6 +50,20 @@ impl Records {
     pub(crate) fn set(&self, setting: &CStr, value: u64) {
         // SAFETY: the name ends with a zero.
         unsafe { (self.set)(setting.as_ptr(), value) };
+    }
+
+    /// Runs a piece of work while the next call of a function returns a code.
+    #[expect(unsafe_code, reason = "a function of a library")]
+    fn failing<R>(&self, function: &str, code: u32, work: impl FnOnce() -> R) -> R {
+        let fail = |fault: String| {
+            let fault = CString::new(fault).unwrap();
+            // SAFETY: the text ends with a zero.
+            unsafe { (self.fail)(fault.as_ptr()) };
+        };
+        fail(format!("{function}:1:{code}"));
+        let done = work();
+        fail(String::new());
+        done
     }
 
     /// The counters that a piece of work adds to.
@@ -177,6 +194,108 @@ fn large_batches(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> 
     }
 }
 
+/// Kernels on several queues that copy constants of the host are recorded, and their copies keep their bytes.
+fn constants(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
+    const CONSTANTS: u64 = 24;
+    // Each list is a node's result, and nodes are dealt out to the queues in turn.
+    let mut text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[4]\n".to_owned();
+    let mut sum = "%x".to_owned();
+    for i in 0..CONSTANTS {
+        text += &format!("  %c{i} = Constant() {{value_floats=[{i}.0, 1.0, 2.0, 3.0]}} : f32[4]\n");
+        text += &format!("  %n{i} = Abs(%c{i}) : f32[4]\n  %s{i} = Mul({sum}, %n{i}) : f32[4]\n");
+        text += &format!("  %t{i} = Add(%s{i}, %n{i}) : f32[4]\n");
+        sum = format!("%t{i}");
+    }
+    text += &format!("  output {sum} : f32[4]\n}}\n");
+    let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+    let mut runtime = Runtime::new(cuda.clone());
+    // Nodes of constants stay in the plan.
+    runtime.fold = false;
+    let mut session = runtime.prepare(&module).unwrap();
+    let mut host = Runtime::default().prepare(&module).unwrap();
+    let counters = ["pinned", "call.cuGraphLaunch"];
+    let before = counters.map(|counter| records.count(counter));
+    for run in 0..4 {
+        let x = HostTensor::from_slice(&[4], &[run as f32, 2.0, 3.0, 4.0]).unwrap();
+        let x = [Some(DataRef::Tensor(x.view()))];
+        let numbers = |session: &mut Session| match session.run(&x).map(|outputs| outputs.into_iter().next())
+        {
+            Ok(Some(Data::Tensor(y))) => Ok(y.f64s().unwrap().collect::<Vec<f64>>()),
+            other => Err(format!("run {run}: {other:?}")),
+        };
+        let (got, want) = (numbers(&mut session)?, numbers(&mut host)?);
+        if got != want {
+            return Err(format!("run {run}: {got:?} instead of {want:?}"));
+        }
+    }
+    let [pinned, graphs] = counters.map(|counter| records.count(counter));
+    let [pinned, graphs] = [pinned - before[0], graphs - before[1]];
+    // Each copy of the graph has pinned memory of its own.
+    match pinned >= CONSTANTS && graphs == 3 {
+        true => Ok("4 runs".into()),
+        false => Err(format!("{pinned} blocks of pinned memory, {graphs} graphs")),
+    }
+}
+
+/// Calls that are refused because memory is exhausted, and the code of each.
+const REFUSALS: [(&str, u32); 10] = [
+    ("cuMemAlloc_v2", 2),
+    ("cuMemHostAlloc", 2),
+    ("cuStreamCreate", 2),
+    ("cuEventCreate", 2),
+    ("cuModuleLoadData", 2),
+    ("cuLaunchKernel", 2),
+    ("cublasLtMatmulAlgoGetHeuristic", 3),
+    ("cublasLtMatmul", 3),
+    ("cudnnBackendExecute", 4004),
+    ("nvrtcCompileProgram", 1),
+];
+
+/// A refused call ends with an error that says that memory is exhausted; a refused graph is replaced by single launches.
+fn refused_memory(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
+    // Each width has kernels of its own, so that they are loaded anew.
+    let module = |width: usize| {
+        let nodes = format!(
+            "  const %w : f32[3, {width}] = random(1)\n  const %f : f32[2, 1, 3] = random(2)\n  \
+             %p = MatMul(%a, %w) : f32[4, {width}]\n  %r = Reshape(%p, %s) : f32[4, 1, {width}]\n  \
+             %c = Conv(%r, %f) : f32[4, 2, {}]\n  %y = LeakyRelu(%c) {{alpha=0.{width}}} : f32[4, 2, {}]\n  output %y\n",
+            width - 2,
+            width - 2
+        );
+        let text = format!(
+            "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %a : f32[4, 3]\n  const %s : i64[3] = [4, 1, {width}]\n{nodes}}}\n"
+        );
+        parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+    };
+    let x = random(DType::F32, &[4, 3], 1);
+    let x = [Some(DataRef::Tensor(x.view()))];
+    let runtime = Runtime::new(cuda.clone());
+    let runs = |width: usize| -> Result<Vec<Data>, (bool, String)> {
+        let prepared = runtime.prepare(&module(width));
+        let mut session = prepared.map_err(|error| (error.is_no_memory(), error.to_string()))?;
+        let mut run = || session.run(&x).map_err(|error| (error.is_no_memory(), error.to_string()));
+        run()?;
+        run()?;
+        run()
+    };
+    for (at, (function, code)) in REFUSALS.into_iter().enumerate() {
+        match records.failing(function, code, || runs(20 + at)) {
+            Err((true, text)) if text.contains("out of") && text.contains("memory") => {}
+            Err((_, text)) => return Err(format!("{function}: {text}")),
+            Ok(_) => return Err(format!("{function}: no error")),
+        }
+    }
+    let graphs = || records.count("call.cuGraphLaunch");
+    let before = graphs();
+    records
+        .failing("cuGraphInstantiateWithFlags", 2, || runs(40))
+        .map_err(|(_, text)| format!("cuGraphInstantiateWithFlags: {text}"))?;
+    match graphs() == before {
+        true => Ok(format!("{} calls", REFUSALS.len() + 1)),
+        false => Err("a graph was launched that the driver had refused".into()),
+    }
+}
+
 /// Blocks and handles that are alive stay as many.
 fn no_leak(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
     // Works in random order take longer.
@@ -263,7 +382,7 @@ fn missing_wait(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<Strin
 }
 
 /// Runs the checks whose names contain `filter`; returns how many fail.
-pub(crate) fn run([cuda, _, queues]: &[Arc<Cuda>; 3], filter: &str) -> usize {
+pub(crate) fn run([cuda, _, queues]: &[Arc<Cuda>; 3], options: &CudaOptions, filter: &str) -> usize {
     let Some(records) = Records::find() else {
         println!("skipped: records, which the simulated device has");
         return 0;
@@ -285,6 +404,14 @@ pub(crate) fn run([cuda, _, queues]: &[Arc<Cuda>; 3], filter: &str) -> usize {
         check(&format!("record of a step {name}"), &|| captured(&records, cuda, text));
     }
     check("record of large batches", &|| large_batches(&records, cuda));
+    check("record of constants", &|| constants(&records, cuda));
+    check("record of constants, 3 queues", &|| constants(&records, queues));
+    check("record of constants, 3 queues in turn", &|| {
+        let options = CudaOptions { queues: 3, waits_for_kernels: true, ..options.clone() };
+        let cuda = Cuda::open(&options, Arc::new(Cpu::new(1))).map_err(|error| error.to_string())?;
+        constants(&records, &Arc::new(cuda))
+    });
+    check("record of refused memory", &|| refused_memory(&records, cuda));
     check("record of many steps", &|| no_leak(&records, cuda, f32_step));
     check(&format!("record of poisoned memory {name}"), &|| poisoned(&records, cuda, low_step));
     check(&format!("record of three orders {name}"), &|| reordered(&records, queues, low_step));

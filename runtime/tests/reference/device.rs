@@ -443,6 +443,7 @@ fn told(error: &KernelError, node: Option<Node>) -> DeviceError {
         (KernelError::Device(inner), _) => match &**inner {
             DeviceError::Kernel { node, error } => DeviceError::Kernel { node: *node, error: copy(error) },
             DeviceError::NoMemory { bytes } => DeviceError::NoMemory { bytes: *bytes },
+            DeviceError::OutOfMemory(message) => DeviceError::OutOfMemory(message.clone()),
             DeviceError::Failed(message) => DeviceError::Failed(message.clone()),
             DeviceError::Invalid(message) => DeviceError::Invalid(message.clone()),
             DeviceError::Lost(message) => DeviceError::Lost(message.clone()),

@@ -31,7 +31,7 @@ fn a_step_reads_its_operands_and_writes_its_result() {
     assert_eq!((product, elementwise, launches), (2 * 512 * 1024 * 256, 0, 1));
     // 1.835 MB at 4.8 TB/s take longer than 268 M operations at 989 TFLOPS, and less than the launch.
     assert_eq!(least, 2_000_000 + picoseconds(read + written, 4_800_000));
-    assert_eq!(step.limit, Limit::Launch);
+    assert_eq!(step.bottleneck, Bottleneck::Launch);
     assert_eq!(graph.total, step.load);
 }
 
@@ -39,7 +39,7 @@ fn a_step_reads_its_operands_and_writes_its_result() {
 fn fp32_products_of_large_matrices_are_bound_by_arithmetic() {
     let body = "  input %x : f32[4096, 4096]\n  %y = MatMul(%x, %x) : f32[4096, 4096]\n  output %y : f32[4096, 4096]\n";
     let graph = bound(&planned(body));
-    assert_eq!(graph.steps[0].limit, Limit::Arithmetic);
+    assert_eq!(graph.steps[0].bottleneck, Bottleneck::Arithmetic);
     // An operand that is read twice counts once.
     assert_eq!(graph.steps[0].load.read, 4 * 4096 * 4096);
     assert_eq!(graph.steps[0].load.least, 2_000_000 + picoseconds(2 * 4096 * 4096 * 4096, 67_000_000));
@@ -53,7 +53,7 @@ fn views_take_nothing_and_moves_read_what_they_write() {
     let loads: Vec<Load> = graph.steps.iter().map(|step| step.load).collect();
     assert_eq!((loads[0].read, loads[0].written), (8 * 64 * 4 + 64, 8 * 64 * 4));
     assert_eq!(loads[1], Load::default());
-    assert_eq!(graph.steps[1].limit, Limit::Nothing);
+    assert_eq!(graph.steps[1].bottleneck, Bottleneck::Nothing);
 }
 
 #[test]

@@ -5,13 +5,15 @@
 //! on a device, nothing defines such a kernel.
 
 use crate::races::{self, Access};
-use crate::{complain, records};
+use crate::{complain, guard, records};
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use cudarc::driver::sys::CUresult;
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::ptr::null;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -110,6 +112,13 @@ unsafe extern "C" fn wait(kind: c_int, line: c_int) {
     YIELDER.store(yielder, Ordering::Relaxed);
 }
 
+/// Leaves the thread that runs, which does not go on.
+pub(crate) extern "C" fn leave() -> ! {
+    // SAFETY: as above. The coroutine is not resumed.
+    unsafe { &*YIELDER.load(Ordering::Relaxed) }.suspend(Wait::Part(0));
+    std::process::abort()
+}
+
 /// Numbers at random, or in order if there is no seed.
 pub(crate) struct Shuffle(Option<u64>);
 
@@ -149,13 +158,17 @@ impl Launch {
             Err(what) => {
                 // SAFETY: as above.
                 complain(&format!("{}: {what}", unsafe { &(*self.kernel).name }));
-                CUresult::CUDA_ERROR_LAUNCH_FAILED
+                match guard::has_failed() {
+                    true => CUresult::CUDA_ERROR_ILLEGAL_ADDRESS,
+                    false => CUresult::CUDA_ERROR_LAUNCH_FAILED,
+                }
             }
         }
     }
 
     fn run_blocks(&self, mut shuffle: Shuffle) -> Result<(), String> {
         let _running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        guard::begin_launch();
         // SAFETY: modules are never unloaded while work of theirs is enqueued.
         let kernel = unsafe { &*self.kernel };
         let [gx, gy, gz] = self.grid.map(|n| n as usize);
@@ -231,31 +244,56 @@ impl<'a> Block<'a> {
         }
     }
 
+    /// A stack of a coroutine.
+    fn stack(&mut self) -> Result<DefaultStack, String> {
+        match self.stacks.pop() {
+            Some(stack) => Ok(stack),
+            None => DefaultStack::new(STACK).map_err(|error| error.to_string()),
+        }
+    }
+
+    /// Runs threads that do not wait, all of them in one coroutine.
     fn run_in_turn(&mut self, shuffle: &mut Shuffle) -> Result<(), String> {
-        let mut args = self.args.clone();
-        let mut places = Block::places(&mut args);
-        for t in shuffle.order(self.threads.len()) {
-            self.enter(t, 0);
-            // SAFETY: the arguments are those of the kernel, and it does not wait.
-            unsafe {
-                *self.kernel.thread = (&raw const self.threads[t]).cast();
-                (self.kernel.entry)(places.as_mut_ptr());
+        let order = shuffle.order(self.threads.len());
+        let (kernel, threads) = (std::ptr::from_ref(self.kernel), self.threads.as_ptr());
+        let (mut args, number, finds_races) = (self.args.clone(), self.number, self.kernel.access.is_some());
+        let current = Rc::new(Cell::new(0));
+        let entered = current.clone();
+        let mut fiber: Fiber = Fiber::with_stack(self.stack()?, move |yielder, ()| {
+            YIELDER.store(std::ptr::from_ref(yielder).cast_mut(), Ordering::Relaxed);
+            let mut places = Block::places(&mut args);
+            for t in order {
+                entered.set(t);
+                if finds_races {
+                    races::enter(number, t, 0);
+                }
+                // SAFETY: the kernel is loaded, the arguments are its own, and it does not wait. The block lives until the
+                // coroutine ends or is forgotten.
+                unsafe {
+                    *(*kernel).thread = threads.add(t).cast();
+                    ((*kernel).entry)(places.as_mut_ptr());
+                }
+            }
+        });
+        match guard::guarded(|| fiber.resume(())) {
+            Ok(_) => {
+                self.stacks.push(fiber.into_stack());
+                Ok(())
+            }
+            Err(access) => {
+                // Its frames are those of the kernel, without destructors.
+                std::mem::forget(fiber);
+                Err(format!("thread {} {access}", current.get()))
             }
         }
-        Ok(())
     }
 
     fn run_fibers(&mut self, shuffle: &mut Shuffle) -> Result<(), String> {
         let n = self.threads.len();
         let entry = self.kernel.entry;
-        let args = &self.args;
         let mut fibers: Vec<Fiber> = Vec::with_capacity(n);
         for _ in 0..n {
-            let stack = match self.stacks.pop() {
-                Some(stack) => stack,
-                None => DefaultStack::new(STACK).map_err(|error| error.to_string())?,
-            };
-            let mut args = args.clone();
+            let (stack, mut args) = (self.stack()?, self.args.clone());
             fibers.push(Fiber::with_stack(stack, move |yielder, ()| {
                 YIELDER.store(std::ptr::from_ref(yielder).cast_mut(), Ordering::Relaxed);
                 let mut places = Block::places(&mut args);
@@ -317,7 +355,8 @@ impl<'a> Block<'a> {
                 self.enter(t, barriers);
                 // SAFETY: the place is that of the module, which is loaded.
                 unsafe { *self.kernel.thread = (&raw const self.threads[t]).cast() };
-                states[t] = match fibers[t].resume(()) {
+                let outcome = guard::guarded(|| fibers[t].resume(()));
+                states[t] = match outcome.map_err(|access| format!("thread {t} {access}"))? {
                     CoroutineResult::Yield(wait) => State::Waits(wait),
                     CoroutineResult::Return(()) => State::Done,
                 };
@@ -426,6 +465,30 @@ mod tests {
             assert_eq!(found(atomic, seed), "");
         }
         records::set("races", 0);
+    }
+
+    /// Reads and writes of freed memory and around blocks end the launch, and the process goes on.
+    #[test]
+    fn accesses_to_memory_that_is_not_alive() {
+        let freed = memory::allocate(4096).unwrap();
+        memory::free(freed);
+        for (access, expected) in [
+            (format!("y[i] = *(float*){freed}ull;"), "reads at"),
+            (format!("*(float*){freed}ull = 1;"), "in memory that was freed"),
+            ("y[i + 1024] = 1;".into(), "writes at"),
+            ("y[i] = y[i - 1024];".into(), "reads at"),
+            ("y[i] = *(float*)0;".into(), "in memory that is not the device's"),
+        ] {
+            for wait in ["", "__syncthreads();"] {
+                let text = format!(
+                    "extern \"C\" __global__ void run(float* y) {{ long i = threadIdx.x; {wait} if (i == 5) {{ {access} }} }}"
+                );
+                let error = run(&text, 64, None).unwrap_err();
+                assert!(error.contains("thread 5") && error.contains(expected), "{text}: {error}");
+            }
+        }
+        let sound = "extern \"C\" __global__ void run(float* y) { y[blockIdx.x * 64 + threadIdx.x] = 2; }";
+        assert_eq!(run(sound, 64, None).unwrap(), vec![2.0; 128]);
     }
 
     /// Two threads that write to one place: the last one wins, and which one is the last depends on the seed.

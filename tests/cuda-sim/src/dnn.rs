@@ -198,6 +198,9 @@ unsafe extern "C" fn cudnnGetErrorString(status: Status) -> *const c_char {
         BAD => c"CUDNN_STATUS_BAD_PARAM",
         Status::CUDNN_STATUS_NOT_SUPPORTED => c"CUDNN_STATUS_NOT_SUPPORTED",
         Status::CUDNN_STATUS_NOT_INITIALIZED => c"CUDNN_STATUS_NOT_INITIALIZED",
+        Status::CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED => {
+            c"CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED"
+        }
         _ => c"CUDNN_STATUS (simulated)",
     };
     text.as_ptr()

@@ -1,4 +1,5 @@
-//! Settings of the simulated device by environment variables: versions, a call that fails, and a list of the calls.
+//! Settings of the simulated device by environment variables: versions, a call that fails, and a list of the calls. Tests in
+//! the same process call `sim_fail` with the text of `AMPC_SIM_FAIL`.
 //!
 //! | variable | effect |
 //! |---|---|
@@ -18,9 +19,10 @@ use cudarc::cublaslt::sys::cublasStatus_t;
 use cudarc::cudnn::sys::cudnnStatus_t;
 use cudarc::driver::sys::CUresult;
 use cudarc::nvrtc::sys::nvrtcResult;
+use std::ffi::{CStr, c_char};
 use std::fs::OpenOptions;
 use std::io::Write;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 #[expect(clippy::disallowed_methods, reason = "a library for tests, which environment variables set up")]
 fn variable(name: &str) -> Option<String> {
@@ -53,25 +55,33 @@ pub(crate) fn devices() -> i32 {
 struct Fault {
     function: String,
     /// The calls of the function that succeed before.
-    left: Mutex<u64>,
+    left: u64,
     code: u32,
-    has_failed: OnceLock<()>,
+    has_failed: bool,
 }
 
-fn requested() -> Option<&'static Fault> {
-    static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
-    let parsed = || {
-        let text = variable("AMPC_SIM_FAIL")?;
-        let [function, number, code] = text.split(':').collect::<Vec<_>>().try_into().ok()?;
-        let left = Mutex::new(number.parse::<u64>().ok()?.checked_sub(1)?);
-        Some(Fault {
-            function: function.to_owned(),
-            left,
-            code: code.parse().ok()?,
-            has_failed: OnceLock::new(),
-        })
-    };
-    FAULT.get_or_init(parsed).as_ref()
+/// The fault of a text as `AMPC_SIM_FAIL` has it.
+fn parsed(text: &str) -> Option<Fault> {
+    let [function, number, code] = text.split(':').collect::<Vec<_>>().try_into().ok()?;
+    let left = number.parse::<u64>().ok()?.checked_sub(1)?;
+    Some(Fault { function: function.to_owned(), left, code: code.parse().ok()?, has_failed: false })
+}
+
+/// The fault of the environment, or the one that a test has set since.
+fn requested() -> MutexGuard<'static, Option<Fault>> {
+    static FAULT: OnceLock<Mutex<Option<Fault>>> = OnceLock::new();
+    let of_environment = || Mutex::new(variable("AMPC_SIM_FAIL").as_deref().and_then(parsed));
+    FAULT.get_or_init(of_environment).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Lets a later call fail, in the form of `AMPC_SIM_FAIL`; another text than such a fault lets no call fail.
+///
+/// # Safety
+/// The text ends with a zero.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sim_fail(fault: *const c_char) {
+    // SAFETY: as the caller says.
+    *requested() = parsed(&unsafe { CStr::from_ptr(fault) }.to_string_lossy());
 }
 
 /// Errors of the driver after which every later call fails.
@@ -88,21 +98,22 @@ pub(crate) fn code(function: &str) -> Option<u32> {
     if let Some(file) = CALLS.get_or_init(open) {
         let _ = writeln!(file.lock().unwrap_or_else(PoisonError::into_inner), "{function}");
     }
-    let fault = requested()?;
+    let mut requested = requested();
+    let fault = requested.as_mut()?;
     let is_of_driver =
         |name: &str| name.starts_with("cu") && !name.starts_with("cublas") && !name.starts_with("cudnn");
     let lasts = LASTING.contains(&fault.code) && is_of_driver(&fault.function) && is_of_driver(function);
-    if lasts && fault.has_failed.get().is_some() {
+    if lasts && fault.has_failed {
         return Some(fault.code);
     }
     if fault.function != function {
         return None;
     }
-    let mut left = fault.left.lock().unwrap_or_else(PoisonError::into_inner);
-    if *left == 0 && fault.has_failed.set(()).is_ok() {
+    if fault.left == 0 && !fault.has_failed {
+        fault.has_failed = true;
         return Some(fault.code);
     }
-    *left = left.saturating_sub(1);
+    fault.left = fault.left.saturating_sub(1);
     None
 }
 
@@ -143,6 +154,7 @@ status!(
     cudnnStatus_t,
     CUDNN_STATUS_INTERNAL_ERROR,
     CUDNN_STATUS_NOT_INITIALIZED CUDNN_STATUS_BAD_PARAM CUDNN_STATUS_NOT_SUPPORTED CUDNN_STATUS_EXECUTION_FAILED
+    CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED
 );
 status!(
     cublasStatus_t,

@@ -10,14 +10,17 @@
 //! barriers permit it; `AMPC_SIM_FAIL` lets a call fail, and other variables set versions (`faults.rs`).
 //!
 //! `memory.rs` has the device memory, `work.rs` the work of streams, `schedule.rs` its order, `blocks.rs` runs kernels,
-//! `races.rs` finds races in them, `compiler.rs` stands in for NVRTC, `products.rs` for cuBLASLt, `dnn.rs` for cuDNN, and
-//! `driver.rs` and `streams.rs` for the driver. `records.rs` counts calls and work.
+//! `races.rs` finds races in them, `guard.rs` accesses outside of memory, `compiler.rs` stands in for NVRTC, `products.rs` for cuBLASLt, `dnn.rs` for cuDNN, and
+//! `driver.rs`, `streams.rs`, `events.rs` and `graphs.rs` for the driver. `records.rs` counts calls and work.
 
 mod blocks;
 mod compiler;
 mod dnn;
 mod driver;
+mod events;
 mod faults;
+mod graphs;
+mod guard;
 #[cfg(test)]
 mod limits;
 mod memory;
@@ -41,6 +44,8 @@ mod tests {
         let sources = [
             include_str!("driver.rs"),
             include_str!("streams.rs"),
+            include_str!("events.rs"),
+            include_str!("graphs.rs"),
             include_str!("compiler.rs"),
             include_str!("products.rs"),
             include_str!("dnn.rs"),

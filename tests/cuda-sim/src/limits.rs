@@ -3,8 +3,9 @@
 use crate::driver::{
     cuLaunchKernel, cuMemAlloc_v2, cuMemFree_v2, cuMemcpyDtoDAsync_v2, cuMemsetD8Async, kernel_of,
 };
+use crate::events::{cuEventCreate, cuEventQuery, cuEventRecord};
+use crate::graphs::{cuGraphDestroy, cuGraphInstantiateWithFlags, cuGraphLaunch};
 use crate::streams::{
-    cuEventCreate, cuEventQuery, cuEventRecord, cuGraphDestroy, cuGraphInstantiateWithFlags, cuGraphLaunch,
     cuStreamBeginCapture_v2, cuStreamCreate, cuStreamDestroy_v2, cuStreamEndCapture, cuStreamIsCapturing,
     cuStreamSynchronize, cuStreamWaitEvent,
 };

@@ -33,6 +33,32 @@ fn blocks() -> std::sync::MutexGuard<'static, BTreeMap<u64, usize>> {
     BLOCKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The pages of the blocks that were freed last: address and length.
+static FREED: Mutex<VecDeque<(usize, usize)>> = Mutex::new(VecDeque::new());
+
+fn freed() -> std::sync::MutexGuard<'static, VecDeque<(usize, usize)>> {
+    FREED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The memory that an address is in or near, in words.
+pub(crate) fn described(address: u64) -> String {
+    if freed().iter().any(|&(base, size)| (base as u64..(base + size) as u64).contains(&address)) {
+        return "in memory that was freed".into();
+    }
+    let blocks = blocks();
+    let near = |&at: &u64, len: usize| {
+        (at.saturating_sub(2 * PAGE as u64)..at + (len + 2 * PAGE) as u64).contains(&address)
+    };
+    match blocks.iter().find(|(at, len)| near(at, **len)) {
+        Some((&at, _)) if address < at => format!("{} bytes before a block", at - address),
+        Some((&at, &len)) if address >= at + len as u64 => {
+            format!("{} bytes behind the end of a block of {len} bytes", address - at - len as u64)
+        }
+        Some(_) => "in a block, at an address that is not aligned".into(),
+        None => "in memory that is not the device's".into(),
+    }
+}
+
 /// The bytes that are free.
 pub(crate) fn free_bytes() -> usize {
     TOTAL - blocks().values().sum::<usize>()
@@ -72,7 +98,6 @@ pub(crate) fn allocate(len: usize) -> Option<u64> {
 /// Frees a block; returns its length, or `None` if there is none at the address. The addresses of the last blocks are not
 /// used again, and their memory cannot be read or written.
 pub(crate) fn free(address: u64) -> Option<usize> {
-    static FREED: Mutex<VecDeque<(usize, usize)>> = Mutex::new(VecDeque::new());
     let len = blocks().remove(&address)?;
     let (base, size) = (address as usize - start_within(len) - PAGE, pages(len) + 2 * PAGE);
     // SAFETY: the pages are those of `allocate`, and nothing knows the block any more.
@@ -80,7 +105,7 @@ pub(crate) fn free(address: u64) -> Option<usize> {
         libc::madvise(base as *mut libc::c_void, size, libc::MADV_DONTNEED);
         libc::mprotect(base as *mut libc::c_void, size, libc::PROT_NONE);
     }
-    let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut freed = freed();
     freed.push_back((base, size));
     while freed.len() > FREED_BLOCKS
         && let Some((base, size)) = freed.pop_front()

@@ -1,4 +1,4 @@
-//! Streams, events and graphs of the driver. Handles are numbers that are never used again, so that a call with a handle
+//! Streams of the driver, and the state that streams, events (`events.rs`) and graphs (`graphs.rs`) share. Handles are numbers that are never used again, so that a call with a handle
 //! that was destroyed is found.
 //!
 //! A stream that is captured adds its work to a graph, after the works that the stream or an event that it waits for
@@ -9,21 +9,18 @@ use crate::faults::fault;
 use crate::records;
 use crate::schedule::{Graph, Schedule, Ticket};
 use crate::work::Work;
-use cudarc::driver::sys::{
-    CUevent, CUevent_flags, CUgraph, CUgraphExec, CUresult, CUstream, CUstreamCaptureMode,
-    CUstreamCaptureStatus,
-};
+use cudarc::driver::sys::{CUevent, CUgraph, CUresult, CUstream, CUstreamCaptureMode, CUstreamCaptureStatus};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{c_uint, c_ulonglong};
+use std::ffi::c_uint;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 const OK: CUresult = CUresult::CUDA_SUCCESS;
-const NO_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
-const UNSUPPORTED: CUresult = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+pub(crate) const NO_HANDLE: CUresult = CUresult::CUDA_ERROR_INVALID_HANDLE;
+pub(crate) const UNSUPPORTED: CUresult = CUresult::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 
 /// The last works of a capture that a stream or an event comes after.
 #[derive(Clone)]
-struct Captured {
+pub(crate) struct Captured {
     capture: usize,
     after: BTreeSet<usize>,
 }
@@ -40,7 +37,7 @@ struct Capture {
 
 /// An event that was recorded.
 #[derive(Clone)]
-enum Recorded {
+pub(crate) enum Recorded {
     Enqueued(Ticket),
     Captured(Captured),
 }
@@ -48,12 +45,12 @@ enum Recorded {
 /// The streams, events and graphs of the process.
 pub(crate) struct Device {
     next: usize,
-    streams: BTreeMap<usize, Option<Captured>>,
-    events: BTreeMap<usize, Option<Recorded>>,
+    pub(crate) streams: BTreeMap<usize, Option<Captured>>,
+    pub(crate) events: BTreeMap<usize, Option<Recorded>>,
     /// Events that note no time.
-    untimed: BTreeSet<usize>,
+    pub(crate) untimed: BTreeSet<usize>,
     captures: BTreeMap<usize, Capture>,
-    graphs: BTreeMap<usize, Arc<Graph>>,
+    pub(crate) graphs: BTreeMap<usize, Arc<Graph>>,
     pub(crate) schedule: Schedule,
     waits: u64,
 }
@@ -90,7 +87,7 @@ pub(crate) fn settings_changed(name: &str) {
 }
 
 impl Device {
-    fn handle(&mut self) -> usize {
+    pub(crate) fn handle(&mut self) -> usize {
         self.next += 1;
         self.next * 16
     }
@@ -151,7 +148,7 @@ impl Device {
         refused
     }
 
-    fn invalidate(&mut self, captured: &Captured) {
+    pub(crate) fn invalidate(&mut self, captured: &Captured) {
         if let Some(capture) = self.captures.get_mut(&captured.capture) {
             capture.is_valid = false;
         }
@@ -346,169 +343,4 @@ pub(crate) unsafe extern "C" fn cuStreamEndCapture(stream: CUstream, graph: *mut
             error
         }
     }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphInstantiateWithFlags(
-    made: *mut CUgraphExec,
-    graph: CUgraph,
-    _: c_ulonglong,
-) -> CUresult {
-    fault!("cuGraphInstantiateWithFlags");
-    let mut device = device();
-    let Some(graph) = device.graphs.get(&(graph as usize)).cloned() else { return INVALID };
-    let handle = device.handle();
-    device.graphs.insert(handle, graph);
-    records::add("graphs", 1);
-    // SAFETY: the caller gives a place.
-    unsafe { *made = handle as CUgraphExec };
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphUpload(graph: CUgraphExec, _: CUstream) -> CUresult {
-    fault!("cuGraphUpload");
-    if device().graphs.contains_key(&(graph as usize)) { OK } else { INVALID }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphLaunch(graph: CUgraphExec, stream: CUstream) -> CUresult {
-    fault!("cuGraphLaunch");
-    let mut device = device();
-    let Some(graph) = device.graphs.get(&(graph as usize)).cloned() else { return INVALID };
-    match device.streams.get(&(stream as usize)) {
-        None => NO_HANDLE,
-        // Graphs within graphs are not simulated.
-        Some(Some(_)) => UNSUPPORTED,
-        Some(None) => {
-            device.schedule.replay(stream as usize, graph);
-            device.schedule.failure.unwrap_or(OK)
-        }
-    }
-}
-
-fn destroy_graph(graph: usize) -> CUresult {
-    match device().graphs.remove(&graph) {
-        Some(_) => {
-            records::subtract("graphs");
-            OK
-        }
-        None => INVALID,
-    }
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuGraphDestroy(graph: CUgraph) -> CUresult {
-    fault!("cuGraphDestroy");
-    destroy_graph(graph as usize)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuGraphExecDestroy(graph: CUgraphExec) -> CUresult {
-    fault!("cuGraphExecDestroy");
-    destroy_graph(graph as usize)
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> CUresult {
-    fault!("cuEventCreate");
-    let mut device = device();
-    let handle = device.handle();
-    if flags & CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint != 0 {
-        device.untimed.insert(handle);
-    }
-    device.events.insert(handle, None);
-    records::add("events", 1);
-    // SAFETY: the caller gives a place.
-    unsafe { *event = handle as CUevent };
-    OK
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventDestroy_v2(event: CUevent) -> CUresult {
-    fault!("cuEventDestroy_v2");
-    let mut device = device();
-    if device.events.remove(&(event as usize)).is_none() {
-        return NO_HANDLE;
-    }
-    device.untimed.remove(&(event as usize));
-    records::subtract("events");
-    OK
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuEventRecord(event: CUevent, stream: CUstream) -> CUresult {
-    fault!("cuEventRecord");
-    let mut device = device();
-    let Some(captured) = device.streams.get(&(stream as usize)).cloned() else { return NO_HANDLE };
-    if !device.events.contains_key(&(event as usize)) {
-        return NO_HANDLE;
-    }
-    let recorded = match captured {
-        Some(captured) => Recorded::Captured(captured),
-        None => Recorded::Enqueued(device.schedule.record(stream as usize)),
-    };
-    device.events.insert(event as usize, Some(recorded));
-    device.schedule.failure.unwrap_or(OK)
-}
-
-/// Waits for an event, or asks if it has happened.
-fn event_status(event: CUevent, waits: bool) -> CUresult {
-    let mut device = device();
-    match device.events.get(&(event as usize)).cloned() {
-        None => NO_HANDLE,
-        Some(None) => OK,
-        Some(Some(Recorded::Captured(captured))) => {
-            device.invalidate(&captured);
-            CUresult::CUDA_ERROR_CAPTURED_EVENT
-        }
-        Some(Some(Recorded::Enqueued(ticket))) => {
-            let has_happened = |_: &Schedule| ticket.get().is_some();
-            if waits {
-                return device.schedule.run_until(has_happened).unwrap_or(OK);
-            }
-            // The device goes on while the host asks.
-            device.schedule.step();
-            match device.schedule.failure {
-                Some(failure) => failure,
-                None if ticket.get().is_some() => OK,
-                None => CUresult::CUDA_ERROR_NOT_READY,
-            }
-        }
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventSynchronize(event: CUevent) -> CUresult {
-    fault!("cuEventSynchronize");
-    records::add("synchronisations", 1);
-    event_status(event, true)
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn cuEventQuery(event: CUevent) -> CUresult {
-    fault!("cuEventQuery");
-    event_status(event, false)
-}
-
-/// The milliseconds between two events that have happened.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn cuEventElapsedTime(milliseconds: *mut f32, from: CUevent, to: CUevent) -> CUresult {
-    fault!("cuEventElapsedTime");
-    let device = device();
-    let mut times = Vec::new();
-    for event in [from, to] {
-        match device.events.get(&(event as usize)) {
-            Some(Some(Recorded::Enqueued(ticket))) if !device.untimed.contains(&(event as usize)) => {
-                match ticket.get() {
-                    Some(time) => times.push(*time),
-                    None => return CUresult::CUDA_ERROR_NOT_READY,
-                }
-            }
-            _ => return NO_HANDLE,
-        }
-    }
-    // SAFETY: the caller gives a place.
-    unsafe { *milliseconds = times[1].saturating_duration_since(times[0]).as_secs_f32() * 1e3 };
-    OK
 }

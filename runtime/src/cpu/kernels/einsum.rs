@@ -10,23 +10,17 @@ use super::fold::{Sum, fold_run};
 use super::lanes::{Real, for_int, for_real, widened};
 use super::linear::{Matrix, Multiply, multiply_all, write_through};
 use super::parallel::{PIECE, pieces};
+use crate::einsum::{self, Axes, Axis};
 use crate::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
-use ampc_ir::views::linear::{Equation, Label};
+use ampc_ir::views::linear::Equation;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     match kind {
-        OpKind::Einsum => Some(einsum),
+        OpKind::Einsum => Some(prepare),
         _ => None,
     }
-}
-
-/// An axis: a letter, or one of the ellipsis counted from the last.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Axis {
-    Letter(u8),
-    Hidden(usize),
 }
 
 /// Axes of more than one element with the steps between its elements, each once.
@@ -85,7 +79,7 @@ struct Plan {
     room: usize,
 }
 
-fn einsum(site: &Site<'_>) -> Result<Prepared> {
+fn prepare(site: &Site<'_>) -> Result<Prepared> {
     let equation = Equation::read(&site.view)?;
     let dims = (0..equation.operands.len()).map(|i| site.dims(i)).collect::<Result<Vec<_>>>()?;
     let plan = Plan::new(&equation, &dims)?;
@@ -123,31 +117,15 @@ fn reals<T: Real<Wide = W>, W: Multiply + super::lanes::Wide>(plan: Plan) -> Res
 
 impl Plan {
     fn new(equation: &Equation, dims: &[Dims]) -> Result<Plan> {
+        let Axes { operands: named, mut result, extents } = Axes::of(equation, dims);
         let mut plan = Plan {
-            extents: Vec::new(),
+            extents,
             contractions: Vec::new(),
             last: None,
             lens: dims.iter().map(|d| d.iter().product()).collect(),
             result: 0,
             room: 0,
         };
-        let named: Vec<Vec<Axis>> =
-            equation.operands.iter().zip(dims).map(|(labels, dims)| axes(labels, dims.len())).collect();
-        for (axis, &dim) in named.iter().flatten().zip(dims.iter().flatten()) {
-            match plan.extents.iter_mut().find(|(a, _)| a == axis) {
-                Some((_, extent)) if *extent == 1 => *extent = dim,
-                Some(_) => {}
-                None => plan.extents.push((*axis, dim)),
-            }
-        }
-        let hidden = named.iter().flatten().filter_map(|axis| match axis {
-            Axis::Hidden(i) => Some(i + 1),
-            Axis::Letter(_) => None,
-        });
-        let hidden = hidden.max().unwrap_or(0);
-        let letters = equation.result.iter().filter(|&&label| label != Label::Ellipsis).count();
-        let has_ellipsis = letters < equation.result.len();
-        let mut result = axes(&equation.result, letters + if has_ellipsis { hidden } else { 0 });
         plan.result = plan.size(&result)?;
         result.retain(|&axis| plan.extent(axis) != 1);
         plan.contract(&named, dims, &result)?;
@@ -156,9 +134,9 @@ impl Plan {
 
     fn contract(&mut self, named: &[Vec<Axis>], dims: &[Dims], result: &[Axis]) -> Result<()> {
         let mut left = Source::Operand(0);
-        let mut steps = operand_steps(&named[0], &dims[0]);
+        let mut steps = einsum::steps(&named[0], &dims[0]);
         for i in 1..named.len() {
-            let other = operand_steps(&named[i], &dims[i]);
+            let other = einsum::steps(&named[i], &dims[i]);
             let is_kept =
                 |axis: Axis| result.contains(&axis) || named[i + 1..].iter().flatten().any(|&a| a == axis);
             (left, steps) = self.pair(
@@ -384,32 +362,4 @@ impl Copied {
         });
         sum
     }
-}
-
-/// The axes that the labels of a term stand for.
-fn axes(labels: &[Label], rank: usize) -> Vec<Axis> {
-    let hidden = (rank + 1).saturating_sub(labels.len());
-    let of = |label: &Label| match label {
-        Label::Letter(letter) => vec![Axis::Letter(*letter)],
-        Label::Ellipsis => (0..hidden).rev().map(Axis::Hidden).collect(),
-    };
-    labels.iter().flat_map(of).collect()
-}
-
-/// The steps of an operand along its axes. An axis that is there twice is the diagonal; one with one element is
-/// broadcast.
-fn operand_steps(axes: &[Axis], dims: &[usize]) -> Steps {
-    let mut steps = Steps::new();
-    let mut next = 1;
-    for (&axis, &dim) in axes.iter().zip(dims).rev() {
-        if dim != 1 {
-            match steps.iter_mut().find(|(a, _)| *a == axis) {
-                Some((_, step)) => *step += next,
-                None => steps.push((axis, next)),
-            }
-        }
-        next *= dim;
-    }
-    steps.reverse();
-    steps
 }

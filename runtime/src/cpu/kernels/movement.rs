@@ -4,12 +4,10 @@
 use super::elements::{Cell, Movement, around, count, moved, rows, size, strides};
 use super::parallel::{PIECE, pieces};
 use super::strided::Strided;
-use crate::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::geometry::{self, Range};
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
-use ampc_ir::views::{
-    Axes, ConcatView, OpError, Part, Parts, SliceView, SplitView, TileView, TransposeView, distinct_axes,
-    normalize_axis, slice_range,
-};
+use ampc_ir::views::{ConcatView, OpError, Part, TransposeView, normalize_axis};
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -97,21 +95,7 @@ fn expand(site: &Site<'_>) -> Result<Prepared> {
 
 fn tile(site: &Site<'_>) -> Result<Prepared> {
     let dims = site.dims(0)?;
-    let mut repeats: Dims = smallvec::smallvec![1; dims.len()];
-    let times =
-        |n: i64| usize::try_from(n).map_err(|_| OpError::operand(1, "repeats of 0 or more", n.to_string()));
-    match TileView::read(&site.view) {
-        TileView::All(ints) => {
-            let ints = ints.ok_or(KernelError::NotYet)?;
-            for (repeat, n) in repeats.iter_mut().zip(ints.iter()) {
-                *repeat = times(n.known().ok_or(KernelError::NotYet)?)?;
-            }
-        }
-        TileView::One { tiles: Some(n), axis: Some(axis) } => {
-            repeats[normalize_axis(axis, dims.len(), Part::Operand(2))?] = times(n)?;
-        }
-        TileView::One { .. } => return Err(KernelError::NotYet),
-    }
+    let repeats = geometry::repeats(site)?;
     if count(&site.result_dims(0)?)? == 0 {
         return moved(site, &[0], Strided::new([], 0));
     }
@@ -124,29 +108,15 @@ fn tile(site: &Site<'_>) -> Result<Prepared> {
 
 fn slice(site: &Site<'_>) -> Result<Prepared> {
     let (dims, result) = (site.dims(0)?, site.result_dims(0)?);
-    let view = SliceView::read(&site.view);
-    let known = |list: &[ampc_ir::infer::Int]| list.iter().map(|n| n.known()).collect::<Option<Vec<i64>>>();
-    let starts = view.starts.as_deref().and_then(known).ok_or(KernelError::NotYet)?;
-    let ends = view.ends.as_deref().and_then(known).ok_or(KernelError::NotYet)?;
-    let given = match &view.steps {
-        None => return Err(KernelError::NotYet),
-        Some(None) => vec![1; starts.len()],
-        Some(Some(given)) => known(given).ok_or(KernelError::NotYet)?,
-    };
-    let axes: Vec<usize> = match &view.axes {
-        Axes::Absent => (0..starts.len()).collect(),
-        Axes::Known(axes) => distinct_axes(axes, dims.len(), &Axes::part(&site.view, 3))?,
-        Axes::Unknown(_) => return Err(KernelError::NotYet),
-    };
+    let ranges = geometry::ranges(site)?;
     if count(&result)? == 0 {
         return moved(site, &[0], Strided::new([], 0));
     }
     let strides = strides(&dims);
     let mut start = 0;
     let mut steps = strides.iter().map(|&s| signed(s)).collect::<Result<Vec<isize>>>()?;
-    for (((&axis, &from), &end), &step) in axes.iter().zip(&starts).zip(&ends).zip(&given) {
-        let (first, _) = slice_range(dims[axis] as u64, from, end, step);
-        start += usize::try_from(first).unwrap_or(0) * strides[axis];
+    for Range { axis, first, step } in ranges {
+        start += first * strides[axis];
         // A step beyond the extent is not taken.
         let step = isize::try_from(step).unwrap_or(isize::MAX);
         steps[axis] = if result[axis] > 1 { steps[axis].saturating_mul(step) } else { 0 };
@@ -155,20 +125,8 @@ fn slice(site: &Site<'_>) -> Result<Prepared> {
 }
 
 fn split(site: &Site<'_>) -> Result<Prepared> {
-    let view = SplitView::read(&site.view)?;
-    let dims = site.dims(0)?;
-    let axis = normalize_axis(view.axis, dims.len(), Part::Attr("axis".into()))?;
-    let n = site.results.len();
-    let sizes: Vec<usize> = match &view.parts {
-        Parts::Unknown if n == 1 => vec![dims[axis]],
-        Parts::Unknown => return Err(KernelError::NotYet),
-        Parts::Equal | Parts::Ceil => vec![dims[axis].div_ceil(n.max(1)); n],
-        Parts::Sizes(sizes) => {
-            let size = |n: &ampc_ir::infer::Int| n.known().and_then(|n| usize::try_from(n).ok());
-            site.room.try_gathered(sizes.iter().map(|n| size(n).ok_or(KernelError::NotYet)))?
-        }
-    };
-    moved(site, &[0], Cut::new(&dims, axis, &sizes)?)
+    let (axis, sizes) = geometry::parts(site)?;
+    moved(site, &[0], Cut::new(&site.dims(0)?, axis, &sizes)?)
 }
 
 /// Parts of a tensor along an axis.

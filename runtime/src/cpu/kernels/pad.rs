@@ -1,11 +1,12 @@
 //! Operators that pad or crop a tensor: Pad, CenterCropPad.
 
 use super::elements::{Cell, Movement, moved, rows, strides};
+use crate::geometry;
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::Bound;
-use ampc_ir::views::{Axes, OpError, PadView, distinct_axes};
+use ampc_ir::views::{OpError, PadView};
 use half::{bf16, f16};
 
 /// The kernels of this family.
@@ -168,18 +169,7 @@ impl Movement for Padding {
 
 fn pad(site: &Site<'_>) -> Result<Prepared> {
     let view = PadView::read(&site.view)?;
-    let rank = site.dims(0)?.len();
-    let pads = view.pads.ok_or(KernelError::NotYet)?;
-    let pads = pads.iter().map(|n| n.known()).collect::<Option<Vec<i64>>>().ok_or(KernelError::NotYet)?;
-    let axes = match &view.axes {
-        Axes::Absent => (0..rank).collect(),
-        Axes::Known(axes) => distinct_axes(axes, rank, &Axes::part(&site.view, 3))?,
-        Axes::Unknown(_) => return Err(KernelError::NotYet),
-    };
-    let mut befores = vec![0; rank];
-    for (&axis, &before) in axes.iter().zip(&pads) {
-        befores[axis] = before;
-    }
+    let befores = geometry::pads_before(site, &view)?;
     let mode = match view.mode {
         "constant" => Mode::Constant,
         "edge" => Mode::Edge,
@@ -206,13 +196,8 @@ fn bytes_of(site: &Site<'_>, value: f32) -> Result<Vec<u8>> {
     })
 }
 
-/// CenterCropPad: of an odd number of elements to remove or add, the one more is behind.
 fn center_crop_pad(site: &Site<'_>) -> Result<Prepared> {
-    let (dims, result) = (site.dims(0)?, site.result_dims(0)?);
-    let before = |(&n, &extent): (&usize, &usize)| {
-        if extent >= n { signed((extent - n) / 2) } else { -signed((n - extent) / 2) }
-    };
-    let befores: Vec<i64> = dims.iter().zip(&result).map(before).collect();
+    let befores = geometry::crops_before(site)?;
     moved(site, &[0], Padding::new(site, &befores, Mode::Constant, Fill::Zero)?)
 }
 

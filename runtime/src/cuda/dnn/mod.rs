@@ -76,6 +76,7 @@ impl From<DnnError> for KernelError {
         match &error {
             DnnError::Library(library) => match library.kind() {
                 CudaErrorKind::Unsupported => KernelError::unsupported(format!("a convolution: {error}")),
+                CudaErrorKind::NoMemory => DeviceError::OutOfMemory(error.to_string()).into(),
                 CudaErrorKind::Refused => DeviceError::Failed(error.to_string()).into(),
                 CudaErrorKind::Bug => DeviceError::Invalid(error.to_string()).into(),
             },
@@ -94,9 +95,16 @@ impl DnnError {
     /// True if this engine failed, so that another engine may be tried: the call was valid, and memory sufficed.
     fn is_of_engine(&self) -> bool {
         let DnnError::Call { call, status, .. } = self else { return false };
-        let others = ["BAD_PARAM", "ALLOC_FAILED", "NOT_INITIALIZED"];
+        let others = ["BAD_PARAM", "NOT_INITIALIZED"];
         matches!(*call, "cudnnBackendFinalize" | "cudnnBackendExecute")
+            && !self.is_no_memory()
             && !others.iter().any(|other| status.contains(other))
+    }
+
+    /// True if cuDNN has no memory for a call, on the device or on the host.
+    fn is_no_memory(&self) -> bool {
+        let names = ["ALLOC_FAILED", "ALLOCATION_FAILED"];
+        matches!(self, DnnError::Call { status, .. } if names.iter().any(|name| status.contains(name)))
     }
 
     /// True if cuDNN refuses a call as invalid, which is a bug of the backend.
@@ -110,9 +118,10 @@ impl DnnError {
 
     /// The error of a call that failed.
     fn of_call(&self) -> DeviceError {
-        match self.is_invalid() {
-            true => DeviceError::Invalid(self.to_string()),
-            false => DeviceError::Failed(self.to_string()),
+        match (self.is_no_memory(), self.is_invalid()) {
+            (true, _) => DeviceError::OutOfMemory(self.to_string()),
+            (false, true) => DeviceError::Invalid(self.to_string()),
+            (false, false) => DeviceError::Failed(self.to_string()),
         }
     }
 }

@@ -11,23 +11,17 @@ use super::reduce::Reduction;
 use super::stage::{Place, Scratch, Stage, converted, staged};
 use super::{Maker, Prepare};
 use crate::cuda::text::{Elem, Steps, Walk};
+use crate::einsum::{self, Axes, Axis};
 use crate::kernel::{Dims, Prepared, Result};
 use ampc_ir::op::OpKind;
-use ampc_ir::views::linear::{Equation, Label};
+use ampc_ir::views::linear::Equation;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     match kind {
-        OpKind::Einsum => Some(einsum),
+        OpKind::Einsum => Some(prepare),
         _ => None,
     }
-}
-
-/// An axis: a letter, or one of the ellipsis counted from the last.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Axis {
-    Letter(u8),
-    Hidden(usize),
 }
 
 /// Elements with the steps between them along axes of more than one element, each once.
@@ -58,34 +52,13 @@ struct Plan<'a> {
     stages: Vec<Stage>,
 }
 
-/// The axes that the labels of a term stand for.
-fn axes(labels: &[Label], rank: usize) -> Vec<Axis> {
-    let hidden = (rank + 1).saturating_sub(labels.len());
-    let of = |label: &Label| match label {
-        Label::Letter(letter) => vec![Axis::Letter(*letter)],
-        Label::Ellipsis => (0..hidden).rev().map(Axis::Hidden).collect(),
-    };
-    labels.iter().flat_map(of).collect()
-}
-
-/// The steps of an operand along its axes. An axis that is there twice is the diagonal; one with one element is broadcast.
+/// The axes of an operand of more than one element, with the elements from one index to the next.
 fn steps_of(axes: &[Axis], dims: &[usize]) -> Vec<(Axis, i64)> {
-    let mut steps: Vec<(Axis, i64)> = Vec::new();
-    let mut next = 1i64;
-    for (&axis, &dim) in axes.iter().zip(dims).rev() {
-        if dim != 1 {
-            match steps.iter_mut().find(|(a, _)| *a == axis) {
-                Some((_, step)) => *step += next,
-                None => steps.push((axis, next)),
-            }
-        }
-        next = next.saturating_mul(i64::try_from(dim).unwrap_or(i64::MAX));
-    }
-    steps.reverse();
-    steps
+    let signed = |(axis, step)| (axis, super::signed(step));
+    einsum::steps(axes, dims).into_iter().map(signed).collect()
 }
 
-fn einsum(maker: &Maker<'_>) -> Result<Prepared> {
+fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let equation = Equation::read(&site.view)?;
     let elem = maker.number(0)?;
@@ -95,25 +68,9 @@ fn einsum(maker: &Maker<'_>) -> Result<Prepared> {
         elem => elem,
     };
     let dims = (0..equation.operands.len()).map(|i| site.dims(i)).collect::<Result<Vec<_>>>()?;
-    let named: Vec<Vec<Axis>> =
-        equation.operands.iter().zip(&dims).map(|(labels, dims)| axes(labels, dims.len())).collect();
+    let Axes { operands: named, mut result, extents } = Axes::of(&equation, &dims);
     let (scratch, stages) = (Scratch::default(), Vec::new());
-    let mut plan = Plan { maker, extents: Vec::new(), acc, scratch, stages };
-    for (axis, &dim) in named.iter().flatten().zip(dims.iter().flatten()) {
-        match plan.extents.iter_mut().find(|(a, _)| a == axis) {
-            Some((_, extent)) if *extent == 1 => *extent = dim,
-            Some(_) => {}
-            None => plan.extents.push((*axis, dim)),
-        }
-    }
-    let hidden = named.iter().flatten().filter_map(|axis| match axis {
-        Axis::Hidden(i) => Some(i + 1),
-        Axis::Letter(_) => None,
-    });
-    let hidden = hidden.max().unwrap_or(0);
-    let letters = equation.result.iter().filter(|&&label| label != Label::Ellipsis).count();
-    let has_ellipsis = letters < equation.result.len();
-    let mut result = axes(&equation.result, letters + if has_ellipsis { hidden } else { 0 });
+    let mut plan = Plan { maker, extents, acc, scratch, stages };
     result.retain(|&axis| plan.extent(axis) != 1);
     let operand = |i: usize| Tensor { place: Place::operand(i), elem, steps: steps_of(&named[i], &dims[i]) };
     let to = (Place::result(0), elem);

@@ -72,41 +72,40 @@ pub(super) fn family(kind: OpKind) -> Option<&'static str> {
     FAMILIES.iter().find(|(_, find)| find(kind).is_some()).map(|(name, _)| *name)
 }
 
-/// The families, each with its name.
+/// Families with their names, from the names of their modules.
 macro_rules! families {
-    ($($family:ident::find,)*) => { &[$((stringify!($family), $family::find)),*] };
+    ($($family:ident,)*) => { &[$((stringify!($family), $family::find)),*] };
 }
 
 /// A family, and its function `find`.
 type Family = (&'static str, fn(OpKind) -> Option<Prepare>);
 
-#[rustfmt::skip]
-const FAMILIES: &[Family] = families![
-        pointwise::find,
-        reduce::find,
-        linear::find,
-        convolution::find,
-        movement::find,
-        strided::find,
-        pad::find,
-        fill::find,
-        indexing::find,
-        scatter::find,
-        order::find,
-        pool::find,
-        batch_norm::find,
-        recurrent::find,
-        resize::find,
-        grid_sample::find,
-        integer_product::find,
-        einsum::find,
-        attention::find,
-        normalize::find,
-        loss::find,
-        training::find,
-        optimizers::find,
-        random::find,
-    ];
+const FAMILIES: &[Family] = families! {
+    pointwise,
+    reduce,
+    linear,
+    convolution,
+    movement,
+    strided,
+    pad,
+    fill,
+    indexing,
+    scatter,
+    order,
+    pool,
+    batch_norm,
+    recurrent,
+    resize,
+    grid_sample,
+    integer_product,
+    einsum,
+    attention,
+    normalize,
+    loss,
+    training,
+    optimizers,
+    random,
+};
 
 /// The most bytes of results that are computed on the host and copied in each run.
 const MOST_CONSTANT: u64 = 1 << 16;

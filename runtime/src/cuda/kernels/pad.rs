@@ -3,10 +3,11 @@
 use super::stage::{Place, Scratch, Source, staged};
 use super::{Maker, Prepare};
 use crate::cuda::text::{Elem, f32_text, f64_text};
+use crate::geometry;
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::Bound;
-use ampc_ir::views::{Axes, OpError, PadView, distinct_axes};
+use ampc_ir::views::{OpError, PadView};
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -26,18 +27,7 @@ enum Fill {
 fn pad(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let view = PadView::read(&site.view)?;
-    let rank = site.dims(0)?.len();
-    let pads = view.pads.ok_or(KernelError::NotYet)?;
-    let pads = pads.iter().map(|n| n.known()).collect::<Option<Vec<i64>>>().ok_or(KernelError::NotYet)?;
-    let axes = match &view.axes {
-        Axes::Absent => (0..rank).collect(),
-        Axes::Known(axes) => distinct_axes(axes, rank, &Axes::part(&site.view, 3))?,
-        Axes::Unknown(_) => return Err(KernelError::NotYet),
-    };
-    let mut befores = vec![0; rank];
-    for (&axis, &before) in axes.iter().zip(&pads) {
-        befores[axis] = before;
-    }
+    let befores = geometry::pads_before(site, &view)?;
     let fill = match view.value {
         Bound::Operand(i) if view.mode == "constant" => {
             if site.dims(i)?.iter().product::<usize>() != 1 {
@@ -52,14 +42,8 @@ fn pad(maker: &Maker<'_>) -> Result<Prepared> {
     padded(maker, &befores, view.mode, &fill)
 }
 
-/// CenterCropPad: of an odd number of elements to remove or add, the one more is behind.
 fn center_crop_pad(maker: &Maker<'_>) -> Result<Prepared> {
-    let (dims, result) = (maker.site.dims(0)?, maker.site.result_dims(0)?);
-    let half = |n: usize| i64::try_from(n / 2).unwrap_or(i64::MAX);
-    let before = |(&n, &extent): (&usize, &usize)| {
-        if extent >= n { half(extent - n) } else { -half(n - extent) }
-    };
-    let befores: Vec<i64> = dims.iter().zip(&result).map(before).collect();
+    let befores = geometry::crops_before(maker.site)?;
     padded(maker, &befores, "constant", &Fill::Number(0.0))
 }
 

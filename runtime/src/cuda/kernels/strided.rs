@@ -4,12 +4,10 @@
 use super::stage::{Place, Scratch, Source, copy_rows, moved, staged};
 use super::{Maker, Prepare};
 use crate::cuda::text::{Steps, Walk};
+use crate::geometry::{self, Range};
 use crate::kernel::{Dims, KernelError, Prepared, Result};
-use ampc_ir::infer::Int;
 use ampc_ir::op::OpKind;
-use ampc_ir::views::{
-    Axes, OpError, Part, Parts, SliceView, SplitView, TileView, distinct_axes, normalize_axis, slice_range,
-};
+use ampc_ir::views::OpError;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -83,21 +81,7 @@ fn space_to_depth(maker: &Maker<'_>) -> Result<Prepared> {
 
 fn tile(maker: &Maker<'_>) -> Result<Prepared> {
     let dims = maker.site.dims(0)?;
-    let mut repeats = vec![1usize; dims.len()];
-    let times =
-        |n: i64| usize::try_from(n).map_err(|_| OpError::operand(1, "repeats of 0 or more", n.to_string()));
-    match TileView::read(&maker.site.view) {
-        TileView::All(ints) => {
-            let ints = ints.ok_or(KernelError::NotYet)?;
-            for (repeat, n) in repeats.iter_mut().zip(ints.iter()) {
-                *repeat = times(n.known().ok_or(KernelError::NotYet)?)?;
-            }
-        }
-        TileView::One { tiles: Some(n), axis: Some(axis) } => {
-            repeats[normalize_axis(axis, dims.len(), Part::Operand(2))?] = times(n)?;
-        }
-        TileView::One { .. } => return Err(KernelError::NotYet),
-    }
+    let repeats = geometry::repeats(maker.site)?;
     let (mut to, mut steps) = (Dims::new(), Vec::new());
     for ((&n, &repeat), &step) in dims.iter().zip(&repeats).zip(&strides(&dims)?) {
         to.extend([repeat, n]);
@@ -109,24 +93,9 @@ fn tile(maker: &Maker<'_>) -> Result<Prepared> {
 fn slice(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (dims, result) = (site.dims(0)?, site.result_dims(0)?);
-    let view = SliceView::read(&site.view);
-    let known = |list: &[Int]| list.iter().map(|n| n.known()).collect::<Option<Vec<i64>>>();
-    let starts = view.starts.as_deref().and_then(known).ok_or(KernelError::NotYet)?;
-    let ends = view.ends.as_deref().and_then(known).ok_or(KernelError::NotYet)?;
-    let given = match &view.steps {
-        None => return Err(KernelError::NotYet),
-        Some(None) => vec![1; starts.len()],
-        Some(Some(given)) => known(given).ok_or(KernelError::NotYet)?,
-    };
-    let axes: Vec<usize> = match &view.axes {
-        Axes::Absent => (0..starts.len()).collect(),
-        Axes::Known(axes) => distinct_axes(axes, dims.len(), &Axes::part(&site.view, 3))?,
-        Axes::Unknown(_) => return Err(KernelError::NotYet),
-    };
     let own = strides(&dims)?;
     let mut steps = Steps { first: 0, steps: own.clone() };
-    for (((&axis, &from), &end), &step) in axes.iter().zip(&starts).zip(&ends).zip(&given) {
-        let (first, _) = slice_range(dims[axis] as u64, from, end, step);
+    for Range { axis, first, step } in geometry::ranges(site)? {
         steps.first += i64::try_from(first).unwrap_or(0) * own[axis];
         // A step beyond the extent is not taken.
         steps.steps[axis] = if result[axis] > 1 { own[axis].saturating_mul(step) } else { 0 };
@@ -137,20 +106,9 @@ fn slice(maker: &Maker<'_>) -> Result<Prepared> {
 /// Each part is rows of the operand.
 fn split(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
-    let view = SplitView::read(&site.view)?;
+    let (axis, sizes) = geometry::parts(site)?;
     let dims = site.dims(0)?;
-    let axis = normalize_axis(view.axis, dims.len(), Part::Attr("axis".into()))?;
     let bytes = maker.raw(0)?.bytes();
-    let n = site.results.len();
-    let sizes: Vec<usize> = match &view.parts {
-        Parts::Unknown if n == 1 => vec![dims[axis]],
-        Parts::Unknown => return Err(KernelError::NotYet),
-        Parts::Equal | Parts::Ceil => vec![dims[axis].div_ceil(n.max(1)); n],
-        Parts::Sizes(sizes) => {
-            let size = |n: &Int| n.known().and_then(|n| usize::try_from(n).ok());
-            sizes.iter().map(size).collect::<Option<_>>().ok_or(KernelError::NotYet)?
-        }
-    };
     let [before, along, behind] = super::around(&dims, axis);
     let stride = along * behind * bytes;
     let mut parts = Vec::new();

@@ -11,14 +11,12 @@
 //!   … body …
 //! ```
 
+use super::stage::MOST_PARAMETERS;
 use crate::cuda::Shared;
 use crate::cuda::launch::{Args, Kernel, THREADS, operand, queue, result, scratch};
 use crate::cuda::text::HEAD;
 use crate::kernel::{Io, Result};
 use std::fmt::Write;
-
-/// The parameters of a kernel, each of 8 bytes.
-const PARAMETERS: usize = 512;
 
 /// The parameters of every launch: the elements of a chunk, and the chunks of earlier launches.
 const OWN: usize = 2;
@@ -110,7 +108,7 @@ impl Tensors<'_> {
     ) -> Result<Launches> {
         let chunk = chunk_of(tensors.iter().map(|tensor| tensor.n));
         let tensors: Vec<&Tensor> = tensors.iter().filter(|tensor| tensor.n > 0).collect();
-        let most = (PARAMETERS - OWN - self.shared.len()) / (self.fields.len() + 2);
+        let most = (MOST_PARAMETERS - OWN - self.shared.len()) / (self.fields.len() + 2);
         let (mut launches, mut parts) = (Vec::new(), 0);
         for tensors in tensors.chunks(most) {
             // Numbers of tensors that are close share a text.

@@ -117,7 +117,15 @@ pub enum CudaError {
         /// The compute capability.
         capability: (i32, i32),
     },
-    /// The device has no memory left, or does not answer.
+    /// Memory of the device or of the host is exhausted.
+    #[error("out of memory: {library} refuses a call: {reason}")]
+    NoMemory {
+        /// The library.
+        library: Library,
+        /// The library's error.
+        reason: String,
+    },
+    /// The device does not answer, or a call fails for another reason of the system.
     #[error("{library} refuses a call: {reason}")]
     Refused {
         /// The library.
@@ -146,7 +154,9 @@ pub enum CudaError {
 pub enum CudaErrorKind {
     /// The user installs or updates a library, or chooses another device.
     Unsupported,
-    /// The device has no memory left or does not answer.
+    /// Memory of the device or of the host is exhausted.
+    NoMemory,
+    /// The device does not answer, or a file cannot be written.
     Refused,
     /// A bug of this crate.
     Bug,
@@ -166,6 +176,7 @@ impl CudaError {
             | CudaError::NoDevice { .. }
             | CudaError::OldDevice { .. }
             | CudaError::OldCompiler { .. } => CudaErrorKind::Unsupported,
+            CudaError::NoMemory { .. } => CudaErrorKind::NoMemory,
             CudaError::Refused { .. } | CudaError::NoDump { .. } => CudaErrorKind::Refused,
             CudaError::Invalid { .. } => CudaErrorKind::Bug,
         }
@@ -184,6 +195,7 @@ impl From<DriverError> for CudaError {
             | Code::CUDA_ERROR_SYSTEM_NOT_READY
             | Code::CUDA_ERROR_OPERATING_SYSTEM
             | Code::CUDA_ERROR_NOT_INITIALIZED => CudaError::NoDevices { reason },
+            Code::CUDA_ERROR_OUT_OF_MEMORY => CudaError::NoMemory { library: Library::Driver, reason },
             Code::CUDA_ERROR_INVALID_VALUE
             | Code::CUDA_ERROR_INVALID_CONTEXT
             | Code::CUDA_ERROR_INVALID_HANDLE => CudaError::Invalid { library: Library::Driver, reason },
@@ -209,6 +221,7 @@ impl From<CublasError> for CudaError {
         let (library, reason) = (Library::Products, format!("{:?}", error.0));
         match error.0 {
             Status::CUBLAS_STATUS_INVALID_VALUE => CudaError::Invalid { library, reason },
+            Status::CUBLAS_STATUS_ALLOC_FAILED => CudaError::NoMemory { library, reason },
             _ => CudaError::Refused { library, reason },
         }
     }

@@ -50,6 +50,7 @@ pub(super) fn failed(error: CublasError) -> KernelError {
         Status::CUBLAS_STATUS_NOT_SUPPORTED | Status::CUBLAS_STATUS_ARCH_MISMATCH => {
             KernelError::unsupported(format!("a product ({reason})"))
         }
+        Status::CUBLAS_STATUS_ALLOC_FAILED => DeviceError::OutOfMemory(reason).into(),
         Status::CUBLAS_STATUS_INVALID_VALUE => DeviceError::Invalid(reason).into(),
         // A lost device fails the next call of the driver too.
         _ => DeviceError::Failed(reason).into(),

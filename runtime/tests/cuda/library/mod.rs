@@ -68,6 +68,9 @@ pub(crate) fn run(cuda: &Arc<Cuda>, open: Open<'_>, options: &CudaOptions, filte
             let check = move || unaligned(&cuda, (dtype, t), body, dims);
             cases.push((format!("library: unaligned {name} {t}"), Box::new(check)));
         }
+        let cuda = cuda.clone();
+        let check = move || unaligned(&cuda, (dtype, t), ATTENTION, ATTENTION_DIMS);
+        cases.push((format!("library: unaligned attention {t}"), Box::new(check)));
     }
     passing(&cases, filter)
 }
@@ -97,6 +100,11 @@ fn near(cuda: &Arc<Cuda>, (text, reference): (&str, &str), inputs: &[HostTensor]
 
 /// The dims of `%a`, `%b` and `%c`.
 type Dims = [&'static [u64]; 3];
+
+/// Queries, keys and values.
+const ATTENTION: &str = "  %k = Transpose(%b) {perm=[0, 1, 3, 2]} : T[2, 3, 8, 11]\n  %x = MatMul(%a, %k) : T[2, 3, 9, 11]\n  \
+    %p = Softmax(%x) {axis=-1} : T[2, 3, 9, 11]\n  %y = MatMul(%p, %c) : T[2, 3, 9, 16]\n";
+const ATTENTION_DIMS: Dims = [&[2, 3, 9, 8], &[2, 3, 11, 8], &[2, 3, 11, 16]];
 
 /// Products and convolutions with a bias and an activation. T is the element type; the result is `%y`. Operators of a tanh
 /// are separate for f32.
