@@ -173,6 +173,8 @@ pub(super) struct Source {
     arguments: Vec<Argument>,
     message: Option<u32>,
     names: usize,
+    /// The most threads of a block, if the compiler has to know it.
+    bound: Option<usize>,
 }
 
 impl Source {
@@ -186,6 +188,7 @@ impl Source {
             arguments: Vec::new(),
             message: None,
             names: 0,
+            bound: None,
         }
     }
 
@@ -231,6 +234,11 @@ impl Source {
     /// A statement before the body.
     pub(super) fn local(&mut self, text: &str) {
         let _ = writeln!(self.locals, "  {text}");
+    }
+
+    /// Limits the registers of a thread to those that blocks of so many threads have.
+    pub(super) fn bound(&mut self, threads: usize) {
+        self.bound = Some(threads);
     }
 
     fn name(&mut self, prefix: char) -> String {
@@ -292,13 +300,14 @@ impl Source {
         body: &str,
         [blocks, threads]: [usize; 2],
     ) -> Result<Stage> {
-        let Source { functions, mut parameters, locals, arguments, message, .. } = self;
+        let Source { functions, mut parameters, locals, arguments, message, bound, .. } = self;
         let fail = if message.is_some() { FAIL } else { "" };
         if message.is_some() {
             parameters += ", u64* failure, u64 name";
         }
+        let bound = bound.map_or_else(String::new, |threads| format!("__launch_bounds__({threads}) "));
         let text = format!(
-            "{HEAD}{fail}{functions}extern \"C\" __global__ void run({parameters}) {{\n{locals}{body}\n}}\n"
+            "{HEAD}{fail}{functions}extern \"C\" __global__ void {bound}run({parameters}) {{\n{locals}{body}\n}}\n"
         );
         let threads = u32::try_from(threads).unwrap_or(THREADS);
         let kernel = Kernel::new(maker.shared, &text, blocks, threads)?;
