@@ -53,6 +53,8 @@ mod random;
 #[path = "cuda/records.rs"]
 mod records;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/rows.rs"]
+mod rows;
 #[path = "cuda/scalars.rs"]
 mod scalars;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -115,6 +117,7 @@ fn main() -> std::process::ExitCode {
         + library::run(cuda, &opened, &options, &filter)
         + cases::run_all(cuda, &operators::cases(), &filter)
         + operators::failures(cuda, &filter)
+        + rows::run(cuda, &options, &filter)
         + tails::run(cuda, &filter)
         + memory::run(cuda, &filter)
         + operators::shared_kernels(cuda, &filter)

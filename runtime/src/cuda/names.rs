@@ -10,8 +10,8 @@ use std::cell::RefCell;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The declaration of the entry in texts, without its suffix.
-const ENTRY: &str = "extern \"C\" __global__ void run";
+/// The declaration of the entry in texts, before bounds of its launches and its name.
+const ENTRY: &str = "extern \"C\" __global__ void ";
 
 /// The operators of a group that its name spells out.
 const MOST_SPELLED: usize = 3;
@@ -79,10 +79,11 @@ pub(super) fn label() -> Option<Arc<Label>> {
 
 /// A text whose entry has the name of its label, and that name.
 pub(super) fn named(text: &str, label: Option<&Label>) -> (String, String) {
-    let Some((before, rest)) = text.split_once(ENTRY) else { return (text.to_owned(), "run".to_owned()) };
+    let found = text.split_once(ENTRY).and_then(|(before, rest)| Some((before, rest.split_once("run")?)));
+    let Some((before, (bounds, rest))) = found else { return (text.to_owned(), "run".to_owned()) };
     let (suffix, parameters) = rest.split_at(rest.find('(').unwrap_or(0));
     let entry = format!("{}{suffix}", label.map_or("kernel", |label| &label.entry));
-    (format!("{before}extern \"C\" __global__ void {entry}{parameters}"), entry)
+    (format!("{before}{ENTRY}{bounds}{entry}{parameters}"), entry)
 }
 
 #[cfg(test)]

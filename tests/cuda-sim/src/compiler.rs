@@ -77,6 +77,10 @@ fn hash_of(text: &str) -> u64 {
 /// The name of the kernel of a text.
 fn entry_of(text: &str) -> Option<&str> {
     let (_, rest) = text.split_once("extern \"C\" __global__ void ")?;
+    let rest = match rest.strip_prefix("__launch_bounds__(") {
+        Some(bounded) => bounded.split_once(')')?.1,
+        None => rest,
+    };
     rest.split_once('(').map(|(name, _)| name.trim())
 }
 

@@ -6,6 +6,7 @@
 #define __global__
 #define __device__
 #define __forceinline__ inline
+#define __launch_bounds__(threads)
 #define __shared__ static
 struct uint3 { unsigned x, y, z; };
 // A thread, as blocks.rs has it.

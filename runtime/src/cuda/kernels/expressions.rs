@@ -106,7 +106,7 @@ pub(super) fn of_printed(
 
 /// A value as variables of the body.
 #[derive(Clone)]
-struct Printed {
+pub(super) struct Printed {
     elem: Elem,
     /// The element as it is stored.
     bits: String,
@@ -114,11 +114,18 @@ struct Printed {
     wide: Option<String>,
 }
 
-/// The body of a kernel, node by node.
+impl Printed {
+    /// A stored element.
+    pub(super) fn stored(elem: Elem, bits: String) -> Printed {
+        Printed { elem, bits, wide: None }
+    }
+}
+
+/// Statements of nodes, and their values so far.
 #[derive(Default)]
 pub(super) struct Printer {
-    body: String,
-    functions: BTreeSet<&'static str>,
+    pub(super) body: String,
+    pub(super) functions: BTreeSet<&'static str>,
     /// The values of the nodes so far.
     values: FxHashMap<Value, Printed>,
     /// The operands from outside, with the value of each.
@@ -128,6 +135,35 @@ pub(super) struct Printer {
 }
 
 impl Printer {
+    /// A printer for statements in a scope of its own, which see the values of this one.
+    pub(super) fn inner(&self) -> Printer {
+        Printer { values: self.values.clone(), variables: self.variables, ..Printer::default() }
+    }
+
+    /// Takes functions and the numbers of variables from an inner printer.
+    pub(super) fn after(&mut self, inner: Printer) {
+        self.functions.extend(inner.functions);
+        self.variables = inner.variables;
+    }
+
+    /// Sets a value.
+    pub(super) fn give(&mut self, value: Value, printed: Printed) {
+        self.values.insert(value, printed);
+    }
+
+    pub(super) fn has(&self, value: Value) -> bool {
+        self.values.contains_key(&value)
+    }
+
+    pub(super) fn value(&self, value: Value) -> Option<Printed> {
+        self.values.get(&value).cloned()
+    }
+
+    /// A value as it is stored.
+    pub(super) fn bits(&self, value: Value) -> Option<String> {
+        Some(self.values.get(&value)?.bits.clone())
+    }
+
     /// Sets a new variable.
     fn set(&mut self, ty: &str, to: &str) -> String {
         let name = format!("t{}", self.variables);
@@ -151,7 +187,7 @@ impl Printer {
     }
 
     /// The number or truth value of an operand.
-    fn wide(&mut self, read: &Read) -> Option<String> {
+    pub(super) fn wide(&mut self, read: &Read) -> Option<String> {
         let Printed { elem, bits, wide } = self.printed(read)?.clone();
         if wide.is_some() {
             return wide;
@@ -281,20 +317,23 @@ impl Printer {
                 let bits = self.set("u8", &format!("{last} ? 1 : 0"));
                 Printed { elem, bits, wide: Some(last) }
             }
-            Elem::F16 | Elem::BF16 => {
-                let number = if is_double { format!("to_odd({last})") } else { last };
-                if is_double {
-                    self.functions.insert(TO_ODD);
-                }
-                let bits = self.set("u16", &elem.store(&number));
-                Printed { elem, bits, wide: None }
+            Elem::F16 | Elem::BF16 if is_double => {
+                self.functions.insert(TO_ODD);
+                self.rounded(elem, format!("to_odd({last})"))
             }
-            _ => {
-                let bits = self.set(elem.stored(), &format!("({})({last})", elem.stored()));
-                Printed { elem, wide: Some(bits.clone()), bits }
-            }
+            _ => self.rounded(elem, last),
         };
         self.values.insert(member.result, printed);
         Some(())
+    }
+
+    /// A number, rounded to an element type.
+    pub(super) fn rounded(&mut self, elem: Elem, number: String) -> Printed {
+        if matches!(elem, Elem::F16 | Elem::BF16) {
+            let bits = self.set("u16", &elem.store(&number));
+            return Printed { elem, bits, wide: None };
+        }
+        let bits = self.set(elem.stored(), &format!("({})({number})", elem.stored()));
+        Printed { elem, wide: Some(bits.clone()), bits }
     }
 }

@@ -1,6 +1,7 @@
 //! Groups of the CUDA backend: attentions are graphs of cuDNN, products and convolutions with what stands around them are
-//! operations of a library ([`library`]), other element-wise nodes that read each other are one kernel, and so are
-//! [`scalars`] and the optimizers of a step.
+//! operations of a library ([`library`]), reductions and normalizations along rows are one kernel with the element-wise nodes
+//! around them ([`row_groups`]), other element-wise nodes that read each other are one kernel, and so are [`scalars`] and the
+//! optimizers of a step.
 //!
 //! In a group of element-wise nodes, each value from outside is loaded once, each node rounds to its element type, and each
 //! result that is read outside is stored. Such a group has the bits of its nodes one by one.
@@ -9,6 +10,7 @@ use super::attention;
 use super::expressions::{is_known, of_members};
 use super::library;
 use super::optimizers::{self, Optimizer, is_optimizer};
+use super::row_groups::{self, Joined};
 use super::scalars;
 use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
@@ -44,10 +46,14 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     let mut rest = without(candidates.nodes, &lists);
     // Other groups read the dims of the model. Element-wise nodes have the same kernels for both layouts.
     rest.retain(|node| !candidates.channels_last.contains(node));
+    let Joined { lists: rows, positions } =
+        row_groups::join(&Candidates { nodes: &rest, ..*candidates }, &lists);
+    lists.extend(rows);
+    let rest = without(&rest, &lists);
     let candidates = &Candidates { nodes: &rest, ..*candidates };
     let mut optimizers: Vec<Optimizers> = Vec::new();
     let mut of_one: Vec<Node> = Vec::new();
-    let joiner = Joiner::new(candidates, LIMITS, |site| {
+    let mut joiner = Joiner::new(candidates, LIMITS, |site| {
         if is_optimizer(site.kind()) {
             let node = Optimizer::read(site).ok()?;
             let scalars: Vec<Option<Value>> = node.scalars().map(|i| site.view.operand(i)).collect();
@@ -64,6 +70,7 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         }
         Member::read(site, is_known)
     });
+    joiner.position.extend(positions);
     let groups =
         joiner.groups(|_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
     lists.extend(groups.into_lists());
@@ -119,6 +126,9 @@ pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> R
         return Ok(prepared);
     }
     if let Some(prepared) = library::prepare(shared, group) {
+        return prepared;
+    }
+    if let Some(prepared) = row_groups::prepare(shared, group) {
         return prepared;
     }
     if let Some(prepared) = scalars::prepare(shared, group) {

@@ -33,6 +33,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod resize;
+mod row_groups;
 mod rows;
 mod scalars;
 mod scatter;

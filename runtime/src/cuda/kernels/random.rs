@@ -6,7 +6,7 @@ use super::{Maker, Prepare};
 use crate::cuda::elements::{Elements, Source};
 use crate::cuda::launch::queue;
 use crate::cuda::text::{Elem, FAIL, TO_ODD, f64_text};
-use crate::kernel::{Dims, KernelError, Prepared, Result};
+use crate::kernel::{Dims, KernelError, Prepared, Result, Site};
 use crate::random::key;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::{DropoutView, PhiloxDropoutView};
@@ -52,14 +52,6 @@ __device__ __forceinline__ double uniform(u64 counter, u32 i, u32 k, u32 l) {
 /// The number of the element that the body of a loop computes.
 const AT: &str = "    u64 at = (u64)i + k;\n";
 
-/// A source of one element: operand `i`.
-fn single(maker: &Maker<'_>, i: usize) -> Result<Source> {
-    if maker.site.dims(i)?.iter().product::<usize>() != 1 {
-        return Err(maker.site.no_kernel());
-    }
-    Ok(Source { elem: maker.number(i)?, dims: Dims::new() })
-}
-
 /// An f64 as it is stored.
 fn stored(elem: Elem, number: &str) -> String {
     match elem {
@@ -68,14 +60,94 @@ fn stored(elem: Elem, number: &str) -> String {
     }
 }
 
-/// PhiloxDropout: an element is dropped if its word, as a number in [0, 1) of 24 bits, is below the ratio.
+/// The statements of Dropout and PhiloxDropout for an element.
+pub(super) struct Dropped {
+    /// The operands that are read as `b0`, `b1`, …: the elements, and operands of one element.
+    pub(super) operands: Vec<(usize, Elem)>,
+    /// The positions of the results that are set as `r0`, `r1`.
+    pub(super) results: Vec<(usize, Elem)>,
+    /// Statements for element `k` of the vector that begins with element `i`.
+    pub(super) body: String,
+    /// The key of the words, read as `key0` and `key1`, if the node has one. Such a kernel may fail.
+    pub(super) key: Option<[u32; 2]>,
+}
+
+/// The error of a ratio of Dropout.
+pub(super) const RATIO: &str = "a ratio in [0, 1)";
+
+/// The functions that the statements of [`Dropped`] call, but `fail`.
+pub(super) fn functions_of_dropout() -> [&'static str; 2] {
+    [PHILOX, TO_ODD]
+}
+
+impl Dropped {
+    /// The statements of a node; `None` for a node that drops nothing.
+    ///
+    /// # Errors
+    /// If there is no kernel for the element types, or the ratio is no ratio.
+    pub(super) fn read(site: &Site<'_>) -> Result<Option<Dropped>> {
+        match site.kind() {
+            OpKind::PhiloxDropout => philox_dropped(site).map(Some),
+            _ => dropped(site),
+        }
+    }
+
+    /// The kernel.
+    fn kernel(self, maker: &Maker<'_>) -> Result<Prepared> {
+        let dims = maker.site.dims(0)?;
+        let source = |&(i, elem): &(usize, Elem)| Source {
+            elem,
+            dims: if i == 0 { dims.clone() } else { Dims::new() },
+        };
+        let sources: Vec<Source> = self.operands.iter().map(source).collect();
+        let results: Vec<Elem> = self.results.iter().map(|&(_, elem)| elem).collect();
+        let operands: Vec<usize> = self.operands.iter().map(|&(i, _)| i).collect();
+        let places: Vec<usize> = self.results.iter().map(|&(j, _)| j).collect();
+        let (fail, params) = match self.key {
+            Some(_) => (FAIL, vec![("u64*", "failure"), ("u64", "name"), ("u64", "key0"), ("u64", "key1")]),
+            None => ("", Vec::new()),
+        };
+        let functions = format!("{}{fail}", functions_of_dropout().concat());
+        let elements = Elements {
+            functions: &functions,
+            dims: &dims,
+            sources: &sources,
+            results: &results,
+            params: &params,
+            body: &self.body,
+        };
+        let kernel = elements.kernel(maker.shared)?;
+        let Some(key) = self.key.map(|key| key.map(u64::from)) else {
+            return Ok(Prepared::new(move |io| kernel.launch(io, &operands, &places, &[])).in_place(&[0]));
+        };
+        let message = maker.shared.compiler.expects(RATIO.to_owned());
+        let prepared = Prepared::new(move |io| {
+            let [failure, name] = queue(io)?.failure(message);
+            kernel.launch(io, &operands, &places, &[failure, name, key[0], key[1]])
+        });
+        Ok(prepared.in_place(&[0]))
+    }
+}
+
+/// The element type of operand `i`, which has one element.
+fn single(site: &Site<'_>, i: usize) -> Result<Elem> {
+    if site.dims(i)?.iter().product::<usize>() != 1 {
+        return Err(site.no_kernel());
+    }
+    Elem::number(site.dtype(i)?).ok_or_else(|| site.no_kernel())
+}
+
 fn philox_dropout(maker: &Maker<'_>) -> Result<Prepared> {
-    let stream = PhiloxDropoutView::read(&maker.site.view)?.stream;
-    let (elem, dims) = (maker.float(0)?, maker.site.dims(0)?);
-    let sources =
-        [Source { elem, dims: dims.clone() }, single(maker, 1)?, single(maker, 2)?, single(maker, 3)?];
-    if sources[1].elem != Elem::U64 || sources[2].elem != Elem::U64 || sources[3].elem != Elem::F32 {
-        return Err(maker.site.no_kernel());
+    philox_dropped(maker.site)?.kernel(maker)
+}
+
+/// PhiloxDropout: an element is dropped if its word, as a number in [0, 1) of 24 bits, is below the ratio.
+fn philox_dropped(site: &Site<'_>) -> Result<Dropped> {
+    let stream = PhiloxDropoutView::read(&site.view)?.stream;
+    let elem = Elem::float(site.dtype(0)?).ok_or_else(|| site.no_kernel())?;
+    let operands = vec![(0, elem), (1, single(site, 1)?), (2, single(site, 2)?), (3, single(site, 3)?)];
+    if operands[1].1 != Elem::U64 || operands[2].1 != Elem::U64 || operands[3].1 != Elem::F32 {
+        return Err(site.no_kernel());
     }
     let body = format!(
         "{AT}    r0 = b0;
@@ -88,24 +160,18 @@ fn philox_dropout(maker: &Maker<'_>) -> Result<Prepared> {
         elem.load("b0"),
         elem.store("kept"),
     );
-    let elements = Elements {
-        functions: PHILOX,
-        dims: &dims,
-        sources: &sources,
-        results: &[elem],
-        params: &[],
-        body: &body,
-    };
-    let kernel = elements.kernel(maker.shared)?;
-    Ok(Prepared::new(move |io| kernel.launch(io, &[0, 1, 2, 3], &[0], &[])).in_place(&[0]))
+    Ok(Dropped { operands, results: vec![(0, elem)], body, key: None })
 }
 
-/// The error of a ratio of Dropout.
-const RATIO: &str = "a ratio in [0, 1)";
+fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
+    match dropped(maker.site)? {
+        Some(dropped) => dropped.kernel(maker),
+        None => same(maker),
+    }
+}
 
 /// Dropout: kept elements are scaled by 1 / (1 − ratio). The text has no seed: it is an argument.
-fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
-    let site = maker.site;
+fn dropped(site: &Site<'_>) -> Result<Option<Dropped>> {
     let view = DropoutView::read(&site.view);
     let mask = if site.wants(1) {
         Some(Elem::number(site.result_dtype(1)?).ok_or_else(|| site.no_kernel())?)
@@ -113,18 +179,15 @@ fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
         None
     };
     if view.training == Some(false) && mask.is_none() {
-        return same(maker);
+        return Ok(None);
     }
-    let (elem, dims) = (maker.number(0)?, site.dims(0)?);
-    if !elem.is_float() || !site.wants(0) {
-        return Err(site.no_kernel());
-    }
-    let (mut sources, mut operands) = (vec![Source { elem, dims: dims.clone() }], vec![0]);
+    let elem = Elem::number(site.dtype(0)?).filter(|elem| elem.is_float() && site.wants(0));
+    let elem = elem.ok_or_else(|| site.no_kernel())?;
+    let mut operands = vec![(0, elem)];
     let mut add = |i: usize| -> Result<String> {
-        let source = single(maker, i)?;
-        let text = source.elem.load(&format!("b{}", sources.len()));
-        sources.push(source);
-        operands.push(i);
+        let elem = single(site, i)?;
+        let text = elem.load(&format!("b{}", operands.len()));
+        operands.push((i, elem));
         Ok(text)
     };
     let number = f64::from(site.view.float("ratio").unwrap_or(0.5));
@@ -156,29 +219,12 @@ fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
         elem.load("b0"),
         stored(elem, "x"),
     );
-    let (mut results, mut places) = (vec![elem], vec![0]);
+    let mut results = vec![(0, elem)];
     if let Some(mask) = mask {
         body += &format!("    r1 = {};\n", mask.store("(kept ? 1.0f : 0.0f)"));
-        results.push(mask);
-        places.push(1);
+        results.push((1, mask));
     }
-    let functions = format!("{PHILOX}{TO_ODD}{FAIL}");
-    let params = [("u64*", "failure"), ("u64", "name"), ("u64", "key0"), ("u64", "key1")];
-    let elements = Elements {
-        functions: &functions,
-        dims: &dims,
-        sources: &sources,
-        results: &results,
-        params: &params,
-        body: &body,
-    };
-    let kernel = elements.kernel(maker.shared)?;
-    let (key, message) = (key(site).map(u64::from), maker.shared.compiler.expects(RATIO.to_owned()));
-    let prepared = Prepared::new(move |io| {
-        let [failure, name] = queue(io)?.failure(message);
-        kernel.launch(io, &operands, &places, &[failure, name, key[0], key[1]])
-    });
-    Ok(prepared.in_place(&[0]))
+    Ok(Some(Dropped { operands, results, body, key: Some(key(site)) }))
 }
 
 /// A result of numbers in f64: `number` is the number of element `at`, from `sources`.

@@ -176,6 +176,8 @@ pub(super) struct Source {
     arguments: Vec<Argument>,
     message: Option<u32>,
     names: usize,
+    /// The most threads of a block, if the compiler has to know it.
+    bound: Option<usize>,
 }
 
 impl Source {
@@ -189,6 +191,7 @@ impl Source {
             arguments: Vec::new(),
             message: None,
             names: 0,
+            bound: None,
         }
     }
 
@@ -234,6 +237,11 @@ impl Source {
     /// A statement before the body.
     pub(super) fn local(&mut self, text: &str) {
         let _ = writeln!(self.locals, "  {text}");
+    }
+
+    /// Limits the registers of a thread to those that blocks of so many threads have.
+    pub(super) fn bound(&mut self, threads: usize) {
+        self.bound = Some(threads);
     }
 
     fn name(&mut self, prefix: char) -> String {
@@ -295,7 +303,7 @@ impl Source {
         body: &str,
         [blocks, threads]: [usize; 2],
     ) -> Result<Stage> {
-        let Source { functions, mut parameters, locals, arguments, message, .. } = self;
+        let Source { functions, mut parameters, locals, arguments, message, bound, .. } = self;
         if arguments.len() + if message.is_some() { 2 } else { 0 } > MOST_PARAMETERS {
             return Err(KernelError::unsupported("kernels of tensors of so many axes"));
         }
@@ -303,8 +311,9 @@ impl Source {
         if message.is_some() {
             parameters += ", u64* failure, u64 name";
         }
+        let bound = bound.map_or_else(String::new, |threads| format!("__launch_bounds__({threads}) "));
         let text = format!(
-            "{HEAD}{fail}{functions}extern \"C\" __global__ void run({parameters}) {{\n{locals}{body}\n}}\n"
+            "{HEAD}{fail}{functions}extern \"C\" __global__ void {bound}run({parameters}) {{\n{locals}{body}\n}}\n"
         );
         let threads = u32::try_from(threads).unwrap_or(THREADS);
         let kernel = Kernel::new(maker.shared, &text, blocks, threads)?;

@@ -1,0 +1,220 @@
+//! The choice of groups along rows. A group grows from a reduction or a normalization by the nodes that it reads and that read
+//! it, while everything that it reads can be made before it, and everything that reads it after.
+//!
+//! Groups and single nodes have positions in one order, as in [`crate::groups`]: a group has the position of one of its nodes,
+//! behind those of all that it reads and before those of all that read it. So groups are convex, also where every other group
+//! counts as one node.
+
+use super::MOST_POINTERS;
+use super::nodes::RowNode;
+use super::passes::fits;
+use super::space::{Class, Program};
+use crate::backend::Candidates;
+use crate::kernel::Site;
+use crate::plan::Interface;
+use crate::room::Room;
+use ampc_ir::views::NodeView;
+use ampc_ir::{Module, Node, Type, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The most nodes of a group: the time to compile a kernel grows with its text.
+const MOST_NODES: usize = 64;
+
+/// The most results of a group.
+const MOST_RESULTS: usize = 10;
+
+/// How far a node may stand from the next node of its group in the program. Operands live until the group runs.
+const FARTHEST: usize = 32;
+
+/// The nodes of a graph, those that may be in groups, and the groups so far.
+struct Rows<'a> {
+    module: &'a Module,
+    nodes: FxHashMap<Node, RowNode>,
+    /// The places of nodes in the program.
+    places: FxHashMap<Node, usize>,
+    readers: FxHashMap<Value, Vec<Node>>,
+    /// Values that are read when all nodes are done.
+    roots: FxHashSet<Value>,
+    /// The positions of groups and single nodes, by node.
+    positions: FxHashMap<Node, usize>,
+    group_of: FxHashMap<Node, usize>,
+    groups: Vec<Vec<Node>>,
+}
+
+/// Groups along rows, and the positions of their nodes among all nodes of the graph.
+pub(in crate::cuda::kernels) struct Joined {
+    pub(in crate::cuda::kernels) lists: Vec<Vec<Node>>,
+    pub(in crate::cuda::kernels) positions: FxHashMap<Node, usize>,
+}
+
+/// The groups of the candidates. `taken` are the groups of other nodes.
+pub(in crate::cuda::kernels) fn join(candidates: &Candidates<'_>, taken: &[Vec<Node>]) -> Joined {
+    let mut rows = Rows::new(candidates);
+    for group in taken {
+        let mut nodes = group.clone();
+        nodes.sort_unstable_by_key(|node| rows.places[node]);
+        if let Some(position) = rows.position(&nodes) {
+            rows.positions.extend(nodes.iter().map(|&node| (node, position)));
+        }
+    }
+    for &node in candidates.nodes {
+        let space = rows.nodes.get(&node).and_then(|node| node.space);
+        if let Some(space) = space.filter(|_| !rows.group_of.contains_key(&node)) {
+            rows.grow(node, space);
+        }
+    }
+    let lists: Vec<Vec<Node>> = rows.groups.into_iter().filter(|nodes| nodes.len() > 1).collect();
+    let is_in: FxHashSet<Node> = lists.iter().chain(taken).flatten().copied().collect();
+    let positions = rows.positions.into_iter().filter(|(node, _)| is_in.contains(node)).collect();
+    Joined { lists, positions }
+}
+
+impl<'a> Rows<'a> {
+    fn new(candidates: &Candidates<'a>) -> Rows<'a> {
+        let Candidates { module, graph, nodes: of_graph } = *candidates;
+        let mut places = FxHashMap::default();
+        let mut readers: FxHashMap<Value, Vec<Node>> = FxHashMap::default();
+        for (at, node) in module.nodes(graph).enumerate() {
+            places.insert(node, at);
+            for &value in module.node(node).operands().iter().flatten() {
+                readers.entry(value).or_default().push(node);
+            }
+        }
+        let data = module.graph(graph);
+        let next = data.states.iter().map(|&(_, next)| next);
+        let roots = data.outputs().iter().map(|output| output.value).chain(next).collect();
+        let mut nodes = FxHashMap::default();
+        for &node in of_graph {
+            let results: Vec<Option<Type>> =
+                module.node(node).results().iter().map(|v| v.map(|v| module.value(v).ty.clone())).collect();
+            let Some(view) = NodeView::new(module, node) else { continue };
+            let site = Site { view, source: node, results: &results, room: Room::of(0) };
+            if let Some(read) = RowNode::read(&site) {
+                nodes.insert(node, read);
+            }
+        }
+        let positions = places.clone();
+        Rows {
+            module,
+            nodes,
+            places,
+            readers,
+            roots,
+            positions,
+            group_of: FxHashMap::default(),
+            groups: Vec::new(),
+        }
+    }
+
+    /// Makes a group of a node, and lets it grow as far as it can.
+    fn grow(&mut self, first: Node, space: [usize; 2]) {
+        let mut group = vec![first];
+        if self.program(&group, space).is_none() {
+            return;
+        }
+        let mut refused: FxHashSet<Node> = FxHashSet::default();
+        'grown: loop {
+            let mut near: Vec<Node> = self.makers(&group).into_iter().chain(self.readers(&group)).collect();
+            near.retain(|node| self.nodes.contains_key(node) && !refused.contains(node));
+            near.sort_unstable_by_key(|node| self.places[node]);
+            near.dedup();
+            for node in near {
+                let more = self.with(&group, node);
+                match self.joined(&more, space) {
+                    Some(position) => {
+                        group = more;
+                        self.settle(&group, position);
+                        refused.clear();
+                        continue 'grown;
+                    }
+                    None => {
+                        refused.insert(node);
+                    }
+                }
+            }
+            break;
+        }
+    }
+
+    /// The nodes of a group with another node and those of its group. A view comes with its readers.
+    fn with(&self, group: &[Node], node: Node) -> Vec<Node> {
+        let mut more: Vec<Node> = group.to_vec();
+        let mut add = |node: Node| match self.group_of.get(&node) {
+            Some(&other) => more.extend(&self.groups[other]),
+            None => more.push(node),
+        };
+        add(node);
+        if self.nodes[&node].is_view() {
+            self.readers(&[node]).into_iter().for_each(add);
+        }
+        more.sort_unstable_by_key(|node| self.places[node]);
+        more.dedup();
+        more
+    }
+
+    /// Makes nodes one group at a position.
+    fn settle(&mut self, nodes: &[Node], position: usize) {
+        let old: FxHashSet<usize> =
+            nodes.iter().filter_map(|node| self.group_of.get(node).copied()).collect();
+        old.into_iter().for_each(|group| self.groups[group].clear());
+        for &node in nodes {
+            self.group_of.insert(node, self.groups.len());
+            self.positions.insert(node, position);
+        }
+        self.groups.push(nodes.to_vec());
+    }
+
+    /// The nodes outside that make operands of these nodes.
+    fn makers(&self, nodes: &[Node]) -> Vec<Node> {
+        let operands = nodes.iter().flat_map(|&node| self.module.node(node).operands()).flatten();
+        let makers = operands.filter_map(|&value| self.module.producer(value).map(|(maker, _)| maker));
+        makers.filter(|maker| !nodes.contains(maker)).collect()
+    }
+
+    /// The nodes outside that read results of these nodes.
+    fn readers(&self, nodes: &[Node]) -> Vec<Node> {
+        let results = nodes.iter().flat_map(|&node| self.module.node(node).results()).flatten();
+        let readers = results.filter_map(|value| self.readers.get(value)).flatten();
+        readers.copied().filter(|reader| !nodes.contains(reader)).collect()
+    }
+
+    fn program(&self, nodes: &[Node], space: [usize; 2]) -> Option<Program<'_>> {
+        let nodes: Option<Vec<&RowNode>> = nodes.iter().map(|node| self.nodes.get(node)).collect();
+        Program::new(nodes?, space)
+    }
+
+    /// The position of nodes in program order as a group, if they can be one.
+    fn joined(&self, nodes: &[Node], space: [usize; 2]) -> Option<usize> {
+        let is_far = |pair: &[Node]| self.places[&pair[1]] - self.places[&pair[0]] > FARTHEST;
+        if nodes.len() > MOST_NODES || nodes.windows(2).any(is_far) {
+            return None;
+        }
+        let position = self.position(nodes)?;
+        let program = self.program(nodes, space)?;
+        let interface = Interface::of(self.module, nodes, |value| {
+            let outside =
+                self.readers.get(&value).is_some_and(|r| r.iter().any(|reader| !nodes.contains(reader)));
+            outside || self.roots.contains(&value)
+        });
+        let Interface { operands, results } = &interface;
+        // A view that is read outside costs nothing there.
+        let is_view =
+            |value: &Value| program.makers.get(value).is_some_and(|&(at, _)| program.nodes[at].is_view());
+        let is_small = results.len() <= MOST_RESULTS && operands.len() + results.len() <= MOST_POINTERS;
+        let can_be = |&value: &Value| program.can_be_result(value) && !is_view(&value);
+        // Few elements of a row are better added by other threads.
+        let is_wide = program.n >= 32 || !program.classes.contains(&Class::Sums);
+        (is_small && is_wide && results.iter().all(can_be) && fits(&program, results)).then_some(position)
+    }
+
+    /// The last position of a node that is behind everything that the nodes read from outside, and before everything outside
+    /// that reads them.
+    fn position(&self, nodes: &[Node]) -> Option<usize> {
+        let at = |node: &Node| self.positions.get(node).copied();
+        let behind = self.makers(nodes).iter().filter_map(at).max();
+        let before = self.readers(nodes).iter().filter_map(at).min();
+        let is_between =
+            |at: &usize| behind.is_none_or(|other| other < *at) && before.is_none_or(|other| *at < other);
+        nodes.iter().rev().map(|node| self.places[node]).find(is_between)
+    }
+}

@@ -1,0 +1,61 @@
+//! Groups of nodes along rows: element-wise nodes, reductions over the trailing axes, normalizations, and sums over the leading
+//! axes are one kernel, which reads each operand once and writes each result once.
+//!
+//! A group has an index space of `rows × n` elements. Its values are *full* (a number for each element), *row* values (a
+//! number for each row), *column* values (a number for each element of a row, the same in all rows), or scalars. The gradient
+//! of a layer normalization:
+//!
+//! ```text
+//! %g: f16[2, 16, 768]   full     %m = ReduceMean(%g) {axes=[2]}: f32[2, 16, 1]   row     %w: f32[768]   column
+//! %d = ReduceSum(%g) {axes=[0, 1]}: f32[768]   sums of columns, results only
+//! ```
+//!
+//! A warp or a block has a row. The kernel walks along the row once for each reduction that waits for another, and once for
+//! its results; operands stay in registers, and cheap nodes are computed again ([`passes`]). Rows that do not fit are no
+//! group. Sums of columns are sums of each warp or block, which a second launch adds in one order.
+//!
+//! Every node rounds to its element type, so that a group has the bits of its nodes but for the order of sums.
+
+mod join;
+mod nodes;
+mod passes;
+mod space;
+mod text;
+mod writer;
+
+pub(super) use join::{Joined, join};
+
+use super::Maker;
+use crate::backend::GroupSite;
+use crate::cuda::Shared;
+use crate::kernel::{KernelError, Prepared, Result};
+use nodes::RowNode;
+use space::Program;
+use std::sync::Arc;
+
+/// The most operands and results of a group.
+const MOST_POINTERS: usize = 24;
+
+/// The kernel of a group; `None` if no node is a reduction or a normalization along rows.
+pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
+    let nodes: Option<Vec<RowNode>> = group.sites.iter().map(RowNode::read).collect();
+    let nodes = nodes?;
+    let space = nodes.iter().find_map(|node| node.space)?;
+    let maker = Maker { shared, site: group.sites.first()? };
+    Some(prepared(&maker, group, nodes, space))
+}
+
+fn prepared(
+    maker: &Maker<'_>,
+    group: &GroupSite<'_>,
+    nodes: Vec<RowNode>,
+    space: [usize; 2],
+) -> Result<Prepared> {
+    let unknown = || KernelError::unsupported("groups of other operators");
+    let program = Program::new(nodes.iter().collect(), space).ok_or_else(unknown)?;
+    let is_made = |&value| program.can_be_result(value);
+    if group.operands.len() + group.results.len() > MOST_POINTERS || !group.results.iter().all(is_made) {
+        return Err(unknown());
+    }
+    text::prepare(maker, group, &program)
+}
