@@ -108,9 +108,9 @@ impl<'a> Joiner<'a> {
         Joiner { candidates, members, position, readers, roots, limits }
     }
 
-    /// The groups, of single nodes too. `fits` is true of members that have a kernel with an interface.
-    pub(crate) fn groups(&self, fits: impl Fn(&[&Member], &Interface) -> bool) -> Groups {
-        let mut groups = Groups::default();
+    /// The groups, of single nodes too, beside groups of other nodes. `fits` is true of members that have a kernel with an
+    /// interface.
+    pub(crate) fn groups(&self, mut groups: Groups, fits: impl Fn(&[&Member], &Interface) -> bool) -> Groups {
         for &node in self.candidates.nodes {
             let Some(member) = self.members.get(&node) else { continue };
             let mut near: Vec<usize> =
@@ -198,7 +198,7 @@ impl<'a> Joiner<'a> {
 
     /// The last position of a node that is behind everything that the nodes read from outside, and before everything outside
     /// that reads them.
-    fn between(&self, nodes: &[Node], groups: &Groups) -> Option<usize> {
+    pub(crate) fn between(&self, nodes: &[Node], groups: &Groups) -> Option<usize> {
         let position_of = |node: &Node| match groups.group_of.get(node) {
             Some(&group) => Some(groups.open[group].position),
             None => self.position.get(node).copied(),
@@ -225,6 +225,13 @@ impl<'a> Joiner<'a> {
 }
 
 impl Groups {
+    /// Adds a group that no further node joins, at its position.
+    pub(crate) fn close(&mut self, nodes: &[Node], position: usize) {
+        self.group_of.extend(nodes.iter().map(|&node| (node, self.open.len())));
+        // No node has such dims.
+        self.open.push(Open { dims: vec![usize::MAX; 2], nodes: Vec::new(), position });
+    }
+
     /// The groups of two nodes or more.
     pub(crate) fn into_lists(self) -> Vec<Vec<Node>> {
         self.open.into_iter().map(|open| open.nodes).filter(|nodes| nodes.len() > 1).collect()

@@ -17,6 +17,9 @@ mod cases;
 #[path = "cuda/chains.rs"]
 mod chains;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/channels.rs"]
+mod channels;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/convolutions.rs"]
 mod convolutions;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -101,6 +104,7 @@ fn main() -> std::process::ExitCode {
     let filter = std::env::args().nth(1).filter(|arg| !arg.starts_with('-')).unwrap_or_default();
     let failed = cases::run(cuda, &filter)
         + chains::run(cuda, &filter)
+        + channels::run(cuda, &filter)
         + convolutions::run(cuda, &filter)
         + attention::run(cuda, &filter)
         + elements::run(cuda, &filter)

@@ -60,8 +60,12 @@ pub(super) fn of_members(
     }
     let Printer { body, functions, sources, .. } = printer;
     let functions = functions.into_iter().collect::<String>();
-    let (values, sources): (Vec<Value>, Vec<Source>) = sources.into_iter().unzip();
-    let operands: Option<Vec<usize>> = values.iter().map(|&value| operand_of(value)).collect();
+    let (values, sources): (Vec<Key>, Vec<Source>) = sources.into_iter().unzip();
+    let operand_of = |key: &Key| match key {
+        Key::Value(value) => operand_of(*value),
+        Key::Array(_) => None,
+    };
+    let operands: Option<Vec<usize>> = values.iter().map(operand_of).collect();
     let operands = operands.ok_or_else(unknown)?;
     let elements = Elements {
         functions: &functions,
@@ -76,7 +80,7 @@ pub(super) fn of_members(
     for (j, elem) in elems.iter().enumerate() {
         for (at, source) in sources.iter().enumerate() {
             // A value with two walks is read by other threads too.
-            let is_alone = values.iter().filter(|&&value| value == values[at]).count() == 1;
+            let is_alone = values.iter().filter(|&&key| key == values[at]).count() == 1;
             if is_alone && kernel.is_whole(at) && source.elem.bytes() == elem.bytes() {
                 match j {
                     0 => first.push(operands[at]),
@@ -92,29 +96,38 @@ pub(super) fn of_members(
 
 /// A value as variables of the body.
 #[derive(Clone)]
-struct Printed {
-    elem: Elem,
+pub(super) struct Printed {
+    pub(super) elem: Elem,
     /// The element as it is stored.
-    bits: String,
+    pub(super) bits: String,
     /// The number or truth value, if it was computed.
     wide: Option<String>,
 }
 
+/// The tensor that a body reads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Key {
+    Value(Value),
+    /// An array that is no value of the graph.
+    Array(usize),
+}
+
+/// The statements of a body.
 #[derive(Default)]
-struct Printer {
-    body: String,
-    functions: BTreeSet<&'static str>,
+pub(super) struct Printer {
+    pub(super) body: String,
+    pub(super) functions: BTreeSet<&'static str>,
     /// The values of the nodes so far.
-    values: FxHashMap<Value, Printed>,
-    /// The operands from outside, with the value of each.
-    sources: Vec<(Value, Source)>,
+    pub(super) values: FxHashMap<Value, Printed>,
+    /// The operands from outside; the variable `b` with the number of the operand is an element as it is stored.
+    pub(super) sources: Vec<(Key, Source)>,
     loaded: Vec<Printed>,
     variables: usize,
 }
 
 impl Printer {
     /// Sets a new variable.
-    fn set(&mut self, ty: &str, to: &str) -> String {
+    pub(super) fn set(&mut self, ty: &str, to: &str) -> String {
         let name = format!("t{}", self.variables);
         self.variables += 1;
         let _ = writeln!(self.body, "    {ty} {name} = {to};");
@@ -125,18 +138,23 @@ impl Printer {
         if self.values.contains_key(&read.value) {
             return self.values.get_mut(&read.value);
         }
-        let is_same = |(value, source): &(Value, Source)| *value == read.value && source.dims == read.dims;
-        let at = self.sources.iter().position(is_same).unwrap_or(self.sources.len());
-        if at == self.sources.len() {
-            let elem = Elem::number(read.dtype)?;
-            self.sources.push((read.value, Source { elem, dims: Dims::clone(&read.dims) }));
-            self.loaded.push(Printed { elem, bits: format!("b{at}"), wide: None });
-        }
+        let at = self.source(Key::Value(read.value), Elem::number(read.dtype)?, &read.dims);
         self.loaded.get_mut(at)
     }
 
+    /// The number of the operand with these dims, which is added if it is new.
+    pub(super) fn source(&mut self, key: Key, elem: Elem, dims: &Dims) -> usize {
+        let is_same = |(other, source): &(Key, Source)| *other == key && source.dims == *dims;
+        let at = self.sources.iter().position(is_same).unwrap_or(self.sources.len());
+        if at == self.sources.len() {
+            self.sources.push((key, Source { elem, dims: Dims::clone(dims) }));
+            self.loaded.push(Printed { elem, bits: format!("b{at}"), wide: None });
+        }
+        at
+    }
+
     /// The number or truth value of an operand.
-    fn wide(&mut self, read: &Read) -> Option<String> {
+    pub(super) fn wide(&mut self, read: &Read) -> Option<String> {
         let Printed { elem, bits, wide } = self.printed(read)?.clone();
         if wide.is_some() {
             return wide;
@@ -150,7 +168,7 @@ impl Printer {
     }
 
     /// Computes a node; `None` if an operand has another element type.
-    fn member(&mut self, member: &Member) -> Option<()> {
+    pub(super) fn member(&mut self, member: &Member) -> Option<()> {
         let elem = Elem::number(member.dtype)?;
         let terms = member.expression.terms();
         let read = |i: usize| member.operands.get(i)?.as_ref();
@@ -223,13 +241,19 @@ impl Printer {
             names.push(name);
         }
         let last = names.pop()?;
+        self.rounded(member.result, elem, last, is_double);
+        Some(())
+    }
+
+    /// Sets a value to a number, which is rounded to the element type.
+    pub(super) fn rounded(&mut self, value: Value, elem: Elem, number: String, is_double: bool) {
         let printed = match elem {
             Elem::Bool => {
-                let bits = self.set("u8", &format!("{last} ? 1 : 0"));
-                Printed { elem, bits, wide: Some(last) }
+                let bits = self.set("u8", &format!("{number} ? 1 : 0"));
+                Printed { elem, bits, wide: Some(number) }
             }
             Elem::F16 | Elem::BF16 => {
-                let number = if is_double { format!("to_odd({last})") } else { last };
+                let number = if is_double { format!("to_odd({number})") } else { number };
                 if is_double {
                     self.functions.insert(TO_ODD);
                 }
@@ -237,11 +261,10 @@ impl Printer {
                 Printed { elem, bits, wide: None }
             }
             _ => {
-                let bits = self.set(elem.stored(), &format!("({})({last})", elem.stored()));
+                let bits = self.set(elem.stored(), &format!("({})({number})", elem.stored()));
                 Printed { elem, wide: Some(bits.clone()), bits }
             }
         };
-        self.values.insert(member.result, printed);
-        Some(())
+        self.values.insert(value, printed);
     }
 }

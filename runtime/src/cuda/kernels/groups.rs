@@ -1,11 +1,12 @@
 //! Groups of the CUDA backend: attentions are graphs of cuDNN, products and convolutions with what stands around them are
-//! operations of a library ([`library`]), other element-wise nodes that read each other are one kernel, and so are the
-//! optimizers of a step.
+//! operations of a library ([`library`]), batch statistics and their gradients are channel groups ([`channels`]), other
+//! element-wise nodes that read each other are one kernel, and so are the optimizers of a step.
 //!
 //! In a group of element-wise nodes, each value from outside is loaded once, each node rounds to its element type, and each
 //! result that is read outside is stored. Such a group has the bits of its nodes one by one.
 
 use super::attention;
+use super::channels;
 use super::expressions::{is_known, of_members};
 use super::library;
 use super::optimizers::{self, Optimizer, is_optimizer};
@@ -41,6 +42,9 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     let rest = without(candidates.nodes, &lists);
     lists.extend(library::join(shared, &Candidates { nodes: &rest, ..*candidates }));
     let rest = without(candidates.nodes, &lists);
+    let (of_channels, closed) = channels::join(&Candidates { nodes: &rest, ..*candidates });
+    lists.extend(of_channels);
+    let rest = without(candidates.nodes, &lists);
     let candidates = &Candidates { nodes: &rest, ..*candidates };
     let mut optimizers: Vec<Optimizers> = Vec::new();
     let joiner = Joiner::new(candidates, LIMITS, |site| {
@@ -56,8 +60,8 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         }
         Member::read(site, is_known)
     });
-    let groups =
-        joiner.groups(|_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
+    let groups = joiner
+        .groups(closed, |_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
     lists.extend(groups.into_lists());
     for Optimizers { mut nodes, .. } in optimizers {
         let behind = behind(&joiner, &lists, &nodes);
@@ -110,6 +114,9 @@ pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> R
         return Ok(prepared);
     }
     if let Some(prepared) = library::prepare(shared, group) {
+        return prepared;
+    }
+    if let Some(prepared) = channels::prepare(shared, group) {
         return prepared;
     }
     let members =

@@ -1,0 +1,39 @@
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+__device__ __forceinline__ float from_f16(u16 x) { float y; asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x)); return y; }
+__device__ __forceinline__ u16 to_f16(float x) { u16 y; asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+__device__ __forceinline__ float from_bf16(u16 x) { return __uint_as_float((u32)x << 16); }
+__device__ __forceinline__ u16 to_bf16(float x) { u16 y; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y) : "f"(x)); return y; }
+__device__ __forceinline__ bool is_finite(float x) { return fabsf(x) <= 3.402823466e38f; }
+__device__ __forceinline__ u64 first() { return blockIdx.x * (u64)blockDim.x + threadIdx.x; }
+__device__ __forceinline__ u64 step() { return gridDim.x * (u64)blockDim.x; }
+struct State { float count, s1; };
+__device__ __forceinline__ State merged(const State& a, const State& b) {
+  State y;
+  y.count = a.count + b.count;
+  const float part = y.count == 0 ? 0 : b.count / y.count;
+  y.s1 = a.s1 + b.s1;
+  return y;
+}
+extern "C" __global__ void cast_mul_reducemean_and_3_f16(const State* states, u64 channels_, u64 parts_, float* y0, u64 n_) {
+  const u32 channels = (u32)channels_;
+  const u32 parts = (u32)parts_;
+  const u32 n = (u32)n_;
+  for (u64 flat = first(); flat < n; flat += step()) {
+    u32 i = flat;
+    State state = states[i];
+    for (u64 part = 1; part < parts; part++) state = merged(state, states[part * channels + i]);
+    const float count = state.count;
+    const float shift0 = 0.0f, rest0 = 0.0f, mean0 = rest0;
+    const float shift1 = 0.0f, rest1 = state.s1 / count, mean1 = rest1;
+    float t0 = mean1;
+    float t1 = (float)(t0);
+    float t2 = mean1 - t1;
+    y0[i] = t1;
+
+  }
+}
