@@ -49,6 +49,7 @@ pub(crate) struct Limits {
 }
 
 /// A group that more nodes may join.
+#[derive(Clone)]
 pub(crate) struct Open {
     pub(crate) dims: Vec<usize>,
     pub(crate) nodes: Vec<Node>,
@@ -70,7 +71,7 @@ pub(crate) struct Joiner<'a> {
 }
 
 /// Groups, and the group of each node.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Groups {
     pub(crate) open: Vec<Open>,
     pub(crate) group_of: FxHashMap<Node, usize>,
@@ -109,9 +110,9 @@ impl<'a> Joiner<'a> {
         Joiner { candidates, members, position, readers, roots, limits }
     }
 
-    /// The groups, of single nodes too. `fits` is true of members that have a kernel with an interface.
-    pub(crate) fn groups(&self, fits: impl Fn(&[&Member], &Interface) -> bool) -> Groups {
-        let mut groups = Groups::default();
+    /// The groups, of single nodes too, beside groups of other nodes. `fits` is true of members that have a kernel with an
+    /// interface.
+    pub(crate) fn groups(&self, mut groups: Groups, fits: impl Fn(&[&Member], &Interface) -> bool) -> Groups {
         for &node in self.candidates.nodes {
             let Some(member) = self.members.get(&node) else { continue };
             let mut near: Vec<usize> =
@@ -199,7 +200,7 @@ impl<'a> Joiner<'a> {
 
     /// The last position of a node that is behind everything that the nodes read from outside, and before everything outside
     /// that reads them.
-    fn between(&self, nodes: &[Node], groups: &Groups) -> Option<usize> {
+    pub(crate) fn between(&self, nodes: &[Node], groups: &Groups) -> Option<usize> {
         let position_of = |node: &Node| match groups.group_of.get(node) {
             Some(&group) => Some(groups.open[group].position),
             None => self.position.get(node).copied(),
@@ -226,6 +227,18 @@ impl<'a> Joiner<'a> {
 }
 
 impl Groups {
+    /// Adds a group that no further node joins, at its position.
+    pub(crate) fn close(&mut self, nodes: &[Node], position: usize) {
+        self.group_of.extend(nodes.iter().map(|&node| (node, self.open.len())));
+        // No node has such dims.
+        self.open.push(Open { dims: vec![usize::MAX; 2], nodes: Vec::new(), position });
+    }
+
+    /// The nodes of groups, with the positions of their groups.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = (Node, usize)> + '_ {
+        self.group_of.iter().map(|(&node, &group)| (node, self.open[group].position))
+    }
+
     /// The groups of two nodes or more.
     pub(crate) fn into_lists(self) -> Vec<Vec<Node>> {
         self.open.into_iter().map(|open| open.nodes).filter(|nodes| nodes.len() > 1).collect()

@@ -17,6 +17,9 @@ mod cases;
 #[path = "cuda/chains.rs"]
 mod chains;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/channels.rs"]
+mod channels;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/convolutions.rs"]
 mod convolutions;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -110,6 +113,7 @@ fn main() -> std::process::ExitCode {
     let failed = cases::run(cuda, &filter)
         + chains::run(cuda, &filter)
         + scalars::run(cuda, &filter)
+        + channels::run(cuda, &filter)
         + convolutions::run(cuda, &filter)
         + attention::run(cuda, &filter)
         + elements::run(cuda, &filter)

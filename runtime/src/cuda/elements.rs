@@ -202,25 +202,29 @@ impl Loop {
         results: &[usize],
         params: &[u64],
     ) -> Result<()> {
+        let mut addresses = Args::new();
+        for &i in sources {
+            addresses.push(operand(io, i)?);
+        }
+        for &j in results {
+            addresses.push(result(io, j)?);
+        }
+        self.launch_at(io, &addresses, params)
+    }
+
+    /// As [`launch`](Self::launch), with the addresses of sources and results.
+    ///
+    /// # Errors
+    /// If the compiler refuses the text or the driver the launch.
+    pub(super) fn launch_at(&self, io: &mut Io<'_>, addresses: &[u64], params: &[u64]) -> Result<()> {
         if self.n == 0 {
             return Ok(());
         }
-        let mut args = Args::from_slice(&[self.n as u64, self.vectors as u64]);
-        let mut is_aligned = true;
-        for (at, &i) in sources.iter().enumerate() {
-            let address = operand(io, i)?;
-            is_aligned &= !self.is_vector[at] || address.is_multiple_of(VECTOR_BYTES as u64);
-            args.push(address);
-        }
-        for &j in results {
-            let address = result(io, j)?;
-            is_aligned &= address.is_multiple_of(VECTOR_BYTES as u64);
-            args.push(address);
-        }
-        if !is_aligned {
-            args[1] = 0;
-        }
-        args.extend(params.iter().chain(&self.extents).copied());
+        let is_vector = self.is_vector.iter().copied().chain(std::iter::repeat(true));
+        let mut vectors = addresses.iter().zip(is_vector).filter(|(_, is_vector)| *is_vector);
+        let is_aligned = vectors.all(|(address, _)| address.is_multiple_of(VECTOR_BYTES as u64));
+        let mut args = Args::from_slice(&[self.n as u64, if is_aligned { self.vectors as u64 } else { 0 }]);
+        args.extend(addresses.iter().chain(params).chain(&self.extents).copied());
         self.kernel.launch(queue(io)?, &args)
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
             None
         })
     });
-    let mut groups = joiner.groups(|members, interface| {
+    let mut groups = joiner.groups(Groups::default(), |members, interface| {
         let program = Program::new(members, &interface.operands, &interface.results, None);
         program.is_some_and(|program| program.n_slots <= MOST_SLOTS)
     });

@@ -74,8 +74,12 @@ pub(super) fn of_printed(
     }
     let Printer { body, functions, sources, .. } = printer;
     let functions = functions.into_iter().collect::<String>();
-    let (values, sources): (Vec<Value>, Vec<Source>) = sources.into_iter().unzip();
-    let operands: Option<Vec<usize>> = values.iter().map(|&value| operand_of(value)).collect();
+    let (values, sources): (Vec<Key>, Vec<Source>) = sources.into_iter().unzip();
+    let operand_of = |key: &Key| match key {
+        Key::Value(value) => operand_of(*value),
+        Key::Array(_) => None,
+    };
+    let operands: Option<Vec<usize>> = values.iter().map(operand_of).collect();
     let operands = operands.ok_or_else(unknown)?;
     let elements = Elements {
         functions: &functions,
@@ -90,7 +94,7 @@ pub(super) fn of_printed(
     for (j, elem) in elems.iter().enumerate() {
         for (at, source) in sources.iter().enumerate() {
             // A value with two walks is read by other threads too.
-            let is_alone = values.iter().filter(|&&value| value == values[at]).count() == 1;
+            let is_alone = values.iter().filter(|&&key| key == values[at]).count() == 1;
             if is_alone && kernel.is_whole(at) && source.elem.bytes() == elem.bytes() {
                 match j {
                     0 => first.push(operands[at]),
@@ -107,9 +111,9 @@ pub(super) fn of_printed(
 /// A value as variables of the body.
 #[derive(Clone)]
 pub(super) struct Printed {
-    elem: Elem,
+    pub(super) elem: Elem,
     /// The element as it is stored.
-    bits: String,
+    pub(super) bits: String,
     /// The number or truth value, if it was computed.
     wide: Option<String>,
 }
@@ -121,15 +125,23 @@ impl Printed {
     }
 }
 
+/// The tensor that a body reads.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Key {
+    Value(Value),
+    /// An array that is no value of the graph.
+    Array(usize),
+}
+
 /// Statements of nodes, and their values so far.
 #[derive(Default)]
 pub(super) struct Printer {
     pub(super) body: String,
     pub(super) functions: BTreeSet<&'static str>,
     /// The values of the nodes so far.
-    values: FxHashMap<Value, Printed>,
-    /// The operands from outside, with the value of each.
-    sources: Vec<(Value, Source)>,
+    pub(super) values: FxHashMap<Value, Printed>,
+    /// The operands from outside; the variable `b` with the number of the operand is an element as it is stored.
+    pub(super) sources: Vec<(Key, Source)>,
     loaded: Vec<Printed>,
     variables: usize,
 }
@@ -165,7 +177,7 @@ impl Printer {
     }
 
     /// Sets a new variable.
-    fn set(&mut self, ty: &str, to: &str) -> String {
+    pub(super) fn set(&mut self, ty: &str, to: &str) -> String {
         let name = format!("t{}", self.variables);
         self.variables += 1;
         let _ = writeln!(self.body, "    {ty} {name} = {to};");
@@ -176,14 +188,19 @@ impl Printer {
         if self.values.contains_key(&read.value) {
             return self.values.get_mut(&read.value);
         }
-        let is_same = |(value, source): &(Value, Source)| *value == read.value && source.dims == read.dims;
+        let at = self.source(Key::Value(read.value), Elem::number(read.dtype)?, &read.dims);
+        self.loaded.get_mut(at)
+    }
+
+    /// The number of the operand with these dims, which is added if it is new.
+    pub(super) fn source(&mut self, key: Key, elem: Elem, dims: &Dims) -> usize {
+        let is_same = |(other, source): &(Key, Source)| *other == key && source.dims == *dims;
         let at = self.sources.iter().position(is_same).unwrap_or(self.sources.len());
         if at == self.sources.len() {
-            let elem = Elem::number(read.dtype)?;
-            self.sources.push((read.value, Source { elem, dims: Dims::clone(&read.dims) }));
+            self.sources.push((key, Source { elem, dims: Dims::clone(dims) }));
             self.loaded.push(Printed { elem, bits: format!("b{at}"), wide: None });
         }
-        self.loaded.get_mut(at)
+        at
     }
 
     /// The number or truth value of an operand.
@@ -312,19 +329,24 @@ impl Printer {
             names.push(name);
         }
         let last = names.pop()?;
+        self.give_rounded(member.result, elem, last, is_double);
+        Some(())
+    }
+
+    /// Sets a value to a number, which is rounded to the element type.
+    pub(super) fn give_rounded(&mut self, value: Value, elem: Elem, number: String, is_double: bool) {
         let printed = match elem {
             Elem::Bool => {
-                let bits = self.set("u8", &format!("{last} ? 1 : 0"));
-                Printed { elem, bits, wide: Some(last) }
+                let bits = self.set("u8", &format!("{number} ? 1 : 0"));
+                Printed { elem, bits, wide: Some(number) }
             }
             Elem::F16 | Elem::BF16 if is_double => {
                 self.functions.insert(TO_ODD);
-                self.rounded(elem, format!("to_odd({last})"))
+                self.rounded(elem, format!("to_odd({number})"))
             }
-            _ => self.rounded(elem, last),
+            _ => self.rounded(elem, number),
         };
-        self.values.insert(member.result, printed);
-        Some(())
+        self.values.insert(value, printed);
     }
 
     /// A number, rounded to an element type.

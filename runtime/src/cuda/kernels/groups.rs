@@ -1,21 +1,22 @@
 //! Groups of the CUDA backend: attentions are graphs of cuDNN, products and convolutions with what stands around them are
-//! operations of a library ([`library`]), reductions and normalizations along rows are one kernel with the element-wise nodes
-//! around them ([`row_groups`]), other element-wise nodes that read each other are one kernel, and so are [`scalars`] and the
-//! optimizers of a step.
+//! operations of a library ([`library`]), batch statistics and their gradients are channel groups ([`channels`]), reductions and
+//! normalizations along rows are one kernel with the element-wise nodes around them ([`row_groups`]), other element-wise nodes
+//! that read each other are one kernel, and so are [`scalars`] and the optimizers of a step.
 //!
 //! In a group of element-wise nodes, each value from outside is loaded once, each node rounds to its element type, and each
 //! result that is read outside is stored. Such a group has the bits of its nodes one by one.
 
 use super::attention;
+use super::channels;
 use super::expressions::{is_known, of_members};
 use super::library;
 use super::optimizers::{self, Optimizer, is_optimizer};
-use super::row_groups::{self, Joined};
+use super::row_groups;
 use super::scalars;
 use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
 use crate::elementwise::Member;
-use crate::groups::{Joiner, Limits, Order};
+use crate::groups::{Groups, Joiner, Limits, Order};
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::{Node, Value};
 use rustc_hash::FxHashSet;
@@ -40,20 +41,23 @@ const LIMITS: Limits = Limits {
 
 /// The groups of the candidates.
 pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-    let mut lists = if shared.exact_rounding { Vec::new() } else { attention::join(candidates) };
-    let rest = without(candidates.nodes, &lists);
-    lists.extend(library::join(shared, &Candidates { nodes: &rest, ..*candidates }));
-    let mut rest = without(candidates.nodes, &lists);
+    let mut joined = JoinedSoFar::new(candidates);
+    if !shared.exact_rounding {
+        joined.add(attention::join(candidates));
+    }
+    joined.add(library::join(shared, &Candidates { nodes: &joined.rest(), ..*candidates }));
+    let mut rest = joined.rest();
     // Other groups read the dims of the model. Element-wise nodes have the same kernels for both layouts.
     rest.retain(|node| !candidates.channels_last.contains(node));
-    let Joined { lists: rows, positions } =
-        row_groups::join(&Candidates { nodes: &rest, ..*candidates }, &lists);
-    lists.extend(rows);
+    joined.add(channels::join(&Candidates { nodes: &rest, ..*candidates }, &joined.closed));
+    let rest = without(&rest, &joined.lists);
+    joined.add(row_groups::join(&Candidates { nodes: &rest, ..*candidates }, &joined.closed));
+    let JoinedSoFar { mut lists, closed, .. } = joined;
     let rest = without(&rest, &lists);
     let candidates = &Candidates { nodes: &rest, ..*candidates };
     let mut optimizers: Vec<Optimizers> = Vec::new();
     let mut of_one: Vec<Node> = Vec::new();
-    let mut joiner = Joiner::new(candidates, LIMITS, |site| {
+    let joiner = Joiner::new(candidates, LIMITS, |site| {
         if is_optimizer(site.kind()) {
             let node = Optimizer::read(site).ok()?;
             let scalars: Vec<Option<Value>> = node.scalars().map(|i| site.view.operand(i)).collect();
@@ -70,9 +74,8 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         }
         Member::read(site, is_known)
     });
-    joiner.position.extend(positions);
-    let groups =
-        joiner.groups(|_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
+    let groups = joiner
+        .groups(closed, |_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
     lists.extend(groups.into_lists());
     lists.extend(scalars::join(candidates, &lists, &of_one));
     for Optimizers { mut nodes, .. } in optimizers {
@@ -83,6 +86,38 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         }
     }
     lists
+}
+
+/// The groups that further groups are made beside.
+struct JoinedSoFar<'a> {
+    candidates: Candidates<'a>,
+    joiner: Joiner<'a>,
+    lists: Vec<Vec<Node>>,
+    /// The groups with their positions.
+    closed: Groups,
+}
+
+impl<'a> JoinedSoFar<'a> {
+    fn new(candidates: &'a Candidates<'a>) -> JoinedSoFar<'a> {
+        let joiner = Joiner::new(candidates, LIMITS, |_| None);
+        JoinedSoFar { candidates: *candidates, joiner, lists: Vec::new(), closed: Groups::default() }
+    }
+
+    /// Adds those groups that have a position among the nodes and groups so far.
+    fn add(&mut self, groups: Vec<Vec<Node>>) {
+        for mut nodes in groups {
+            nodes.sort_unstable_by_key(|node| self.joiner.position[node]);
+            if let Some(position) = self.joiner.between(&nodes, &self.closed) {
+                self.closed.close(&nodes, position);
+                self.lists.push(nodes);
+            }
+        }
+    }
+
+    /// The candidates that are in no group.
+    fn rest(&self) -> Vec<Node> {
+        without(self.candidates.nodes, &self.lists)
+    }
 }
 
 /// The nodes that are in no list, in order.
@@ -128,7 +163,13 @@ pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> R
     if let Some(prepared) = library::prepare(shared, group) {
         return prepared;
     }
-    if let Some(prepared) = row_groups::prepare(shared, group) {
+    // Reductions of long rows are channel groups.
+    let rows = row_groups::prepare(shared, group);
+    let prepared = match rows {
+        Some(Ok(_)) => rows,
+        _ => channels::prepare(shared, group).or(rows),
+    };
+    if let Some(prepared) = prepared {
         return prepared;
     }
     if let Some(prepared) = scalars::prepare(shared, group) {

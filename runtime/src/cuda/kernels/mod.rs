@@ -4,6 +4,7 @@ mod activations;
 mod attention;
 mod batch_norm;
 mod casts;
+mod channels;
 pub(super) mod convolution;
 mod einsum;
 mod expressions;

@@ -6,6 +6,7 @@
 use super::Maker;
 pub(super) use super::moves::moved;
 use crate::cuda::dnn::{AttentionPlaces, AttentionPlan};
+use crate::cuda::elements::Loop;
 use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand_or_none, queue, result, scratch};
 use crate::cuda::products::{Places, Product};
 use crate::cuda::text::{Elem, FAIL, HEAD, Steps, Walk, index_type};
@@ -92,6 +93,8 @@ pub(super) enum Argument {
 pub(super) enum Stage {
     /// A launch; `message` is that of its failure, if it can fail.
     Launch { kernel: Kernel, arguments: Vec<Argument>, message: Option<u32> },
+    /// A loop over elements, with the places of its sources and results.
+    Elements { elements: Arc<Loop>, places: Vec<Place> },
     /// Products, one after the other: the bytes from one matrix to the next of both operands and the result.
     Product { product: Arc<Product>, a: Place, b: Place, to: Place, repeats: Vec<[usize; 3]> },
     /// An attention of query, key and value, with the result behind them.
@@ -133,6 +136,10 @@ impl Stage {
                     args.extend(queue.failure(*message));
                 }
                 kernel.launch(queue, &args)
+            }
+            Stage::Elements { elements, places } => {
+                let addresses = places.iter().map(|place| place.address(io)).collect::<Result<Args>>()?;
+                elements.launch_at(io, &addresses, &[])
             }
             Stage::Product { product, a, b, to, repeats } => {
                 let [a, b, to] = [a.address(io)?, b.address(io)?, to.address(io)?];

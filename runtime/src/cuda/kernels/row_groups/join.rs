@@ -10,6 +10,7 @@ use super::nodes::RowNode;
 use super::passes::fits;
 use super::space::{Class, Program};
 use crate::backend::Candidates;
+use crate::groups::Groups;
 use crate::kernel::Site;
 use crate::plan::Interface;
 use crate::room::Room;
@@ -41,32 +42,20 @@ struct Rows<'a> {
     groups: Vec<Vec<Node>>,
 }
 
-/// Groups along rows, and the positions of their nodes among all nodes of the graph.
-pub(in crate::cuda::kernels) struct Joined {
-    pub(in crate::cuda::kernels) lists: Vec<Vec<Node>>,
-    pub(in crate::cuda::kernels) positions: FxHashMap<Node, usize>,
-}
-
-/// The groups of the candidates. `taken` are the groups of other nodes.
-pub(in crate::cuda::kernels) fn join(candidates: &Candidates<'_>, taken: &[Vec<Node>]) -> Joined {
+/// The groups of the candidates. `closed` are groups of other nodes.
+pub(in crate::cuda::kernels) fn join(candidates: &Candidates<'_>, closed: &Groups) -> Vec<Vec<Node>> {
     let mut rows = Rows::new(candidates);
-    for group in taken {
-        let mut nodes = group.clone();
-        nodes.sort_unstable_by_key(|node| rows.places[node]);
-        if let Some(position) = rows.position(&nodes) {
-            rows.positions.extend(nodes.iter().map(|&node| (node, position)));
-        }
-    }
+    rows.positions.extend(closed.positions());
     for &node in candidates.nodes {
         let space = rows.nodes.get(&node).and_then(|node| node.space);
         if let Some(space) = space.filter(|_| !rows.group_of.contains_key(&node)) {
             rows.grow(node, space);
         }
     }
-    let lists: Vec<Vec<Node>> = rows.groups.into_iter().filter(|nodes| nodes.len() > 1).collect();
-    let is_in: FxHashSet<Node> = lists.iter().chain(taken).flatten().copied().collect();
-    let positions = rows.positions.into_iter().filter(|(node, _)| is_in.contains(node)).collect();
-    Joined { lists, positions }
+    rows.groups.retain(|nodes| nodes.len() > 1);
+    // The order of positions, in which each group has a position among those before it.
+    rows.groups.sort_unstable_by_key(|nodes| rows.positions[&nodes[0]]);
+    rows.groups
 }
 
 impl<'a> Rows<'a> {

@@ -23,7 +23,7 @@ mod space;
 mod text;
 mod writer;
 
-pub(super) use join::{Joined, join};
+pub(super) use join::join;
 
 use super::Maker;
 use crate::backend::GroupSite;

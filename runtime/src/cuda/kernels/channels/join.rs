@@ -1,0 +1,142 @@
+//! The channel groups of a graph.
+//!
+//! Nodes are taken in program order. A node joins the sets of the nodes whose results it reads, and of the nodes that read
+//! the same tensor, as far as the sets can be one group. Sets without a reduction are dissolved: their nodes are left to the
+//! element-wise groups.
+
+use super::items::Item;
+use super::statistics::Statistics;
+use super::{MOST_POINTERS, space_of};
+use crate::backend::Candidates;
+use crate::groups::{Groups, Joiner, Limits, Order};
+use crate::kernel::Dims;
+use ampc_ir::{Node, Value};
+use rustc_hash::FxHashMap;
+
+const LIMITS: Limits = Limits {
+    nodes: 96,
+    operands: MOST_POINTERS - 1,
+    results: 12,
+    // Nodes of the forward part and of its gradient are no group: the operands would live too long.
+    farthest: 24,
+    order: Order::Any,
+};
+
+/// Rows of fewer elements are not for these groups.
+const LONG_ROW: usize = 1 << 13;
+
+/// The groups of the candidates. `closed` are groups of other nodes.
+pub(in crate::cuda::kernels) fn join(candidates: &Candidates<'_>, closed: &Groups) -> Vec<Vec<Node>> {
+    let mut items: FxHashMap<Node, Item> = FxHashMap::default();
+    let joiner = Joiner::new(candidates, LIMITS, |site| {
+        if let Some(item) = Item::read(site).filter(is_joinable) {
+            items.insert(site.view.node, item);
+        }
+        None
+    });
+    // The sets of other nodes have no nodes that could be joined.
+    let nodes = vec![Vec::new(); closed.open.len()];
+    let mut sets = Sets { joiner: &joiner, items: &items, groups: closed.clone(), nodes };
+    if items.values().any(|item| item.space().is_some()) {
+        candidates.nodes.iter().filter(|node| items.contains_key(node)).for_each(|&node| sets.add(node));
+    }
+    let mut found: Vec<Vec<Node>> = sets.nodes.into_iter().filter(|set| set.len() > 1).collect();
+    found.retain(|set| space_of(set.iter().map(|node| &items[node])).is_some());
+    found.sort_unstable_by_key(|set| set.last().map(|node| joiner.position[node]));
+    found
+}
+
+/// True of an item that a group may have: short rows are reduced by other kernels.
+fn is_joinable(item: &Item) -> bool {
+    item.space().is_none_or(|space| {
+        let first = space.kept.iter().zip(&space.dims).position(|(kept, full)| kept == full && *full != 1);
+        first.is_none_or(|axis| axis > 0) || space.inner >= LONG_ROW
+    })
+}
+
+/// Sets of nodes that may be groups.
+struct Sets<'a> {
+    joiner: &'a Joiner<'a>,
+    items: &'a FxHashMap<Node, Item>,
+    /// The set of each node, with its position.
+    groups: Groups,
+    /// The nodes of each set in program order.
+    nodes: Vec<Vec<Node>>,
+}
+
+impl Sets<'_> {
+    /// Adds a node to the sets that it can be one group with.
+    fn add(&mut self, node: Node) {
+        let of = |nodes: &mut dyn Iterator<Item = Node>| {
+            let mut near: Vec<usize> =
+                nodes.filter_map(|node| self.groups.group_of.get(&node).copied()).collect();
+            near.retain(|&set| !self.nodes[set].is_empty());
+            near.sort_unstable();
+            near.dedup();
+            near
+        };
+        let makers = of(&mut self.joiner.makers(node));
+        let all = of(&mut self.joiner.makers(node).chain(self.siblings(node)));
+        let singles = all.iter().rev().map(|&set| vec![set]);
+        let choices: Vec<Vec<usize>> = [all.clone(), makers].into_iter().chain(singles).collect();
+        let found = choices.into_iter().filter(|choice| !choice.is_empty()).find_map(|choice| {
+            let mut nodes: Vec<Node> = choice.iter().flat_map(|&set| self.nodes[set].clone()).collect();
+            nodes.sort_unstable_by_key(|node| self.joiner.position[node]);
+            nodes.push(node);
+            let position = self.joined(&nodes)?;
+            Some((choice, nodes, position))
+        });
+        let (choice, nodes, position) = match found {
+            Some(found) => found,
+            None => (Vec::new(), vec![node], self.joiner.position[&node]),
+        };
+        choice.iter().for_each(|&set| self.nodes[set].clear());
+        // The number of a set is that of its group.
+        self.groups.close(&nodes, position);
+        self.nodes.push(nodes);
+    }
+
+    /// Nodes of the same dims that read the same tensors.
+    fn siblings(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
+        let mut shared: Vec<Value> = Vec::new();
+        match &self.items[&node] {
+            Item::Element(member) => {
+                let full = member.operands.iter().flatten().filter(|read| read.dims == member.dims);
+                shared.extend(full.map(|read| read.value));
+            }
+            Item::Reduction(reduction) => shared.push(reduction.from.value),
+            Item::Norm(norm) => shared.push(norm.x.value),
+            Item::Alias(_) => {}
+        }
+        let readers = shared.into_iter().filter_map(|value| self.joiner.readers.get(&value));
+        readers.flatten().copied().filter(move |&other| other != node)
+    }
+
+    /// The position of nodes as a group, if they can be one.
+    fn joined(&self, nodes: &[Node]) -> Option<usize> {
+        let is_far =
+            |pair: &[Node]| self.joiner.position[&pair[1]] - self.joiner.position[&pair[0]] > LIMITS.farthest;
+        if nodes.len() > LIMITS.nodes || nodes.windows(2).any(is_far) {
+            return None;
+        }
+        let items = || nodes.iter().map(|node| &self.items[node]);
+        match space_of(items()) {
+            Some(space) => {
+                Statistics::of(space, items(), false)?;
+            }
+            None => {
+                let mut dims: Option<&Dims> = None;
+                for item in items() {
+                    let Item::Element(member) = item else { return None };
+                    if *dims.get_or_insert(&member.dims) != &member.dims {
+                        return None;
+                    }
+                }
+            }
+        }
+        let interface = self.joiner.interface(nodes);
+        let values = interface.operands.len() + interface.results.len();
+        let is_small = interface.results.len() <= LIMITS.results && values <= MOST_POINTERS;
+        is_small.then(|| self.joiner.between(nodes, &self.groups))?
+    }
+}

@@ -1,0 +1,296 @@
+//! Channel groups: nodes over an index space `[outer, channels, inner]`, with sums over all axes but that of the channels.
+//!
+//! Batch normalization and its gradient are such groups, with the casts, activations, masks and residual sums around them. In
+//! order, a group is:
+//!
+//! - a pass over the elements ([`pass`]), which computes sums and co-moments, and writes the values that need no sum;
+//! - a launch with a thread per channel, which merges the sums of the blocks and computes the numbers of the channel;
+//! - a loop over the elements, which computes the values behind the sums.
+//!
+//! Values between the nodes are in registers: the loop computes them again from the operands. [`statistics`] finds the sums
+//! of which one pass is enough. Element-wise nodes round to their element types; values of f32 on the way to a sum are not
+//! rounded. An infinite element makes a sum of products NaN where the nodes one by one may have an infinity.
+
+mod items;
+mod join;
+mod pass;
+mod statistics;
+
+pub(super) use join::join;
+
+use super::Maker;
+use super::expressions::{Key, Printer};
+use super::stage::{Place, Scratch, Source, Stage, staged};
+use crate::backend::GroupSite;
+use crate::cuda::Shared;
+use crate::cuda::elements::Elements;
+use crate::cuda::text::Elem;
+use crate::kernel::{KernelError, Prepared, Result};
+use ampc_ir::Value;
+use items::{Item, Space};
+use pass::{Pass, State, States};
+use rustc_hash::FxHashSet;
+use statistics::Statistics;
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// The most operands and results of a group.
+const MOST_POINTERS: usize = 24;
+
+/// The values that these values are computed from. Values behind those of `is_known` are not needed.
+fn needed(
+    items: &[Item],
+    roots: impl Iterator<Item = Value>,
+    is_known: impl Fn(Value) -> bool,
+) -> FxHashSet<Value> {
+    let mut needed: FxHashSet<Value> = roots.collect();
+    for item in items.iter().rev() {
+        match item {
+            Item::Element(member) if needed.contains(&member.result) && !is_known(member.result) => {
+                needed.extend(member.operands.iter().flatten().map(|read| read.value));
+            }
+            Item::Norm(norm) if norm.results[0].is_some_and(|(y, _)| needed.contains(&y)) => {
+                needed.insert(norm.x.value);
+            }
+            _ => {}
+        }
+    }
+    needed
+}
+
+/// The space of a group: that of its first reduction.
+fn space_of<'i>(mut items: impl Iterator<Item = &'i Item>) -> Option<&'i Space> {
+    items.find_map(Item::space)
+}
+
+/// The kernel of a group; `None` if the group has no reduction.
+///
+/// # Errors
+/// If the nodes are no channel group.
+pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
+    let items: Option<Vec<Item>> = group.sites.iter().map(Item::read).collect();
+    let items = items?;
+    let space = space_of(items.iter())?;
+    Some(Group { group, items: &items, space }.prepared(shared))
+}
+
+struct Group<'a> {
+    group: &'a GroupSite<'a>,
+    items: &'a [Item],
+    space: &'a Space,
+}
+
+impl Group<'_> {
+    fn prepared(&self, shared: &Arc<Shared>) -> Result<Prepared> {
+        let unknown = || KernelError::unsupported("groups of other operators");
+        let (items, space, group) = (self.items, self.space, self.group);
+        if group.operands.len() + group.results.len() > MOST_POINTERS {
+            return Err(KernelError::unsupported("groups of so many operands"));
+        }
+        let mut statistics = Statistics::of(space, items.iter(), true).ok_or_else(unknown)?;
+        let maker = &Maker { shared, site: group.sites.first().ok_or_else(unknown)? };
+        let operand = |value| group.operands.iter().position(|&operand| operand == value).map(Place::operand);
+        let result = |value| group.results.iter().position(|&result| result == value).map(Place::result);
+        let is_full = |value: &Value| statistics.made.contains(value);
+        let is_late = |value: &Value| statistics.late.contains(value);
+        let early: Vec<(Value, Place)> = group
+            .results
+            .iter()
+            .filter(|value| is_full(value) && !is_late(value))
+            .filter_map(|&value| Some((value, result(value)?)))
+            .collect();
+        let late: Vec<Value> = group.results.iter().copied().filter(|value| is_late(value)).collect();
+        let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
+        let state = State::of(&statistics);
+        // Values that the pass has written are read by the loop behind the sums.
+        let is_written = |value: Value| early.iter().any(|&(other, _)| other == value);
+        let (printer, arrays) = self.behind(&late, &statistics, is_written).ok_or_else(unknown)?;
+        let place_of = |key: Key| match key {
+            Key::Value(value) => operand(value).or_else(|| result(value)),
+            Key::Array(_) => None,
+        };
+        let mut keys: Vec<Key> = Vec::new();
+        for &(key, _) in &printer.sources {
+            if !keys.contains(&key) {
+                keys.push(key);
+            }
+        }
+        let n_arrays = keys.iter().filter(|&&key| place_of(key).is_none()).count();
+        let pass = Pass { space, items, statistics: &statistics, state: &state, written: &early };
+        let (stage, states) = pass.stage(maker, &operand, n_arrays, &mut scratch)?;
+        stages.push(stage);
+        let mut n_placed = 0;
+        let mut places: Vec<(Key, Place)> = Vec::new();
+        for key in keys {
+            let place = place_of(key).unwrap_or_else(|| {
+                n_placed += 1;
+                states.array(n_placed - 1)
+            });
+            places.push((key, place));
+        }
+        stages.push(self.finish(maker, &mut statistics, (&state, states), (&arrays, &places))?);
+
+        let (mut first, mut others) = (Vec::new(), Vec::new());
+        if !late.is_empty() {
+            let mut body = printer.body;
+            let mut elems = Vec::new();
+            for (j, value) in late.iter().enumerate() {
+                let made = printer.values.get(value).ok_or_else(unknown)?;
+                let _ = writeln!(body, "    r{j} = {};", made.bits);
+                elems.push(made.elem);
+            }
+            let functions = printer.functions.into_iter().collect::<String>();
+            let (keys, sources): (Vec<Key>, Vec<_>) = printer.sources.into_iter().unzip();
+            let kernel = Elements {
+                functions: &functions,
+                dims: &space.dims,
+                sources: &sources,
+                results: &elems,
+                params: &[],
+                body: &body,
+            }
+            .kernel(shared)?;
+            for (value, elem) in late.iter().zip(&elems) {
+                let place = group.results.iter().position(|result| result == value);
+                for (at, key) in keys.iter().enumerate() {
+                    let Key::Value(read) = *key else { continue };
+                    let is_alone = keys.iter().filter(|&other| other == key).count() == 1;
+                    let operand = group.operands.iter().position(|&operand| operand == read);
+                    if let (Some(j), Some(i)) = (place, operand)
+                        && is_alone
+                        && kernel.is_whole(at)
+                        && sources[at].elem.bytes() == elem.bytes()
+                    {
+                        match j {
+                            0 => first.push(i),
+                            _ => others.push((j, i)),
+                        }
+                    }
+                }
+            }
+            let place_of = |key| places.iter().find(|(other, _)| other == key).map(|&(_, place)| place);
+            let sources = keys.iter().filter_map(place_of);
+            let results = late.iter().filter_map(|&value| result(value));
+            let places = sources.chain(results).collect();
+            stages.push(Stage::Elements { elements: Arc::new(kernel), places });
+        }
+        Ok(staged(stages, &scratch).in_place(&first).others_in_place(&others))
+    }
+
+    /// The statements of the loop behind the sums, and the names of the numbers of a channel that it reads as arrays.
+    fn behind(
+        &self,
+        late: &[Value],
+        statistics: &Statistics<'_>,
+        is_written: impl Fn(Value) -> bool,
+    ) -> Option<(Printer, Vec<String>)> {
+        let needed = needed(self.items, late.iter().copied(), &is_written);
+        let (mut printer, mut arrays) = (Printer::default(), Vec::new());
+        let mut norms = statistics.norms.iter();
+        for item in self.items {
+            match item {
+                Item::Element(member)
+                    if self.space.is_full(member)
+                        && needed.contains(&member.result)
+                        && !is_written(member.result) =>
+                {
+                    printer.member(member)?;
+                }
+                Item::Norm(norm) => {
+                    let names = norms.next()?;
+                    let Some((y, elem)) = norm.results[0].filter(|(y, _)| needed.contains(y)) else {
+                        continue;
+                    };
+                    let x = printer.wide(&norm.x)?;
+                    let mut read = || {
+                        names.clone().map(|name| {
+                            let at = arrays.len();
+                            arrays.push(name);
+                            printer.source(Key::Array(at), Elem::F32, &self.space.kept)
+                        })
+                    };
+                    let [shift, factor, offset] = read();
+                    printer.give_rounded(y, elem, format!("({x} - b{shift}) * b{factor} + b{offset}"), false);
+                }
+                _ => {}
+            }
+        }
+        Some((printer, arrays))
+    }
+
+    /// The launch that merges the states of the blocks and computes the numbers of each channel.
+    fn finish(
+        &self,
+        maker: &Maker<'_>,
+        statistics: &mut Statistics<'_>,
+        (state, states): (&State, States),
+        (arrays, places): (&[String], &[(Key, Place)]),
+    ) -> Result<Stage> {
+        let unknown = || KernelError::unsupported("groups of other operators");
+        let (group, channels) = (self.group, self.space.channels);
+        let printer = std::mem::take(&mut statistics.printer);
+        let mut source = Source::new(states.stride.max(self.space.count()));
+        source.function(&printer.functions.iter().copied().collect::<String>());
+        source.function(&state.text());
+        source.pointer("const float", "states", states.place);
+        let numbers = [
+            ("channels", channels),
+            ("parts", states.parts),
+            ("stride", states.stride),
+            ("vectors", self.space.count() / states.lanes),
+        ];
+        numbers.into_iter().for_each(|(name, value)| source.number(name, value));
+        let mut body = format!(
+            "State state = {{0}};
+    for (u64 part = 0, low = 0; part < parts; part++) {{
+      const u64 high = (u64)vectors * (part + 1) / parts;
+      const State next = read(states + (part * channels + i), stride, (float)((high - low) * {}));
+      state = part ? merged(state, next) : next;
+      low = high;
+    }}
+    const float count = state.count;\n",
+            states.lanes
+        );
+        for (at, base) in statistics.bases.iter().enumerate() {
+            let shift = if base.has_shift { format!("state.h{at}") } else { "0.0f".into() };
+            let rest = if base.is_used { format!("state.s{at} / count") } else { "0.0f".into() };
+            let _ = writeln!(
+                body,
+                "    const float shift{at} = {shift}, rest{at} = {rest}, mean{at} = {};",
+                if base.has_shift { format!("shift{at} + rest{at}") } else { format!("rest{at}") }
+            );
+        }
+        for at in 0..statistics.pairs.len() {
+            let _ = writeln!(body, "    const float moment{at} = state.q{at};");
+        }
+        for (s, (key, of)) in printer.sources.iter().enumerate() {
+            let Key::Value(value) = key else { return Err(unknown()) };
+            let operand = group.operands.iter().position(|operand| operand == value).ok_or_else(unknown)?;
+            source.from(&format!("x{s}"), of.elem, Place::operand(operand));
+            let at = if of.dims.iter().product::<usize>() == 1 { "0" } else { "i" };
+            let _ = writeln!(body, "    const {} b{s} = x{s}[{at}];", of.elem.stored());
+        }
+        body += &printer.body;
+        let mut to = |name: String, elem: Elem, place: Place, bits: &str| {
+            source.to(&name, elem, place);
+            let _ = writeln!(body, "    {name}[i] = {bits};");
+        };
+        for (j, value) in group.results.iter().enumerate() {
+            if let Some(made) = printer.values.get(value) {
+                to(format!("y{j}"), made.elem, Place::result(j), &made.bits);
+            }
+        }
+        for (at, (key, place)) in places.iter().enumerate() {
+            match key {
+                Key::Array(number) => to(format!("z{at}"), Elem::F32, *place, &arrays[*number]),
+                Key::Value(value) if group.results.contains(value) => {}
+                Key::Value(value) => {
+                    if let Some(made) = printer.values.get(value) {
+                        to(format!("z{at}"), made.elem, *place, &made.bits);
+                    }
+                }
+            }
+        }
+        source.each(maker, channels, &body)
+    }
+}
