@@ -32,8 +32,8 @@ pub use presence::{
 };
 
 use crate::backend::{
-    Backend, Candidates, Device, DeviceError, DeviceMemory, GroupSite, KernelError, Prepared, Queue, RunHint,
-    Site,
+    Backend, Candidates, Carry, Device, DeviceError, DeviceMemory, GroupSite, KernelError, Prepared, Queue,
+    RunHint, Site,
 };
 use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
@@ -233,6 +233,10 @@ impl Backend for Cuda {
 
     fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
         kernels::groups::join(&self.device.0, candidates)
+    }
+
+    fn carries(&self, candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
+        kernels::groups::carries(candidates, groups)
     }
 
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {

@@ -25,6 +25,7 @@ mod inputs;
 mod limits;
 mod needs;
 mod observe;
+mod pairs;
 mod partition;
 mod recording;
 mod space;

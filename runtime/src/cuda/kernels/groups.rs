@@ -9,7 +9,7 @@ use super::attention;
 use super::expressions::{is_known, of_members};
 use super::library;
 use super::optimizers::{self, Optimizer, is_optimizer};
-use crate::backend::{Candidates, GroupSite};
+use crate::backend::{Candidates, Carry, GroupSite};
 use crate::cuda::Shared;
 use crate::elementwise::Member;
 use crate::groups::{Joiner, Limits, Order};
@@ -37,7 +37,7 @@ const LIMITS: Limits = Limits {
 
 /// The groups of the candidates.
 pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-    let mut lists = if shared.exact_rounding { Vec::new() } else { attention::join(candidates) };
+    let mut lists = if shared.exact_rounding { Vec::new() } else { attention::join(shared, candidates) };
     let rest = without(candidates.nodes, &lists);
     lists.extend(library::join(shared, &Candidates { nodes: &rest, ..*candidates }));
     let rest = without(candidates.nodes, &lists);
@@ -67,6 +67,11 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         }
     }
     lists
+}
+
+/// The values that pairs of groups carry.
+pub(in crate::cuda) fn carries(candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
+    attention::carries(candidates, groups)
 }
 
 /// The nodes that are in no list, in order.
