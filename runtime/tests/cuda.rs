@@ -23,6 +23,9 @@ mod convolutions;
 #[path = "cuda/elements.rs"]
 mod elements;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/gradients.rs"]
+mod gradients;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/library/mod.rs"]
 mod library;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -103,6 +106,7 @@ fn main() -> std::process::ExitCode {
         + chains::run(cuda, &filter)
         + convolutions::run(cuda, &filter)
         + attention::run(cuda, &filter)
+        + gradients::run(cuda, &opened, &options, &filter)
         + elements::run(cuda, &filter)
         + library::run(cuda, &opened, &options, &filter)
         + cases::run_all(cuda, &operators::cases(), &filter)

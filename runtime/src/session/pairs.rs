@@ -5,7 +5,8 @@
 
 use super::observe::Watch;
 use crate::backend::Carry;
-use ampc_ir::{GraphId, Module, Node, Value};
+use crate::plan::known_tensor;
+use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +23,19 @@ impl Bundle {
     /// True if a node is in one of the groups.
     pub(super) fn contains(&self, node: Node) -> bool {
         self.groups.iter().any(|group| group.contains(&node))
+    }
+
+    /// The bytes of carried values that are not stored.
+    pub(super) fn spared(&self, module: &Module) -> usize {
+        let bytes = |tensor: &(DType, Vec<u64>)| {
+            let bytes = tensor.0.tensor_bytes(&tensor.1).and_then(|bytes| usize::try_from(bytes).ok());
+            bytes.unwrap_or(0)
+        };
+        let spared = |carry: &Carry| {
+            let own = known_tensor(&module.value(carry.value).ty).as_ref().map_or(0, bytes);
+            own.saturating_sub(carry.stored.as_ref().map_or(0, bytes))
+        };
+        self.carries.iter().map(spared).fold(0, usize::saturating_add)
     }
 }
 

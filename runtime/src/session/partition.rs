@@ -12,7 +12,8 @@
 //! goes through Neg and back. The order of groups is that of their last nodes, where values permit it.
 //!
 //! A group holds all its operands while it runs, and computes early nodes late, so that an arena may grow by it. Groups
-//! are kept while the arena is no larger than without groups; other groups are split.
+//! are kept while the arena is no larger than without groups; other groups are split. Pairs (`pairs.rs`) may make it larger by
+//! the values that they no longer store.
 
 use super::bind::Where;
 use super::error::ExecuteError;
@@ -243,7 +244,7 @@ impl Partitioner<'_> {
             let mut all: Vec<Bundle> = pairs.into_iter().chain(singles).collect();
             return self.joined(graph, &made, &mut all, &mut kernels);
         }
-        let most = self.plan(graph, &made, folded).arena;
+        let mut most = self.plan(graph, &made, folded).arena;
         let (mut kept, mut units) = (Vec::new(), made.clone());
         // Pairs come first: what they no longer store may be more than other groups add.
         let sets = [pairs, singles].into_iter().filter(|set| !set.is_empty());
@@ -255,7 +256,12 @@ impl Partitioner<'_> {
             if more.len() == kept.len() {
                 continue;
             }
-            if self.plan(graph, &joined, folded).arena <= most {
+            let arena = self.plan(graph, &joined, folded).arena;
+            // A pair may take as much more as the values that it no longer stores: in a run of its nodes one by one, they are
+            // in the arena from its first group to its second.
+            let spared = set.iter().map(|bundle| bundle.spared(self.module)).sum::<usize>();
+            if arena <= most.saturating_add(spared) {
+                most = most.max(arena);
                 (kept, units) = (more, joined);
             } else {
                 open.extend(halves(set));
