@@ -54,7 +54,7 @@ pub use crate::layouts::{Image, Images, Roles};
 pub use crate::plan::Needs;
 
 use ampc_ir::op::OpKind;
-use ampc_ir::{GraphId, Module, Node, Value};
+use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::FxHashSet;
 use std::fmt::Debug;
 
@@ -79,6 +79,28 @@ pub struct GroupSite<'a> {
     pub operands: &'a [Value],
     /// The values that are read outside of the group.
     pub results: &'a [Value],
+    /// The values that the group makes or reads in another form.
+    pub carries: &'a [Carry],
+}
+
+/// A value that one group makes and one other group reads, in another form than its own: the first and the second group are a
+/// *pair*, prepared together or not at all.
+///
+/// An attention and its gradient are a pair: the gradient computes the weights anew, from the statistics of their rows.
+///
+/// ```text
+/// weights: f32[b, h, s, t]    stored: f32[b, h, s, 1]    instead: query, key, bias, result
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Carry {
+    /// The value.
+    pub value: Value,
+    /// Element type and dims that are stored in place of the value; `None` if nothing is, and the value is no operand and no
+    /// result of the pair then.
+    pub stored: Option<(DType, Vec<u64>)>,
+    /// Operands and results of the group that makes the value, which the other group reads too. They become its operands in
+    /// place of the value, or behind it if something is stored.
+    pub instead: Vec<Value>,
 }
 
 /// A hint of where the work of [`Backend::install`] may run.
@@ -132,14 +154,22 @@ pub trait Backend: Debug + Send + Sync {
         Vec::new()
     }
 
+    /// The values that pairs of these groups carry, which [`join`](Self::join) made. Each is made by a node of one group and read by nodes
+    /// of that group and of one other group, and a group has one partner at most. Pairs of which this is not true are not prepared; neither
+    /// are those of which a carried value is an output, a state or watched.
+    fn carries(&self, candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
+        let _ = (candidates, groups);
+        Vec::new()
+    }
+
     /// True if groups are kept where the arena grows by them. Otherwise the session splits groups until it is no larger than
     /// without groups.
     fn groups_may_grow(&self) -> bool {
         false
     }
 
-    /// Prepares the kernel of a group that [`join`](Self::join) made, or of the first or the last nodes of one. Its operands and results are those of the site, in
-    /// order.
+    /// Prepares the kernel of a group that [`join`](Self::join) made, or of the first or the last nodes of one that is no part of a
+    /// pair. Its operands and results are those of the site, in order.
     ///
     /// # Errors
     /// If the group has no kernel: the session then runs its nodes one by one.

@@ -28,6 +28,8 @@ mod elements;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/layouts.rs"]
 mod layouts;
+#[path = "cuda/gradients.rs"]
+mod gradients;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/library/mod.rs"]
 mod library;
@@ -116,6 +118,7 @@ fn main() -> std::process::ExitCode {
         + channels::run(cuda, &filter)
         + convolutions::run(cuda, &filter)
         + attention::run(cuda, &filter)
+        + gradients::run(cuda, &opened, &options, &filter)
         + elements::run(cuda, &filter)
         + layouts::run(cuda, &filter)
         + library::run(cuda, &opened, &options, &filter)

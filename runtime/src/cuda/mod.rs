@@ -33,7 +33,7 @@ pub use presence::{
 };
 
 use crate::backend::{
-    Backend, Candidates, Device, DeviceError, DeviceMemory, GroupSite, Images, KernelError, Prepared, Queue,
+    Backend, Candidates, Carry, Device, DeviceError, DeviceMemory, GroupSite, Images, KernelError, Prepared, Queue,
     RunHint, Site,
 };
 use ampc_ir::entity::EntityRef;
@@ -241,6 +241,10 @@ impl Backend for Cuda {
 
     fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
         kernels::groups::join(&self.device.0, candidates)
+    }
+
+    fn carries(&self, candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
+        kernels::groups::carries(candidates, groups)
     }
 
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {

@@ -31,6 +31,7 @@ mod text;
 
 pub use peak::Peak;
 
+use crate::backend::Carry;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::op::OpKind;
@@ -241,6 +242,12 @@ pub fn plan_graph(
     for planned in values.iter_mut().filter(|planned| is_constant(planned.value)) {
         planned.place = Place::Constant;
     }
+    let interfaces = groups.iter().filter_map(|group| group.interface.as_ref());
+    for carry in interfaces.flat_map(|interface| &interface.carries) {
+        if let Some(stored) = &carry.stored {
+            values[index.of(carry.value) as usize].tensor = Some(stored.clone());
+        }
+    }
     let outputs: Vec<u32> = data.outputs().iter().map(|o| index.of(o.value)).collect();
     let next = data.states.iter().map(|&(_, next)| index.of(next));
     let roots: Vec<u32> = outputs.iter().copied().chain(next).collect();
@@ -358,6 +365,8 @@ pub struct Interface {
     pub operands: Vec<Value>,
     /// The values that the nodes make and that are read outside, in program order.
     pub results: Vec<Value>,
+    /// Values that are handed over to another group or from one, in another form.
+    pub carries: Vec<Carry>,
 }
 
 impl Interface {
@@ -372,7 +381,25 @@ impl Interface {
             made.extend(results_of.clone().copied());
             results.extend(results_of.copied().filter(|&value| is_read(value)));
         }
-        Interface { operands, results }
+        Interface { operands, results, carries: Vec::new() }
+    }
+
+    /// Hands over these values, which the group makes or reads, in another form.
+    pub(crate) fn carry(&mut self, carries: Vec<Carry>) {
+        for carry in &carries {
+            let is_stored = carry.stored.is_some();
+            self.results.retain(|&result| is_stored || result != carry.value);
+            let Some(at) = self.operands.iter().position(|&operand| operand == carry.value) else { continue };
+            if !is_stored {
+                self.operands.remove(at);
+            }
+            for &value in &carry.instead {
+                if !self.operands.contains(&value) {
+                    self.operands.push(value);
+                }
+            }
+        }
+        self.carries = carries;
     }
 }
 

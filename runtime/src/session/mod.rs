@@ -26,6 +26,7 @@ mod layouts;
 mod limits;
 mod needs;
 mod observe;
+mod pairs;
 mod partition;
 mod recording;
 mod space;

@@ -12,15 +12,17 @@
 //! goes through Neg and back. The order of groups is that of their last nodes, where values permit it.
 //!
 //! A group holds all its operands while it runs, and computes early nodes late, so that an arena may grow by it. Groups
-//! are kept while the arena is no larger than without groups; other groups are split.
+//! are kept while the arena is no larger than without groups; other groups are split. Pairs (`pairs.rs`) may make it larger by
+//! the values that they no longer store.
 
 use super::bind::Where;
 use super::error::ExecuteError;
 use super::inlined::Inlined;
 use super::layouts::Layouts;
 use super::observe::Watch;
+use super::pairs::{Bundle, bundles, halves};
 use super::walk;
-use crate::backend::{Backend, Candidates, GroupSite, alignment};
+use crate::backend::{Backend, Candidates, Carry, GroupSite, alignment};
 use crate::device::Device;
 use crate::kernel::{KernelError, Prepared, Site};
 use crate::plan::{GraphPlan, Group, Index, Interface, Needs, known_tensor, live_nodes, plan_graph};
@@ -234,27 +236,37 @@ impl Partitioner<'_> {
             return made;
         }
         let position: FxHashMap<Node, usize> =
-            ready.into_iter().enumerate().map(|(at, node)| (node, at)).collect();
+            ready.iter().enumerate().map(|(at, &node)| (node, at)).collect();
+        let carries = self.backend.carries(&candidates, &groups);
         for group in &mut groups {
             let is_ready = group.iter().all(|node| position.contains_key(node));
             assert!(is_ready, "a backend joins a node that is no candidate");
             group.sort_unstable_by_key(|node| position[node]);
         }
+        let (pairs, singles) = bundles((self.module, graph), self.watch, groups, carries);
         let mut kernels = Kernels::default();
         if self.backend.groups_may_grow() {
-            return self.joined(graph, &made, &mut groups, &mut kernels);
+            let mut all: Vec<Bundle> = pairs.into_iter().chain(singles).collect();
+            return self.joined(graph, &made, &mut all, &mut kernels);
         }
-        let most = self.plan(graph, &made, folded).arena;
+        let mut most = self.plan(graph, &made, folded).arena;
         let (mut kept, mut units) = (Vec::new(), made.clone());
-        let mut open = VecDeque::from([groups]);
+        // Pairs come first: what they no longer store may be more than other groups add.
+        let sets = [pairs, singles].into_iter().filter(|set| !set.is_empty());
+        let mut open: VecDeque<Vec<Bundle>> = sets.collect();
         for _ in 0..MOST_PLANS {
             let Some(set) = open.pop_front() else { break };
-            let mut more: Vec<Vec<Node>> = kept.iter().chain(&set).cloned().collect();
+            let mut more: Vec<Bundle> = kept.iter().chain(&set).cloned().collect();
             let joined = self.joined(graph, &made, &mut more, &mut kernels);
             if more.len() == kept.len() {
                 continue;
             }
-            if self.plan(graph, &joined, folded).arena <= most {
+            let arena = self.plan(graph, &joined, folded).arena;
+            // A pair may take as much more as the values that it no longer stores: in a run of its nodes one by one, they are
+            // in the arena from its first group to its second.
+            let spared = set.iter().map(|bundle| bundle.spared(self.module)).sum::<usize>();
+            if arena <= most.saturating_add(spared) {
+                most = most.max(arena);
                 (kept, units) = (more, joined);
             } else {
                 open.extend(halves(set));
@@ -286,24 +298,26 @@ impl Partitioner<'_> {
         &self,
         graph: GraphId,
         made: &[Made],
-        groups: &mut Vec<Vec<Node>>,
+        bundles: &mut Vec<Bundle>,
         kernels: &mut Kernels,
     ) -> Vec<Made> {
         loop {
-            let mut units = Partitioner::units(made, groups);
-            let unprepared = self.give_kernels(graph, &mut units, kernels);
+            let groups: Vec<&Vec<Node>> = bundles.iter().flat_map(|bundle| &bundle.groups).collect();
+            let mut units = Partitioner::units(made, &groups);
+            let carries = bundles.iter().flat_map(|bundle| &bundle.carries);
+            let unprepared = self.give_kernels(graph, &mut units, carries, kernels);
             if unprepared.is_empty() {
                 return self.ordered(units);
             }
-            groups.retain(|group| !group.iter().any(|node| unprepared.contains(node)));
+            bundles.retain(|bundle| !unprepared.iter().any(|&node| bundle.contains(node)));
         }
     }
 
     /// The units with the nodes of each group in one.
-    fn units(made: &[Made], groups: &[Vec<Node>]) -> Vec<Made> {
+    fn units(made: &[Made], groups: &[&Vec<Node>]) -> Vec<Made> {
         let mut group_of: FxHashMap<Node, usize> = FxHashMap::default();
         for (at, group) in groups.iter().enumerate() {
-            for &node in group {
+            for &node in *group {
                 assert!(group_of.insert(node, at).is_none(), "a backend has a node in two groups");
             }
         }
@@ -325,8 +339,18 @@ impl Partitioner<'_> {
         units
     }
 
-    /// Sets the kernel of each unit of several nodes. Returns one node of each unit without a kernel.
-    fn give_kernels(&self, graph: GraphId, units: &mut [Made], kernels: &mut Kernels) -> Vec<Node> {
+    /// Sets the kernel of each unit of several nodes, which hand over `carries`. Returns one node of each unit without a kernel.
+    ///
+    /// # Panics
+    /// If a value to read instead of a carried value is no operand or result of the group that makes the carried value.
+    fn give_kernels<'c>(
+        &self,
+        graph: GraphId,
+        units: &mut [Made],
+        carries: impl Iterator<Item = &'c Carry>,
+        kernels: &mut Kernels,
+    ) -> Vec<Node> {
+        let carries: FxHashMap<Value, &Carry> = carries.map(|carry| (carry.value, carry)).collect();
         let readers = self.readers(units);
         let data = self.module.graph(graph);
         let roots: FxHashSet<Value> = data.states.iter().map(|&(_, next)| next).collect();
@@ -341,7 +365,20 @@ impl Partitioner<'_> {
             };
             let nodes = &unit.group.nodes;
             if !kernels.contains_key(&nodes[..]) {
-                let interface = Interface::of(self.module, nodes, is_read);
+                let mut interface = Interface::of(self.module, nodes, is_read);
+                let Interface { operands, results, .. } = &interface;
+                let carried = |values: &[Value]| -> Vec<Carry> {
+                    values.iter().filter_map(|value| carries.get(value)).copied().cloned().collect()
+                };
+                let (read, made) = (carried(operands), carried(results));
+                for value in made.iter().flat_map(|carry| &carry.instead) {
+                    let is_there = operands.contains(value) || results.contains(value);
+                    assert!(
+                        is_there,
+                        "a backend hands over a value that the first group of a pair does not have"
+                    );
+                }
+                interface.carry(read.into_iter().chain(made).collect());
                 // Only folded nodes read the group: its nodes run one by one, so that every group has a result.
                 let has_result = !interface.results.is_empty();
                 let kernel = has_result.then(|| self.prepare_group(nodes, &interface)).and_then(Result::ok);
@@ -396,8 +433,8 @@ impl Partitioner<'_> {
             Some(Site { view, source: self.source(node), results, channels_last, room: self.room })
         });
         let sites: Vec<Site<'_>> = sites.collect();
-        let Interface { operands, results } = interface;
-        self.backend.prepare_group(&GroupSite { sites: &sites, operands, results })
+        let Interface { operands, results, carries } = interface;
+        self.backend.prepare_group(&GroupSite { sites: &sites, operands, results, carries })
     }
 
     /// Groups in an order in which every value is made before it is read; of several that can run, the group whose last
@@ -445,19 +482,6 @@ impl Partitioner<'_> {
         let mut units: Vec<Option<Made>> = units.into_iter().map(Some).collect();
         order.into_iter().filter_map(|at| units[at].take()).collect()
     }
-}
-
-/// Halves of a list of groups; a single group becomes two groups. Operands of the first half may die before the second
-/// half runs. Single nodes are no groups.
-fn halves(mut groups: Vec<Vec<Node>>) -> impl Iterator<Item = Vec<Vec<Node>>> {
-    let rest = match &mut groups[..] {
-        [group] => vec![group.split_off(group.len() / 2)],
-        all => {
-            let half = all.len() / 2;
-            groups.split_off(half)
-        }
-    };
-    [groups, rest].into_iter().filter(|groups| groups.iter().all(|group| group.len() > 1))
 }
 
 /// True if a value may be replaced by the caller: the default of an input.

@@ -1,7 +1,7 @@
 //! Scaled dot-product attention of models: heads, lengths, layouts, biases.
 
 use ampc_ir::DType;
-use ampc_runtime::cuda::dnn::{Attention, Properties, Strided};
+use ampc_runtime::cuda::dnn::{Attention, AttentionGradient, Described, DnnError, Properties, Strided};
 use std::time::Instant;
 
 /// The order of a tensor's dims in memory.
@@ -48,6 +48,7 @@ const SHAPES: &[Shape] = &[
     Shape { bias: Some([true, true, true]), ..shape("bias per score", 8, 64, 64) },
     Shape { bias: Some([false, false, true]), ..shape("nanogpt", 6, 256, 64) },
     Shape { is_causal: true, ..shape("gpt2", 12, 1024, 64) },
+    Shape { bias: Some([false, false, true]), ..shape("gpt2 as nodes", 12, 1024, 64) },
     Shape { is_causal: true, bias: Some([true, false, true]), ..shape("gpt2 padded", 12, 1024, 64) },
     Shape { heads: [32, 8], is_causal: true, ..shape("llama", 32, 512, 128) },
     Shape { lengths: [1, 512], ..shape("one query", 12, 512, 64) },
@@ -87,7 +88,29 @@ impl Shape {
             result: Shape { order: result_order, ..*self }.tensor(q, rows, of_value),
             bias: bias.map(|bias| (bias_dtype, bias)),
             is_causal: self.is_causal,
+            has_statistics: false,
         }
+    }
+}
+
+impl Shape {
+    /// The gradient; `None` without one: causal attentions are operators, and heads are not shared.
+    fn gradient(&self, attention: &Attention) -> Option<AttentionGradient> {
+        let [q, k] = self.heads;
+        let ([rows, columns], [size, of_value]) = (self.lengths, self.sizes);
+        let has_gradient = !self.is_causal && q == k && self.lengths != [1, 1];
+        // Gradients of packed operands are tensors of their own.
+        let order = if self.order == Order::Packed { Order::Positions } else { self.order };
+        let own = Shape { order, ..*self };
+        has_gradient.then(|| AttentionGradient {
+            of: Attention { has_statistics: true, ..attention.clone() },
+            result: own.tensor(q, rows, of_value),
+            gradients: [
+                own.tensor(q, rows, size),
+                own.tensor(k, columns, size),
+                own.tensor(k, columns, of_value),
+            ],
+        })
     }
 }
 
@@ -105,8 +128,16 @@ pub(crate) fn run(device: &Properties, filter: &str) -> [usize; 2] {
             for &of_bias in types {
                 let end = if shape.bias.is_some() { format!(", bias {of_bias}") } else { String::new() };
                 let name = format!("attention {} {dtype}{end}", shape.name);
+                let attention = shape.attention(dtype, of_bias);
                 if name.contains(filter) {
-                    let is_made = plan(device, &name, &shape.attention(dtype, of_bias));
+                    let is_made = made(&name, || device.plan_attention(&attention));
+                    counts[usize::from(!is_made)] += 1;
+                }
+                let name = format!("{name}, gradient");
+                if let Some(gradient) = shape.gradient(&attention).filter(|_| name.contains(filter)) {
+                    let of = Attention { has_statistics: true, ..attention };
+                    let is_made = made(&format!("{name} in front"), || device.plan_attention(&of))
+                        && made(&name, || device.plan_attention_gradient(&gradient));
                     counts[usize::from(!is_made)] += 1;
                 }
             }
@@ -115,9 +146,9 @@ pub(crate) fn run(device: &Properties, filter: &str) -> [usize; 2] {
     counts
 }
 
-fn plan(device: &Properties, name: &str, attention: &Attention) -> bool {
+fn made(name: &str, plan: impl FnOnce() -> Result<Described, DnnError>) -> bool {
     let start = Instant::now();
-    let made = device.plan_attention(attention);
+    let made = plan();
     let ms = start.elapsed().as_millis();
     match made {
         Ok(plan) => {

@@ -112,6 +112,11 @@ enum Operation {
         b: Arc<Tensor>,
         c: Arc<Tensor>,
     },
+    /// `y` has the elements of `x` that are at its places in memory.
+    View {
+        x: Arc<Tensor>,
+        y: Arc<Tensor>,
+    },
     Reduction {
         operator: u32,
         x: Arc<Tensor>,

@@ -1,4 +1,4 @@
-//! Operation graphs of scaled dot-product attention.
+//! Operation graphs of scaled dot-product attention, and plans of them and of gradients (`gradient.rs`).
 //!
 //! ```text
 //! S = scale · Q Kᵀ + bias, later keys −∞ if causal    P = exp(S − max S) / sum exp(S − max S)    O = P V
@@ -7,12 +7,14 @@
 //! S and P are virtual: no matrix of scores is in memory. Sums and products are in f32. P is rounded to the element type of
 //! the operands before the product with V, and O is rounded once.
 
-use super::descriptor::{Attribute as A, Descriptor, Kind};
-use super::graph::{ALIGNMENT, Graph, data_type};
+use super::gradient::AttentionGradient;
+use super::graph::{Graph, data_type};
 use super::launch::pack;
+use super::operations::{Builder, Storage};
 use super::plan::{Choice, Conditions};
 use super::{Described, DnnError, Library, Properties, known_of, lock, plan};
 use crate::cuda::memory::failed as of_driver;
+use crate::cuda::presence::CudaError;
 use crate::cuda::queue::CudaQueue;
 use crate::kernel::Result;
 use ampc_ir::DType;
@@ -65,139 +67,50 @@ pub struct Attention {
     pub bias: Option<(DType, Strided)>,
     /// True if query `i` attends to keys up to `i` only.
     pub is_causal: bool,
+    /// True if the logarithm of the sum of the exponentials of each row of scores is stored, in f32: `[batch, heads, positions,
+    /// 1]`. A gradient reads it.
+    pub has_statistics: bool,
+}
+
+/// An attention or its gradient.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(in crate::cuda) enum Problem {
+    Forward(Attention),
+    Gradient(AttentionGradient),
 }
 
 /// Names of tensors in a graph and its variant packs.
-const QUERY: i64 = 1;
-const KEY: i64 = 2;
-const VALUE: i64 = 3;
-const RESULT: i64 = 4;
-const BIAS: i64 = 5;
-const SCALE: i64 = 6;
-const MASKED: i64 = 7;
+pub(super) const QUERY: i64 = 1;
+pub(super) const KEY: i64 = 2;
+pub(super) const VALUE: i64 = 3;
+pub(super) const RESULT: i64 = 4;
+pub(super) const STATISTICS: i64 = 5;
+/// The gradient of the result.
+pub(super) const GRADIENT: i64 = 6;
+pub(super) const QUERY_GRADIENT: i64 = 7;
+pub(super) const KEY_GRADIENT: i64 = 8;
+pub(super) const VALUE_GRADIENT: i64 = 9;
+/// The sum of gradient times result for each row.
+pub(super) const SUMS: i64 = 10;
+/// The number of tensors in device memory, without the bias.
+pub(in crate::cuda) const TENSORS: usize = 10;
+pub(super) const BIAS: i64 = 11;
+pub(super) const SCALE: i64 = 12;
+const MASKED: i64 = 13;
+pub(super) const ONE: i64 = 14;
+
 /// The version of cuDNN from which on scores may be −∞.
 const VERSION: usize = 91_002;
 
-/// The first name of virtual tensors.
-const VIRTUAL: i64 = 100;
+/// The version from which on gradients are computed for any number of keys.
+const GRADIENT_VERSION: usize = 91_501;
 
-/// Where a tensor is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Storage {
-    Device,
-    /// In the host's memory; the value is read when the plan is executed.
-    Host,
-    /// In registers and shared memory of the kernel.
-    Virtual,
-}
-
-/// The descriptors of a graph, by their indices.
-#[derive(Default)]
-struct Builder {
-    parts: Vec<Descriptor>,
-    operations: Vec<Descriptor>,
-    /// The number of virtual tensors.
-    n_virtual: i64,
-}
-
-impl Builder {
-    fn tensor(&mut self, id: i64, of: Strided, dtype: DataType, storage: Storage) -> Result<usize, DnnError> {
-        let alignment = if storage == Storage::Host { 4 } else { i64::from(ALIGNMENT) };
-        let tensor = Descriptor::new(Kind::CUDNN_BACKEND_TENSOR_DESCRIPTOR)?
-            .set(A::CUDNN_ATTR_TENSOR_UNIQUE_ID, &[id])?
-            .set(A::CUDNN_ATTR_TENSOR_DATA_TYPE, &[dtype])?
-            .set(A::CUDNN_ATTR_TENSOR_DIMENSIONS, &of.dims)?
-            .set(A::CUDNN_ATTR_TENSOR_STRIDES, &of.strides)?
-            .set(A::CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, &[alignment])?
-            .set(A::CUDNN_ATTR_TENSOR_IS_VIRTUAL, &[storage == Storage::Virtual])?
-            .set(A::CUDNN_ATTR_TENSOR_IS_BY_VALUE, &[storage == Storage::Host])?
-            .finalized()?;
-        self.parts.push(tensor);
-        Ok(self.parts.len() - 1)
-    }
-
-    /// A virtual tensor.
-    fn between(&mut self, dims: [i64; 4], dtype: DataType) -> Result<usize, DnnError> {
-        self.n_virtual += 1;
-        self.tensor(VIRTUAL + self.n_virtual, Strided::dense(dims), dtype, Storage::Virtual)
-    }
-
-    fn pointwise(
-        &mut self,
-        mode: Mode,
-        axis: Option<i64>,
-        operands: &[usize],
-        result: usize,
-    ) -> Result<(), DnnError> {
-        let math = if mode == Mode::CUDNN_POINTWISE_CMP_GE {
-            DataType::CUDNN_DATA_BOOLEAN
-        } else {
-            DataType::CUDNN_DATA_FLOAT
-        };
-        let mut made = Descriptor::new(Kind::CUDNN_BACKEND_POINTWISE_DESCRIPTOR)?
-            .set(A::CUDNN_ATTR_POINTWISE_MODE, &[mode])?
-            .set(A::CUDNN_ATTR_POINTWISE_MATH_PREC, &[math])?;
-        if let Some(axis) = axis {
-            made = made.set(A::CUDNN_ATTR_POINTWISE_AXIS, &[axis])?;
-        }
-        let made = made.finalized()?;
-        let names = [
-            A::CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
-            A::CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
-            A::CUDNN_ATTR_OPERATION_POINTWISE_TDESC,
-        ];
-        let mut operation = Descriptor::new(Kind::CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR)?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, &[&made])?;
-        for (name, &operand) in names.into_iter().zip(operands) {
-            operation = operation.set_descriptors(name, &[&self.parts[operand]])?;
-        }
-        let operation = operation
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &[&self.parts[result]])?
-            .finalized()?;
-        self.parts.push(made);
-        self.operations.push(operation);
-        Ok(())
-    }
-
-    fn product(&mut self, a: usize, b: usize, result: usize) -> Result<(), DnnError> {
-        let made = Descriptor::new(Kind::CUDNN_BACKEND_MATMUL_DESCRIPTOR)?
-            .set(A::CUDNN_ATTR_MATMUL_COMP_TYPE, &[DataType::CUDNN_DATA_FLOAT])?
-            .finalized()?;
-        let operation = Descriptor::new(Kind::CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR)?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_MATMUL_ADESC, &[&self.parts[a]])?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_MATMUL_BDESC, &[&self.parts[b]])?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_MATMUL_CDESC, &[&self.parts[result]])?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_MATMUL_DESC, &[&made])?
-            .finalized()?;
-        self.parts.push(made);
-        self.operations.push(operation);
-        Ok(())
-    }
-
-    fn reduction(
-        &mut self,
-        operator: sys::cudnnReduceTensorOp_t,
-        x: usize,
-        result: usize,
-    ) -> Result<(), DnnError> {
-        let made = Descriptor::new(Kind::CUDNN_BACKEND_REDUCTION_DESCRIPTOR)?
-            .set(A::CUDNN_ATTR_REDUCTION_OPERATOR, &[operator])?
-            .set(A::CUDNN_ATTR_REDUCTION_COMP_TYPE, &[DataType::CUDNN_DATA_FLOAT])?
-            .finalized()?;
-        let operation = Descriptor::new(Kind::CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR)?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_REDUCTION_DESC, &[&made])?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_REDUCTION_XDESC, &[&self.parts[x]])?
-            .set_descriptors(A::CUDNN_ATTR_OPERATION_REDUCTION_YDESC, &[&self.parts[result]])?
-            .finalized()?;
-        self.parts.push(made);
-        self.operations.push(operation);
-        Ok(())
-    }
-}
+/// Devices from this compute capability on have no gradient of this graph that adds in one order.
+const GRADIENT_CAPABILITY: i32 = 10;
 
 impl Attention {
     /// The dims of the scores.
-    fn scores(&self) -> [i64; 4] {
+    pub(super) fn scores(&self) -> [i64; 4] {
         [self.query.dims[0], self.query.dims[1], self.query.dims[2], self.key.dims[2]]
     }
 
@@ -253,20 +166,63 @@ impl Attention {
         // registers are chosen by it.
         let logarithm = b.between(rows, FLOAT)?;
         b.pointwise(Mode::CUDNN_POINTWISE_LOG, None, &[sum], logarithm)?;
-        let statistics = b.between(rows, FLOAT)?;
+        let statistics = match self.has_statistics {
+            true => b.tensor(STATISTICS, Strided::dense(rows), FLOAT, Storage::Device)?,
+            false => b.between(rows, FLOAT)?,
+        };
         b.pointwise(Mode::CUDNN_POINTWISE_ADD, None, &[most, logarithm], statistics)?;
         let shares = b.between(dims, elem)?;
         b.pointwise(Mode::CUDNN_POINTWISE_DIV, None, &[powers, sum], shares)?;
         b.product(shares, value, result)?;
-        Graph::new(handle, builder.operations, builder.parts)
+        builder.graph(handle)
     }
 
     /// The names of the tensors of a variant pack.
     fn ids(&self) -> Vec<i64> {
         let mut ids = vec![QUERY, KEY, VALUE, RESULT, SCALE];
+        ids.extend(self.has_statistics.then_some(STATISTICS));
         ids.extend(self.bias.is_some().then_some(BIAS));
         ids.extend(self.is_causal.then_some(MASKED));
         ids
+    }
+}
+
+impl Problem {
+    fn dtype(&self) -> DType {
+        match self {
+            Problem::Forward(attention) | Problem::Gradient(AttentionGradient { of: attention, .. }) => {
+                attention.dtype
+            }
+        }
+    }
+
+    fn graph(&self, handle: Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError> {
+        match self {
+            Problem::Forward(attention) => attention.graph(handle),
+            Problem::Gradient(gradient) => gradient.graph(handle),
+        }
+    }
+
+    fn conditions(&self) -> Conditions {
+        match self {
+            Problem::Forward(_) => Conditions::USUAL,
+            Problem::Gradient(gradient) => {
+                Conditions { workspace: gradient.workspace(), ..Conditions::USUAL }
+            }
+        }
+    }
+
+    /// The names of the tensors of a variant pack.
+    fn ids(&self) -> Vec<i64> {
+        match self {
+            Problem::Forward(attention) => attention.ids(),
+            Problem::Gradient(gradient) => {
+                let mut ids: Vec<i64> = (QUERY..=SUMS).collect();
+                ids.extend([SCALE, ONE]);
+                ids.extend(gradient.of.bias.is_some().then_some(BIAS));
+                ids
+            }
+        }
     }
 }
 
@@ -277,14 +233,15 @@ pub(in crate::cuda) struct AttentionPlan {
     /// The plan that replaces `choice` after its engine failed.
     other: Mutex<Option<Arc<Choice>>>,
     library: Arc<Library>,
-    attention: Attention,
+    problem: Problem,
     ids: Vec<i64>,
 }
 
 /// The addresses of an attention, and its scale.
 pub(in crate::cuda) struct AttentionPlaces {
-    /// Query, key, value, result.
-    pub(in crate::cuda) tensors: [u64; 4],
+    /// Query, key, value, result, statistics; then of a gradient the gradients of result, query, key, value, and room for a
+    /// number of f32 per row.
+    pub(in crate::cuda) tensors: [u64; TENSORS],
     /// Unused if nothing is added.
     pub(in crate::cuda) bias: u64,
     pub(in crate::cuda) workspace: u64,
@@ -302,7 +259,7 @@ impl AttentionPlan {
     /// # Errors
     /// If cuDNN fails.
     pub(in crate::cuda) fn launch(&self, queue: &mut CudaQueue, places: &AttentionPlaces) -> Result<()> {
-        let masked = f32::NEG_INFINITY;
+        let (masked, one) = (f32::NEG_INFINITY, 1f32);
         // cuDNN reads the values in the host's memory before the call returns.
         let addresses: Vec<u64> = self
             .ids
@@ -311,6 +268,7 @@ impl AttentionPlan {
                 BIAS => places.bias,
                 SCALE => (&raw const places.scale).addr() as u64,
                 MASKED => (&raw const masked).addr() as u64,
+                ONE => (&raw const one).addr() as u64,
                 id => places.tensors[usize::try_from(id - QUERY).unwrap_or(0)],
             })
             .collect();
@@ -321,7 +279,7 @@ impl AttentionPlan {
         let choice = lock(&self.other).clone().unwrap_or_else(|| self.choice.clone());
         let next = |skipped| {
             let conditions = Conditions { workspace: self.choice.workspace, skipped, ..Conditions::USUAL };
-            self.library.choose(self.attention.dtype, conditions, |handle| self.attention.graph(handle))
+            self.library.choose(self.problem.dtype(), conditions, |handle| self.problem.graph(handle))
         };
         if let Some(other) = self.library.run(queue, choice, &pack, next)? {
             *lock(&self.other) = Some(other);
@@ -337,34 +295,36 @@ impl super::Dnn {
         library.map_or(0, |library| library.attentions_launched.load(Ordering::Relaxed))
     }
 
-    /// The plan of an attention.
+    /// The plan of an attention or its gradient.
     ///
     /// # Errors
     /// If cuDNN is absent, too old, has no engine, or fails.
-    pub(in crate::cuda) fn plan_attention(&self, attention: &Attention) -> Result<AttentionPlan, DnnError> {
+    pub(in crate::cuda) fn plan_attention(&self, problem: Problem) -> Result<AttentionPlan, DnnError> {
         let library = self.library()?;
-        if library.version < VERSION {
+        let is_known = match &problem {
+            Problem::Forward(_) => library.version >= VERSION,
+            Problem::Gradient(_) => {
+                let capability = library.context.compute_capability().map_err(CudaError::from)?;
+                library.version >= GRADIENT_VERSION && capability.0 < GRADIENT_CAPABILITY
+            }
+        };
+        if !is_known {
             return Err(DnnError::NoEngine { refused: Vec::new() });
         }
-        let known = lock(&library.attentions).get(attention).cloned();
+        let known = lock(&library.attentions).get(&problem).cloned();
         let known = match known {
             Some(known) => known,
             None => {
-                let graph = |handle| attention.graph(handle);
-                let choose = || library.choose(attention.dtype, Conditions::USUAL, graph);
-                let known = known_of(library.cached(attention, Conditions::USUAL, choose))?;
-                lock(&library.attentions).insert(attention.clone(), known.clone());
+                let conditions = problem.conditions();
+                let choose = || library.choose(problem.dtype(), conditions, |handle| problem.graph(handle));
+                let known = known_of(library.cached(&problem, conditions, choose))?;
+                lock(&library.attentions).insert(problem.clone(), known.clone());
                 known
             }
         };
         let choice = known.map_err(|refused| DnnError::NoEngine { refused })?;
-        Ok(AttentionPlan {
-            library,
-            choice,
-            other: Mutex::default(),
-            attention: attention.clone(),
-            ids: attention.ids(),
-        })
+        let ids = problem.ids();
+        Ok(AttentionPlan { library, choice, other: Mutex::default(), problem, ids })
     }
 }
 
@@ -374,8 +334,20 @@ impl Properties {
     /// # Errors
     /// If cuDNN refuses the graph or has no engine for it.
     pub fn plan_attention(&self, attention: &Attention) -> Result<Described, DnnError> {
+        self.plan_problem(&Problem::Forward(attention.clone()))
+    }
+
+    /// Makes the plan of the gradients of an attention for the device.
+    ///
+    /// # Errors
+    /// If cuDNN refuses the graph or has no engine for it.
+    pub fn plan_attention_gradient(&self, gradient: &AttentionGradient) -> Result<Described, DnnError> {
+        self.plan_problem(&Problem::Gradient(gradient.clone()))
+    }
+
+    fn plan_problem(&self, problem: &Problem) -> Result<Described, DnnError> {
         let target = plan::Target::Properties(&self.descriptor);
-        Ok(plan::choose(target, attention.dtype, Conditions::USUAL, |handle| attention.graph(handle))?
-            .described())
+        let graph = |handle| problem.graph(handle);
+        Ok(plan::choose(target, problem.dtype(), problem.conditions(), graph)?.described())
     }
 }

@@ -5,17 +5,20 @@
 //! later processes neither ask for heuristics nor compile engines. Plans can be made for a described device
 //! ([`Properties`]), without a GPU or a driver.
 //!
-//! `descriptor.rs` has the calls, `graph.rs` and `attention.rs` the operation graphs, `plan.rs` chooses engines, and
+//! `descriptor.rs` has the calls, `graph.rs`, `attention.rs` and `gradient.rs` the operation graphs, `plan.rs` chooses engines, and
 //! `launch.rs` runs plans.
 
 mod attention;
 mod descriptor;
+mod gradient;
 mod graph;
 mod launch;
+mod operations;
 mod plan;
 
 pub use attention::{Attention, Strided};
-pub(super) use attention::{AttentionPlaces, AttentionPlan};
+pub(super) use attention::{AttentionPlaces, AttentionPlan, Problem, TENSORS};
+pub use gradient::AttentionGradient;
 pub use graph::{Convolution, Direction, Layout};
 pub(super) use launch::{Places, Plan};
 pub use plan::{Engine, MOST_WORKSPACE, Notes};
@@ -150,7 +153,7 @@ struct Library {
     handle: Mutex<Handle>,
     /// Plans for tensors at addresses that are multiples of so many bytes.
     plans: Mutex<FxHashMap<(Convolution, u32), Known>>,
-    attentions: Mutex<FxHashMap<Attention, Known>>,
+    attentions: Mutex<FxHashMap<Problem, Known>>,
     attentions_launched: AtomicU64,
 }
 

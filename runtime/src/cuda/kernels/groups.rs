@@ -13,7 +13,7 @@ use super::library;
 use super::optimizers::{self, Optimizer, is_optimizer};
 use super::row_groups;
 use super::scalars;
-use crate::backend::{Candidates, GroupSite};
+use crate::backend::{Candidates, Carry, GroupSite};
 use crate::cuda::Shared;
 use crate::elementwise::Member;
 use crate::groups::{Groups, Joiner, Limits, Order};
@@ -43,7 +43,7 @@ const LIMITS: Limits = Limits {
 pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
     let mut joined = JoinedSoFar::new(candidates);
     if !shared.exact_rounding {
-        joined.add(attention::join(candidates));
+        joined.add(attention::join(shared, candidates));
     }
     joined.add(library::join(shared, &Candidates { nodes: &joined.rest(), ..*candidates }));
     let mut rest = joined.rest();
@@ -86,6 +86,11 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         }
     }
     lists
+}
+
+/// The values that pairs of groups carry.
+pub(in crate::cuda) fn carries(candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
+    attention::carries(candidates, groups)
 }
 
 /// The groups that further groups are made beside.

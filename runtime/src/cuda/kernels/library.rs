@@ -138,7 +138,7 @@ pub(super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec
                 continue;
             }
             let (members, operands) = interface(&sites, &group);
-            let site = GroupSite { sites: &members, operands: &operands, results: &[result] };
+            let site = GroupSite { sites: &members, operands: &operands, results: &[result], carries: &[] };
             // The texts are compiled when the group is prepared for a plan.
             let (prepared, _) = requested_by(|| prepare(shared, &site));
             if matches!(prepared, Some(Ok(_))) {

@@ -5,7 +5,7 @@
 
 use super::Maker;
 pub(super) use super::moves::moved;
-use crate::cuda::dnn::{AttentionPlaces, AttentionPlan};
+use crate::cuda::dnn::{AttentionPlaces, AttentionPlan, TENSORS};
 use crate::cuda::elements::Loop;
 use crate::cuda::launch::{Args, Kernel, THREADS, blocks_for, operand_or_none, queue, result, scratch};
 use crate::cuda::products::{Places, Product};
@@ -97,8 +97,8 @@ pub(super) enum Stage {
     Elements { elements: Arc<Loop>, places: Vec<Place> },
     /// Products, one after the other: the bytes from one matrix to the next of both operands and the result.
     Product { product: Arc<Product>, a: Place, b: Place, to: Place, repeats: Vec<[usize; 3]> },
-    /// An attention of query, key and value, with the result behind them.
-    Attention { plan: Arc<AttentionPlan>, tensors: [Place; 4], bias: Option<Place>, scale: f32 },
+    /// An attention or its gradient. The tensors are in the order of [`AttentionPlaces`].
+    Attention { plan: Arc<AttentionPlan>, tensors: Vec<Option<Place>>, bias: Option<Place>, scale: f32 },
 }
 
 impl Stage {
@@ -108,10 +108,10 @@ impl Stage {
         Stage::Product { product: Arc::new(product), a, b, to, repeats: vec![[0; 3]] }
     }
 
-    /// An attention.
+    /// An attention or its gradient.
     pub(super) fn attention(
         plan: AttentionPlan,
-        tensors: [Place; 4],
+        tensors: Vec<Option<Place>>,
         bias: Option<Place>,
         scale: f32,
         scratch: &mut Scratch,
@@ -153,9 +153,9 @@ impl Stage {
                 Ok(())
             }
             Stage::Attention { plan, tensors, bias, scale } => {
-                let mut addresses = [0; 4];
+                let mut addresses = [0; TENSORS];
                 for (address, place) in addresses.iter_mut().zip(tensors) {
-                    *address = place.address(io)?;
+                    *address = place.map_or(Ok(0), |place| place.address(io))?;
                 }
                 let bias = bias.map_or(Ok(0), |place| place.address(io))?;
                 let workspace = scratch(io)? + parts;

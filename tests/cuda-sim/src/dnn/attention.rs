@@ -36,15 +36,15 @@ pub(super) fn operands(mode: u32) -> Option<usize> {
 }
 
 /// An element of the result of a pointwise operation, from those of its operands.
-pub(super) fn pointwise(mode: u32, [x, b, t]: [f32; 3]) -> f32 {
+/// A difference that is an exponent is one in base 2.
+pub(super) fn pointwise(mode: u32, is_exponent: bool, [x, b, t]: [f32; 3]) -> f32 {
     let is = |known: Mode| known as u32 == mode;
     if is(Mode::CUDNN_POINTWISE_ADD) {
         x + b
     } else if is(Mode::CUDNN_POINTWISE_MUL) {
         x * b
     } else if is(Mode::CUDNN_POINTWISE_SUB) {
-        // As engines of attention compute exponents: in base 2, so that the least number of f32 becomes −∞.
-        x * LOG2_E - b * LOG2_E
+        if is_exponent { x * LOG2_E - b * LOG2_E } else { x - b }
     } else if is(Mode::CUDNN_POINTWISE_DIV) {
         // A row without keys: its result is not documented, so that callers must not use it.
         if b == 0.0 { 1.0 } else { x / b }
@@ -85,7 +85,9 @@ pub(super) fn product(of: &Descriptor) -> Result<Made, Refusal> {
     if !fits || !batches(&a) || !batches(&b) {
         return bad(format!("a product of {:?} and {:?} to {:?}", a.dims, b.dims, c.dims));
     }
-    if a.dtype != b.dtype {
+    // A virtual operand of f32 is rounded in registers.
+    let is_wide = a.is_virtual && a.dtype == DataType::CUDNN_DATA_FLOAT as u32;
+    if a.dtype != b.dtype && !is_wide {
         return unsupported("a product of operands of two data types");
     }
     Ok(Made::Operation(Arc::new(Operation::Product { a, b, c })))
@@ -107,6 +109,21 @@ pub(super) fn reduction(of: &Descriptor) -> Result<Made, Refusal> {
         return bad(format!("a reduction of {:?} to {:?}", x.dims, y.dims));
     }
     Ok(Made::Operation(Arc::new(Operation::Reduction { operator, x, y })))
+}
+
+/// A tensor of the same memory with other dims and strides.
+pub(super) fn reshape(of: &Descriptor) -> Result<Made, Refusal> {
+    let x = of.tensor(A::CUDNN_ATTR_OPERATION_RESHAPE_XDESC)?;
+    let y = of.tensor(A::CUDNN_ATTR_OPERATION_RESHAPE_YDESC)?;
+    let places = |of: &Tensor| {
+        let mut places: Vec<usize> = (0..of.len()).map(|i| of.place(i)).collect();
+        places.sort_unstable();
+        places
+    };
+    if places(&x) != places(&y) || !y.is_virtual {
+        return bad(format!("a view of {:?} {:?} as {:?} {:?}", x.dims, x.strides, y.dims, y.strides));
+    }
+    Ok(Made::Operation(Arc::new(Operation::View { x, y })))
 }
 
 /// The operator of a reduction descriptor.
@@ -161,9 +178,11 @@ pub(super) fn reduced(values: &BTreeMap<i64, Vec<f32>>, operator: u32, x: &Tenso
     made.into_iter().map(|number| if number == f64::NEG_INFINITY { 0.0 } else { number as f32 }).collect()
 }
 
+/// The bytes of workspace of the graph of an attention or its gradient.
+///
 /// # Errors
-/// If no engine computes the graph of an attention.
-pub(super) fn check(graph: &Graph) -> Result<(), Refusal> {
+/// If no engine computes the graph.
+pub(super) fn check(graph: &Graph) -> Result<usize, Refusal> {
     let products: Vec<[&Arc<Tensor>; 3]> = graph
         .operations
         .iter()
@@ -172,8 +191,11 @@ pub(super) fn check(graph: &Graph) -> Result<(), Refusal> {
             _ => None,
         })
         .collect();
+    if let [of_scores, of_value, of_shares, of_key, of_query] = products[..] {
+        return check_gradient(graph, [of_scores, of_value, of_shares, of_key, of_query]);
+    }
     let [[query, key, scores], [shares, value, result]] = products[..] else {
-        return unsupported("a graph of products with another number than two");
+        return unsupported("a graph of products with another number than two or five");
     };
     let low = [DataType::CUDNN_DATA_HALF as u32, DataType::CUDNN_DATA_BFLOAT16 as u32];
     let operands = [query, key, value, result, shares];
@@ -198,7 +220,47 @@ pub(super) fn check(graph: &Graph) -> Result<(), Refusal> {
             return unsupported(format!("an attention of heads of {size} elements"));
         }
     }
-    Ok(())
+    Ok(256)
+}
+
+/// The bytes of workspace of a gradient: it has a matrix of 16-bit numbers, so that sums have one order.
+///
+/// # Errors
+/// If no engine computes the graph.
+fn check_gradient(
+    graph: &Graph,
+    [
+        [query, key, scores],
+        [shares, of_result, of_value],
+        [_, value, of_shares],
+        [of_scores, _, of_key],
+        [_, rows, of_query],
+    ]: [[&Arc<Tensor>; 3]; 5],
+) -> Result<usize, Refusal> {
+    let low = [DataType::CUDNN_DATA_HALF as u32, DataType::CUDNN_DATA_BFLOAT16 as u32];
+    let all = [query, key, shares, of_result, of_value, value, of_scores, of_key, rows, of_query];
+    if !low.contains(&query.dtype) || all.iter().any(|of| of.dtype != query.dtype || of.dims.len() != 4) {
+        return unsupported("a gradient of an attention with other than 16-bit operands of rank 4");
+    }
+    let inner = [scores, of_shares, shares, of_scores];
+    if inner.iter().any(|of| !of.is_virtual) || [of_value, of_key, of_query].iter().any(|of| of.is_virtual) {
+        return unsupported("a gradient of an attention that stores scores, or no gradients");
+    }
+    let rows = [query, of_result, of_value, of_key, of_query];
+    if rows.iter().any(|of| of.strides[3] != 1) || key.strides[2] != 1 || value.strides[2] != 1 {
+        return unsupported("a gradient of heads whose elements are no neighbours");
+    }
+    let sums = |operation: &&Arc<Operation>| matches!(&***operation, Operation::Pointwise { y, .. } if !y.is_virtual);
+    if graph.operations.iter().filter(sums).count() != 1 {
+        return unsupported("a gradient of an attention without its sums in memory");
+    }
+    // Real engines have heads of 256 too: here tests meet an attention whose gradient has no engine.
+    for size in [query.dims[3], of_result.dims[3]] {
+        if !size.is_multiple_of(8) || size > 128 {
+            return unsupported(format!("a gradient of heads of {size} elements"));
+        }
+    }
+    Ok(256 + 2 * scores.len())
 }
 
 #[cfg(test)]

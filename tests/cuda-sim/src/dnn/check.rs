@@ -103,6 +103,7 @@ pub(super) fn finalize(of: &Descriptor) -> Result<Made, Refusal> {
         }
         Kind::CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR => attention::product(of)?,
         Kind::CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR => attention::reduction(of)?,
+        Kind::CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR => attention::reshape(of)?,
         Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR => convolution(of, Computed::Grid, 700)?,
         Kind::CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR => {
             convolution(of, Computed::Image, 706)?
@@ -285,7 +286,7 @@ impl Operation {
             },
             Operation::Pointwise { operands, y, .. } => (operands.iter().collect(), y),
             Operation::Product { a, b, c } => (vec![a, b], c),
-            Operation::Reduction { x, y, .. } => (vec![x], y),
+            Operation::Reduction { x, y, .. } | Operation::View { x, y } => (vec![x], y),
         }
     }
 }
@@ -299,11 +300,11 @@ fn graph(of: &Descriptor) -> Result<Graph, Refusal> {
             _ => return bad("an operation graph of another descriptor"),
         }
     }
-    let is_attention = match operations.first().map(|operation| &**operation) {
-        Some(Operation::Convolution { .. }) => false,
-        Some(Operation::Product { .. }) => true,
-        _ => return unsupported("a graph that does not begin with a convolution or a product"),
-    };
+    let is = |kind: fn(&Operation) -> bool| operations.iter().any(|operation| kind(operation));
+    let is_attention = is(|operation| matches!(operation, Operation::Product { .. }));
+    if !is_attention && !matches!(operations.first().map(|o| &**o), Some(Operation::Convolution { .. })) {
+        return unsupported("a graph without a product that does not begin with a convolution");
+    }
     let mut known: BTreeMap<i64, Arc<Tensor>> = BTreeMap::new();
     let (mut written, mut read): (Vec<i64>, Vec<i64>) = (Vec::new(), Vec::new());
     for operation in &operations {

@@ -30,7 +30,7 @@ impl Tensor {
     }
 
     /// The place of the element with index `i` in row-major order.
-    fn place(&self, mut i: usize) -> usize {
+    pub(super) fn place(&self, mut i: usize) -> usize {
         let mut place = 0;
         for (n, stride) in self.dims.iter().zip(&self.strides).rev() {
             place += i % n * stride;
@@ -130,7 +130,13 @@ impl Execution {
                     .entry(tensor.id)
                     .or_insert_with(|| unsafe { tensor.load(self.pack.places[&tensor.id]) });
             }
-            let mut made = operation.compute(&values);
+            // As engines of attention compute exponents: in base 2, so that the least number of f32 becomes −∞.
+            let is_exponent = graph.operations.iter().any(|other| {
+                let exponent = Pointwise::CUDNN_POINTWISE_EXP as u32;
+                matches!(&**other, Operation::Pointwise { mode, operands, .. }
+                    if *mode == exponent && operands[0].id == writes.id)
+            });
+            let mut made = operation.compute(&values, is_exponent);
             let is_last = matches!(**operation, Operation::Product { .. }) && !writes.is_virtual;
             if matches!(**operation, Operation::Convolution { .. }) || is_last {
                 #[expect(clippy::cast_possible_truncation, reason = "rounding")]
@@ -149,7 +155,7 @@ impl Execution {
 }
 
 impl Operation {
-    fn compute(&self, values: &BTreeMap<i64, Vec<f32>>) -> Vec<f32> {
+    fn compute(&self, values: &BTreeMap<i64, Vec<f32>>, is_exponent: bool) -> Vec<f32> {
         match self {
             Operation::Convolution { computed, window, tensors } => {
                 let (operands, result) = self.tensors();
@@ -178,10 +184,16 @@ impl Operation {
                 let number = |i: usize, operand: usize| {
                     operands.get(operand).map_or(0.0, |of| values[&of.id][broadcast(i, &y.dims, &of.dims)])
                 };
-                (0..y.len()).map(|i| attention::pointwise(*mode, [0, 1, 2].map(|o| number(i, o)))).collect()
+                let numbers = |i: usize| [0, 1, 2].map(|operand| number(i, operand));
+                (0..y.len()).map(|i| attention::pointwise(*mode, is_exponent, numbers(i))).collect()
             }
             Operation::Product { a, b, c } => attention::multiplied(values, [a, b, c]),
             Operation::Reduction { operator, x, y } => attention::reduced(values, *operator, x, y),
+            Operation::View { x, y } => {
+                let from = &values[&x.id];
+                let at: BTreeMap<usize, f32> = (0..x.len()).map(|i| (x.place(i), from[i])).collect();
+                (0..y.len()).map(|i| at[&y.place(i)]).collect()
+            }
         }
     }
 }

@@ -22,7 +22,7 @@ pub(super) fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
         _ => return bad("heuristics without an operation graph"),
     };
     let mode = of.word(A::CUDNN_ATTR_ENGINEHEUR_MODE, Type::CUDNN_TYPE_HEUR_MODE)?;
-    if let Some(Operation::Product { .. }) = graph.operations.first().map(|o| &**o) {
+    if graph.operations.iter().any(|operation| matches!(**operation, Operation::Product { .. })) {
         return attention(&graph, mode);
     }
     let Some(Operation::Convolution { computed, window, tensors }) = graph.operations.first().map(|o| &**o)
@@ -47,7 +47,10 @@ pub(super) fn heuristics(of: &Descriptor) -> Result<Made, Refusal> {
     }
     let has_relu = graph.operations.iter().any(|operation| match &**operation {
         Operation::Pointwise { mode, .. } => *mode == Pointwise::CUDNN_POINTWISE_RELU_FWD as u32,
-        Operation::Convolution { .. } | Operation::Product { .. } | Operation::Reduction { .. } => false,
+        Operation::Convolution { .. }
+        | Operation::Product { .. }
+        | Operation::Reduction { .. }
+        | Operation::View { .. } => false,
     });
     // As in cuDNN 9.28. Here it depends on dilations too, so that tests meet both.
     if has_relu && graph.operations.len() < 3 {
@@ -103,10 +106,10 @@ fn attention(graph: &Arc<Graph>, mode: u32) -> Result<Made, Refusal> {
     if mode != Mode::CUDNN_HEUR_MODE_A as u32 {
         return unsupported("heuristics of another mode");
     }
-    super::attention::check(graph)?;
+    let workspace = super::attention::check(graph)?;
     let engine = |index, notes: &[u32], error, finalizes| {
         let notes = notes.to_vec();
-        Arc::new(Engine { graph: graph.clone(), index, notes, workspace: 256, error, finalizes })
+        Arc::new(Engine { graph: graph.clone(), index, notes, workspace, error, finalizes })
     };
     Ok(Made::Heuristics(vec![
         engine(0, &[TENSOR_CORE, NONDETERMINISTIC], 1.1, true),

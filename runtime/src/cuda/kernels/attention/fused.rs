@@ -6,19 +6,20 @@
 
 use super::super::stage::{Place, Scratch, Stage, staged};
 use super::super::{Maker, signed};
-use super::Layout;
+use super::gradient::Pair;
 use super::masks::{Masking, sum};
 use super::pattern::{Finder, Mask, Pattern};
 use super::viewed::four;
-use crate::backend::{Candidates, GroupSite};
+use super::{Layout, backward};
+use crate::backend::{Candidates, Carry, GroupSite};
 use crate::cuda::Shared;
-use crate::cuda::dnn::{Attention, Strided};
+use crate::cuda::dnn::{self, Attention, AttentionPlan, Strided};
 use crate::kernel::{KernelError, Prepared, Result};
 use crate::plan::known_tensor;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::views::attention::AttentionView;
-use ampc_ir::{DType, Module, Node, Value};
+use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
@@ -31,10 +32,12 @@ const SIZE_STEP: i64 = 8;
 /// An attention to compute.
 pub(super) struct Problem {
     pub(super) attention: Attention,
-    masks: Vec<Masking>,
+    pub(super) masks: Vec<Masking>,
     /// Query, key, value, result.
     pub(super) tensors: [Place; 4],
-    scale: f32,
+    /// The statistics of the rows of scores, for a gradient.
+    pub(super) statistics: Option<Place>,
+    pub(super) scale: f32,
     /// The elements of rows whose masks are all −∞.
     pub(super) masked_row: f32,
 }
@@ -67,19 +70,17 @@ impl Problem {
 
     /// The kernel; `None` if cuDNN is absent or has no engine, or rounds the weights of the values while every rounding has
     /// to be that of a node.
-    fn prepared(mut self, maker: &Maker<'_>) -> Result<Option<Prepared>> {
+    fn prepared(self, maker: &Maker<'_>) -> Result<Option<Prepared>> {
         if maker.shared.exact_rounding {
             return Ok(None);
         }
         let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
         let bias = self.bias(maker, &mut scratch, &mut stages)?;
-        let plan = match maker.shared.dnn.plan_attention(&self.attention) {
-            Ok(plan) => plan,
-            // Products and a softmax compute what cuDNN does not.
-            Err(error) if !error.is_invalid() => return Ok(None),
-            Err(error) => return Err(error.into()),
+        let Some(plan) = planned(maker.shared, dnn::Problem::Forward(self.attention.clone()))? else {
+            return Ok(None);
         };
-        stages.push(Stage::attention(plan, self.tensors, bias, self.scale, &mut scratch));
+        let tensors = self.tensors.map(Some).into_iter().chain([self.statistics]).collect();
+        stages.push(Stage::attention(plan, tensors, bias, self.scale, &mut scratch));
         if let Some(bias) = bias {
             stages.push(self.masked_rows(maker, bias)?);
         }
@@ -87,33 +88,61 @@ impl Problem {
     }
 
     /// The place of what is added to the scores. A mask is read as it is, if cuDNN can.
-    fn bias(
-        &mut self,
+    pub(super) fn bias(
+        &self,
         maker: &Maker<'_>,
         scratch: &mut Scratch,
         stages: &mut Vec<Stage>,
     ) -> Result<Option<Place>> {
-        let scores = self.scores();
-        let mut dims = [1, 1, 1, scores[3]];
+        let Some((_, Strided { dims, .. })) = self.attention.bias else { return Ok(None) };
+        if let Some(mask) = self.read_as_it_is(dims) {
+            return Ok(Some(mask.place));
+        }
+        let n = dims.iter().map(|&n| size(n)).product::<usize>();
+        let to = scratch.part(n.saturating_mul(4));
+        stages.push(sum(maker, &self.masks, dims, (n, to))?);
+        Ok(Some(to))
+    }
+
+    /// The mask that cuDNN reads as it is.
+    fn read_as_it_is(&self, dims: [i64; 4]) -> Option<&Masking> {
+        match &self.masks[..] {
+            [mask]
+                if mask.is_added
+                    && mask.dims == dims
+                    && (mask.dtype == self.attention.dtype || mask.dtype == DType::F32) =>
+            {
+                Some(mask)
+            }
+            _ => None,
+        }
+    }
+
+    /// The problem with statistics of rows, if they have a place.
+    pub(super) fn with_statistics(mut self, place: Option<Place>) -> Problem {
+        self.statistics = place;
+        self.attention.has_statistics = place.is_some();
+        self
+    }
+
+    /// The problem with the form of what is added to the scores.
+    fn with_bias(mut self) -> Problem {
+        let mut dims = [1, 1, 1, self.scores()[3]];
         for mask in &self.masks {
             dims.iter_mut().zip(mask.dims).for_each(|(n, own)| *n = own.max(*n));
         }
-        match &self.masks[..] {
-            [] => Ok(None),
-            [Masking { place, dtype, is_added: true, dims: own, .. }]
-                if *own == dims && (*dtype == self.attention.dtype || *dtype == DType::F32) =>
-            {
-                self.attention.bias = Some((*dtype, Strided::dense(dims)));
-                Ok(Some(*place))
-            }
-            masks => {
-                let n = dims.iter().map(|&n| size(n)).product::<usize>();
-                let to = scratch.part(n.saturating_mul(4));
-                stages.push(sum(maker, masks, dims, (n, to))?);
-                self.attention.bias = Some((DType::F32, Strided::dense(dims)));
-                Ok(Some(to))
-            }
-        }
+        let dtype = self.read_as_it_is(dims).map_or(DType::F32, |mask| mask.dtype);
+        self.attention.bias = (!self.masks.is_empty()).then(|| (dtype, Strided::dense(dims)));
+        self
+    }
+}
+
+/// The plan of a problem; `None` if cuDNN has none: products and a softmax compute what cuDNN does not.
+pub(super) fn planned(shared: &Shared, problem: dnn::Problem) -> Result<Option<AttentionPlan>> {
+    match shared.dnn.plan_attention(problem) {
+        Ok(plan) => Ok(Some(plan)),
+        Err(error) if !error.is_invalid() => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -146,6 +175,7 @@ pub(super) fn of_operator(
         result: strided(Layout { size: v.size, ..q }),
         bias: None,
         is_causal: view.causal,
+        has_statistics: false,
     };
     let scores = [q.batch, q.heads, q.length, k.length].map(signed);
     let mut masks = Vec::new();
@@ -169,15 +199,16 @@ pub(super) fn of_operator(
     }
     let tensors = [Place::operand(0), Place::operand(1), Place::operand(2), Place::result(0)];
     let scale = view.scale.unwrap_or_else(|| super::inverse_root(q.size));
-    Problem { attention, masks, tensors, scale, masked_row: 0.0 }.prepared(maker)
+    let problem = Problem { attention, masks, tensors, statistics: None, scale, masked_row: 0.0 };
+    problem.with_bias().prepared(maker)
 }
 
 fn is_mask(dtype: DType) -> bool {
     matches!(dtype, DType::Bool | DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// The problem of a pattern; `place_of` returns the place of a value from outside.
-fn of_pattern(
+/// The problem of a pattern; `place_of` returns the place of a value from outside, and of the result.
+pub(super) fn of_pattern(
     module: &Module,
     pattern: &Pattern,
     place_of: impl Fn(Value) -> Option<Place>,
@@ -185,7 +216,8 @@ fn of_pattern(
     let [query, key, value, result] =
         [pattern.query, pattern.key, pattern.value, pattern.result].map(|(_, of)| of);
     let dtype = pattern.dtype;
-    let attention = Attention { dtype, query, key, value, result, bias: None, is_causal: false };
+    let attention =
+        Attention { dtype, query, key, value, result, bias: None, is_causal: false, has_statistics: false };
     let scores = [query.dims[0], query.dims[1], query.dims[2], key.dims[2]];
     let mut masks = Vec::new();
     for mask in &pattern.masks {
@@ -204,13 +236,14 @@ fn of_pattern(
         masks.push(Masking { place: place_of(mask.value())?, dtype, dims, is_added, hides });
     }
     let place = |(value, _): (Value, Strided)| place_of(value);
-    let tensors = [place(pattern.query)?, place(pattern.key)?, place(pattern.value)?, Place::result(0)];
-    let problem = Problem { attention, masks, tensors, scale: pattern.scale, masked_row: f32::NAN };
-    is_supported(&problem.attention).then_some(problem)
+    let tensors = [place(pattern.query)?, place(pattern.key)?, place(pattern.value)?, place(pattern.result)?];
+    let (scale, masked_row) = (pattern.scale, f32::NAN);
+    let problem = Problem { attention, masks, tensors, statistics: None, scale, masked_row };
+    is_supported(&problem.attention).then(|| problem.with_bias())
 }
 
-/// The attentions among the candidates.
-pub(in super::super) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
+/// The attentions among the candidates, and the gradients that stand in pairs with them.
+pub(in super::super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
     let Candidates { module, graph, nodes, .. } = *candidates;
     let is_softmax = |node: &Node| kind(module, *node) == Some(OpKind::Softmax);
     let softmaxes: Vec<Node> = nodes.iter().copied().filter(is_softmax).collect();
@@ -218,34 +251,69 @@ pub(in super::super) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
         return Vec::new();
     }
     let mut free: FxHashSet<Node> = nodes.iter().copied().collect();
-    let kept: FxHashSet<Value> = module.graph(graph).states.iter().map(|&(_, next)| next).collect();
+    let is_private = private(module, graph);
     let mut groups = Vec::new();
     for softmax in softmaxes {
         let is_joinable = |value: Value| {
-            module.producer(value).is_some_and(|(node, _)| free.contains(&node))
-                && !module.is_output(value)
-                && !kept.contains(&value)
+            module.producer(value).is_some_and(|(node, _)| free.contains(&node)) && is_private(value)
         };
-        let found = Finder { module, is_joinable: &is_joinable }.find(softmax);
-        let found = found.filter(|pattern| {
-            pattern.nodes.iter().all(|node| free.contains(node))
-                && of_pattern(module, pattern, |_| Some(Place::operand(0))).is_some()
-        });
-        if let Some(pattern) = found {
-            let members: FxHashSet<Node> = pattern.nodes.into_iter().collect();
-            free.retain(|node| !members.contains(node));
-            groups.push(nodes.iter().copied().filter(|node| members.contains(node)).collect());
+        let pair = Pair::find(module, &is_joinable, softmax)
+            .filter(|pair| backward::has_plans(shared, module, pair));
+        let found = match pair {
+            Some(Pair { forward, gradient }) => vec![forward.nodes, gradient.nodes],
+            None => {
+                let none = FxHashSet::default();
+                let finder = Finder { module, is_joinable: &is_joinable, others: &none };
+                let found = finder
+                    .find(softmax)
+                    .filter(|pattern| of_pattern(module, pattern, |_| Some(Place::operand(0))).is_some());
+                found.into_iter().map(|pattern| pattern.nodes).collect()
+            }
+        };
+        if found.iter().flatten().all(|node| free.contains(node)) {
+            for list in found {
+                let members: FxHashSet<Node> = list.into_iter().collect();
+                free.retain(|node| !members.contains(node));
+                groups.push(nodes.iter().copied().filter(|node| members.contains(node)).collect());
+            }
         }
     }
     groups
+}
+
+/// True of values that nothing but nodes reads.
+pub(super) fn private(module: &Module, graph: GraphId) -> impl Fn(Value) -> bool {
+    let kept: FxHashSet<Value> = module.graph(graph).states.iter().map(|&(_, next)| next).collect();
+    move |value| !module.is_output(value) && !kept.contains(&value)
+}
+
+/// The values that attentions among the groups hand over to their gradients: statistics of the rows of scores in place of the
+/// shares of the values.
+pub(in super::super) fn carries(candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
+    let Candidates { module, graph, .. } = *candidates;
+    let is_private = private(module, graph);
+    let mut carries = Vec::new();
+    let has = |nodes: &[Node]| {
+        let nodes: FxHashSet<Node> = nodes.iter().copied().collect();
+        groups.iter().any(|group| group.len() == nodes.len() && group.iter().all(|node| nodes.contains(node)))
+    };
+    for softmax in groups.iter().flatten().filter(|&&node| kind(module, node) == Some(OpKind::Softmax)) {
+        let pair = Pair::find(module, &is_private, *softmax);
+        let pair = pair.filter(|pair| has(&pair.forward.nodes) && has(&pair.gradient.nodes));
+        carries.extend(pair.iter().flat_map(backward::carries));
+    }
+    carries
 }
 
 fn kind(module: &Module, node: Node) -> Option<OpKind> {
     NodeView::new(module, node).map(|view| view.kind())
 }
 
-/// The kernel of a group that [`join`] made; `None` if the group has no softmax.
+/// The kernel of a group that [`join`] made; `None` if the group is no attention and no gradient of one.
 pub(in super::super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Option<Prepared>> {
+    if let Some(carry) = group.carries.iter().find(|carry| carry.stored.is_some()) {
+        return backward::prepare(shared, group, carry.value).map(Some);
+    }
     let Some(site) = group.sites.iter().find(|site| site.kind() == OpKind::Softmax) else { return Ok(None) };
     let module = site.view.module;
     let made: FxHashSet<Node> = group.sites.iter().map(|site| site.view.node).collect();
@@ -253,14 +321,38 @@ pub(in super::super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> 
         module.producer(value).is_some_and(|(node, _)| made.contains(&node))
             && !group.results.contains(&value)
     };
-    let no_kernel = || KernelError::unsupported("a part of an attention");
-    let pattern = Finder { module, is_joinable: &is_joinable }.find(site.view.node).ok_or_else(no_kernel)?;
-    let nodes: FxHashSet<Node> = pattern.nodes.iter().copied().collect();
-    if nodes != made || group.results != [pattern.result.0] {
+    let none = FxHashSet::default();
+    let finder = Finder { module, is_joinable: &is_joinable, others: &none };
+    let pattern = finder.find(site.view.node).ok_or_else(no_kernel)?;
+    if group.results != [pattern.result.0] {
         return Err(no_kernel());
     }
-    let place_of =
-        |value: Value| group.operands.iter().position(|&operand| operand == value).map(Place::operand);
-    let problem = of_pattern(module, &pattern, place_of).ok_or_else(no_kernel)?;
-    problem.prepared(&Maker { shared, site })?.map(Some).ok_or_else(no_kernel)
+    forward(&Maker { shared, site }, group, &pattern, None).map(Some)
+}
+
+/// The error of a group that is no attention.
+pub(super) fn no_kernel() -> KernelError {
+    KernelError::unsupported("a part of an attention")
+}
+
+/// The place of a value that a group reads or makes.
+pub(super) fn place_of(group: &GroupSite<'_>, value: Value) -> Option<Place> {
+    let at = |values: &[Value]| values.iter().position(|&other| other == value);
+    at(group.results).map(Place::result).or_else(|| at(group.operands).map(Place::operand))
+}
+
+/// The kernel of an attention, with the place of its statistics if it has them.
+pub(super) fn forward(
+    maker: &Maker<'_>,
+    group: &GroupSite<'_>,
+    pattern: &Pattern,
+    statistics: Option<Place>,
+) -> Result<Prepared> {
+    let made: FxHashSet<Node> = group.sites.iter().map(|site| site.view.node).collect();
+    if pattern.nodes.iter().copied().collect::<FxHashSet<Node>>() != made {
+        return Err(no_kernel());
+    }
+    let module = maker.site.view.module;
+    let problem = of_pattern(module, pattern, |value| place_of(group, value)).ok_or_else(no_kernel)?;
+    problem.with_statistics(statistics).prepared(maker)?.ok_or_else(no_kernel)
 }

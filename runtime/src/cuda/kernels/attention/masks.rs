@@ -16,6 +16,10 @@ use ampc_ir::DType;
 /// Masks below this absorb the scores that they are added to.
 const ABSORBS: f32 = -1e30;
 
+/// Rows whose greatest mask is below this have statistics of ∞, or NaN if it is −∞: f32 has 2⁻¹⁰ between numbers there, which
+/// is the relative error of shares that are computed from statistics.
+const INEXACT: f32 = -8192.0;
+
 /// A tensor that masks scores: its dims are those of the scores or 1.
 pub(super) struct Masking {
     pub(super) place: Place,
@@ -27,7 +31,7 @@ pub(super) struct Masking {
 }
 
 impl Problem {
-    /// Writes the rows of the result whose keys are all masked.
+    /// Writes the rows of the result whose keys are all masked, and the statistics of rows that have no exact ones.
     pub(super) fn masked_rows(&self, maker: &Maker<'_>, bias: Place) -> Result<Stage> {
         let Attention { value, result, is_causal, dtype, .. } = &self.attention;
         let (scores, Some((of_bias, strided))) = (self.scores(), &self.attention.bias) else {
@@ -46,6 +50,9 @@ impl Problem {
         source.from("bias", from, bias);
         source.from("v", elem, self.tensors[2]);
         source.to("y", elem, self.tensors[3]);
+        if let Some(statistics) = self.statistics {
+            source.pointer("float", "statistics", statistics);
+        }
         let repeats = [0, 1, 2].map(|axis| if rows[axis] == scores[axis] { 1 } else { scores[axis] });
         let steps = [0, 1, 2].map(|axis| if strided.dims[axis] == 1 { 0 } else { strided.strides[axis] });
         let numbers = [
@@ -66,10 +73,28 @@ impl Problem {
             ("y_n", result.strides[0]),
             ("y_h", result.strides[1]),
             ("y_s", result.strides[2]),
+            ("all_heads", scores[1]),
+            ("all_rows", scores[2]),
         ];
         for (name, number) in numbers {
             source.signed(name, number);
         }
+        let marks = match self.statistics {
+            None => String::new(),
+            Some(_) => format!(
+                "  if (!(most < {inexact})) return;
+  i64 marked = repeat_n * repeat_h * repeat_s;
+  for (i64 i = threadIdx.x; i < marked; i += blockDim.x) {{
+    i64 j = i % repeat_s, to_h = h + i / repeat_s % repeat_h, to_n = n + i / repeat_s / repeat_h;
+    statistics[(to_n * all_heads + to_h) * all_rows + s + j] = most == {least} ? {nan} : {infinite};
+  }}
+",
+                inexact = f32_text(INEXACT),
+                least = f32_text(f32::NEG_INFINITY),
+                nan = f32_text(f32::NAN),
+                infinite = f32_text(f32::INFINITY),
+            ),
+        };
         let end = if *is_causal { "s + 1 < total ? s + 1 : total" } else { "total" };
         let body = format!(
             "  i64 s = blockIdx.x % rows, h = blockIdx.x / rows % heads, n = blockIdx.x / rows / heads, end = {end};
@@ -77,7 +102,7 @@ impl Problem {
   float most = {least}, count = 0.0f;
   for (i64 k = threadIdx.x; k < end; k += blockDim.x) {{ float m = {load}; most = m != m || m > most ? m : most; }}
   most = block_max(most);
-  if (!(most < {absorbs})) return;
+{marks}  if (!(most < {absorbs})) return;
   for (i64 k = threadIdx.x; k < end; k += blockDim.x) if ({load} == most) count += 1.0f;
   count = block_sum(count);
   i64 all = repeat_n * repeat_h * size;

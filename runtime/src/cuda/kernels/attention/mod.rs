@@ -4,12 +4,15 @@
 //! or written as products and a softmax (`pattern.rs`). Otherwise scores of all queries and keys are in scratch memory, in
 //! f32: a product, the softmax of each row, and a product with the values in f32. The result is rounded once.
 
+mod backward;
 mod fused;
+mod gradient;
+mod masked_gradient;
 mod masks;
 mod pattern;
 mod viewed;
 
-pub(super) use fused::{join, prepare};
+pub(super) use fused::{carries, join, prepare};
 
 use super::matrix::Contraction;
 use super::stage::{Place, Scratch, Source, Stage, converted, staged};

@@ -5,7 +5,7 @@
 //! MatMul → factors → additive masks, Where with −∞ → Softmax → MatMul → Transpose
 //! ```
 //!
-//! Casts may stand between the nodes from the first MatMul to the second. Factors are constants of one element. Every value
+//! Casts, and Dropouts that drop nothing, may stand between the nodes from the first MatMul to the second. Factors are constants of one element. Every value
 //! but the result has one reader, so that the nodes are one group. Transposes cost nothing: cuDNN reads and writes tensors
 //! with any steps between heads and positions.
 
@@ -13,9 +13,11 @@ use super::viewed::{four, strided};
 use crate::cuda::dnn::Strided;
 use crate::plan::known_tensor;
 use ampc_ir::op::OpKind;
+use ampc_ir::views::broadcast::DropoutView;
 use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};
 use ampc_ir::views::{NodeView, TransposeView};
 use ampc_ir::{DType, Module, Node, Value};
+use rustc_hash::FxHashSet;
 
 /// A value that is added to the scores, or that says which scores are −∞.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,13 +49,23 @@ pub(super) struct Pattern {
     pub(super) masks: Vec<Mask>,
     /// The rank of the scores, 3 or 4.
     pub(super) rank: usize,
+    /// The products.
+    pub(super) product: Node,
+    pub(super) second: Node,
+    /// The factors of query and key, which are parts of the scale.
+    pub(super) factors: [f64; 2],
+    /// How often the heads of keys and values are repeated.
+    pub(super) repeats: i64,
 }
 
 /// Finds attentions in a module.
+#[derive(Clone, Copy)]
 pub(super) struct Finder<'a> {
     pub(super) module: &'a Module,
     /// True if a value is made by a node that may be part of the pattern, and nothing but a node may read it.
     pub(super) is_joinable: &'a dyn Fn(Value) -> bool,
+    /// The nodes of the gradient, which read values of the attention too.
+    pub(super) others: &'a FxHashSet<Node>,
 }
 
 /// The nodes between the first product and the softmax.
@@ -72,16 +84,19 @@ impl Finder<'_> {
         Some((dtype, dims))
     }
 
-    /// The only reader of a value, which reads it once.
-    fn reader(&self, value: Value) -> Option<Node> {
-        let mut uses = self.module.uses(value);
+    /// The only reader of a value besides the gradient, which reads it once.
+    pub(super) fn reader(&self, value: Value) -> Option<Node> {
+        let mut uses = self.module.uses(value).filter(|(node, _)| !self.others.contains(node));
         let (node, _) = uses.next()?;
         (uses.next().is_none() && (self.is_joinable)(value)).then_some(node)
     }
 
-    /// The node that makes a value with one reader.
+    /// The node that makes a value with one reader at most besides the gradient.
     pub(super) fn maker(&self, value: Value) -> Option<(Node, NodeView<'_>)> {
-        self.reader(value)?;
+        let mut uses = self.module.uses(value).filter(|(node, _)| !self.others.contains(node));
+        if uses.nth(1).is_some() || !(self.is_joinable)(value) {
+            return None;
+        }
         let (node, _) = self.module.producer(value)?;
         Some((node, NodeView::new(self.module, node)?))
     }
@@ -103,6 +118,7 @@ impl Finder<'_> {
             nodes.push(node);
             match view.kind() {
                 OpKind::Cast if is_float(view.dtype(0)?) => shares = result(&view)?,
+                OpKind::Dropout if self.drops_nothing(&view) => shares = result(&view)?,
                 OpKind::MatMul if view.operand(0) == Some(shares) => break view,
                 _ => return None,
             }
@@ -157,7 +173,23 @@ impl Finder<'_> {
             scale,
             masks,
             rank: last + 1,
+            product,
+            second: second.node,
+            factors: [query.factor, key.factor],
+            repeats,
         })
+    }
+
+    /// True if a Dropout drops no element, and nothing reads which it dropped.
+    pub(super) fn drops_nothing(&self, view: &NodeView<'_>) -> bool {
+        let dropout = DropoutView::read(view);
+        let ratio = match dropout.ratio_operand {
+            Some(i) => number(view, i),
+            None => Some(f64::from(view.float("ratio").unwrap_or(0.5))),
+        };
+        let mask = view.data().results().get(1).copied().flatten();
+        let is_unread = |mask: Value| self.module.uses(mask).next().is_none() && (self.is_joinable)(mask);
+        (dropout.training == Some(false) || ratio == Some(0.0)) && mask.is_none_or(is_unread)
     }
 
     /// The way from the first product to a value. `is_scaled` is true if a factor follows: masks come behind it.
@@ -208,7 +240,7 @@ impl Finder<'_> {
     }
 }
 
-fn is_float(dtype: DType) -> bool {
+pub(super) fn is_float(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
@@ -218,7 +250,7 @@ pub(super) fn result(view: &NodeView<'_>) -> Option<Value> {
 }
 
 /// The number that operand `i` is, a constant of one element.
-fn number(view: &NodeView<'_>, i: usize) -> Option<f64> {
+pub(super) fn number(view: &NodeView<'_>, i: usize) -> Option<f64> {
     match view.constant(i)?.small_floats(1)?[..] {
         [number] => Some(number),
         _ => None,
