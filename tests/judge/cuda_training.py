@@ -7,13 +7,19 @@ another order explain. A training that is more sensitive may differ by twice the
 weights are changed by one unit in the last place. A training that diverges on the CPU diverges on the device. A run that is
 resumed from a checkpoint on the device ends with the bytes of a run without a stop.
 
-    tests/judge/cuda_training.py --ampc target/release/ampc --corpus DIR [--filter '*mlp*']
+With `--spread` the losses of every form are compared with three runs on the CPU whose weights are changed by one unit in the
+last place: at each step, the device is no farther from the unchanged run than the farthest of the three so far, or 1e-6 of
+the loss in fp32 and 1e-3 in a 16-bit format where the three agree.
+
+    tests/judge/cuda_training.py --ampc target/release/ampc --corpus DIR [--filter '*mlp*'] [--steps 100 --spread]
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentParser
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +31,10 @@ import measure
 from step_curves import REFUSED
 
 STEPS = 10
+# Runs whose weights are changed, for a bound and for `--spread`.
+CHANGED, COMPARED = 2, 3
+# The distance that is permitted where the changed runs agree, as a share of the loss.
+LEAST = {"fp32 sgd": 1e-6, "fp32 adamw": 1e-6, "fp16": 1e-3, "bf16": 1e-3}
 FORMS = {
     "fp32 sgd": (("--fp32", "--optimizer", "sgd"), 0.05, 1e-4),
     "fp32 adamw": (("--fp32", "--optimizer", "adamw"), 1e-3, 1e-4),
@@ -67,18 +77,43 @@ def changed(state: Path, to: Path, seed: int) -> None:
     save_file(tensors, to, metadata)
 
 
-def spread(binary: str, step: Path, data: Path, rate: float, cpu: np.ndarray, work: Path) -> float:
-    """The most that losses on the CPU change with the last digit of the weights."""
-    found = 0.0
-    for seed in range(2):
+def changed_runs(binary: str, step: Path, data: Path, rate: float, work: Path, count: int, steps: int) -> list[np.ndarray]:
+    """The losses of runs on the CPU whose weights are changed in the last digit."""
+    found = []
+    for seed in range(count):
         state, save = work / f"changed{seed}.safetensors", work / f"changed{seed}.saved.safetensors"
         changed(step.with_suffix(".safetensors"), state, seed)
-        if train(binary, step, data, rate, STEPS, save, "--device", "cpu", state=state).code in (0, 1):
-            found = max(found, apart(cpu, losses(save)))
+        if train(binary, step, data, rate, steps, save, "--device", "cpu", state=state).code in (0, 1):
+            found.append(losses(save))
     return found
 
 
-def judge(binary: str, model: Path, work: Path) -> list[str]:
+def spread(binary: str, step: Path, data: Path, rate: float, cpu: np.ndarray, work: Path) -> float:
+    """The most that losses on the CPU change with the last digit of the weights."""
+    runs = changed_runs(binary, step, data, rate, work, CHANGED, len(cpu))
+    return max((apart(cpu, run) for run in runs), default=0.0)
+
+
+def beyond(cpu: np.ndarray, cuda: np.ndarray, runs: list[np.ndarray], least: float) -> list[str]:
+    """The first step at which a device is farther from the CPU than every changed run was up to there."""
+    count = min(len(run) for run in [cpu, cuda, *runs])
+    of_runs = np.zeros(count)
+    for run in runs:
+        of_runs = np.fmax(of_runs, np.abs(run[:count] - cpu[:count]))
+    permitted = np.maximum(np.maximum.accumulate(of_runs), least * np.abs(cpu[:count]))
+    off = np.abs(cuda[:count] - cpu[:count])
+    # Losses that are not finite are not compared.
+    wrong = np.flatnonzero(np.isfinite(off) & np.isfinite(permitted) & (off > permitted))
+    if not wrong.size:
+        return []
+    at = int(wrong[0])
+    return [
+        f"{wrong.size} of {count} losses are beyond the spread of {len(runs)} changed runs; loss {at} is {cuda[at]}, on the CPU "
+        f"{cpu[at]} +- {permitted[at]:.1e}"
+    ]
+
+
+def judge(binary: str, model: Path, work: Path, steps: int = STEPS, with_spread: bool = False) -> list[str]:
     name, problems = model.parent.name, []
     if name in REFUSED:
         return []
@@ -95,7 +130,7 @@ def judge(binary: str, model: Path, work: Path) -> list[str]:
         found = {}
         for device in ("cpu", "cuda"):
             save = work / f"{step.stem}.{device}.safetensors"
-            done = train(binary, step, data, rate, STEPS, save, "--device", device)
+            done = train(binary, step, data, rate, steps, save, "--device", device)
             # A run ends with the first loss that is not finite, with exit code 1.
             if done.code not in (0, 1):
                 problems.append(f"{form}, {device}: exit code {done.code}: {' '.join(done.stderr.split())[-400:]}")
@@ -108,11 +143,18 @@ def judge(binary: str, model: Path, work: Path) -> list[str]:
             problems.append(f"{form}: exit code {cuda_code} after {len(cuda)} losses, on the CPU {cpu_code} after {len(cpu)}")
             continue
         far = apart(cpu, cuda)
+        if with_spread:
+            runs = changed_runs(binary, step, data, rate, work, COMPARED, steps)
+            found_beyond = beyond(cpu, cuda, runs, LEAST[form])
+            most = max((apart(cpu, run) for run in runs), default=0.0)
+            print(f"{name:20} {form:10} {len(cpu):3} losses, {cpu[0]:.4f} to {cpu[-1]:.4f}, at most {far:.1e} apart, changed runs {most:.1e}", flush=True)
+            problems += [f"{form}: {problem}" for problem in found_beyond]
+            continue
         bound = permitted if far <= permitted else max(permitted, 2 * spread(binary, step, data, rate, cpu, work))
         print(f"{name:20} {form:10} {len(cpu):2} losses, {cpu[0]:.4f} to {cpu[-1]:.4f}, at most {far:.1e} apart, permitted {bound:.1e}")
         if not far <= bound:
             problems.append(f"{form}: losses {cuda} instead of {cpu}")
-    if name == "mlp":
+    if name == "mlp" and not with_spread:
         problems += resumed(binary, work / "mlp.fp16.onnx", data, work)
     return problems
 
@@ -130,4 +172,9 @@ def resumed(binary: str, step: Path, data: Path, work: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(ampc.judge_models(__doc__, "train", judge, beside="oracle.npz"))
+    own = ArgumentParser(add_help=False)
+    own.add_argument("--steps", type=int, default=STEPS)
+    own.add_argument("--spread", action="store_true")
+    options, rest = own.parse_known_args()
+    sys.argv[1:] = rest
+    sys.exit(ampc.judge_models(__doc__, "train", partial(judge, steps=options.steps, with_spread=options.spread), beside="oracle.npz"))
