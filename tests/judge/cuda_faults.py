@@ -55,10 +55,10 @@ OPENING = DRIVER | {700: {REFUSED}}
 NO_DEVICE = {34: {UNSUPPORTED}, 100: {UNSUPPORTED}, 803: {UNSUPPORTED}, 804: {UNSUPPORTED}}
 NVRTC = {1: {REFUSED}, 5: {BUG}, 6: {BUG}, 7: {REFUSED}}
 CUBLASLT = {3: {REFUSED}, 7: {BUG}}
-# Not initialized, an invalid parameter, an internal error, a failed execution.
-CUDNN = {1001: {REFUSED}, 2000: {BUG}, 4000: {REFUSED}, 5000: {REFUSED}}
+# Not initialized, an invalid parameter, an internal error, a failed allocation on the device, a failed execution.
+CUDNN = {1001: {REFUSED}, 2000: {BUG}, 4000: {REFUSED}, 4004: {REFUSED}, 5000: {REFUSED}}
 # While cuDNN is loaded, every failure says that this cuDNN cannot be used.
-CUDNN_OPENING = {1001: {REFUSED}, 2000: {BUG}, 4000: {REFUSED}}
+CUDNN_OPENING = {1001: {REFUSED}, 2000: {BUG}, 4000: {REFUSED}, 4004: {REFUSED}}
 # An engine that does not support a graph is passed over; without an engine the convolution is not supported. When a
 # convolution is launched, nothing can be passed over.
 CUDNN_CHOICE = CUDNN | {3000: {UNSUPPORTED, REFUSED}}
@@ -84,6 +84,15 @@ def codes(function: str) -> dict[int, set[int]]:
         # Some calls are those of opening a device.
         return DRIVER | {700: {REFUSED, BUG}}
     return {1: {UNSUPPORTED}} if function == "cuDriverGetVersion" else DRIVER
+
+
+def is_no_memory(function: str, code: int) -> bool:
+    """True if the error of a function says that memory is exhausted."""
+    if function.startswith("nvrtc"):
+        return code == 1 and function != "nvrtcVersion"
+    if function.startswith(("cublas", "cudnn")):
+        return code == (3 if function.startswith("cublas") else 4004)
+    return code == 2
 
 
 def run(ampc: str, args: list[str], cache: Path, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -134,6 +143,9 @@ def judge(ampc: str, folder: Path, scenario: Scenario, function: str, number: in
         problems.append(f"{about}: exit code {done.returncode}, expected {sorted(expected)}: {' '.join(done.stderr.split())[-300:]}")
     if done.returncode and "ampc::" not in done.stderr:
         problems.append(f"{about}: no message")
+    message = " ".join(done.stderr.split())
+    if done.returncode and is_no_memory(function, code) and not re.search("out of (device )?memory", message):
+        problems.append(f"{about}: the message does not say that memory is exhausted: {message[-300:]}")
     if "panicked" in done.stderr or "without a message" in done.stderr:
         problems.append(f"{about}: a panic: {' '.join(done.stderr.split())[-300:]}")
     if left := list(own.glob(".ampc-*")):

@@ -6,7 +6,7 @@ use crate::steps::{STEPS, Trained, loss, refs, sized, states_differ, train};
 use ampc_ir::text::{NoData, parse};
 use ampc_ir::{DType, Module};
 use ampc_runtime::cuda::{Cuda, CudaOptions};
-use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
+use ampc_runtime::{Backend, Cpu, Data, DataRef, HostTensor, Runtime, Session};
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -237,6 +237,17 @@ fn constants(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
     }
 }
 
+/// The memory that blocks may take leaves a reserve for work that allocates by itself.
+fn reserve(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
+    const TOTAL: u64 = 8 << 30;
+    let device = cuda.device().ok_or("no device")?;
+    let free = TOTAL - records.count("allocations.bytes") + records.count("frees.bytes");
+    match device.available_memory().map(|available| free - available) {
+        Some(reserved) if reserved == 256 << 20 => Ok("256 MiB".into()),
+        reserved => Err(format!("{reserved:?} bytes are reserved")),
+    }
+}
+
 /// Calls that are refused because memory is exhausted, and the code of each.
 const REFUSALS: [(&str, u32); 10] = [
     ("cuMemAlloc_v2", 2),
@@ -411,6 +422,7 @@ pub(crate) fn run([cuda, _, queues]: &[Arc<Cuda>; 3], options: &CudaOptions, fil
         let cuda = Cuda::open(&options, Arc::new(Cpu::new(1))).map_err(|error| error.to_string())?;
         constants(&records, &Arc::new(cuda))
     });
+    check("record of the reserve", &|| reserve(&records, cuda));
     check("record of refused memory", &|| refused_memory(&records, cuda));
     check("record of many steps", &|| no_leak(&records, cuda, f32_step));
     check(&format!("record of poisoned memory {name}"), &|| poisoned(&records, cuda, low_step));

@@ -58,7 +58,7 @@ pub enum DnnError {
         is_unsupported: bool,
     },
     /// The element type has no convolutions and no attention.
-    #[error("cuDNN does not compute {0} here")]
+    #[error("convolutions and attention of cuDNN do not support {0}")]
     ElementType(DType),
     /// No engine computes the graph in f32 and the same way each time.
     #[error("cuDNN has no engine for the graph{}", reasons(.refused))]

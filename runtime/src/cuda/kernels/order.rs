@@ -92,6 +92,7 @@ fn search(elem: Elem) -> String {
     )
 }
 
+/// ArgMax and ArgMin: numbers x [outer, n, inner] to i64 y [outer, 1, inner].
 fn arg_reduce(maker: &Maker<'_>, greater: &'static str) -> Result<Prepared> {
     let site = maker.site;
     let view = ArgReduceView::read(&site.view)?;
@@ -148,7 +149,7 @@ fn columns(
     source.launch(maker, &body, [(outer * inner).div_ceil(32), 256])
 }
 
-/// Hardmax: 1 at the first greatest element, 0 elsewhere.
+/// Hardmax, 1 at the first greatest element and 0 elsewhere: floats x [outer, n, inner] to y of the same dims and type.
 fn hardmax(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let elem = maker.real(0)?;
@@ -199,6 +200,7 @@ __device__ A scan(A x, A& before, A& total) {
 }
 ";
 
+/// CumSum and CumProd: numbers x [outer, n, inner] to y of the same dims and type.
 fn cumulative(maker: &Maker<'_>, operator: &str) -> Result<Prepared> {
     let view = CumulativeView::read(&maker.site.view)?;
     let elem = maker.number(0)?;

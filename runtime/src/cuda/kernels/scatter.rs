@@ -287,6 +287,7 @@ fn prepared(
     Ok(staged(stages, &scratch).in_place(&[0]))
 }
 
+/// Scatter and ScatterElements: data [d0, …, dr], indices i64 or i32 and updates of the same rank, to a result like the data.
 fn scatter_elements(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (data, dims) = (site.dims(0)?, site.dims(1)?);
@@ -311,6 +312,7 @@ fn scatter_elements(maker: &Maker<'_>) -> Result<Prepared> {
     prepared(maker, &update, sizes, source, &row)
 }
 
+/// ScatterND: data [d0, …, dr], indices i64 [i0, …, iq, m] and updates [i0, …, iq, dm, …, dr], to a result like the data.
 fn scatter_nd(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let update = Update::of(maker)?;

@@ -39,6 +39,7 @@ fn key(elem: Elem) -> (&'static str, String) {
     }
 }
 
+/// TopK: numbers x [outer, n, inner] to values [outer, k, inner] of the same type and indices i64 [outer, k, inner].
 pub(super) fn top_k(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let view = TopKView::read(&site.view)?;

@@ -85,14 +85,14 @@ pub enum CudaError {
     },
     /// The driver has no device.
     #[error(
-        "the CUDA driver has no device: {reason}; `CUDA_VISIBLE_DEVICES` may hide devices, and a container has only those that it was given"
+        "the CUDA driver finds no device: {reason}; `CUDA_VISIBLE_DEVICES` may hide devices, and a container has only the devices that it was given"
     )]
     NoDevices {
         /// The driver's error.
         reason: String,
     },
     /// There is no device of this number.
-    #[error("expected the number of a device, below {count}, found {device}")]
+    #[error("expected a device number below {count}, found {device}")]
     NoDevice {
         /// The number.
         device: usize,
@@ -108,7 +108,7 @@ pub enum CudaError {
         capability: (i32, i32),
     },
     /// NVRTC is older than the device, and compiles nothing that it runs.
-    #[error("NVRTC {} compiles for no device of compute capability {}.{} ({name}); install a newer version", dotted(.version), .capability.0, .capability.1)]
+    #[error("NVRTC {} does not support compute capability {}.{} ({name}); install a newer version", dotted(.version), .capability.0, .capability.1)]
     OldCompiler {
         /// The version of NVRTC.
         version: (u32, u32),
@@ -118,7 +118,7 @@ pub enum CudaError {
         capability: (i32, i32),
     },
     /// Memory of the device or of the host is exhausted.
-    #[error("out of memory: {library} refuses a call: {reason}")]
+    #[error("out of memory: a call of {library} failed: {reason}")]
     NoMemory {
         /// The library.
         library: Library,
@@ -126,7 +126,7 @@ pub enum CudaError {
         reason: String,
     },
     /// The device does not answer, or a call fails for another reason of the system.
-    #[error("{library} refuses a call: {reason}")]
+    #[error("a call of {library} failed: {reason}")]
     Refused {
         /// The library.
         library: Library,
@@ -134,7 +134,7 @@ pub enum CudaError {
         reason: String,
     },
     /// A library refuses a call as invalid.
-    #[error("{library} refuses a call as invalid: {reason}")]
+    #[error("{library} rejects a call as invalid: {reason}")]
     Invalid {
         /// The library.
         library: Library,
