@@ -25,11 +25,11 @@ mod convolutions;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/elements.rs"]
 mod elements;
+#[path = "cuda/gradients.rs"]
+mod gradients;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/layouts.rs"]
 mod layouts;
-#[path = "cuda/gradients.rs"]
-mod gradients;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/library/mod.rs"]
 mod library;

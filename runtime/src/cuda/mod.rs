@@ -33,8 +33,8 @@ pub use presence::{
 };
 
 use crate::backend::{
-    Backend, Candidates, Carry, Device, DeviceError, DeviceMemory, GroupSite, Images, KernelError, Prepared, Queue,
-    RunHint, Site,
+    Backend, Candidates, Carry, Device, DeviceError, DeviceMemory, GroupSite, Images, KernelError, Prepared,
+    Queue, RunHint, Site,
 };
 use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;

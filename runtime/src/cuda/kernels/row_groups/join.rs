@@ -60,7 +60,7 @@ pub(in crate::cuda::kernels) fn join(candidates: &Candidates<'_>, closed: &Group
 
 impl<'a> Rows<'a> {
     fn new(candidates: &Candidates<'a>) -> Rows<'a> {
-        let Candidates { module, graph, nodes: of_graph } = *candidates;
+        let Candidates { module, graph, nodes: of_graph, .. } = *candidates;
         let mut places = FxHashMap::default();
         let mut readers: FxHashMap<Value, Vec<Node>> = FxHashMap::default();
         for (at, node) in module.nodes(graph).enumerate() {
@@ -77,7 +77,8 @@ impl<'a> Rows<'a> {
             let results: Vec<Option<Type>> =
                 module.node(node).results().iter().map(|v| v.map(|v| module.value(v).ty.clone())).collect();
             let Some(view) = NodeView::new(module, node) else { continue };
-            let site = Site { view, source: node, results: &results, room: Room::of(0) };
+            let site =
+                Site { view, source: node, results: &results, channels_last: false, room: Room::of(0) };
             if let Some(read) = RowNode::read(&site) {
                 nodes.insert(node, read);
             }
@@ -185,7 +186,7 @@ impl<'a> Rows<'a> {
                 self.readers.get(&value).is_some_and(|r| r.iter().any(|reader| !nodes.contains(reader)));
             outside || self.roots.contains(&value)
         });
-        let Interface { operands, results } = &interface;
+        let Interface { operands, results, .. } = &interface;
         // A view that is read outside costs nothing there.
         let is_view =
             |value: &Value| program.makers.get(value).is_some_and(|&(at, _)| program.nodes[at].is_view());
