@@ -19,11 +19,11 @@ use std::sync::Arc;
 
 /// The problem of cuDNN for a gradient.
 fn problem(attention: &Attention, gradient: &Gradient) -> dnn::Problem {
-    dnn::Problem::Gradient(AttentionGradient {
+    dnn::Problem::Gradient(Box::new(AttentionGradient {
         of: Attention { has_statistics: true, ..attention.clone() },
         result: gradient.result.1,
         gradients: gradient.gradients.map(|(_, of)| of),
-    })
+    }))
 }
 
 /// True if cuDNN computes both an attention and its gradient.
