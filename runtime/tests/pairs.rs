@@ -118,7 +118,7 @@ fn session(backend: Paired, module: &Module) -> Session {
 }
 
 fn x() -> HostTensor {
-    let numbers: Vec<f32> = (0..256u8).map(|i| f32::from(i) / 300.0 - 0.4).collect();
+    let numbers: Vec<f32> = (0..=255u8).map(|i| f32::from(i) / 300.0 - 0.4).collect();
     HostTensor::from_slice(&[16, 16], &numbers).unwrap()
 }
 

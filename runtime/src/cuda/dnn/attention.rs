@@ -75,7 +75,7 @@ pub struct Attention {
 /// An attention or its gradient.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::cuda) enum Problem {
-    Forward(Attention),
+    Forward(Box<Attention>),
     Gradient(Box<AttentionGradient>),
 }
 
@@ -333,7 +333,7 @@ impl Properties {
     /// # Errors
     /// If cuDNN refuses the graph or has no engine for it.
     pub fn plan_attention(&self, attention: &Attention) -> Result<Described, DnnError> {
-        self.plan_problem(&Problem::Forward(attention.clone()))
+        self.plan_problem(&Problem::Forward(Box::new(attention.clone())))
     }
 
     /// Makes the plan of the gradients of an attention for the device.

@@ -34,7 +34,7 @@ pub(super) fn has_plans(shared: &Shared, module: &Module, pair: &Pair) -> bool {
         return false;
     }
     let of = Attention { has_statistics: true, ..found.attention };
-    let problems = [problem(&of, &pair.gradient), dnn::Problem::Forward(of)];
+    let problems = [problem(&of, &pair.gradient), dnn::Problem::Forward(Box::new(of))];
     problems.into_iter().all(|problem| matches!(planned(shared, problem), Ok(Some(_))))
 }
 
