@@ -75,8 +75,8 @@ pub struct Attention {
 /// An attention or its gradient.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::cuda) enum Problem {
-    Forward(Attention),
-    Gradient(AttentionGradient),
+    Forward(Box<Attention>),
+    Gradient(Box<AttentionGradient>),
 }
 
 /// Names of tensors in a graph and its variant packs.
@@ -190,9 +190,8 @@ impl Attention {
 impl Problem {
     fn dtype(&self) -> DType {
         match self {
-            Problem::Forward(attention) | Problem::Gradient(AttentionGradient { of: attention, .. }) => {
-                attention.dtype
-            }
+            Problem::Forward(attention) => attention.dtype,
+            Problem::Gradient(gradient) => gradient.of.dtype,
         }
     }
 
@@ -334,7 +333,7 @@ impl Properties {
     /// # Errors
     /// If cuDNN refuses the graph or has no engine for it.
     pub fn plan_attention(&self, attention: &Attention) -> Result<Described, DnnError> {
-        self.plan_problem(&Problem::Forward(attention.clone()))
+        self.plan_problem(&Problem::Forward(Box::new(attention.clone())))
     }
 
     /// Makes the plan of the gradients of an attention for the device.
@@ -342,7 +341,7 @@ impl Properties {
     /// # Errors
     /// If cuDNN refuses the graph or has no engine for it.
     pub fn plan_attention_gradient(&self, gradient: &AttentionGradient) -> Result<Described, DnnError> {
-        self.plan_problem(&Problem::Gradient(gradient.clone()))
+        self.plan_problem(&Problem::Gradient(Box::new(gradient.clone())))
     }
 
     fn plan_problem(&self, problem: &Problem) -> Result<Described, DnnError> {

@@ -19,11 +19,11 @@ use std::sync::Arc;
 
 /// The problem of cuDNN for a gradient.
 fn problem(attention: &Attention, gradient: &Gradient) -> dnn::Problem {
-    dnn::Problem::Gradient(AttentionGradient {
+    dnn::Problem::Gradient(Box::new(AttentionGradient {
         of: Attention { has_statistics: true, ..attention.clone() },
         result: gradient.result.1,
         gradients: gradient.gradients.map(|(_, of)| of),
-    })
+    }))
 }
 
 /// True if cuDNN computes both an attention and its gradient.
@@ -34,7 +34,7 @@ pub(super) fn has_plans(shared: &Shared, module: &Module, pair: &Pair) -> bool {
         return false;
     }
     let of = Attention { has_statistics: true, ..found.attention };
-    let problems = [problem(&of, &pair.gradient), dnn::Problem::Forward(of)];
+    let problems = [problem(&of, &pair.gradient), dnn::Problem::Forward(Box::new(of))];
     problems.into_iter().all(|problem| matches!(planned(shared, problem), Ok(Some(_))))
 }
 

@@ -76,7 +76,8 @@ impl Problem {
         }
         let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
         let bias = self.bias(maker, &mut scratch, &mut stages)?;
-        let Some(plan) = planned(maker.shared, dnn::Problem::Forward(self.attention.clone()))? else {
+        let Some(plan) = planned(maker.shared, dnn::Problem::Forward(Box::new(self.attention.clone())))?
+        else {
             return Ok(None);
         };
         let tensors = self.tensors.map(Some).into_iter().chain([self.statistics]).collect();
