@@ -328,6 +328,32 @@ const NETS: &[Net] = &[
         expected: [2, 2],
     },
     Net {
+        name: "reductions",
+        input: &[2, 8, 6, 5],
+        body: "const %w : T[8, 8, 3, 3] = random(1, 0.1)
+               const %v : T[8, 8, 3, 3] = random(2, 0.1)
+               const %all : i64[3] = [0, 2, -1]
+               const %one : i64[1] = [1]
+               const %rows : i64[2] = [2, 3]
+               const %to : i64[4] = [2, 8, 6, 5]
+               %a = Conv(%x, %w) {pads=[1, 1, 1, 1]} : T[2, 8, 6, 5]
+               %m = ReduceMean(%a, %all) : T[1, 8, 1, 1]
+               %b = Sub(%a, %m) : T[2, 8, 6, 5]
+               %s = ReduceSum(%b, %all) {keepdims=0} : T[8]
+               %c = ReduceMax(%b, %one) : T[2, 1, 6, 5]
+               %d = ReduceMin(%b, %rows) : T[2, 8, 1, 1]
+               %r = ReduceMean(%b, %rows) {keepdims=0} : T[2, 8]
+               %e = Expand(%d, %to) : T[2, 8, 6, 5]
+               %f = Add(%c, %e) : T[2, 8, 6, 5]
+               %p = Greater(%f, %b) : bool[2, 8, 6, 5]
+               %g = Where(%p, %f, %b) : T[2, 8, 6, 5]
+               %y = Conv(%g, %v) {pads=[1, 1, 1, 1]} : T[2, 8, 6, 5]
+               output %y : T[2, 8, 6, 5]
+               output %r : T[2, 8]
+               output %s : T[8]",
+        expected: [2, 2],
+    },
+    Net {
         name: "loop",
         input: &[1, 8, 4, 4],
         body: "const %n : i64 = 2
