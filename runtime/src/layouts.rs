@@ -11,11 +11,11 @@
 //! The nodes that can do so are listed in [`Roles::of`]. Others read and make images with the dims of the model.
 
 use ampc_ir::op::OpKind as K;
-use ampc_ir::views::NodeView;
 use ampc_ir::views::broadcast::Broadcast;
 use ampc_ir::views::expression::Expression;
 use ampc_ir::views::norm::BatchNormView;
 use ampc_ir::views::reduce::ReduceView;
+use ampc_ir::views::{NodeView, TransposeView};
 use ampc_ir::{GraphId, Module, Node, Value};
 
 /// The use that a node makes of an operand or result, if it computes with channels last.
@@ -25,6 +25,9 @@ pub enum Role {
     Image,
     /// A tensor `[c, 1, …]` without the axis of the batch, which becomes `[c]`.
     Channels,
+    /// An image that the node reads through a transpose back, of its own, which is part of a group with the node: the
+    /// exchange of batch and channels before a weight gradient.
+    Back,
     /// A tensor that stays as it is.
     Fixed,
 }
@@ -84,6 +87,14 @@ impl Roles {
         let mut operands = vec![Role::Fixed; n];
         let mut results = vec![Role::Fixed; view.data().results().len()];
         results[0] = Role::Image;
+        if view.kind() == K::Transpose {
+            let perm = TransposeView::read(&view).perm(dims.len()).ok()?;
+            let is_exchange = [1, 0].into_iter().chain(2..dims.len()).eq(perm);
+            let is_low = view.dtype(0).is_some_and(|dtype| dtype.is_low());
+            let is_same = is_same_in_both(&dims_of(module, view.operand(0)?)?);
+            let roles = Roles { operands: vec![Role::Back], results: vec![Role::Fixed] };
+            return (is_exchange && is_low && !is_same).then_some(roles);
+        }
         let images = match view.kind() {
             K::Conv | K::ConvTranspose => 2,
             K::BatchNormalization if BatchNormView::read(&view).spatial => 1,

@@ -203,6 +203,11 @@ impl<'m> Editor<'m> {
                 let Some(value) = self.module.node(node).operands()[slot] else { continue };
                 let role = self.roles.get(&node).map(|roles| roles.operands[slot]);
                 let form = match (role, images.contains(&value)) {
+                    (Some(Role::Back), is_image) => {
+                        let back = self.read_back(value, is_image, node);
+                        self.module.set_operand(node, slot, Some(back));
+                        continue;
+                    }
                     (Some(Role::Image), true) | (Some(Role::Fixed) | None, false) => continue,
                     (Some(Role::Image), false) => Form::Last,
                     (Some(Role::Channels), _) => Form::Channels,
@@ -265,23 +270,45 @@ impl<'m> Editor<'m> {
         Type::tensor(ty.dtype().unwrap_or(DType::F32), Shape::known(&dims))
     }
 
+    /// A copy of an image with channels last, with the dims of the model and with one reader.
+    fn read_back(&mut self, value: Value, is_image: bool, reader: Node) -> Value {
+        let (from, ty) = match is_image {
+            true => (value, self.copy_type(value, Form::First)),
+            false => {
+                let ty = self.copy_type(value, Form::First);
+                (self.transposed(value, Form::Last, Position::Before(reader), reader), ty)
+            }
+        };
+        let rank = ty.shape().and_then(Shape::rank).unwrap_or(0);
+        self.insert(from, ty, Some(perm(rank, Form::First)), Position::Before(reader), reader)
+    }
+
     /// A copy of a value, which is made before its first reader.
     fn transposed(&mut self, value: Value, form: Form, at: Position, reader: Node) -> Value {
         if let Some(&made) = self.copies.get(&(value, form)) {
             return made;
         }
         let dims = dims_of(self.module, value).unwrap_or_default();
-        let axes = 0..i64::try_from(dims.len()).unwrap_or(0);
-        let mut perm: Vec<i64> = axes.collect();
-        match form {
-            Form::Last => perm[1..].rotate_left(1),
-            Form::First => perm[1..].rotate_right(1),
-            Form::Dims | Form::Channels => {}
-        }
         let is_view = matches!(form, Form::Dims | Form::Channels) || is_same_in_both(&dims);
-        let (kind, attrs) = match is_view {
-            true => (OpKind::Identity, Vec::new()),
-            false => (OpKind::Transpose, vec![(self.module.intern("perm"), AttrValue::Ints(perm))]),
+        let perm = (!is_view).then(|| perm(dims.len(), form));
+        let ty = self.copy_type(value, form);
+        let made = self.insert(value, ty, perm, at, reader);
+        self.copies.insert((value, form), made);
+        made
+    }
+
+    /// Inserts a Transpose, or an Identity without a permutation.
+    fn insert(
+        &mut self,
+        value: Value,
+        ty: Type,
+        perm: Option<Vec<i64>>,
+        at: Position,
+        reader: Node,
+    ) -> Value {
+        let (kind, attrs) = match perm {
+            None => (OpKind::Identity, Vec::new()),
+            Some(perm) => (OpKind::Transpose, vec![(self.module.intern("perm"), AttrValue::Ints(perm))]),
         };
         let name = self.module.fresh_name("layout");
         let new = NewNode {
@@ -289,13 +316,22 @@ impl<'m> Editor<'m> {
             name: None,
             operands: smallvec![Some(value)],
             attrs,
-            results: vec![Some((name, self.copy_type(value, form)))],
+            results: vec![Some((name, ty))],
             provenance: Provenance::User,
         };
         let node = self.module.add_node(self.graph, at, new);
-        let made = self.module.node(node).result(0).expect("the node was given a result");
-        self.copies.insert((value, form), made);
         self.inserted.push((node, reader));
-        made
+        self.module.node(node).result(0).expect("the node was given a result")
     }
+}
+
+/// The permutation that makes a copy of an image.
+fn perm(rank: usize, form: Form) -> Vec<i64> {
+    let mut perm: Vec<i64> = (0..i64::try_from(rank).unwrap_or(0)).collect();
+    match form {
+        Form::Last => perm[1..].rotate_left(1),
+        Form::First => perm[1..].rotate_right(1),
+        Form::Dims | Form::Channels => {}
+    }
+    perm
 }
