@@ -67,7 +67,7 @@ pub struct Candidates<'a> {
     pub graph: GraphId,
     /// Nodes whose kernels are ready, and whose operands and results are tensors of known dims, in program order.
     pub nodes: &'a [Node],
-    /// The nodes that compute with channels last ([`Backend::channels_last`]).
+    /// The nodes of which [`Site::channels_last`] is true.
     pub channels_last: &'a FxHashSet<Node>,
 }
 
@@ -132,9 +132,9 @@ pub trait Backend: Debug + Send + Sync {
     /// others if the node is invalid.
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError>;
 
-    /// Nodes of the main graph that compute images of dims `[n, spatial…, c]`. The session permutes the types of their
-    /// images, and transposes images where such a node meets another node. It asks before it prepares kernels; element-wise
-    /// nodes need no other kernel, and [`Site::channels_last`] is true for the rest.
+    /// Nodes of the main graph that compute images of dims `[n, spatial…, c]`. The session asks before it prepares kernels. It
+    /// permutes the types of images, moves the axes of reductions and Concat, and transposes images where such a node meets
+    /// another node. Kernels of convolutions, pools and BatchNormalization read [`Site::channels_last`].
     fn channels_last(&self, images: &Images<'_>) -> Vec<Node> {
         let _ = images;
         Vec::new()

@@ -11,10 +11,11 @@
 //! The nodes that can do so are listed in [`Roles::of`]. Others read and make images with the dims of the model.
 
 use ampc_ir::op::OpKind as K;
-use ampc_ir::views::NodeView;
 use ampc_ir::views::broadcast::Broadcast;
 use ampc_ir::views::expression::Expression;
 use ampc_ir::views::norm::BatchNormView;
+use ampc_ir::views::reduce::ReduceView;
+use ampc_ir::views::{NodeView, TransposeView};
 use ampc_ir::{GraphId, Module, Node, Value};
 
 /// The use that a node makes of an operand or result, if it computes with channels last.
@@ -24,6 +25,9 @@ pub enum Role {
     Image,
     /// A tensor `[c, 1, …]` without the axis of the batch, which becomes `[c]`.
     Channels,
+    /// An image that the node reads through a transpose back, of its own, which is part of a group with the node: the
+    /// exchange of batch and channels before a weight gradient.
+    Back,
     /// A tensor that stays as it is.
     Fixed,
 }
@@ -72,6 +76,9 @@ impl Roles {
     pub fn of(module: &Module, node: Node) -> Option<Roles> {
         let view = NodeView::new(module, node)?;
         let first = view.data().result(0)?;
+        if is_reduction(view.kind()) {
+            return Roles::of_reduction(&view);
+        }
         let dims = dims_of(module, first)?;
         if !matches!(dims.len(), 4 | 5) || dims.contains(&0) {
             return None;
@@ -80,6 +87,14 @@ impl Roles {
         let mut operands = vec![Role::Fixed; n];
         let mut results = vec![Role::Fixed; view.data().results().len()];
         results[0] = Role::Image;
+        if view.kind() == K::Transpose {
+            let perm = TransposeView::read(&view).perm(dims.len()).ok()?;
+            let is_exchange = [1, 0].into_iter().chain(2..dims.len()).eq(perm);
+            let is_low = view.dtype(0).is_some_and(|dtype| dtype.is_low());
+            let is_same = is_same_in_both(&dims_of(module, view.operand(0)?)?);
+            let roles = Roles { operands: vec![Role::Back], results: vec![Role::Fixed] };
+            return (is_exchange && is_low && !is_same).then_some(roles);
+        }
         let images = match view.kind() {
             K::Conv | K::ConvTranspose => 2,
             K::BatchNormalization if BatchNormView::read(&view).spatial => 1,
@@ -87,6 +102,10 @@ impl Roles {
             K::GlobalAveragePool | K::GlobalLpPool | K::GlobalMaxPool => 1,
             K::MaxPool if view.data().result(1).is_none() => 1,
             K::Concat if view.int("axis").is_some() => n,
+            K::Expand => {
+                operands[0] = broadcast(&dims_of(module, view.operand(0)?)?, dims.len())?;
+                0
+            }
             _ => {
                 Expression::read(&view)?;
                 let last = match view.kind() {
@@ -114,6 +133,66 @@ impl Roles {
         }
         Some(Roles { operands, results })
     }
+
+    /// The roles of a reduction along listed axes, whose result has axes in the same order in both layouts.
+    fn of_reduction(view: &NodeView<'_>) -> Option<Roles> {
+        let dims = view.dims(0)?;
+        let reduced = ReduceView::read(view).ok()?;
+        let axes = reduced.axes.filter(|_| listed_axes(view).is_some_and(|axes| !axes.is_empty()))?;
+        let is_empty = dims.iter().any(|dim| dim.known().is_none_or(|extent| extent == 0));
+        if !matches!(dims.len(), 4 | 5) || is_empty {
+            return None;
+        }
+        let keeps = |axis: usize| !axes.has(axis);
+        if !reduced.keep && keeps(1) && (2..dims.len()).any(keeps) {
+            return None;
+        }
+        let mut operands = vec![Role::Fixed; view.n_operands()];
+        operands[0] = Role::Image;
+        Some(Roles { operands, results: vec![if reduced.keep { Role::Image } else { Role::Fixed }] })
+    }
+}
+
+/// True of an operator whose kernel reads [`Site::channels_last`](crate::kernel::Site::channels_last). Others compute from
+/// dims, and from axes that the session moves.
+pub(crate) fn reads_layout(kind: K) -> bool {
+    matches!(
+        kind,
+        K::AveragePool
+            | K::BatchNormalization
+            | K::Conv
+            | K::ConvTranspose
+            | K::GlobalAveragePool
+            | K::GlobalLpPool
+            | K::GlobalMaxPool
+            | K::LpPool
+            | K::MaxPool
+    )
+}
+
+/// True of a reduction along axes.
+pub(crate) fn is_reduction(kind: K) -> bool {
+    matches!(
+        kind,
+        K::ReduceL1
+            | K::ReduceL2
+            | K::ReduceLogSum
+            | K::ReduceLogSumExp
+            | K::ReduceMax
+            | K::ReduceMean
+            | K::ReduceMin
+            | K::ReduceProd
+            | K::ReduceSum
+            | K::ReduceSumSquare
+    )
+}
+
+/// The axes that a reduction lists in its attribute or operand.
+pub(crate) fn listed_axes(view: &NodeView<'_>) -> Option<Vec<i64>> {
+    match view.schema.attr("axes") {
+        Some(_) => view.int_list("axes").map(<[i64]>::to_vec),
+        None => view.constant(1)?.small_ints(ampc_ir::views::MAX_INTS),
+    }
 }
 
 /// The role of an operand that broadcasts to an image of so many axes.
@@ -135,6 +214,13 @@ pub(crate) fn moved_axis(axis: i64, rank: usize) -> i64 {
         1 => rank - 1,
         axis => axis - 1,
     }
+}
+
+/// [`moved_axis`] of each axis, in order.
+pub(crate) fn moved_axes(axes: &[i64], rank: usize) -> Vec<i64> {
+    let mut moved: Vec<i64> = axes.iter().map(|&axis| moved_axis(axis, rank)).collect();
+    moved.sort_unstable();
+    moved
 }
 
 #[cfg(test)]

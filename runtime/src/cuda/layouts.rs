@@ -5,8 +5,8 @@
 //!
 //! | edge | cost | cut if |
 //! |---|---|---|
-//! | source → convolution | transposes inside | the convolution has channels first |
-//! | node → sink | filter that is not constant | the node has channels last |
+//! | source → convolution or weight gradient | transposes inside | it has channels first |
+//! | node → sink | filter that is not constant, or its gradient | the node has channels last |
 //! | maker → `a` | transpose of an image | the maker has channels last, and a reader has not |
 //! | `b` → maker | transpose of an image | a reader has channels last, and the maker has not |
 //!
@@ -14,15 +14,16 @@
 
 use super::Shared;
 use super::kernels::Maker;
-use super::kernels::convolution;
-use crate::backend::{Image, Images, Site};
+use super::kernels::{convolution, library};
+use crate::backend::{Candidates, Image, Images, Site};
 use crate::layouts::{Role, dims_of, is_same_in_both};
+use crate::plan::live_nodes;
 use crate::room::Room;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::{Module, Node, Type, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -44,6 +45,14 @@ pub(super) fn choose(shared: &Arc<Shared>, images: &Images<'_>) -> Vec<Node> {
     }
     let mut choice =
         Choice { network: Network::new(2), images: images.nodes, vertices: FxHashMap::default() };
+    for (exchanges, [image, grid, filter]) in weight_gradients(shared, images) {
+        let vertex = choice.network.vertex();
+        choice.vertices.extend(exchanges.map(|node| (node, vertex)));
+        let [first, last] =
+            [[image, grid, filter].iter().map(|&value| moved(module, value)).sum(), moved(module, filter)];
+        choice.network.edge(SOURCE, vertex, first);
+        choice.network.edge(vertex, SINK, last);
+    }
     for image in images.nodes {
         let Some([first, last]) = costs(shared, module, image) else { continue };
         let vertex = choice.network.vertex();
@@ -60,6 +69,18 @@ pub(super) fn choose(shared: &Arc<Shared>, images: &Images<'_>) -> Vec<Node> {
         }
     }
     chosen
+}
+
+/// The weight gradients whose nodes are all images.
+fn weight_gradients(shared: &Arc<Shared>, images: &Images<'_>) -> Vec<([Node; 2], [Value; 3])> {
+    let Images { module, graph, nodes } = *images;
+    let among: FxHashSet<Node> = nodes.iter().map(|image| image.node).collect();
+    let all: Vec<Node> = live_nodes(module, graph);
+    let channels_last = FxHashSet::default();
+    let candidates = Candidates { module, graph, nodes: &all, channels_last: &channels_last };
+    let mut found = library::weight_gradients(shared, &candidates);
+    found.retain(|(exchanges, _)| exchanges.iter().all(|node| among.contains(node)));
+    found
 }
 
 fn is_convolution(module: &Module, node: Node) -> bool {
@@ -88,6 +109,9 @@ fn moved(module: &Module, value: Value) -> u64 {
 
 /// The costs of a node with channels first and last; `None` if it has no kernel for channels last.
 fn costs(shared: &Arc<Shared>, module: &Module, image: &Image) -> Option<[u64; 2]> {
+    if image.roles.operands.contains(&Role::Back) {
+        return None;
+    }
     if !is_convolution(module, image.node) {
         return Some([0, 0]);
     }
@@ -130,7 +154,8 @@ impl Choice<'_> {
             let data = module.node(node);
             for (slot, value) in data.operands().iter().enumerate() {
                 let Some(value) = *value else { continue };
-                let is_image = roles.is_some_and(|roles| roles.operands[slot] == Role::Image);
+                let is_image =
+                    roles.is_some_and(|roles| matches!(roles.operands[slot], Role::Image | Role::Back));
                 // The copy of a filter has costs of its own.
                 if is_image && slot == 1 && is_convolution(module, node) {
                     continue;

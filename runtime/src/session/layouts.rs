@@ -9,13 +9,18 @@ use super::inlined::Inlined;
 use super::observe::Watch;
 use super::walk::is_nested;
 use crate::backend::{Backend, Images};
-use crate::layouts::{Image, Role, Roles, dims_of, is_same_in_both, moved_axis};
+use crate::layouts::{
+    Image, Role, Roles, dims_of, is_reduction, is_same_in_both, listed_axes, moved_axes, moved_axis,
+    reads_layout,
+};
 use crate::plan::{known_tensor, live_nodes};
 use ampc_ir::attr::AttrValue;
 use ampc_ir::edit::{InlinedCalls, NewNode, Position};
 use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::OpKind;
-use ampc_ir::{GraphId, Module, Node, Shape, Type, Value};
+use ampc_ir::tensor::TensorData;
+use ampc_ir::views::NodeView;
+use ampc_ir::{DType, GraphId, Module, Node, Shape, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -23,7 +28,7 @@ use std::sync::Arc;
 /// The nodes of a program that belong to images with channels last.
 #[derive(Default)]
 pub(super) struct Layouts {
-    /// The nodes that compute with channels last.
+    /// The nodes whose kernels read the layout.
     pub(super) channels_last: FxHashSet<Node>,
     /// Inserted nodes that are not folded. Programs of other dims have other nodes with the same ids.
     pub(super) in_each_run: FxHashSet<Node>,
@@ -55,12 +60,15 @@ pub(super) fn lay_out(
     });
     let mut editor = Editor::new(module, graph, roles.collect());
     editor.transpose_filters();
+    editor.add_axes();
     editor.edit();
-    let Editor { module, roles, inserted, filters, .. } = editor;
+    let Editor { module, roles, inserted, shared, .. } = editor;
     let mut calls = inlined.map_or_else(InlinedCalls::default, |inlined| inlined.calls.clone());
     inserted.iter().for_each(|&(node, of)| calls.add_copy(node, of));
-    let channels_last = roles.into_keys().collect();
-    let in_each_run = inserted.iter().map(|&(node, _)| node).filter(|node| !filters.contains(node)).collect();
+    let reads_layout =
+        |node: &Node| module.node(*node).schema().is_some_and(|schema| reads_layout(schema.kind));
+    let channels_last = roles.into_keys().filter(reads_layout).collect();
+    let in_each_run = inserted.iter().map(|&(node, _)| node).filter(|node| !shared.contains(node)).collect();
     let inlined = Inlined { module: module.clone(), calls };
     (Layouts { channels_last, in_each_run }, Some(Arc::new(inlined)))
 }
@@ -113,18 +121,19 @@ struct Editor<'m> {
     copies: FxHashMap<(Value, Form), Value>,
     /// The inserted nodes, each with the node that it was inserted for.
     inserted: Vec<(Node, Node)>,
-    /// The inserted nodes that transpose constants.
-    filters: FxHashSet<Node>,
+    /// The inserted nodes with the same ids in all programs, which share folded results.
+    shared: FxHashSet<Node>,
+    /// Constants with the axes of reductions.
+    axes: FxHashMap<Vec<i64>, Value>,
 }
 
 impl<'m> Editor<'m> {
     fn new(module: &'m mut Module, graph: GraphId, roles: FxHashMap<Node, Roles>) -> Editor<'m> {
-        let (copies, inserted, filters) = Default::default();
-        Editor { module, graph, roles, copies, inserted, filters }
+        let (copies, inserted, shared, axes) = Default::default();
+        Editor { module, graph, roles, copies, inserted, shared, axes }
     }
 
-    /// Transposes the constant filters of all convolutions, so that each copy has the same id in all programs, which share
-    /// folded results. Copies that no node reads are no steps.
+    /// Transposes the constant filters of all convolutions. Copies that no node reads are no steps.
     fn transpose_filters(&mut self) {
         for node in self.module.nodes(self.graph).collect::<Vec<Node>>() {
             let data = self.module.node(node);
@@ -136,18 +145,56 @@ impl<'m> Editor<'m> {
             let rank = dims_of(self.module, filter).map_or(0, |dims| dims.len());
             if is_constant && matches!(rank, 4 | 5) && !self.copies.contains_key(&(filter, Form::Last)) {
                 self.transposed(filter, Form::Last, Position::First, node);
-                self.filters.extend(self.inserted.last().map(|&(node, _)| node));
+                self.shared.extend(self.inserted.last().map(|&(node, _)| node));
+            }
+        }
+    }
+
+    /// Adds constants for the axes of all reductions that have them as an operand.
+    fn add_axes(&mut self) {
+        for node in self.module.nodes(self.graph).collect::<Vec<Node>>() {
+            let Some(view) = NodeView::new(self.module, node) else { continue };
+            if !is_reduction(view.kind()) || view.schema.attr("axes").is_some() {
+                continue;
+            }
+            let Some(axes) = listed_axes(&view) else { continue };
+            for rank in [4, 5] {
+                let moved = moved_axes(&axes, rank);
+                let n = moved.len() as u64;
+                let Ok(data) = TensorData::from_i64(&[n], &moved) else { continue };
+                if self.axes.contains_key(&moved) {
+                    continue;
+                }
+                let attrs = vec![(self.module.intern("value"), AttrValue::Tensor(Arc::new(data)))];
+                let new = NewNode {
+                    op: Op::Schema(OpKind::Constant.newest()),
+                    name: None,
+                    operands: smallvec![],
+                    attrs,
+                    results: vec![Some((
+                        self.module.fresh_name("axes"),
+                        Type::tensor(DType::I64, Shape::known(&[n])),
+                    ))],
+                    provenance: Provenance::User,
+                };
+                let made = self.module.add_node(self.graph, Position::First, new);
+                let value = self.module.node(made).result(0).expect("the node was given a result");
+                self.axes.insert(moved, value);
+                self.inserted.push((made, node));
+                self.shared.insert(made);
             }
         }
     }
 
     /// Gives nodes the operands with the dims that they need, and images their dims.
     fn edit(&mut self) {
-        let mut images: FxHashSet<Value> = FxHashSet::default();
-        for (&node, roles) in &self.roles {
+        let mut made: Vec<Value> = Vec::new();
+        for node in self.module.nodes(self.graph) {
+            let Some(roles) = self.roles.get(&node) else { continue };
             let results = self.module.node(node).results().iter().zip(&roles.results);
-            images.extend(results.filter(|(_, role)| **role == Role::Image).filter_map(|(value, _)| *value));
+            made.extend(results.filter(|(_, role)| **role == Role::Image).filter_map(|(value, _)| *value));
         }
+        let images: FxHashSet<Value> = made.iter().copied().collect();
         let added: FxHashSet<Node> = self.inserted.iter().map(|&(node, _)| node).collect();
         let nodes: Vec<Node> = self.module.nodes(self.graph).filter(|node| !added.contains(node)).collect();
         for node in nodes {
@@ -156,6 +203,11 @@ impl<'m> Editor<'m> {
                 let Some(value) = self.module.node(node).operands()[slot] else { continue };
                 let role = self.roles.get(&node).map(|roles| roles.operands[slot]);
                 let form = match (role, images.contains(&value)) {
+                    (Some(Role::Back), is_image) => {
+                        let back = self.read_back(value, is_image, node);
+                        self.module.set_operand(node, slot, Some(back));
+                        continue;
+                    }
                     (Some(Role::Image), true) | (Some(Role::Fixed) | None, false) => continue,
                     (Some(Role::Image), false) => Form::Last,
                     (Some(Role::Channels), _) => Form::Channels,
@@ -166,7 +218,7 @@ impl<'m> Editor<'m> {
                 self.module.set_operand(node, slot, Some(copy));
             }
             if self.roles.contains_key(&node) {
-                self.move_axis(node);
+                self.move_axes(node);
             }
         }
         for at in 0..self.module.graph(self.graph).outputs().len() {
@@ -176,23 +228,33 @@ impl<'m> Editor<'m> {
                 self.module.set_output(self.graph, at, copy);
             }
         }
-        for value in images {
+        for value in made {
             let ty = self.copy_type(value, Form::Last);
             self.module.set_type(value, ty);
         }
     }
 
-    /// The axis of a Concat.
-    fn move_axis(&mut self, node: Node) {
-        let data = self.module.node(node);
-        let Some(view) = ampc_ir::views::NodeView::new(self.module, node) else { return };
-        if view.kind() != OpKind::Concat {
-            return;
-        }
-        let rank = data.result(0).and_then(|value| dims_of(self.module, value)).map_or(0, |dims| dims.len());
-        if let Some(axis) = view.int("axis") {
+    /// Moves the axes that a Concat or a reduction names.
+    fn move_axes(&mut self, node: Node) {
+        let Some(view) = NodeView::new(self.module, node) else { return };
+        let dims = view.operand(0).and_then(|value| dims_of(self.module, value));
+        let rank = dims.map_or(0, |dims| dims.len());
+        if view.kind() == OpKind::Concat
+            && let Some(axis) = view.int("axis")
+        {
             let name = self.module.intern("axis");
             self.module.set_attr(node, name, AttrValue::Int(moved_axis(axis, rank)));
+        } else if is_reduction(view.kind())
+            && let Some(axes) = listed_axes(&view)
+        {
+            let (moved, is_attr) = (moved_axes(&axes, rank), view.schema.attr("axes").is_some());
+            if is_attr {
+                let name = self.module.intern("axes");
+                self.module.set_attr(node, name, AttrValue::Ints(moved));
+            } else {
+                let value = self.axes[&moved];
+                self.module.set_operand(node, 1, Some(value));
+            }
         }
     }
 
@@ -205,7 +267,20 @@ impl<'m> Editor<'m> {
             Form::First | Form::Dims => {}
             Form::Channels => dims.truncate(1),
         }
-        Type::tensor(ty.dtype().unwrap_or(ampc_ir::DType::F32), Shape::known(&dims))
+        Type::tensor(ty.dtype().unwrap_or(DType::F32), Shape::known(&dims))
+    }
+
+    /// A copy of an image with channels last, with the dims of the model and with one reader.
+    fn read_back(&mut self, value: Value, is_image: bool, reader: Node) -> Value {
+        let (from, ty) = match is_image {
+            true => (value, self.copy_type(value, Form::First)),
+            false => {
+                let ty = self.copy_type(value, Form::First);
+                (self.transposed(value, Form::Last, Position::Before(reader), reader), ty)
+            }
+        };
+        let rank = ty.shape().and_then(Shape::rank).unwrap_or(0);
+        self.insert(from, ty, Some(perm(rank, Form::First)), Position::Before(reader), reader)
     }
 
     /// A copy of a value, which is made before its first reader.
@@ -214,17 +289,26 @@ impl<'m> Editor<'m> {
             return made;
         }
         let dims = dims_of(self.module, value).unwrap_or_default();
-        let axes = 0..i64::try_from(dims.len()).unwrap_or(0);
-        let mut perm: Vec<i64> = axes.collect();
-        match form {
-            Form::Last => perm[1..].rotate_left(1),
-            Form::First => perm[1..].rotate_right(1),
-            Form::Dims | Form::Channels => {}
-        }
         let is_view = matches!(form, Form::Dims | Form::Channels) || is_same_in_both(&dims);
-        let (kind, attrs) = match is_view {
-            true => (OpKind::Identity, Vec::new()),
-            false => (OpKind::Transpose, vec![(self.module.intern("perm"), AttrValue::Ints(perm.into()))]),
+        let perm = (!is_view).then(|| perm(dims.len(), form));
+        let ty = self.copy_type(value, form);
+        let made = self.insert(value, ty, perm, at, reader);
+        self.copies.insert((value, form), made);
+        made
+    }
+
+    /// Inserts a Transpose, or an Identity without a permutation.
+    fn insert(
+        &mut self,
+        value: Value,
+        ty: Type,
+        perm: Option<Vec<i64>>,
+        at: Position,
+        reader: Node,
+    ) -> Value {
+        let (kind, attrs) = match perm {
+            None => (OpKind::Identity, Vec::new()),
+            Some(perm) => (OpKind::Transpose, vec![(self.module.intern("perm"), AttrValue::Ints(perm))]),
         };
         let name = self.module.fresh_name("layout");
         let new = NewNode {
@@ -232,13 +316,22 @@ impl<'m> Editor<'m> {
             name: None,
             operands: smallvec![Some(value)],
             attrs,
-            results: vec![Some((name, self.copy_type(value, form)))],
+            results: vec![Some((name, ty))],
             provenance: Provenance::User,
         };
         let node = self.module.add_node(self.graph, at, new);
-        let made = self.module.node(node).result(0).expect("the node was given a result");
-        self.copies.insert((value, form), made);
         self.inserted.push((node, reader));
-        made
+        self.module.node(node).result(0).expect("the node was given a result")
     }
+}
+
+/// The permutation that makes a copy of an image.
+fn perm(rank: usize, form: Form) -> Vec<i64> {
+    let mut perm: Vec<i64> = (0..i64::try_from(rank).unwrap_or(0)).collect();
+    match form {
+        Form::Last => perm[1..].rotate_left(1),
+        Form::First => perm[1..].rotate_right(1),
+        Form::Dims | Form::Channels => {}
+    }
+    perm
 }

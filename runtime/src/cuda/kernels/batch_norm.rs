@@ -86,34 +86,42 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
         read + &coefficients(maker, &mut source, acc, view.epsilon)?
     };
     let lanes = 16 / elem.bytes();
+    // The elements of a vector belong to one channel, or to as many neighbouring channels.
+    let channel =
+        |at: &str| format!("{index} c = ({index})({at}) / run % channels; {read}", index = source.index);
+    let (of_vector, of_element) = match site.channels_last {
+        false => (channel("at * V"), String::new()),
+        true => (String::new(), channel("at * V + k")),
+    };
     let normalized = |vector: usize| {
         format!(
             "{{
     constexpr int V = {vector};
     for (u64 at = first(); at < n / V; at += step()) {{
-      {index} c = ({index})(at * V) / run % channels;
-      {read}
+      {of_vector}
       Vector<{stored}, V> v = load<V>(x + at * V);
       #pragma unroll
       for (int k = 0; k < V; k++) {{
+        {of_element}
         A z = ((A){load} - mean) * factor + offset;
         v.at[k] = {store};
       }}
       store(y + at * V, v);
     }}
   }}",
-            index = source.index,
             stored = elem.stored(),
             load = elem.load("v.at[k]"),
             store = elem.store("z"),
         )
     };
+    let multiple = if site.channels_last { "channels" } else { "run" };
     let body = format!(
-        "  if (run % {lanes} == 0 && (((u64)x | (u64)y) & 15) == 0) {} else {}",
+        "  if ({multiple} % {lanes} == 0 && (((u64)x | (u64)y) & 15) == 0) {} else {}",
         normalized(lanes),
         normalized(1)
     );
-    let vectors = if run.is_multiple_of(lanes) { n / lanes } else { n };
+    let extent = if site.channels_last { channels } else { run };
+    let vectors = if extent.is_multiple_of(lanes) { n / lanes } else { n };
     stages.push(source.launch(maker, &body, [blocks_for(vectors), THREADS as usize])?);
     Ok(staged(stages, &scratch).in_place(&[0]))
 }

@@ -13,7 +13,7 @@
 //!
 //! The kernel that adds the bias also writes elements of a ConvTranspose that no position of the filter meets.
 
-mod moves;
+pub(super) mod moves;
 
 use self::moves::{Placement, Transposition, Widening};
 use super::{Maker, Prepare};

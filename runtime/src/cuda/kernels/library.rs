@@ -102,8 +102,25 @@ fn read(nodes: &Nodes<'_>, anchor: usize, with_epilogue: bool) -> Option<Found> 
     }
 }
 
-/// The groups of the candidates that have a kernel.
-pub(super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
+/// Weight gradients of 16-bit images that have a kernel for channels last: the nodes that exchange batch and channels of
+/// image and gradient, these two values, and the gradient of the filter.
+pub(in crate::cuda) fn weight_gradients(
+    shared: &Arc<Shared>,
+    candidates: &Candidates<'_>,
+) -> Vec<([Node; 2], [Value; 3])> {
+    with_nodes(candidates, |nodes| {
+        let of_conv = |at: usize| {
+            let site = &nodes.sites[at];
+            let is_conv = site.kind() == OpKind::Conv;
+            let group = is_conv.then(|| filter_gradient::Group::read(nodes, at))??;
+            group.with_channels_last(&Maker { shared, site })
+        };
+        (0..nodes.sites.len()).filter_map(of_conv).collect()
+    })
+}
+
+/// Calls a function with the candidates and their readers.
+fn with_nodes<R>(candidates: &Candidates<'_>, work: impl FnOnce(&Nodes<'_>) -> R) -> R {
     let Candidates { module, graph, nodes: of_graph, channels_last } = *candidates;
     let types = |&node: &Node| -> Vec<Option<Type>> {
         let results = module.node(node).results().iter();
@@ -123,12 +140,20 @@ pub(super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec
     let data = module.graph(graph);
     data.outputs().iter().for_each(|output| nodes.read_outside(output.value));
     data.states.iter().for_each(|&(_, next)| nodes.read_outside(next));
+    work(&nodes)
+}
 
+/// The groups of the candidates that have a kernel.
+pub(super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
+    with_nodes(candidates, |nodes| joined(shared, nodes))
+}
+
+fn joined(shared: &Arc<Shared>, nodes: &Nodes<'_>) -> Vec<Vec<Node>> {
+    let sites = nodes.sites;
     let (mut groups, mut taken) = (Vec::new(), FxHashSet::default());
     for anchor in 0..sites.len() {
         for with_epilogue in [true, false] {
-            let Some(Found { nodes: group, result, rounds_once }) = read(&nodes, anchor, with_epilogue)
-            else {
+            let Some(Found { nodes: group, result, rounds_once }) = read(nodes, anchor, with_epilogue) else {
                 continue;
             };
             if group.len() < 2
@@ -137,7 +162,7 @@ pub(super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec
             {
                 continue;
             }
-            let (members, operands) = interface(&sites, &group);
+            let (members, operands) = interface(sites, &group);
             let site = GroupSite { sites: &members, operands: &operands, results: &[result], carries: &[] };
             // The texts are compiled when the group is prepared for a plan.
             let (prepared, _) = requested_by(|| prepare(shared, &site));

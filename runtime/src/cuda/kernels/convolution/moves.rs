@@ -90,14 +90,19 @@ impl Widening {
 }
 
 /// A kernel that exchanges rows and columns of matrices of 16-bit elements, one behind the other.
-pub(super) struct Transposition {
+pub(in crate::cuda::kernels) struct Transposition {
     kernel: Kernel,
     sizes: [u64; 3],
 }
 
 impl Transposition {
     /// The kernel for so many matrices of `rows` × `columns`.
-    pub(super) fn new(maker: &Maker<'_>, count: usize, rows: usize, columns: usize) -> Result<Transposition> {
+    pub(in crate::cuda::kernels) fn new(
+        maker: &Maker<'_>,
+        count: usize,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Transposition> {
         let n = count.checked_mul(rows).and_then(|n| n.checked_mul(columns));
         let n = n.ok_or_else(|| maker.site.no_kernel())?;
         let text = format!(
@@ -113,7 +118,12 @@ impl Transposition {
         Ok(Transposition { kernel, sizes: [n as u64, rows as u64, columns as u64] })
     }
 
-    pub(super) fn launch(&self, queue: &mut CudaQueue, from: u64, to: u64) -> Result<()> {
+    /// The bytes of the matrices.
+    pub(in crate::cuda::kernels) fn bytes(&self) -> usize {
+        usize::try_from(self.sizes[0]).map_or(usize::MAX, |n| n.saturating_mul(2))
+    }
+
+    pub(in crate::cuda::kernels) fn launch(&self, queue: &mut CudaQueue, from: u64, to: u64) -> Result<()> {
         let [n, rows, columns] = self.sizes;
         self.kernel.launch(queue, &[n, rows, columns, from, to])
     }

@@ -7,22 +7,24 @@
 //!
 //! With g groups, `%x` is reshaped to `[N, g, C / g, …]`, transposed to `[C / g, g, N, …]`, and reshaped to
 //! `[C / g, g · N, …]`. Where the extents of `%x` were not known when the step was made, a Slice behind the convolution takes
-//! the elements of the window. Casts may stand between the nodes.
+//! the elements of the window. Casts may stand between the nodes. Where `%x` and `%dy` are transposed from images with
+//! channels last, the group reads these images.
 //!
 //! cuDNN has an operation for it. The convolution as it is written has a filter as large as the image.
 
+use super::super::convolution::moves::Transposition;
 use super::super::convolution::{Axis, Sizes};
 use super::super::{Maker, PART, signed};
 use super::{Found, Nodes, operand_of};
 use crate::backend::GroupSite;
-use crate::cuda::dnn::{Direction, Places};
+use crate::cuda::dnn::{Convolution, Direction, Layout, Places, Plan};
 use crate::cuda::launch::{Kernel, THREADS, blocks_for, operand, queue, result, scratch};
 use crate::cuda::text::{Elem, HEAD};
 use crate::kernel::{Dims, KernelError, Prepared, Result, Site};
 use ampc_ir::op::OpKind as K;
 use ampc_ir::views::TransposeView;
 use ampc_ir::views::window::{ConvView, WindowView};
-use ampc_ir::{DType, Dim, Value};
+use ampc_ir::{DType, Dim, Node, Value};
 
 /// A weight gradient.
 pub(super) struct Group {
@@ -34,6 +36,10 @@ pub(super) struct Group {
     sizes: Sizes,
     /// The element types of image, grid, sum and result.
     dtypes: [DType; 4],
+    /// The nodes that exchange batch and channels of image and grid, of one group without casts before the convolution.
+    exchanges: Option<[Node; 2]>,
+    /// True if image and grid have channels last.
+    channels_last: bool,
 }
 
 /// A walk along nodes with one reader each.
@@ -98,14 +104,21 @@ impl Group {
         let group = usize::try_from(ConvView::read(&conv.view).ok()?.group).ok()?;
         let filters = path.before(at, 1, K::Transpose)?;
         path.permutes(filters, &[1, 0])?;
-        let grid = path.site(filters).view.operand(0)?;
+        let mut grid = path.site(filters).view.operand(0)?;
         path.has_one_cast(0)?;
-        let (passed, (image, channels)) = (path.passed.len(), path.image(at, group)?);
+        let (passed, (mut image, channels)) = (path.passed.len(), path.image(at, group)?);
         path.has_one_cast(passed)?;
+        // The convolution, the exchange of the grid, and that of the image.
+        let exchanges = (group == 1 && path.passed.len() == 3).then(|| [path.passed[2], filters]);
         let (passed, (last, taps)) = (path.passed.len(), path.result(at)?);
         path.has_one_cast(passed)?;
 
         let (image_dims, grid_dims) = (value_dims(conv, image)?, value_dims(conv, grid)?);
+        let backs = exchanges.and_then(|[a, b]| Some([path.back(a)?, path.back(b)?]));
+        if let Some(backs) = backs {
+            path.passed.extend(backs);
+            [image, grid] = [nodes.sites[backs[0]].view.operand(0)?, nodes.sites[backs[1]].view.operand(0)?];
+        }
         let (filter, result) = (conv.dims(1).ok()?, path.site(last).result_dims(0).ok()?);
         let found_dims = [image_dims[0], filter[0], channels];
         let is_such = image_dims.len() == grid_dims.len()
@@ -132,7 +145,47 @@ impl Group {
         let mut all = path.passed;
         all.sort_unstable();
         let found = Found { nodes: all, result, rounds_once: false };
-        Some(Group { found, image, grid, sizes, dtypes })
+        let channels_last = backs.is_some();
+        let exchanges = exchanges.map(|pair| pair.map(|at| nodes.sites[at].view.node));
+        Some(Group { found, image, grid, sizes, dtypes, exchanges, channels_last })
+    }
+
+    /// The plan for channels last, of which the result is `[K, …, C]`.
+    fn last(&self, maker: &Maker<'_>) -> Result<(Plan, Transposition)> {
+        let unsupported = || KernelError::unsupported("a weight gradient of this size");
+        let [image, grid, sum, to] = self.dtypes;
+        if !sum.is_low() || [image, grid, to] != [sum; 3] {
+            return Err(unsupported());
+        }
+        let convolution = self.sizes.convolution(Direction::FilterGradient, sum)?.ok_or_else(unsupported)?;
+        let extent = |n: i64| usize::try_from(n).map_err(|_| unsupported());
+        let dims = convolution.filter.iter().map(|&n| extent(n)).collect::<Result<Dims>>()?;
+        let back = Transposition::new(maker, dims[0], dims[2..].iter().product(), dims[1])?;
+        let plan = maker.shared.dnn.plan(&Convolution { layout: Layout::ChannelsLast, ..convolution })?;
+        Ok((plan, back))
+    }
+
+    /// The nodes that exchange batch and channels, image, grid and result, if there is a kernel for channels last.
+    pub(super) fn with_channels_last(&self, maker: &Maker<'_>) -> Option<([Node; 2], [Value; 3])> {
+        self.last(maker).ok()?;
+        Some((self.exchanges?, [self.image, self.grid, self.found.result]))
+    }
+
+    /// The kernel for channels last.
+    fn prepare_last(&self, maker: &Maker<'_>, group: &GroupSite<'_>) -> Result<Prepared> {
+        let (plan, back) = self.last(maker)?;
+        let operands = [operand_of(group, self.image)?, operand_of(group, self.grid)?];
+        let (part, workspace) = (back.bytes().next_multiple_of(PART), plan.workspace());
+        let prepared = Prepared::new(move |io| {
+            let start = scratch(io)?;
+            let operands = [operand(io, operands[0])?, operand(io, operands[1])?];
+            let to = result(io, 0)?;
+            let places = Places { operands, result: start, bias: 0, workspace: start + part as u64 };
+            let queue = queue(io)?;
+            plan.launch(queue, &places)?;
+            back.launch(queue, start, to)
+        });
+        Ok(prepared.scratch(part + workspace))
     }
 
     /// The kernel.
@@ -140,6 +193,9 @@ impl Group {
     /// # Errors
     /// If cuDNN has no engine, or fails.
     pub(super) fn prepare(&self, maker: &Maker<'_>, group: &GroupSite<'_>) -> Result<Prepared> {
+        if self.channels_last {
+            return self.prepare_last(maker, group);
+        }
         let unsupported = || KernelError::unsupported("a weight gradient of this size");
         let [image, grid, sum, to] = self.dtypes;
         let convolution = self.sizes.convolution(Direction::FilterGradient, sum)?.ok_or_else(unsupported)?;
@@ -184,6 +240,15 @@ impl Group {
 }
 
 impl Path<'_, '_> {
+    /// The node that transposes an image with channels last for the exchange of batch and channels `at`.
+    fn back(&self, at: usize) -> Option<usize> {
+        let maker = self.nodes.maker(at, 0, &[K::Transpose])?;
+        let rank = self.site(maker).dims(0).ok()?.len();
+        let perm = TransposeView::read(&self.site(maker).view).perm(rank).ok()?;
+        let axes = [0, rank - 1].into_iter().chain(1..rank - 1);
+        axes.eq(perm).then_some(maker)
+    }
+
     /// The image of the convolution `at`, and the channels of a group.
     fn image(&mut self, at: usize, group: usize) -> Option<(Value, usize)> {
         if group == 1 {
