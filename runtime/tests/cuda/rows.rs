@@ -216,7 +216,7 @@ fn random_graphs(cuda: &Arc<Cuda>) -> Result<(), String> {
                 .map_err(|error| format!("output {i}: {error}\n{}\n{text}", session.plan_text()))?;
         }
     }
-    if joined > 36 { Ok(()) } else { Err(format!("{joined} groups")) }
+    if joined >= 20 { Ok(()) } else { Err(format!("{joined} groups")) }
 }
 
 fn graph(random: &mut Random, n: u64) -> (String, Vec<HostTensor>) {
