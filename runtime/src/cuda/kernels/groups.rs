@@ -46,11 +46,10 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         joined.add(attention::join(shared, candidates));
     }
     joined.add(library::join(shared, &Candidates { nodes: &joined.rest(), ..*candidates }));
+    joined.add(channels::join(&Candidates { nodes: &joined.rest(), ..*candidates }, &joined.closed));
     let mut rest = joined.rest();
     // Other groups read the dims of the model. Element-wise nodes have the same kernels for both layouts.
     rest.retain(|node| !candidates.channels_last.contains(node));
-    joined.add(channels::join(&Candidates { nodes: &rest, ..*candidates }, &joined.closed));
-    let rest = without(&rest, &joined.lists);
     joined.add(row_groups::join(&Candidates { nodes: &rest, ..*candidates }, &joined.closed));
     let JoinedSoFar { mut lists, closed, .. } = joined;
     let rest = without(&rest, &lists);

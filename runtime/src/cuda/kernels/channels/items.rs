@@ -151,7 +151,8 @@ impl Norm {
         if !view.training || !view.spatial || x.dims.len() < 2 {
             return None;
         }
-        let space = Space::of(&x.dims, |axis| axis != 1)?;
+        let channels = if site.channels_last { x.dims.len() - 1 } else { 1 };
+        let space = Space::of(&x.dims, |axis| axis != channels)?;
         let coefficients = [operand(site, 1)?, operand(site, 2)?, operand(site, 3)?, operand(site, 4)?];
         let mut results = [None; 5];
         for (j, value) in site.view.data().results().iter().enumerate() {
