@@ -257,10 +257,10 @@ impl Site<'_> {
 
     /// True if an operand or a result that is used is a tensor of this element type.
     pub fn has_dtype(&self, dtype: DType) -> bool {
-        let is_such =
+        let is_of_dtype =
             |ty: &Option<Type>| ty.as_ref().and_then(Type::as_tensor).is_some_and(|t| t.dtype == dtype);
         (0..self.view.n_operands()).any(|i| self.view.dtype(i) == Some(dtype))
-            || self.results.iter().any(is_such)
+            || self.results.iter().any(is_of_dtype)
     }
 
     /// The element type of operand `i`, a tensor.

@@ -14,7 +14,7 @@ use super::profile::{Measured, ProfileOutput};
 use super::progress::Progress;
 use super::run::digits;
 use super::table::{count, number};
-use super::ui::{self, Ui};
+use super::ui::{self, Stream, Ui};
 use super::{data, diagnose, interrupt, shown, targets};
 use ampc::ErrorKind;
 use ampc::execute::training::{

@@ -209,8 +209,8 @@ impl StepBounds<'_> {
                 elements = elements.saturating_add(picoseconds(elementwise, target.elementwise.of(inside)));
             }
         }
-        let limit = self.bound(&mut load, products.max(elements));
-        StepBound { nodes, operators, load, limit }
+        let bottleneck = self.bound(&mut load, products.max(elements));
+        StepBound { nodes, operators, load, bottleneck }
     }
 
     /// The copies of next states into the places of states.
@@ -220,8 +220,8 @@ impl StepBounds<'_> {
         let mut load =
             Load { read: bytes, written: bytes, launches: copied.count() as u64, ..Load::default() };
         (load.launches > 0).then(|| {
-            let limit = self.bound(&mut load, 0);
-            StepBound { nodes: Vec::new(), operators: vec!["copies of states".to_owned()], load, limit }
+            let bottleneck = self.bound(&mut load, 0);
+            StepBound { nodes: Vec::new(), operators: vec!["copies of states".to_owned()], load, bottleneck }
         })
     }
 

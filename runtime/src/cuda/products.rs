@@ -10,6 +10,7 @@ use super::text::Elem;
 use crate::kernel::{KernelError, Result};
 use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
+use std::borrow::Borrow;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -187,10 +188,11 @@ impl Products {
     }
 }
 
-/// The greatest power of two, up to `most`, that all addresses are multiples of; 0 is no address.
-pub(super) fn alignment_of(addresses: &[u64], most: u32) -> u32 {
-    let least = addresses.iter().fold(u64::from(most), |all, address| all | address);
-    1 << least.trailing_zeros()
+/// The greatest power of two, up to the power `most`, that all numbers are multiples of; every number divides 0. Addresses
+/// are such numbers, and offsets.
+pub(super) fn alignment_of(numbers: impl IntoIterator<Item = impl Borrow<u64>>, most: u32) -> u32 {
+    let all = numbers.into_iter().fold(u64::from(most), |all, number| all | number.borrow());
+    1 << all.trailing_zeros()
 }
 
 impl Product {
@@ -205,7 +207,7 @@ impl Product {
     /// If cuBLASLt fails, or has no algorithm for these addresses.
     pub(super) fn launch(&self, queue: &mut CudaQueue, places: &Places) -> Result<()> {
         let Places { a, b, bias, to, .. } = *places;
-        let alignment = alignment_of(&[a, b, bias, to], self.alignment);
+        let alignment = alignment_of([a, b, bias, to], self.alignment);
         if alignment == self.alignment {
             return self.launch_aligned(queue, places);
         }
@@ -267,8 +269,8 @@ mod tests {
 
     #[test]
     fn alignment_of_addresses() {
-        assert_eq!(alignment_of(&[0x1000, 0, 0x2000], 256), 256);
-        assert_eq!(alignment_of(&[0x1000, 0x2010], 256), 16);
-        assert_eq!(alignment_of(&[0x1002, 0x2010], 16), 2);
+        assert_eq!(alignment_of([0x1000, 0, 0x2000], 256), 256);
+        assert_eq!(alignment_of([0x1000, 0x2010], 256), 16);
+        assert_eq!(alignment_of([0x1002, 0x2010], 16), 2);
     }
 }

@@ -16,7 +16,7 @@
 pub(super) mod moves;
 
 use self::moves::{Placement, Transposition, Widening};
-use super::{Maker, Prepare};
+use super::{Maker, PART, Prepare};
 use crate::cuda::dnn::{Convolution, Direction, DnnError, Layout, Places, Plan};
 use crate::cuda::launch::{operand, operand_or_none, queue, result, scratch};
 use crate::cuda::text::Elem;
@@ -33,9 +33,6 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         _ => return None,
     })
 }
-
-/// The alignment of parts of scratch memory.
-const PART: usize = 256;
 
 /// A spatial axis. Position `o` and tap `k` meet the image at `o · stride + k · dilation - before`.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use super::Maker;
 use super::stage::{Place, Scratch, Source, Stage, converted};
-use crate::cuda::products::Shape;
+use crate::cuda::products::{Shape, alignment_of};
 use crate::cuda::text::{Elem, Steps, Walk, f32_text, f64_text};
 use crate::kernel::Result;
 
@@ -21,11 +21,6 @@ pub(super) struct Contraction {
 
 /// Rows and columns of the tile that a block computes.
 const TILE: usize = 16;
-
-/// The greatest power of two that divides `n`, up to 256.
-fn alignment(n: usize) -> u32 {
-    1 << n.trailing_zeros().min(8)
-}
 
 impl Contraction {
     /// The stages of the products. Results without terms are 0.
@@ -100,7 +95,7 @@ impl Contraction {
         }
         let places = [self.from[0], self.from[1], self.to.0];
         let offsets = repeats.iter().flatten().copied().chain(places.iter().map(|place| place.offset()));
-        let alignment = offsets.map(alignment).min().unwrap_or(256);
+        let alignment = alignment_of(offsets.map(|offset| offset as u64), 256);
         let product = maker.shared.products.product_at(&shape, alignment)?;
         let mut stage = Stage::product(product, places, scratch);
         if let Stage::Product { repeats: of, .. } = &mut stage {

@@ -45,7 +45,8 @@ pub(super) struct Group {
 /// A walk along nodes with one reader each.
 struct Path<'n, 'a> {
     nodes: &'n Nodes<'a>,
-    passed: Vec<usize>,
+    /// The nodes of the walk so far.
+    visited: Vec<usize>,
 }
 
 impl<'a> Path<'_, 'a> {
@@ -56,10 +57,10 @@ impl<'a> Path<'_, 'a> {
     /// The node that makes operand `i` of a node, past at most one Cast.
     fn before(&mut self, at: usize, i: usize, kind: K) -> Option<usize> {
         let mut maker = self.nodes.maker(at, i, &[kind, K::Cast])?;
-        self.passed.push(maker);
+        self.visited.push(maker);
         if self.site(maker).kind() != kind {
             maker = self.nodes.maker(maker, 0, &[kind])?;
-            self.passed.push(maker);
+            self.visited.push(maker);
         }
         Some(maker)
     }
@@ -68,19 +69,19 @@ impl<'a> Path<'_, 'a> {
     fn behind(&mut self, at: usize, kind: K) -> Option<usize> {
         let mut reader = self.nodes.reader(at)?;
         if self.site(reader).kind() == K::Cast {
-            self.passed.push(reader);
+            self.visited.push(reader);
             reader = self.nodes.reader(reader)?;
         }
         if self.site(reader).kind() != kind {
             return None;
         }
-        self.passed.push(reader);
+        self.visited.push(reader);
         Some(reader)
     }
 
     /// True if at most one of the nodes from `first` on is a Cast: two of them round twice.
     fn has_one_cast(&self, first: usize) -> Option<()> {
-        let casts = self.passed[first..].iter().filter(|&&at| self.site(at).kind() == K::Cast);
+        let casts = self.visited[first..].iter().filter(|&&at| self.site(at).kind() == K::Cast);
         (casts.count() <= 1).then_some(())
     }
 
@@ -96,7 +97,7 @@ impl<'a> Path<'_, 'a> {
 impl Group {
     /// The weight gradient whose convolution is the node `at`.
     pub(super) fn read(nodes: &Nodes<'_>, at: usize) -> Option<Group> {
-        let mut path = Path { nodes, passed: vec![at] };
+        let mut path = Path { nodes, visited: vec![at] };
         let conv = path.site(at);
         if conv.has(2) || conv.channels_last {
             return None;
@@ -106,12 +107,12 @@ impl Group {
         path.permutes(filters, &[1, 0])?;
         let mut grid = path.site(filters).view.operand(0)?;
         path.has_one_cast(0)?;
-        let (passed, (mut image, channels)) = (path.passed.len(), path.image(at, group)?);
-        path.has_one_cast(passed)?;
+        let (from, (mut image, channels)) = (path.visited.len(), path.image(at, group)?);
+        path.has_one_cast(from)?;
         // The convolution, the exchange of the grid, and that of the image.
-        let exchanges = (group == 1 && path.passed.len() == 3).then(|| [path.passed[2], filters]);
-        let (passed, (last, taps)) = (path.passed.len(), path.result(at)?);
-        path.has_one_cast(passed)?;
+        let exchanges = (group == 1 && path.visited.len() == 3).then(|| [path.visited[2], filters]);
+        let (from, (last, taps)) = (path.visited.len(), path.result(at)?);
+        path.has_one_cast(from)?;
 
         let (image_dims, grid_dims) = (value_dims(conv, image)?, value_dims(conv, grid)?);
         let backs = exchanges.and_then(|[a, b]| Some([path.back(a)?, path.back(b)?]));
@@ -121,13 +122,13 @@ impl Group {
         }
         let (filter, result) = (conv.dims(1).ok()?, path.site(last).result_dims(0).ok()?);
         let found_dims = [image_dims[0], filter[0], channels];
-        let is_such = image_dims.len() == grid_dims.len()
+        let is_gradient = image_dims.len() == grid_dims.len()
             && image_dims.len() == result.len()
             && [grid_dims[0], grid_dims[1], result[1]] == found_dims
             && image_dims[1] == group * channels
             && filter[0].is_multiple_of(group)
             && !image_dims.iter().chain(&grid_dims).chain(&result).any(|&n| n == 0);
-        if !is_such || result.len() > 5 {
+        if !is_gradient || result.len() > 5 {
             return None;
         }
         let sizes = Sizes {
@@ -142,7 +143,7 @@ impl Group {
         if dtypes.iter().any(|&dtype| Elem::float(dtype).is_none()) {
             return None;
         }
-        let mut all = path.passed;
+        let mut all = path.visited;
         all.sort_unstable();
         let found = Found { nodes: all, result, rounds_once: false };
         let channels_last = backs.is_some();
@@ -263,13 +264,13 @@ impl Path<'_, '_> {
         let (whole, parts) = (self.site(split).dims(0).ok()?, self.site(split).result_dims(0).ok()?);
         let joined = self.site(joined).result_dims(0).ok()?;
         let [n, g, c] = <[usize; 3]>::try_from(parts.get(..3)?).ok()?;
-        let is_such = g == group
+        let regroups_channels = g == group
             && whole.len() >= 2
             && whole[..2] == [n, g * c]
             && whole[2..] == parts[3..]
             && joined[..2] == [c, g * n]
             && joined[2..] == parts[3..];
-        if !is_such {
+        if !regroups_channels {
             return None;
         }
         Some((self.site(split).view.operand(0)?, c))
@@ -278,12 +279,12 @@ impl Path<'_, '_> {
     /// The last node behind the convolution `at`, and the extents of the window.
     fn result(&mut self, at: usize) -> Option<(usize, Dims)> {
         let mut last = at;
-        let passed = self.passed.len();
+        let before = self.visited.len();
         if let Some(slice) = self.behind(at, K::Slice) {
             begins_at_zero(self.site(slice))?;
             last = slice;
         } else {
-            self.passed.truncate(passed);
+            self.visited.truncate(before);
         }
         let last = self.behind(last, K::Transpose)?;
         self.permutes(last, &[1, 0])?;

@@ -222,9 +222,9 @@ fn activated(
         _ => (activation_of(last)?, None),
     };
     // A Reshape changes the rows.
-    let is_such = (row.is_none() || through.len() == 1)
+    let can_be_epilogue = (row.is_none() || through.len() == 1)
         && last.view.operand(0) == nodes.result(before)
         && last.dims(0).ok()? == last.result_dims(0).ok()?
         && (activation == Activation::Relu || elem != Elem::F32);
-    is_such.then_some((through, activation, row))
+    can_be_epilogue.then_some((through, activation, row))
 }
