@@ -117,7 +117,7 @@ impl Group {
         let (image_dims, grid_dims) = (value_dims(conv, image)?, value_dims(conv, grid)?);
         let backs = exchanges.and_then(|[a, b]| Some([path.back(a)?, path.back(b)?]));
         if let Some(backs) = backs {
-            path.passed.extend(backs);
+            path.visited.extend(backs);
             [image, grid] = [nodes.sites[backs[0]].view.operand(0)?, nodes.sites[backs[1]].view.operand(0)?];
         }
         let (filter, result) = (conv.dims(1).ok()?, path.site(last).result_dims(0).ok()?);
