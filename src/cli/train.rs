@@ -442,10 +442,13 @@ impl<'a> Session<'a> {
         let taken = match (watched, profiled) {
             (Some(watched), _) => take_watched(&mut self.training, watched),
             (None, Some(profiled)) => {
-                profiled.taken += 1;
                 profiled.times.restart();
                 let taken = self.training.step_observed(Some(&mut profiled.times), |_, _| {});
-                profiled.plans = self.training.trainer().plans();
+                // There may be no further step.
+                if matches!(taken, Ok(Some(_))) {
+                    profiled.taken += 1;
+                    profiled.plans = self.training.trainer().plans();
+                }
                 taken
             }
             (None, None) => self.training.step_ahead(AHEAD, self.last_before_work(next)),

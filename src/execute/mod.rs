@@ -103,7 +103,8 @@ fn of_prepare(module: &Module, error: &PrepareError) -> Error {
         PrepareError::Unsupported { backend, nodes } => lacking(module, backend, nodes),
         PrepareError::Device(error) => {
             let place = module.text(module.graph(module.main()).name).to_owned();
-            let finding = Finding { code: "device", node: None, place, op: None, message: error.to_string() };
+            let code = if error.is_no_memory() { "no_memory" } else { "device" };
+            let finding = Finding { code, node: None, place, op: None, message: error.to_string() };
             of_device(error, finding)
         }
         PrepareError::Constant { value, error } if error.is_no_memory() => {

@@ -95,4 +95,8 @@ fn a_training_is_profiled_without_another_result() {
     let unmeasured = dir.run(&[&options[..], &watched, &["--profile-json", "q.json"]].concat());
     assert!(unmeasured.code == 0 && !dir.path("q.json").exists(), "{unmeasured}");
     assert!(unmeasured.stderr.contains("no step was measured"), "{unmeasured}");
+    // The only step is the first one, which is not measured.
+    let single = ["train", "s.onnx", "--state", "s.safetensors", "--data", "d.npz", "--steps", "1"];
+    let unmeasured = dir.run(&[&single[..], &["--save", "d.safetensors", "--profile", "3"]].concat());
+    assert!(unmeasured.code == 0 && unmeasured.stderr.contains("no step was measured"), "{unmeasured}");
 }

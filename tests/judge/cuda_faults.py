@@ -144,7 +144,7 @@ def judge(ampc: str, folder: Path, scenario: Scenario, function: str, number: in
     if done.returncode and "ampc::" not in done.stderr:
         problems.append(f"{about}: no message")
     message = " ".join(done.stderr.split())
-    if done.returncode and is_no_memory(function, code) and not re.search("out of (device )?memory", message):
+    if done.returncode and is_no_memory(function, code) and not re.search("out of (device )?memory|bytes of memory", message):
         problems.append(f"{about}: the message does not say that memory is exhausted: {message[-300:]}")
     if "panicked" in done.stderr or "without a message" in done.stderr:
         problems.append(f"{about}: a panic: {' '.join(done.stderr.split())[-300:]}")
