@@ -126,6 +126,12 @@ pub trait Backend: Debug + Send + Sync {
         false
     }
 
+    /// True if groups are also kept where the arena grows by no more bytes than they save: those of the values between their
+    /// nodes, which are neither written nor read. All groups together grow the arena by a sixteenth at most.
+    fn groups_trade_memory(&self) -> bool {
+        false
+    }
+
     /// Prepares the kernel of a group that [`join`](Self::join) made, or of the first or the last nodes of one. Its operands and results are those of the site, in
     /// order.
     ///

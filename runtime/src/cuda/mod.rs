@@ -231,6 +231,10 @@ impl Backend for Cuda {
         true
     }
 
+    fn groups_trade_memory(&self) -> bool {
+        true
+    }
+
     fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
         kernels::groups::join(&self.device.0, candidates)
     }

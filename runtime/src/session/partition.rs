@@ -12,7 +12,8 @@
 //! goes through Neg and back. The order of groups is that of their last nodes, where values permit it.
 //!
 //! A group holds all its operands while it runs, and computes early nodes late, so that an arena may grow by it. Groups
-//! are kept while the arena is no larger than without groups; other groups are split.
+//! are kept while the arena is no larger than without groups, or on backends that trade memory for traffic, while it grows
+//! by no more than the groups save; other groups are split.
 
 use super::bind::Where;
 use super::error::ExecuteError;
@@ -58,6 +59,9 @@ pub(super) struct Made {
 
 /// The most plans that are made to choose groups.
 const MOST_PLANS: usize = 32;
+
+/// The share of an arena, without states, by which groups that save traffic may grow it.
+const MOST_GROWTH: usize = 16;
 
 /// An error of the nodes of a graph.
 pub(super) enum Failed {
@@ -238,7 +242,12 @@ impl Partitioner<'_> {
         if self.backend.groups_may_grow() {
             return self.joined(graph, &made, &mut groups, &mut kernels);
         }
-        let most = self.plan(graph, &made, folded).arena;
+        let without = self.plan(graph, &made, folded);
+        let mut most = without.arena;
+        let limit = match self.backend.groups_trade_memory() {
+            true => most + (most - without.state_bytes) / MOST_GROWTH,
+            false => most,
+        };
         let (mut kept, mut units) = (Vec::new(), made.clone());
         let mut open = VecDeque::from([groups]);
         for _ in 0..MOST_PLANS {
@@ -248,13 +257,30 @@ impl Partitioner<'_> {
             if more.len() == kept.len() {
                 continue;
             }
-            if self.plan(graph, &joined, folded).arena <= most {
+            let arena = self.plan(graph, &joined, folded).arena;
+            if arena <= most || (arena <= limit && arena - most <= self.saved(&set, &kernels)) {
+                most = most.max(arena);
                 (kept, units) = (more, joined);
             } else {
                 open.extend(halves(set));
             }
         }
         units
+    }
+
+    /// The bytes that groups with kernels save: each value between nodes of a group is neither written nor read.
+    fn saved(&self, groups: &[Vec<Node>], kernels: &Kernels) -> usize {
+        let mut saved = 0usize;
+        for nodes in groups {
+            let Some(Some((interface, _))) = kernels.get(nodes) else { continue };
+            let made = nodes.iter().flat_map(|&node| self.module.node(node).results()).flatten();
+            for value in made.filter(|value| !interface.results.contains(value)) {
+                let bytes = known_tensor(&self.module.value(*value).ty)
+                    .and_then(|(dtype, dims)| usize::try_from(dtype.tensor_bytes(&dims)?).ok());
+                saved = saved.saturating_add(bytes.unwrap_or(0).saturating_mul(2));
+            }
+        }
+        saved
     }
 
     fn plan(&self, graph: GraphId, units: &[Made], folded: &FxHashSet<Value>) -> GraphPlan {
