@@ -56,6 +56,16 @@ use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Node, Value};
 use std::fmt::Debug;
 
+/// The device of a backend and the algorithms that its libraries chose: results of other algorithms may differ in their last
+/// bits.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Choices {
+    /// The name of the device, and the versions of libraries, by name. Empty if no result depends on a choice.
+    pub device: Vec<(String, String)>,
+    /// The algorithm of each operation that was prepared, by the description of the operation, in order.
+    pub algorithms: Vec<(String, String)>,
+}
+
 /// The nodes of a graph that a backend may join.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidates<'a> {
@@ -152,6 +162,11 @@ pub trait Backend: Debug + Send + Sync {
     /// The device that the kernels compute on; `None` if their operands and results are in host memory.
     fn device(&self) -> Option<&dyn Device> {
         None
+    }
+
+    /// The device, and the algorithms that libraries chose for the operations that were prepared so far.
+    fn choices(&self) -> Choices {
+        Choices::default()
     }
 
     /// Runs `work` where kernels may use the threads of this backend, and returns when it is done. Sessions call it for every

@@ -17,6 +17,9 @@ mod cases;
 #[path = "cuda/chains.rs"]
 mod chains;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/choices.rs"]
+mod choices;
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/convolutions.rs"]
 mod convolutions;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -114,6 +117,7 @@ fn main() -> std::process::ExitCode {
         + tails::run(cuda, &filter)
         + memory::run(cuda, &filter)
         + operators::shared_kernels(cuda, &filter)
+        + choices::run(&opened, &options, &filter)
         + profile::run(&backends, &filter)
         + steps::run(&backends, &filter)
         + records::run(&backends, &filter)

@@ -16,6 +16,7 @@ use ampc_ir::verify::name_of;
 use ampc_ir::{Module, TensorData, Type, Value};
 use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::{StateEntry, StateKind, restore_states, states_of};
+use ampc_runtime::backend::Choices;
 use ampc_runtime::data::emptied;
 use ampc_runtime::host::read_constant;
 use ampc_runtime::plan::Peak;
@@ -213,6 +214,11 @@ impl Trainer {
     /// The [identity](crate::train::identity_of) of the step, if it has one.
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
+    }
+
+    /// The device, and the algorithms that its libraries chose for the plans so far.
+    pub fn choices(&self) -> Choices {
+        self.executable.runtime().backend.choices()
     }
 
     /// The step that is ready to run.
