@@ -30,7 +30,12 @@ pub(crate) fn run(opened: &Open, options: &CudaOptions, filter: &str) -> usize {
     }
     let check = || -> Result<(), String> {
         for (body, input, operation, algorithm) in [
-            (product, random(DType::F16, &[33, 40], 1), "1 products of F16[33, 40] and [40, 24] to F16", "id "),
+            (
+                product,
+                random(DType::F16, &[33, 40], 1),
+                "1 products of F16[33, 40] and [40, 24] to F16",
+                "id ",
+            ),
             (convolution, random(DType::F32, &[2, 3, 9, 9], 1), "Convolution", "engine "),
         ] {
             let inputs = [input];
