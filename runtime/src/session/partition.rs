@@ -63,6 +63,9 @@ const MOST_PLANS: usize = 32;
 /// The share of an arena, without states, by which groups that save traffic may grow it.
 const MOST_GROWTH: usize = 16;
 
+/// As [`MOST_PLANS`], on backends that trade memory: fewer sets of groups are refused as a whole there.
+const MOST_TRADING_PLANS: usize = 96;
+
 /// An error of the nodes of a graph.
 pub(super) enum Failed {
     /// A node is invalid, or the device fails.
@@ -218,7 +221,8 @@ impl Partitioner<'_> {
         results.map(|value| value.map(|value| self.module.value(value).ty.clone())).collect()
     }
 
-    /// The groups with the nodes joined that the backend joins, as far as the arena does not grow.
+    /// The groups with the nodes joined that the backend joins, as far as the arena does not grow, or on backends that trade
+    /// memory grows by no more than the groups save.
     ///
     /// A set of groups that grows the arena is halved, down to single groups; the nodes of a single group are halved too.
     ///
@@ -244,13 +248,13 @@ impl Partitioner<'_> {
         }
         let without = self.plan(graph, &made, folded);
         let mut most = without.arena;
-        let limit = match self.backend.groups_trade_memory() {
-            true => most + (most - without.state_bytes) / MOST_GROWTH,
-            false => most,
+        let (limit, n_plans) = match self.backend.groups_trade_memory() {
+            true => (most + (most - without.state_bytes) / MOST_GROWTH, MOST_TRADING_PLANS),
+            false => (most, MOST_PLANS),
         };
         let (mut kept, mut units) = (Vec::new(), made.clone());
         let mut open = VecDeque::from([groups]);
-        for _ in 0..MOST_PLANS {
+        for _ in 0..n_plans {
             let Some(set) = open.pop_front() else { break };
             let mut more: Vec<Vec<Node>> = kept.iter().chain(&set).cloned().collect();
             let joined = self.joined(graph, &made, &mut more, &mut kernels);

@@ -399,7 +399,7 @@ unsafe extern "C" fn cublasLtMatmulAlgoGetHeuristic(
         // The algorithm needs the alignments of its preference.
         let [a, b, c, d] = (*preference.cast::<[u32; 4]>()).map(u64::from);
         // AMPC_SIM_ALGORITHM is the number of the algorithm.
-        let number = std::env::var("AMPC_SIM_ALGORITHM").ok().and_then(|text| text.parse().ok());
+        let number = std::env::var_os("AMPC_SIM_ALGORITHM").and_then(|text| text.to_str()?.parse().ok());
         (*results).algo.data = [a, b, c, d, number.unwrap_or(66), 20, 0, 0];
         *count = 1;
     }
