@@ -58,6 +58,16 @@ use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::FxHashSet;
 use std::fmt::Debug;
 
+/// The device of a backend and the algorithms that its libraries chose: results of other algorithms may differ in their last
+/// bits.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Choices {
+    /// The name of the device, and the versions of libraries, by name. Empty if no result depends on a choice.
+    pub device: Vec<(String, String)>,
+    /// The algorithm of each operation that was prepared, by the description of the operation, in order.
+    pub algorithms: Vec<(String, String)>,
+}
+
 /// The nodes of a graph that a backend may join.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidates<'a> {
@@ -168,6 +178,12 @@ pub trait Backend: Debug + Send + Sync {
         false
     }
 
+    /// True if groups are also kept where the arena grows by no more bytes than they save: those of the values between their
+    /// nodes, which are neither written nor read. All groups together grow the arena by a sixteenth at most.
+    fn groups_trade_memory(&self) -> bool {
+        false
+    }
+
     /// Prepares the kernel of a group that [`join`](Self::join) made, or of the first or the last nodes of one that is no part of a
     /// pair. Its operands and results are those of the site, in order.
     ///
@@ -188,6 +204,11 @@ pub trait Backend: Debug + Send + Sync {
     /// The device that the kernels compute on; `None` if their operands and results are in host memory.
     fn device(&self) -> Option<&dyn Device> {
         None
+    }
+
+    /// The device, and the algorithms that libraries chose for the operations that were prepared so far.
+    fn choices(&self) -> Choices {
+        Choices::default()
     }
 
     /// Runs `work` where kernels may use the threads of this backend, and returns when it is done. Sessions call it for every

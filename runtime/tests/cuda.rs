@@ -19,6 +19,8 @@ mod chains;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/channels.rs"]
 mod channels;
+#[path = "cuda/choices.rs"]
+mod choices;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #[path = "cuda/convolutions.rs"]
 mod convolutions;
@@ -128,6 +130,7 @@ fn main() -> std::process::ExitCode {
         + tails::run(cuda, &filter)
         + memory::run(cuda, &filter)
         + operators::shared_kernels(cuda, &filter)
+        + choices::run(&opened, &options, &filter)
         + profile::run(&backends, &filter)
         + steps::run(&backends, &filter)
         + records::run(&backends, &options, &filter)

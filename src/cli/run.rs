@@ -11,7 +11,7 @@ use super::table::{Table, bytes, elapsed, number};
 use super::ui::{self, Ui};
 use ampc::execute::outputs::{self, OutputForm, Results};
 use ampc::execute::{self, Inputs, StepTimes, input_names, output_names, statistics};
-use ampc::runtime::session::DeviceBytes;
+use ampc::runtime::session::{Certainty, DeviceBytes};
 use ampc::runtime::{Data, HostTensor, Session};
 use ampc::{Error, Model};
 use std::time::{Duration, Instant};
@@ -44,11 +44,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     if args.print_plan {
         let mut plan = session.plan_text();
         if let Some(bytes) = session.device_bytes() {
-            let DeviceBytes { constants, inputs, states, arenas } = bytes;
-            plan += &format!(
-                "device memory {} bytes: {constants} of constants, {inputs} of inputs, {states} of states, {arenas} of arenas\n",
-                bytes.total()
-            );
+            plan += &device_memory(&bytes);
         }
         progress.suspend(|| ui::show(&plan))?;
     }
@@ -72,6 +68,21 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     drop(progress);
     ampc::files::unchanged(&model.files()).map_err(|e| diagnose::failure(&e, None))?;
     ui::show(&text)
+}
+
+/// A line on the memory of a device.
+fn device_memory(bytes: &DeviceBytes) -> String {
+    let DeviceBytes { constants, inputs, states, arenas, heap, certainty } = *bytes;
+    let bound = match certainty {
+        Certainty::Exact => "",
+        Certainty::AtMost => "at most ",
+        Certainty::AtLeast => "at least ",
+    };
+    let heap = if heap > 0 { format!(", {heap} of values outside of arenas") } else { String::new() };
+    format!(
+        "device memory {bound}{} bytes: {constants} of constants, {inputs} of inputs, {states} of states, {arenas} of arenas{heap}\n",
+        bytes.total()
+    )
 }
 
 /// A line per output: its type, and statistics of its elements.

@@ -18,8 +18,8 @@ use super::ui::{self, Stream, Ui};
 use super::{data, diagnose, interrupt, shown, targets};
 use ampc::ErrorKind;
 use ampc::execute::training::{
-    Checkpoint, Dataset, Divergence, Evaluated, Evaluation, GradientHistograms, Incomplete, LostUpdates,
-    NO_OPTIMIZER, Position, Schedule, StepRecord, Symptom, Training, TrainingOptions,
+    Algorithms, Checkpoint, Dataset, Divergence, Evaluated, Evaluation, GradientHistograms, Incomplete,
+    LostUpdates, NO_OPTIMIZER, Position, Schedule, StepRecord, Symptom, Training, TrainingOptions,
 };
 use ampc::execute::{Plans, StepTimes, Trainer};
 use ampc::onnx::bytes::FileId;
@@ -82,6 +82,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let mut session = Session::new(args, ui, &progress, training, evaluation, log).map_err(fail)?;
     session.profiled =
         args.output.profile.map(|steps| Profiled { steps, taken: 0, times: StepTimes::new(), plans: None });
+    session.recorded = checkpoint.algorithms.filter(|_| args.resume.is_some());
     progress.suspend(|| {
         if let (Some(found), Some(path)) = (&init, &args.init) {
             session.tell_init(found, path);
@@ -246,6 +247,8 @@ struct Session<'a> {
     is_read: bool,
     /// True if a checkpoint was due after a step that was skipped.
     owes_checkpoint: bool,
+    /// The algorithms of the run that wrote the checkpoint, until they are compared.
+    recorded: Option<Algorithms>,
     /// The weight with the largest element in the beginning.
     largest_before: Option<f64>,
 }
@@ -290,6 +293,7 @@ impl<'a> Session<'a> {
             has_heading: false,
             is_read: true,
             owes_checkpoint: false,
+            recorded: None,
             largest_before,
         })
     }
@@ -456,6 +460,9 @@ impl<'a> Session<'a> {
         let taken = taken.map_err(|error| self.of_step(&error, next))?;
         let Some(taken) = taken else { return Ok(false) };
         self.first.get_or_insert(taken);
+        if let Some(recorded) = self.recorded.take() {
+            self.progress.suspend(|| self.warn_of_algorithms(&recorded));
+        }
         self.last = Some(taken);
         self.samples += taken.samples;
         if let Some(log) = &mut self.log {

@@ -16,6 +16,7 @@ use ampc_ir::verify::name_of;
 use ampc_ir::{Module, TensorData, Type, Value};
 use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::{StateEntry, StateKind, restore_states, states_of};
+use ampc_runtime::backend::Choices;
 use ampc_runtime::data::emptied;
 use ampc_runtime::host::read_constant;
 use ampc_runtime::plan::Peak;
@@ -141,8 +142,8 @@ impl Trainer {
     /// A step with the state that it begins with.
     ///
     /// # Errors
-    /// If the model is not a step, the state lacks a tensor or has a tensor of another type, or the runtime
-    /// lacks a kernel.
+    /// If the model is not a step, the state lacks a tensor or has a tensor of another type, the runtime lacks a kernel, or
+    /// a step with known dims needs more device memory than the limit: then nothing was allocated.
     pub fn new(step: Model, state: &State, runtime: &Runtime) -> Result<Trainer, Error> {
         let mut module = step.module;
         let states = places_of_states(&mut module)?;
@@ -167,8 +168,31 @@ impl Trainer {
             given: BTreeMap::new(),
             values: Vec::new(),
         };
+        if runtime.limits.max_device_bytes.is_some() {
+            trainer.plan_ahead()?;
+        }
         trainer.set_state(state)?;
         Ok(trainer)
+    }
+
+    /// Plans the step before its states take memory of a device. Nothing is planned for a step with open dims.
+    ///
+    /// # Errors
+    /// If the plan needs more device memory than the limit.
+    fn plan_ahead(&mut self) -> Result<(), Error> {
+        let module = self.session.module();
+        let formals = module.graph(module.main()).inputs().iter().zip(&self.kinds);
+        let types = formals.map(|(&value, kind)| {
+            let is_absent =
+                kind.is_none() && matches!(module.value(value).def, Def::Input { default: Some(_), .. });
+            (!is_absent).then(|| module.value(value).ty.clone())
+        });
+        let types: Vec<Option<Type>> = types.collect();
+        let is_known = |ty: &Type| ty.shape().is_some_and(|shape| shape.to_known().is_some());
+        if types.iter().flatten().all(is_known) {
+            self.session.plan_for(types).map_err(|error| of_run(self.session.module(), &error))?;
+        }
+        Ok(())
     }
 
     /// The names of the inputs that a batch gives: data, targets and `lr`. Inputs with a default may be absent.
@@ -190,6 +214,11 @@ impl Trainer {
     /// The [identity](crate::train::identity_of) of the step, if it has one.
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
+    }
+
+    /// The device, and the algorithms that its libraries chose for the plans so far.
+    pub fn choices(&self) -> Choices {
+        self.executable.runtime().backend.choices()
     }
 
     /// The step that is ready to run.

@@ -168,7 +168,18 @@ def resumed(binary: str, step: Path, data: Path, work: Path) -> list[str]:
     second = measure.run([*command, "--save", str(rest), "--force", "--device", "cuda", "--no-shuffle", "--lr", "1e-3"], TIMEOUT)
     if first.code or second.code:
         return [f"resumed: exit codes {first.code} and {second.code}: {' '.join((first.stderr + second.stderr).split())[-400:]}"]
-    return [] if whole.read_bytes() == rest.read_bytes() else ["resumed: other bytes than a run without a stop"]
+    problems = [] if whole.read_bytes() == rest.read_bytes() else ["resumed: other bytes than a run without a stop"]
+    # The checkpoint has the algorithms; a run with others says so once.
+    with safe_open(half, framework="numpy") as file:
+        record = json.loads((file.metadata() or {}).get("ampc.algorithms", "{}"))
+    if not record.get("device", {}).get("device") or not any("products" in name for name in record.get("algorithms", {})):
+        problems.append(f"resumed: a checkpoint without device and algorithms: {record}")
+    if "train.algorithms" in second.stderr:
+        problems.append(f"resumed: a warning of equal algorithms: {second.stderr}")
+    other = measure.run([*command, "--save", str(rest), "--force", "--device", "cpu", "--no-shuffle", "--lr", "1e-3"], TIMEOUT)
+    if other.code or other.stderr.count("train.algorithms") != 1:
+        problems.append(f"resumed on the CPU: exit code {other.code}, and expected a warning of algorithms: {other.stderr}")
+    return problems
 
 
 if __name__ == "__main__":

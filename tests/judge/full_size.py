@@ -2,9 +2,9 @@
 """Writes full-size forward models with their loss in the text form, with random weights that are described by seeds: a model of
 110 million parameters is a file of 100 KB.
 
-    tests/judge/full_size.py FOLDER [bert-base] [gpt2] [resnet50]
+    tests/judge/full_size.py FOLDER [bert-base] [gpt2] [resnet50] [vit]
 
-Dims are fixed: BERT-base has 8 sequences of 128 tokens, GPT-2 small 4 sequences of 256, ResNet-50 16 images. The loss is the
+Dims are fixed: BERT-base has 8 sequences of 128 tokens, GPT-2 small 4 sequences of 256, ResNet-50 and ViT-B/16 16 images. The loss is the
 output `loss`, the targets are the input `target`. Erf-GELU, tanh-GELU and attention are the nodes that exporters write.
 """
 
@@ -145,10 +145,29 @@ def resnet50(batch: int) -> str:
     return g.text(g.op("SoftmaxCrossEntropyLoss", linear(g, x, 2048, 1000), target))
 
 
+def vit(batch: int) -> str:
+    g = Text()
+    width, patches = 768, 14 * 14
+    x, target = g.input("x", "f32", batch, 3, 224, 224), g.input("target", "i64", batch)
+    filters, bias = g.weight(width, 3, 16, 16, scale=1 / 28), g.weight(width)
+    x = g.op("Conv", x, filters, bias, attrs="kernel_shape=[16, 16], strides=[16, 16]")
+    x = g.op("Transpose", g.op("Reshape", x, g.const("i64", [batch, width, patches])), attrs="perm=[0, 2, 1]")
+    cls = g.op("Expand", g.weight(1, 1, width), g.const("i64", [batch, 1, width]))
+    x = g.op("Add", g.op("Concat", cls, x, attrs="axis=1"), g.weight(1, patches + 1, width))
+    for _ in range(12):
+        x = g.op("Add", x, attention(g, norm(g, x, width), batch, patches + 1, width, 12, None))
+        y = linear(g, gelu(g, linear(g, norm(g, x, width), width, 4 * width), False), 4 * width, width)
+        x = g.op("Add", x, y)
+    x = g.op("Gather", norm(g, x, width), g.const("i64", [0]), attrs="axis=1")
+    x = g.op("Reshape", x, g.const("i64", [batch, width]))
+    return g.text(g.op("SoftmaxCrossEntropyLoss", linear(g, x, width, 1000), target))
+
+
 MODELS = {
     "bert-base": lambda: transformer(30522, 8, 128, 768, 12, 12, is_gpt=False),
     "gpt2": lambda: transformer(50257, 4, 256, 768, 12, 12, is_gpt=True),
     "resnet50": lambda: resnet50(16),
+    "vit": lambda: vit(16),
 }
 
 

@@ -11,6 +11,7 @@
 //! `products.rs` and `dnn/` call cuBLASLt and cuDNN, and `kernels/` has the kernels by family.
 
 mod cache;
+mod choices;
 mod clock;
 mod compile;
 pub mod dnn;
@@ -33,12 +34,13 @@ pub use presence::{
 };
 
 use crate::backend::{
-    Backend, Candidates, Carry, Device, DeviceError, DeviceMemory, GroupSite, Images, KernelError, Prepared,
-    Queue, RunHint, Site,
+    Backend, Candidates, Carry, Choices, Device, DeviceError, DeviceMemory, GroupSite, Images, KernelError,
+    Prepared, Queue, RunHint, Site,
 };
 use ampc_ir::entity::EntityRef;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Node};
+use choices::Recorded;
 use clock::Clock;
 use compile::Compiler;
 use cudarc::driver::CudaContext;
@@ -114,6 +116,9 @@ pub(crate) struct Shared {
     compiler: Compiler,
     products: Products,
     dnn: Dnn,
+    choices: Arc<Recorded>,
+    /// The version of NVRTC.
+    version: (u32, u32),
     waits_for_kernels: bool,
     clock: Option<Clock>,
     /// Memory for copies to the host.
@@ -146,10 +151,13 @@ impl Cuda {
         let compiler =
             Compiler::new(context.clone(), &found, (version, architecture), options.cache.as_deref());
         let (folders, cache) = (options.folders.clone(), compiler.cache());
+        let choices = Arc::new(Recorded::default());
         let shared = Shared {
-            products: Products::new(options.tf32)?,
-            dnn: Dnn::new(context.clone(), folders, version, options.tf32, cache),
+            products: Products::new(options.tf32, choices.clone())?,
+            dnn: Dnn::new(context.clone(), folders, version, options.tf32, cache, choices.clone()),
             compiler,
+            choices,
+            version,
             context,
             has_bf16: found.capability >= (8, 0),
             name: found.name,
@@ -235,7 +243,23 @@ impl Backend for Cuda {
         layouts::choose(&self.device.0, images)
     }
 
+    fn choices(&self) -> Choices {
+        let shared = &self.device.0;
+        let (major, minor) = shared.version;
+        let mut device = vec![
+            ("device".to_owned(), shared.name.clone()),
+            ("NVRTC".to_owned(), format!("{major}.{minor}")),
+            ("cuBLASLt".to_owned(), products::version().to_string()),
+        ];
+        device.extend(shared.dnn.version().map(|version| ("cuDNN".to_owned(), version.to_string())));
+        Choices { device, algorithms: shared.choices.all() }
+    }
+
     fn has_groups(&self) -> bool {
+        true
+    }
+
+    fn groups_trade_memory(&self) -> bool {
         true
     }
 

@@ -3,7 +3,8 @@
 
 mod descriptors;
 
-use self::descriptors::{Description, Layout, Preference, bytes_of, failed, type_of};
+use self::descriptors::{Description, Layout, Preference, algorithm_text, bytes_of, failed, type_of};
+use super::choices::Recorded;
 use super::kernels::library::Activation;
 use super::queue::CudaQueue;
 use super::text::Elem;
@@ -12,6 +13,7 @@ use cudarc::cublaslt::result::{self, CublasError};
 use cudarc::cublaslt::sys;
 use std::borrow::Borrow;
 use std::ffi::c_void;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The most bytes of memory that one product may take for itself.
@@ -26,6 +28,7 @@ pub(super) struct Products {
     handle: Arc<Handle>,
     /// True if products of f32 may use TF32.
     tf32: bool,
+    choices: Arc<Recorded>,
 }
 
 struct Handle(sys::cublasLtHandle_t);
@@ -64,6 +67,32 @@ pub(super) struct Shape {
     pub(super) activation: Option<Activation>,
 }
 
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Shape { m, n, k, transposed: [trans_a, trans_b], batch, elem, to, .. } = *self;
+        write!(f, "{batch} products of {elem:?}[{m}, {k}] and [{k}, {n}] to {to:?}")?;
+        for (is_there, what) in [
+            (trans_a, "first transposed"),
+            (trans_b, "second transposed"),
+            (self.has_bias, "bias"),
+            (self.activation == Some(Activation::Relu), "ReLU"),
+            (self.activation == Some(Activation::GeluTanh), "GELU"),
+        ] {
+            if is_there {
+                write!(f, ", {what}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The version of cuBLASLt, which is loaded, in NVIDIA's numbering.
+#[expect(unsafe_code, reason = "a call of cuBLASLt")]
+pub(super) fn version() -> usize {
+    // SAFETY: the library is loaded, and has the function.
+    unsafe { sys::cublasLtGetVersion() }
+}
+
 /// The addresses of a product.
 pub(super) struct Places {
     pub(super) a: u64,
@@ -91,8 +120,8 @@ pub(super) struct Product {
 impl Products {
     /// # Errors
     /// If cuBLASLt cannot be initialised.
-    pub(super) fn new(tf32: bool) -> Result<Products, CublasError> {
-        Ok(Products { handle: Arc::new(Handle(result::create_handle()?)), tf32 })
+    pub(super) fn new(tf32: bool, choices: Arc<Recorded>) -> Result<Products, CublasError> {
+        Ok(Products { handle: Arc::new(Handle(result::create_handle()?)), tf32, choices })
     }
 
     /// Prepares a product, with the algorithm that cuBLASLt estimates to be the fastest.
@@ -175,6 +204,8 @@ impl Products {
             result::get_matmul_algo_heuristic(self.handle.0, description.0, b.0, a.0, d.0, d.0, preference.0)
         };
         let found = found.map_err(failed)?;
+        let operation = format!("{shape}, aligned to {alignment}, TF32 {}", self.tf32);
+        self.choices.add(operation, algorithm_text(&found.algo));
         Ok(Product {
             shape: *shape,
             alignment,

@@ -1,17 +1,16 @@
 //! The memory of a device that a session takes: everything that is allocated there, known when the module is bound.
 
 use super::bind::{OnDevice, Program};
+use super::device_heap::{Certainty, Walked};
 use super::error::ExecuteError;
 use crate::data::DataRef;
 use crate::plan::{GraphPlan, Place};
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::module::GraphOwner;
 use ampc_ir::verify::name_of;
 use ampc_ir::{DType, Module, Type, Value};
 use std::cmp::Reverse;
 
-/// The device memory of a session, in bytes. Results of nodes with bodies and of calls, arenas of calls, and values whose
-/// sizes are known only while a graph runs are not counted.
+/// The device memory of a session, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DeviceBytes {
     /// Constants and folded results that kernels read; all sessions of an executable share them.
@@ -20,14 +19,21 @@ pub struct DeviceBytes {
     pub inputs: u64,
     /// States of known sizes, which stay from run to run.
     pub states: u64,
-    /// Values and scratch memory of the main graph and of bodies.
+    /// Values and scratch memory of the main graph, of bodies, and of functions that are called.
     pub arenas: u64,
+    /// Values outside of arenas, all that are there at a time: results of nodes with bodies and of calls, and the
+    /// values that iterations make.
+    pub heap: u64,
+    /// The relation of these bytes to the bytes that a run allocates.
+    pub certainty: Certainty,
 }
 
 impl DeviceBytes {
     /// All bytes, for runs that the host waits for.
     pub fn total(&self) -> u64 {
-        [self.constants, self.inputs, self.states, self.arenas].into_iter().fold(0, u64::saturating_add)
+        [self.constants, self.inputs, self.states, self.arenas, self.heap]
+            .into_iter()
+            .fold(0, u64::saturating_add)
     }
 
     /// All bytes, for runs in flight: the inputs of the next run are copied while the kernels of a run work, so that there
@@ -55,13 +61,10 @@ impl DeviceBytes {
         let inputs = types.iter().zip(is_state).filter(|&(_, &is_state)| !is_state);
         let inputs = inputs.filter_map(|(ty, _)| tensor_bytes(ty.as_ref()?)).fold(0, u64::saturating_add);
         let states = program.main_plan().state_bytes as u64;
-        let mut arenas = 0u64;
-        for &graph in &program.graphs {
-            if !matches!(program.module.graph(graph).owner, GraphOwner::Function(_)) {
-                arenas = arenas.saturating_add(program.plan(graph).arena as u64);
-            }
-        }
-        DeviceBytes { constants, inputs, states, arenas: arenas.saturating_sub(states) }
+        let mut walked = Walked::new(program);
+        let arenas = walked.arenas(program.module.main()).saturating_sub(states);
+        let heap = walked.main();
+        DeviceBytes { constants, inputs, states, arenas, heap, certainty: walked.certainty }
     }
 
     /// An error if runs in flight take more than `limit` bytes.

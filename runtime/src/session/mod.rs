@@ -16,6 +16,7 @@
 mod bind;
 mod control;
 mod device_bytes;
+mod device_heap;
 mod error;
 mod executable;
 mod flight;
@@ -34,6 +35,7 @@ mod states;
 pub(crate) mod walk;
 
 pub use device_bytes::DeviceBytes;
+pub use device_heap::Certainty;
 pub use error::{ExecuteError, PrepareError};
 pub use executable::{Executable, Runtime};
 pub use limits::{Limits, available_memory, left_of_limit};
@@ -415,6 +417,18 @@ impl Session {
     /// If inputs do not fit the graph.
     pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
         self.bind_for(inputs, Watch::nothing())
+    }
+
+    /// Plans the graph for inputs of these types, as [`bind`](Self::bind) does for values, before states are set: on a device
+    /// nothing but constants is copied, and nothing at all if the plan exceeds the limit. `None` stands for absent inputs.
+    ///
+    /// # Errors
+    /// If the types do not fit the graph, or the plan needs more device memory than the limit.
+    pub fn plan_for(&mut self, types: Vec<Option<Type>>) -> Result<DeviceBytes, ExecuteError> {
+        self.land_all();
+        let deadline = self.deadline();
+        let next = self.executable.program(&mut self.space, types, Watch::nothing(), deadline)?;
+        Ok(next.device_bytes.unwrap_or_default())
     }
 
     /// Like [`bind`](Self::bind), for a run with an observer that sees every value.

@@ -12,8 +12,9 @@
 //! goes through Neg and back. The order of groups is that of their last nodes, where values permit it.
 //!
 //! A group holds all its operands while it runs, and computes early nodes late, so that an arena may grow by it. Groups
-//! are kept while the arena is no larger than without groups; other groups are split. Pairs (`pairs.rs`) may make it larger by
-//! the values that they no longer store.
+//! are kept while the arena is no larger than without groups, or on backends that trade memory for traffic, while it grows
+//! by no more than the groups save; other groups are split. Pairs (`pairs.rs`) may make it larger by the values that they no
+//! longer store.
 
 use super::bind::Where;
 use super::error::ExecuteError;
@@ -62,6 +63,12 @@ pub(super) struct Made {
 
 /// The most plans that are made to choose groups.
 const MOST_PLANS: usize = 32;
+
+/// The share of an arena, without states, by which groups that save traffic may grow it.
+const MOST_GROWTH: usize = 16;
+
+/// As [`MOST_PLANS`], on backends that trade memory: fewer sets of groups are refused as a whole there.
+const MOST_TRADING_PLANS: usize = 96;
 
 /// An error of the nodes of a graph.
 pub(super) enum Failed {
@@ -220,7 +227,8 @@ impl Partitioner<'_> {
         results.map(|value| value.map(|value| self.module.value(value).ty.clone())).collect()
     }
 
-    /// The groups with the nodes joined that the backend joins, as far as the arena does not grow.
+    /// The groups with the nodes joined that the backend joins, as far as the arena does not grow, or on backends that trade
+    /// memory grows by no more than the groups save.
     ///
     /// A set of groups that grows the arena is halved, down to single groups; the nodes of a single group are halved too.
     ///
@@ -249,12 +257,17 @@ impl Partitioner<'_> {
             let mut all: Vec<Bundle> = pairs.into_iter().chain(singles).collect();
             return self.joined(graph, &made, &mut all, &mut kernels);
         }
-        let mut most = self.plan(graph, &made, folded).arena;
+        let without = self.plan(graph, &made, folded);
+        let mut most = without.arena;
+        let (limit, n_plans) = match self.backend.groups_trade_memory() {
+            true => (most + (most - without.state_bytes) / MOST_GROWTH, MOST_TRADING_PLANS),
+            false => (most, MOST_PLANS),
+        };
         let (mut kept, mut units) = (Vec::new(), made.clone());
         // Pairs come first: what they no longer store may be more than other groups add.
         let sets = [pairs, singles].into_iter().filter(|set| !set.is_empty());
         let mut open: VecDeque<Vec<Bundle>> = sets.collect();
-        for _ in 0..MOST_PLANS {
+        for _ in 0..n_plans {
             let Some(set) = open.pop_front() else { break };
             let mut more: Vec<Bundle> = kept.iter().chain(&set).cloned().collect();
             let joined = self.joined(graph, &made, &mut more, &mut kernels);
@@ -265,7 +278,9 @@ impl Partitioner<'_> {
             // A pair may take as much more as the values that it no longer stores: in a run of its nodes one by one, they are
             // in the arena from its first group to its second.
             let spared = set.iter().map(|bundle| bundle.spared(self.module)).sum::<usize>();
-            if arena <= most.saturating_add(spared) {
+            if arena <= most.saturating_add(spared)
+                || (arena <= limit && arena - most <= self.saved(&set, &kernels))
+            {
                 most = most.max(arena);
                 (kept, units) = (more, joined);
             } else {
@@ -273,6 +288,21 @@ impl Partitioner<'_> {
             }
         }
         units
+    }
+
+    /// The bytes that groups with kernels save: each value between nodes of a group is neither written nor read.
+    fn saved(&self, bundles: &[Bundle], kernels: &Kernels) -> usize {
+        let mut saved = 0usize;
+        for nodes in bundles.iter().flat_map(|bundle| &bundle.groups) {
+            let Some(Some((interface, _))) = kernels.get(nodes) else { continue };
+            let made = nodes.iter().flat_map(|&node| self.module.node(node).results()).flatten();
+            for value in made.filter(|value| !interface.results.contains(value)) {
+                let bytes = known_tensor(&self.module.value(*value).ty)
+                    .and_then(|(dtype, dims)| usize::try_from(dtype.tensor_bytes(&dims)?).ok());
+                saved = saved.saturating_add(bytes.unwrap_or(0).saturating_mul(2));
+            }
+        }
+        saved
     }
 
     fn plan(&self, graph: GraphId, units: &[Made], folded: &FxHashSet<Value>) -> GraphPlan {

@@ -81,6 +81,10 @@ pub(crate) fn run_graph(
     let plan = program.plan(graph);
     frame.reserve(run.space, &program.module, plan, 0, run.runtime.limits.max_bytes)?;
     frame.states.take(run.space, given.inputs).map_err(ExecuteError::of_transfer)?;
+    // Outputs of the last run on the heap have no reader.
+    for &output in &plan.outputs {
+        frame.heap[output as usize] = None;
+    }
     for (input, data) in owned {
         frame.heap[input as usize] = Some(data);
     }

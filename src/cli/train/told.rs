@@ -7,7 +7,7 @@ use crate::cli::run::digits;
 use crate::cli::shown;
 use crate::cli::table::{bytes, count, number};
 use crate::cli::ui::Stream;
-use ampc::execute::training::{Evaluated, Position, StepRecord};
+use ampc::execute::training::{Algorithms, Evaluated, Position, StepRecord};
 use ampc::ir::{DType, Module};
 use ampc::train::Initialized;
 use std::fmt::Write;
@@ -146,6 +146,27 @@ impl Session<'_> {
     fn warning(&self, code: &str, message: String) {
         // A warning about the result is printed with `-q` too.
         self.ui.complain(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
+    }
+
+    /// Warns if the algorithms of this run are not those of the run that wrote the checkpoint.
+    pub(super) fn warn_of_algorithms(&self, recorded: &Algorithms) {
+        let message = match Algorithms::of(self.training.trainer()) {
+            None => {
+                let device = recorded.device.get("device").map_or("another device", String::as_str);
+                format!("the checkpoint is of a run on {device}")
+            }
+            Some(found) => {
+                let differences = recorded.differences(&found);
+                let Some((name, before, now)) = differences.first() else { return };
+                let more = match differences.len() - 1 {
+                    0 => String::new(),
+                    n => format!(", and {} more", number(n as u64)),
+                };
+                format!("`{name}` is `{now}`, and was `{before}` in the run of the checkpoint{more}")
+            }
+        };
+        let message = shown::message(&message);
+        self.warning("train.algorithms", format!("{message}: results may differ in the last bits"));
     }
 
     /// Warns about oddities of a training that took all its steps.

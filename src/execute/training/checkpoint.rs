@@ -16,7 +16,9 @@ use crate::state_hash::{self, HASH, POSITION};
 use crate::train::State;
 use ampc_passes::step::state::IDENTITY;
 use ampc_runtime::TensorRef;
+use ampc_runtime::backend::Choices;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -138,6 +140,48 @@ impl Position {
     }
 }
 
+/// The key of the [`Algorithms`] of a checkpoint in the metadata of its file.
+const ALGORITHMS: &str = "ampc.algorithms";
+
+/// The device that wrote a checkpoint, and the algorithms that its libraries chose. Other devices and algorithms add in
+/// another order, so that a resumed run differs in the last bits.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Algorithms {
+    /// The name of the device and the versions of its libraries.
+    pub device: BTreeMap<String, String>,
+    /// The algorithm of each operation.
+    pub algorithms: BTreeMap<String, String>,
+    /// A hash of the algorithms.
+    pub digest: String,
+}
+
+impl Algorithms {
+    /// The device of a trainer and the algorithms of its plans; `None` if no result depends on them.
+    pub fn of(trainer: &Trainer) -> Option<Algorithms> {
+        let Choices { device, algorithms } = trainer.choices();
+        let algorithms: BTreeMap<String, String> = algorithms.into_iter().collect();
+        let digest = format!("{:032x}", xxh3_128(format!("{algorithms:?}").as_bytes()));
+        let device: BTreeMap<String, String> = device.into_iter().collect();
+        (!device.is_empty()).then_some(Algorithms { device, algorithms, digest })
+    }
+
+    /// The entries in which another record differs: the name of each, its value here, and its value there. Algorithms are
+    /// compared only on equal devices with equal libraries, and only for operations that both have.
+    pub fn differences(&self, other: &Algorithms) -> Vec<(String, String, String)> {
+        let of_device = differing(&self.device, &other.device);
+        if of_device.is_empty() && self.digest != other.digest {
+            return differing(&self.algorithms, &other.algorithms);
+        }
+        of_device
+    }
+}
+
+/// The values that differ under keys that both have.
+fn differing(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<(String, String, String)> {
+    let both = a.iter().filter_map(|(key, value)| Some((key, value, b.get(key)?)));
+    both.filter(|(_, a, b)| a != b).map(|(key, a, b)| (key.clone(), a.clone(), b.clone())).collect()
+}
+
 /// The state of a file, and where the training stood that wrote it.
 #[derive(Debug)]
 pub struct Checkpoint {
@@ -147,6 +191,8 @@ pub struct Checkpoint {
     pub position: Option<Position>,
     /// The [identity](crate::train::identity_of) of the step that it is the state of, if the file says it.
     pub identity: Option<String>,
+    /// The device that wrote the file; `None` if no result depends on it, or an older version of ampc wrote the file.
+    pub algorithms: Option<Algorithms>,
 }
 
 impl Checkpoint {
@@ -170,7 +216,9 @@ impl Checkpoint {
             return Err(bad(format!("its metadata `{POSITION}` contradicts itself: {what}")));
         }
         let identity = tensors.metadata(IDENTITY).map(str::to_owned);
-        Ok(Checkpoint { state, position, identity })
+        // A record of another version of ampc is no error.
+        let algorithms = tensors.metadata(ALGORITHMS).and_then(|text| serde_json::from_str(text).ok());
+        Ok(Checkpoint { state, position, identity, algorithms })
     }
 }
 
@@ -199,6 +247,7 @@ pub(super) fn save(
 ) -> Result<u64, Error> {
     trainer.refuse_unusable()?;
     let identity = trainer.identity().map(str::to_owned);
+    let algorithms = Algorithms::of(trainer).map(|found| serde_json::to_string(&found).expect("text"));
     let views = trainer.state_views()?;
     let text = serde_json::to_string(position).expect("numbers and text");
     let tensors: u64 = views.iter().filter_map(|(_, view)| view.bytes()).map(|b| b.len() as u64).sum();
@@ -208,8 +257,9 @@ pub(super) fn save(
     let staged = batch.stage_with(path, tensors, force, &[], |file| {
         let mut out = BufWriter::with_capacity(1 << 16, &mut *file);
         let identity = identity.as_deref().map(|identity| (IDENTITY, identity));
+        let algorithms = algorithms.as_deref().map(|algorithms| (ALGORITHMS, algorithms));
         let told: Vec<(&str, &str)> =
-            [(POSITION, &*text), (HASH, &*hash)].into_iter().chain(identity).collect();
+            [(POSITION, &*text), (HASH, &*hash)].into_iter().chain(identity).chain(algorithms).collect();
         safetensors::write(&mut out, &views, &told)?;
         out.flush()?;
         drop(out);

@@ -38,7 +38,7 @@ mod schedule;
 mod updates;
 
 pub use batches::{Batches, Incomplete};
-pub use checkpoint::{Checkpoint, Position};
+pub use checkpoint::{Algorithms, Checkpoint, Position};
 pub use dataset::{Batch, Dataset};
 pub use divergence::{Divergence, Symptom};
 pub use evaluation::{Evaluated, Evaluation};

@@ -24,6 +24,7 @@ pub(super) use launch::{Places, Plan};
 pub use plan::{Engine, MOST_WORKSPACE, Notes};
 
 use super::cache::Cache;
+use super::choices::Recorded;
 use super::presence::{self, CudaError, CudaErrorKind};
 use crate::backend::DeviceError;
 use crate::kernel::KernelError;
@@ -138,6 +139,7 @@ pub(super) struct Dnn {
     /// True if convolutions of f32 may use TF32.
     tf32: bool,
     cache: Option<Arc<Cache>>,
+    choices: Arc<Recorded>,
     library: Mutex<Option<Arc<Library>>>,
 }
 
@@ -147,6 +149,7 @@ struct Library {
     tf32: bool,
     /// Plans of earlier processes.
     cache: Option<Arc<Cache>>,
+    choices: Arc<Recorded>,
     /// The version of cuDNN, in NVIDIA's numbering.
     version: usize,
     /// Locked while it is used: one thread may use a handle at a time.
@@ -199,8 +202,14 @@ impl Dnn {
         version: (u32, u32),
         tf32: bool,
         cache: Option<Arc<Cache>>,
+        choices: Arc<Recorded>,
     ) -> Dnn {
-        Dnn { context, folders, version, tf32, cache, library: Mutex::default() }
+        Dnn { context, folders, version, tf32, cache, choices, library: Mutex::default() }
+    }
+
+    /// The version of cuDNN in NVIDIA's numbering; `None` before it is loaded.
+    pub(super) fn version(&self) -> Option<usize> {
+        lock(&self.library).as_ref().map(|library| library.version)
     }
 
     #[expect(unsafe_code, reason = "calls of cuDNN")]
@@ -218,6 +227,7 @@ impl Dnn {
             context: self.context.clone(),
             tf32: self.tf32,
             cache: self.cache.clone(),
+            choices: self.choices.clone(),
             version: version(),
             handle: Mutex::new(Handle(handle)),
             plans: Mutex::default(),
@@ -278,6 +288,20 @@ impl Library {
     /// The plan of an earlier process, or the plan that `choose` makes. `problem` and the conditions are everything that the
     /// plan depends on, besides the device.
     fn cached(
+        &self,
+        problem: &dyn fmt::Debug,
+        conditions: Conditions,
+        choose: impl FnOnce() -> Result<Choice, DnnError>,
+    ) -> Result<Choice, DnnError> {
+        let choice = self.cached_or(problem, conditions, choose)?;
+        let Conditions { tf32, alignment, workspace, .. } = conditions;
+        let operation =
+            format!("{problem:?}, aligned to {alignment}, at most {workspace} bytes, TF32 {tf32}");
+        self.choices.add(operation, choice.algorithm());
+        Ok(choice)
+    }
+
+    fn cached_or(
         &self,
         problem: &dyn fmt::Debug,
         conditions: Conditions,

@@ -125,6 +125,12 @@ pub(super) struct Choice {
 }
 
 impl Choice {
+    /// The engine, with its notes and its workspace, which depends on the values of its knobs.
+    pub(super) fn algorithm(&self) -> String {
+        let Choice { engine: Engine { index, notes }, workspace, .. } = self;
+        format!("engine {index}, notes {notes}, workspace {workspace}")
+    }
+
     /// The plan in cuDNN's own form behind its numbers, for [`restored`](Choice::restored). `None` if cuDNN has no such form
     /// for the engine.
     pub(super) fn saved(&self) -> Option<Vec<u8>> {

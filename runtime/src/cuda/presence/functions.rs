@@ -72,6 +72,7 @@ pub(super) const PRODUCTS: &[&str] = &[
     "cublasLtDestroy",
     "cublasLtGetVersion",
     "cublasLtMatmul",
+    "cublasLtMatmulAlgoConfigGetAttribute",
     "cublasLtMatmulAlgoGetHeuristic",
     "cublasLtMatmulDescCreate",
     "cublasLtMatmulDescDestroy",

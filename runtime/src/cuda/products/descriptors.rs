@@ -37,6 +37,32 @@ destroyed!(Description, result::destroy_matmul_desc);
 destroyed!(Layout, result::destroy_matrix_layout);
 destroyed!(Preference, result::destroy_matmul_pref);
 
+/// The attributes of an algorithm, with their names. Attributes that cuBLASLt does not tell are left out.
+#[expect(unsafe_code, reason = "calls of cuBLASLt")]
+pub(super) fn algorithm_text(algorithm: &sys::cublasLtMatmulAlgo_t) -> String {
+    type Attribute = sys::cublasLtMatmulAlgoConfigAttributes_t;
+    let of_32_bits = [
+        ("id", Attribute::CUBLASLT_ALGO_CONFIG_ID),
+        ("tile", Attribute::CUBLASLT_ALGO_CONFIG_TILE_ID),
+        ("stages", Attribute::CUBLASLT_ALGO_CONFIG_STAGES_ID),
+        ("split-k", Attribute::CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+        ("reduction", Attribute::CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME),
+        ("swizzle", Attribute::CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING),
+        ("option", Attribute::CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION),
+    ];
+    let told = of_32_bits.into_iter().filter_map(|(name, attribute)| {
+        let (mut value, mut written) = (0u32, 0usize);
+        let place = (&raw mut value).cast::<c_void>();
+        let len = size_of::<u32>();
+        // SAFETY: the algorithm and the places live during the call, and the value has the size of the attribute.
+        let status = unsafe {
+            sys::cublasLtMatmulAlgoConfigGetAttribute(algorithm, attribute, place, len, &raw mut written)
+        };
+        (status == sys::cublasStatus_t::CUBLAS_STATUS_SUCCESS).then(|| format!("{name} {value}"))
+    });
+    told.collect::<Vec<_>>().join(", ")
+}
+
 /// The address of a value, and its size.
 pub(super) fn bytes_of<T>(value: &T) -> (*const c_void, usize) {
     (std::ptr::from_ref(value).cast(), size_of::<T>())
