@@ -298,8 +298,8 @@ fn scalars(cuda: &Arc<Cuda>) -> Result<(), String> {
     matches_cpu(cuda, &text, &inputs, Tolerance::Elements)
 }
 
-/// The optimizers of a step are one group for each type of gradients, and update their states in place. The step in f32 has no
-/// check that all gradients wait for, and its groups are split so that gradients die early.
+/// The optimizers of a step are one group for each type of gradients, and update their states in place. The steps in f32 and
+/// bf16 have no check that all gradients wait for, and their groups are split so that gradients die early.
 fn steps(cuda: &Arc<Cuda>) -> Result<(), String> {
     for (name, text, _) in STEPS {
         let module = parse(&loss_alone(text), &NoData).map_err(|errors| errors.to_string())?;
@@ -314,7 +314,12 @@ fn steps(cuda: &Arc<Cuda>) -> Result<(), String> {
                 .iter()
                 .any(|line| line.split_once("in place of").is_some_and(|(_, taken)| taken.contains(*name)))
         };
-        if groups.len() != if name == "f32" { 3 } else { 2 } || !taken.iter().all(is_taken) {
+        let expected = match name {
+            "f32" => 3,
+            "bf16" => 4,
+            _ => 2,
+        };
+        if groups.len() != expected || !taken.iter().all(is_taken) {
             return Err(format!("{name}\n{plan}"));
         }
     }

@@ -58,7 +58,8 @@ pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>, program: &Progra
     }
     let sums: Vec<usize> =
         (0..program.nodes.len()).filter(|&at| program.classes[at] == Class::Sums).collect();
-    let most = rows.min((rows / 16).clamp(128, 512)).div_ceil(per_block);
+    // Sums of columns are sums of a warp or block each: few enough to be added, and enough to keep a device busy.
+    let most = rows.div_ceil(per_block).min((rows / 16).div_ceil(per_block).clamp(128, 512));
     let blocks = if sums.is_empty() { rows.div_ceil(per_block) } else { most };
     let parts = blocks * per_block;
     let mut scratch = Scratch::default();
@@ -92,10 +93,8 @@ pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>, program: &Progra
             source.fails(maker, RATIO.to_owned());
         }
     }
-    let mut kept: Vec<(String, Elem)> = Vec::new();
-    for &value in &passes.kept {
-        kept.push((kept_name(program, value), elem_of(program, value).ok_or_else(unknown)?));
-    }
+    let named = |&value| Ok((kept_name(program, value), elem_of(program, value).ok_or_else(unknown)?));
+    let mut kept = passes.kept.iter().map(named).collect::<Result<Vec<(String, Elem)>>>()?;
     kept.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     let mut text = format!(
         "  const u32 lane = threadIdx.x % LANES;
