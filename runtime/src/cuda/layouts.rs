@@ -1,7 +1,8 @@
 //! The choice of the nodes that compute with channels last.
 //!
-//! cuDNN's 16-bit convolutions run on tensor cores with channels last, and transpose other tensors inside. The choice is a
-//! minimum cut: a node with channels last is on the side of the source. Costs are bytes moved.
+//! cuDNN's 16-bit convolutions run on tensor cores with channels last. Tensors with channels first are transposed inside, or
+//! have engines without tensor cores. The choice is a minimum cut: a node with channels last is on the side of the source.
+//! Costs are bytes moved.
 //!
 //! | edge | cost | cut if |
 //! |---|---|---|
@@ -30,7 +31,7 @@ use std::sync::Arc;
 /// The bytes that a device moves in the time of a launch: 2 µs at 2 TB/s.
 const LAUNCH: u64 = 4 << 20;
 
-/// Tensor cores read 16 bytes of channels at a time.
+/// The channels of a 16-bit tensor that tensor cores read at a time.
 const CHANNELS: i64 = 8;
 
 /// The nodes that compute with channels last.
@@ -119,7 +120,7 @@ fn costs(shared: &Arc<Shared>, module: &Module, image: &Image) -> Option<[u64; 2
     let ty = |value: &Option<Value>| value.map(|value| module.value(value).ty.clone());
     let results: Vec<Option<Type>> = view.data().results().iter().map(ty).collect();
     let site = Site { view, source: image.node, results: &results, channels_last: false, room: Room::of(0) };
-    let convolution = convolution::with_channels_last(&Maker { shared, site: &site }).ok()??;
+    let (convolution, plan) = convolution::with_channels_last(&Maker { shared, site: &site }).ok()??;
     let filter = view.operand(1)?;
     if is_transposed(module, filter) {
         return None;
@@ -127,7 +128,7 @@ fn costs(shared: &Arc<Shared>, module: &Module, image: &Image) -> Option<[u64; 2
     let is_constant = matches!(module.value(filter).def, Def::Constant(_));
     let last = if is_constant { 0 } else { moved(module, filter) };
     let channels = [convolution.filter[0], convolution.filter[1]];
-    if channels.iter().any(|channels| channels % CHANNELS != 0) {
+    if !plan.has_tensor_cores() && channels.iter().any(|channels| channels % CHANNELS != 0) {
         return Some([0, last]);
     }
     let tensors = [view.operand(0)?, filter, view.data().result(0)?];

@@ -161,7 +161,7 @@ const NETS: &[Net] = &[
                %q = GlobalAveragePool(%k) : T[2, 16, 1, 1]
                %y = Flatten(%q) : T[2, 16]
                output %y : T[2, 16]",
-        expected: [4, 1],
+        expected: [5, 1],
     },
     Net {
         name: "residual blocks without pooling at the end",

@@ -53,6 +53,11 @@ impl Plan {
         self.choice.described()
     }
 
+    /// True if its engine uses tensor cores.
+    pub(in crate::cuda) fn has_tensor_cores(&self) -> bool {
+        self.choice.engine.notes.has_tensor_cores()
+    }
+
     /// The tensor that it computes.
     pub(in crate::cuda) fn direction(&self) -> Direction {
         self.convolution.direction

@@ -217,8 +217,8 @@ pub(super) fn layout_of(site: &Site<'_>) -> Layout {
     if site.channels_last { Layout::ChannelsLast } else { Layout::ChannelsFirst }
 }
 
-/// The convolution of 16-bit tensors with channels last, if cuDNN has an engine for it with its bias.
-pub(in crate::cuda) fn with_channels_last(maker: &Maker<'_>) -> Result<Option<Convolution>> {
+/// The convolution of 16-bit tensors with channels last and its plan, if cuDNN has an engine for it with its bias.
+pub(in crate::cuda) fn with_channels_last(maker: &Maker<'_>) -> Result<Option<(Convolution, Plan)>> {
     let site = maker.site;
     let (direction, (sizes, is_whole)) = match site.kind() {
         OpKind::Conv => {
@@ -237,7 +237,7 @@ pub(in crate::cuda) fn with_channels_last(maker: &Maker<'_>) -> Result<Option<Co
     }
     let Some(convolution) = sizes.convolution(direction, dtype)? else { return Ok(None) };
     let convolution = Convolution { has_bias: site.has(2), layout: Layout::ChannelsLast, ..convolution };
-    Ok(maker.shared.dnn.plan(&convolution).is_ok().then_some(convolution))
+    Ok(maker.shared.dnn.plan(&convolution).ok().map(|plan| (convolution, plan)))
 }
 
 /// The kernel of a convolution whose result has the spatial dims `all`; the convolution itself may have less. If it is
@@ -252,8 +252,8 @@ fn finish(
     let site = maker.site;
     let (dtype, elem, has_bias) = (site.dtype(0)?, maker.float(0)?, site.has(2));
     if site.channels_last {
-        let convolution = with_channels_last(maker)?.ok_or_else(|| site.no_kernel())?;
-        return Ok(whole(maker.shared.dnn.plan(&convolution)?));
+        let (_, plan) = with_channels_last(maker)?.ok_or_else(|| site.no_kernel())?;
+        return Ok(whole(plan));
     }
     if sizes.axes.len() > 3 {
         return Err(site.no_kernel());
