@@ -13,7 +13,7 @@ use super::optimizers::{self, Optimizer, is_optimizer};
 use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
 use crate::elementwise::Member;
-use crate::groups::{Joiner, Limits, Order};
+use crate::groups::{Groups, Joiner, Limits, Order};
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::{Node, Value};
 use rustc_hash::FxHashSet;
@@ -42,7 +42,11 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     let rest = without(candidates.nodes, &lists);
     lists.extend(library::join(shared, &Candidates { nodes: &rest, ..*candidates }));
     let rest = without(candidates.nodes, &lists);
-    let (of_channels, closed) = channels::join(&Candidates { nodes: &rest, ..*candidates });
+    // The sums of these groups do not round their terms.
+    let (of_channels, closed) = match shared.exact_rounding {
+        true => (Vec::new(), Groups::default()),
+        false => channels::join(&Candidates { nodes: &rest, ..*candidates }),
+    };
     lists.extend(of_channels);
     let rest = without(candidates.nodes, &lists);
     let candidates = &Candidates { nodes: &rest, ..*candidates };
