@@ -13,6 +13,7 @@
 //!
 //! [`least`] compares the bytes of the plan with the least possible bytes.
 
+mod again;
 mod least;
 
 pub use least::{LeastBytes, Region, least};
@@ -266,7 +267,8 @@ fn traffic(module: &Module, plan: &GraphPlan, step: &Step) -> [u64; 2] {
         _ => bytes_of(plan, index),
     };
     let statistics = step.nodes.iter().map(|&node| statistics_bytes(module, node));
-    let read = sum(&mut operands.into_iter().map(read).chain(statistics));
+    let again = std::iter::once(again::read_again(module, plan, step));
+    let read = sum(&mut operands.into_iter().map(read).chain(statistics).chain(again));
     [read, written]
 }
 

@@ -46,7 +46,10 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         joined.add(attention::join(shared, candidates));
     }
     joined.add(library::join(shared, &Candidates { nodes: &joined.rest(), ..*candidates }));
-    joined.add(channels::join(&Candidates { nodes: &joined.rest(), ..*candidates }, &joined.closed));
+    // The sums of these groups do not round their terms.
+    if !shared.exact_rounding {
+        joined.add(channels::join(&Candidates { nodes: &joined.rest(), ..*candidates }, &joined.closed));
+    }
     let mut rest = joined.rest();
     // Other groups read the dims of the model. Element-wise nodes have the same kernels for both layouts.
     rest.retain(|node| !candidates.channels_last.contains(node));

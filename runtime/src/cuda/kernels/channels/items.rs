@@ -8,6 +8,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::norm::BatchNormView;
 use ampc_ir::views::reduce::ReduceView;
 use ampc_ir::{DType, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The dims of the tensors of a group as `[outer, channels, inner]`: reductions keep the middle.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -116,6 +117,15 @@ impl Item {
         })
     }
 
+    fn reads(&mut self) -> Vec<&mut Read> {
+        match self {
+            Item::Element(member) => member.operands.iter_mut().flatten().collect(),
+            Item::Alias(alias) => vec![&mut alias.from],
+            Item::Reduction(reduction) => vec![&mut reduction.from],
+            Item::Norm(norm) => std::iter::once(&mut norm.x).chain(&mut norm.coefficients).collect(),
+        }
+    }
+
     /// The space that the node reduces, if it reduces.
     pub(super) fn space(&self) -> Option<&Space> {
         match self {
@@ -124,6 +134,33 @@ impl Item {
             Item::Element(_) | Item::Alias(_) => None,
         }
     }
+}
+
+/// Replaces aliases of values from outside by these values, and returns them.
+pub(super) fn resolve(items: &mut Vec<Item>) -> Vec<Value> {
+    let mut made: FxHashSet<Value> = FxHashSet::default();
+    let mut outside: FxHashMap<Value, Value> = FxHashMap::default();
+    for item in &mut *items {
+        for read in item.reads() {
+            if let Some(&value) = outside.get(&read.value) {
+                read.value = value;
+            }
+        }
+        match item {
+            Item::Alias(alias) if !made.contains(&alias.from.value) => {
+                outside.insert(alias.to, alias.from.value);
+            }
+            Item::Alias(Alias { to, .. }) | Item::Reduction(Reduction { to, .. }) => {
+                made.insert(*to);
+            }
+            Item::Element(member) => {
+                made.insert(member.result);
+            }
+            Item::Norm(norm) => made.extend(norm.results.iter().flatten().map(|&(value, _)| value)),
+        }
+    }
+    items.retain(|item| !matches!(item, Item::Alias(alias) if outside.contains_key(&alias.to)));
+    outside.into_keys().collect()
 }
 
 /// Operand `i`, a tensor of f32, f16 or bf16.

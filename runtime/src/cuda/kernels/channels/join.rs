@@ -78,7 +78,9 @@ impl Sets<'_> {
         let makers = of(&mut self.joiner.makers(node));
         let all = of(&mut self.joiner.makers(node).chain(self.siblings(node)));
         let singles = all.iter().rev().map(|&set| vec![set]);
-        let choices: Vec<Vec<usize>> = [all.clone(), makers].into_iter().chain(singles).collect();
+        let without = |sets: &[usize]| sets.iter().copied().filter(|&set| !self.is_alias(set)).collect();
+        let choices = [all.clone(), without(&all), makers.clone(), without(&makers)];
+        let choices: Vec<Vec<usize>> = choices.into_iter().chain(singles).collect();
         let found = choices.into_iter().filter(|choice| !choice.is_empty()).find_map(|choice| {
             let mut nodes: Vec<Node> = choice.iter().flat_map(|&set| self.nodes[set].clone()).collect();
             nodes.sort_unstable_by_key(|node| self.joiner.position[node]);
@@ -94,6 +96,11 @@ impl Sets<'_> {
         // The number of a set is that of its group.
         self.groups.close(&nodes, position);
         self.nodes.push(nodes);
+    }
+
+    /// True of a single alias.
+    fn is_alias(&self, set: usize) -> bool {
+        matches!(self.nodes[set][..], [node] if matches!(self.items[&node], Item::Alias(_)))
     }
 
     /// Nodes of the same dims that read the same tensors.
@@ -135,6 +142,16 @@ impl Sets<'_> {
             }
         }
         let interface = self.joiner.interface(nodes);
+        // A value from outside is no result.
+        let is_own = |value: &Value| {
+            nodes.iter().any(|node| match &self.items[node] {
+                Item::Alias(alias) => alias.to == *value && interface.operands.contains(&alias.from.value),
+                _ => false,
+            })
+        };
+        if interface.results.iter().any(is_own) {
+            return None;
+        }
         let values = interface.operands.len() + interface.results.len();
         let is_small = interface.results.len() <= LIMITS.results && values <= MOST_POINTERS;
         is_small.then(|| self.joiner.between(nodes, &self.groups))?

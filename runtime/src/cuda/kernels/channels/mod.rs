@@ -69,8 +69,12 @@ fn space_of<'i>(mut items: impl Iterator<Item = &'i Item>) -> Option<&'i Space> 
 /// If the nodes are no channel group.
 pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
     let items: Option<Vec<Item>> = group.sites.iter().map(Item::read).collect();
-    let items = items?;
+    let mut items = items?;
+    let aliases = items::resolve(&mut items);
     let space = space_of(items.iter())?;
+    if aliases.iter().any(|value| group.results.contains(value)) {
+        return Some(Err(KernelError::unsupported("groups of other operators")));
+    }
     Some(Group { group, items: &items, space }.prepared(shared))
 }
 
@@ -91,7 +95,7 @@ impl Group<'_> {
         let maker = &Maker { shared, site: group.sites.first().ok_or_else(unknown)? };
         let operand = |value| group.operands.iter().position(|&operand| operand == value).map(Place::operand);
         let result = |value| group.results.iter().position(|&result| result == value).map(Place::result);
-        let is_full = |value: &Value| statistics.made.contains(value);
+        let is_full = |value: &Value| statistics.made.contains_key(value);
         let is_late = |value: &Value| statistics.late.contains(value);
         let early: Vec<(Value, Place)> = group
             .results
@@ -119,6 +123,25 @@ impl Group<'_> {
         let pass = Pass { space, items, statistics: &statistics, state: &state, written: &early };
         let (stage, states) = pass.stage(maker, &operand, n_arrays, &mut scratch)?;
         stages.push(stage);
+        let (mut first, mut others) = (Vec::new(), Vec::new());
+        let mut replaces = |j: usize, i: usize| match j {
+            0 => first.push(i),
+            _ => others.push((j, i)),
+        };
+        let is_read = |value: Value| printer.sources.iter().any(|&(key, _)| key == Key::Value(value));
+        let replaced = pass.may_be_replaced(group.operands).into_iter().filter(|&(value, _)| !is_read(value));
+        for (value, elem) in replaced {
+            for (j, result) in group.results.iter().enumerate() {
+                let is_early = early.iter().any(|(other, _)| other == result);
+                let bytes = statistics.elem(*result).map(Elem::bytes);
+                if let Some(i) = group.operands.iter().position(|&operand| operand == value)
+                    && is_early
+                    && bytes == Some(elem.bytes())
+                {
+                    replaces(j, i);
+                }
+            }
+        }
         let mut n_placed = 0;
         let mut places: Vec<(Key, Place)> = Vec::new();
         for key in keys {
@@ -130,7 +153,6 @@ impl Group<'_> {
         }
         stages.push(self.finish(maker, &mut statistics, (&state, states), (&arrays, &places))?);
 
-        let (mut first, mut others) = (Vec::new(), Vec::new());
         if !late.is_empty() {
             let mut body = printer.body;
             let mut elems = Vec::new();
@@ -158,13 +180,10 @@ impl Group<'_> {
                     let operand = group.operands.iter().position(|&operand| operand == read);
                     if let (Some(j), Some(i)) = (place, operand)
                         && is_alone
-                        && kernel.is_whole(at)
+                        && sources[at].dims == space.dims
                         && sources[at].elem.bytes() == elem.bytes()
                     {
-                        match j {
-                            0 => first.push(i),
-                            _ => others.push((j, i)),
-                        }
+                        replaces(j, i);
                     }
                 }
             }

@@ -12,8 +12,8 @@
 //! Merges are in one order, which depends on the dims alone.
 
 use super::items::{Item, Space};
-use super::statistics::Statistics;
-use crate::cuda::elements::VECTORS;
+use super::statistics::{Base, Statistics};
+use crate::cuda::elements::{self, VECTORS};
 use crate::cuda::kernels::Maker;
 use crate::cuda::kernels::expressions::{Key, Printer};
 use crate::cuda::kernels::reduce::{MANY_BLOCKS, PART_ELEMENTS, TILE};
@@ -198,7 +198,7 @@ impl Pass<'_> {
     ) -> Result<(Stage, States)> {
         let unknown = || KernelError::unsupported("groups of other operators");
         let space = self.space;
-        let (printer, numbers) = self.printed().ok_or_else(unknown)?;
+        let (printer, numbers) = self.text()?;
         let are_neighbours = space.inner == 1 && space.channels >= TILE / 2;
         let bytes = |elem: Elem| elem.bytes();
         let mut elems: Vec<Elem> = Vec::new();
@@ -273,7 +273,7 @@ impl Pass<'_> {
             let _ = writeln!(hoisted, "  const bool whole = (({}) & 15) == 0;", aligned.join(" | "));
         }
         let stored = |s: usize| printer.sources[s].1.elem.stored();
-        let loads = |lanes: usize| {
+        let loads = || {
             let (mut outer, mut inner) = (String::new(), String::new());
             for (s, from) in froms.iter().enumerate() {
                 let ty = stored(s);
@@ -303,19 +303,8 @@ impl Pass<'_> {
             let _ = writeln!(assigns, "      few{at}[u * {lanes} + v] = {}{shift};", numbers[at]);
             let _ = write!(list, "few{at}, ");
         }
-        if !self.state.shifts.is_empty() {
-            let (outer, inner) = loads(1);
-            let mut sets = String::new();
-            for at in &self.state.shifts {
-                let _ = writeln!(sets, "    if (is_finite({0})) state.h{at} = {0};", numbers[*at]);
-            }
-            let _ = write!(
-                begin,
-                "  if (is_in) {{\n    const {index} at = c * inner; const int v = 0;\n{outer}{inner}{}{sets}  }}\n",
-                printer.body
-            );
-        }
-        let (outer, inner) = loads(lanes);
+        begin += &self.shifts(&printer, &froms, index).ok_or_else(unknown)?;
+        let (outer, inner) = loads();
         let mut stores = String::new();
         let mut vectors = String::new();
         let mut sets = String::new();
@@ -378,11 +367,40 @@ impl Pass<'_> {
         Ok((source.launch(maker, &body, shape)?, states))
     }
 
-    /// The statements that compute the bases and the values that are written, and the numbers of the bases.
-    fn printed(&self) -> Option<(Printer, Vec<String>)> {
-        let used = self.statistics.bases.iter().filter(|base| base.is_used).map(|base| base.value);
-        let roots = used.chain(self.written.iter().map(|&(value, _)| value));
-        let needed = super::needed(self.items, roots, |_| false);
+    /// The statements that set the shifts of channel `c`: its first element of each base, or 0 if that is not finite.
+    fn shifts(&self, printer: &Printer, froms: &[From], index: &str) -> Option<String> {
+        let bases = &self.statistics.bases;
+        let values = self.state.shifts.iter().map(|&at| bases[at].value);
+        let mut own = self.printed(values)?;
+        if self.state.shifts.is_empty() {
+            return Some(String::new());
+        }
+        let mut sets = String::new();
+        for &at in &self.state.shifts {
+            let number = self.number(&mut own, at)?;
+            let _ = writeln!(sets, "    if (is_finite({number})) state.h{at} = {number};");
+        }
+        let mut loads = String::new();
+        for (n, (key, of)) in own.sources.iter().enumerate() {
+            let is_same = |(other, source): &(Key, elements::Source)| other == key && source.dims == of.dims;
+            let s = printer.sources.iter().position(is_same)?;
+            let at = match &froms[s] {
+                From::Channel if of.dims.iter().product::<usize>() == 1 => "0",
+                From::Channel => "c",
+                From::Whole => "at",
+                From::Walked(place, _) => place,
+            };
+            let _ = writeln!(loads, "    const {} b{n} = x{s}[{at}];", of.elem.stored());
+        }
+        Some(format!(
+            "  if (is_in) {{\n    const {index} at = c * inner; const int v = 0;\n{loads}{}{sets}  }}\n",
+            own.body
+        ))
+    }
+
+    /// The statements that compute values of the whole space.
+    fn printed(&self, values: impl Iterator<Item = Value>) -> Option<Printer> {
+        let needed = super::needed(self.items, values, |_| false);
         let mut printer = Printer::default();
         for item in self.items {
             if let Item::Element(member) = item
@@ -391,12 +409,46 @@ impl Pass<'_> {
                 printer.member(member)?;
             }
         }
-        let mut numbers = Vec::new();
-        for base in &self.statistics.bases {
-            let read = Read { value: base.value, dtype: base.dtype, dims: self.space.dims.clone() };
-            numbers.push(if base.is_used { printer.wide(&read)? } else { String::new() });
+        Some(printer)
+    }
+
+    /// The number of a base.
+    fn number(&self, printer: &mut Printer, base: usize) -> Option<String> {
+        let Base { value, dtype, .. } = self.statistics.bases[base];
+        printer.wide(&Read { value, dtype, dims: self.space.dims.clone() })
+    }
+
+    /// The operands of the whole space that a thread reads where it writes alone: a value can be written in their place.
+    pub(super) fn may_be_replaced(&self, operands: &[Value]) -> Vec<(Value, Elem)> {
+        let shifts = self.state.shifts.iter().map(|&at| self.statistics.bases[at].value);
+        let of_shifts = super::needed(self.items, shifts, |_| false);
+        let mut found: Vec<(Value, Elem)> = Vec::new();
+        let Ok((printer, _)) = self.text() else { return found };
+        for (key, source) in &printer.sources {
+            let &Key::Value(value) = key else { continue };
+            let is_alone = printer.sources.iter().filter(|(other, _)| other == key).count() == 1;
+            let is_whole = source.dims == self.space.dims && operands.contains(&value);
+            if is_alone && is_whole && !of_shifts.contains(&value) {
+                found.push((value, source.elem));
+            }
         }
-        Some((printer, numbers))
+        found
+    }
+
+    /// The statements that compute the bases and the values that are written, and the numbers of the bases.
+    fn text(&self) -> Result<(Printer, Vec<String>)> {
+        let bases = &self.statistics.bases;
+        let used = bases.iter().filter(|base| base.is_used).map(|base| base.value);
+        let made = || {
+            let mut printer = self.printed(used.chain(self.written.iter().map(|&(value, _)| value)))?;
+            let numbers = (0..bases.len()).map(|at| match bases[at].is_used {
+                true => self.number(&mut printer, at),
+                false => Some(String::new()),
+            });
+            let numbers = numbers.collect::<Option<Vec<String>>>()?;
+            Some((printer, numbers))
+        };
+        made().ok_or_else(|| KernelError::unsupported("groups of other operators"))
     }
 }
 

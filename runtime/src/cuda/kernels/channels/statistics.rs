@@ -63,7 +63,7 @@ pub(super) struct Statistics<'a> {
     /// Values of the group with one number per channel.
     pub(super) of_channels: FxHashSet<Value>,
     /// Values of the whole space that the group makes.
-    pub(super) made: FxHashSet<Value>,
+    pub(super) made: FxHashMap<Value, DType>,
     /// For each normalization, the variables of subtrahend, factor and offset.
     pub(super) norms: Vec<[String; 3]>,
 }
@@ -86,7 +86,7 @@ impl<'a> Statistics<'a> {
             numbers: FxHashMap::default(),
             late: FxHashSet::default(),
             of_channels: FxHashSet::default(),
-            made: FxHashSet::default(),
+            made: FxHashMap::default(),
             norms: Vec::new(),
         };
         for item in items {
@@ -94,20 +94,29 @@ impl<'a> Statistics<'a> {
                 Item::Element(member) if space.is_full(member) => found.full(member)?,
                 Item::Element(member) => found.of_channel(member)?,
                 Item::Alias(alias) => {
-                    if alias.n != space.channels || !found.of_channels.contains(&alias.from.value) {
+                    let is_made = found.of_channels.contains(&alias.from.value);
+                    if alias.n != space.channels || found.made.contains_key(&alias.from.value) {
                         return None;
                     }
-                    if prints {
+                    if is_made && prints {
                         let printed = found.printer.values.get(&alias.from.value)?.clone();
                         found.printer.values.insert(alias.to, printed);
                     }
-                    found.of_channels.insert(alias.to);
+                    // An alias of a value from outside is that value.
+                    if is_made {
+                        found.of_channels.insert(alias.to);
+                    }
                 }
                 Item::Reduction(reduction) => found.reduction(reduction)?,
                 Item::Norm(norm) => found.norm(norm)?,
             }
         }
         Some(found)
+    }
+
+    /// The element type of a value of the whole space that the group makes.
+    pub(super) fn elem(&self, value: Value) -> Option<Elem> {
+        self.made.get(&value).and_then(|&dtype| Elem::number(dtype))
     }
 
     /// Sets a variable, if statements are needed.
@@ -168,7 +177,7 @@ impl<'a> Statistics<'a> {
             });
         }
         let number = self.value(member, &operands);
-        self.made.insert(member.result);
+        self.made.insert(member.result, member.dtype);
         if is_late {
             self.late.insert(member.result);
         }
@@ -312,7 +321,7 @@ impl<'a> Statistics<'a> {
 
     /// True of a node that reads a value of the whole space.
     fn reads_elements(&self, member: &Member) -> bool {
-        member.operands.iter().flatten().any(|read| self.made.contains(&read.value))
+        member.operands.iter().flatten().any(|read| self.made.contains_key(&read.value))
     }
 
     /// The number of the co-moment of two bases.
@@ -360,7 +369,7 @@ impl<'a> Statistics<'a> {
         let pair = self.pair([base, base]);
         let [y, others @ ..] = norm.results;
         let (y, _) = y?;
-        self.made.insert(y);
+        self.made.insert(y, norm.x.dtype);
         self.late.insert(y);
         self.numbers.insert(y, Number::Other);
         self.of_channels.extend(others.iter().flatten().map(|&(value, _)| value));
