@@ -237,7 +237,6 @@ fn passes(cuda: &Arc<Cuda>, case: &Gradient, (dtype, t, number): (DType, &str, u
 }
 
 /// Runs the cases whose names contain `filter`; returns how many fail.
-#[expect(clippy::disallowed_methods, reason = "a test reads its settings")]
 pub(crate) fn run(
     cuda: &Arc<Cuda>,
     opened: &dyn Fn(&CudaOptions) -> Result<Arc<Cuda>, CudaError>,

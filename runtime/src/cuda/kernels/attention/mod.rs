@@ -1,7 +1,8 @@
 //! Attention and RotaryEmbedding.
 //!
 //! Attention of 16-bit operands is one graph of cuDNN, if cuDNN has an engine for it (`fused.rs`), whether it is an operator
-//! or written as products and a softmax (`pattern.rs`). Otherwise scores of all queries and keys are in scratch memory, in
+//! or written as products and a softmax (`pattern.rs`). With its written-out gradient (`gradient.rs`) it is a pair of graphs
+//! (`backward.rs`). Otherwise scores of all queries and keys are in scratch memory, in
 //! f32: a product, the softmax of each row, and a product with the values in f32. The result is rounded once.
 
 mod backward;
