@@ -403,9 +403,13 @@ fn instances(cuda: &Arc<Cuda>) -> Result<(), String> {
     graph.input("x", DType::F16, &[6, 2, 3, 8], 0.0);
     graph.input("row", DType::F32, &[6, 1, 1, 8], 0.0);
     graph.input("column", DType::F32, &[3, 1], 0.0);
+    graph.input("channel", DType::F32, &[2, 3, 1], 0.0);
+    graph.input("batch", DType::F32, &[6, 1, 3, 1], 0.0);
     for line in [
         "%w = Cast(%x) {to=1} : f32[6, 2, 3, 8]",
-        "%p = Mul(%w, %row) : f32[6, 2, 3, 8]",
+        "%u = Sub(%w, %channel) : f32[6, 2, 3, 8]",
+        "%v = Sub(%u, %batch) : f32[6, 2, 3, 8]",
+        "%p = Mul(%v, %row) : f32[6, 2, 3, 8]",
         "%m = ReduceMean(%p) {keepdims=1, axes=[0, 3]} : f32[1, 2, 3, 1]",
         "%s = Mul(%m, %column) : f32[1, 2, 3, 1]",
         "%d = Sub(%p, %m) : f32[6, 2, 3, 8]",

@@ -253,7 +253,7 @@ impl Source {
 
     fn name(&mut self, prefix: char) -> String {
         self.names += 1;
-        format!("{prefix}{}", self.names)
+        format!("{prefix}x{}", self.names)
     }
 
     /// The position that belongs to the index `at` of a tensor of `dims`.
