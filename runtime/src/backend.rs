@@ -93,23 +93,24 @@ pub struct GroupSite<'a> {
     pub carries: &'a [Carry],
 }
 
-/// A value that one group makes and one other group reads, in another form than its own: the first and the second group are a
-/// *pair*, prepared together or not at all.
+/// A value that one group makes and one other group reads, stored in another form or not at all. The two groups are a
+/// *pair*: the session prepares both or neither.
 ///
-/// An attention and its gradient are a pair: the gradient computes the weights anew, from the statistics of their rows.
+/// An attention and its gradient are a pair: the gradient recomputes the attention probabilities from the statistics of
+/// their rows.
 ///
 /// ```text
-/// weights: f32[b, h, s, t]    stored: f32[b, h, s, 1]    instead: query, key, bias, result
+/// probabilities: f32[b, h, s, t]    stored: f32[b, h, s, 1]    instead: query, key, bias, result
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Carry {
     /// The value.
     pub value: Value,
-    /// Element type and dims that are stored in place of the value; `None` if nothing is, and the value is no operand and no
-    /// result of the pair then.
+    /// The element type and dims that are stored in place of the value. `None` if nothing is stored: the value is then
+    /// no operand and no result of the pair's kernels.
     pub stored: Option<(DType, Vec<u64>)>,
-    /// Operands and results of the group that makes the value, which the other group reads too. They become its operands in
-    /// place of the value, or behind it if something is stored.
+    /// Operands and results of the group that makes the value, which the other group reads too. They replace the value
+    /// among the operands of the other group, or follow it if something is stored.
     pub instead: Vec<Value>,
 }
 
@@ -142,9 +143,10 @@ pub trait Backend: Debug + Send + Sync {
     /// others if the node is invalid.
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError>;
 
-    /// Nodes of the main graph that compute images of dims `[n, spatial…, c]`. The session asks before it prepares kernels. It
-    /// permutes the types of images, moves the axes of reductions and Concat, and transposes images where such a node meets
-    /// another node. Kernels of convolutions, pools and BatchNormalization read [`Site::channels_last`].
+    /// The nodes of the main graph that are to compute images of dims `[n, spatial…, c]`. The session asks before it
+    /// prepares kernels. It permutes the types of images and the axes of reductions and Concat, and transposes images
+    /// between such nodes and other nodes. Kernels of convolutions, pools and BatchNormalization read
+    /// [`Site::channels_last`].
     fn channels_last(&self, images: &Images<'_>) -> Vec<Node> {
         let _ = images;
         Vec::new()
@@ -164,9 +166,10 @@ pub trait Backend: Debug + Send + Sync {
         Vec::new()
     }
 
-    /// The values that pairs of these groups carry, which [`join`](Self::join) made. Each is made by a node of one group and read by nodes
-    /// of that group and of one other group, and a group has one partner at most. Pairs of which this is not true are not prepared; neither
-    /// are those of which a carried value is an output, a state or watched.
+    /// The values that pairs of `groups` carry; [`join`](Self::join) made these groups. A carried value is made by a
+    /// node of one group and read only by nodes of that group and of one other group. A group is in at most one pair.
+    /// The session does not prepare a pair that breaks these rules, or whose carried value is an output, a state or
+    /// watched.
     fn carries(&self, candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
         let _ = (candidates, groups);
         Vec::new()
@@ -178,14 +181,15 @@ pub trait Backend: Debug + Send + Sync {
         false
     }
 
-    /// True if groups are also kept where the arena grows by no more bytes than they save: those of the values between their
-    /// nodes, which are neither written nor read. All groups together grow the arena by a sixteenth at most.
+    /// True if the session also keeps groups that grow the arena by at most the bytes that they save. A group saves the
+    /// values between its nodes, which are neither written nor read. All groups together grow the arena by at most a
+    /// sixteenth.
     fn groups_trade_memory(&self) -> bool {
         false
     }
 
-    /// Prepares the kernel of a group that [`join`](Self::join) made, or of the first or the last nodes of one that is no part of a
-    /// pair. Its operands and results are those of the site, in order.
+    /// Prepares the kernel of a group that [`join`](Self::join) made, or of the first or last nodes of such a group if
+    /// it is in no pair. Its operands and results are those of the site, in order.
     ///
     /// # Errors
     /// If the group has no kernel: the session then runs its nodes one by one.

@@ -259,8 +259,9 @@ pub trait Queue: Any + Send {
     /// Ends the recording.
     ///
     /// # Errors
-    /// [`DeviceError::Failed`] if the device cannot replay the work, and [`DeviceError::OutOfMemory`] if it has no memory for
-    /// the recording: the session then launches the kernels of this program one by one from then on. Other errors end the run. The queue does work again in any case.
+    /// [`DeviceError::Failed`] if the device cannot replay the work, and [`DeviceError::OutOfMemory`] if it has no
+    /// memory for the recording. In both cases the session then launches the kernels of this program one by one. Other
+    /// errors end the run. The queue leaves the recording in every case.
     fn end_recording(&mut self) -> Result<Recording, DeviceError> {
         Err(DeviceError::Failed("this queue does not support recording".to_owned()))
     }

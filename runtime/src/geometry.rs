@@ -109,8 +109,8 @@ pub(crate) fn pads_before(site: &Site<'_>, view: &PadView<'_>) -> Result<Vec<i64
     Ok(before)
 }
 
-/// The elements that CenterCropPad adds before each axis of operand 0; negative numbers remove elements. If the number of
-/// elements to add or remove is odd, the one more is behind.
+/// The elements that CenterCropPad adds before each axis of operand 0; negative numbers remove elements. If the number
+/// of elements to add or remove is odd, the extra element is at the end.
 ///
 /// # Errors
 /// If the dims of the result are not known yet.

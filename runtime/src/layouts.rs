@@ -1,14 +1,16 @@
 //! Images with channels last: dims `[n, spatial…, c]` in place of `[n, c, spatial…]`.
 //!
-//! A backend names the nodes that compute with channels last ([`Backend::channels_last`](crate::Backend::channels_last)),
-//! and the session permutes the types of their images in its copy of the module. Conv computes `y` with channels last in
-//! the first graph, and Relu reads `y` as it is; Flatten reads a copy with the dims of the model.
+//! A backend names the nodes that compute with channels last
+//! ([`Backend::channels_last`](crate::Backend::channels_last)), and the session permutes the types of their images in
+//! its copy of the module. In this graph, Conv and Relu compute with channels last, and Flatten reads a copy with the
+//! dims of the model:
 //!
 //! ```text
 //! %x1 = Transpose(%x)    %y = Conv(%x1, %w1)    %z = Relu(%y)    %z1 = Transpose(%z)    %f = Flatten(%z1)
 //! ```
 //!
-//! The nodes that can do so are listed in [`Roles::of`]. Others read and make images with the dims of the model.
+//! [`Roles::of`] lists the nodes that can compute with channels last. All other nodes read and make images with the
+//! dims of the model.
 
 use ampc_ir::op::OpKind as K;
 use ampc_ir::views::broadcast::Broadcast;

@@ -185,7 +185,7 @@ fn a_carried_value_that_is_watched_has_no_pair() {
 }
 
 #[test]
-#[should_panic(expected = "hands over a value that the first group of a pair does not have")]
+#[should_panic(expected = "lists a value that the first group does not read or make")]
 fn a_value_that_the_first_group_does_not_have() {
     run(Paired { is_wrong: true, ..Paired::default() }, &module(""));
 }

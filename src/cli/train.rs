@@ -368,7 +368,7 @@ impl<'a> Session<'a> {
                 "give `--histogram-every` a larger number, or leave it out",
             ),
             false => (
-                "the first step of a run is not measured, nor are steps whose gradients `--histogram-every` reads, and no other step was taken",
+                "the run took no steps besides the first one and those whose gradients `--histogram-every` reads, which are not measured",
                 "take more steps",
             ),
         };

@@ -1,8 +1,8 @@
 //! The choice of the nodes that compute with channels last.
 //!
-//! cuDNN's 16-bit convolutions run on tensor cores with channels last. Tensors with channels first are transposed inside, or
-//! have engines without tensor cores. The choice is a minimum cut: a node with channels last is on the side of the source.
-//! Costs are bytes moved.
+//! cuDNN's 16-bit convolutions run on tensor cores with channels last. With channels first, cuDNN transposes the
+//! tensors internally, or uses engines without tensor cores. The choice is a minimum cut whose costs are bytes moved.
+//! Nodes with channels last are on the side of the source.
 //!
 //! | edge | cost | cut if |
 //! |---|---|---|

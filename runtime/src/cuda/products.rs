@@ -219,8 +219,8 @@ impl Products {
     }
 }
 
-/// The greatest power of two, up to the power `most`, that all numbers are multiples of; every number divides 0. Addresses
-/// are such numbers, and offsets.
+/// The largest power of two, at most `most`, that divides all `numbers`, such as addresses and offsets. Every power of
+/// two divides 0.
 pub(super) fn alignment_of(numbers: impl IntoIterator<Item = impl Borrow<u64>>, most: u32) -> u32 {
     let all = numbers.into_iter().fold(u64::from(most), |all, number| all | number.borrow());
     1 << all.trailing_zeros()

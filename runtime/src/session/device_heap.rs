@@ -1,14 +1,14 @@
-//! The memory of a device that the graphs of a program take beside constants and inputs: arenas, and values outside of
-//! arenas, which are allocated while a graph runs.
+//! The device memory of the graphs of a program, besides constants and inputs: arenas, and heap values, which are
+//! allocated outside of arenas while a graph runs.
 //!
-//! The graphs are walked as a run walks them. A graph that runs has an arena for each body and each function below it, which
-//! stays, and values of the heap, which go after their last reader. For
+//! The prediction visits graphs in the order of a run. A running graph keeps an arena for each body and function below
+//! it, and frees a heap value after its last reader. For
 //!
 //! ```text
 //! %y = If(%c) {then { %p = Conv(…) output %p }, else { %q = Relu(…) output %q }}
 //! ```
 //!
-//! these are the arenas of both branches, and the larger one of %p and %q.
+//! the prediction has the arenas of both branches, and the larger one of %p and %q.
 
 use super::bind::Program;
 use super::control::is_control;

@@ -1,8 +1,9 @@
-//! The copy of a module with channels last where the backend asks for it ([`crate::layouts`]).
+//! The copy of a module in which images have channels last where the backend asks for it ([`crate::layouts`]).
 //!
-//! An image that a node makes with channels last has permuted dims. A node that needs the other dims reads a copy, which a
-//! Transpose makes before the first such node; where both orders of elements are the same, an Identity is a view. Nodes
-//! that read dims alone read a view too. Values that observers see, states, and graphs but the main graph stay as they are.
+//! An image that a node makes with channels last has permuted dims. A node that needs the dims of the model reads a
+//! copy, which a Transpose makes before the first such node. If both layouts have the same order of elements, or the
+//! node reads only dims, the copy is an Identity, which is a view. Values that observers see, states, and graphs other
+//! than the main graph are unchanged.
 
 use super::bind::reads_dims;
 use super::inlined::Inlined;

@@ -419,8 +419,8 @@ impl Session {
         self.bind_for(inputs, Watch::nothing())
     }
 
-    /// Plans the graph for inputs of these types, as [`bind`](Self::bind) does for values, before states are set: on a device
-    /// nothing but constants is copied, and nothing at all if the plan exceeds the limit. `None` stands for absent inputs.
+    /// Plans the graph for inputs of these types, as [`bind`](Self::bind) does for values, before states are set. On a
+    /// device, it copies constants only, and nothing if the plan exceeds the limit. `None` stands for an absent input.
     ///
     /// # Errors
     /// If the types do not fit the graph, or the plan needs more device memory than the limit.

@@ -1,7 +1,7 @@
-//! Groups as they are tried: a group by itself, or a pair with the values that it carries.
+//! The units in which a session tries groups: a single group, or a pair with the values that it carries.
 //!
-//! A pair stores a carried value in another form, or not at all, so that nothing but its two groups may read the value. A pair
-//! is prepared as a whole or not at all, and is not split where the arena grows.
+//! A pair stores a carried value in another form, or not at all, so only its two groups may read the value. A pair is
+//! prepared as a whole or not at all, and is not split if the arena grows.
 
 use super::observe::Watch;
 use crate::backend::Carry;
@@ -39,8 +39,8 @@ impl Bundle {
     }
 }
 
-/// The groups of a backend as pairs and as groups by themselves. Groups of pairs whose values others read, or that are
-/// outputs, states or watched, are left out.
+/// The groups of a backend, as pairs and as single groups. Both groups of a pair are left out if another node reads a
+/// carried value, or if a carried value is an output, a state or watched. The same holds for a group with two partners.
 pub(super) fn bundles(
     (module, graph): (&Module, GraphId),
     watch: &Watch,

@@ -67,7 +67,7 @@ const MOST_PLANS: usize = 32;
 /// The share of an arena, without states, by which groups that save traffic may grow it.
 const MOST_GROWTH: usize = 16;
 
-/// As [`MOST_PLANS`], on backends that trade memory: fewer sets of groups are refused as a whole there.
+/// [`MOST_PLANS`] of backends that trade memory, which reject fewer sets of groups as a whole.
 const MOST_TRADING_PLANS: usize = 96;
 
 /// An error of the nodes of a graph.
@@ -227,8 +227,8 @@ impl Partitioner<'_> {
         results.map(|value| value.map(|value| self.module.value(value).ty.clone())).collect()
     }
 
-    /// The groups with the nodes joined that the backend joins, as far as the arena does not grow, or on backends that trade
-    /// memory grows by no more than the groups save.
+    /// Joins nodes as the backend asks, as long as the arena does not grow, or, on backends that trade memory, grows by
+    /// at most the bytes that the groups save.
     ///
     /// A set of groups that grows the arena is halved, down to single groups; the nodes of a single group are halved too.
     ///
@@ -275,8 +275,8 @@ impl Partitioner<'_> {
                 continue;
             }
             let arena = self.plan(graph, &joined, folded).arena;
-            // A pair may take as much more as the values that it no longer stores: in a run of its nodes one by one, they are
-            // in the arena from its first group to its second.
+            // A pair may grow the arena by the bytes that it no longer stores: if its nodes run one by one, the carried
+            // values are live from its first group to its second.
             let spared = set.iter().map(|bundle| bundle.spared(self.module)).sum::<usize>();
             if arena <= most.saturating_add(spared)
                 || (arena <= limit && arena - most <= self.saved(&set, &kernels))
@@ -405,7 +405,7 @@ impl Partitioner<'_> {
                     let is_there = operands.contains(value) || results.contains(value);
                     assert!(
                         is_there,
-                        "a backend hands over a value that the first group of a pair does not have"
+                        "`Carry::instead` lists a value that the first group does not read or make"
                     );
                 }
                 interface.carry(read.into_iter().chain(made).collect());

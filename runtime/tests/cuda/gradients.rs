@@ -1,6 +1,6 @@
 //! Attention in 16 bits with its written-out gradient, as training steps have it: a pair of graphs of cuDNN.
 //!
-//! The reference computes in f32 on the CPU, from the same operands. cuDNN rounds shares, the result and gradients of scores to
+//! The reference computes in f32 on the CPU, from the same operands. cuDNN rounds probabilities, the result and gradients of scores to
 //! 16 bits before products, so that a gradient differs by a few of these roundings of the largest elements.
 
 use crate::cases::{module, random, tensor};
@@ -199,10 +199,10 @@ fn passes(cuda: &Arc<Cuda>, case: &Gradient, (dtype, t, number): (DType, &str, u
         return Err(format!("{launched} graphs of cuDNN"));
     }
     let [s, k] = case.lengths;
-    // The shares in f32 and 16 bits. The workspace has a matrix of 16 bits while the gradient is computed.
-    let shares = 6 * s * k * (4 + 2);
-    if case.is_fused && s * k > 10_000 && arena as u64 >= shares {
-        return Err(format!("{arena} bytes of memory, the shares of the values have {shares}"));
+    // The probabilities in f32 and 16 bits. The workspace has a matrix of 16 bits while the gradient is computed.
+    let probabilities = 6 * s * k * (4 + 2);
+    if case.is_fused && s * k > 10_000 && arena as u64 >= probabilities {
+        return Err(format!("{arena} bytes of memory, the probabilities have {probabilities}"));
     }
     // Recorded runs have the same bits.
     let (again, _) = run(&Runtime::new(cuda.clone()), &case.body(t, number), &inputs, 3)?;

@@ -314,12 +314,9 @@ fn steps(cuda: &Arc<Cuda>) -> Result<(), String> {
                 .iter()
                 .any(|line| line.split_once("in place of").is_some_and(|(_, taken)| taken.contains(*name)))
         };
-        let expected = match name {
-            "f32" => 3,
-            "bf16" => 4,
-            _ => 2,
-        };
-        if groups.len() != expected || !taken.iter().all(is_taken) {
+        // Without a check of all gradients, larger groups would keep gradients in the arena.
+        let most = if name == "f16" { 2 } else { 4 };
+        if groups.is_empty() || groups.len() > most || !taken.iter().all(is_taken) {
             return Err(format!("{name}\n{plan}"));
         }
     }

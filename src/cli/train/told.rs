@@ -153,7 +153,7 @@ impl Session<'_> {
         let message = match Algorithms::of(self.training.trainer()) {
             None => {
                 let device = recorded.device.get("device").map_or("another device", String::as_str);
-                format!("the checkpoint is of a run on {device}")
+                format!("the checkpoint was written by a run on {device}")
             }
             Some(found) => {
                 let differences = recorded.differences(&found);

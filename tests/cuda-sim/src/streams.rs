@@ -1,5 +1,5 @@
-//! Streams of the driver, and the state that streams, events (`events.rs`) and graphs (`graphs.rs`) share. Handles are numbers that are never used again, so that a call with a handle
-//! that was destroyed is found.
+//! Streams of the driver, and the state that streams, events (`events.rs`) and graphs (`graphs.rs`) share. Handles are
+//! numbers that are never reused, so that a call with a destroyed handle is detected.
 //!
 //! A stream that is captured adds its work to a graph, after the works that the stream or an event that it waits for
 //! names. As the driver does, a capture refuses calls that wait for its streams and events.

@@ -99,13 +99,13 @@ pub(super) const SCALE: i64 = 12;
 const MASKED: i64 = 13;
 pub(super) const ONE: i64 = 14;
 
-/// The version of cuDNN from which on scores may be −∞.
+/// The oldest version of cuDNN that accepts scores of −∞.
 const VERSION: usize = 91_002;
 
-/// The version from which on gradients are computed for any number of keys.
+/// The oldest version of cuDNN that computes gradients for any number of keys.
 const GRADIENT_VERSION: usize = 91_501;
 
-/// Devices from this compute capability on have no gradient of this graph that adds in one order.
+/// The major compute capability from which on cuDNN has no deterministic engine for the gradient.
 const GRADIENT_CAPABILITY: i32 = 10;
 
 impl Attention {
@@ -171,9 +171,9 @@ impl Attention {
             false => b.between(rows, FLOAT)?,
         };
         b.pointwise(Mode::CUDNN_POINTWISE_ADD, None, &[most, logarithm], statistics)?;
-        let shares = b.between(dims, elem)?;
-        b.pointwise(Mode::CUDNN_POINTWISE_DIV, None, &[powers, sum], shares)?;
-        b.product(shares, value, result)?;
+        let probabilities = b.between(dims, elem)?;
+        b.pointwise(Mode::CUDNN_POINTWISE_DIV, None, &[powers, sum], probabilities)?;
+        b.product(probabilities, value, result)?;
         builder.graph(handle)
     }
 
@@ -238,8 +238,8 @@ pub(in crate::cuda) struct AttentionPlan {
 
 /// The addresses of an attention, and its scale.
 pub(in crate::cuda) struct AttentionPlaces {
-    /// Query, key, value, result, statistics; then of a gradient the gradients of result, query, key, value, and room for a
-    /// number of f32 per row.
+    /// Query, key, value, result and statistics. A gradient also has the gradients of result, query, key and value, and
+    /// scratch memory for one f32 per row.
     pub(in crate::cuda) tensors: [u64; TENSORS],
     /// Unused if nothing is added.
     pub(in crate::cuda) bias: u64,

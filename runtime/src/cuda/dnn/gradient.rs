@@ -59,7 +59,7 @@ impl AttentionGradient {
         let sum = b.between(rows, FLOAT)?;
         b.reduction(sys::cudnnReduceTensorOp_t::CUDNN_REDUCE_TENSOR_ADD, terms, sum)?;
         b.pointwise(Mode::CUDNN_POINTWISE_MUL, None, &[sum, number_one], sums)?;
-        // The shares of the values, again.
+        // The probabilities, again.
         let product = b.between(dims, FLOAT)?;
         b.product(query, key, product)?;
         let mut scores = b.computed(Mode::CUDNN_POINTWISE_MUL, &[product, scale], dims)?;
@@ -68,13 +68,13 @@ impl AttentionGradient {
             scores = b.computed(Mode::CUDNN_POINTWISE_ADD, &[scores, bias], dims)?;
         }
         let below = b.computed(Mode::CUDNN_POINTWISE_SUB, &[scores, statistics], dims)?;
-        let shares = b.computed(Mode::CUDNN_POINTWISE_EXP, &[below], dims)?;
-        let transposed = b.transposed(shares, Strided::dense(dims), elem)?;
+        let probabilities = b.computed(Mode::CUDNN_POINTWISE_EXP, &[below], dims)?;
+        let transposed = b.transposed(probabilities, Strided::dense(dims), elem)?;
         b.product(transposed, gradient, value_gradient)?;
-        let of_shares = b.between(dims, FLOAT)?;
-        b.product(gradient, value, of_shares)?;
-        let centred = b.computed(Mode::CUDNN_POINTWISE_SUB, &[of_shares, sums], dims)?;
-        let of_scores = b.computed(Mode::CUDNN_POINTWISE_MUL, &[centred, shares], dims)?;
+        let of_value = b.between(dims, FLOAT)?;
+        b.product(gradient, value, of_value)?;
+        let centred = b.computed(Mode::CUDNN_POINTWISE_SUB, &[of_value, sums], dims)?;
+        let of_scores = b.computed(Mode::CUDNN_POINTWISE_MUL, &[centred, probabilities], dims)?;
         let scaled = b.computed(Mode::CUDNN_POINTWISE_MUL, &[of_scores, scale], dims)?;
         let transposed = b.transposed(scaled, Strided::dense(dims), elem)?;
         b.product(transposed, query, key_gradient)?;
@@ -83,7 +83,8 @@ impl AttentionGradient {
         builder.graph(handle)
     }
 
-    /// The most bytes of workspace: a matrix of scores in f32, which the nodes one by one store, may be more than usual.
+    /// The most bytes of workspace. The limit is at least the size of the f32 scores, which the separate nodes would
+    /// store.
     pub(super) fn workspace(&self) -> usize {
         let n = self.of.scores().iter().fold(4, |n: i64, &extent| n.saturating_mul(extent));
         MOST_WORKSPACE.max(usize::try_from(n).unwrap_or(usize::MAX))

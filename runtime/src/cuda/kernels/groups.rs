@@ -41,21 +41,24 @@ const LIMITS: Limits = Limits {
 
 /// The groups of the candidates.
 pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-    let mut joined = JoinedSoFar::new(candidates);
+    let mut joined = GroupList::new(candidates);
     if !shared.exact_rounding {
         joined.add(attention::join(shared, candidates));
     }
     joined.add(library::join(shared, &Candidates { nodes: &joined.rest(), ..*candidates }));
+    // Other groups read the dims of the model. Element-wise nodes have the same kernels for both layouts.
+    let in_order = |mut nodes: Vec<Node>| {
+        nodes.retain(|node| !candidates.channels_last.contains(node));
+        nodes
+    };
+    let rest = in_order(joined.rest());
+    joined.add(row_groups::join(&Candidates { nodes: &rest, ..*candidates }, &joined.closed));
     // The sums of these groups do not round their terms.
     if !shared.exact_rounding {
         joined.add(channels::join(&Candidates { nodes: &joined.rest(), ..*candidates }, &joined.closed));
     }
-    let mut rest = joined.rest();
-    // Other groups read the dims of the model. Element-wise nodes have the same kernels for both layouts.
-    rest.retain(|node| !candidates.channels_last.contains(node));
-    joined.add(row_groups::join(&Candidates { nodes: &rest, ..*candidates }, &joined.closed));
-    let JoinedSoFar { mut lists, closed, .. } = joined;
-    let rest = without(&rest, &lists);
+    let rest = in_order(joined.rest());
+    let GroupList { mut lists, closed, .. } = joined;
     let candidates = &Candidates { nodes: &rest, ..*candidates };
     let mut optimizers: Vec<Optimizers> = Vec::new();
     let mut of_one: Vec<Node> = Vec::new();
@@ -96,7 +99,7 @@ pub(in crate::cuda) fn carries(candidates: &Candidates<'_>, groups: &[Vec<Node>]
 }
 
 /// The groups that further groups are made beside.
-struct JoinedSoFar<'a> {
+struct GroupList<'a> {
     candidates: Candidates<'a>,
     joiner: Joiner<'a>,
     lists: Vec<Vec<Node>>,
@@ -104,10 +107,10 @@ struct JoinedSoFar<'a> {
     closed: Groups,
 }
 
-impl<'a> JoinedSoFar<'a> {
-    fn new(candidates: &'a Candidates<'a>) -> JoinedSoFar<'a> {
+impl<'a> GroupList<'a> {
+    fn new(candidates: &'a Candidates<'a>) -> GroupList<'a> {
         let joiner = Joiner::new(candidates, LIMITS, |_| None);
-        JoinedSoFar { candidates: *candidates, joiner, lists: Vec::new(), closed: Groups::default() }
+        GroupList { candidates: *candidates, joiner, lists: Vec::new(), closed: Groups::default() }
     }
 
     /// Adds those groups that have a position among the nodes and groups so far.

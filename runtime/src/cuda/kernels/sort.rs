@@ -56,7 +56,7 @@ impl Radix {
         scratch: &mut Scratch,
     ) -> Result<Radix> {
         if i32::try_from(n).is_err() {
-            return Err(KernelError::unsupported("a sort of 2^31 elements"));
+            return Err(KernelError::unsupported("a sort of 2^31 or more elements"));
         }
         let size = if key == "u64" { 8 } else { 4 };
         let (all, tiles) = (lists * n, lists * n.div_ceil(TILE));

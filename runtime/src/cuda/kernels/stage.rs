@@ -312,7 +312,7 @@ impl Source {
     ) -> Result<Stage> {
         let Source { functions, mut parameters, locals, arguments, message, bound, .. } = self;
         if arguments.len() + if message.is_some() { 2 } else { 0 } > MOST_PARAMETERS {
-            return Err(KernelError::unsupported("kernels of tensors of so many axes"));
+            return Err(KernelError::unsupported("tensors with this many axes"));
         }
         let fail = if message.is_some() { FAIL } else { "" };
         if message.is_some() {

@@ -97,7 +97,7 @@ struct Rows {
     k: usize,
 }
 
-/// Elements that are sorted whole, whatever their share is that the results have.
+/// The most elements of an operand whose rows are sorted whole, however few of the elements are results.
 const SORTED_WHOLE: usize = 1 << 20;
 
 impl Rows {

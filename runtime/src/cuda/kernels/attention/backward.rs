@@ -1,8 +1,9 @@
-//! Attention and its gradient as a pair: statistics of the rows of scores are in memory, and the shares of the values are not.
+//! Attention and its gradient as a pair: the statistics of the rows of scores are stored, and the attention
+//! probabilities are not.
 //!
-//! The gradient is one graph of cuDNN with deterministic sums. It computes the shares anew, in f32, and rounds shares and
-//! gradients of scores to the element type of the operands before the products with them. Rows whose masks are far below zero
-//! have no exact statistics: another kernel adds their part (`masked_gradient.rs`).
+//! The gradient is one graph of cuDNN with deterministic sums. It recomputes the probabilities in f32, and rounds
+//! probabilities and gradients of scores to the element type of the operands before their products. Rows whose masks
+//! are far below zero have no exact statistics; another kernel adds their gradients (`masked_gradient.rs`).
 
 use super::super::Maker;
 use super::super::stage::{Place, Scratch, Stage, staged};
@@ -45,23 +46,23 @@ pub(super) fn carries(pair: &Pair) -> Vec<Carry> {
     let mut instead = vec![forward.query.0, forward.key.0, forward.value.0, forward.result.0];
     instead.extend(forward.masks.iter().map(|mask| mask.value()));
     let dims = [batch, heads, rows, 1].iter().map(|&n| n as u64).collect();
-    let shares = Carry { value: gradient.shares, stored: Some((DType::F32, dims)), instead };
+    let probabilities = Carry { value: gradient.probabilities, stored: Some((DType::F32, dims)), instead };
     let others = gradient.others.iter().map(|&value| Carry { value, stored: None, instead: Vec::new() });
-    [shares].into_iter().chain(others).collect()
+    [probabilities].into_iter().chain(others).collect()
 }
 
-/// The kernel of an attention that hands over `shares`, or of its gradient.
-pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>, shares: Value) -> Result<Prepared> {
+/// The kernel of an attention that hands over `probabilities`, or of its gradient.
+pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>, probabilities: Value) -> Result<Prepared> {
     let site = group.sites.first().ok_or_else(no_kernel)?;
     let module = site.view.module;
-    let (softmax, _) = module.producer(shares).ok_or_else(no_kernel)?;
+    let (softmax, _) = module.producer(probabilities).ok_or_else(no_kernel)?;
     let is_private = super::fused::private(module, module.node(softmax).graph);
     let pair = Pair::find(module, &is_private, softmax).ok_or_else(no_kernel)?;
     let made: FxHashSet<Node> = group.sites.iter().map(|site| site.view.node).collect();
     let results: FxHashSet<Value> = group.results.iter().copied().collect();
-    let statistics = place_of(group, shares).ok_or_else(no_kernel)?;
+    let statistics = place_of(group, probabilities).ok_or_else(no_kernel)?;
     if let Some(site) = group.sites.iter().find(|site| site.view.node == softmax) {
-        if results != FxHashSet::from_iter([shares, pair.forward.result.0]) {
+        if results != FxHashSet::from_iter([probabilities, pair.forward.result.0]) {
             return Err(no_kernel());
         }
         return forward(&Maker { shared, site }, group, &pair.forward, Some(statistics));

@@ -282,14 +282,14 @@ pub(in super::super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) 
     groups
 }
 
-/// True of values that nothing but nodes reads.
+/// Returns a predicate that is true of values that only nodes read: values that are neither outputs nor next states.
 pub(super) fn private(module: &Module, graph: GraphId) -> impl Fn(Value) -> bool {
     let kept: FxHashSet<Value> = module.graph(graph).states.iter().map(|&(_, next)| next).collect();
     move |value| !module.is_output(value) && !kept.contains(&value)
 }
 
-/// The values that attentions among the groups hand over to their gradients: statistics of the rows of scores in place of the
-/// shares of the values.
+/// The values that attentions among the groups hand over to their gradients: statistics of the rows of scores in place
+/// of the attention probabilities.
 pub(in super::super) fn carries(candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
     let Candidates { module, graph, .. } = *candidates;
     let is_private = private(module, graph);

@@ -6,8 +6,8 @@
 //! dQ = E Kᵀ    (dKᵀ) = Qᵀ E    factors and a Transpose of each
 //! ```
 //!
-//! Nothing but these nodes may read P, A and what is made of dP, so that they need not be in memory: the gradient computes P
-//! anew from statistics of its rows.
+//! Only these nodes may read P, A and the values computed from dP. None of these values is stored: the gradient
+//! recomputes P from the statistics of its rows.
 
 use super::pattern::{Finder, Mask, Pattern, factor, is_float, number, result};
 use super::viewed::strided;
@@ -25,7 +25,7 @@ const FACTOR_TOLERANCE: f64 = 1e-6;
 pub(super) struct Gradient {
     pub(super) nodes: Vec<Node>,
     /// The result of the softmax.
-    pub(super) shares: Value,
+    pub(super) probabilities: Value,
     /// Other values that the attention makes and the gradient reads.
     pub(super) others: Vec<Value>,
     /// The gradient of the result.
@@ -44,7 +44,7 @@ pub(super) struct Pair {
 #[derive(Default)]
 struct Parts {
     nodes: Vec<Node>,
-    /// The product of the shares and the values.
+    /// The product of the probabilities and the values.
     second: Option<Node>,
     /// The gradient of the result, the operands of the products as they read them.
     of_result: Option<Value>,
@@ -62,11 +62,11 @@ impl Pair {
     pub(super) fn find(module: &Module, is_joinable: &dyn Fn(Value) -> bool, softmax: Node) -> Option<Pair> {
         let none = FxHashSet::default();
         let alone = Finder { module, is_joinable, others: &none };
-        let shares = result(&NodeView::new(module, softmax)?)?;
-        if !is_joinable(shares) {
+        let probabilities = result(&NodeView::new(module, softmax)?)?;
+        if !is_joinable(probabilities) {
             return None;
         }
-        let mut parts = alone.parts(shares)?;
+        let mut parts = alone.parts(probabilities)?;
         let mut chains = [None, None, None];
         for (i, chain) in chains.iter_mut().enumerate() {
             *chain = Some(alone.behind(parts.made[i]?, i == 1)?);
@@ -118,9 +118,10 @@ impl Pair {
         let read: FxHashSet<Value> =
             nodes.iter().flat_map(|&node| module.node(node).operands()).flatten().copied().collect();
         let values = forward.nodes.iter().flat_map(|&node| module.node(node).results()).flatten();
-        let others = values.copied().filter(|value| *value != shares && read.contains(value)).collect();
+        let others =
+            values.copied().filter(|value| *value != probabilities && read.contains(value)).collect();
         let nodes = nodes.into_iter().collect();
-        Some(Pair { forward, gradient: Gradient { nodes, shares, others, result: made, gradients } })
+        Some(Pair { forward, gradient: Gradient { nodes, probabilities, others, result: made, gradients } })
     }
 }
 
@@ -141,7 +142,7 @@ impl Finder<'_> {
         self.view(self.reader(value)?).filter(|view| view.kind() == kind)
     }
 
-    /// The matrices that a node transposes, if it does that.
+    /// The operand of a node that transposes matrices; `None` for other nodes.
     fn untransposed(&self, node: Node) -> Option<Value> {
         let view = self.view(node).filter(|view| view.kind() == OpKind::Transpose)?;
         let rank = view.rank(0)?;
@@ -161,14 +162,14 @@ impl Finder<'_> {
     }
 
     /// The gradient behind a softmax.
-    fn parts(&self, shares: Value) -> Option<Parts> {
+    fn parts(&self, probabilities: Value) -> Option<Parts> {
         let mut parts = Parts { factor: 1.0, ..Parts::default() };
-        let readers = self.readers(shares);
-        let (of_shares, mut scores) =
-            readers.iter().find_map(|&node| self.centred(shares, node, &mut parts))?;
-        let value = self.of_shares(of_shares, &mut parts)?;
-        // The shares as the second product reads them.
-        let (mut read, inner) = (shares, parts.nodes.clone());
+        let readers = self.readers(probabilities);
+        let (of_value, mut scores) =
+            readers.iter().find_map(|&node| self.centred(probabilities, node, &mut parts))?;
+        let value = self.of_value(of_value, &mut parts)?;
+        // The probabilities as the second product reads them.
+        let (mut read, inner) = (probabilities, parts.nodes.clone());
         loop {
             let mut readers = self.readers(read);
             readers.retain(|node| !inner.contains(node));
@@ -253,15 +254,16 @@ impl Finder<'_> {
         is_same.then_some(view)
     }
 
-    /// The gradient of the shares, and that of the scores, if `node` is its product with the shares that is summed.
-    fn centred(&self, shares: Value, node: Node, parts: &mut Parts) -> Option<(Value, Value)> {
+    /// The gradients of the probabilities and of the scores, if `node` multiplies the former by the probabilities and
+    /// its result is summed.
+    fn centred(&self, probabilities: Value, node: Node, parts: &mut Parts) -> Option<(Value, Value)> {
         let other = |view: &NodeView<'_>, one: Value| match (view.operand(0)?, view.operand(1)?) {
             (a, b) if a == one => Some(b),
             (a, b) if b == one => Some(a),
             _ => None,
         };
         let product = self.view(node).filter(|view| view.kind() == OpKind::Mul)?;
-        let gradient = other(&product, shares)?;
+        let gradient = other(&product, probabilities)?;
         let sum = self.reader_of(result(&product)?, OpKind::ReduceSum)?;
         let reduced = ReduceView::read(&sum).ok()?;
         if !reduced.keep || reduced.axes?.as_slice() != [sum.rank(0)?.checked_sub(1)?] {
@@ -272,7 +274,7 @@ impl Finder<'_> {
             return None;
         }
         let scores = self.reader_of(result(&centred)?, OpKind::Mul)?;
-        let is_whole = other(&scores, result(&centred)?) == Some(shares)
+        let is_whole = other(&scores, result(&centred)?) == Some(probabilities)
             && (self.is_joinable)(gradient)
             && self.readers(gradient).len() == 2;
         if !is_whole {
@@ -282,8 +284,8 @@ impl Finder<'_> {
         Some((gradient, result(&scores)?))
     }
 
-    /// The values of the attention, from the gradient of the shares.
-    fn of_shares(&self, mut gradient: Value, parts: &mut Parts) -> Option<Value> {
+    /// The operand V of the attention, found from the gradient of the probabilities.
+    fn of_value(&self, mut gradient: Value, parts: &mut Parts) -> Option<Value> {
         loop {
             let (node, _) = self.module.producer(gradient)?;
             let view = self.view(node)?;

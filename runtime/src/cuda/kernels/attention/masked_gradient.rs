@@ -1,8 +1,9 @@
-//! The part of rows in the gradients of an attention whose masks are far below zero.
+//! Gradients of the attention rows whose greatest mask is far below zero.
 //!
-//! The statistics of a row, the greatest score plus the logarithm of a sum, have the distance of numbers of the greatest score.
-//! Such rows have statistics of ∞, so that cuDNN computes shares of 0; this kernel adds what the nodes compute. Models have
-//! such rows only where a mask hides all keys of a query, so that it is not fast.
+//! The statistics of a row are the logarithm of the sum of the exponentials of its scores. At scores of this size,
+//! neighbouring f32 numbers are too far apart to compute probabilities from the statistics. Such rows have statistics
+//! of ∞, so that cuDNN computes probabilities of 0, and this kernel adds the gradients that the separate nodes compute.
+//! Models have such rows only where a mask hides all keys of a query, so the kernel is not optimised for speed.
 
 use super::super::Maker;
 use super::super::stage::{Place, Source, Stage};
@@ -14,8 +15,8 @@ use crate::cuda::text::{Elem, FOLDS, f32_text};
 use crate::kernel::Result;
 
 impl Problem {
-    /// Adds the rows with statistics of ∞ to the gradients of keys and values, and writes those of queries. `parts` has room for
-    /// three numbers of f32 per row.
+    /// Adds the rows with statistics of ∞ to the gradients of keys and values, and writes these rows of the gradient of
+    /// the queries. `parts` has room for three f32 per row.
     pub(super) fn masked_gradient(
         &self,
         maker: &Maker<'_>,

@@ -16,8 +16,8 @@ use ampc_ir::DType;
 /// Masks below this absorb the scores that they are added to.
 const ABSORBS: f32 = -1e30;
 
-/// Rows whose greatest mask is below this have statistics of ∞, or NaN if it is −∞: f32 has 2⁻¹⁰ between numbers there, which
-/// is the relative error of shares that are computed from statistics.
+/// Rows whose greatest mask is below this bound have statistics of ∞, or NaN if the greatest mask is −∞. Neighbouring
+/// f32 numbers are 2⁻¹⁰ apart there, which is the relative error of probabilities that are computed from statistics.
 const INEXACT: f32 = -8192.0;
 
 /// A tensor that masks scores: its dims are those of the scores or 1.

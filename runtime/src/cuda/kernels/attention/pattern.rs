@@ -111,15 +111,15 @@ impl Finder<'_> {
         }
         let Scores { product, factor, masks, mut nodes } = self.scores(view.operand(0)?, false)?;
         nodes.push(softmax);
-        let mut shares = result(&view)?;
+        let mut probabilities = result(&view)?;
         let second = loop {
-            let node = self.reader(shares)?;
+            let node = self.reader(probabilities)?;
             let view = NodeView::new(self.module, node)?;
             nodes.push(node);
             match view.kind() {
-                OpKind::Cast if is_float(view.dtype(0)?) => shares = result(&view)?,
-                OpKind::Dropout if self.drops_nothing(&view) => shares = result(&view)?,
-                OpKind::MatMul if view.operand(0) == Some(shares) => break view,
+                OpKind::Cast if is_float(view.dtype(0)?) => probabilities = result(&view)?,
+                OpKind::Dropout if self.drops_nothing(&view) => probabilities = result(&view)?,
+                OpKind::MatMul if view.operand(0) == Some(probabilities) => break view,
                 _ => return None,
             }
         };

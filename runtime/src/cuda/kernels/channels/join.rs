@@ -22,7 +22,7 @@ const LIMITS: Limits = Limits {
     order: Order::Any,
 };
 
-/// Rows of fewer elements are not for these groups.
+/// The fewest elements of a row that a channel group reduces; other kernels reduce shorter rows.
 const LONG_ROW: usize = 1 << 13;
 
 /// The groups of the candidates. `closed` are groups of other nodes.

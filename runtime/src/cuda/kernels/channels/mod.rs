@@ -1,15 +1,15 @@
-//! Channel groups: nodes over an index space `[outer, channels, inner]`, with sums over all axes but that of the channels.
+//! Channel groups: nodes over an index space `[outer, channels, inner]`, with sums over all axes but the channels.
 //!
-//! Batch normalization and its gradient are such groups, with the casts, activations, masks and residual sums around them. In
-//! order, a group is:
+//! Batch normalization and its gradient are such groups, with the casts, activations, masks and residual sums around
+//! them. A group runs in three steps:
 //!
 //! - a pass over the elements ([`pass`]), which computes sums and co-moments, and writes the values that need no sum;
-//! - a launch with a thread per channel, which merges the sums of the blocks and computes the numbers of the channel;
-//! - a loop over the elements, which computes the values behind the sums.
+//! - a launch with a thread per channel, which merges the sums of the blocks and computes the values per channel;
+//! - a loop over the elements, which computes the values that depend on the sums.
 //!
-//! Values between the nodes are in registers: the loop computes them again from the operands. [`statistics`] finds the sums
-//! of which one pass is enough. Element-wise nodes round to their element types; values of f32 on the way to a sum are not
-//! rounded. An infinite element makes a sum of products NaN where the nodes one by one may have an infinity.
+//! Intermediate values stay in registers, and the loop recomputes them from the operands. [`statistics`] finds the sums
+//! that one pass can compute. Element-wise nodes round to their element types; f32 values that only feed a sum are not
+//! rounded. An infinite element can turn a sum of products into NaN where the separate nodes give an infinity.
 
 mod items;
 mod join;
@@ -37,7 +37,8 @@ use std::sync::Arc;
 /// The most operands and results of a group.
 const MOST_POINTERS: usize = 24;
 
-/// The values that these values are computed from. Values behind those of `is_known` are not needed.
+/// The values that `roots` are computed from, with `roots`. The operands of values of which `is_known` is true are not
+/// needed.
 fn needed(
     items: &[Item],
     roots: impl Iterator<Item = Value>,
@@ -196,7 +197,7 @@ impl Group<'_> {
         Ok(staged(stages, &scratch).in_place(&first).others_in_place(&others))
     }
 
-    /// The statements of the loop behind the sums, and the names of the numbers of a channel that it reads as arrays.
+    /// The statements of the loop after the sums, and the names of the values per channel that it reads as arrays.
     fn behind(
         &self,
         late: &[Value],

@@ -1,9 +1,9 @@
 //! The pass over the elements that computes sums and co-moments of a channel group, and the values that need no sum.
 //!
-//! A thread has the count, the means, sums and co-moments of what it has read. It reads 8 elements at a time and merges their
-//! moments with its own, as do threads and parts (Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm for
-//! computing sample variances", 1979; for covariances Bennett et al., "Numerically stable, single-pass, parallel statistics
-//! algorithms", 2009):
+//! A thread accumulates the count, means, sums and co-moments of the elements that it has read. It reads 8 elements at
+//! a time and merges their moments into its own. Threads and parts merge in the same way (Chan, Golub & LeVeque,
+//! "Updating formulae and a pairwise algorithm for computing sample variances", 1979; for covariances Bennett et al.,
+//! "Numerically stable, single-pass, parallel statistics algorithms", 2009):
 //!
 //! ```text
 //! N = n + c    mean_x' = mean_x + (m_x - mean_x) c / N    C' = C + q + (m_x - mean_x) (m_y - mean_y) n c / N
@@ -147,7 +147,7 @@ impl State {
     }
 }
 
-/// The states of the parts of each channel: the numbers one behind the other, each with `stride` elements.
+/// The states of all parts of each channel, as one array per field; consecutive arrays are `stride` elements apart.
 #[derive(Clone, Copy)]
 pub(super) struct States {
     pub(super) place: Place,
@@ -418,7 +418,8 @@ impl Pass<'_> {
         printer.wide(&Read { value, dtype, dims: self.space.dims.clone() })
     }
 
-    /// The operands of the whole space that a thread reads where it writes alone: a value can be written in their place.
+    /// The operands of the whole space that a thread reads only at the indices where it writes: a result can replace
+    /// them.
     pub(super) fn may_be_replaced(&self, operands: &[Value]) -> Vec<(Value, Elem)> {
         let shifts = self.state.shifts.iter().map(|&at| self.statistics.bases[at].value);
         let of_shifts = super::needed(self.items, shifts, |_| false);

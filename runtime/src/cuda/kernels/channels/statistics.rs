@@ -1,15 +1,16 @@
-//! The values of a channel group as far as one pass over the elements determines their sums.
+//! The sums of a channel group that one pass over the elements can compute.
 //!
-//! A *base* is a value of the whole space that no reduction of the group is needed for. A value of f32 is a polynomial of
-//! centred bases whose coefficients are numbers of a channel. With `p` for the base `x` less its mean, and `q` for `g`:
+//! A *base* is a value of the whole space that depends on no reduction of the group. An f32 value is a polynomial of
+//! centred bases whose coefficients are values per channel. With `p = x - mean(x)` for a base `x`, and `q = g -
+//! mean(g)` for a base `g`:
 //!
 //! ```text
 //! x = p + mean(x)      d = x - mean(x) = p      n = d · r = r p      mean(d · d) = C(x, x) / n
 //! g = q + mean(g)      w g = w q + w mean(g)    mean(w g · n) = w r C(x, g) / n
 //! ```
 //!
-//! The mean of a polynomial of degree 2 needs the means of the bases and the co-moments `C(a, b) = Σ p q` alone, since sums of
-//! centred values are 0. Both are merged between threads ([`super::pass`]).
+//! The mean of a polynomial of degree 2 needs only the means of the bases and the co-moments `C(a, b) = Σ p q`, because
+//! sums of centred values are 0. Threads merge both ([`super::pass`]).
 
 use super::items::{Item, Norm, Reduction, Space};
 use crate::cuda::kernels::expressions::Printer;

@@ -1,9 +1,9 @@
-//! The choice of groups along rows. A group grows from a reduction or a normalization by the nodes that it reads and that read
-//! it, while everything that it reads can be made before it, and everything that reads it after.
+//! The choice of row groups. A group grows from a reduction or a normalization to the nodes that it reads and that read
+//! it. All operands of a group must be computable before it, and all its readers after it.
 //!
-//! Groups and single nodes have positions in one order, as in [`crate::groups`]: a group has the position of one of its nodes,
-//! behind those of all that it reads and before those of all that read it. So groups are convex, also where every other group
-//! counts as one node.
+//! Groups and single nodes have positions in one order, as in [`crate::groups`]. A group has the position of one of its
+//! nodes, after everything that it reads and before everything that reads it. Groups are therefore convex, even if
+//! every other group counts as one node.
 
 use super::MOST_POINTERS;
 use super::nodes::RowNode;
@@ -24,7 +24,7 @@ const MOST_NODES: usize = 64;
 /// The most results of a group.
 const MOST_RESULTS: usize = 10;
 
-/// How far a node may stand from the next node of its group in the program. Operands live until the group runs.
+/// The largest distance in program order between consecutive nodes of a group. Operands are live until the group runs.
 const FARTHEST: usize = 32;
 
 /// The nodes of a graph, those that may be in groups, and the groups so far.
@@ -197,8 +197,8 @@ impl<'a> Rows<'a> {
         (is_small && is_wide && results.iter().all(can_be) && fits(&program, results)).then_some(position)
     }
 
-    /// The last position of a node that is behind everything that the nodes read from outside, and before everything outside
-    /// that reads them.
+    /// The position of the last node that comes after all makers of operands outside of the group, and before all its
+    /// readers.
     fn position(&self, nodes: &[Node]) -> Option<usize> {
         let at = |node: &Node| self.positions.get(node).copied();
         let behind = self.makers(nodes).iter().filter_map(at).max();

@@ -10,11 +10,13 @@
 //! %d = ReduceSum(%g) {axes=[0, 1]}: f32[768]   sums of columns, results only
 //! ```
 //!
-//! A warp or a block has a row. The kernel walks along the row once for each reduction that waits for another, and once for
-//! its results; operands stay in registers, and cheap nodes are computed again ([`passes`]). Rows that do not fit are no
-//! group. Sums of columns are sums of each warp or block, which a second launch adds in one order.
+//! A warp or a block computes a row. The kernel makes a pass over the row for each reduction in a chain of dependent
+//! reductions, and a last pass for the results. Operands stay in registers, and cheap nodes are recomputed
+//! ([`passes`]). Rows that do not fit into registers form no group. Each warp or block adds its own column sums, and a
+//! second launch adds these partial sums in a fixed order.
 //!
-//! Every node rounds to its element type, so that a group has the bits of its nodes but for the order of sums.
+//! Every node rounds to its element type, so a group gives the same bits as its separate nodes, except for the order of
+//! sums.
 
 mod join;
 mod nodes;

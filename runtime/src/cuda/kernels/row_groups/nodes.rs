@@ -48,7 +48,7 @@ pub(super) struct RowNode {
     pub(super) dims: Dims,
     /// Results by position, without absent ones.
     pub(super) made: Vec<Option<Made>>,
-    /// The rows and the elements of a row, if the node says them.
+    /// The index space `[rows, n]`, if the node determines it.
     pub(super) space: Option<[usize; 2]>,
 }
 
