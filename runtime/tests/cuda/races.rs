@@ -100,6 +100,20 @@ pub(crate) fn run(options: &CudaOptions, filter: &str) -> usize {
         });
         report(&case.name, done);
     }
+    // Groups of 100 channels, whose means have 16 or 32 bits.
+    for dtype in ["f16", "f32"] {
+        let ty = format!("{dtype}[2, 100, 9]");
+        let body = format!(
+            "  const %axes : i64[2] = [0, 2]\n  %m = ReduceMean(%a, %axes) {{keepdims=1}} : {dtype}[1, 100, 1]\n  \
+             %y = Sub(%a, %m) : {ty}\n  output %y : {ty}\n"
+        );
+        let input = random(if dtype == "f16" { DType::F16 } else { DType::F32 }, &[2, 100, 9], 3);
+        let done = runs(|| {
+            let done = on(&runtime, &module(&body, &[input.clone()]), &[input]);
+            done.map(|_| ()).map_err(|error| error.to_string())
+        });
+        report(&format!("means of channels, {dtype}"), done);
+    }
     // Groups, and the operators of training.
     report(
         "a training step",

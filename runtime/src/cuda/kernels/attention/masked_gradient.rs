@@ -77,7 +77,7 @@ impl Problem {
         let to =
             |name: &str, row: &str| format!("{name}[n * {name}_n + h * {name}_h + {row} * {name}_s + c]");
         let body = format!(
-            "  i64 h = blockIdx.x % heads, n = blockIdx.x / heads, first = (i64)blockIdx.x * rows, count = 0;
+            "  i64 h = blockIdx.x % heads, n = blockIdx.x / heads, first = (i64)blockIdx.x * rows;
   float* most = parts + first * 3; float* sum = most + rows; float* delta = sum + rows;
   auto is_masked = [&](i64 i) {{ return statistics[first + i] == {most}; }};
   auto score = [&](i64 i, i64 j) {{
@@ -91,9 +91,11 @@ impl Problem {
     for (i64 c = 0; c < of_value; c++) s += {gic} * {vjc};
     return share(i, j) * (s - delta[i]);
   }};
+  float any = 0.0f;
+  for (i64 i = threadIdx.x; i < rows; i += blockDim.x) if (is_masked(i)) any = 1.0f;
+  if (block_max(any) == 0.0f) return;
   for (i64 i = 0; i < rows; i++) {{
     if (!is_masked(i)) continue;
-    count++;
     float m = {least}, all = 0.0f, d = 0.0f;
     for (i64 j = threadIdx.x; j < total; j += blockDim.x) {{ float s = score(i, j); m = s != s || s > m ? s : m; }}
     m = block_max(m);
@@ -103,7 +105,6 @@ impl Problem {
     d = block_sum(d);
     if (threadIdx.x == 0) {{ most[i] = m; sum[i] = all; delta[i] = d; }}
   }}
-  if (count == 0) return;
   __syncthreads();
   for (i64 at = threadIdx.x; at < rows * size; at += blockDim.x) {{
     i64 i = at / size, c = at % size;

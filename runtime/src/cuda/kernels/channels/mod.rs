@@ -34,6 +34,9 @@ use statistics::Statistics;
 use std::fmt::Write;
 use std::sync::Arc;
 
+/// The most values of a state: 256 threads have their states in 48 KiB of shared memory.
+const MOST_NUMBERS: usize = 40;
+
 /// The most operands and results of a group.
 const MOST_POINTERS: usize = 24;
 
@@ -107,6 +110,9 @@ impl Group<'_> {
         let late: Vec<Value> = group.results.iter().copied().filter(|value| is_late(value)).collect();
         let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
         let state = State::of(&statistics);
+        if state.len() > MOST_NUMBERS {
+            return Err(unknown());
+        }
         // Values that the pass has written are read by the loop behind the sums.
         let is_written = |value: Value| early.iter().any(|&(other, _)| other == value);
         let (printer, arrays) = self.behind(&late, &statistics, is_written).ok_or_else(unknown)?;
@@ -120,7 +126,12 @@ impl Group<'_> {
                 keys.push(key);
             }
         }
-        let n_arrays = keys.iter().filter(|&&key| place_of(key).is_none()).count();
+        // The states of a channel have the bytes of f32 values. Narrower values would take the bytes of other channels.
+        let is_f32 = |key: Key| match key {
+            Key::Value(value) => statistics.elem(value).is_some_and(|elem| elem.bytes() == 4),
+            Key::Array(_) => true,
+        };
+        let n_arrays = keys.iter().filter(|&&key| place_of(key).is_none() && is_f32(key)).count();
         let pass = Pass { space, items, statistics: &statistics, state: &state, written: &early };
         let (stage, states) = pass.stage(maker, &operand, n_arrays, &mut scratch)?;
         stages.push(stage);
@@ -147,6 +158,9 @@ impl Group<'_> {
         let mut places: Vec<(Key, Place)> = Vec::new();
         for key in keys {
             let place = place_of(key).unwrap_or_else(|| {
+                if !is_f32(key) {
+                    return scratch.part(4 * space.channels);
+                }
                 n_placed += 1;
                 states.array(n_placed - 1)
             });

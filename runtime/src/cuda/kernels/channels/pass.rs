@@ -71,12 +71,15 @@ impl State {
         let names = self.names();
         let list: String = names.iter().map(|name| format!(", {name}")).collect();
         let mut text = format!("struct State {{ float count{list}; }};\n");
-        text += "__device__ __forceinline__ State merged(const State& a, const State& b) {\n  State y;
-  y.count = a.count + b.count;
-  const float part = y.count == 0 ? 0 : b.count / y.count;\n";
+        // A state without elements has means of 0, and a product of large distances from them may be infinite.
+        text += "__device__ __forceinline__ State merged(const State& a, const State& b) {\n  State y = b;
+  if (b.count == 0) return a;\n";
         for at in &self.shifts {
             let _ = writeln!(text, "  y.h{at} = a.h{at};");
         }
+        text += "  if (a.count == 0) return y;
+  y.count = a.count + b.count;
+  const float part = b.count / y.count;\n";
         for at in &self.means {
             let _ = writeln!(
                 text,
@@ -158,7 +161,7 @@ pub(super) struct States {
 }
 
 impl States {
-    /// The place of the `at`th array of one number per channel. A thread that has read the states of a channel may write it.
+    /// The place of the `at`th array of one f32 value per channel. A thread that has read the states of a channel may write it.
     pub(super) fn array(&self, at: usize) -> Place {
         self.place.plus(4 * self.stride * at)
     }
