@@ -175,9 +175,14 @@ impl<'a> Walked<'a> {
         let inner = program.plan(body);
         let n_state = step.n_formal.saturating_sub(2);
         let trips = step.operands.first().copied().flatten();
-        let trips = trips.and_then(|index| program.constant_on_host(plan.values[index as usize].value));
-        let trips = trips.and_then(|data| data.tensor()?.ints()?.next());
-        let trips = trips.map(|trips| u64::try_from(trips.max(0)).unwrap_or(u64::MAX));
+        // The default of an input is a constant too, which a caller may replace.
+        let constant = |index: u32| {
+            let planned = &plan.values[index as usize];
+            (planned.place == Place::Constant).then(|| program.constant_on_host(planned.value))?
+        };
+        let trips = trips.and_then(constant).and_then(|data| data.tensor()?.ints()?.next());
+        // Loops that end by their condition have the largest number of iterations that there is.
+        let trips = trips.and_then(|trips| u32::try_from(trips.max(0)).ok()).map(u64::from);
         // States that the body does not take over are held for its iteration.
         let carried = (0..n_state).filter(|i| u32::try_from(2 + i).is_ok_and(|at| !is_on_heap(inner, at)));
         let carried: Vec<usize> = carried.map(|i| 1 + i).collect();

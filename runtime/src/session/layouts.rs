@@ -198,6 +198,7 @@ impl<'m> Editor<'m> {
         let images: FxHashSet<Value> = made.iter().copied().collect();
         let added: FxHashSet<Node> = self.inserted.iter().map(|&(node, _)| node).collect();
         let nodes: Vec<Node> = self.module.nodes(self.graph).filter(|node| !added.contains(node)).collect();
+        let mut edits = Vec::new();
         for node in nodes {
             let dims_alone = reads_dims(self.module.node(node));
             for slot in 0..self.module.node(node).operands().len() {
@@ -206,7 +207,7 @@ impl<'m> Editor<'m> {
                 let form = match (role, images.contains(&value)) {
                     (Some(Role::Back), is_image) => {
                         let back = self.read_back(value, is_image, node);
-                        self.module.set_operand(node, slot, Some(back));
+                        edits.push((node, slot, Some(back)));
                         continue;
                     }
                     (Some(Role::Image), true) | (Some(Role::Fixed) | None, false) => continue,
@@ -216,12 +217,13 @@ impl<'m> Editor<'m> {
                     (Some(Role::Fixed) | None, true) => Form::First,
                 };
                 let copy = self.transposed(value, form, Position::Before(node), node);
-                self.module.set_operand(node, slot, Some(copy));
+                edits.push((node, slot, Some(copy)));
             }
             if self.roles.contains_key(&node) {
                 self.move_axes(node);
             }
         }
+        self.module.set_operands(edits);
         for at in 0..self.module.graph(self.graph).outputs().len() {
             let value = self.module.graph(self.graph).outputs()[at].value;
             if let (true, Some((maker, _))) = (images.contains(&value), self.module.producer(value)) {

@@ -260,7 +260,11 @@ impl Partitioner<'_> {
         let without = self.plan(graph, &made, folded);
         let mut most = without.arena;
         let (limit, n_plans) = match self.backend.groups_trade_memory() {
-            true => (most + (most - without.state_bytes) / MOST_GROWTH, MOST_TRADING_PLANS),
+            // A plan of a large graph takes longer.
+            true => (
+                most + (most - without.state_bytes) / MOST_GROWTH,
+                (MOST_TRADING_PLANS * 10_000 / made.len().max(1)).clamp(8, MOST_TRADING_PLANS),
+            ),
             false => (most, MOST_PLANS),
         };
         let (mut kept, mut units) = (Vec::new(), made.clone());
@@ -370,9 +374,6 @@ impl Partitioner<'_> {
     }
 
     /// Sets the kernel of each unit of several nodes, which hand over `carries`. Returns one node of each unit without a kernel.
-    ///
-    /// # Panics
-    /// If a value to read instead of a carried value is no operand or result of the group that makes the carried value.
     fn give_kernels<'c>(
         &self,
         graph: GraphId,
@@ -401,16 +402,14 @@ impl Partitioner<'_> {
                     values.iter().filter_map(|value| carries.get(value)).copied().cloned().collect()
                 };
                 let (read, made) = (carried(operands), carried(results));
-                for value in made.iter().flat_map(|carry| &carry.instead) {
-                    let is_there = operands.contains(value) || results.contains(value);
-                    assert!(
-                        is_there,
-                        "`Carry::instead` lists a value that the first group does not read or make"
-                    );
-                }
+                // If only folded nodes read a result, the group does not make it. The pair then has no kernels.
+                let is_whole = made
+                    .iter()
+                    .flat_map(|carry| &carry.instead)
+                    .all(|value| operands.contains(value) || results.contains(value));
                 interface.carry(read.into_iter().chain(made).collect());
                 // Only folded nodes read the group: its nodes run one by one, so that every group has a result.
-                let has_result = !interface.results.is_empty();
+                let has_result = is_whole && !interface.results.is_empty();
                 let kernel = has_result.then(|| self.prepare_group(nodes, &interface)).and_then(Result::ok);
                 let kernel = kernel.and_then(|kernel| self.checked(kernel).ok());
                 kernels.insert(nodes.to_vec(), kernel.map(|kernel| (interface, Arc::new(kernel))));

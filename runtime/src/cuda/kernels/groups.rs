@@ -19,7 +19,7 @@ use crate::elementwise::Member;
 use crate::groups::{Groups, Joiner, Limits, Order};
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::{Node, Value};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// The most operands and results of a kernel: a thread has 16 bytes of each in 4 registers, and kernels of more than 128
@@ -145,6 +145,10 @@ struct Optimizers {
 
 /// The nodes that run behind some of these nodes: they read them, or a node of their group does, or of a group between.
 fn behind(joiner: &Joiner<'_>, groups: &[Vec<Node>], nodes: &[Node]) -> FxHashSet<Node> {
+    let mut group_of: FxHashMap<Node, &[Node]> = FxHashMap::default();
+    for group in groups {
+        group_of.extend(group.iter().map(|&node| (node, &group[..])));
+    }
     let mut found: FxHashSet<Node> = FxHashSet::default();
     let mut open = nodes.to_vec();
     while let Some(node) = open.pop() {
@@ -152,8 +156,8 @@ fn behind(joiner: &Joiner<'_>, groups: &[Vec<Node>], nodes: &[Node]) -> FxHashSe
             if found.contains(&reader) {
                 continue;
             }
-            let group = groups.iter().find(|group| group.contains(&reader));
-            for &reader in group.map_or(&[reader][..], |group| group) {
+            let group = group_of.get(&reader).copied();
+            for &reader in group.unwrap_or(&[reader]) {
                 found.insert(reader);
                 open.push(reader);
             }

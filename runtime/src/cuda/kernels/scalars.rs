@@ -21,6 +21,7 @@ use crate::kernel::{Dims, KernelError, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// The most nodes of a group; the time to compile a kernel grows with its text.
@@ -29,8 +30,12 @@ const MOST_NODES: usize = 48;
 /// The most operands and results of a group.
 const MOST_POINTERS: usize = 48;
 
-/// The most scalars of a graph that are joined: each is a search of the graph.
+/// The most scalars of a graph that are joined, and the most groups that are tried for each.
 const MOST_SCALARS: usize = 512;
+const MOST_TRIED: usize = 4;
+
+/// The most units that all searches for paths in a graph visit. Further scalars are not joined.
+const MOST_VISITED: usize = 1 << 22;
 
 /// A node of one element.
 enum Scalar {
@@ -144,7 +149,9 @@ pub(super) fn join(candidates: &Candidates<'_>, lists: &[Vec<Node>], scalars: &[
     let mut groups: Vec<usize> = Vec::new();
     for &node in scalars.iter().take(MOST_SCALARS) {
         let unit = units.of[&node];
-        let joined = groups.iter().rev().copied().find(|&group| units.may_join(group, unit));
+        let near = groups.iter().rev().copied().filter(|&group| units.is_near(group, unit)).take(MOST_TRIED);
+        let joined =
+            near.into_iter().find(|&group| !units.has_path(group, unit) && !units.has_path(unit, group));
         match joined {
             Some(group) => units.join(group, unit),
             None => groups.push(unit),
@@ -160,13 +167,20 @@ struct Units<'a> {
     nodes: Vec<Vec<Node>>,
     of: FxHashMap<Node, usize>,
     readers: FxHashMap<Value, Vec<Node>>,
+    /// The number of units that searches may still visit.
+    budget: Cell<usize>,
 }
 
 impl<'a> Units<'a> {
     fn new(candidates: &'a Candidates<'a>, lists: &[Vec<Node>]) -> Units<'a> {
         let Candidates { module, graph, .. } = *candidates;
-        let mut units =
-            Units { candidates, nodes: Vec::new(), of: FxHashMap::default(), readers: FxHashMap::default() };
+        let mut units = Units {
+            candidates,
+            nodes: Vec::new(),
+            of: FxHashMap::default(),
+            readers: FxHashMap::default(),
+            budget: Cell::new(MOST_VISITED),
+        };
         for list in lists {
             units.of.extend(list.iter().map(|&node| (node, units.nodes.len())));
             units.nodes.push(list.clone());
@@ -201,8 +215,8 @@ impl<'a> Units<'a> {
         nodes.map(|node| self.of[node]).filter(move |&reader| reader != unit)
     }
 
-    /// True if a node may be one of a group.
-    fn may_join(&self, group: usize, node: usize) -> bool {
+    /// True if a node is near a group, and the sizes permit that it joins it.
+    fn is_near(&self, group: usize, node: usize) -> bool {
         let pair = [group, node];
         let module = self.candidates.module;
         let all = || pair.iter().flat_map(|&unit| &self.nodes[unit]).map(|&node| module.node(node));
@@ -213,10 +227,10 @@ impl<'a> Units<'a> {
         let of_group = self.operands(group);
         let is_near = self.operands(node).iter().any(|value| of_group.contains(value))
             || self.readers(group).any(|reader| reader == node);
-        is_near && !self.has_path(group, node) && !self.has_path(node, group)
+        is_near
     }
 
-    /// True if a path leads from a unit to another one through a third.
+    /// True if a path leads from a unit to another one through a third, or may lead there for all that was searched.
     fn has_path(&self, from: usize, to: usize) -> bool {
         let mut found: FxHashSet<usize> = FxHashSet::default();
         let mut open: Vec<usize> = self.readers(from).filter(|&unit| unit != to).collect();
@@ -224,6 +238,10 @@ impl<'a> Units<'a> {
             if unit == to {
                 return true;
             }
+            if self.budget.get() == 0 {
+                return true;
+            }
+            self.budget.set(self.budget.get() - 1);
             if found.insert(unit) {
                 open.extend(self.readers(unit));
             }

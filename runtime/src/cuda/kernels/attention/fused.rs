@@ -20,7 +20,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::views::attention::AttentionView;
 use ampc_ir::{DType, GraphId, Module, Node, Value};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// The most elements of a head.
@@ -252,6 +252,7 @@ pub(in super::super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) 
         return Vec::new();
     }
     let mut free: FxHashSet<Node> = nodes.iter().copied().collect();
+    let position: FxHashMap<Node, usize> = nodes.iter().enumerate().map(|(at, &node)| (node, at)).collect();
     let is_private = private(module, graph);
     let mut groups = Vec::new();
     for softmax in softmaxes {
@@ -273,9 +274,9 @@ pub(in super::super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) 
         };
         if found.iter().flatten().all(|node| free.contains(node)) {
             for list in found {
-                let members: FxHashSet<Node> = list.into_iter().collect();
-                free.retain(|node| !members.contains(node));
-                groups.push(nodes.iter().copied().filter(|node| members.contains(node)).collect());
+                let mut members: Vec<Node> = list.into_iter().filter(|node| free.remove(node)).collect();
+                members.sort_unstable_by_key(|node| position[node]);
+                groups.push(members);
             }
         }
     }

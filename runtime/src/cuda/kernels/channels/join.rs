@@ -115,8 +115,14 @@ impl Sets<'_> {
             Item::Norm(norm) => shared.push(norm.x.value),
             Item::Alias(_) => {}
         }
-        let readers = shared.into_iter().filter_map(|value| self.joiner.readers.get(&value));
-        readers.flatten().copied().filter(move |&other| other != node)
+        // Readers are in program order.
+        let position = |node: &Node| self.joiner.position[node];
+        let first = position(&node).saturating_sub(LIMITS.farthest);
+        let near = shared.into_iter().filter_map(move |value| {
+            let readers = self.joiner.readers.get(&value)?;
+            Some(&readers[readers.partition_point(|reader| position(reader) < first)..])
+        });
+        near.flat_map(move |readers| readers.iter().take_while(move |&&other| other != node)).copied()
     }
 
     /// The position of nodes as a group, if they can be one.

@@ -115,6 +115,11 @@ impl Group {
         path.has_one_cast(from)?;
 
         let (image_dims, grid_dims) = (value_dims(conv, image)?, value_dims(conv, grid)?);
+        let result_of = |at: usize| nodes.result(at).and_then(|value| dtype(conv, value));
+        let dtypes = [dtype(conv, image)?, dtype(conv, grid)?, result_of(at)?, result_of(last)?];
+        // Kernels for channels last have one type of 16 bits.
+        let is_low = dtypes[0].is_low() && dtypes == [dtypes[0]; 4];
+        let exchanges = exchanges.filter(|_| is_low);
         let backs = exchanges.and_then(|[a, b]| Some([path.back(a)?, path.back(b)?]));
         if let Some(backs) = backs {
             path.visited.extend(backs);
