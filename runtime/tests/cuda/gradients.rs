@@ -36,10 +36,12 @@ struct Gradient {
     end: &'static str,
     /// True if cuDNN computes it.
     is_fused: bool,
+    /// True if the gradient casts the probabilities again.
+    recomputes: bool,
 }
 
 fn case(name: &'static str, lengths: [u64; 2], sizes: [u64; 2], mask: Mask) -> Gradient {
-    Gradient { name, lengths, sizes, mask, end: "", is_fused: true }
+    Gradient { name, lengths, sizes, mask, end: "", is_fused: true, recomputes: false }
 }
 
 /// A number for each query and key.
@@ -79,6 +81,7 @@ fn cases() -> Vec<Gradient> {
         case("rows of least numbers", [9, 12], [8, 8], Mask::Added(least)),
         case("masked row", [9, 12], [8, 8], Mask::Added(none)),
         case("one query", [1, 12], [8, 8], Mask::None),
+        Gradient { recomputes: true, ..case("casts again", [13, 21], [8, 16], Mask::None) },
         Gradient { is_fused: false, ..case("heads of 256", [5, 6], [256, 8], Mask::None) },
         Gradient { is_fused: false, ..case("odd heads", [5, 6], [6, 8], Mask::None) },
         Gradient { name: "weights as output", end: "  output %p\n", is_fused: false, ..plain.clone() },
@@ -108,6 +111,10 @@ impl Gradient {
             ],
         };
         let hidden = if hides.is_empty() { "%el" } else { "%eh" };
+        let (again, back) = match self.recomputes {
+            true => (format!("  %again = Cast(%p) {{to={n}}} : {t}{scores}\n"), "%again"),
+            false => (String::new(), "%l"),
+        };
         let end = self.end;
         format!(
             "  const %s : {t} = 0.375
@@ -129,7 +136,7 @@ impl Gradient {
   %g = Transpose(%d) {{perm=[0, 2, 1, 3]}} : {t}[2, 3, {s}, {v}]
   %vm = Transpose(%vt) {{perm=[0, 1, 3, 2]}} : {t}[2, 3, {v}, {k}]
   %dp = MatMul(%g, %vm) : {t}{scores}
-  %lt = Transpose(%l) {{perm=[0, 1, 3, 2]}} : {t}[2, 3, {k}, {s}]
+{again}  %lt = Transpose({back}) {{perm=[0, 1, 3, 2]}} : {t}[2, 3, {k}, {s}]
   %dv = MatMul(%lt, %g) : {t}[2, 3, {k}, {v}]
   %dw = Cast(%dp) {{to=1}} : f32{scores}
   %pm = Mul(%dw, %p) : f32{scores}

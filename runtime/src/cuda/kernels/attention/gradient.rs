@@ -180,14 +180,20 @@ impl Finder<'_> {
                 [node] => read = result(&self.same(node)?)?,
                 [a, b] => {
                     let is_product = |node: Node| self.view(node).is_some_and(|v| v.kind() == OpKind::MatMul);
-                    let (second, transposed) = if is_product(a) { (a, b) } else { (b, a) };
-                    let view = self.view(second).filter(|view| view.operand(0) == Some(read))?;
+                    // The gradient may recompute casts of the forward part.
+                    let sides = [self.through_same(a, read)?, self.through_same(b, read)?];
+                    let [first, other] = sides;
+                    let ((second, from, _), (transposed, again, passed)) =
+                        if is_product(first.0) { (first, other) } else { (other, first) };
+                    let view = self.view(second).filter(|view| view.operand(0) == Some(from))?;
                     if view.kind() != OpKind::MatMul
                         || view.operand(1) != Some(value)
-                        || self.untransposed(transposed) != Some(read)
+                        || self.untransposed(transposed) != Some(again)
+                        || self.known(from)?.0 != self.known(again)?.0
                     {
                         return None;
                     }
+                    parts.nodes.extend(passed);
                     let product = self.reader_of(result(&self.view(transposed)?)?, OpKind::MatMul)?;
                     if product.operand(1) != parts.of_result {
                         return None;
@@ -241,6 +247,17 @@ impl Finder<'_> {
                 _ => return None,
             }
         }
+    }
+
+    /// The first node behind casts that begin with `node`, which reads `value`; the value that it reads; and the casts.
+    fn through_same(&self, mut node: Node, mut value: Value) -> Option<(Node, Value, Vec<Node>)> {
+        let mut passed = Vec::new();
+        while let Some(view) = self.same(node) {
+            value = result(&view).filter(|&value| (self.is_joinable)(value))?;
+            passed.push(node);
+            node = self.reader(value)?;
+        }
+        Some((node, value, passed))
     }
 
     /// A Cast between floats, or a Dropout that drops nothing.
