@@ -143,7 +143,9 @@ fn cases() -> Vec<Case> {
             );
             let mut inputs = vec![random(dtype, &[4, 3, n], 8), random(dtype, &[4, 3, n], 9)];
             inputs.extend([random(dtype, &[n], 10), random(dtype, &[n], 11)]);
-            add(format!("residual and layer normalization {t} {n}"), Tolerance::Rows, body, inputs);
+            // In 16 bits, the Gelu reads a normalized number that may be rounded to a neighbour.
+            let tolerance = if dtype == DType::F32 { Tolerance::Rows } else { Tolerance::Model };
+            add(format!("residual and layer normalization {t} {n}"), tolerance, body, inputs);
             let body = format!(
                 "  const %ratio : f32 = 0.25\n  const %on : bool = true\n  %t = Tanh(%a) : {t}[2, 3, {n}]\n  %p, %k = Dropout(%t, %ratio, %on) {{seed=3}} : {t}[2, 3, {n}], bool[2, 3, {n}]\n\
                  \x20 %r = Add(%p, %b) : {t}[2, 3, {n}]\n  %y = Softmax(%r) {{axis=-1}} : {t}[2, 3, {n}]\n  output %r\n  output %k\n  output %y\n"

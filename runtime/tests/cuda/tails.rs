@@ -24,6 +24,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("tail: two updates of a weight", twice),
     ("tail: two updates from one weight", shared),
     ("tail: scalars of two kinds", scalars),
+    ("tail: selections", selections),
     ("tail: steps", steps),
 ];
 
@@ -318,6 +319,34 @@ fn steps(cuda: &Arc<Cuda>) -> Result<(), String> {
         let most = if name == "f16" { 2 } else { 4 };
         if groups.is_empty() || groups.len() > most || !taken.iter().all(is_taken) {
             return Err(format!("{name}\n{plan}"));
+        }
+    }
+    Ok(())
+}
+
+/// Values that a skipped step keeps, of several lengths, are selected by one launch; a chain of two is a kernel of its own.
+fn selections(cuda: &Arc<Cuda>) -> Result<(), String> {
+    for skipped in [false, true] {
+        let mut graph = Graph::new();
+        graph.input("skipped", HostTensor::from_bytes(DType::Bool, &[], &[u8::from(skipped)]).unwrap());
+        for (i, n) in [3u64, 64, 4099, 1, 2048].into_iter().enumerate() {
+            graph.input(&format!("old{i}"), random(DType::F32, &[n], i as u64));
+            graph.input(&format!("new{i}"), random(DType::F32, &[n], 20 + i as u64));
+            graph.line(&format!("%s{i} = Where(%skipped, %old{i}, %new{i}) : f32[{n}]"));
+            graph.line(&format!("output %s{i}"));
+        }
+        graph.line("%a = Where(%skipped, %old1, %new1) : f32[64]");
+        graph.line("%b = Where(%skipped, %a, %old1) : f32[64]");
+        graph.line("output %a");
+        graph.line("output %b");
+        let (text, inputs) = graph.end();
+        matches_cpu(cuda, &text, &inputs, Tolerance::Exact)?;
+        let module = parse(&text, &NoData).map_err(|errors| errors.to_string())?;
+        let mut session = Runtime::new(cuda.clone()).prepare(&module).map_err(|error| error.to_string())?;
+        session.bind(&refs(&inputs)).map_err(|error| error.to_string())?;
+        let plan = session.plan_text();
+        if !plan.contains("Where+Where+Where+Where(") {
+            return Err(plan);
         }
     }
     Ok(())

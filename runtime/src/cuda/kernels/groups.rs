@@ -17,7 +17,7 @@ use crate::backend::{Candidates, Carry, GroupSite};
 use crate::cuda::Shared;
 use crate::elementwise::Member;
 use crate::groups::{Groups, Joiner, Limits, Order};
-use crate::kernel::{KernelError, Prepared, Result};
+use crate::kernel::{KernelError, Prepared, Result, Site};
 use ampc_ir::{Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -60,10 +60,18 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     let rest = in_order(joined.rest());
     let GroupList { mut lists, closed, .. } = joined;
     let candidates = &Candidates { nodes: &rest, ..*candidates };
+    // No element-wise node is next to these.
+    let open: FxHashSet<Node> = rest.iter().copied().collect();
+    let is_apart = |site: &Site<'_>| {
+        let mut results = site.view.data().results().iter().flatten();
+        let maker = |i: usize| site.view.operand(i).and_then(|value| candidates.module.producer(value));
+        results.all(|&value| candidates.module.uses(value).next().is_none())
+            && [1, 2].into_iter().all(|i| maker(i).is_none_or(|(node, _)| !open.contains(&node)))
+    };
     let mut optimizers: Vec<Optimizers> = Vec::new();
     let mut of_one: Vec<Node> = Vec::new();
     let joiner = Joiner::new(candidates, LIMITS, |site| {
-        if is_optimizer(site.kind()) {
+        if is_optimizer(site.kind()) || (optimizers::is_selection(site) && is_apart(site)) {
             let node = Optimizer::read(site).ok()?;
             let scalars: Vec<Option<Value>> = node.scalars().map(|i| site.view.operand(i)).collect();
             let same = |set: &&mut Optimizers| set.scalars == scalars && set.first.has_text_of(&node);
@@ -170,6 +178,18 @@ fn behind(joiner: &Joiner<'_>, groups: &[Vec<Node>], nodes: &[Node]) -> FxHashSe
 pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Prepared> {
     if group.sites.iter().all(|site| is_optimizer(site.kind())) {
         return optimizers::of_group(shared, group);
+    }
+    if group.sites.iter().all(optimizers::is_selection)
+        && group.results.len() == group.sites.len()
+        && group
+            .sites
+            .iter()
+            .flat_map(|site| site.view.data().operands())
+            .flatten()
+            .all(|value| group.operands.contains(value))
+        && let Ok(prepared) = optimizers::of_group(shared, group)
+    {
+        return Ok(prepared);
     }
     if let Some(prepared) = attention::prepare(shared, group)? {
         return Ok(prepared);

@@ -2,7 +2,8 @@
 //! once, elements in f32, in the order in which the optimizers are defined.
 //!
 //! Nodes of the same attributes and element types that read the same scalars are one group. It has the bits of its nodes one
-//! by one, because a chunk of a tensor is computed by the same statements.
+//! by one, because a chunk of a tensor is computed by the same statements. So are the nodes Where that keep the old running
+//! statistics if a step is skipped.
 
 use super::tensors::{Argument, Tensor, Tensors};
 use super::{Maker, Prepare};
@@ -24,6 +25,11 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 
 pub(super) fn is_optimizer(kind: OpKind) -> bool {
     matches!(kind, OpKind::Adam | OpKind::AdamW | OpKind::SGD)
+}
+
+/// True of a Where of f32 with one condition for all elements, as skipped steps select the old values of states.
+pub(super) fn is_selection(site: &Site<'_>) -> bool {
+    site.kind() == OpKind::Where && selection(site).is_ok()
 }
 
 /// The elements that a thread updates at a time, if all tensors are aligned.
@@ -70,6 +76,7 @@ impl Optimizer {
         match site.kind() {
             OpKind::Adam | OpKind::AdamW => adam(site),
             OpKind::SGD => sgd(site),
+            OpKind::Where => selection(site),
             _ => Err(site.no_kernel()),
         }
     }
@@ -236,6 +243,27 @@ fn read_field(name: &'static str, i: usize, elem: Elem) -> Field {
 
 fn written(name: &'static str, j: usize) -> Field {
     Field { name, argument: Argument::Result(j), elem: Elem::F32 }
+}
+
+fn selection(site: &Site<'_>) -> Result<Optimizer> {
+    let dims = site.result_dims(0)?;
+    let n = dims.iter().product();
+    let has_one = site.dims(0)?.iter().product::<usize>() == 1;
+    let is_whole = [1, 2].into_iter().all(|i| {
+        let is_f32 = site.dtype(i).is_ok_and(|dtype| dtype == DType::F32);
+        is_f32 && site.dims(i).is_ok_and(|own| own == dims)
+    });
+    if !has_one || !is_whole || n < 2 {
+        return Err(site.no_kernel());
+    }
+    Ok(Optimizer {
+        n,
+        scalars: vec![("const u8*", "condition", 0)],
+        fields: vec![read_field("xs", 1, Elem::F32), read_field("ys", 2, Elem::F32), written("w_next", 0)],
+        before: String::new(),
+        update: "        float w = *condition ? x : y;".into(),
+        in_place: vec![(0, 1), (0, 2)],
+    })
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "rounding")]

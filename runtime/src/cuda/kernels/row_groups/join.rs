@@ -6,7 +6,7 @@
 //! every other group counts as one node.
 
 use super::MOST_POINTERS;
-use super::nodes::RowNode;
+use super::nodes::{Op, RowNode};
 use super::passes::fits;
 use super::space::{Class, Program};
 use crate::backend::Candidates;
@@ -47,7 +47,9 @@ pub(in crate::cuda::kernels) fn join(candidates: &Candidates<'_>, closed: &Group
     let mut rows = Rows::new(candidates);
     rows.positions.extend(closed.positions());
     for &node in candidates.nodes {
-        let space = rows.nodes.get(&node).and_then(|node| node.space);
+        // Sums of columns alone are sums of channels, which have groups of their own.
+        let anchor = rows.nodes.get(&node).filter(|node| !matches!(node.op, Op::Sums { .. }));
+        let space = anchor.and_then(|node| node.space);
         if let Some(space) = space.filter(|_| !rows.group_of.contains_key(&node)) {
             rows.grow(node, space);
         }
