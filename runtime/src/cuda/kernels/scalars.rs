@@ -225,9 +225,8 @@ impl<'a> Units<'a> {
             return false;
         }
         let of_group = self.operands(group);
-        let is_near = self.operands(node).iter().any(|value| of_group.contains(value))
-            || self.readers(group).any(|reader| reader == node);
-        is_near
+        self.operands(node).iter().any(|value| of_group.contains(value))
+            || self.readers(group).any(|reader| reader == node)
     }
 
     /// True if a path leads from a unit to another one through a third, or may lead there for all that was searched.
