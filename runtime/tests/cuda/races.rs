@@ -109,7 +109,7 @@ pub(crate) fn run(options: &CudaOptions, filter: &str) -> usize {
         );
         let input = random(if dtype == "f16" { DType::F16 } else { DType::F32 }, &[2, 100, 9], 3);
         let done = runs(|| {
-            let done = on(&runtime, &module(&body, &[input.clone()]), &[input]);
+            let done = on(&runtime, &module(&body, std::slice::from_ref(&input)), &[input]);
             done.map(|_| ()).map_err(|error| error.to_string())
         });
         report(&format!("means of channels, {dtype}"), done);
