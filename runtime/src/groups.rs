@@ -228,6 +228,10 @@ impl<'a> Joiner<'a> {
 
 impl Groups {
     /// Adds a group that no further node joins, at its position.
+    #[cfg_attr(
+        not(all(feature = "cuda", target_os = "linux", target_arch = "x86_64")),
+        expect(dead_code, reason = "backends in host memory have groups of one kind")
+    )]
     pub(crate) fn close(&mut self, nodes: &[Node], position: usize) {
         self.group_of.extend(nodes.iter().map(|&node| (node, self.open.len())));
         // No node has such dims.
@@ -235,6 +239,10 @@ impl Groups {
     }
 
     /// The nodes of groups, with the positions of their groups.
+    #[cfg_attr(
+        not(all(feature = "cuda", target_os = "linux", target_arch = "x86_64")),
+        expect(dead_code, reason = "backends in host memory have groups of one kind")
+    )]
     pub(crate) fn positions(&self) -> impl Iterator<Item = (Node, usize)> + '_ {
         self.group_of.iter().map(|(&node, &group)| (node, self.open[group].position))
     }
