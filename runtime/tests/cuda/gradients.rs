@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// The roundings of the largest element by which a gradient may differ.
 const ROUNDINGS: f64 = 4.0;
 
-/// What hides keys.
+/// The mask that hides keys.
 #[derive(Clone)]
 enum Mask {
     None,
