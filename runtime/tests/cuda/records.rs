@@ -249,7 +249,7 @@ fn reserve(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
 }
 
 /// Calls that are refused because memory is exhausted, and the code of each.
-const REFUSALS: [(&str, u32); 10] = [
+const REFUSALS: [(&str, u32); 9] = [
     ("cuMemAlloc_v2", 2),
     ("cuMemHostAlloc", 2),
     ("cuStreamCreate", 2),
@@ -259,7 +259,6 @@ const REFUSALS: [(&str, u32); 10] = [
     ("cublasLtMatmulAlgoGetHeuristic", 3),
     ("cublasLtMatmul", 3),
     ("cudnnBackendExecute", 4004),
-    ("nvrtcCompileProgram", 1),
 ];
 
 /// A refused call ends with an error that says that memory is exhausted; a refused graph is replaced by single launches.
