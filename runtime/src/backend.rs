@@ -53,8 +53,10 @@ pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site, Wanted};
 pub use crate::layouts::{Image, Images, Roles};
 pub use crate::plan::Needs;
 
+use crate::room::Room;
 use ampc_ir::op::OpKind;
-use ampc_ir::{DType, GraphId, Module, Node, Value};
+use ampc_ir::views::NodeView;
+use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
 use std::fmt::Debug;
 
@@ -81,6 +83,24 @@ pub struct Candidates<'a> {
     pub channels_last: &'a FxHashSet<Node>,
 }
 
+impl Candidates<'_> {
+    /// Calls `visit` with the site of each node, in program order.
+    pub(crate) fn for_each_site(&self, mut visit: impl FnMut(&Site<'_>)) {
+        for &node in self.nodes {
+            let Some(view) = NodeView::new(self.module, node) else { continue };
+            let results = result_types(self.module, node);
+            let channels_last = self.channels_last.contains(&node);
+            visit(&Site { view, source: node, results: &results, channels_last, room: Room::of(0) });
+        }
+    }
+}
+
+/// The types of the results of a node, as inference has found them; `None` for absent results.
+pub(crate) fn result_types(module: &Module, node: Node) -> Vec<Option<Type>> {
+    let results = module.node(node).results().iter();
+    results.map(|value| value.map(|value| module.value(value).ty.clone())).collect()
+}
+
 /// A group that a kernel is prepared for.
 pub struct GroupSite<'a> {
     /// The nodes, in program order.
@@ -91,6 +111,18 @@ pub struct GroupSite<'a> {
     pub results: &'a [Value],
     /// The values that the group makes or reads in another form.
     pub carries: &'a [Carry],
+}
+
+impl GroupSite<'_> {
+    /// The number of the operand that is a value.
+    pub fn operand(&self, value: Value) -> Option<usize> {
+        self.operands.iter().position(|&operand| operand == value)
+    }
+
+    /// The number of the result that is a value.
+    pub fn result(&self, value: Value) -> Option<usize> {
+        self.results.iter().position(|&result| result == value)
+    }
 }
 
 /// A value that one group makes and one other group reads, stored in another form or not at all. The two groups are a

@@ -16,14 +16,14 @@
 use super::Shared;
 use super::kernels::Maker;
 use super::kernels::{convolution, library};
-use crate::backend::{Candidates, Image, Images, Site};
+use crate::backend::{Candidates, Image, Images, Site, result_types};
 use crate::layouts::{Role, dims_of, is_same_in_both};
 use crate::plan::live_nodes;
 use crate::room::Room;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{Module, Node, Type, Value};
+use ampc_ir::{Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -117,8 +117,7 @@ fn costs(shared: &Arc<Shared>, module: &Module, image: &Image) -> Option<[u64; 2
         return Some([0, 0]);
     }
     let view = NodeView::new(module, image.node)?;
-    let ty = |value: &Option<Value>| value.map(|value| module.value(value).ty.clone());
-    let results: Vec<Option<Type>> = view.data().results().iter().map(ty).collect();
+    let results = result_types(module, image.node);
     let site = Site { view, source: image.node, results: &results, channels_last: false, room: Room::of(0) };
     let (convolution, plan) = convolution::with_channels_last(&Maker { shared, site: &site }).ok()??;
     let filter = view.operand(1)?;

@@ -23,7 +23,7 @@ use super::layouts::Layouts;
 use super::observe::Watch;
 use super::pairs::{Bundle, bundles, halves};
 use super::walk;
-use crate::backend::{Backend, Candidates, Carry, GroupSite, alignment};
+use crate::backend::{Backend, Candidates, Carry, GroupSite, alignment, result_types};
 use crate::device::Device;
 use crate::kernel::{KernelError, Prepared, Site};
 use crate::plan::{GraphPlan, Group, Index, Interface, Needs, known_tensor, live_nodes, plan_graph};
@@ -196,7 +196,7 @@ impl Partitioner<'_> {
     /// The kernel of a node, or its error, if everything that the kernel depends on is known before the graph runs.
     fn prepare_on(&self, backend: &dyn Backend, node: Node) -> Option<Result<Prepared, KernelError>> {
         let view = NodeView::with_facts(self.module, node, self.facts)?;
-        let results = self.result_types(node);
+        let results = result_types(self.module, node);
         // More may be known of the results once the operands are there.
         let is_known = |ty: &Type| match ty {
             Type::Unknown => false,
@@ -220,11 +220,6 @@ impl Partitioner<'_> {
 
     fn source(&self, node: Node) -> Node {
         self.inlined.map_or(node, |inlined| inlined.calls.source(node))
-    }
-
-    fn result_types(&self, node: Node) -> Vec<Option<Type>> {
-        let results = self.module.node(node).results().iter();
-        results.map(|value| value.map(|value| self.module.value(value).ty.clone())).collect()
     }
 
     /// Joins nodes as the backend asks, as long as the arena does not grow, or, on backends that trade memory, grows by
@@ -455,7 +450,8 @@ impl Partitioner<'_> {
     }
 
     fn prepare_group(&self, nodes: &[Node], interface: &Interface) -> Result<Prepared, KernelError> {
-        let results: Vec<Vec<Option<Type>>> = nodes.iter().map(|&node| self.result_types(node)).collect();
+        let results: Vec<Vec<Option<Type>>> =
+            nodes.iter().map(|&node| result_types(self.module, node)).collect();
         let sites = nodes.iter().zip(&results).filter_map(|(&node, results)| {
             let view = NodeView::with_facts(self.module, node, self.facts)?;
             let channels_last = self.layouts.channels_last.contains(&node);

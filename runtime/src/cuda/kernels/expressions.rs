@@ -16,7 +16,8 @@ use crate::cuda::Shared;
 use crate::cuda::elements::{Elements, Source};
 use crate::cuda::text::{Elem, TO_ODD, f32_text, f64_text};
 use crate::elementwise::{Member, Read};
-use crate::kernel::{Dims, KernelError, Prepared, Result};
+use crate::groups::unsupported_group;
+use crate::kernel::{Dims, Prepared, Result};
 use ampc_ir::views::expression::{Arithmetic, Logic, Order, Term};
 use ampc_ir::{DType, Value};
 use rustc_hash::FxHashMap;
@@ -46,16 +47,12 @@ pub(super) fn of_members(
     operand_of: impl Fn(Value) -> Option<usize>,
     results: &[Value],
 ) -> Result<Prepared> {
-    let dims = &members.first().ok_or_else(unknown)?.dims;
+    let dims = &members.first().ok_or_else(unsupported_group)?.dims;
     let mut printer = Printer::default();
     for member in members {
-        printer.member(member).ok_or_else(unknown)?;
+        printer.member(member).ok_or_else(unsupported_group)?;
     }
     of_printed(shared, printer, dims, operand_of, results)
-}
-
-fn unknown() -> KernelError {
-    KernelError::unsupported("groups of other operators")
 }
 
 /// The kernel of printed nodes, with results of these dims. `operand_of` and `results` are those of [`of_members`].
@@ -68,7 +65,7 @@ pub(super) fn of_printed(
 ) -> Result<Prepared> {
     let mut elems = Vec::new();
     for (j, value) in results.iter().enumerate() {
-        let made = printer.values.get(value).ok_or_else(unknown)?;
+        let made = printer.values.get(value).ok_or_else(unsupported_group)?;
         let _ = writeln!(printer.body, "    r{j} = {};", made.bits);
         elems.push(made.elem);
     }
@@ -80,7 +77,7 @@ pub(super) fn of_printed(
         Key::Array(_) => None,
     };
     let operands: Option<Vec<usize>> = values.iter().map(operand_of).collect();
-    let operands = operands.ok_or_else(unknown)?;
+    let operands = operands.ok_or_else(unsupported_group)?;
     let elements = Elements {
         functions: &functions,
         dims,

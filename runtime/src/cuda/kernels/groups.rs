@@ -16,7 +16,7 @@ use super::scalars;
 use crate::backend::{Candidates, Carry, GroupSite};
 use crate::cuda::Shared;
 use crate::elementwise::Member;
-use crate::groups::{Groups, Joiner, Limits, Order};
+use crate::groups::{GraphIndex, Groups, Joiner, Limits, Order, unsupported_group};
 use crate::kernel::{KernelError, Prepared, Result, Site};
 use ampc_ir::{Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// The most operands and results of a kernel: a thread has 16 bytes of each in 4 registers, and kernels of more than 128
 /// registers leave half of the threads of a multiprocessor unused.
-const MOST_POINTERS: usize = 24;
+pub(super) const MOST_POINTERS: usize = 24;
 
 /// The most results of a group.
 const MOST_RESULTS: usize = 8;
@@ -41,7 +41,8 @@ const LIMITS: Limits = Limits {
 
 /// The groups of the candidates.
 pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
-    let mut joined = GroupList::new(candidates);
+    let index = &GraphIndex::new(candidates.module, candidates.graph);
+    let mut joined = GroupList::new(candidates, index);
     if !shared.exact_rounding {
         joined.add(attention::join(shared, candidates));
     }
@@ -52,10 +53,11 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         nodes
     };
     let rest = in_order(joined.rest());
-    joined.add(row_groups::join(&Candidates { nodes: &rest, ..*candidates }, &joined.closed));
+    joined.add(row_groups::join(&Candidates { nodes: &rest, ..*candidates }, index, &joined.closed));
     // The sums of these groups do not round their terms.
     if !shared.exact_rounding {
-        joined.add(channels::join(&Candidates { nodes: &joined.rest(), ..*candidates }, &joined.closed));
+        let rest = joined.rest();
+        joined.add(channels::join(&Candidates { nodes: &rest, ..*candidates }, index, &joined.closed));
     }
     let rest = in_order(joined.rest());
     let GroupList { mut lists, closed, .. } = joined;
@@ -70,7 +72,7 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     };
     let mut optimizers: Vec<Optimizers> = Vec::new();
     let mut of_one: Vec<Node> = Vec::new();
-    let joiner = Joiner::new(candidates, LIMITS, |site| {
+    let joiner = Joiner::new(candidates, index, LIMITS, |site| {
         if is_optimizer(site.kind()) || (optimizers::is_selection(site) && is_apart(site)) {
             let node = Optimizer::read(site).ok()?;
             let scalars: Vec<Option<Value>> = node.scalars().map(|i| site.view.operand(i)).collect();
@@ -90,10 +92,10 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     let groups = joiner
         .groups(closed, |_, interface| interface.operands.len() + interface.results.len() <= MOST_POINTERS);
     lists.extend(groups.into_lists());
-    lists.extend(scalars::join(candidates, &lists, &of_one));
+    lists.extend(scalars::join(candidates, index, &lists, &of_one));
     for Optimizers { mut nodes, .. } in optimizers {
-        let behind = behind(&joiner, &lists, &nodes);
-        nodes.retain(|node| !behind.contains(node));
+        let downstream = downstream(index, &lists, &nodes);
+        nodes.retain(|node| !downstream.contains(node));
         if nodes.len() > 1 {
             lists.push(nodes);
         }
@@ -109,23 +111,22 @@ pub(in crate::cuda) fn carries(candidates: &Candidates<'_>, groups: &[Vec<Node>]
 /// The groups that further groups are made beside.
 struct GroupList<'a> {
     candidates: Candidates<'a>,
-    joiner: Joiner<'a>,
+    index: &'a GraphIndex<'a>,
     lists: Vec<Vec<Node>>,
     /// The groups with their positions.
     closed: Groups,
 }
 
 impl<'a> GroupList<'a> {
-    fn new(candidates: &'a Candidates<'a>) -> GroupList<'a> {
-        let joiner = Joiner::new(candidates, LIMITS, |_| None);
-        GroupList { candidates: *candidates, joiner, lists: Vec::new(), closed: Groups::default() }
+    fn new(candidates: &Candidates<'a>, index: &'a GraphIndex<'a>) -> GroupList<'a> {
+        GroupList { candidates: *candidates, index, lists: Vec::new(), closed: Groups::default() }
     }
 
     /// Adds those groups that have a position among the nodes and groups so far.
     fn add(&mut self, groups: Vec<Vec<Node>>) {
         for mut nodes in groups {
-            nodes.sort_unstable_by_key(|node| self.joiner.position[node]);
-            if let Some(position) = self.joiner.between(&nodes, &self.closed) {
+            nodes.sort_unstable_by_key(|&node| self.index.position(node));
+            if let Some(position) = self.closed.position_between(self.index, &nodes) {
                 self.closed.close(&nodes, position);
                 self.lists.push(nodes);
             }
@@ -151,8 +152,9 @@ struct Optimizers {
     nodes: Vec<Node>,
 }
 
-/// The nodes that run behind some of these nodes: they read them, or a node of their group does, or of a group between.
-fn behind(joiner: &Joiner<'_>, groups: &[Vec<Node>], nodes: &[Node]) -> FxHashSet<Node> {
+/// The nodes downstream of some of these nodes, if each of the groups is one node: they read the nodes, or a node of
+/// their group does, or of a group between.
+fn downstream(index: &GraphIndex<'_>, groups: &[Vec<Node>], nodes: &[Node]) -> FxHashSet<Node> {
     let mut group_of: FxHashMap<Node, &[Node]> = FxHashMap::default();
     for group in groups {
         group_of.extend(group.iter().map(|&node| (node, &group[..])));
@@ -160,7 +162,7 @@ fn behind(joiner: &Joiner<'_>, groups: &[Vec<Node>], nodes: &[Node]) -> FxHashSe
     let mut found: FxHashSet<Node> = FxHashSet::default();
     let mut open = nodes.to_vec();
     while let Some(node) = open.pop() {
-        for reader in joiner.readers_of(node) {
+        for reader in index.readers_of(node) {
             if found.contains(&reader) {
                 continue;
             }
@@ -211,12 +213,11 @@ pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> R
     }
     let members =
         group.sites.iter().map(|site| Member::read(site, is_known)).collect::<Option<Vec<Member>>>();
-    let members = members.ok_or_else(|| KernelError::unsupported("groups of other operators"))?;
+    let members = members.ok_or_else(unsupported_group)?;
     if group.operands.len() + group.results.len() > MOST_POINTERS
         || members.windows(2).any(|pair| pair[0].dims != pair[1].dims)
     {
         return Err(KernelError::unsupported("groups of so many operands, or of several dims"));
     }
-    let operand_of = |value| group.operands.iter().position(|&operand| operand == value);
-    of_members(shared, &members, operand_of, group.results)
+    of_members(shared, &members, |value| group.operand(value), group.results)
 }

@@ -11,15 +11,16 @@ mod filter_gradient;
 mod product;
 
 use super::Maker;
-use crate::backend::{Candidates, GroupSite};
+use crate::backend::{Candidates, GroupSite, result_types};
 use crate::cuda::Shared;
 use crate::cuda::compile::requested_by;
+use crate::groups::unsupported_group;
 use crate::kernel::{KernelError, Prepared, Result, Site};
 use crate::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::views::expression::{Expression, Function, Term};
-use ampc_ir::{Node, Type, Value};
+use ampc_ir::{Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
@@ -122,11 +123,7 @@ pub(in crate::cuda) fn weight_gradients(
 /// Calls a function with the candidates and their readers.
 fn with_nodes<R>(candidates: &Candidates<'_>, work: impl FnOnce(&Nodes<'_>) -> R) -> R {
     let Candidates { module, graph, nodes: of_graph, channels_last } = *candidates;
-    let types = |&node: &Node| -> Vec<Option<Type>> {
-        let results = module.node(node).results().iter();
-        results.map(|value| value.map(|value| module.value(value).ty.clone())).collect()
-    };
-    let results: Vec<_> = of_graph.iter().map(types).collect();
+    let results: Vec<_> = of_graph.iter().map(|&node| result_types(module, node)).collect();
     let sites = of_graph.iter().zip(&results).filter_map(|(&node, results)| {
         let (view, channels_last) = (NodeView::new(module, node)?, channels_last.contains(&node));
         Some(Site { view, source: node, results, channels_last, room: Room::of(0) })
@@ -195,7 +192,6 @@ pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Res
 }
 
 fn prepared(shared: &Arc<Shared>, group: &GroupSite<'_>, anchor: usize) -> Result<Prepared> {
-    let unknown = || KernelError::unsupported("groups of other operators");
     let mut nodes = Nodes::new(group.sites);
     group.results.iter().for_each(|&value| nodes.read_outside(value));
     let maker = Maker { shared, site: &group.sites[anchor] };
@@ -206,20 +202,19 @@ fn prepared(shared: &Arc<Shared>, group: &GroupSite<'_>, anchor: usize) -> Resul
     };
     if maker.site.kind() != OpKind::Conv {
         let product = product::Group::read(&nodes, anchor, true).filter(|found| is_whole(&found.found));
-        return product.ok_or_else(unknown)?.prepare(&maker, group);
+        return product.ok_or_else(unsupported_group)?.prepare(&maker, group);
     }
     if let Some(gradient) = filter_gradient::Group::read(&nodes, anchor) {
         let gradient = Some(gradient).filter(|found| is_whole(&found.found));
-        return gradient.ok_or_else(unknown)?.prepare(&maker, group);
+        return gradient.ok_or_else(unsupported_group)?.prepare(&maker, group);
     }
-    convolution::read(&nodes, anchor).filter(is_whole).ok_or_else(unknown)?;
+    convolution::read(&nodes, anchor).filter(is_whole).ok_or_else(unsupported_group)?;
     convolution::prepare(&maker, group)
 }
 
 /// The number of the operand of a group that is a value.
 fn operand_of(group: &GroupSite<'_>, value: Value) -> Result<usize> {
-    let at = group.operands.iter().position(|&operand| operand == value);
-    at.ok_or_else(|| KernelError::unsupported("groups of other operands"))
+    group.operand(value).ok_or_else(|| KernelError::unsupported("groups of other operands"))
 }
 
 /// The activation of a node with one operand.

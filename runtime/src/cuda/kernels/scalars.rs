@@ -17,9 +17,10 @@ use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
 use crate::cuda::text::Elem;
 use crate::elementwise::{Member, Read};
-use crate::kernel::{Dims, KernelError, Prepared, Result, Site};
+use crate::groups::{GraphIndex, unsupported_group};
+use crate::kernel::{Dims, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
-use ampc_ir::{DType, Node, Value};
+use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -27,8 +28,8 @@ use std::sync::Arc;
 /// The most nodes of a group; the time to compile a kernel grows with its text.
 const MOST_NODES: usize = 48;
 
-/// The most operands and results of a group.
-const MOST_POINTERS: usize = 48;
+/// The most operands and results of a group. The kernel has one thread, which no number of registers slows down.
+const MOST_VALUES: usize = 48;
 
 /// The most scalars of a graph that are joined, and the most groups that are tried for each.
 const MOST_SCALARS: usize = 512;
@@ -136,16 +137,20 @@ pub(super) fn is_scalar(site: &Site<'_>) -> bool {
 pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
     let scalars = group.sites.iter().map(Scalar::read).collect::<Option<Vec<Scalar>>>()?;
     let mut printer = Printer::default();
-    let operand_of = |value| group.operands.iter().position(|&operand| operand == value);
     Some(match scalars.into_iter().try_for_each(|scalar| scalar.print(&mut printer)) {
-        Some(()) => of_printed(shared, printer, &[], operand_of, group.results),
-        None => Err(KernelError::unsupported("groups of other operators")),
+        Some(()) => of_printed(shared, printer, &[], |value| group.operand(value), group.results),
+        None => Err(unsupported_group()),
     })
 }
 
 /// The groups of scalars beside other groups, in program order.
-pub(super) fn join(candidates: &Candidates<'_>, lists: &[Vec<Node>], scalars: &[Node]) -> Vec<Vec<Node>> {
-    let mut units = Units::new(candidates, lists);
+pub(super) fn join(
+    candidates: &Candidates<'_>,
+    index: &GraphIndex<'_>,
+    lists: &[Vec<Node>],
+    scalars: &[Node],
+) -> Vec<Vec<Node>> {
+    let mut units = Units::new(candidates, index, lists);
     let mut groups: Vec<usize> = Vec::new();
     for &node in scalars.iter().take(MOST_SCALARS) {
         let unit = units.of[&node];
@@ -163,24 +168,19 @@ pub(super) fn join(candidates: &Candidates<'_>, lists: &[Vec<Node>], scalars: &[
 
 /// The nodes of a graph as groups and single nodes.
 struct Units<'a> {
-    candidates: &'a Candidates<'a>,
+    module: &'a Module,
+    index: &'a GraphIndex<'a>,
     nodes: Vec<Vec<Node>>,
     of: FxHashMap<Node, usize>,
-    readers: FxHashMap<Value, Vec<Node>>,
     /// The number of units that searches may still visit.
     budget: Cell<usize>,
 }
 
 impl<'a> Units<'a> {
-    fn new(candidates: &'a Candidates<'a>, lists: &[Vec<Node>]) -> Units<'a> {
+    fn new(candidates: &Candidates<'a>, index: &'a GraphIndex<'a>, lists: &[Vec<Node>]) -> Units<'a> {
         let Candidates { module, graph, .. } = *candidates;
-        let mut units = Units {
-            candidates,
-            nodes: Vec::new(),
-            of: FxHashMap::default(),
-            readers: FxHashMap::default(),
-            budget: Cell::new(MOST_VISITED),
-        };
+        let (nodes, of, budget) = (Vec::new(), FxHashMap::default(), Cell::new(MOST_VISITED));
+        let mut units = Units { module, index, nodes, of, budget };
         for list in lists {
             units.of.extend(list.iter().map(|&node| (node, units.nodes.len())));
             units.nodes.push(list.clone());
@@ -190,38 +190,30 @@ impl<'a> Units<'a> {
                 units.of.insert(node, units.nodes.len());
                 units.nodes.push(vec![node]);
             }
-            for &value in module.node(node).operands().iter().flatten() {
-                units.readers.entry(value).or_default().push(node);
-            }
         }
         units
     }
 
     /// The results of other nodes that a unit reads.
     fn operands(&self, unit: usize) -> FxHashSet<Value> {
-        let module = self.candidates.module;
+        let module = self.module;
         let operands = self.nodes[unit].iter().flat_map(|&node| module.node(node).operands()).flatten();
         operands.copied().filter(|&value| module.producer(value).is_some()).collect()
     }
 
-    fn results(&self, unit: usize) -> impl Iterator<Item = Value> {
-        let module = self.candidates.module;
-        self.nodes[unit].iter().flat_map(|&node| module.node(node).results()).flatten().copied()
-    }
-
     /// The units that read a unit.
     fn readers(&self, unit: usize) -> impl Iterator<Item = usize> {
-        let nodes = self.results(unit).filter_map(|value| self.readers.get(&value)).flatten();
-        nodes.map(|node| self.of[node]).filter(move |&reader| reader != unit)
+        let nodes = self.nodes[unit].iter().flat_map(|&node| self.index.readers_of(node));
+        nodes.map(|node| self.of[&node]).filter(move |&reader| reader != unit)
     }
 
     /// True if a node is near a group, and the sizes permit that it joins it.
     fn is_near(&self, group: usize, node: usize) -> bool {
         let pair = [group, node];
-        let module = self.candidates.module;
+        let module = self.module;
         let all = || pair.iter().flat_map(|&unit| &self.nodes[unit]).map(|&node| module.node(node));
         let values = all().map(|data| data.operands().iter().flatten().count() + data.results().len());
-        if all().count() > MOST_NODES || values.sum::<usize>() > MOST_POINTERS {
+        if all().count() > MOST_NODES || values.sum::<usize>() > MOST_VALUES {
             return false;
         }
         let of_group = self.operands(group);

@@ -21,7 +21,8 @@ use crate::cuda::kernels::stage::{Place, Scratch, Source, Stage};
 use crate::cuda::launch::{THREADS, threads_for};
 use crate::cuda::text::{Elem, Steps, Walk};
 use crate::elementwise::Read;
-use crate::kernel::{KernelError, Result};
+use crate::groups::unsupported_group;
+use crate::kernel::Result;
 use ampc_ir::Value;
 use std::fmt::Write;
 
@@ -199,17 +200,16 @@ impl Pass<'_> {
         n_arrays: usize,
         scratch: &mut Scratch,
     ) -> Result<(Stage, States)> {
-        let unknown = || KernelError::unsupported("groups of other operators");
         let space = self.space;
         let (printer, numbers) = self.text()?;
         let are_neighbours = space.inner == 1 && space.channels >= TILE / 2;
         let bytes = |elem: Elem| elem.bytes();
         let mut elems: Vec<Elem> = Vec::new();
         for (value, _) in self.written {
-            elems.push(printer.values.get(value).ok_or_else(unknown)?.elem);
+            elems.push(printer.values.get(value).ok_or_else(unsupported_group)?.elem);
         }
         let steps = printer.sources.iter().map(|(_, source)| Steps::broadcast(&source.dims, &space.dims));
-        let walk = Walk::new(&space.dims, steps.collect::<Option<_>>().ok_or_else(unknown)?);
+        let walk = Walk::new(&space.dims, steps.collect::<Option<_>>().ok_or_else(unsupported_group)?);
         let whole =
             (0..printer.sources.len()).filter(|&s| walk.is_plain(s)).map(|s| printer.sources[s].1.elem);
         let widest = whole.chain(elems.iter().copied()).map(bytes).max().unwrap_or(4);
@@ -238,8 +238,8 @@ impl Pass<'_> {
         let mut froms = Vec::new();
         let mut aligned: Vec<String> = Vec::new();
         for (s, (key, of)) in printer.sources.iter().enumerate() {
-            let Key::Value(value) = key else { return Err(unknown()) };
-            source.from(&format!("x{s}"), of.elem, place_of(*value).ok_or_else(unknown)?);
+            let Key::Value(value) = key else { return Err(unsupported_group()) };
+            source.from(&format!("x{s}"), of.elem, place_of(*value).ok_or_else(unsupported_group)?);
             froms.push(if of.dims == space.dims {
                 aligned.push(format!("(u64)x{s}"));
                 From::Whole
@@ -306,7 +306,7 @@ impl Pass<'_> {
             let _ = writeln!(assigns, "      few{at}[u * {lanes} + v] = {}{shift};", numbers[at]);
             let _ = write!(list, "few{at}, ");
         }
-        begin += &self.shifts(&printer, &froms, index).ok_or_else(unknown)?;
+        begin += &self.shifts(&printer, &froms, index).ok_or_else(unsupported_group)?;
         let (outer, inner) = loads();
         let mut stores = String::new();
         let mut vectors = String::new();
@@ -452,7 +452,7 @@ impl Pass<'_> {
             let numbers = numbers.collect::<Option<Vec<String>>>()?;
             Some((printer, numbers))
         };
-        made().ok_or_else(|| KernelError::unsupported("groups of other operators"))
+        made().ok_or_else(unsupported_group)
     }
 }
 

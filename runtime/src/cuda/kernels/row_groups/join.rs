@@ -5,17 +5,14 @@
 //! nodes, after everything that it reads and before everything that reads it. Groups are therefore convex, even if
 //! every other group counts as one node.
 
-use super::MOST_POINTERS;
 use super::nodes::{Op, RowNode};
 use super::passes::fits;
 use super::space::{Class, Program};
 use crate::backend::Candidates;
-use crate::groups::Groups;
-use crate::kernel::Site;
+use crate::cuda::kernels::groups::MOST_POINTERS;
+use crate::groups::{GraphIndex, Groups};
 use crate::plan::Interface;
-use crate::room::Room;
-use ampc_ir::views::NodeView;
-use ampc_ir::{Module, Node, Type, Value};
+use ampc_ir::{Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The most nodes of a group: the time to compile a kernel grows with its text.
@@ -27,24 +24,23 @@ const MOST_RESULTS: usize = 10;
 /// The largest distance in program order between consecutive nodes of a group. Operands are live until the group runs.
 const FARTHEST: usize = 32;
 
-/// The nodes of a graph, those that may be in groups, and the groups so far.
-struct Rows<'a> {
-    module: &'a Module,
+/// The nodes that may be in row groups, and the groups so far.
+struct RowGroups<'a> {
+    index: &'a GraphIndex<'a>,
     nodes: FxHashMap<Node, RowNode>,
-    /// The places of nodes in the program.
-    places: FxHashMap<Node, usize>,
-    readers: FxHashMap<Value, Vec<Node>>,
-    /// Values that are read when all nodes are done.
-    roots: FxHashSet<Value>,
-    /// The positions of groups and single nodes, by node.
+    /// The positions of groups, by node. Other nodes have their positions in the program.
     positions: FxHashMap<Node, usize>,
     group_of: FxHashMap<Node, usize>,
     groups: Vec<Vec<Node>>,
 }
 
 /// The groups of the candidates. `closed` are groups of other nodes.
-pub(in crate::cuda::kernels) fn join(candidates: &Candidates<'_>, closed: &Groups) -> Vec<Vec<Node>> {
-    let mut rows = Rows::new(candidates);
+pub(in crate::cuda::kernels) fn join(
+    candidates: &Candidates<'_>,
+    index: &GraphIndex<'_>,
+    closed: &Groups,
+) -> Vec<Vec<Node>> {
+    let mut rows = RowGroups::new(candidates, index);
     rows.positions.extend(closed.positions());
     for &node in candidates.nodes {
         // Sums of columns alone are sums of channels, which have groups of their own.
@@ -60,42 +56,12 @@ pub(in crate::cuda::kernels) fn join(candidates: &Candidates<'_>, closed: &Group
     rows.groups
 }
 
-impl<'a> Rows<'a> {
-    fn new(candidates: &Candidates<'a>) -> Rows<'a> {
-        let Candidates { module, graph, nodes: of_graph, .. } = *candidates;
-        let mut places = FxHashMap::default();
-        let mut readers: FxHashMap<Value, Vec<Node>> = FxHashMap::default();
-        for (at, node) in module.nodes(graph).enumerate() {
-            places.insert(node, at);
-            for &value in module.node(node).operands().iter().flatten() {
-                readers.entry(value).or_default().push(node);
-            }
-        }
-        let data = module.graph(graph);
-        let next = data.states.iter().map(|&(_, next)| next);
-        let roots = data.outputs().iter().map(|output| output.value).chain(next).collect();
+impl<'a> RowGroups<'a> {
+    fn new(candidates: &Candidates<'_>, index: &'a GraphIndex<'a>) -> RowGroups<'a> {
         let mut nodes = FxHashMap::default();
-        for &node in of_graph {
-            let results: Vec<Option<Type>> =
-                module.node(node).results().iter().map(|v| v.map(|v| module.value(v).ty.clone())).collect();
-            let Some(view) = NodeView::new(module, node) else { continue };
-            let site =
-                Site { view, source: node, results: &results, channels_last: false, room: Room::of(0) };
-            if let Some(read) = RowNode::read(&site) {
-                nodes.insert(node, read);
-            }
-        }
-        let positions = places.clone();
-        Rows {
-            module,
-            nodes,
-            places,
-            readers,
-            roots,
-            positions,
-            group_of: FxHashMap::default(),
-            groups: Vec::new(),
-        }
+        candidates.for_each_site(|site| nodes.extend(RowNode::read(site).map(|node| (site.view.node, node))));
+        let (positions, group_of) = (FxHashMap::default(), FxHashMap::default());
+        RowGroups { index, nodes, positions, group_of, groups: Vec::new() }
     }
 
     /// Makes a group of a node, and lets it grow as far as it can.
@@ -106,9 +72,10 @@ impl<'a> Rows<'a> {
         }
         let mut refused: FxHashSet<Node> = FxHashSet::default();
         'grown: loop {
-            let mut near: Vec<Node> = self.makers(&group).into_iter().chain(self.readers(&group)).collect();
+            let mut near: Vec<Node> =
+                self.index.makers_outside(&group).chain(self.index.readers_outside(&group)).collect();
             near.retain(|node| self.nodes.contains_key(node) && !refused.contains(node));
-            near.sort_unstable_by_key(|node| self.places[node]);
+            near.sort_unstable_by_key(|&node| self.index.position(node));
             near.dedup();
             for node in near {
                 let more = self.with(&group, node);
@@ -137,9 +104,9 @@ impl<'a> Rows<'a> {
         };
         add(node);
         if self.nodes[&node].is_view() {
-            self.readers(&[node]).into_iter().for_each(add);
+            self.index.readers_outside(&[node]).for_each(add);
         }
-        more.sort_unstable_by_key(|node| self.places[node]);
+        more.sort_unstable_by_key(|&node| self.index.position(node));
         more.dedup();
         more
     }
@@ -156,20 +123,6 @@ impl<'a> Rows<'a> {
         self.groups.push(nodes.to_vec());
     }
 
-    /// The nodes outside that make operands of these nodes.
-    fn makers(&self, nodes: &[Node]) -> Vec<Node> {
-        let operands = nodes.iter().flat_map(|&node| self.module.node(node).operands()).flatten();
-        let makers = operands.filter_map(|&value| self.module.producer(value).map(|(maker, _)| maker));
-        makers.filter(|maker| !nodes.contains(maker)).collect()
-    }
-
-    /// The nodes outside that read results of these nodes.
-    fn readers(&self, nodes: &[Node]) -> Vec<Node> {
-        let results = nodes.iter().flat_map(|&node| self.module.node(node).results()).flatten();
-        let readers = results.filter_map(|value| self.readers.get(value)).flatten();
-        readers.copied().filter(|reader| !nodes.contains(reader)).collect()
-    }
-
     fn program(&self, nodes: &[Node], space: [usize; 2]) -> Option<Program<'_>> {
         let nodes: Option<Vec<&RowNode>> = nodes.iter().map(|node| self.nodes.get(node)).collect();
         Program::new(nodes?, space)
@@ -177,17 +130,14 @@ impl<'a> Rows<'a> {
 
     /// The position of nodes in program order as a group, if they can be one.
     fn joined(&self, nodes: &[Node], space: [usize; 2]) -> Option<usize> {
-        let is_far = |pair: &[Node]| self.places[&pair[1]] - self.places[&pair[0]] > FARTHEST;
-        if nodes.len() > MOST_NODES || nodes.windows(2).any(is_far) {
+        if nodes.len() > MOST_NODES || self.index.has_gap(nodes, FARTHEST) {
             return None;
         }
-        let position = self.position(nodes)?;
+        let position_of =
+            |node: Node| self.positions.get(&node).copied().or_else(|| self.index.find_position(node));
+        let position = self.index.position_between(nodes, position_of)?;
         let program = self.program(nodes, space)?;
-        let interface = Interface::of(self.module, nodes, |value| {
-            let outside =
-                self.readers.get(&value).is_some_and(|r| r.iter().any(|reader| !nodes.contains(reader)));
-            outside || self.roots.contains(&value)
-        });
+        let interface = self.index.interface(nodes);
         let Interface { operands, results, .. } = &interface;
         // A view that is read outside costs nothing there.
         let is_view =
@@ -197,16 +147,5 @@ impl<'a> Rows<'a> {
         // Few elements of a row are better added by other threads.
         let is_wide = program.n >= 32 || !program.classes.contains(&Class::Sums);
         (is_small && is_wide && results.iter().all(can_be) && fits(&program, results)).then_some(position)
-    }
-
-    /// The position of the last node that comes after all makers of operands outside of the group, and before all its
-    /// readers.
-    fn position(&self, nodes: &[Node]) -> Option<usize> {
-        let at = |node: &Node| self.positions.get(node).copied();
-        let behind = self.makers(nodes).iter().filter_map(at).max();
-        let before = self.readers(nodes).iter().filter_map(at).min();
-        let is_between =
-            |at: &usize| behind.is_none_or(|other| other < *at) && before.is_none_or(|other| *at < other);
-        nodes.iter().rev().map(|node| self.places[node]).find(is_between)
     }
 }

@@ -10,7 +10,8 @@ use super::writer::{Writer, fold_text, kept_name};
 use crate::backend::GroupSite;
 use crate::cuda::elements::VECTORS;
 use crate::cuda::text::Elem;
-use crate::kernel::{KernelError, Prepared, Result};
+use crate::groups::unsupported_group;
+use crate::kernel::{Prepared, Result};
 use ampc_ir::Value;
 use std::fmt::Write;
 
@@ -19,15 +20,14 @@ use std::fmt::Write;
 /// # Errors
 /// If the row does not fit, or an operand is not one of the group.
 pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>, program: &Program<'_>) -> Result<Prepared> {
-    let unknown = || KernelError::unsupported("groups of other operators");
     let passes = Passes::new(program, group.results);
-    let shape = shape(program, &passes, group.results).ok_or_else(unknown)?;
+    let shape = shape(program, &passes, group.results).ok_or_else(unsupported_group)?;
     let Shape { lanes, items, vector } = shape;
     let (rows, n) = (program.rows, program.n);
     // A block has several warps of short rows, and otherwise one row at a time.
     let per_block = if lanes == 32 { 8 } else { 1 };
     let mut source = Source::new(rows * n);
-    let operand_of = |value| group.operands.iter().position(|&operand| operand == value).ok_or_else(unknown);
+    let operand_of = |value| group.operand(value).ok_or_else(unsupported_group);
     let mut aligned = String::new();
     let mut begin = String::new();
     for (at, one) in program.sources.iter().enumerate() {
@@ -46,7 +46,7 @@ pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>, program: &Progra
     }
     source.bound(per_block * lanes);
     for (j, &value) in group.results.iter().enumerate() {
-        let elem = elem_of(program, value).ok_or_else(unknown)?;
+        let elem = elem_of(program, value).ok_or_else(unsupported_group)?;
         match program.class(value) {
             Some(Class::Sums) => continue,
             Some(Class::Full) => {
@@ -69,11 +69,11 @@ pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>, program: &Progra
     }
     source.number("n", n);
     source.number("rows", rows);
-    let mut writer = Writer::new(program, &passes).ok_or_else(unknown)?;
+    let mut writer = Writer::new(program, &passes).ok_or_else(unsupported_group)?;
     for pass in 1..=passes.count {
-        writer.pass(pass).ok_or_else(unknown)?;
+        writer.pass(pass).ok_or_else(unsupported_group)?;
     }
-    writer.last(group.results, &sums).ok_or_else(unknown)?;
+    writer.last(group.results, &sums).ok_or_else(unsupported_group)?;
     let Writer { rows: printer, folds, body, .. } = writer;
     source.function(VECTORS);
     source.function(&format!(
@@ -93,7 +93,8 @@ pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>, program: &Progra
             source.fails(maker, RATIO.to_owned());
         }
     }
-    let named = |&value| Ok((kept_name(program, value), elem_of(program, value).ok_or_else(unknown)?));
+    let named =
+        |&value| Ok((kept_name(program, value), elem_of(program, value).ok_or_else(unsupported_group)?));
     let mut kept = passes.kept.iter().map(named).collect::<Result<Vec<(String, Elem)>>>()?;
     kept.sort_unstable_by(|a, b| a.0.cmp(&b.0));
     let mut text = format!(
@@ -174,7 +175,7 @@ fn total(
     let mut stores = String::new();
     for (k, &at) in sums.iter().enumerate() {
         let Some(Made { value, elem }) = program.nodes[at].made[0] else { continue };
-        let Some(j) = group.results.iter().position(|&result| result == value) else { continue };
+        let Some(j) = group.result(value) else { continue };
         source.to(&format!("y{k}"), elem, Place::result(j));
         let is_mean = matches!(program.nodes[at].op, Op::Sums { is_mean: true });
         let store = elem.store(if is_mean { "acc / (float)rows" } else { "acc" });
