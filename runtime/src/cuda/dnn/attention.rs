@@ -1,4 +1,4 @@
-//! Operation graphs of scaled dot-product attention, and plans of them and of gradients (`gradient.rs`).
+//! Operation graphs of scaled dot-product attention, and its plans, which gradients (`gradient.rs`) have too.
 //!
 //! ```text
 //! S = scale · Q Kᵀ + bias, later keys −∞ if causal    P = exp(S − max S) / sum exp(S − max S)    O = P V
@@ -7,20 +7,16 @@
 //! S and P are virtual: no matrix of scores is in memory. Sums and products are in f32. P is rounded to the element type of
 //! the operands before the product with V, and O is rounded once.
 
-use super::gradient::AttentionGradient;
-use super::graph::{Graph, data_type};
-use super::launch::pack;
+use super::graph::{ALIGNMENT, Graph, data_type};
+use super::launch::ProblemPlan;
 use super::operations::{Builder, Storage};
-use super::plan::{Choice, Conditions};
-use super::{Described, DnnError, Library, Properties, known_of, lock, plan};
-use crate::cuda::memory::failed as of_driver;
+use super::{DnnError, Problem, lock};
 use crate::cuda::presence::CudaError;
 use crate::cuda::queue::CudaQueue;
 use crate::kernel::Result;
 use ampc_ir::DType;
 use cudarc::cudnn::sys;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use sys::cudnnDataType_t as DataType;
 use sys::cudnnPointwiseMode_t as Mode;
 
@@ -72,13 +68,6 @@ pub struct Attention {
     pub has_statistics: bool,
 }
 
-/// An attention or its gradient.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(in crate::cuda) enum Problem {
-    Forward(Box<Attention>),
-    Gradient(Box<AttentionGradient>),
-}
-
 /// Names of tensors in a graph and its variant packs.
 pub(super) const QUERY: i64 = 1;
 pub(super) const KEY: i64 = 2;
@@ -118,7 +107,7 @@ impl Attention {
     ///
     /// # Errors
     /// If cuDNN refuses a descriptor.
-    fn graph(&self, handle: Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError> {
+    pub(super) fn graph(&self, handle: Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError> {
         const FLOAT: DataType = DataType::CUDNN_DATA_FLOAT;
         let (elem, dims) = (data_type(self.dtype)?, self.scores());
         let one = Strided::dense([1; 4]);
@@ -178,7 +167,7 @@ impl Attention {
     }
 
     /// The names of the tensors of a variant pack.
-    fn ids(&self) -> Vec<i64> {
+    pub(super) fn ids(&self) -> Vec<i64> {
         let mut ids = vec![QUERY, KEY, VALUE, RESULT, SCALE];
         ids.extend(self.has_statistics.then_some(STATISTICS));
         ids.extend(self.bias.is_some().then_some(BIAS));
@@ -187,54 +176,8 @@ impl Attention {
     }
 }
 
-impl Problem {
-    fn dtype(&self) -> DType {
-        match self {
-            Problem::Forward(attention) => attention.dtype,
-            Problem::Gradient(gradient) => gradient.of.dtype,
-        }
-    }
-
-    fn graph(&self, handle: Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError> {
-        match self {
-            Problem::Forward(attention) => attention.graph(handle),
-            Problem::Gradient(gradient) => gradient.graph(handle),
-        }
-    }
-
-    fn conditions(&self) -> Conditions {
-        match self {
-            Problem::Forward(_) => Conditions::USUAL,
-            Problem::Gradient(gradient) => {
-                Conditions { workspace: gradient.workspace(), ..Conditions::USUAL }
-            }
-        }
-    }
-
-    /// The names of the tensors of a variant pack.
-    fn ids(&self) -> Vec<i64> {
-        match self {
-            Problem::Forward(attention) => attention.ids(),
-            Problem::Gradient(gradient) => {
-                let mut ids: Vec<i64> = (QUERY..=SUMS).collect();
-                ids.extend([SCALE, ONE]);
-                ids.extend(gradient.of.bias.is_some().then_some(BIAS));
-                ids
-            }
-        }
-    }
-}
-
-/// An attention that is ready to run.
-pub(in crate::cuda) struct AttentionPlan {
-    // Plans are destroyed before their handle.
-    choice: Arc<Choice>,
-    /// The plan that replaces `choice` after its engine failed.
-    other: Mutex<Option<Arc<Choice>>>,
-    library: Arc<Library>,
-    problem: Problem,
-    ids: Vec<i64>,
-}
+/// An attention or its gradient that is ready to run.
+pub(in crate::cuda) struct AttentionPlan(ProblemPlan);
 
 /// The addresses of an attention, and its scale.
 pub(in crate::cuda) struct AttentionPlaces {
@@ -250,7 +193,7 @@ pub(in crate::cuda) struct AttentionPlaces {
 impl AttentionPlan {
     /// The bytes of memory that it takes for itself.
     pub(in crate::cuda) fn workspace(&self) -> usize {
-        self.choice.workspace
+        self.0.workspace()
     }
 
     /// Adds the attention to a queue.
@@ -260,38 +203,24 @@ impl AttentionPlan {
     pub(in crate::cuda) fn launch(&self, queue: &mut CudaQueue, places: &AttentionPlaces) -> Result<()> {
         let (masked, one) = (f32::NEG_INFINITY, 1f32);
         // cuDNN reads the values in the host's memory before the call returns.
-        let addresses: Vec<u64> = self
-            .ids
-            .iter()
-            .map(|&id| match id {
-                BIAS => places.bias,
-                SCALE => (&raw const places.scale).addr() as u64,
-                MASKED => (&raw const masked).addr() as u64,
-                ONE => (&raw const one).addr() as u64,
-                id => places.tensors[usize::try_from(id - QUERY).unwrap_or(0)],
-            })
-            .collect();
-        self.library.attentions_launched.fetch_add(1, Ordering::Relaxed);
-        let failed = |error: DnnError| error.of_call();
-        let pack = pack(&self.ids, &addresses, places.workspace).map_err(failed)?;
-        queue.stream().context().bind_to_thread().map_err(of_driver)?;
-        let choice = lock(&self.other).clone().unwrap_or_else(|| self.choice.clone());
-        let next = |skipped| {
-            let conditions = Conditions { workspace: self.choice.workspace, skipped, ..Conditions::USUAL };
-            self.library.choose(self.problem.dtype(), conditions, |handle| self.problem.graph(handle))
+        let address = |&id: &i64| match id {
+            BIAS => places.bias,
+            SCALE => (&raw const places.scale).addr() as u64,
+            MASKED => (&raw const masked).addr() as u64,
+            ONE => (&raw const one).addr() as u64,
+            id => places.tensors[usize::try_from(id - QUERY).unwrap_or(0)],
         };
-        if let Some(other) = self.library.run(queue, choice, &pack, next)? {
-            *lock(&self.other) = Some(other);
-        }
-        Ok(queue.launched()?)
+        let addresses: Vec<u64> = self.0.ids().iter().map(address).collect();
+        self.0.planner().attentions_launched.fetch_add(1, Ordering::Relaxed);
+        self.0.launch(queue, &addresses, ALIGNMENT, places.workspace)
     }
 }
 
 impl super::Dnn {
     /// The number of attentions that were added to queues.
     pub(in crate::cuda) fn attentions_launched(&self) -> u64 {
-        let library = lock(&self.library).clone();
-        library.map_or(0, |library| library.attentions_launched.load(Ordering::Relaxed))
+        let planner = lock(&self.planner).clone();
+        planner.map_or(0, |planner| planner.attentions_launched.load(Ordering::Relaxed))
     }
 
     /// The plan of an attention or its gradient.
@@ -299,54 +228,17 @@ impl super::Dnn {
     /// # Errors
     /// If cuDNN is absent, too old, has no engine, or fails.
     pub(in crate::cuda) fn plan_attention(&self, problem: Problem) -> Result<AttentionPlan, DnnError> {
-        let library = self.library()?;
+        let planner = self.planner()?;
         let is_known = match &problem {
-            Problem::Forward(_) => library.version >= VERSION,
             Problem::Gradient(_) => {
-                let capability = library.context.compute_capability().map_err(CudaError::from)?;
-                library.version >= GRADIENT_VERSION && capability.0 < GRADIENT_CAPABILITY
+                let capability = planner.context.compute_capability().map_err(CudaError::from)?;
+                planner.version >= GRADIENT_VERSION && capability.0 < GRADIENT_CAPABILITY
             }
+            Problem::Attention(_) | Problem::Convolution(_) => planner.version >= VERSION,
         };
         if !is_known {
             return Err(DnnError::NoEngine { refused: Vec::new() });
         }
-        let known = lock(&library.attentions).get(&problem).cloned();
-        let known = match known {
-            Some(known) => known,
-            None => {
-                let conditions = problem.conditions();
-                let choose = || library.choose(problem.dtype(), conditions, |handle| problem.graph(handle));
-                let known = known_of(library.cached(&problem, conditions, choose))?;
-                lock(&library.attentions).insert(problem.clone(), known.clone());
-                known
-            }
-        };
-        let choice = known.map_err(|refused| DnnError::NoEngine { refused })?;
-        let ids = problem.ids();
-        Ok(AttentionPlan { library, choice, other: Mutex::default(), problem, ids })
-    }
-}
-
-impl Properties {
-    /// Makes the plan of an attention for the device.
-    ///
-    /// # Errors
-    /// If cuDNN refuses the graph or has no engine for it.
-    pub fn plan_attention(&self, attention: &Attention) -> Result<Described, DnnError> {
-        self.plan_problem(&Problem::Forward(Box::new(attention.clone())))
-    }
-
-    /// Makes the plan of the gradients of an attention for the device.
-    ///
-    /// # Errors
-    /// If cuDNN refuses the graph or has no engine for it.
-    pub fn plan_attention_gradient(&self, gradient: &AttentionGradient) -> Result<Described, DnnError> {
-        self.plan_problem(&Problem::Gradient(Box::new(gradient.clone())))
-    }
-
-    fn plan_problem(&self, problem: &Problem) -> Result<Described, DnnError> {
-        let target = plan::Target::Properties(&self.descriptor);
-        let graph = |handle| problem.graph(handle);
-        Ok(plan::choose(target, problem.dtype(), problem.conditions(), graph)?.described())
+        Ok(AttentionPlan(ProblemPlan::new(planner, problem)?))
     }
 }

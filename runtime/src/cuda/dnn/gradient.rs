@@ -30,6 +30,14 @@ pub struct AttentionGradient {
 }
 
 impl AttentionGradient {
+    /// The names of the tensors of a variant pack.
+    pub(super) fn ids(&self) -> Vec<i64> {
+        let mut ids: Vec<i64> = (QUERY..=SUMS).collect();
+        ids.extend([SCALE, ONE]);
+        ids.extend(self.of.bias.is_some().then_some(BIAS));
+        ids
+    }
+
     /// The operation graph; `handle` is that of the device, if there is one.
     ///
     /// # Errors

@@ -186,6 +186,14 @@ fn attributes(direction: Direction) -> (Kind, [A; 6]) {
 }
 
 impl Convolution {
+    /// The names of the tensors of a variant pack.
+    pub(super) fn ids(&self) -> Vec<i64> {
+        let mut ids = self.operands().to_vec();
+        ids.push(self.computed().0);
+        ids.extend(self.has_bias.then_some(BIAS));
+        ids
+    }
+
     /// The name and dims of the result.
     pub(super) fn computed(&self) -> (i64, &[i64]) {
         match self.direction {

@@ -7,6 +7,7 @@
 use super::DnnError;
 use super::descriptor::{Attribute as A, Descriptor, Kind};
 use super::graph::Graph;
+use super::problem::Problem;
 use ampc_ir::DType;
 use cudarc::cudnn::sys;
 use std::fmt;
@@ -182,24 +183,17 @@ pub(super) struct Conditions {
     pub(super) skipped: usize,
 }
 
-impl Conditions {
-    /// The conditions of tensors in memory of their own, without TF32.
-    pub(super) const USUAL: Conditions =
-        Conditions { tf32: false, alignment: super::graph::ALIGNMENT, workspace: MOST_WORKSPACE, skipped: 0 };
-}
-
-/// Chooses the plan of a graph with operands of `dtype`; an error lists the refused engines.
+/// Chooses the plan of a problem; an error lists the refused engines.
 ///
 /// # Errors
 /// If cuDNN refuses the graph, or has no engine that computes it as the backend promises.
 pub(super) fn choose(
     target: Target<'_>,
-    dtype: DType,
+    problem: &Problem,
     conditions: Conditions,
-    graph: impl FnOnce(Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError>,
 ) -> Result<Choice, DnnError> {
     type Mode = sys::cudnnBackendHeurMode_t;
-    let graph = graph(target.handle())?;
+    let graph = problem.graph(target.handle(), conditions.alignment)?;
     let (mut refused, mut seen, mut failure) = (Vec::new(), 0, None);
     for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
         let configurations = match configurations(target, &graph.descriptor, mode) {
@@ -214,7 +208,7 @@ pub(super) fn choose(
                 continue;
             }
             let engine = engine_of(&configuration)?;
-            if let Some(reason) = engine.notes.refusal(dtype, conditions.tf32) {
+            if let Some(reason) = engine.notes.refusal(problem.dtype(), conditions.tf32) {
                 refused.push((engine, reason.to_owned()));
                 continue;
             }

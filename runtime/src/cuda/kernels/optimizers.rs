@@ -5,7 +5,8 @@
 //! by one, because a chunk of a tensor is computed by the same statements. So are the nodes Where that keep the old running
 //! statistics if a step is skipped.
 
-use super::tensors::{Argument, Tensor, Tensors};
+use super::stage::Argument;
+use super::tensors::{Tensor, Tensors};
 use super::{Maker, Prepare};
 use crate::backend::GroupSite;
 use crate::cuda::Shared;
@@ -35,19 +36,35 @@ pub(super) fn is_selection(site: &Site<'_>) -> bool {
 /// The elements that a thread updates at a time, if all tensors are aligned.
 const LANES: usize = 4;
 
+/// An operand or result of a node.
+#[derive(Clone, Copy)]
+enum Port {
+    Operand(usize),
+    Result(usize),
+}
+
+impl Port {
+    fn argument(self) -> Argument {
+        match self {
+            Port::Operand(i) => Argument::operand(i),
+            Port::Result(j) => Argument::result(j),
+        }
+    }
+}
+
 /// A tensor of a node that has the elements of the weights.
 #[derive(Clone, Copy)]
 struct Field {
     name: &'static str,
-    argument: Argument,
+    port: Port,
     elem: Elem,
 }
 
 impl Field {
     fn ty(self) -> String {
-        match self.argument {
-            Argument::Result(_) => format!("{}*", self.elem.stored()),
-            _ => format!("const {}*", self.elem.stored()),
+        match self.port {
+            Port::Result(_) => format!("{}*", self.elem.stored()),
+            Port::Operand(_) => format!("const {}*", self.elem.stored()),
         }
     }
 }
@@ -116,7 +133,7 @@ impl Optimizer {
     /// The statements for so many elements from `i` on: all are loaded before one is stored.
     fn piece(&self, lanes: usize) -> String {
         let mut text = String::new();
-        let is_read = |field: &&Field| matches!(field.argument, Argument::Operand(_));
+        let is_read = |field: &&Field| matches!(field.port, Port::Operand(_));
         for Field { name, .. } in self.fields.iter().filter(is_read) {
             let _ = writeln!(text, "      auto {name}_at = load<{lanes}>({name} + i);");
         }
@@ -146,7 +163,7 @@ impl Optimizer {
 fn single(maker: &Maker<'_>) -> Result<Prepared> {
     let node = Optimizer::read(maker.site)?;
     let in_place = node.in_place.clone();
-    prepared(maker.shared, &[node], |_, argument| argument, &in_place)
+    prepared(maker.shared, &[node], |_, port| port.argument(), &in_place)
 }
 
 /// The kernel of nodes of one text. The operands of the group are those of `group.operands`.
@@ -158,23 +175,21 @@ pub(super) fn of_group(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Pr
     let nodes = group.sites.iter().map(Optimizer::read).collect::<Result<Vec<Optimizer>>>()?;
     let operand = |at: usize, i: usize| group.sites[at].view.operand(i);
     let result = |at: usize, j: usize| group.sites[at].view.data().result(j);
-    let place_of = |values: &[Value], value: Value| values.iter().position(|&other| other == value);
     for (at, node) in nodes.iter().enumerate() {
         if !node.has_text_of(&nodes[0]) || node.scalars().any(|i| operand(at, i) != operand(0, i)) {
             return Err(other());
         }
     }
-    let within = |at: usize, argument: Argument| match argument {
-        Argument::Operand(i) => operand(at, i).and_then(|value| place_of(group.operands, value)),
-        Argument::Result(j) => result(at, j).and_then(|value| place_of(group.results, value)),
-        Argument::Scratch(_) | Argument::Number(_) => None,
+    let within = |at: usize, port: Port| match port {
+        Port::Operand(i) => operand(at, i).and_then(|value| group.operand(value)),
+        Port::Result(j) => result(at, j).and_then(|value| group.result(value)),
     };
     let mut in_place = Vec::new();
     let read: Vec<Value> =
         group.sites.iter().flat_map(|site| site.view.data().operands()).flatten().copied().collect();
     for (at, node) in nodes.iter().enumerate() {
         for &(j, i) in &node.in_place {
-            let places = (within(at, Argument::Result(j)), within(at, Argument::Operand(i)));
+            let places = (within(at, Port::Result(j)), within(at, Port::Operand(i)));
             // Blocks of other nodes may read an operand before or after it is overwritten.
             let is_alone =
                 operand(at, i).is_some_and(|value| read.iter().filter(|&&v| v == value).count() == 1);
@@ -186,24 +201,24 @@ pub(super) fn of_group(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Pr
     if nodes
         .iter()
         .enumerate()
-        .any(|(at, node)| node.scalars().any(|i| within(at, Argument::Operand(i)).is_none()))
+        .any(|(at, node)| node.scalars().any(|i| within(at, Port::Operand(i)).is_none()))
     {
         return Err(other());
     }
-    let argument = |at: usize, argument: Argument| match (argument, within(at, argument)) {
-        (Argument::Operand(_), Some(place)) => Argument::Operand(place),
-        (Argument::Result(_), Some(place)) => Argument::Result(place),
+    let argument = |at: usize, port: Port| match (port, within(at, port)) {
+        (Port::Operand(_), Some(i)) => Argument::operand(i),
+        (Port::Result(_), Some(j)) => Argument::result(j),
         // A result that nothing outside reads.
-        _ => Argument::Number(0),
+        (_, None) => Argument::Number(0),
     };
     prepared(shared, &nodes, argument, &in_place)
 }
 
-/// The kernel of nodes of one text. `argument` is an operand or result of a node as one of the kernel.
+/// The kernel of nodes of one text. `argument` maps an operand or result of a node to an argument of the kernel.
 fn prepared(
     shared: &Shared,
     nodes: &[Optimizer],
-    argument: impl Fn(usize, Argument) -> Argument,
+    argument: impl Fn(usize, Port) -> Argument,
     in_place: &[(usize, usize)],
 ) -> Result<Prepared> {
     let first = &nodes[0];
@@ -213,10 +228,10 @@ fn prepared(
     let scalars: Vec<(&str, &str)> = first.scalars.iter().map(|&(ty, name, _)| (ty, name)).collect();
     let tensors = nodes.iter().enumerate().map(|(at, node)| Tensor {
         n: node.n,
-        fields: node.fields.iter().map(|field| argument(at, field.argument)).collect(),
+        fields: node.fields.iter().map(|field| argument(at, field.port)).collect(),
     });
     let tensors: Vec<Tensor> = tensors.collect();
-    let arguments: Vec<Argument> = first.scalars().map(|i| argument(0, Argument::Operand(i))).collect();
+    let arguments: Vec<Argument> = first.scalars().map(|i| argument(0, Port::Operand(i))).collect();
     let body = first.body();
     let kernel = Tensors { functions: VECTORS, shared: &scalars, fields: &fields, body: &body };
     let launches = kernel.launches(shared, &arguments, &tensors)?;
@@ -229,7 +244,7 @@ fn prepared(
 fn low_copy(w_lo: Option<DType>, j: usize, site: &Site<'_>) -> Result<Option<Field>> {
     let Some(dtype) = w_lo.filter(|_| site.wants(j)) else { return Ok(None) };
     let elem = Elem::float(dtype).ok_or_else(|| site.no_kernel())?;
-    Ok(Some(Field { name: "w_low", argument: Argument::Result(j), elem }))
+    Ok(Some(Field { name: "w_low", port: Port::Result(j), elem }))
 }
 
 /// The element type of the gradient of a node.
@@ -238,11 +253,11 @@ fn gradient(site: &Site<'_>) -> Result<Elem> {
 }
 
 fn read_field(name: &'static str, i: usize, elem: Elem) -> Field {
-    Field { name, argument: Argument::Operand(i), elem }
+    Field { name, port: Port::Operand(i), elem }
 }
 
 fn written(name: &'static str, j: usize) -> Field {
-    Field { name, argument: Argument::Result(j), elem: Elem::F32 }
+    Field { name, port: Port::Result(j), elem: Elem::F32 }
 }
 
 fn selection(site: &Site<'_>) -> Result<Optimizer> {

@@ -12,24 +12,13 @@ use crate::cuda::elements::VECTORS;
 use crate::cuda::launch::{THREADS, threads_for};
 use crate::cuda::text::{Elem, Steps, Walk, f32_text, f64_text};
 use crate::kernel::{Dims, KernelError, Prepared, Result};
+use crate::layouts::is_reduction;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::reduce::ReduceView;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    Some(match kind {
-        OpKind::ReduceL1
-        | OpKind::ReduceL2
-        | OpKind::ReduceLogSum
-        | OpKind::ReduceLogSumExp
-        | OpKind::ReduceMax
-        | OpKind::ReduceMean
-        | OpKind::ReduceMin
-        | OpKind::ReduceProd
-        | OpKind::ReduceSum
-        | OpKind::ReduceSumSquare => reduce,
-        _ => return None,
-    })
+    is_reduction(kind).then_some(reduce)
 }
 
 /// A tensor that is folded along some axes.

@@ -16,15 +16,15 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 /// The memory that a place is in.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Base {
     Operand(usize),
     Result(usize),
     Scratch,
 }
 
-/// An argument: an address on the device, 0 for an absent operand or result.
-#[derive(Clone, Copy, Debug)]
+/// An address on the device, 0 for an absent operand or result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     base: Base,
     /// In bytes.
@@ -40,6 +40,11 @@ impl Place {
     /// Result `j`.
     pub(super) fn result(j: usize) -> Place {
         Place { base: Base::Result(j), offset: 0 }
+    }
+
+    /// The start of the scratch memory.
+    pub(super) fn scratch() -> Place {
+        Place { base: Base::Scratch, offset: 0 }
     }
 
     /// The place so many bytes behind this one.
@@ -81,11 +86,34 @@ impl Scratch {
 /// The most parameters of a kernel: they are of 8 bytes each, and have 4096 bytes on every device.
 pub(super) const MOST_PARAMETERS: usize = 512;
 
-/// The value of a parameter.
+/// The argument of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Argument {
     Place(Place),
     Number(u64),
+}
+
+impl Argument {
+    /// Operand `i`.
+    pub(super) fn operand(i: usize) -> Argument {
+        Argument::Place(Place::operand(i))
+    }
+
+    /// Result `j`.
+    pub(super) fn result(j: usize) -> Argument {
+        Argument::Place(Place::result(j))
+    }
+
+    /// The value that a launch passes.
+    ///
+    /// # Errors
+    /// If an operand or result is not on the device.
+    pub(super) fn value(self, io: &Io<'_>) -> Result<u64> {
+        match self {
+            Argument::Place(place) => place.address(io),
+            Argument::Number(number) => Ok(number),
+        }
+    }
 }
 
 /// A step of the work of a kernel.
@@ -126,10 +154,7 @@ impl Stage {
             Stage::Launch { kernel, arguments, message } => {
                 let mut args = Args::new();
                 for argument in arguments {
-                    args.push(match *argument {
-                        Argument::Place(place) => place.address(io)?,
-                        Argument::Number(number) => number,
-                    });
+                    args.push(argument.value(io)?);
                 }
                 let queue = queue(io)?;
                 if let Some(message) = message {

@@ -11,9 +11,9 @@
 //!   … body …
 //! ```
 
-use super::stage::MOST_PARAMETERS;
+use super::stage::{Argument, MOST_PARAMETERS};
 use crate::cuda::Shared;
-use crate::cuda::launch::{Args, Kernel, THREADS, operand, queue, result, scratch};
+use crate::cuda::launch::{Args, Kernel, THREADS, queue};
 use crate::cuda::text::HEAD;
 use crate::kernel::{Io, Result};
 use std::fmt::Write;
@@ -24,30 +24,6 @@ const OWN: usize = 2;
 /// The chunks of small and of all tensors together: a chunk is no shorter, and there are no more of them.
 const LEAST_CHUNK: usize = 2048;
 const MOST_CHUNKS: usize = 4096;
-
-/// The argument of a parameter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Argument {
-    /// The address of operand `i`.
-    Operand(usize),
-    /// The address of result `j`, 0 if it is not requested.
-    Result(usize),
-    /// An address in the scratch memory, in bytes from its start.
-    Scratch(usize),
-    /// A number, or an address of 0.
-    Number(u64),
-}
-
-impl Argument {
-    fn value(self, io: &Io<'_>) -> Result<u64> {
-        match self {
-            Argument::Operand(i) => operand(io, i),
-            Argument::Result(j) => result(io, j),
-            Argument::Scratch(bytes) => Ok(scratch(io)? + bytes as u64),
-            Argument::Number(number) => Ok(number),
-        }
-    }
-}
 
 /// A tensor: its length, and the arguments of its fields.
 pub(super) struct Tensor {

@@ -1,7 +1,8 @@
 //! Operators of ai.ampc around the optimizers: GradCheck, ClipCoef and UpdateLossScale. Values that depend on scalars alone
 //! are computed in f64 and rounded to f32 once.
 
-use super::tensors::{Argument, Tensor, Tensors};
+use super::stage::{Argument, Place};
+use super::tensors::{Tensor, Tensors};
 use super::{Maker, Prepare};
 use crate::cuda::elements::VECTORS;
 use crate::cuda::launch::{Args, Kernel, THREADS, operand_or_none, queue, result, scratch};
@@ -36,7 +37,7 @@ fn grad_check(maker: &Maker<'_>) -> Result<Prepared> {
             elems.push(elem);
         }
         let n = maker.site.dims(i)?.iter().product();
-        gradients.push(Tensor { n, fields: vec![Argument::Operand(i), Argument::Number(kind as u64)] });
+        gradients.push(Tensor { n, fields: vec![Argument::operand(i), Argument::Number(kind as u64)] });
     }
     let mut functions = format!("{VECTORS}{FOLDS}");
     let mut choice = String::new();
@@ -56,7 +57,7 @@ fn grad_check(maker: &Maker<'_>) -> Result<Prepared> {
         fields: &[("const void*", "g"), ("u64", "kind")],
         body: &body,
     };
-    let arguments = [Argument::Operand(0), Argument::Scratch(0)];
+    let arguments = [Argument::operand(0), Argument::Place(Place::scratch())];
     let launches = tensors.launches(maker.shared, &arguments, &gradients)?;
     let text = format!(
         "{HEAD}{FOLDS}extern \"C\" __global__ void run(u64 n, const float* parts, float* found, float* square) {{

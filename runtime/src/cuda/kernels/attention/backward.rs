@@ -35,7 +35,7 @@ pub(super) fn has_plans(shared: &Shared, module: &Module, pair: &Pair) -> bool {
         return false;
     }
     let of = Attention { has_statistics: true, ..found.attention };
-    let problems = [problem(&of, &pair.gradient), dnn::Problem::Forward(Box::new(of))];
+    let problems = [problem(&of, &pair.gradient), dnn::Problem::Attention(Box::new(of))];
     problems.into_iter().all(|problem| matches!(planned(shared, problem), Ok(Some(_))))
 }
 

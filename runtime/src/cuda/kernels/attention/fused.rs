@@ -76,7 +76,7 @@ impl Problem {
         }
         let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
         let bias = self.bias(maker, &mut scratch, &mut stages)?;
-        let Some(plan) = planned(maker.shared, dnn::Problem::Forward(Box::new(self.attention.clone())))?
+        let Some(plan) = planned(maker.shared, dnn::Problem::Attention(Box::new(self.attention.clone())))?
         else {
             return Ok(None);
         };

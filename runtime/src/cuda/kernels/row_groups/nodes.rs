@@ -6,6 +6,7 @@ use super::super::random::Dropped;
 use crate::cuda::text::Elem;
 use crate::elementwise::{Member, Read};
 use crate::kernel::{Dims, Site};
+use crate::layouts::is_reduction;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::expression::{Function, Term};
 use ampc_ir::views::norm::{LayerNormView, SoftmaxAxes, SoftmaxView};
@@ -163,27 +164,10 @@ fn around(dims: &[usize], axis: usize) -> [usize; 2] {
     [dims[..axis].iter().product(), dims[axis..].iter().product()]
 }
 
-fn is_reduce(kind: OpKind) -> bool {
-    use OpKind as K;
-    matches!(
-        kind,
-        K::ReduceL1
-            | K::ReduceL2
-            | K::ReduceLogSum
-            | K::ReduceLogSumExp
-            | K::ReduceMax
-            | K::ReduceMean
-            | K::ReduceMin
-            | K::ReduceProd
-            | K::ReduceSum
-            | K::ReduceSumSquare
-    )
-}
-
 /// A reduction over all trailing or all leading axes: the dims of its operand, and the rows with their extent.
 fn reduction(site: &Site<'_>) -> Option<(Op, Dims, [usize; 2])> {
     let kind = site.kind();
-    if !is_reduce(kind) || matches!(kind, OpKind::ReduceLogSumExp) {
+    if !is_reduction(kind) || matches!(kind, OpKind::ReduceLogSumExp) {
         return None;
     }
     let elem = Elem::float(site.dtype(0).ok()?)?;
