@@ -26,7 +26,6 @@ use crate::backend::GroupSite;
 use crate::cuda::Shared;
 use crate::cuda::elements::Elements;
 use crate::cuda::text::Elem;
-use crate::groups::unsupported_group;
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::Value;
 use items::{Item, Space};
@@ -76,7 +75,7 @@ pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Res
     let aliases = items::resolve(&mut items);
     let space = space_of(items.iter())?;
     if aliases.iter().any(|value| group.results.contains(value)) {
-        return Some(Err(unsupported_group()));
+        return Some(Err(KernelError::unsupported("groups of other operators")));
     }
     Some(Group { group, items: &items, space }.prepared(shared))
 }
@@ -89,14 +88,15 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn prepared(&self, shared: &Arc<Shared>) -> Result<Prepared> {
+        let unknown = || KernelError::unsupported("groups of other operators");
         let (items, space, group) = (self.items, self.space, self.group);
         if group.operands.len() + group.results.len() > MOST_POINTERS {
             return Err(KernelError::unsupported("groups of so many operands"));
         }
-        let mut statistics = Statistics::of(space, items.iter(), true).ok_or_else(unsupported_group)?;
-        let maker = &Maker { shared, site: group.sites.first().ok_or_else(unsupported_group)? };
-        let operand = |value| group.operand(value).map(Place::operand);
-        let result = |value| group.result(value).map(Place::result);
+        let mut statistics = Statistics::of(space, items.iter(), true).ok_or_else(unknown)?;
+        let maker = &Maker { shared, site: group.sites.first().ok_or_else(unknown)? };
+        let operand = |value| group.operands.iter().position(|&operand| operand == value).map(Place::operand);
+        let result = |value| group.results.iter().position(|&result| result == value).map(Place::result);
         let is_full = |value: &Value| statistics.made.contains_key(value);
         let is_late = |value: &Value| statistics.late.contains(value);
         let early: Vec<(Value, Place)> = group
@@ -109,11 +109,11 @@ impl Group<'_> {
         let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
         let state = State::of(&statistics);
         if state.len() > MOST_NUMBERS {
-            return Err(unsupported_group());
+            return Err(unknown());
         }
         // Values that the pass has written are read by the loop behind the sums.
         let is_written = |value: Value| early.iter().any(|&(other, _)| other == value);
-        let (printer, arrays) = self.behind(&late, &statistics, is_written).ok_or_else(unsupported_group)?;
+        let (printer, arrays) = self.behind(&late, &statistics, is_written).ok_or_else(unknown)?;
         let place_of = |key: Key| match key {
             Key::Value(value) => operand(value).or_else(|| result(value)),
             Key::Array(_) => None,
@@ -144,7 +144,7 @@ impl Group<'_> {
             for (j, result) in group.results.iter().enumerate() {
                 let is_early = early.iter().any(|(other, _)| other == result);
                 let bytes = statistics.elem(*result).map(Elem::bytes);
-                if let Some(i) = group.operand(value)
+                if let Some(i) = group.operands.iter().position(|&operand| operand == value)
                     && is_early
                     && bytes == Some(elem.bytes())
                 {
@@ -170,7 +170,7 @@ impl Group<'_> {
             let mut body = printer.body;
             let mut elems = Vec::new();
             for (j, value) in late.iter().enumerate() {
-                let made = printer.values.get(value).ok_or_else(unsupported_group)?;
+                let made = printer.values.get(value).ok_or_else(unknown)?;
                 let _ = writeln!(body, "    r{j} = {};", made.bits);
                 elems.push(made.elem);
             }
@@ -186,11 +186,11 @@ impl Group<'_> {
             }
             .kernel(shared)?;
             for (value, elem) in late.iter().zip(&elems) {
-                let place = group.result(*value);
+                let place = group.results.iter().position(|result| result == value);
                 for (at, key) in keys.iter().enumerate() {
                     let Key::Value(read) = *key else { continue };
                     let is_alone = keys.iter().filter(|&other| other == key).count() == 1;
-                    let operand = group.operand(read);
+                    let operand = group.operands.iter().position(|&operand| operand == read);
                     if let (Some(j), Some(i)) = (place, operand)
                         && is_alone
                         && sources[at].dims == space.dims
@@ -258,6 +258,7 @@ impl Group<'_> {
         (state, states): (&State, States),
         (arrays, places): (&[String], &[(Key, Place)]),
     ) -> Result<Stage> {
+        let unknown = || KernelError::unsupported("groups of other operators");
         let (group, channels) = (self.group, self.space.channels);
         let printer = std::mem::take(&mut statistics.printer);
         let mut source = Source::new(states.stride.max(self.space.count()));
@@ -295,8 +296,8 @@ impl Group<'_> {
             let _ = writeln!(body, "    const float moment{at} = state.q{at};");
         }
         for (s, (key, of)) in printer.sources.iter().enumerate() {
-            let Key::Value(value) = key else { return Err(unsupported_group()) };
-            let operand = group.operand(*value).ok_or_else(unsupported_group)?;
+            let Key::Value(value) = key else { return Err(unknown()) };
+            let operand = group.operands.iter().position(|operand| operand == value).ok_or_else(unknown)?;
             source.from(&format!("x{s}"), of.elem, Place::operand(operand));
             let at = if of.dims.iter().product::<usize>() == 1 { "0" } else { "i" };
             let _ = writeln!(body, "    const {} b{s} = x{s}[{at}];", of.elem.stored());

@@ -21,8 +21,7 @@ use crate::cuda::kernels::stage::{Place, Scratch, Source, Stage};
 use crate::cuda::launch::{THREADS, threads_for};
 use crate::cuda::text::{Elem, Steps, Walk};
 use crate::elementwise::Read;
-use crate::groups::unsupported_group;
-use crate::kernel::Result;
+use crate::kernel::{KernelError, Result};
 use ampc_ir::Value;
 use std::fmt::Write;
 
@@ -200,16 +199,17 @@ impl Pass<'_> {
         n_arrays: usize,
         scratch: &mut Scratch,
     ) -> Result<(Stage, States)> {
+        let unknown = || KernelError::unsupported("groups of other operators");
         let space = self.space;
         let (printer, numbers) = self.text()?;
         let are_neighbours = space.inner == 1 && space.channels >= TILE / 2;
         let bytes = |elem: Elem| elem.bytes();
         let mut elems: Vec<Elem> = Vec::new();
         for (value, _) in self.written {
-            elems.push(printer.values.get(value).ok_or_else(unsupported_group)?.elem);
+            elems.push(printer.values.get(value).ok_or_else(unknown)?.elem);
         }
         let steps = printer.sources.iter().map(|(_, source)| Steps::broadcast(&source.dims, &space.dims));
-        let walk = Walk::new(&space.dims, steps.collect::<Option<_>>().ok_or_else(unsupported_group)?);
+        let walk = Walk::new(&space.dims, steps.collect::<Option<_>>().ok_or_else(unknown)?);
         let whole =
             (0..printer.sources.len()).filter(|&s| walk.is_plain(s)).map(|s| printer.sources[s].1.elem);
         let widest = whole.chain(elems.iter().copied()).map(bytes).max().unwrap_or(4);
@@ -238,8 +238,8 @@ impl Pass<'_> {
         let mut froms = Vec::new();
         let mut aligned: Vec<String> = Vec::new();
         for (s, (key, of)) in printer.sources.iter().enumerate() {
-            let Key::Value(value) = key else { return Err(unsupported_group()) };
-            source.from(&format!("x{s}"), of.elem, place_of(*value).ok_or_else(unsupported_group)?);
+            let Key::Value(value) = key else { return Err(unknown()) };
+            source.from(&format!("x{s}"), of.elem, place_of(*value).ok_or_else(unknown)?);
             froms.push(if of.dims == space.dims {
                 aligned.push(format!("(u64)x{s}"));
                 From::Whole
@@ -306,7 +306,7 @@ impl Pass<'_> {
             let _ = writeln!(assigns, "      few{at}[u * {lanes} + v] = {}{shift};", numbers[at]);
             let _ = write!(list, "few{at}, ");
         }
-        begin += &self.shifts(&printer, &froms, index).ok_or_else(unsupported_group)?;
+        begin += &self.shifts(&printer, &froms, index).ok_or_else(unknown)?;
         let (outer, inner) = loads();
         let mut stores = String::new();
         let mut vectors = String::new();
@@ -452,7 +452,7 @@ impl Pass<'_> {
             let numbers = numbers.collect::<Option<Vec<String>>>()?;
             Some((printer, numbers))
         };
-        made().ok_or_else(unsupported_group)
+        made().ok_or_else(|| KernelError::unsupported("groups of other operators"))
     }
 }
 
