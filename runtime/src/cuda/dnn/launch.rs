@@ -1,4 +1,4 @@
-//! Runs of plans.
+//! Execution of plans.
 
 use super::descriptor::{Address, Attribute as A, Descriptor, Kind, check};
 use super::graph::{ALIGNMENT, BIAS, Convolution, Direction};
@@ -11,20 +11,21 @@ use crate::kernel;
 use cudarc::cudnn::sys;
 use std::sync::{Arc, Mutex};
 
-/// A convolution that is ready to run.
+/// A prepared convolution.
 pub(in crate::cuda) struct Plan {
     // The plan is destroyed before its handle.
     choice: Arc<Choice>,
-    /// Choices instead of that one, by the alignment of tensors: where the alignment is less, or an engine has failed.
+    /// Choices that replace `choice`, by the alignment of tensors: for smaller alignments, and after an engine
+    /// failed.
     others: Mutex<Vec<(u32, Arc<Choice>)>>,
     library: Arc<Library>,
     convolution: Convolution,
     ids: Vec<i64>,
 }
 
-/// The addresses of a convolution.
+/// The addresses of the tensors.
 pub(in crate::cuda) struct Places {
-    /// The operands in the order of image, filter, grid, without the result.
+    /// The operands in the order image, filter, grid, without the result.
     pub(in crate::cuda) operands: [u64; 2],
     pub(in crate::cuda) result: u64,
     /// 0 if there is no bias.
@@ -43,7 +44,7 @@ impl Plan {
         Plan { choice, others: Mutex::default(), library, convolution: convolution.clone(), ids }
     }
 
-    /// The bytes of memory that it takes for itself.
+    /// The size of the workspace in bytes.
     pub(in crate::cuda) fn workspace(&self) -> usize {
         self.choice.workspace
     }
@@ -53,23 +54,23 @@ impl Plan {
         self.choice.described()
     }
 
-    /// True if its engine uses tensor cores.
+    /// True if the engine uses tensor cores.
     pub(in crate::cuda) fn has_tensor_cores(&self) -> bool {
         self.choice.engine.notes.has_tensor_cores()
     }
 
-    /// The tensor that it computes.
+    /// The direction of the convolution.
     pub(in crate::cuda) fn direction(&self) -> Direction {
         self.convolution.direction
     }
 
-    /// Adds the convolution to a queue. Tensors may be at addresses that are multiples of less than 16 bytes.
+    /// Enqueues the convolution. The addresses of tensors may have an alignment of less than 16 bytes.
     ///
-    /// If the engine fails, those behind it in the order of the heuristics are tried, and the first that does not fail
-    /// computes later runs too.
+    /// If the engine fails, the following engines of the heuristics' order are tried. The first that succeeds also
+    /// computes later runs.
     ///
     /// # Errors
-    /// If every engine fails, or there is none for the addresses and the workspace of the plan.
+    /// If every engine fails, or there is none for the alignment and the workspace of the plan.
     pub(in crate::cuda) fn launch(&self, queue: &mut CudaQueue, places: &Places) -> kernel::Result<()> {
         let [a, b] = places.operands;
         let addresses = [a, b, places.result, places.bias];
@@ -105,10 +106,10 @@ impl Plan {
     }
 }
 
-/// The tensors of a run: addresses by the names of the tensors.
+/// The variant pack of a run: addresses by the unique ids of tensors.
 ///
 /// # Errors
-/// If cuDNN refuses the descriptor.
+/// If cuDNN rejects the descriptor.
 pub(super) fn pack(ids: &[i64], addresses: &[u64], workspace: u64) -> Result<Descriptor, DnnError> {
     let addresses: Vec<Address> = addresses.iter().map(|&at| Address(at)).collect();
     Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?
@@ -119,9 +120,9 @@ pub(super) fn pack(ids: &[i64], addresses: &[u64], workspace: u64) -> Result<Des
 }
 
 impl Library {
-    /// Adds the execution of a plan to a queue. If its engine fails, `next` makes plans of the engines behind the first
-    /// `skipped` configurations, until an engine does not fail: returns its plan. The context of the queue is that of the
-    /// thread.
+    /// Enqueues the execution of a plan. If its engine fails, `next` creates plans of the engines after the first
+    /// `skipped` configurations until an engine succeeds; returns the plan of that engine. The context of the queue
+    /// must be current in this thread.
     ///
     /// # Errors
     /// If every engine fails, or earlier work of the queue failed.
@@ -146,7 +147,7 @@ impl Library {
         Ok(failure.map(|_| choice))
     }
 
-    /// Adds the execution of a plan to a queue. The context of the queue is that of the thread.
+    /// Enqueues the execution of a plan. The context of the queue must be current in this thread.
     ///
     /// # Errors
     /// If cuDNN fails.
@@ -154,8 +155,8 @@ impl Library {
     fn execute(&self, queue: &mut CudaQueue, choice: &Choice, pack: &Descriptor) -> Result<(), DnnError> {
         let stream = queue.stream();
         let handle = lock(&self.handle);
-        // SAFETY: the handle and the stream are alive, and no other thread uses the handle. The caller gives the addresses
-        // of live tensors of the described sizes, and as much workspace as the plan says.
+        // SAFETY: the handle and the stream are alive, and no other thread uses the handle. The caller passes the
+        // addresses of live tensors of the described sizes, and the workspace that the plan requires.
         unsafe {
             check(sys::cudnnSetStream(handle.0, stream.cu_stream().cast()), "cudnnSetStream")?;
             choice.plan.execute(handle.0, pack)

@@ -1,12 +1,12 @@
 //! Convolutions and attention of cuDNN, through its graph API.
 //!
-//! The library is loaded when the first convolution or attention is prepared; other models need no cuDNN. Equal
-//! convolutions share one plan, and so do equal attentions. Plans are also kept in the folder of compiled kernels, so that
-//! later processes neither ask for heuristics nor compile engines. Plans can be made for a described device
+//! The library is loaded when the first convolution or attention is prepared, so other models do not need cuDNN.
+//! Equal convolutions share one plan, and so do equal attentions. The disk cache of kernels also stores plans, so
+//! that later processes neither ask for heuristics nor compile engines. Plans can be created for a described device
 //! ([`Properties`]), without a GPU or a driver.
 //!
-//! `descriptor.rs` has the calls, `graph.rs`, `attention.rs` and `gradient.rs` the operation graphs, `plan.rs` chooses engines, and
-//! `launch.rs` runs plans.
+//! `descriptor.rs` has the calls, `graph.rs`, `attention.rs` and `gradient.rs` the operation graphs. `plan.rs`
+//! chooses engines, and `launch.rs` runs plans.
 
 mod attention;
 mod descriptor;
@@ -58,13 +58,13 @@ pub enum DnnError {
         /// True if cuDNN does not support the operation.
         is_unsupported: bool,
     },
-    /// The element type has no convolutions and no attention.
+    /// cuDNN has no convolution or attention of this element type.
     #[error("convolutions and attention of cuDNN do not support {0}")]
     ElementType(DType),
-    /// No engine computes the graph in f32 and the same way each time.
+    /// No engine computes the graph in f32 and deterministically.
     #[error("cuDNN has no engine for the graph{}", reasons(.refused))]
     NoEngine {
-        /// The engines that are not used, with the reason.
+        /// The rejected engines, each with the reason.
         refused: Vec<(Engine, String)>,
     },
 }
@@ -96,7 +96,7 @@ impl DnnError {
         matches!(self, DnnError::Call { is_unsupported: true, .. })
     }
 
-    /// True if this engine failed, so that another engine may be tried: the call was valid, and memory sufficed.
+    /// True if only this engine failed, so that another may be tried: the call was valid, and memory sufficed.
     fn is_of_engine(&self) -> bool {
         let DnnError::Call { call, status, .. } = self else { return false };
         let others = ["BAD_PARAM", "NOT_INITIALIZED"];
@@ -105,13 +105,13 @@ impl DnnError {
             && !others.iter().any(|other| status.contains(other))
     }
 
-    /// True if cuDNN has no memory for a call, on the device or on the host.
+    /// True if cuDNN could not allocate device or host memory.
     fn is_no_memory(&self) -> bool {
         let names = ["ALLOC_FAILED", "ALLOCATION_FAILED"];
         matches!(self, DnnError::Call { status, .. } if names.iter().any(|name| status.contains(name)))
     }
 
-    /// True if cuDNN refuses a call as invalid, which is a bug of the backend.
+    /// True if cuDNN rejects a call as invalid, which is a bug of the backend.
     pub(super) fn is_invalid(&self) -> bool {
         match self {
             DnnError::Call { status, .. } => status.contains("BAD_PARAM"),
@@ -120,7 +120,7 @@ impl DnnError {
         }
     }
 
-    /// The error of a call that failed.
+    /// The device error of a failed call.
     fn of_call(&self) -> DeviceError {
         match (self.is_no_memory(), self.is_invalid()) {
             (true, _) => DeviceError::OutOfMemory(self.to_string()),
@@ -130,37 +130,37 @@ impl DnnError {
     }
 }
 
-/// cuDNN of a backend, loaded for the first convolution or attention.
+/// The cuDNN of a backend, loaded for the first convolution or attention.
 pub(super) struct Dnn {
     context: Arc<CudaContext>,
     folders: Vec<PathBuf>,
     /// The version of NVRTC.
     version: (u32, u32),
-    /// True if convolutions of f32 may use TF32.
+    /// True if f32 convolutions may use TF32.
     tf32: bool,
     cache: Option<Arc<Cache>>,
     choices: Arc<Recorded>,
     library: Mutex<Option<Arc<Library>>>,
 }
 
-/// An open handle, and the plans made for it.
+/// An open handle, and the plans created for it.
 struct Library {
     context: Arc<CudaContext>,
     tf32: bool,
-    /// Plans of earlier processes.
+    /// The disk cache of plans.
     cache: Option<Arc<Cache>>,
     choices: Arc<Recorded>,
     /// The version of cuDNN, in NVIDIA's numbering.
     version: usize,
-    /// Locked while it is used: one thread may use a handle at a time.
+    /// The handle, locked during each use: only one thread may use it at a time.
     handle: Mutex<Handle>,
-    /// Plans for tensors at addresses that are multiples of so many bytes.
+    /// Plans by convolution and alignment in bytes of the tensors.
     plans: Mutex<FxHashMap<(Convolution, u32), Known>>,
     attentions: Mutex<FxHashMap<Problem, Known>>,
     attentions_launched: AtomicU64,
 }
 
-/// A plan, or the refused engines of a convolution that has none.
+/// A plan, or the rejected engines of a convolution that has no plan.
 type Known = Result<Arc<Choice>, Vec<(Engine, String)>>;
 
 struct Handle(sys::cudnnHandle_t);
@@ -182,7 +182,7 @@ impl Drop for Library {
     }
 }
 
-/// The version of cuDNN, which is loaded, in NVIDIA's numbering.
+/// The version of the loaded cuDNN, in NVIDIA's numbering.
 #[expect(unsafe_code, reason = "a call of cuDNN")]
 fn version() -> usize {
     // SAFETY: the library is loaded, and has the function.
@@ -194,8 +194,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Dnn {
-    /// cuDNN that is not loaded yet. `folders` are searched after those of the dynamic loader; `version` is that of NVRTC, and `tf32`
-    /// permits TF32 for convolutions of f32.
+    /// A cuDNN that is not loaded yet. `folders` are searched after those of the dynamic loader; `version` is the
+    /// version of NVRTC, and `tf32` permits TF32 for f32 convolutions.
     pub(super) fn new(
         context: Arc<CudaContext>,
         folders: Vec<PathBuf>,
@@ -249,7 +249,7 @@ impl Dnn {
     }
 }
 
-/// A choice as it is kept: without an engine, the refused engines.
+/// Converts a choice for the table of plans: a missing engine becomes the list of rejected engines.
 fn known_of(choice: Result<Choice, DnnError>) -> Result<Known, DnnError> {
     match choice {
         Ok(choice) => Ok(Ok(Arc::new(choice))),
@@ -259,8 +259,8 @@ fn known_of(choice: Result<Choice, DnnError>) -> Result<Known, DnnError> {
 }
 
 impl Library {
-    /// The choice for a convolution of tensors at addresses that are multiples of `alignment` bytes. Plans with less than
-    /// the usual workspace are not kept.
+    /// The choice for a convolution of tensors whose addresses are multiples of `alignment` bytes. Plans with a
+    /// reduced workspace are not cached on disk.
     fn plan(
         &self,
         convolution: &Convolution,
@@ -285,8 +285,8 @@ impl Library {
         known.map_err(|refused| DnnError::NoEngine { refused })
     }
 
-    /// The plan of an earlier process, or the plan that `choose` makes. `problem` and the conditions are everything that the
-    /// plan depends on, besides the device.
+    /// The plan from the disk cache, or the plan that `choose` creates. `problem` and the conditions are everything
+    /// that the plan depends on, besides the device.
     fn cached(
         &self,
         problem: &dyn fmt::Debug,
@@ -346,7 +346,7 @@ impl Library {
     }
 }
 
-/// A device that is described: plans can be made for it, and not run.
+/// A described device, for which plans can be created but not run.
 pub struct Properties {
     descriptor: Descriptor,
     version: usize,
@@ -359,9 +359,9 @@ pub struct Described {
     pub engine: Engine,
     /// Bytes of workspace.
     pub workspace: usize,
-    /// Engines that the heuristics prefer and that are not used, with the reason.
+    /// Engines that the heuristics prefer but that are rejected, each with the reason.
     pub refused: Vec<(Engine, String)>,
-    /// The bytes of the plan as it is kept for later processes; `None` if cuDNN cannot write it.
+    /// The size of the serialized plan in the disk cache; `None` if cuDNN cannot serialize it.
     pub kept: Option<usize>,
 }
 
@@ -374,10 +374,10 @@ impl Choice {
 }
 
 impl Properties {
-    /// The device of a JSON text in the format of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`.
+    /// Parses a device description in the JSON format of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`.
     ///
     /// # Errors
-    /// If cuDNN is absent or too old, or refuses the text.
+    /// If cuDNN is absent or too old, or rejects the text.
     pub fn from_json(json: &str, folders: &[PathBuf]) -> Result<Properties, DnnError> {
         presence::load_dnn(folders, None)?;
         let version = version();
@@ -392,10 +392,10 @@ impl Properties {
         self.version
     }
 
-    /// Makes the plan of a convolution for the device; with `tf32`, engines may round operands of f32 to TF32.
+    /// Creates the plan of a convolution for the device. With `tf32`, engines may round f32 operands to TF32.
     ///
     /// # Errors
-    /// If cuDNN refuses the graph or has no engine for it.
+    /// If cuDNN rejects the graph or has no engine for it.
     pub fn plan(&self, convolution: &Convolution, tf32: bool) -> Result<Described, DnnError> {
         let conditions = Conditions { tf32, ..Conditions::USUAL };
         let graph = |handle| convolution.graph(handle, conditions.alignment);
