@@ -72,7 +72,7 @@ pub(super) fn choose(shared: &Arc<Shared>, images: &Images<'_>) -> Vec<Node> {
     chosen
 }
 
-/// The weight gradients of which every node is an image node.
+/// The weight gradients whose two transposes are both image nodes.
 fn weight_gradients(shared: &Arc<Shared>, images: &Images<'_>) -> Vec<([Node; 2], [Value; 3])> {
     let Images { module, graph, nodes } = *images;
     let among: FxHashSet<Node> = nodes.iter().map(|image| image.node).collect();

@@ -52,7 +52,7 @@ impl AttentionGradient {
         let key_gradient = b.tensor(KEY_GRADIENT, of_key, elem, Storage::Device)?;
         let value_gradient = b.tensor(VALUE_GRADIENT, of_value, elem, Storage::Device)?;
         let scale = b.tensor(SCALE, one, FLOAT, Storage::Host)?;
-        // cuDNN's engines match this pattern: a product with a tensor of ones, and the sums in memory.
+        // cuDNN's engines match this pattern: a multiplication by 1, and the sums in memory.
         let number_one = b.tensor(ONE, one, FLOAT, Storage::Host)?;
         let sums = b.tensor(SUMS, Strided::dense(rows), FLOAT, Storage::Device)?;
         let terms = b.computed(Mode::CUDNN_POINTWISE_MUL, &[gradient, result], of.result.dims)?;

@@ -68,7 +68,7 @@ pub(super) fn bytes_of<T>(value: &T) -> (*const c_void, usize) {
     (std::ptr::from_ref(value).cast(), size_of::<T>())
 }
 
-/// The error of a failed call. The library's own message function is not used: older versions lack its symbol.
+/// The error of a failed call. cuBLASLt's own messages are not used: they would be one more required symbol.
 pub(super) fn failed(error: CublasError) -> KernelError {
     use sys::cublasStatus_t as Status;
     let reason = format!("cuBLASLt: {:?}", error.0);
