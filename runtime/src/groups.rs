@@ -1,15 +1,15 @@
-//! Groups of element-wise nodes, as backends choose them: nodes that read each other and have results of the same dims.
+//! The choice of groups of element-wise nodes: connected nodes whose results have the same dims.
 //!
-//! Nodes are taken in program order. A node joins the groups whose results it reads: all of them if they can be one group,
-//! otherwise the latest that can take it. Nodes can be a group if there is an order of all groups and single nodes in which
-//! every value is made before it is read. Two rules ensure that.
+//! Nodes are taken in program order. A node joins the groups whose results it reads: all of them if they can form one
+//! group, otherwise the latest that can take it. Nodes can form a group if all groups and single nodes have an order
+//! in which every value is produced before it is read. Two rules ensure that.
 //!
-//! [`Order::First`]: everything that a group reads from outside stands before its first node. Groups run in the order of
+//! [`Order::First`]: everything that a group reads from outside precedes its first node. Groups run in the order of
 //! their first nodes.
 //!
-//! [`Order::Any`]: each group has the position of one of its nodes, behind the positions of all groups and nodes that it
-//! reads and before those of all that read it. `{Sigmoid, Mul}` has position 3, because the product at position 2 stands
-//! between its nodes:
+//! [`Order::Any`]: each group has the position of one of its nodes, after the positions of all groups and nodes that
+//! it reads, and before the positions of all that read it. `{Sigmoid, Mul}` has position 3, because the product at
+//! position 2 stands between its nodes:
 //!
 //! ```text
 //! 0 %g = MatMul(%x, %v)    1 %s = Sigmoid(%g)    2 %u = MatMul(%x, %w)    3 %y = Mul(%s, %u)
@@ -27,7 +27,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The rule for the nodes between the nodes of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// A group reads nothing that is made behind its first node, but by its own nodes.
+    /// Everything that a group reads from outside is produced before its first node.
     First,
     /// Groups have positions that order them.
     #[cfg_attr(
@@ -37,13 +37,13 @@ pub(crate) enum Order {
     Any,
 }
 
-/// The sizes of groups.
+/// The size limits of groups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) nodes: usize,
     pub(crate) operands: usize,
     pub(crate) results: usize,
-    /// How far a node may stand from the next node of its group in the program.
+    /// The maximum distance in program order between consecutive nodes of a group.
     pub(crate) farthest: usize,
     pub(crate) order: Order,
 }
@@ -63,9 +63,9 @@ pub(crate) struct Joiner<'a> {
     pub(crate) members: FxHashMap<Node, Member>,
     /// The positions of nodes in the program.
     pub(crate) position: FxHashMap<Node, usize>,
-    /// The nodes that read each value.
+    /// The readers of each value.
     pub(crate) readers: FxHashMap<Value, Vec<Node>>,
-    /// Values that are read when all nodes are done.
+    /// Values that are read after all nodes have run.
     pub(crate) roots: FxHashSet<Value>,
     limits: Limits,
 }
@@ -78,7 +78,7 @@ pub(crate) struct Groups {
 }
 
 impl<'a> Joiner<'a> {
-    /// The candidates of which `read` makes members.
+    /// Reads the candidates; `read` makes their members.
     pub(crate) fn new(
         candidates: &'a Candidates<'a>,
         limits: Limits,
@@ -110,8 +110,8 @@ impl<'a> Joiner<'a> {
         Joiner { candidates, members, position, readers, roots, limits }
     }
 
-    /// The groups, of single nodes too, beside groups of other nodes. `fits` is true of members that have a kernel with an
-    /// interface.
+    /// Chooses the groups, including groups of single nodes, next to groups of other nodes. `fits` is true of members
+    /// for which a kernel with the given interface exists.
     pub(crate) fn groups(&self, mut groups: Groups, fits: impl Fn(&[&Member], &Interface) -> bool) -> Groups {
         for &node in self.candidates.nodes {
             let Some(member) = self.members.get(&node) else { continue };
@@ -120,7 +120,8 @@ impl<'a> Joiner<'a> {
             near.sort_unstable();
             near.dedup();
             near.retain(|&group| groups.open[group].dims == member.dims[..]);
-            // All groups that the node reads become one if they can; otherwise it joins the latest that it can.
+            // All groups that the node reads merge if they can; otherwise the node joins the latest group that can
+            // take it.
             let sets = std::iter::once(near.clone()).chain(near.iter().rev().map(|&group| vec![group]));
             let found = sets.filter(|set| !set.is_empty()).find_map(|set| {
                 let mut nodes: Vec<Node> =
@@ -149,7 +150,7 @@ impl<'a> Joiner<'a> {
         groups
     }
 
-    /// The nodes that make the operands of a node.
+    /// The producers of a node's operands.
     pub(crate) fn makers(&self, node: Node) -> impl Iterator<Item = Node> {
         let module = self.candidates.module;
         let operands = module.node(node).operands().iter().flatten();
@@ -166,7 +167,7 @@ impl<'a> Joiner<'a> {
         results.filter_map(|value| self.readers.get(value)).flatten().copied()
     }
 
-    /// The position of nodes in program order as a group, if they can be one.
+    /// The position of nodes in program order as a group, if they can form one.
     fn joined(
         &self,
         nodes: &[Node],
@@ -190,7 +191,7 @@ impl<'a> Joiner<'a> {
         fits(&members, &interface).then_some(position)
     }
 
-    /// The position of the first node, if everything that the nodes read from outside stands before it.
+    /// The position of the first node, if everything that the nodes read from outside precedes it.
     fn first(&self, nodes: &[Node]) -> Option<usize> {
         let first = self.position[&nodes[0]];
         let is_early =
@@ -198,8 +199,8 @@ impl<'a> Joiner<'a> {
         nodes.iter().all(|&node| self.makers(node).all(is_early)).then_some(first)
     }
 
-    /// The last position of a node that is behind everything that the nodes read from outside, and before everything outside
-    /// that reads them.
+    /// The last position of a node that is after everything that the nodes read from outside, and before everything
+    /// outside that reads them.
     pub(crate) fn between(&self, nodes: &[Node], groups: &Groups) -> Option<usize> {
         let position_of = |node: &Node| match groups.group_of.get(node) {
             Some(&group) => Some(groups.open[group].position),
@@ -216,7 +217,7 @@ impl<'a> Joiner<'a> {
         nodes.iter().rev().map(|node| self.position[node]).find(is_between)
     }
 
-    /// The values that nodes read from outside, and the values that are read outside.
+    /// The values that nodes read from outside, and their values that are read outside.
     pub(crate) fn interface(&self, nodes: &[Node]) -> Interface {
         Interface::of(self.candidates.module, nodes, |value| {
             let outside =
@@ -234,7 +235,7 @@ impl Groups {
     )]
     pub(crate) fn close(&mut self, nodes: &[Node], position: usize) {
         self.group_of.extend(nodes.iter().map(|&node| (node, self.open.len())));
-        // No node has such dims.
+        // No node has such dims, so none joins.
         self.open.push(Open { dims: vec![usize::MAX; 2], nodes: Vec::new(), position });
     }
 
@@ -247,7 +248,7 @@ impl Groups {
         self.group_of.iter().map(|(&node, &group)| (node, self.open[group].position))
     }
 
-    /// The groups of two nodes or more.
+    /// The groups with at least two nodes.
     pub(crate) fn into_lists(self) -> Vec<Vec<Node>> {
         self.open.into_iter().map(|open| open.nodes).filter(|nodes| nodes.len() > 1).collect()
     }
