@@ -300,11 +300,11 @@ pub enum DeviceError {
         error: KernelError,
     },
     /// The device rejected a call. Later calls may succeed.
-    #[error("the device refused a call: {0}")]
+    #[error("the device rejected a call: {0}")]
     Failed(String),
     /// The device rejected a call as invalid, or a kernel accessed memory outside of its operands and results: a bug
     /// of the backend. Later calls may fail.
-    #[error("the device refused invalid work: {0}")]
+    #[error("the device rejected invalid work: {0}")]
     Invalid(String),
     /// The device does not respond any more.
     #[error("the device is lost: {0}")]

@@ -40,7 +40,7 @@ pub enum NpyError {
         descr: String,
     },
     /// The data is shorter than the header says.
-    #[error("the header says {says} bytes, {there} are there")]
+    #[error("expected {says} bytes of elements by the header, found {there}")]
     Short {
         /// The size of the elements by the header, in bytes.
         says: u64,
@@ -64,7 +64,7 @@ pub enum NpyError {
         most: u64,
     },
     /// More bytes follow the array.
-    #[error("there are bytes behind the array that its header describes")]
+    #[error("bytes follow the array that the header describes")]
     Trailing,
     /// The rank exceeds NumPy's maximum.
     #[error("a tensor of rank {rank}; NumPy's arrays have at most {MAX_RANK} dims")]

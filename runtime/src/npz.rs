@@ -20,7 +20,7 @@ pub enum NpzError {
     #[error("the npz archive cannot be read or written: {0}")]
     Archive(io::Error),
     /// The file is not a zip archive, or is truncated.
-    #[error("the file is empty, cut off or no .npz file")]
+    #[error("the file is empty, truncated or not an .npz file")]
     NoArchive,
     /// The archive has an unsupported entry.
     #[error("the npz archive has an unsupported entry: {what}")]

@@ -203,7 +203,7 @@ impl Inputs {
         if needs && numbered(path, "input").map_err(|e| io_error(path, e))?.is_empty() {
             let inner = path.join("test_data_set_0");
             let help = if inner.is_dir() {
-                format!("; its folder `{}` may be meant", inner.display())
+                format!("; did you mean its folder `{}`?", inner.display())
             } else {
                 String::new()
             };
@@ -344,7 +344,7 @@ fn rounded(tensor: &HostTensor, dtype: ampc_ir::DType) -> Option<HostTensor> {
 
 /// The error of an input whose allocation failed.
 pub(in crate::execute) fn no_memory(name: &str, error: &HostError) -> Error {
-    let message = format!("its value cannot be held: {error}");
+    let message = format!("cannot allocate its value: {error}");
     Error::NoMemory(Finding { code: "no_memory", node: None, place: name.to_owned(), op: None, message })
 }
 

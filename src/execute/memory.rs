@@ -58,7 +58,7 @@ fn check_bytes(module: &Module, inputs: &BoundInputs) -> Result<(), Error> {
     };
     let is_string = |tensor: &&TensorType| tensor.dtype == DType::String;
     if tensors.filter(|tensor| !is_string(tensor)).map(bytes).sum::<u128>() > MOST_BYTES {
-        return Err(Error::Unsupported("its tensors have more bytes than any machine".into()));
+        return Err(Error::Unsupported("its tensors need more memory than any machine has".into()));
     }
     Ok(())
 }

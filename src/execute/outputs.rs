@@ -300,7 +300,7 @@ fn named_tensors<'a>(path: &Path, results: &Results<'a>) -> Result<Vec<(&'a str,
     let mut known = FxHashSet::default();
     for (name, output) in results.output_names.iter().zip(results.outputs) {
         let Some(tensor) = output.tensor() else {
-            return Err(cannot_hold(path, name, "an output that is no tensor"));
+            return Err(cannot_hold(path, name, "an output that is not a tensor"));
         };
         // Several outputs may be the same value.
         if known.insert(name) {

@@ -376,7 +376,7 @@ const STACK: usize = 4 << 20;
 /// The error if the system cannot start a thread for a model.
 fn no_thread(model: &Module, error: &std::io::Error) -> Error {
     let place = model.text(model.graph(model.main()).name).to_owned();
-    let message = format!("no thread can be started to run it: {error}");
+    let message = format!("cannot start a thread to run it: {error}");
     Error::NoMemory(Finding { code: "no_memory", node: None, place, op: None, message })
 }
 

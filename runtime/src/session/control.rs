@@ -62,7 +62,7 @@ pub(super) fn run(
                 _ => Err(at_node(KernelError::unsupported(format!("bodies of {}", schema.name)))),
             }
         }
-        Op::Custom { .. } => Err(at_node(KernelError::unsupported("operators that it does not know"))),
+        Op::Custom { .. } => Err(at_node(KernelError::unsupported("unknown operators"))),
     }
 }
 

@@ -130,7 +130,7 @@ pub enum ExecuteError {
         limit: u64,
     },
     /// The run exceeds its time limit.
-    #[error("the time limit of {limit:?} is over")]
+    #[error("the time limit of {limit:?} is exceeded")]
     Time {
         /// The next node, unless the graph has none.
         node: Option<Node>,
@@ -153,7 +153,7 @@ pub enum ExecuteError {
         found: String,
     },
     /// A failed run has updated some states in place, and not all states were set again.
-    #[error("a run that failed had updated some of the states: set all of them before the next one")]
+    #[error("a failed run has updated only some of the states; set all states before the next run")]
     TornStates,
     /// An output has no value: its producer returned no value.
     #[error("output {output} has no value")]

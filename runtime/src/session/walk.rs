@@ -423,7 +423,7 @@ impl<'r> Job<'r> {
 
     fn prepare(&self, actual: Actual<'_>, results: &[Option<Type>]) -> Result<Prepared, KernelError> {
         let view = NodeView::with_actual(&self.program.module, self.step.node(), actual);
-        let view = view.ok_or_else(|| KernelError::unsupported("operators that it does not know"))?;
+        let view = view.ok_or_else(|| KernelError::unsupported("unknown operators"))?;
         let (source, room) = (self.program.source(self.step.node()), Room::of(self.max_bytes));
         let channels_last = self.program.channels_last.contains(&self.step.node());
         self.backend.prepare(&Site { view, source, results, channels_last, room })

@@ -1,4 +1,4 @@
-//! The list of operators that the CPU computes and the device does not, as docs/cuda-operators.md has it.
+//! The list of operators that the CPU computes and the device does not, in docs/cuda-operators.md.
 
 use ampc_ir::op::OpKind;
 use ampc_runtime::cuda::has_kernel;
@@ -83,7 +83,7 @@ fn list() -> String {
     text
 }
 
-/// Compares the document with the list; returns how many checks fail.
+/// Compares the document with the list; returns the number of failures.
 pub(crate) fn run(filter: &str) -> usize {
     if !"missing operators".contains(filter) {
         return 0;

@@ -100,7 +100,7 @@ impl Position {
         let Position { step, skipped, steps, batch, samples, .. } = self;
         if step > steps {
             return Some(format!(
-                "expected at most {steps} steps, which there are (`steps`), found {step} (`step`)"
+                "expected at most {steps} steps, the total (`steps`), found {step} (`step`)"
             ));
         }
         if skipped > step {

@@ -65,7 +65,7 @@ impl fmt::Display for Symptom {
             Symptom::Weight { step, name } => {
                 write!(
                     f,
-                    "step {step}: expected finite numbers as the next value of weight `{name}`, found others"
+                    "step {step}: expected finite numbers as the next value of weight `{name}`, found infinities or NaN"
                 )
             }
         }
@@ -154,7 +154,7 @@ impl WatchedStep<'_> {
                     node_in_words(module, node)
                 )
             }
-            None => format!("{} made it of finite gradients", node_in_words(module, maker)),
+            None => format!("{} made it from finite gradients", node_in_words(module, maker)),
         }
     }
 

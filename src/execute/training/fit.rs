@@ -83,7 +83,7 @@ impl Problems<'_> {
         let dtype = ty.as_tensor().map(|tensor| tensor.dtype).filter(has_bytes);
         if dtype.is_none() {
             let message = format!("a step cannot be trained on samples of {}", describe(self.module, ty));
-            self.add("type", name, message, "make the step of a model with inputs of numbers".into());
+            self.add("type", name, message, "make the step from a model whose inputs are numbers".into());
         }
         dtype
     }
@@ -178,7 +178,7 @@ impl Problems<'_> {
                     "expected samples that differ, or an array that is the same for every batch, found the same {batch} \
                      rows in each of {files} files"
                 );
-                let help = "put all samples into one file, which tells the two apart".into();
+                let help = "put all samples into one file, where the two differ".into();
                 self.add("samples", &column.name, message, help);
             }
         }
@@ -205,7 +205,7 @@ impl Problems<'_> {
             return;
         }
         if samples == 0 {
-            let message = "expected a sample at least, found none".into();
+            let message = "expected at least one sample, found none".into();
             self.add("samples", &first.name, message, "give data with samples".into());
             return;
         }
@@ -214,7 +214,7 @@ impl Problems<'_> {
         if let Some((other, size)) = batches.find(|&(_, size)| size != batch) {
             let message = format!("the step takes {size} samples of it, and {batch} of `{}`", of.name);
             let help =
-                "an array that is no list of samples has exactly the dims that the step declares".into();
+                "an array that is not a list of samples has exactly the dims that the step declares".into();
             self.add("samples", &other.name, message, help);
         } else if samples < batch {
             let message = format!("the step takes {batch} samples at once, found {samples}");
@@ -222,7 +222,7 @@ impl Problems<'_> {
                 "samples",
                 &of.name,
                 message,
-                "give more samples, or make the step of a model for fewer".into(),
+                "give more samples, or make the step from a model for a smaller batch".into(),
             );
         }
     }

@@ -80,7 +80,8 @@ pub struct TrainingOptions {
 }
 
 /// The error message for a step that only computes gradients.
-pub const NO_OPTIMIZER: &str = "the step has no optimizer, so that its weights are no state: make it with one, such as `--optimizer adamw`";
+pub const NO_OPTIMIZER: &str =
+    "the step has no optimizer, so its weights are not states: make it with one, such as `--optimizer adamw`";
 
 /// The default batch size.
 pub const BATCH: u64 = 32;
@@ -213,7 +214,7 @@ impl Training {
         let (taken, steps) = (position.step, self.options.steps);
         if taken > steps {
             let message =
-                format!("expected {taken} steps, which the checkpoint has taken, or more, found {steps}");
+                format!("expected at least {taken} steps, which the checkpoint has taken, found {steps}");
             return Err(Error::Usage(message));
         }
         let Position { skipped, failed_in_a_row, .. } = *position;

@@ -219,7 +219,7 @@ pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> R
     if group.operands.len() + group.results.len() > MOST_POINTERS
         || members.windows(2).any(|pair| pair[0].dims != pair[1].dims)
     {
-        return Err(KernelError::unsupported("groups of so many operands, or of several dims"));
+        return Err(KernelError::unsupported("groups of this many operands, or of several dims"));
     }
     let operand_of = |value| group.operands.iter().position(|&operand| operand == value);
     of_members(shared, &members, operand_of, group.results)

@@ -152,8 +152,7 @@ impl Call<'_, '_, '_> {
         let graph = self.graph("body")?;
         let module = &self.run.program.module;
         let view = NodeView::new(module, self.node);
-        let view =
-            view.ok_or_else(|| self.error(KernelError::unsupported("operators that it does not know")))?;
+        let view = view.ok_or_else(|| self.error(KernelError::unsupported("unknown operators")))?;
         let scan = ScanView::read(&view).map_err(|e| self.error(e))?;
         if scan.batch == 0 {
             let operands: Vec<Option<DataRef<'_>>> = self.operands[..self.n_formal()].to_vec();

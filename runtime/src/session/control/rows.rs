@@ -39,7 +39,7 @@ impl Stacks {
         let bytes = self.bytes.saturating_add(more);
         check_size(bytes, self.most).map_err(|_| KernelError::Limit {
             limit: format!("{} bytes", self.most),
-            found: format!("{bytes} bytes of what iterations made"),
+            found: format!("{bytes} bytes of results of iterations"),
         })
     }
 
@@ -73,7 +73,8 @@ impl Stacks {
 
 /// An empty stack of rows of this type, whose unknown dims become 0.
 fn no_rows(space: &mut Space, row: &Type) -> Result<Data> {
-    let tensor = row.as_tensor().ok_or_else(|| KernelError::unsupported("a list of no tensors"))?;
+    let tensor =
+        row.as_tensor().ok_or_else(|| KernelError::unsupported("lists of values other than tensors"))?;
     let inner = tensor.shape.dims().unwrap_or_default().iter().map(|d| d.known().unwrap_or(0));
     let dims: Vec<u64> = std::iter::once(0).chain(inner).collect();
     space.tensor(tensor.dtype, &dims)
@@ -81,7 +82,8 @@ fn no_rows(space: &mut Space, row: &Type) -> Result<Data> {
 
 /// A tensor of zeros of a type whose unknown dims become 0.
 pub(super) fn empty(space: &mut Space, ty: &Type) -> Result<Data> {
-    let tensor = ty.as_tensor().ok_or_else(|| KernelError::unsupported("a list of no tensors"))?;
+    let tensor =
+        ty.as_tensor().ok_or_else(|| KernelError::unsupported("lists of values other than tensors"))?;
     let dims = tensor.shape.dims().unwrap_or_default().iter().map(|d| d.known().unwrap_or(0));
     let zeros = HostTensor::zeros(tensor.dtype, &dims.collect::<Vec<u64>>())?;
     space.bring(DataRef::Tensor(zeros.view()))

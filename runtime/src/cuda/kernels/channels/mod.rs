@@ -93,7 +93,7 @@ impl Group<'_> {
         let unknown = || KernelError::unsupported("groups of other operators");
         let (items, space, group) = (self.items, self.space, self.group);
         if group.operands.len() + group.results.len() > MOST_POINTERS {
-            return Err(KernelError::unsupported("groups of so many operands"));
+            return Err(KernelError::unsupported("groups of this many operands"));
         }
         let mut statistics = Statistics::of(space, items.iter(), true).ok_or_else(unknown)?;
         let maker = &Maker { shared, site: group.sites.first().ok_or_else(unknown)? };

@@ -24,7 +24,7 @@ pub(super) fn read(nodes: &Nodes<'_>, anchor: usize) -> Option<Found> {
 pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (sizes, is_empty) = forward(maker)?;
-    let unsupported = || KernelError::unsupported("an activation behind this convolution");
+    let unsupported = || KernelError::unsupported("an activation after this convolution");
     if is_empty || sizes.axes.len() > 3 || site.result_dims(0)?.contains(&0) {
         return Err(unsupported());
     }
