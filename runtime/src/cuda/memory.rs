@@ -112,7 +112,7 @@ impl Pinned {
         };
         // SAFETY: the memory is freed once, with the value. Flags of 0 let the host read it through its caches.
         let address = unsafe { result::malloc_host(len, 0) }.map_err(no_memory)?.cast::<u8>();
-        // SAFETY: the driver has allocated as many bytes.
+        // SAFETY: the driver has allocated `len` bytes.
         unsafe { address.write_bytes(0, len) };
         Ok(Pinned { context: context.clone(), address, len })
     }
@@ -123,7 +123,7 @@ impl Pinned {
 
     #[expect(unsafe_code, reason = "the memory is the driver's")]
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: as many bytes were allocated and written, and the value owns them.
+        // SAFETY: `len` bytes were allocated and initialized, and the value owns them.
         unsafe { std::slice::from_raw_parts_mut(self.address, self.len) }
     }
 }

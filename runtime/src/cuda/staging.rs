@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! upload 3 MiB   block 0  [3 MiB.]                     copied at event a
-//! upload 3 MiB   block 1  [3 MiB.]   block 0 behind a
+//! upload 3 MiB   block 1  [3 MiB.]   block 0 is full until event a
 //! upload 3 MiB   block 0  if a has happened; otherwise a third block
 //! ```
 

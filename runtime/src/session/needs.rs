@@ -158,7 +158,7 @@ fn needs_of(plans: &Plans, constants: u64) -> MemoryNeeds {
             let given = |value| inlined.as_ref().map_or(value, |inlined| inlined.source_value(value));
             needs.unsized_values = unsized_values.map(|planned| given(planned.value)).collect();
         }
-        // The arena of a function belongs to each of its calls.
+        // The arena of a function depends on its calls and is not counted.
         if !matches!(module.graph(plan.graph).owner, GraphOwner::Function(_)) {
             needs.arenas = needs.arenas.saturating_add(plan.arena as u64);
         }
