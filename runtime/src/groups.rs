@@ -1,15 +1,15 @@
-//! Groups of element-wise nodes, as backends choose them: nodes that read each other and have results of the same dims.
+//! The choice of groups of element-wise nodes: connected nodes whose results have the same dims.
 //!
-//! Nodes are taken in program order. A node joins the groups whose results it reads: all of them if they can be one group,
-//! otherwise the latest that can take it. Nodes can be a group if there is an order of all groups and single nodes in which
-//! every value is made before it is read. Two rules ensure that.
+//! Nodes are taken in program order. A node joins the groups whose results it reads: all of them if they can form one
+//! group, otherwise the latest that can take it. Nodes can form a group if all groups and single nodes have an order
+//! in which every value is produced before it is read. Two rules ensure that.
 //!
-//! [`Order::First`]: everything that a group reads from outside stands before its first node. Groups run in the order of
+//! [`Order::First`]: everything that a group reads from outside precedes its first node. Groups run in the order of
 //! their first nodes.
 //!
-//! [`Order::Any`]: each group has the position of one of its nodes, behind the positions of all groups and nodes that it
-//! reads and before those of all that read it. `{Sigmoid, Mul}` has position 3, because the product at position 2 stands
-//! between its nodes:
+//! [`Order::Any`]: each group has the position of one of its nodes, after the positions of all groups and nodes that
+//! it reads, and before the positions of all that read it. `{Sigmoid, Mul}` has position 3, because the product at
+//! position 2 stands between its nodes:
 //!
 //! ```text
 //! 0 %g = MatMul(%x, %v)    1 %s = Sigmoid(%g)    2 %u = MatMul(%x, %w)    3 %y = Mul(%s, %u)
@@ -34,7 +34,7 @@ pub(crate) fn unsupported_group() -> KernelError {
 /// The rule for the nodes between the nodes of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// A group reads nothing that is made behind its first node, but by its own nodes.
+    /// Everything that a group reads from outside is produced before its first node.
     First,
     /// Groups have positions that order them.
     #[cfg_attr(
@@ -44,13 +44,13 @@ pub(crate) enum Order {
     Any,
 }
 
-/// The sizes of groups.
+/// The size limits of groups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) nodes: usize,
     pub(crate) operands: usize,
     pub(crate) results: usize,
-    /// How far a node may stand from the next node of its group in the program.
+    /// The maximum distance in program order between consecutive nodes of a group.
     pub(crate) farthest: usize,
     pub(crate) order: Order,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Groups {
 }
 
 impl<'a> Joiner<'a> {
-    /// The candidates of which `read` makes members.
+    /// Reads the candidates; `read` makes their members.
     pub(crate) fn new(
         candidates: &'a Candidates<'a>,
         index: &'a GraphIndex<'a>,
@@ -94,8 +94,8 @@ impl<'a> Joiner<'a> {
         Joiner { candidates, index, members, limits }
     }
 
-    /// The groups, of single nodes too, beside groups of other nodes. `fits` is true of members that have a kernel with an
-    /// interface.
+    /// Chooses the groups, including groups of single nodes, next to groups of other nodes. `fits` is true of members
+    /// for which a kernel with the given interface exists.
     pub(crate) fn groups(&self, mut groups: Groups, fits: impl Fn(&[&Member], &Interface) -> bool) -> Groups {
         for &node in self.candidates.nodes {
             let Some(member) = self.members.get(&node) else { continue };
@@ -104,7 +104,8 @@ impl<'a> Joiner<'a> {
             near.sort_unstable();
             near.dedup();
             near.retain(|&group| groups.open[group].dims == member.dims[..]);
-            // All groups that the node reads become one if they can; otherwise it joins the latest that it can.
+            // All groups that the node reads merge if they can; otherwise the node joins the latest group that can
+            // take it.
             let sets = std::iter::once(near.clone()).chain(near.iter().rev().map(|&group| vec![group]));
             let found = sets.filter(|set| !set.is_empty()).find_map(|set| {
                 let mut nodes: Vec<Node> =
@@ -133,7 +134,7 @@ impl<'a> Joiner<'a> {
         groups
     }
 
-    /// The position of nodes in program order as a group, if they can be one.
+    /// The position of nodes in program order as a group, if they can form one.
     fn joined(
         &self,
         nodes: &[Node],
@@ -156,7 +157,7 @@ impl<'a> Joiner<'a> {
         fits(&members, &interface).then_some(position)
     }
 
-    /// The position of the first node, if everything that the nodes read from outside stands before it.
+    /// The position of the first node, if everything that the nodes read from outside precedes it.
     fn first(&self, nodes: &[Node]) -> Option<usize> {
         let first = self.index.position(*nodes.first()?);
         let is_early = |maker: Node| self.index.find_position(maker).is_none_or(|at| at < first);
@@ -181,7 +182,7 @@ impl Groups {
     )]
     pub(crate) fn close(&mut self, nodes: &[Node], position: usize) {
         self.group_of.extend(nodes.iter().map(|&node| (node, self.open.len())));
-        // No node has such dims.
+        // No node has such dims, so none joins.
         self.open.push(Open { dims: vec![usize::MAX; 2], nodes: Vec::new(), position });
     }
 
@@ -194,7 +195,7 @@ impl Groups {
         self.group_of.iter().map(|(&node, &group)| (node, self.open[group].position))
     }
 
-    /// The groups of two nodes or more.
+    /// The groups with at least two nodes.
     pub(crate) fn into_lists(self) -> Vec<Vec<Node>> {
         self.open.into_iter().map(|open| open.nodes).filter(|nodes| nodes.len() > 1).collect()
     }

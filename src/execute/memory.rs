@@ -1,4 +1,4 @@
-//! The memory that a run takes, and its plans, before a constant is read.
+//! The memory of a run, and its plans, before any constant is read.
 
 use super::of_run;
 use crate::device::{BackendOptions, Device};
@@ -9,17 +9,17 @@ use ampc_passes::recompute::PlannedMemory;
 pub use ampc_runtime::session::{MemoryNeeds, Plans};
 use ampc_runtime::{Limits, Runtime};
 
-/// The most bytes of a list that a kernel is prepared with. It is a constant, so that the same model gives the same plan on
-/// every machine.
+/// The maximum size in bytes of a list that a kernel is prepared with. It is a constant, so that a model has the same
+/// plan on every machine.
 const LIST_BYTES: u64 = 1 << 28;
 
-/// Tensors that have more bytes together are not planned: no machine has so much memory.
+/// The maximum total size of tensors that are planned: no machine has more memory.
 const MOST_BYTES: u128 = 1 << 60;
 
-/// The memory that the runtime takes for a model and inputs of these dims: that of its plan, to the byte.
+/// The exact memory of a run with inputs of these dims, in bytes, from its plan.
 ///
 /// # Errors
-/// If the dims do not fit the model, or no machine has so much memory.
+/// If the dims do not fit the model, or the tensors exceed the memory of any machine.
 pub fn memory_needs(module: &Module, inputs: &BoundInputs) -> Result<MemoryNeeds, Error> {
     check_bytes(module, inputs)?;
     let limits = Limits { max_bytes: LIST_BYTES, ..Limits::default() };
@@ -32,11 +32,11 @@ pub fn memory_needs(module: &Module, inputs: &BoundInputs) -> Result<MemoryNeeds
     runtime.memory_needs(module, &inputs.types).map_err(|error| of_run(module, &error))
 }
 
-/// The plans of a model for inputs of these dims: those of a run, without reading a constant or computing anything.
+/// The plans of a run with inputs of these dims, without reading a constant or computing anything.
 ///
 /// # Errors
-/// If the model is invalid, the dims do not fit it, the backend has no kernel for an operator, or no machine has so much
-/// memory.
+/// If the model is invalid, the dims do not fit it, the backend has no kernel for an operator, or the tensors exceed
+/// the memory of any machine.
 pub fn plans(module: &mut Module, inputs: &BoundInputs, runtime: &Runtime) -> Result<Plans, Error> {
     let findings = crate::check(module);
     if !findings.is_empty() {
@@ -46,24 +46,24 @@ pub fn plans(module: &mut Module, inputs: &BoundInputs, runtime: &Runtime) -> Re
     runtime.plans(module, &inputs.types).map_err(|error| of_run(module, &error))
 }
 
-/// An error if the tensors have more bytes together than any machine.
+/// Checks that all tensors together are not larger than the memory of any machine.
 fn check_bytes(module: &Module, inputs: &BoundInputs) -> Result<(), Error> {
     let (types, _) = inputs.infer(module);
     let values = module.graph_ids().flat_map(|graph| module.defined(graph));
     let tensors = values.filter_map(|value| types.of(module, value).as_tensor());
-    // A tensor whose bytes do not fit 64 bits is as large as all together may be.
+    // A tensor whose size overflows 64 bits counts as the maximum.
     let bytes = |tensor: &TensorType| {
         let is_known = tensor.shape.to_known().is_some();
         tensor.storage_bytes().map_or(if is_known { MOST_BYTES + 1 } else { 0 }, u128::from)
     };
     let is_string = |tensor: &&TensorType| tensor.dtype == DType::String;
     if tensors.filter(|tensor| !is_string(tensor)).map(bytes).sum::<u128>() > MOST_BYTES {
-        return Err(Error::Unsupported("its tensors have more bytes than any machine".into()));
+        return Err(Error::Unsupported("its tensors need more memory than any machine has".into()));
     }
     Ok(())
 }
 
-/// The same for the pass `recompute`.
+/// The memory of a run for the pass `recompute`.
 pub(crate) fn planned(module: &Module, inputs: &BoundInputs) -> Option<PlannedMemory> {
     let needs = memory_needs(module, inputs).ok()?;
     Some(PlannedMemory { bytes: needs.arenas, scratch: needs.scratch })

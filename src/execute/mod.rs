@@ -1,5 +1,4 @@
-//! Running models: values for their inputs, the runtime behind them, their outputs, and the distance of two
-//! models.
+//! Runs models: values for their inputs, the runtime, their outputs, and the comparison of two models.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -14,8 +13,9 @@
 //! # }
 //! ```
 //!
-//! [`verify`](verify::verify) runs two models on the same inputs and names the first value in which they differ;
-//! [`judge`] gives the verdict on them, with what low products alone make, and [`find_pins`] looks for nodes of a rewritten model that have to stay fp32.
+//! [`verify`](verify::verify) runs two models on the same inputs and finds the first value in which they differ.
+//! [`judge`] gives the verdict on them and the errors of low products alone, and [`find_pins`] searches for nodes of
+//! a rewritten model that must stay fp32.
 
 pub mod agree;
 mod batch_row;
@@ -57,7 +57,7 @@ use ampc_runtime::session::{ExecuteError, PrepareError};
 use ampc_runtime::{Data, DataRef, Runtime, Session};
 use std::collections::BTreeMap;
 
-/// Prepares a model for a device. [`Session::executable`] makes more sessions, which share the constants.
+/// Prepares a model for a device. [`Session::executable`] makes further sessions, which share the constants.
 ///
 /// # Errors
 /// If the model is invalid, or has operators that the device lacks.
@@ -72,13 +72,13 @@ pub fn prepare(module: &mut Module, runtime: &Runtime) -> Result<Session, Error>
 /// Computes the outputs, in order, from a value for every input (see [`Session::run`]).
 ///
 /// # Errors
-/// If a node cannot be computed, inputs do not fit or a limit is reached: with the node's path.
+/// If a node cannot be computed, inputs do not fit or a limit is reached; the error has the path of the node.
 pub fn run(session: &mut Session, inputs: &[Option<Data>]) -> Result<Vec<Data>, Error> {
     let outputs = session.run(&views(inputs));
     outputs.map_err(|error| of_run(session.module(), &error))
 }
 
-/// Plans a model for the dims of these inputs, as [`run`] does first.
+/// Plans a model for the dims of these inputs, which is the first part of [`run`].
 ///
 /// # Errors
 /// If the inputs do not fit.
@@ -93,7 +93,7 @@ fn bind_observed(session: &mut Session, inputs: &[Option<Data>]) -> Result<(), E
     bound.map_err(|error| of_run(session.module(), &error))
 }
 
-/// Values as the runtime takes them.
+/// Borrowed values, as the runtime takes them.
 pub fn views(values: &[Option<Data>]) -> Vec<Option<DataRef<'_>>> {
     values.iter().map(|value| value.as_ref().map(Data::view)).collect()
 }
@@ -116,7 +116,7 @@ fn of_prepare(module: &Module, error: &PrepareError) -> Error {
     }
 }
 
-/// The error of nodes without kernels: of each operator the first node.
+/// The error of nodes without kernels. It names the first node of each operator.
 fn lacking(module: &Module, backend: &str, list: &[(Node, String)]) -> Error {
     let mut nodes: BTreeMap<&str, Node> = BTreeMap::new();
     for (node, op) in list {
@@ -128,7 +128,7 @@ fn lacking(module: &Module, backend: &str, list: &[(Node, String)]) -> Error {
     Error::Unsupported(format!("the {backend} backend has no kernel for {}", ops.join(", ")))
 }
 
-/// The error of a device that fails, which no node is the cause of. Invalid calls are a bug of the backend.
+/// The error of a failed device, which no node has caused. Invalid calls are a bug of the backend.
 fn of_device(error: &DeviceError, place: Finding) -> Error {
     match error {
         DeviceError::Invalid(_) => Error::Bug(error.to_string()),
@@ -141,7 +141,7 @@ fn of_value(module: &Module, value: Value, message: String) -> Finding {
     Finding { code: "constant", node: None, place, op: None, message }
 }
 
-/// An error of a run, with the node's path.
+/// The error of a run, with the path of the node.
 pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
     let at = |code: &'static str, node: Node| Finding {
         code,
@@ -196,7 +196,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
     }
 }
 
-/// The path of a node that runs in calls, the outermost call first.
+/// The path of a node inside calls, outermost call first.
 fn path_in_calls(module: &Module, calls: &[Node], node: Node) -> String {
     let paths = Paths::of(module);
     let Some((first, rest)) = calls.split_first() else { return paths.path(node).to_owned() };
@@ -223,7 +223,7 @@ pub fn output_names(module: &Module) -> Vec<String> {
     outputs.iter().map(|o| ampc_ir::verify::name_of(module, o.value)).collect()
 }
 
-/// The types of the inputs that a run must or may give, in order.
+/// The types of the inputs that a run must or may receive, in order.
 pub fn input_types(module: &Module) -> Vec<Type> {
     let inputs = module.graph(module.main()).inputs();
     inputs.iter().map(|&v| module.value(v).ty.clone()).collect()

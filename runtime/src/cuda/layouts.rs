@@ -1,17 +1,17 @@
-//! The choice of the nodes that compute with channels last.
+//! Chooses the nodes that compute with channels last.
 //!
-//! cuDNN's 16-bit convolutions run on tensor cores with channels last. With channels first, cuDNN transposes the
-//! tensors internally, or uses engines without tensor cores. The choice is a minimum cut whose costs are bytes moved.
-//! Nodes with channels last are on the side of the source.
+//! On tensor cores, cuDNN's 16-bit convolutions need channels last. With channels first, cuDNN transposes the tensors
+//! internally, or uses engines without tensor cores. The choice is a minimum cut whose costs are bytes moved. Nodes
+//! with channels last are on the source side.
 //!
 //! | edge | cost | cut if |
 //! |---|---|---|
-//! | source → convolution or weight gradient | transposes inside | it has channels first |
-//! | node → sink | filter that is not constant, or its gradient | the node has channels last |
-//! | maker → `a` | transpose of an image | the maker has channels last, and a reader has not |
-//! | `b` → maker | transpose of an image | a reader has channels last, and the maker has not |
+//! | source → convolution or weight gradient | transposes inside cuDNN | the node has channels first |
+//! | node → sink | transpose of a filter that is not constant, or of its gradient | the node has channels last |
+//! | producer → `a` | transpose of an image | the producer has channels last, and a reader has channels first |
+//! | `b` → producer | transpose of an image | a reader has channels last, and the producer has channels first |
 //!
-//! `a` has edges to all readers, and all readers have edges to `b`, that are never cut.
+//! For each image, `a` has edges of infinite capacity to all readers, and all readers have such edges to `b`.
 
 use super::Shared;
 use super::kernels::Maker;
@@ -31,7 +31,7 @@ use std::sync::Arc;
 /// The bytes that a device moves in the time of a launch: 2 µs at 2 TB/s.
 const LAUNCH: u64 = 4 << 20;
 
-/// The channels of a 16-bit tensor that tensor cores read at a time.
+/// Tensor cores read the channels of a 16-bit tensor in multiples of this number.
 const CHANNELS: i64 = 8;
 
 /// The nodes that compute with channels last.
@@ -72,7 +72,7 @@ pub(super) fn choose(shared: &Arc<Shared>, images: &Images<'_>) -> Vec<Node> {
     chosen
 }
 
-/// The weight gradients whose nodes are all images.
+/// The weight gradients whose two transposes are both image nodes.
 fn weight_gradients(shared: &Arc<Shared>, images: &Images<'_>) -> Vec<([Node; 2], [Value; 3])> {
     let Images { module, graph, nodes } = *images;
     let among: FxHashSet<Node> = nodes.iter().map(|image| image.node).collect();
@@ -88,7 +88,7 @@ fn is_convolution(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| matches!(s.kind, OpKind::Conv | OpKind::ConvTranspose))
 }
 
-/// True if a value is a transposed tensor, or a cast of one: the filter of a weight gradient.
+/// True if a value is a transposed tensor or a cast of a transposed tensor, as the filter of a weight gradient is.
 fn is_transposed(module: &Module, value: Value) -> bool {
     let made_by = |value: Value| {
         let (node, _) = module.producer(value)?;
@@ -101,7 +101,7 @@ fn is_transposed(module: &Module, value: Value) -> bool {
     }
 }
 
-/// The bytes of a value that is read and written, and the launch.
+/// The cost of a transpose: the bytes read and written, and the launch.
 fn moved(module: &Module, value: Value) -> u64 {
     let ty = &module.value(value).ty;
     let bytes = ty.dtype().zip(dims_of(module, value)).and_then(|(dtype, dims)| dtype.tensor_bytes(&dims));
@@ -141,7 +141,7 @@ struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    /// Adds the transposes of the values that nodes make or read as images.
+    /// Adds the transposes of the values that nodes produce or read as images.
     fn add_values(&mut self, images: &Images<'_>) {
         let module = images.module;
         let mut values: Vec<Value> = Vec::new();
@@ -156,7 +156,7 @@ impl Choice<'_> {
                 let Some(value) = *value else { continue };
                 let is_image =
                     roles.is_some_and(|roles| matches!(roles.operands[slot], Role::Image | Role::Back));
-                // The copy of a filter has costs of its own.
+                // The copy of a filter has its own cost.
                 if is_image && slot == 1 && is_convolution(module, node) {
                     continue;
                 }
@@ -215,9 +215,9 @@ const SINK: usize = 1;
 
 /// A flow network. Each edge is followed by its reverse edge.
 struct Network {
-    /// The edges that leave each vertex.
+    /// The outgoing edges of each vertex.
     leaving: Vec<Vec<usize>>,
-    /// The vertex that an edge enters, and its residual capacity.
+    /// The target vertex of each edge, and its residual capacity.
     edges: Vec<(usize, u64)>,
 }
 
@@ -240,7 +240,7 @@ impl Network {
         }
     }
 
-    /// True for each vertex on the side of the source in the minimum cut with the fewest vertices there (Dinic's algorithm).
+    /// True for each vertex on the source side of the minimum cut with the smallest source side (Dinic's algorithm).
     fn cut(&mut self) -> Vec<bool> {
         loop {
             let levels = self.levels();
@@ -252,7 +252,7 @@ impl Network {
         }
     }
 
-    /// The distance of each vertex from the source along edges with capacity.
+    /// The level of each vertex: its distance from the source along edges with residual capacity.
     fn levels(&self) -> Vec<Option<u32>> {
         let mut levels = vec![None; self.leaving.len()];
         levels[SOURCE] = Some(0);
@@ -269,7 +269,8 @@ impl Network {
         levels
     }
 
-    /// Sends flow along one shortest path; false if there is none left. `next` is the next edge to try of each vertex.
+    /// Augments the flow along one shortest path; false if there is none. `next` is the next edge to try of each
+    /// vertex.
     fn augment(&mut self, levels: &[Option<u32>], next: &mut [usize]) -> bool {
         let (mut path, mut vertex): (Vec<usize>, usize) = (Vec::new(), SOURCE);
         while vertex != SINK {
@@ -303,7 +304,7 @@ mod tests {
 
     #[test]
     fn a_minimum_cut() {
-        // Two nodes in a row that want the side of the source, behind and before transposes.
+        // Two consecutive nodes that prefer the source side, with transposes before and after them.
         let chain = |between: u64, want: u64| {
             let mut network = Network::new(2);
             let [first, second] = [(); 2].map(|()| network.vertex());

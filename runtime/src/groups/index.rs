@@ -49,7 +49,7 @@ impl<'a> GraphIndex<'a> {
         self.roots.contains(&value)
     }
 
-    /// The nodes that make the operands of a node.
+    /// The producers of a node's operands.
     pub(crate) fn makers_of(&self, node: Node) -> impl Iterator<Item = Node> + use<'_> {
         let operands = self.module.node(node).operands().iter().flatten();
         operands.filter_map(|&value| self.module.producer(value).map(|(maker, _)| maker))

@@ -1,20 +1,20 @@
-//! The nodes of a graph as groups, each with a kernel: first nodes that depend on constants and dims alone are folded,
-//! then the backend joins nodes, then the kernels declare their requirements.
+//! Partitions the nodes of a graph into groups, each with a kernel: nodes that depend only on constants and dims are
+//! folded, the backend joins nodes, and the kernels declare their requirements.
 //!
-//! A backend may join any nodes whose kernels are ready before the graph runs, as long as no node outside stands between
-//! two nodes of a group. With `|` for a group, of
+//! A backend may join any nodes whose kernels are ready before the graph runs, as long as no outside node must run
+//! between two nodes of a group. With `|` between groups, from
 //!
 //! ```text
 //! %p = MatMul(%x, %w)      %s = Add(%p, %b)      %n = Neg(%x)      %r = Relu(%s)
 //! ```
 //!
-//! it may make `MatMul Add Relu | Neg`, although Neg stands in the middle of the program: nothing that the group makes
-//! goes through Neg and back. The order of groups is that of their last nodes, where values permit it.
+//! it may make `MatMul Add Relu | Neg`, although Neg stands in the middle of the program: no value of the group
+//! reaches Neg and returns. Groups are ordered by their last nodes, as far as dependencies permit.
 //!
-//! A group holds all its operands while it runs, and computes early nodes late, so that an arena may grow by it. Groups
-//! are kept while the arena is no larger than without groups, or on backends that trade memory for traffic, while it grows
-//! by no more than the groups save; other groups are split. Pairs (`pairs.rs`) may make it larger by the values that they no
-//! longer store.
+//! A group holds all its operands while it runs, and delays early nodes, so it may grow the arena. Groups are kept
+//! while the arena is no larger than without groups; on backends that trade memory for traffic, while it grows by no
+//! more than the groups save. Other groups are split. Pairs (`pairs.rs`) may grow the arena by the values that they
+//! no longer store.
 
 use super::bind::Where;
 use super::error::ExecuteError;
@@ -38,49 +38,50 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 
-/// The parts of a partition that are the same for every graph of a module.
+/// The inputs of partitioning that all graphs of a module share.
 #[derive(Clone, Copy)]
 pub(super) struct Partitioner<'a> {
     pub(super) backend: &'a dyn Backend,
     pub(super) module: &'a Module,
     pub(super) facts: &'a Facts,
     pub(super) room: Room,
-    /// The calls that nodes of the module stand in place of.
+    /// The calls that were inlined into the module.
     pub(super) inlined: Option<&'a Inlined>,
     /// The values that stay visible when the backend joins nodes.
     pub(super) watch: &'a Watch,
     pub(super) layouts: &'a Layouts,
-    /// True if a node that runs in any case and cannot be prepared is an error; otherwise the error shows when it runs.
+    /// True if it is an error that a node which runs in any case cannot be prepared; otherwise the error is reported
+    /// when the node runs.
     pub(super) is_strict: bool,
 }
 
-/// A group, and its kernel if that is ready before the graph runs.
+/// A group, and its kernel if the kernel is ready before the graph runs.
 #[derive(Clone)]
 pub(super) struct Made {
     pub(super) group: Group,
     pub(super) kernel: Option<Arc<Prepared>>,
 }
 
-/// The most plans that are made to choose groups.
+/// The maximum number of plans that the choice of groups computes.
 const MOST_PLANS: usize = 32;
 
-/// The share of an arena, without states, by which groups that save traffic may grow it.
+/// The reciprocal of the maximum growth of an arena, without states, by groups that save traffic.
 const MOST_GROWTH: usize = 16;
 
-/// [`MOST_PLANS`] of backends that trade memory, which reject fewer sets of groups as a whole.
+/// [`MOST_PLANS`] for backends that trade memory, which reject fewer sets of groups as a whole.
 const MOST_TRADING_PLANS: usize = 96;
 
 /// An error of the nodes of a graph.
 pub(super) enum Failed {
     /// A node is invalid, or the device fails.
     Node { node: Node, error: KernelError },
-    /// Several nodes that run in any case have no kernels: all of them.
+    /// Nodes that run in any case have no kernels. All such nodes are listed.
     Unsupported { backend: &'static str, nodes: Vec<(Node, String)> },
 }
 
-/// Results that depend on constants and dims alone, which need not be computed in each run.
+/// Folding of results that depend only on constants and dims.
 pub(super) trait Fold {
-    /// True if the node may be folded: its operands are known, or it reads dims alone.
+    /// True if the node may be folded: its operands are known, or it reads only dims.
     fn may_fold(&self, node: Node) -> bool;
 
     /// Computes a node if it can be folded, and returns true if the node need not run. The kernel is that of the host
@@ -104,7 +105,7 @@ impl From<Failed> for ExecuteError {
 }
 
 impl Partitioner<'_> {
-    /// The groups of a graph, in the order in which they run, without the nodes that are folded.
+    /// The groups of a graph, in execution order, without the folded nodes.
     ///
     /// # Errors
     /// If a node is invalid, nodes have no kernels, or the device fails.
@@ -152,7 +153,7 @@ impl Partitioner<'_> {
         Ok(if is_grouped { self.joined_within(graph, made, &folded) } else { made })
     }
 
-    /// Folds a node with the kernel of the host backend, if there is such a backend and such a kernel.
+    /// Folds a node with the kernel of the host backend, if both exist.
     ///
     /// # Errors
     /// If the device fails.
@@ -167,20 +168,20 @@ impl Partitioner<'_> {
         }
         match self.prepare_on(host, node) {
             Some(Ok(prepared)) => folding.fold(node, &prepared),
-            // The node is left to the backend itself.
+            // The backend itself handles the node.
             Some(Err(_)) | None => Ok(false),
         }
     }
 
-    /// The requirements of a node for the plan, and its kernel if the kernel can be prepared before the graph runs.
+    /// The planning requirements of a node, and its kernel if it can be prepared before the graph runs.
     ///
     /// # Errors
-    /// If the node runs in any case, and has no kernel or is invalid.
+    /// If the node runs in any case, and is invalid or has no kernel.
     fn needs_of(&self, node: Node, place: &Where) -> Result<(Needs, Option<Prepared>), KernelError> {
         if walk::is_nested(self.module, node) {
             return Ok((Needs { on_heap: true, is_barrier: true, ..Needs::default() }, None));
         }
-        // Calls differ in the types of their operands, and may leave operands out.
+        // Calls differ in the types of their operands, and may omit operands.
         let prepared = if place.in_function { None } else { self.prepare_on(self.backend, node) };
         let prepared = match prepared {
             Some(Ok(prepared)) => Some(prepared),
@@ -193,11 +194,11 @@ impl Partitioner<'_> {
         Ok((prepared.as_ref().map_or_else(late, |prepared| prepared.needs.clone()), prepared))
     }
 
-    /// The kernel of a node, or its error, if everything that the kernel depends on is known before the graph runs.
+    /// The kernel of a node or its error, if everything that the kernel depends on is known before the graph runs.
     fn prepare_on(&self, backend: &dyn Backend, node: Node) -> Option<Result<Prepared, KernelError>> {
         let view = NodeView::with_facts(self.module, node, self.facts)?;
         let results = result_types(self.module, node);
-        // More may be known of the results once the operands are there.
+        // Results may have more known types once the operands are there.
         let is_known = |ty: &Type| match ty {
             Type::Unknown => false,
             Type::Tensor(tensor) => tensor.shape.to_known().is_some(),
@@ -206,7 +207,8 @@ impl Partitioner<'_> {
         if !results.iter().flatten().all(is_known) {
             return None;
         }
-        // Kernels multiply dims. Dims whose product is too large are an error when the node runs, if it ever does.
+        // Kernels multiply dims. If the product of dims overflows, the error is reported when the node runs, if it
+        // ever does.
         let operands = self.module.node(node).formal_operands().iter().flatten();
         let fits = |ty: &Type| walk::span(ty).is_some_and(|bytes| usize::try_from(bytes).is_ok());
         if !results.iter().flatten().chain(operands.map(|&v| &self.module.value(v).ty)).all(fits) {
@@ -222,10 +224,11 @@ impl Partitioner<'_> {
         self.inlined.map_or(node, |inlined| inlined.calls.source(node))
     }
 
-    /// Joins nodes as the backend asks, as long as the arena does not grow, or, on backends that trade memory, grows by
-    /// at most the bytes that the groups save.
+    /// Joins the groups of the backend as long as the arena does not grow, or, on backends that trade memory, grows
+    /// by at most the bytes that the groups save.
     ///
-    /// A set of groups that grows the arena is halved, down to single groups; the nodes of a single group are halved too.
+    /// A set of groups that grows the arena is halved recursively, down to single groups, and then the nodes of a
+    /// single group are halved too.
     ///
     /// ```text
     /// groups A, B, C, D; B grows the arena     A B C D: no     A B: no     C D: yes     A with C D: yes     B: no
@@ -255,7 +258,7 @@ impl Partitioner<'_> {
         let without = self.plan(graph, &made, folded);
         let mut most = without.arena;
         let (limit, n_plans) = match self.backend.groups_trade_memory() {
-            // A plan of a large graph takes longer.
+            // Plans of large graphs take longer.
             true => (
                 most + (most - without.state_bytes) / MOST_GROWTH,
                 (MOST_TRADING_PLANS * 10_000 / made.len().max(1)).clamp(8, MOST_TRADING_PLANS),
@@ -263,7 +266,7 @@ impl Partitioner<'_> {
             false => (most, MOST_PLANS),
         };
         let (mut kept, mut units) = (Vec::new(), made.clone());
-        // Pairs come first: what they no longer store may be more than other groups add.
+        // Pairs come first: the memory that they save may exceed the memory that other groups add.
         let sets = [pairs, singles].into_iter().filter(|set| !set.is_empty());
         let mut open: VecDeque<Vec<Bundle>> = sets.collect();
         for _ in 0..n_plans {
@@ -274,8 +277,8 @@ impl Partitioner<'_> {
                 continue;
             }
             let arena = self.plan(graph, &joined, folded).arena;
-            // A pair may grow the arena by the bytes that it no longer stores: if its nodes run one by one, the carried
-            // values are live from its first group to its second.
+            // A pair may grow the arena by the bytes that it no longer stores: if its nodes run separately, the
+            // carried values are live from its first group to its second.
             let spared = set.iter().map(|bundle| bundle.spared(self.module)).sum::<usize>();
             if arena <= most.saturating_add(spared)
                 || (arena <= limit && arena - most <= self.saved(&set, &kernels))
@@ -289,7 +292,7 @@ impl Partitioner<'_> {
         units
     }
 
-    /// The bytes that groups with kernels save: each value between nodes of a group is neither written nor read.
+    /// The bytes that groups with kernels save: a value between nodes of a group is neither written nor read.
     fn saved(&self, bundles: &[Bundle], kernels: &Kernels) -> usize {
         let mut saved = 0usize;
         for nodes in bundles.iter().flat_map(|bundle| &bundle.groups) {
@@ -321,8 +324,8 @@ impl Partitioner<'_> {
         made.iter().filter(ready).map(|made| made.group.nodes[0]).collect()
     }
 
-    /// The units with these groups joined. Groups without a kernel, whose nodes run one by one, are taken out of the list;
-    /// `kernels` has the groups that were prepared before.
+    /// The units with these groups joined. Groups without a kernel are removed from the list, and their nodes run
+    /// separately; `kernels` caches prepared groups.
     fn joined(
         &self,
         graph: GraphId,
@@ -342,7 +345,7 @@ impl Partitioner<'_> {
         }
     }
 
-    /// The units with the nodes of each group in one.
+    /// The units, with the nodes of each group merged into one unit.
     fn units(made: &[Made], groups: &[&Vec<Node>]) -> Vec<Made> {
         let mut group_of: FxHashMap<Node, usize> = FxHashMap::default();
         for (at, group) in groups.iter().enumerate() {
@@ -368,7 +371,8 @@ impl Partitioner<'_> {
         units
     }
 
-    /// Sets the kernel of each unit of several nodes, which hand over `carries`. Returns one node of each unit without a kernel.
+    /// Sets the kernel of each unit with several nodes; `carries` are the carried values. Returns one node of each
+    /// unit without a kernel.
     fn give_kernels<'c>(
         &self,
         graph: GraphId,
@@ -397,13 +401,13 @@ impl Partitioner<'_> {
                     values.iter().filter_map(|value| carries.get(value)).copied().cloned().collect()
                 };
                 let (read, made) = (carried(operands), carried(results));
-                // If only folded nodes read a result, the group does not make it. The pair then has no kernels.
+                // If only folded nodes read a result, the group does not produce it. The pair then gets no kernels.
                 let is_whole = made
                     .iter()
                     .flat_map(|carry| &carry.instead)
                     .all(|value| operands.contains(value) || results.contains(value));
                 interface.carry(read.into_iter().chain(made).collect());
-                // Only folded nodes read the group: its nodes run one by one, so that every group has a result.
+                // If only folded nodes read the group, its nodes run separately, so that every group has a result.
                 let has_result = is_whole && !interface.results.is_empty();
                 let kernel = has_result.then(|| self.prepare_group(nodes, &interface)).and_then(Result::ok);
                 let kernel = kernel.and_then(|kernel| self.checked(kernel).ok());
@@ -421,7 +425,7 @@ impl Partitioner<'_> {
         unprepared
     }
 
-    /// A kernel, if the device has its queue.
+    /// Checks that the device has the queue of a kernel.
     fn checked(&self, kernel: Prepared) -> Result<Prepared, KernelError> {
         let n_queues = self.backend.device().map_or(usize::MAX, Device::kernel_queues);
         if kernel.needs.queue < n_queues {
@@ -433,7 +437,7 @@ impl Partitioner<'_> {
         ))
     }
 
-    /// Two of the groups that read each value; that is enough to see whether another group does.
+    /// Two of the groups that read each value; two suffice to tell if another group reads it.
     fn readers(&self, units: &[Made]) -> FxHashMap<Value, SmallVec<[usize; 2]>> {
         let mut readers: FxHashMap<Value, SmallVec<[usize; 2]>> = FxHashMap::default();
         for (at, unit) in units.iter().enumerate() {
@@ -462,11 +466,11 @@ impl Partitioner<'_> {
         self.backend.prepare_group(&GroupSite { sites: &sites, operands, results, carries })
     }
 
-    /// Groups in an order in which every value is made before it is read; of several that can run, the group whose last
-    /// node stands first in the program.
+    /// The groups in a topological order; of several ready groups, the group whose last node comes first in the
+    /// program.
     ///
     /// # Panics
-    /// If there is none: the backend has joined nodes with a node between them.
+    /// If the groups have a cycle: the backend has joined nodes with an outside node between them.
     fn ordered(&self, units: Vec<Made>) -> Vec<Made> {
         let mut maker: FxHashMap<Value, usize> = FxHashMap::default();
         let mut position: FxHashMap<Node, usize> = FxHashMap::default();
@@ -509,7 +513,7 @@ impl Partitioner<'_> {
     }
 }
 
-/// True if a value may be replaced by the caller: the default of an input.
+/// True if the value is the default of an input, which a caller may replace.
 pub(super) fn is_input(module: &Module, value: Value) -> bool {
     matches!(module.value(value).def, Def::Input { .. })
 }

@@ -115,8 +115,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs the cases whose names contain `filter`; returns how many fail. With `AMPC_CUDNN_ERROR`, a Conv has to fail with this
-/// text, while nodes before it are prepared.
+/// Runs the cases whose names contain `filter`; returns the number of failures. With `AMPC_CUDNN_ERROR`, a Conv must
+/// fail with this text, while the nodes before it are prepared.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     if let Some(expected) = std::env::var_os("AMPC_CUDNN_ERROR") {
         return fails(cuda, &expected.to_string_lossy());
@@ -144,7 +144,7 @@ fn fails(cuda: &Arc<Cuda>, expected: &str) -> usize {
     failed + report("Conv without cuDNN", found.contains(expected), &found)
 }
 
-/// Plans of each direction. The first engines of the simulated device are those that the backend refuses.
+/// Plans of each direction. The simulated device lists engines first that the backend rejects.
 fn plans(cuda: &Arc<Cuda>, filter: &str) -> usize {
     if !"Conv plans".contains(filter) {
         return 0;

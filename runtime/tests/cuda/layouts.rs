@@ -1,4 +1,4 @@
-//! Images with channels last: results next to the CPU, and the transposes of plans.
+//! Images with channels last: results compared with the CPU, and the transposes of plans.
 
 use crate::cases::{Tolerance, compare, random};
 use crate::elements::{Named, outputs, passing, refs};
@@ -10,8 +10,8 @@ use ampc_runtime::session::{NodeObserver, Watch};
 use ampc_runtime::{Data, DataRef, HostTensor, Runtime};
 use std::sync::Arc;
 
-/// A graph of 16-bit tensors of type `T`, with an input `%x`, and the convolutions with channels last and the transposes
-/// of its plan.
+/// A graph of 16-bit tensors of type `T`, with an input `%x`, and the numbers of convolutions with channels last and
+/// of transposes in its plan.
 struct Net {
     name: &'static str,
     input: &'static [u64],
@@ -19,7 +19,7 @@ struct Net {
     expected: [usize; 2],
 }
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     let mut cases: Vec<Named> = Vec::new();
     for net in NETS {
@@ -56,7 +56,7 @@ fn text_of(net: &Net, t: &str) -> String {
     head + &body.concat() + "}\n"
 }
 
-/// The convolutions whose results have channels last, and the transposes of the main graph.
+/// The numbers of convolutions whose results have channels last, and of transposes of the main graph.
 fn counts(module: &Module, given: &Module, nodes: impl Iterator<Item = (Node, usize)>) -> [usize; 2] {
     let mut counts = [0; 2];
     for (node, together) in nodes {
@@ -406,7 +406,7 @@ const NETS: &[Net] = &[
     },
 ];
 
-/// Sees a value.
+/// An observer of one value.
 struct Watching {
     value: Value,
     seen: Option<Data>,
@@ -439,7 +439,7 @@ fn watched(cuda: &Arc<Cuda>) -> Result<(), String> {
     compare(&seen(Runtime::new(cuda.clone()))?, &want, None, Tolerance::Model).map(|_| ())
 }
 
-/// Programs of other dims share the filters of the first, and have other transposes.
+/// Programs for other dims share the filters of the first program, and have other transposes.
 fn other_dims(cuda: &Arc<Cuda>) -> Result<(), String> {
     let text =
         text_of(&NETS[2], "f16").replace("input %x : f16[2, 3, 12, 12]", "input %x : f16[n, 3, h, 12]");

@@ -1,4 +1,4 @@
-//! Operands that a group reads twice: once for sums over a batch, and once for the results behind the sums.
+//! Operands that a group reads twice: once for sums over a batch, and once for the results that depend on the sums.
 
 use super::{bytes_of, elements};
 use ampc_ir::op::OpKind;
@@ -8,9 +8,9 @@ use ampc_ir::{Module, Node, Value};
 use ampc_runtime::plan::{GraphPlan, Step};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The bytes that a group reads a second time after its sums over an axis that precedes a kept axis. Sums of rows are
-/// not counted, because a kernel holds a row. Values that the group has written before the sums are known are read in
-/// place of their operands.
+/// The bytes that a group reads a second time after its sums over an axis that precedes a kept axis. Row sums are not
+/// counted, because a kernel holds a row. Values that the group has written before the sums are known are read
+/// instead of their operands.
 pub(super) fn read_again(module: &Module, plan: &GraphPlan, step: &Step) -> u64 {
     let mut late: FxHashSet<Value> = FxHashSet::default();
     let mut made: FxHashSet<Value> = FxHashSet::default();

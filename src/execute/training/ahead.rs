@@ -1,8 +1,8 @@
-//! Steps that are begun before the results of earlier steps are there.
+//! Steps that begin before the results of earlier steps are available.
 //!
-//! A device works while the host prepares the next steps. The loss of a step and the sign that it was skipped arrive up to
-//! `ahead` steps later, and so does the finding that the training has diverged. The state is that after the last step that
-//! was begun: a caller that saves the state after step N lets no step after N begin before the record of N is there.
+//! A device works while the host prepares the next steps. The loss of a step, and whether it was skipped, arrive up
+//! to `ahead` steps later, and so does the detection of a divergence. The state is that after the last step that was
+//! begun. A caller that saves the state after step N begins no later step before the record of N is available.
 
 use super::divergence::{Divergence, Symptom, WatchedStep};
 use super::{StepRecord, Training, set_rate};
@@ -11,7 +11,7 @@ use ampc_runtime::HostTensor;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
 
-/// The steps that were begun, and the records of ended steps that were not returned.
+/// The steps in flight, and the records of ended steps that were not returned yet.
 #[derive(Default, Debug)]
 pub(super) struct Ahead {
     begun: VecDeque<StepRecord>,
@@ -19,15 +19,16 @@ pub(super) struct Ahead {
 }
 
 impl Training {
-    /// Takes the next step like [`step`](Self::step). On a device, up to `ahead` further steps are begun before the results of
-    /// this step are there, as long as their numbers are at most `last`. Then [`state`](super::Trainer::state) and
-    /// [`save`](Self::save) have the state after the last step that was begun; with the record of step `last` it is the state
-    /// after step `last`.
+    /// Takes the next step like [`step`](Self::step). On a device, up to `ahead` further steps are begun before the
+    /// results of this step are available, as long as their numbers are at most `last`. Then
+    /// [`state`](super::Trainer::state) and [`save`](Self::save) use the state after the last step that was begun;
+    /// with the record of step `last`, that is the state after step `last`.
     ///
-    /// A divergence shows up to `ahead` steps late, and nothing stops a step whose loss is a NaN before its first update.
+    /// A divergence is detected up to `ahead` steps late, and a step whose loss is NaN is not stopped before its
+    /// first update.
     ///
     /// # Errors
-    /// As [`step`](Self::step). If a node cannot be computed, the steps that were begun after it have failed with it.
+    /// Like [`step`](Self::step). If a node cannot be computed, the steps that were begun later have failed too.
     pub fn step_ahead(&mut self, ahead: u64, last: u64) -> Result<Option<StepRecord>, Error> {
         if ahead == 0 || !self.trainer.is_on_device() {
             return self.step();
@@ -39,11 +40,11 @@ impl Training {
             }
             self.begin(next)?;
         }
-        // A step after the last is taken alone.
+        // A step after the last is taken separately.
         self.step()
     }
 
-    /// True if steps were begun whose records were not returned.
+    /// True if records of begun steps were not returned yet.
     pub fn is_ahead(&self) -> bool {
         !self.ahead.begun.is_empty() || !self.ahead.ended.is_empty()
     }
@@ -59,7 +60,7 @@ impl Training {
         let samples = read.samples.len() as u64;
         drop(given);
         if let Err(error) = begun {
-            // A step in flight may have failed before, and torn the state.
+            // An earlier step in flight may have failed and torn the state.
             self.end_all()?;
             return Err(error);
         }
@@ -67,7 +68,7 @@ impl Training {
         Ok(())
     }
 
-    /// The record of the oldest step that was begun; `None` if there is none.
+    /// The record of the oldest step in flight; `None` if there is none.
     pub(super) fn end_begun(&mut self) -> Result<Option<StepRecord>, Error> {
         match self.ahead.ended.pop_front() {
             Some(record) => Ok(Some(record)),
@@ -75,7 +76,7 @@ impl Training {
         }
     }
 
-    /// Ends all steps that were begun. Their records stay for [`step`](Self::step).
+    /// Ends all steps in flight. Their records stay for [`step`](Self::step).
     pub(super) fn end_all(&mut self) -> Result<(), Error> {
         while let Some(record) = self.end_oldest()? {
             self.ahead.ended.push_back(record);
@@ -102,7 +103,7 @@ impl Training {
         Ok(Some(record))
     }
 
-    /// The step of this number, with the counts before it.
+    /// The step with this number, and the counts before it.
     fn watched(&mut self, number: u64) -> WatchedStep<'_> {
         self.watch.begin();
         WatchedStep {
@@ -114,7 +115,8 @@ impl Training {
         }
     }
 
-    /// Adds the cause to a divergence that the results of a step have shown: the step is run again, without its updates.
+    /// Adds the cause to a divergence that the results of a step have shown, by running the step again without its
+    /// updates.
     fn find_cause(&mut self, step: u64) -> Result<(), Error> {
         if self.divergence.is_none() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Check that arrays fit the inputs of a step: element types, dims, and the same number of samples.
+//! Checks that arrays fit the inputs of a step: element types, dims, and equal numbers of samples.
 
 use super::super::inputs::{InputProblem, describe, help_of_type, io_error};
 use super::arrays::Array;
@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// The number of unread arrays among which the nearest name to a missing input is searched.
+/// The maximum number of unread arrays among which the nearest name to a missing input is searched.
 const MOST_CANDIDATES: usize = 64;
 
 /// All problems with the arrays for the inputs of a module.
@@ -75,7 +75,7 @@ impl Problems<'_> {
         Ok(self.list(name, dtype, arrays))
     }
 
-    /// The element type of an input, if a step can be trained on samples of it.
+    /// The element type of an input, if samples of this type can be trained on.
     fn element_type(&mut self, name: &str, ty: &Type) -> Option<DType> {
         let has_bytes = |dtype: &DType| {
             *dtype != DType::String && dtype.storage_bytes(2) == dtype.storage_bytes(1).map(|bytes| bytes * 2)
@@ -83,12 +83,12 @@ impl Problems<'_> {
         let dtype = ty.as_tensor().map(|tensor| tensor.dtype).filter(has_bytes);
         if dtype.is_none() {
             let message = format!("a step cannot be trained on samples of {}", describe(self.module, ty));
-            self.add("type", name, message, "make the step of a model with inputs of numbers".into());
+            self.add("type", name, message, "make the step from a model whose inputs are numbers".into());
         }
         dtype
     }
 
-    /// The samples of arrays, one after the other, if they have one size.
+    /// The concatenated samples of arrays, if all samples have one size.
     fn list(&mut self, name: &str, dtype: DType, arrays: Vec<Array>) -> Option<Column> {
         let first = arrays.first()?;
         if let Some(number) = arrays.iter().find(|array| array.dims.is_empty()) {
@@ -109,7 +109,7 @@ impl Problems<'_> {
         let mut end = 0;
         let pieces = arrays.into_iter().map(|array| {
             let start = end;
-            // More than there can be are refused with the sizes.
+            // Counts beyond the maximum are rejected with the sizes.
             end = u64::saturating_add(end, array.dims.first().copied().unwrap_or(0));
             Piece { samples: start..end, array }
         });
@@ -125,7 +125,7 @@ impl Problems<'_> {
         }
     }
 
-    /// A dim that has a name has one size in all inputs; that of axis 0 of a list is the batch.
+    /// Checks that a named dim has one size in all inputs. Axis 0 of a list is the batch.
     pub(super) fn named_dims(&mut self, columns: &[Column], names: &[String], types: &[Type]) {
         let mut known: BTreeMap<Symbol, (u64, &str)> = BTreeMap::new();
         let types: FxHashMap<&String, &Type> = names.iter().zip(types).collect();
@@ -146,7 +146,8 @@ impl Problems<'_> {
         }
     }
 
-    /// Files of several pieces have as many samples of each input: else rows of one would go with other rows of another.
+    /// Checks that files with several pieces have equally many samples of each input; otherwise rows of different
+    /// files would be combined.
     fn pieces<'c>(&mut self, lists: impl Iterator<Item = &'c Column>) {
         let lists = lists.filter_map(|column| match &column.values {
             Values::Samples(pieces) if pieces.len() > 1 => Some((column, pieces)),
@@ -164,7 +165,8 @@ impl Problems<'_> {
         }
     }
 
-    /// An array that is the same in all of several files, and has as many rows as a batch, may be either.
+    /// Records arrays that are the same in several files and have as many rows as a batch, because their meaning is
+    /// ambiguous.
     pub(super) fn ambiguous(&mut self, columns: &[Column], declared: &[Option<u64>]) {
         let is_list = |column: &Column| column.samples().is_some();
         let lists = columns.iter().zip(declared).filter(|(column, _)| is_list(column));
@@ -176,13 +178,13 @@ impl Problems<'_> {
                     "expected samples that differ, or an array that is the same for every batch, found the same {batch} \
                      rows in each of {files} files"
                 );
-                let help = "put all samples into one file, which tells the two apart".into();
+                let help = "put all samples into one file, where the two differ".into();
                 self.add("samples", &column.name, message, help);
             }
         }
     }
 
-    /// All inputs have as many samples, and a batch at least.
+    /// Checks that all inputs have equally many samples, at least one batch.
     pub(super) fn sizes(&mut self, columns: &[Column], declared: &[Option<u64>]) {
         let lists = columns.iter().zip(declared);
         let lists: Vec<_> =
@@ -203,7 +205,7 @@ impl Problems<'_> {
             return;
         }
         if samples == 0 {
-            let message = "expected a sample at least, found none".into();
+            let message = "expected at least one sample, found none".into();
             self.add("samples", &first.name, message, "give data with samples".into());
             return;
         }
@@ -212,7 +214,7 @@ impl Problems<'_> {
         if let Some((other, size)) = batches.find(|&(_, size)| size != batch) {
             let message = format!("the step takes {size} samples of it, and {batch} of `{}`", of.name);
             let help =
-                "an array that is no list of samples has exactly the dims that the step declares".into();
+                "an array that is not a list of samples has exactly the dims that the step declares".into();
             self.add("samples", &other.name, message, help);
         } else if samples < batch {
             let message = format!("the step takes {batch} samples at once, found {samples}");
@@ -220,16 +222,16 @@ impl Problems<'_> {
                 "samples",
                 &of.name,
                 message,
-                "give more samples, or make the step of a model for fewer".into(),
+                "give more samples, or make the step from a model for a smaller batch".into(),
             );
         }
     }
 }
 
-/// The largest number of samples: it is exact in f64, and their bytes fit u64.
+/// The maximum number of samples: it is exact in f64, and their size fits u64.
 const MOST_SAMPLES: u64 = 1 << 53;
 
-/// True if an array has the element type of an input, and its dims but for the first.
+/// True if an array has the element type of an input, and its dims except the first.
 pub(super) fn fits(array: &Array, ty: &Type) -> bool {
     let dims = ty.shape().and_then(Shape::dims).is_none_or(|dims| {
         let mut inner = dims.iter().zip(&array.dims).skip(1);
@@ -239,7 +241,7 @@ pub(super) fn fits(array: &Array, ty: &Type) -> bool {
     ty.dtype() == Some(array.dtype) && dims
 }
 
-/// The type of an input with any number of samples, which a list has whatever the batch is.
+/// The type of an input with any number of samples, as a list has.
 fn with_open_rows(ty: &Type) -> Type {
     let Some(([first, inner @ ..], dtype)) = ty.shape().and_then(Shape::dims).zip(ty.dtype()) else {
         return ty.clone();
@@ -248,7 +250,7 @@ fn with_open_rows(ty: &Type) -> Type {
     Type::tensor(dtype, Shape::of([rows].into_iter().chain(inner.iter().copied())))
 }
 
-/// True if arrays have the same bytes, as one that is not a list of samples has in every file.
+/// True if arrays have the same bytes, as an array that is not a list of samples has in every file.
 fn are_alike(arrays: &[Array]) -> Result<bool, Error> {
     let [first, others @ ..] = arrays else { return Ok(true) };
     let bytes = first.byte_len();
@@ -274,5 +276,5 @@ fn are_alike(arrays: &[Array]) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// The number of bytes that are compared at once.
+/// The number of bytes that are compared at a time.
 const COMPARED: usize = 1 << 14;

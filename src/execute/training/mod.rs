@@ -1,9 +1,9 @@
-//! Training: a step, run over samples in an order that depends on a seed, with a learning-rate schedule, and
-//! checkpoints from which a run resumes.
+//! Training: runs a step over samples in an order that depends on a seed, with a learning-rate schedule and
+//! checkpoints for resumption.
 //!
-//! A [`Training`] is a [`Trainer`] with a [`Dataset`], [`Batches`] and a [`Schedule`]. Its next step depends
-//! only on these and on the number of steps taken: a training run that was saved ([`Training::save`]) and
-//! resumed ([`Checkpoint`]) computes bit for bit the results of an uninterrupted run.
+//! A [`Training`] is a [`Trainer`] with a [`Dataset`], [`Batches`] and a [`Schedule`]. Its next step depends only on
+//! these and on the number of steps taken. A training that was saved ([`Training::save`]) and resumed
+//! ([`Checkpoint`]) is bit-equal to an uninterrupted run.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -63,7 +63,7 @@ use std::path::Path;
 pub struct TrainingOptions {
     /// The total number of steps, including those before a checkpoint.
     pub steps: u64,
-    /// Samples of a batch; by default as many as the step takes, and 32 if it takes any number.
+    /// The batch size; by default that of the step, or 32 if the step accepts any size.
     pub batch: Option<u64>,
     /// The learning rate of each step.
     pub schedule: Schedule,
@@ -71,22 +71,23 @@ pub struct TrainingOptions {
     pub seed: u64,
     /// True if samples are shuffled, in another order in every epoch.
     pub shuffles: bool,
-    /// Handling of the last samples of an epoch if they do not fill a batch; by default they are kept if the
-    /// step takes any batch size.
+    /// The handling of the last samples of an epoch if they do not fill a batch; by default they are kept if the step
+    /// accepts any batch size.
     pub incomplete: Option<Incomplete>,
-    /// The number of steps in a row without finite gradients or without a finite loss after which the training has
+    /// The number of consecutive steps without finite gradients or a finite loss after which the training has
     /// [diverged](Training::divergence).
     pub max_skipped: u64,
 }
 
-/// Error message for a step that only computes gradients.
-pub const NO_OPTIMIZER: &str = "the step has no optimizer, so that its weights are no state: make it with one, such as `--optimizer adamw`";
+/// The error message for a step that only computes gradients.
+pub const NO_OPTIMIZER: &str =
+    "the step has no optimizer, so its weights are not states: make it with one, such as `--optimizer adamw`";
 
-/// Default number of samples of a batch.
+/// The default batch size.
 pub const BATCH: u64 = 32;
 
-/// Steps without finite gradients, one after the other, after which a training has diverged. A scaler that halves its scale
-/// comes from 2^16 to 1 in 16.
+/// The default number of consecutive steps without finite gradients after which a training has diverged. A scaler
+/// that halves its scale reaches 1 from 2^16 in 16 steps.
 pub const MAX_SKIPPED: u64 = 50;
 
 impl Default for TrainingOptions {
@@ -103,7 +104,7 @@ impl Default for TrainingOptions {
     }
 }
 
-/// A step that is trained with.
+/// A training in progress.
 #[derive(Debug)]
 pub struct Training {
     trainer: Trainer,
@@ -113,21 +114,21 @@ pub struct Training {
     watch: StepWatch,
     divergence: Option<Divergence>,
     ahead: Ahead,
-    /// The learning rate, and the input that it is for.
+    /// The learning rate, and its input.
     lr: HostTensor,
     lr_input: String,
-    /// The hash of the state that the training began with.
+    /// The hash of the initial state of the training.
     begun: String,
-    /// The identity of the run that is gone on with, if it is one.
+    /// The identity of the resumed run, which may be unknown; `None` for a new run.
     resumed: Option<Option<String>>,
 }
 
-/// Record of one step.
+/// The record of one step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct StepRecord {
-    /// Its number, counted from 1.
+    /// The number of the step, counted from 1.
     pub number: u64,
-    /// The number of the pass over the samples, from 0.
+    /// The number of the epoch, from 0.
     pub epoch: u64,
     /// The number of samples.
     pub samples: u64,
@@ -146,7 +147,7 @@ fn set_rate(lr: &mut HostTensor, rate: f64) {
 }
 
 impl Training {
-    /// Training from the beginning, or from the state of the trainer.
+    /// A training from the current state of the trainer.
     ///
     /// # Errors
     /// If the step has no optimizer, or the data or the options do not fit it.
@@ -208,12 +209,12 @@ impl Training {
     /// Continues after the steps of a checkpoint, whose state the trainer has.
     ///
     /// # Errors
-    /// If the checkpoint has taken more steps than there are.
+    /// If the checkpoint has taken more steps than the training has.
     pub fn resume(&mut self, position: &Position) -> Result<(), Error> {
         let (taken, steps) = (position.step, self.options.steps);
         if taken > steps {
             let message =
-                format!("expected {taken} steps, which the checkpoint has taken, or more, found {steps}");
+                format!("expected at least {taken} steps, which the checkpoint has taken, found {steps}");
             return Err(Error::Usage(message));
         }
         let Position { skipped, failed_in_a_row, .. } = *position;
@@ -262,26 +263,26 @@ impl Training {
         Position { run, ..position }
     }
 
-    /// Takes the next step; `None` if all are taken.
+    /// Takes the next step; `None` after the last step.
     ///
     /// # Errors
-    /// If samples cannot be read or do not fit the step, the training has [diverged](Self::divergence) in an earlier step,
-    /// or as [`Trainer::step`].
+    /// If samples cannot be read or do not fit the step, the training has [diverged](Self::divergence) in an earlier
+    /// step, or [`Trainer::step`] fails.
     pub fn step(&mut self) -> Result<Option<StepRecord>, Error> {
         self.step_observed(None, |_, _| {})
     }
 
-    /// Like [`step`](Self::step); `observer`, such as [`GradientHistograms`] or [`LostUpdates`], sees every
-    /// value that is computed, and `visit` each output of the step, by its name.
+    /// Like [`step`](Self::step); `observer`, such as [`GradientHistograms`] or [`LostUpdates`], sees every computed
+    /// value, and `visit` sees each output of the step, with its name.
     ///
     /// # Errors
-    /// As [`step`](Self::step).
+    /// Like [`step`](Self::step).
     pub fn step_observed(
         &mut self,
         observer: Option<&mut (dyn NodeObserver + Send)>,
         visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<Option<StepRecord>, Error> {
-        // Steps that were begun come first.
+        // Steps in flight end first.
         if let Some(record) = self.end_begun()? {
             return Ok(Some(record));
         }
@@ -318,7 +319,7 @@ impl Training {
         StepRecord { number: steps + 1, epoch, samples: 0, lr, result: StepResult::default() }
     }
 
-    /// The reason why the training has diverged, if it has: no further step is taken then. A step whose loss became a NaN
+    /// The divergence of the training, if there is one: no further step is then taken. A step whose loss became NaN
     /// was stopped before its first update, and does not count as taken.
     pub fn divergence(&self) -> Option<&Divergence> {
         self.divergence.as_ref()
@@ -332,12 +333,13 @@ impl Training {
         finite::largest_weight(&mut self.trainer)
     }
 
-    /// Writes the state and where it stands to a safetensors file, whole or not at all. An existing file is
-    /// replaced if `force` is set. Returns how many bytes it has.
+    /// Writes the state and the position to a safetensors file atomically. An existing file is replaced if `force` is
+    /// set. Returns the size of the file in bytes.
     ///
     /// # Errors
-    /// If the file exists and `force` is not set, it cannot be written, or the state has a NaN, which would
-    /// make every later loss NaN, or is [torn](Trainer::has_torn_state): an existing file is unchanged then.
+    /// If the file exists and `force` is not set, it cannot be written, or the state is
+    /// [torn](Trainer::has_torn_state) or has a NaN, which would make every later loss NaN. An existing file is then
+    /// unchanged.
     pub fn save(&mut self, path: &Path, force: bool) -> Result<u64, Error> {
         self.end_all()?;
         let position = self.position();

@@ -1,11 +1,11 @@
-//! Operation graphs of scaled dot-product attention, and its plans, which gradients (`gradient.rs`) have too.
+//! Operation graphs of scaled dot-product attention, and the plans of attention and its gradients (`gradient.rs`).
 //!
 //! ```text
 //! S = scale · Q Kᵀ + bias, later keys −∞ if causal    P = exp(S − max S) / sum exp(S − max S)    O = P V
 //! ```
 //!
-//! S and P are virtual: no matrix of scores is in memory. Sums and products are in f32. P is rounded to the element type of
-//! the operands before the product with V, and O is rounded once.
+//! S and P are virtual tensors: the score matrix is never in memory. Sums and products are in f32. P is rounded to
+//! the element type of the operands before the product with V, and O is rounded once.
 
 use super::graph::{ALIGNMENT, Graph, data_type};
 use super::launch::ProblemPlan;
@@ -23,21 +23,21 @@ use sys::cudnnPointwiseMode_t as Mode;
 /// A tensor of four dims: batch, heads, positions, elements of a head.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Strided {
-    /// The extents.
+    /// The dims.
     pub dims: [i64; 4],
-    /// The elements from one index of each dim to the next.
+    /// The strides in elements.
     pub strides: [i64; 4],
 }
 
 impl Strided {
-    /// A tensor without gaps, the last dim innermost.
+    /// A dense tensor; the last dim is innermost.
     pub fn dense(dims: [i64; 4]) -> Strided {
         let row = dims[3];
         let head = row.saturating_mul(dims[2]);
         Strided { dims, strides: [head.saturating_mul(dims[1]), head, row, 1] }
     }
 
-    /// The same tensor with its last two dims in the other order.
+    /// The same tensor with its last two dims exchanged.
     pub fn transposed(&self) -> Strided {
         let ([n, h, a, b], [of_n, of_h, of_a, of_b]) = (self.dims, self.strides);
         Strided { dims: [n, h, b, a], strides: [of_n, of_h, of_b, of_a] }
@@ -46,7 +46,7 @@ impl Strided {
 
 /// Scaled dot-product attention: everything that a plan depends on. The scale is an argument of the plan.
 ///
-/// The heads of query and result are a multiple of those of key and value, which groups of them share.
+/// The number of query heads is a multiple of the number of key and value heads (grouped-query attention).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Attention {
     /// Element type of query, key, value and result: f16 or bf16.
@@ -59,16 +59,16 @@ pub struct Attention {
     pub value: Strided,
     /// The result: a row for each query.
     pub result: Strided,
-    /// Added to the scores: its element type, and its dims, each that of the scores or 1.
+    /// The addend of the scores: its element type, and its dims, each that of the scores or 1.
     pub bias: Option<(DType, Strided)>,
     /// True if query `i` attends to keys up to `i` only.
     pub is_causal: bool,
-    /// True if the logarithm of the sum of the exponentials of each row of scores is stored, in f32: `[batch, heads, positions,
-    /// 1]`. A gradient reads it.
+    /// True if the log-sum-exp of each row of scores is stored, in f32: `[batch, heads, positions, 1]`. The gradient
+    /// reads it.
     pub has_statistics: bool,
 }
 
-/// Names of tensors in a graph and its variant packs.
+/// Unique ids of tensors in a graph and its variant packs.
 pub(super) const QUERY: i64 = 1;
 pub(super) const KEY: i64 = 2;
 pub(super) const VALUE: i64 = 3;
@@ -79,7 +79,7 @@ pub(super) const GRADIENT: i64 = 6;
 pub(super) const QUERY_GRADIENT: i64 = 7;
 pub(super) const KEY_GRADIENT: i64 = 8;
 pub(super) const VALUE_GRADIENT: i64 = 9;
-/// The sum of gradient times result for each row.
+/// The sum of gradient times result, for each row.
 pub(super) const SUMS: i64 = 10;
 /// The number of tensors in device memory, without the bias.
 pub(in crate::cuda) const TENSORS: usize = 10;
@@ -94,7 +94,7 @@ const VERSION: usize = 91_002;
 /// The oldest version of cuDNN that computes gradients for any number of keys.
 const GRADIENT_VERSION: usize = 91_501;
 
-/// The major compute capability from which on cuDNN has no deterministic engine for the gradient.
+/// The first major compute capability for which cuDNN has no deterministic engine for the gradient.
 const GRADIENT_CAPABILITY: i32 = 10;
 
 impl Attention {
@@ -106,7 +106,7 @@ impl Attention {
     /// The operation graph; `handle` is that of the device, if there is one.
     ///
     /// # Errors
-    /// If cuDNN refuses a descriptor.
+    /// If cuDNN rejects a descriptor.
     pub(super) fn graph(&self, handle: Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError> {
         const FLOAT: DataType = DataType::CUDNN_DATA_FLOAT;
         let (elem, dims) = (data_type(self.dtype)?, self.scores());
@@ -151,8 +151,8 @@ impl Attention {
         b.pointwise(Mode::CUDNN_POINTWISE_EXP, None, &[below], powers)?;
         let sum = b.between(rows, FLOAT)?;
         b.reduction(sys::cudnnReduceTensorOp_t::CUDNN_REDUCE_TENSOR_ADD, powers, sum)?;
-        // The logarithm of the sum of the powers of each row, which a backward pass would read: engines that keep the scores in
-        // registers are chosen by it.
+        // The log-sum-exp of each row, which a backward pass would read: its presence selects engines that keep the
+        // scores in registers.
         let logarithm = b.between(rows, FLOAT)?;
         b.pointwise(Mode::CUDNN_POINTWISE_LOG, None, &[sum], logarithm)?;
         let statistics = match self.has_statistics {
@@ -166,7 +166,7 @@ impl Attention {
         builder.graph(handle)
     }
 
-    /// The names of the tensors of a variant pack.
+    /// The unique ids of the tensors of a variant pack.
     pub(super) fn ids(&self) -> Vec<i64> {
         let mut ids = vec![QUERY, KEY, VALUE, RESULT, SCALE];
         ids.extend(self.has_statistics.then_some(STATISTICS));
@@ -179,30 +179,30 @@ impl Attention {
 /// An attention or its gradient that is ready to run.
 pub(in crate::cuda) struct AttentionPlan(ProblemPlan);
 
-/// The addresses of an attention, and its scale.
+/// The addresses of tensors, and the scale.
 pub(in crate::cuda) struct AttentionPlaces {
-    /// Query, key, value, result and statistics. A gradient also has the gradients of result, query, key and value, and
-    /// scratch memory for one f32 per row.
+    /// Query, key, value, result and statistics. A gradient also has the gradients of result, query, key and value,
+    /// and scratch memory for one f32 per row.
     pub(in crate::cuda) tensors: [u64; TENSORS],
-    /// Unused if nothing is added.
+    /// Unused without a bias.
     pub(in crate::cuda) bias: u64,
     pub(in crate::cuda) workspace: u64,
     pub(in crate::cuda) scale: f32,
 }
 
 impl AttentionPlan {
-    /// The bytes of memory that it takes for itself.
+    /// The size of the workspace in bytes.
     pub(in crate::cuda) fn workspace(&self) -> usize {
         self.0.workspace()
     }
 
-    /// Adds the attention to a queue.
+    /// Enqueues the attention.
     ///
     /// # Errors
     /// If cuDNN fails.
     pub(in crate::cuda) fn launch(&self, queue: &mut CudaQueue, places: &AttentionPlaces) -> Result<()> {
         let (masked, one) = (f32::NEG_INFINITY, 1f32);
-        // cuDNN reads the values in the host's memory before the call returns.
+        // cuDNN reads the host values before the call returns.
         let address = |&id: &i64| match id {
             BIAS => places.bias,
             SCALE => (&raw const places.scale).addr() as u64,
@@ -217,7 +217,7 @@ impl AttentionPlan {
 }
 
 impl super::Dnn {
-    /// The number of attentions that were added to queues.
+    /// The number of attentions enqueued so far.
     pub(in crate::cuda) fn attentions_launched(&self) -> u64 {
         let planner = lock(&self.planner).clone();
         planner.map_or(0, |planner| planner.attentions_launched.load(Ordering::Relaxed))

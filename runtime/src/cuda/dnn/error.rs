@@ -24,13 +24,13 @@ pub enum DnnError {
         /// True if cuDNN does not support the operation.
         is_unsupported: bool,
     },
-    /// The element type has no convolutions and no attention.
+    /// cuDNN has no convolution or attention of this element type.
     #[error("convolutions and attention of cuDNN do not support {0}")]
     ElementType(DType),
-    /// No engine computes the graph in f32 and the same way each time.
+    /// No engine computes the graph in f32 and deterministically.
     #[error("cuDNN has no engine for the graph{}", reasons(.refused))]
     NoEngine {
-        /// The engines that are not used, with the reason.
+        /// The rejected engines, each with the reason.
         refused: Vec<(Engine, String)>,
     },
 }
@@ -62,7 +62,7 @@ impl DnnError {
         matches!(self, DnnError::Call { is_unsupported: true, .. })
     }
 
-    /// True if this engine failed, so that another engine may be tried: the call was valid, and memory sufficed.
+    /// True if only this engine failed, so that another may be tried: the call was valid, and memory sufficed.
     pub(super) fn is_of_engine(&self) -> bool {
         let DnnError::Call { call, status, .. } = self else { return false };
         let others = ["BAD_PARAM", "NOT_INITIALIZED"];
@@ -71,13 +71,13 @@ impl DnnError {
             && !others.iter().any(|other| status.contains(other))
     }
 
-    /// True if cuDNN has no memory for a call, on the device or on the host.
+    /// True if cuDNN could not allocate device or host memory.
     fn is_no_memory(&self) -> bool {
         let names = ["ALLOC_FAILED", "ALLOCATION_FAILED"];
         matches!(self, DnnError::Call { status, .. } if names.iter().any(|name| status.contains(name)))
     }
 
-    /// True if cuDNN refuses a call as invalid, which is a bug of the backend.
+    /// True if cuDNN rejects a call as invalid, which is a bug of the backend.
     pub(in crate::cuda) fn is_invalid(&self) -> bool {
         match self {
             DnnError::Call { status, .. } => status.contains("BAD_PARAM"),
@@ -86,7 +86,7 @@ impl DnnError {
         }
     }
 
-    /// The error of a call that failed.
+    /// The device error of a failed call.
     pub(super) fn of_call(&self) -> DeviceError {
         match (self.is_no_memory(), self.is_invalid()) {
             (true, _) => DeviceError::OutOfMemory(self.to_string()),

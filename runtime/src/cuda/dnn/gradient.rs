@@ -11,14 +11,14 @@ use cudarc::cudnn::sys;
 use sys::cudnnDataType_t as DataType;
 use sys::cudnnPointwiseMode_t as Mode;
 
-/// The gradients of an attention that is not causal, from that of its result, the result and the statistics: everything that
-/// a plan depends on. Heads are not shared.
+/// The gradients of a non-causal attention, from the gradient of its result, the result and the statistics:
+/// everything that a plan depends on. Heads are not shared.
 ///
 /// ```text
 /// dV = Pᵀ dO    dS = scale · P (dO Vᵀ − Σ dO O)    dQ = dS K    dK = dSᵀ Q
 /// ```
 ///
-/// The order of all sums is fixed: dS is in the workspace, in the element type of the operands.
+/// All sums have a fixed order: dS is stored in the workspace, in the element type of the operands.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AttentionGradient {
     /// The attention.
@@ -41,7 +41,7 @@ impl AttentionGradient {
     /// The operation graph; `handle` is that of the device, if there is one.
     ///
     /// # Errors
-    /// If cuDNN refuses a descriptor.
+    /// If cuDNN rejects a descriptor.
     pub(super) fn graph(&self, handle: Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError> {
         const FLOAT: DataType = DataType::CUDNN_DATA_FLOAT;
         let (of, dims) = (&self.of, self.of.scores());
@@ -60,14 +60,14 @@ impl AttentionGradient {
         let key_gradient = b.tensor(KEY_GRADIENT, of_key, elem, Storage::Device)?;
         let value_gradient = b.tensor(VALUE_GRADIENT, of_value, elem, Storage::Device)?;
         let scale = b.tensor(SCALE, one, FLOAT, Storage::Host)?;
-        // Engines know the graph by this product with one and the sums in memory.
+        // cuDNN's engines match this pattern: a multiplication by 1, and the sums in memory.
         let number_one = b.tensor(ONE, one, FLOAT, Storage::Host)?;
         let sums = b.tensor(SUMS, Strided::dense(rows), FLOAT, Storage::Device)?;
         let terms = b.computed(Mode::CUDNN_POINTWISE_MUL, &[gradient, result], of.result.dims)?;
         let sum = b.between(rows, FLOAT)?;
         b.reduction(sys::cudnnReduceTensorOp_t::CUDNN_REDUCE_TENSOR_ADD, terms, sum)?;
         b.pointwise(Mode::CUDNN_POINTWISE_MUL, None, &[sum, number_one], sums)?;
-        // The probabilities, again.
+        // Recomputes the probabilities.
         let product = b.between(dims, FLOAT)?;
         b.product(query, key, product)?;
         let mut scores = b.computed(Mode::CUDNN_POINTWISE_MUL, &[product, scale], dims)?;
@@ -91,8 +91,7 @@ impl AttentionGradient {
         builder.graph(handle)
     }
 
-    /// The most bytes of workspace. The limit is at least the size of the f32 scores, which the separate nodes would
-    /// store.
+    /// The maximum workspace in bytes: at least the size of the f32 scores, which the separate nodes would store.
     pub(super) fn workspace(&self) -> usize {
         let n = self.of.scores().iter().fold(4, |n: i64, &extent| n.saturating_mul(extent));
         MOST_WORKSPACE.max(usize::try_from(n).unwrap_or(usize::MAX))

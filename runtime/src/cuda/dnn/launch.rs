@@ -1,4 +1,4 @@
-//! Plans that are ready to run.
+//! Execution of plans.
 
 use super::descriptor::{Address, Attribute as A, Descriptor, Kind};
 use super::graph::{ALIGNMENT, Convolution, Direction};
@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex};
 pub(super) struct ProblemPlan {
     // The plan is destroyed before its handle.
     choice: Arc<Choice>,
-    /// Choices instead of that one, by the alignment of tensors: where the alignment is less, or an engine has failed.
+    /// Choices that replace `choice`, by the alignment of tensors: for smaller alignments, and after an engine
+    /// failed.
     others: Mutex<Vec<(u32, Arc<Choice>)>>,
     planner: Arc<Planner>,
     problem: Problem,
@@ -49,11 +50,11 @@ impl ProblemPlan {
 
     /// Adds the plan to a queue. All addresses of tensors are multiples of `alignment` bytes.
     ///
-    /// If the engine fails, those behind it in the order of the heuristics are tried, and the first that does not fail
-    /// computes later runs too.
+    /// If the engine fails, the following engines of the heuristics' order are tried. The first that succeeds also
+    /// computes later runs.
     ///
     /// # Errors
-    /// If every engine fails, or there is none for the addresses and the workspace of the plan.
+    /// If every engine fails, or there is none for the alignment and the workspace of the plan.
     pub(super) fn launch(
         &self,
         queue: &mut CudaQueue,
@@ -89,15 +90,15 @@ impl ProblemPlan {
     }
 }
 
-/// A convolution that is ready to run.
+/// A prepared convolution.
 pub(in crate::cuda) struct Plan {
     plan: ProblemPlan,
     direction: Direction,
 }
 
-/// The addresses of a convolution.
+/// The addresses of the tensors.
 pub(in crate::cuda) struct Places {
-    /// The operands in the order of image, filter, grid, without the result.
+    /// The operands in the order image, filter, grid, without the result.
     pub(in crate::cuda) operands: [u64; 2],
     pub(in crate::cuda) result: u64,
     /// 0 if there is no bias.
@@ -115,7 +116,7 @@ impl Plan {
         Ok(Plan { plan, direction: convolution.direction })
     }
 
-    /// The bytes of memory that it takes for itself.
+    /// The size of the workspace in bytes.
     pub(in crate::cuda) fn workspace(&self) -> usize {
         self.plan.workspace()
     }
@@ -125,20 +126,20 @@ impl Plan {
         self.plan.choice.described()
     }
 
-    /// True if its engine uses tensor cores.
+    /// True if the engine uses tensor cores.
     pub(in crate::cuda) fn has_tensor_cores(&self) -> bool {
         self.plan.choice.engine.notes.has_tensor_cores()
     }
 
-    /// The tensor that it computes.
+    /// The direction of the convolution.
     pub(in crate::cuda) fn direction(&self) -> Direction {
         self.direction
     }
 
-    /// Adds the convolution to a queue. Tensors may be at addresses that are multiples of less than 16 bytes.
+    /// Enqueues the convolution. The addresses of tensors may have an alignment of less than 16 bytes.
     ///
     /// # Errors
-    /// If every engine fails, or there is none for the addresses and the workspace of the plan.
+    /// If every engine fails, or there is none for the alignment and the workspace of the plan.
     pub(in crate::cuda) fn launch(&self, queue: &mut CudaQueue, places: &Places) -> kernel::Result<()> {
         let [a, b] = places.operands;
         let addresses = [a, b, places.result, places.bias];
@@ -147,10 +148,10 @@ impl Plan {
     }
 }
 
-/// The tensors of a run: addresses by the names of the tensors.
+/// The variant pack of a run: addresses by the unique ids of tensors.
 ///
 /// # Errors
-/// If cuDNN refuses the descriptor.
+/// If cuDNN rejects the descriptor.
 fn pack(ids: &[i64], addresses: &[u64], workspace: u64) -> Result<Descriptor, DnnError> {
     let addresses: Vec<Address> = addresses.iter().map(|&at| Address(at)).collect();
     Descriptor::new(Kind::CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR)?

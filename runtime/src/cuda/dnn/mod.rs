@@ -1,13 +1,13 @@
 //! Convolutions and attention of cuDNN, through its graph API.
 //!
-//! The library is loaded when the first convolution or attention is prepared; other models need no cuDNN. Equal
-//! convolutions share one plan, and so do equal attentions. Plans are also kept in the folder of compiled kernels, so that
-//! later processes neither ask for heuristics nor compile engines. Plans can be made for a described device
+//! The library is loaded when the first convolution or attention is prepared, so other models do not need cuDNN.
+//! Equal convolutions share one plan, and so do equal attentions. The disk cache of kernels also stores plans, so
+//! that later processes neither ask for heuristics nor compile engines. Plans can be created for a described device
 //! ([`Properties`]), without a GPU or a driver.
 //!
-//! `descriptor.rs` has the calls; `graph.rs`, `attention.rs` and `gradient.rs` have the operation graphs, and `problem.rs`
-//! has what they share. `plan.rs` chooses engines, `planner.rs` keeps the choices and runs them, and `launch.rs` has plans
-//! with their tensors. `properties.rs` makes plans for described devices.
+//! `descriptor.rs` has the calls, `graph.rs`, `attention.rs` and `gradient.rs` the operation graphs, and `problem.rs`
+//! what all of them share. `plan.rs` chooses engines, `planner.rs` keeps and runs the choices, and `launch.rs` has
+//! prepared plans. `properties.rs` creates plans for described devices.
 
 mod attention;
 mod descriptor;
@@ -40,20 +40,20 @@ use planner::Planner;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// cuDNN of a backend, loaded for the first convolution or attention.
+/// The cuDNN of a backend, loaded for the first convolution or attention.
 pub(super) struct Dnn {
     context: Arc<CudaContext>,
     folders: Vec<PathBuf>,
     /// The version of NVRTC.
     version: (u32, u32),
-    /// True if convolutions of f32 may use TF32.
+    /// True if f32 convolutions may use TF32.
     tf32: bool,
     cache: Option<Arc<Cache>>,
     choices: Arc<Recorded>,
     planner: Mutex<Option<Arc<Planner>>>,
 }
 
-/// The version of cuDNN, which is loaded, in NVIDIA's numbering.
+/// The version of the loaded cuDNN, in NVIDIA's numbering.
 #[expect(unsafe_code, reason = "a call of cuDNN")]
 fn loaded_version() -> usize {
     // SAFETY: the library is loaded, and has the function.
@@ -65,8 +65,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Dnn {
-    /// cuDNN that is not loaded yet. `folders` are searched after those of the dynamic loader; `version` is that of NVRTC, and `tf32`
-    /// permits TF32 for convolutions of f32.
+    /// A cuDNN that is not loaded yet. `folders` are searched after those of the dynamic loader; `version` is the
+    /// version of NVRTC, and `tf32` permits TF32 for f32 convolutions.
     pub(super) fn new(
         context: Arc<CudaContext>,
         folders: Vec<PathBuf>,

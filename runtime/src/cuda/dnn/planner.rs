@@ -15,19 +15,19 @@ use rustc_hash::FxHashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
-/// An open handle, and the plans made for it.
+/// An open handle, and the plans created for it.
 pub(super) struct Planner {
     pub(super) context: Arc<CudaContext>,
-    /// True if convolutions of f32 may use TF32.
+    /// True if f32 convolutions may use TF32.
     tf32: bool,
-    /// Plans of earlier processes.
+    /// The disk cache of plans.
     cache: Option<Arc<Cache>>,
     choices: Arc<Recorded>,
     /// The version of cuDNN, in NVIDIA's numbering.
     pub(super) version: usize,
-    /// Locked while it is used: one thread may use a handle at a time.
+    /// The handle, locked during each use: only one thread may use it at a time.
     handle: Mutex<Handle>,
-    /// Plans for tensors at addresses that are multiples of so many bytes.
+    /// Plans by convolution and alignment in bytes of the tensors.
     plans: Mutex<FxHashMap<(Problem, u32), Known>>,
     pub(super) attentions_launched: AtomicU64,
 }
@@ -53,7 +53,7 @@ impl Drop for Planner {
     }
 }
 
-/// A choice as it is kept: without an engine, the refused engines.
+/// Converts a choice for the table of plans: a missing engine becomes the list of rejected engines.
 fn known_of(choice: Result<Choice, DnnError>) -> Result<Known, DnnError> {
     match choice {
         Ok(choice) => Ok(Ok(Arc::new(choice))),
@@ -176,9 +176,9 @@ impl Planner {
         self.choose(problem, self.conditions(problem, alignment, workspace, skipped))
     }
 
-    /// Adds the execution of a plan to a queue. If its engine fails, `next` makes plans of the engines behind the first
-    /// `skipped` configurations, until an engine does not fail: returns its plan. The context of the queue is that of the
-    /// thread.
+    /// Enqueues the execution of a plan. If its engine fails, `next` creates plans of the engines after the first
+    /// `skipped` configurations until an engine succeeds; returns the plan of that engine. The context of the queue
+    /// must be current in this thread.
     ///
     /// # Errors
     /// If every engine fails, or earlier work of the queue failed.
@@ -203,7 +203,7 @@ impl Planner {
         Ok(failure.map(|_| choice))
     }
 
-    /// Adds the execution of a plan to a queue. The context of the queue is that of the thread.
+    /// Enqueues the execution of a plan. The context of the queue must be current in this thread.
     ///
     /// # Errors
     /// If cuDNN fails.
@@ -211,8 +211,8 @@ impl Planner {
     fn execute(&self, queue: &mut CudaQueue, choice: &Choice, pack: &Descriptor) -> Result<(), DnnError> {
         let stream = queue.stream();
         let handle = lock(&self.handle);
-        // SAFETY: the handle and the stream are alive, and no other thread uses the handle. The caller gives the addresses
-        // of live tensors of the described sizes, and as much workspace as the plan says.
+        // SAFETY: the handle and the stream are alive, and no other thread uses the handle. The caller passes the
+        // addresses of live tensors of the described sizes, and the workspace that the plan requires.
         unsafe {
             check(sys::cudnnSetStream(handle.0, stream.cu_stream().cast()), "cudnnSetStream")?;
             choice.plan.execute(handle.0, pack)

@@ -39,7 +39,7 @@ impl Problem {
     /// are multiples of `alignment` bytes.
     ///
     /// # Errors
-    /// If cuDNN refuses a descriptor.
+    /// If cuDNN rejects a descriptor.
     pub(super) fn graph(
         &self,
         handle: Option<sys::cudnnHandle_t>,

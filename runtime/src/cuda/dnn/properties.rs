@@ -8,7 +8,7 @@ use super::{Attention, AttentionGradient, Convolution, DnnError, Engine, loaded_
 use crate::cuda::presence;
 use std::path::PathBuf;
 
-/// A device that is described: plans can be made for it, and not run.
+/// A described device, for which plans can be created but not run.
 pub struct Properties {
     descriptor: Descriptor,
     version: usize,
@@ -21,9 +21,9 @@ pub struct Described {
     pub engine: Engine,
     /// Bytes of workspace.
     pub workspace: usize,
-    /// Engines that the heuristics prefer and that are not used, with the reason.
+    /// Engines that the heuristics prefer but that are rejected, each with the reason.
     pub refused: Vec<(Engine, String)>,
-    /// The bytes of the plan as it is kept for later processes; `None` if cuDNN cannot write it.
+    /// The size of the serialized plan in the disk cache; `None` if cuDNN cannot serialize it.
     pub kept: Option<usize>,
 }
 
@@ -36,10 +36,10 @@ impl Choice {
 }
 
 impl Properties {
-    /// The device of a JSON text in the format of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`.
+    /// Parses a device description in the JSON format of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`.
     ///
     /// # Errors
-    /// If cuDNN is absent or too old, or refuses the text.
+    /// If cuDNN is absent or too old, or rejects the text.
     pub fn from_json(json: &str, folders: &[PathBuf]) -> Result<Properties, DnnError> {
         presence::load_dnn(folders, None)?;
         let version = loaded_version();
@@ -54,26 +54,26 @@ impl Properties {
         self.version
     }
 
-    /// Makes the plan of a convolution for the device; with `tf32`, engines may round operands of f32 to TF32.
+    /// Creates the plan of a convolution for the device. With `tf32`, engines may round f32 operands to TF32.
     ///
     /// # Errors
-    /// If cuDNN refuses the graph or has no engine for it.
+    /// If cuDNN rejects the graph or has no engine for it.
     pub fn plan(&self, convolution: &Convolution, tf32: bool) -> Result<Described, DnnError> {
         self.plan_problem(&Problem::Convolution(Box::new(convolution.clone())), tf32)
     }
 
-    /// Makes the plan of an attention for the device.
+    /// Creates the plan of an attention for the device.
     ///
     /// # Errors
-    /// If cuDNN refuses the graph or has no engine for it.
+    /// If cuDNN rejects the graph or has no engine for it.
     pub fn plan_attention(&self, attention: &Attention) -> Result<Described, DnnError> {
         self.plan_problem(&Problem::Attention(Box::new(attention.clone())), false)
     }
 
-    /// Makes the plan of the gradients of an attention for the device.
+    /// Creates the plan of the gradients of an attention for the device.
     ///
     /// # Errors
-    /// If cuDNN refuses the graph or has no engine for it.
+    /// If cuDNN rejects the graph or has no engine for it.
     pub fn plan_attention_gradient(&self, gradient: &AttentionGradient) -> Result<Described, DnnError> {
         self.plan_problem(&Problem::Gradient(Box::new(gradient.clone())), false)
     }

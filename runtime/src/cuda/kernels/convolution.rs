@@ -1,17 +1,18 @@
 //! Conv and ConvTranspose, by cuDNN.
 //!
-//! Both are one convolution of an *image*, a *filter* and a *grid* of positions ([`Convolution`]): Conv computes the grid,
-//! ConvTranspose the image. Channels stand before spatial dims, unless the session gives images channels last. A 1-D convolution is one of
-//! images with one row. Paddings may differ before and after an axis.
+//! Both are one convolution of an *image*, a *filter* and a *grid* of positions ([`Convolution`]): Conv computes the
+//! grid, ConvTranspose the image. Channels precede spatial dims, unless the session stores images with channels last.
+//! A 1-D convolution becomes a 2-D convolution of images with one row. Paddings before and after an axis may differ.
 //!
-//! The bias is added in f32, and the sum is rounded once, in the first of these ways that cuDNN has an engine for:
+//! The bias is added in f32, and the sum is rounded once. The first of these methods for which cuDNN has an engine is
+//! used:
 //!
-//! 1. by cuDNN's graph;
-//! 2. by cuDNN's graph, for a 16-bit ConvTranspose, on tensors that are transposed to channels last in scratch memory;
-//! 3. by a kernel that reads a convolution stored in f32;
-//! 4. as 3, with 16-bit operands that are widened to f32 before.
+//! 1. cuDNN's graph with the bias;
+//! 2. for a 16-bit ConvTranspose, cuDNN's graph on tensors transposed to channels last in scratch memory;
+//! 3. cuDNN's graph with an f32 result in scratch memory, to which a kernel of ours adds the bias;
+//! 4. like 3, with 16-bit operands that are widened to f32 first.
 //!
-//! The kernel that adds the bias also writes elements of a ConvTranspose that no position of the filter meets.
+//! The kernel that adds the bias also writes the elements of a ConvTranspose that no filter position covers.
 
 pub(super) mod moves;
 
@@ -34,7 +35,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// A spatial axis. Position `o` and tap `k` meet the image at `o · stride + k · dilation - before`.
+/// A spatial axis. Position `o` and filter element `k` read the image at `o · stride + k · dilation - before`.
 #[derive(Clone, Copy)]
 pub(super) struct Axis {
     pub(super) image: i64,
@@ -48,15 +49,15 @@ pub(super) struct Axis {
 impl Axis {
     pub(super) const ONE: Axis = Axis { image: 1, taps: 1, grid: 1, stride: 1, dilation: 1, before: 0 };
 
-    /// The padding behind the image that has the grid's positions as result, the padding before it if possible; `None` if
-    /// the image is larger than the positions reach.
+    /// The padding after the image that gives the grid's number of positions, equal to the padding before it if
+    /// possible; `None` if the image extends beyond the last position.
     pub(super) fn after(&self) -> Option<i64> {
         let least = self.reached().checked_sub(self.image)?;
         let most = least.checked_add(self.stride - 1)?;
         (most >= 0).then(|| self.before.clamp(least.max(0), most))
     }
 
-    /// The extent of the image up to the last element that a position meets; it may be negative.
+    /// The extent of the image up to the last element that a position reads; it may be negative.
     fn reached(&self) -> i64 {
         (self.grid - 1)
             .saturating_mul(self.stride)
@@ -84,7 +85,7 @@ fn spatial<'a>(maker: &Maker<'_>, dims: &'a Dims) -> Result<&'a [usize]> {
 }
 
 impl Sizes {
-    /// Reads the window of images, filters and grids of these spatial dims; `before` is the padding before an axis.
+    /// The axes of images, filters and grids with these spatial dims; `before` is the padding before an axis.
     fn axes(
         view: &WindowView,
         [image, taps, grid]: [&[usize]; 3],
@@ -110,7 +111,7 @@ impl Sizes {
         Ok(axes)
     }
 
-    /// The convolution without a bias; the result has the element type of the operands.
+    /// The convolution without a bias; the result has the operands' element type.
     pub(super) fn convolution(&self, direction: Direction, dtype: DType) -> Result<Option<Convolution>> {
         let Some(after) = self.axes.iter().map(Axis::after).collect::<Option<Vec<_>>>() else {
             return Ok(None);
@@ -153,10 +154,10 @@ fn conv(maker: &Maker<'_>) -> Result<Prepared> {
     finish(maker, Direction::Forward, sizes, &all, is_empty)
 }
 
-/// The sizes of a Conv, and if it has no terms.
+/// The sizes of a Conv, and true if its sums are empty.
 ///
 /// # Errors
-/// If the node is invalid, or not of floats.
+/// If the node is invalid, or its element types are not floats.
 pub(super) fn forward(maker: &Maker<'_>) -> Result<(Sizes, bool)> {
     let site = maker.site;
     maker.float(0)?;
@@ -179,10 +180,10 @@ fn conv_transpose(maker: &Maker<'_>) -> Result<Prepared> {
     finish(maker, Direction::DataGradient, sizes, &all, is_empty)
 }
 
-/// The sizes of a ConvTranspose, the spatial dims of its result, and if it has no terms.
+/// The sizes of a ConvTranspose, the spatial dims of its result, and true if its sums are empty.
 ///
 /// # Errors
-/// If the node is invalid, or not of floats.
+/// If the node is invalid, or its element types are not floats.
 fn transposed(maker: &Maker<'_>) -> Result<(Sizes, Vec<i64>, bool)> {
     let site = maker.site;
     maker.float(0)?;
@@ -195,7 +196,7 @@ fn transposed(maker: &Maker<'_>) -> Result<(Sizes, Vec<i64>, bool)> {
         return Err(KernelError::value(format!("{} channels in {groups} groups", w[0]), x[1]));
     }
     let all: Vec<i64> = axes.iter().map(|axis| axis.image).collect();
-    // Elements behind the last position are no part of the convolution.
+    // Elements after the last position do not belong to the convolution.
     for axis in &mut axes {
         if axis.after().is_none() {
             axis.image = axis.reached();
@@ -206,7 +207,7 @@ fn transposed(maker: &Maker<'_>) -> Result<(Sizes, Vec<i64>, bool)> {
     Ok((Sizes { batch: x[0], channels, groups, axes }, all, is_empty))
 }
 
-/// The dims of input, filter and result, channels before spatial dims.
+/// The dims of input, filter and result, with channels before spatial dims.
 fn tensors(site: &Site<'_>) -> Result<(Dims, Dims, Dims)> {
     let first = |dims: Result<Dims>| dims.map(|dims| site.channels_first(dims));
     Ok((first(site.dims(0))?, first(site.dims(1))?, first(site.result_dims(0))?))
@@ -217,7 +218,8 @@ pub(super) fn layout_of(site: &Site<'_>) -> Layout {
     if site.channels_last { Layout::ChannelsLast } else { Layout::ChannelsFirst }
 }
 
-/// The convolution of 16-bit tensors with channels last and its plan, if cuDNN has an engine for it with its bias.
+/// The convolution of 16-bit tensors with channels last and its plan, if cuDNN has an engine for it including the
+/// bias.
 pub(in crate::cuda) fn with_channels_last(maker: &Maker<'_>) -> Result<Option<(Convolution, Plan)>> {
     let site = maker.site;
     let (direction, (sizes, is_whole)) = match site.kind() {
@@ -240,8 +242,8 @@ pub(in crate::cuda) fn with_channels_last(maker: &Maker<'_>) -> Result<Option<(C
     Ok(maker.shared.dnn.plan(&convolution).ok().map(|plan| (convolution, plan)))
 }
 
-/// The kernel of a convolution whose result has the spatial dims `all`; the convolution itself may have less. If it is
-/// empty, the result is the bias.
+/// The kernel of a convolution whose result has the spatial dims `all`; the convolution itself may cover fewer
+/// elements. If its sums are empty, the result is the bias.
 fn finish(
     maker: &Maker<'_>,
     direction: Direction,
@@ -292,7 +294,7 @@ fn finish(
         return Ok(whole(dnn.plan(&convolution)?));
     }
     let (plan, from, read) = match has_bias {
-        // Nothing is added, and elements may be rounded before they are placed.
+        // Without a bias, elements may be rounded before they are copied to the result.
         false => (dnn.plan(&convolution)?, elem, elem),
         true => {
             let wide = Convolution { result: DType::F32, ..convolution };
@@ -334,7 +336,7 @@ fn finish(
     Ok(prepared.scratch(parts.iter().sum::<usize>() + workspace))
 }
 
-/// The kernel of a plan for 16-bit tensors with channels behind spatial dims, of input, filter and result.
+/// The kernel of a plan for 16-bit input, filter and result with channels last.
 fn channels_last(maker: &Maker<'_>, plan: Plan) -> Result<Prepared> {
     let site = maker.site;
     let split = |dims: &Dims| [dims[0], dims[1], dims[2..].iter().product()];
@@ -362,12 +364,12 @@ fn channels_last(maker: &Maker<'_>, plan: Plan) -> Result<Prepared> {
     Ok(prepared.scratch(parts.iter().sum::<usize>() + workspace))
 }
 
-/// The operands of a node, the second of which is the filter, in the order of image, filter, grid.
+/// Reorders the operands of a node, whose second operand is the filter, to image, filter, grid.
 fn in_order(direction: Direction, [a, b]: [u64; 2]) -> [u64; 2] {
     if direction == Direction::DataGradient { [b, a] } else { [a, b] }
 }
 
-/// The kernel of a plan that computes the result of the node.
+/// The kernel of a plan that computes the whole result of the node.
 fn whole(plan: Plan) -> Prepared {
     let workspace = plan.workspace();
     let prepared = Prepared::new(move |io| {
@@ -393,11 +395,11 @@ mod tests {
     #[test]
     fn padding_behind_an_axis() {
         assert_eq!(after(5, 3, 5, 1, 1), Some(1));
-        // Equal paddings are preferred where the floor of the positions permits them.
+        // Equal paddings are preferred if the rounded number of positions permits them.
         assert_eq!(after(224, 7, 112, 2, 3), Some(3));
         assert_eq!(after(224, 3, 112, 2, 0), Some(1));
         assert_eq!(after(3, 1, 2, 2, 0), Some(0));
-        // A ConvTranspose with an element more than the positions reach, and with three more.
+        // A ConvTranspose whose result has no element, and three elements, beyond the last position.
         assert_eq!(after(6, 2, 3, 2, 0), Some(0));
         assert_eq!(after(7, 2, 3, 2, 0), Some(0));
         assert_eq!(after(9, 2, 3, 2, 0), None);

@@ -1,10 +1,14 @@
-//! Groups of the CUDA backend: attentions are graphs of cuDNN, products and convolutions with what stands around them are
-//! operations of a library ([`library`]), batch statistics and their gradients are channel groups ([`channels`]), reductions and
-//! normalizations along rows are one kernel with the element-wise nodes around them ([`row_groups`]), other element-wise nodes
-//! that read each other are one kernel, and so are [`scalars`] and the optimizers of a step.
+//! Groups of the CUDA backend, in order of precedence:
 //!
-//! In a group of element-wise nodes, each value from outside is loaded once, each node rounds to its element type, and each
-//! result that is read outside is stored. Such a group has the bits of its nodes one by one.
+//! - attentions, which are graphs of cuDNN;
+//! - products and convolutions with adjacent nodes, which are operations of a library ([`library`]);
+//! - batch statistics and their gradients, which are channel groups ([`channels`]);
+//! - reductions and normalizations along rows with adjacent element-wise nodes, which are one kernel
+//!   ([`row_groups`]);
+//! - connected element-wise nodes, [`scalars`], and the optimizers of a step, each one kernel.
+//!
+//! A group of element-wise nodes loads each value from outside once, rounds each node to its element type, and stores
+//! each result that is read outside. Such a group gives the same bits as its separate nodes.
 
 use super::attention;
 use super::channels;
@@ -22,24 +26,24 @@ use ampc_ir::{Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The most operands and results of a kernel: a thread has 16 bytes of each in 4 registers, and kernels of more than 128
-/// registers leave half of the threads of a multiprocessor unused.
+/// The maximum number of operands and results of a kernel. A thread holds 16 bytes of each in 4 registers, and a
+/// kernel of more than 128 registers occupies at most half of the threads of a multiprocessor.
 pub(super) const MOST_POINTERS: usize = 24;
 
-/// The most results of a group.
+/// The maximum number of results of a group.
 const MOST_RESULTS: usize = 8;
 
 const LIMITS: Limits = Limits {
-    // The time to compile a kernel grows with its text.
+    // Compile time grows with the size of the kernel.
     nodes: 48,
     operands: MOST_POINTERS - 1,
     results: MOST_RESULTS,
-    // Operands live until the group runs, so that nodes of forward and backward parts are no group.
+    // Operands stay live until the group runs, so the limit keeps forward and backward nodes apart.
     farthest: 16,
     order: Order::Any,
 };
 
-/// The groups of the candidates.
+/// Chooses the groups among the candidates.
 pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
     let index = &GraphIndex::new(candidates.module, candidates.graph);
     let mut joined = GroupList::new(candidates, index);
@@ -47,14 +51,14 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         joined.add(attention::join(shared, candidates));
     }
     joined.add(library::join(shared, &Candidates { nodes: &joined.rest(), ..*candidates }));
-    // Other groups read the dims of the model. Element-wise nodes have the same kernels for both layouts.
+    // Other groups require the dims of the model. Element-wise nodes have the same kernels for both layouts.
     let in_order = |mut nodes: Vec<Node>| {
         nodes.retain(|node| !candidates.channels_last.contains(node));
         nodes
     };
     let rest = in_order(joined.rest());
     joined.add(row_groups::join(&Candidates { nodes: &rest, ..*candidates }, index, &joined.closed));
-    // The sums of these groups do not round their terms.
+    // Sums in these groups do not round their terms.
     if !shared.exact_rounding {
         let rest = joined.rest();
         joined.add(channels::join(&Candidates { nodes: &rest, ..*candidates }, index, &joined.closed));
@@ -62,7 +66,7 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     let rest = in_order(joined.rest());
     let GroupList { mut lists, closed, .. } = joined;
     let candidates = &Candidates { nodes: &rest, ..*candidates };
-    // No element-wise node is next to these.
+    // No element-wise node is adjacent to these groups.
     let open: FxHashSet<Node> = rest.iter().copied().collect();
     let is_apart = |site: &Site<'_>| {
         let mut results = site.view.data().results().iter().flatten();
@@ -103,17 +107,17 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     lists
 }
 
-/// The values that pairs of groups carry.
+/// The values that pairs of groups hand over.
 pub(in crate::cuda) fn carries(candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
     attention::carries(candidates, groups)
 }
 
-/// The groups that further groups are made beside.
+/// The groups chosen so far.
 struct GroupList<'a> {
     candidates: Candidates<'a>,
     index: &'a GraphIndex<'a>,
     lists: Vec<Vec<Node>>,
-    /// The groups with their positions.
+    /// The groups with their positions in the program.
     closed: Groups,
 }
 
@@ -122,7 +126,7 @@ impl<'a> GroupList<'a> {
         GroupList { candidates: *candidates, index, lists: Vec::new(), closed: Groups::default() }
     }
 
-    /// Adds those groups that have a position among the nodes and groups so far.
+    /// Adds the groups that have a valid position among the nodes and groups so far.
     fn add(&mut self, groups: Vec<Vec<Node>>) {
         for mut nodes in groups {
             nodes.sort_unstable_by_key(|&node| self.index.position(node));
@@ -133,27 +137,26 @@ impl<'a> GroupList<'a> {
         }
     }
 
-    /// The candidates that are in no group.
+    /// The candidates that are not in a group yet.
     fn rest(&self) -> Vec<Node> {
         without(self.candidates.nodes, &self.lists)
     }
 }
 
-/// The nodes that are in no list, in order.
+/// The nodes that are in none of the lists, in order.
 fn without(nodes: &[Node], lists: &[Vec<Node>]) -> Vec<Node> {
     let taken: FxHashSet<Node> = lists.iter().flatten().copied().collect();
     nodes.iter().copied().filter(|node| !taken.contains(node)).collect()
 }
 
-/// Optimizers that may be one group.
+/// A set of optimizers that may form a group.
 struct Optimizers {
     first: Optimizer,
     scalars: Vec<Option<Value>>,
     nodes: Vec<Node>,
 }
 
-/// The nodes downstream of some of these nodes, if each of the groups is one node: they read the nodes, or a node of
-/// their group does, or of a group between.
+/// Nodes that depend on nodes of `nodes`, directly or through a group.
 fn downstream(index: &GraphIndex<'_>, groups: &[Vec<Node>], nodes: &[Node]) -> FxHashSet<Node> {
     let mut group_of: FxHashMap<Node, &[Node]> = FxHashMap::default();
     for group in groups {
@@ -217,7 +220,7 @@ pub(in crate::cuda) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> R
     if group.operands.len() + group.results.len() > MOST_POINTERS
         || members.windows(2).any(|pair| pair[0].dims != pair[1].dims)
     {
-        return Err(KernelError::unsupported("groups of so many operands, or of several dims"));
+        return Err(KernelError::unsupported("groups of this many operands, or of several dims"));
     }
     of_members(shared, &members, |value| group.operand(value), group.results)
 }

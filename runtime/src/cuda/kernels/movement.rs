@@ -26,7 +26,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The bytes of operand 0.
+/// Copies the bytes of operand 0.
 pub(super) fn same(maker: &Maker<'_>) -> Result<Prepared> {
     if !is_tensor(maker.site.view.operand_type(0)) {
         return Err(maker.site.no_kernel());
@@ -53,7 +53,7 @@ fn shape(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(uploaded(vec![Some(made.into())]))
 }
 
-/// Each thread copies 16 bytes where rows and addresses are multiples of them, else an element.
+/// Each thread copies 16 bytes if rows and addresses are multiples of 16 bytes, else one element.
 fn gather(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (elem, index) = (maker.raw(0)?, maker.index(1)?);

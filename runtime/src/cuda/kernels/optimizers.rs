@@ -1,9 +1,9 @@
-//! The optimizers of ai.ampc: Adam, AdamW and SGD. Values that depend on scalars alone are computed in f64 and rounded to f32
-//! once, elements in f32, in the order in which the optimizers are defined.
+//! The optimizers of ai.ampc: Adam, AdamW and SGD. Values that depend only on scalars are computed in f64 and rounded
+//! to f32 once; elements are computed in f32, in the order of the optimizers' definitions.
 //!
-//! Nodes of the same attributes and element types that read the same scalars are one group. It has the bits of its nodes one
-//! by one, because a chunk of a tensor is computed by the same statements. So are the nodes Where that keep the old running
-//! statistics if a step is skipped.
+//! Nodes with the same attributes, element types and scalar operands form one group. A group gives the same bits as
+//! its separate nodes, because the same statements compute a chunk of a tensor. Where nodes that keep the old running
+//! statistics of a skipped step form groups in the same way.
 
 use super::stage::Argument;
 use super::tensors::{Tensor, Tensors};
@@ -28,12 +28,12 @@ pub(super) fn is_optimizer(kind: OpKind) -> bool {
     matches!(kind, OpKind::Adam | OpKind::AdamW | OpKind::SGD)
 }
 
-/// True of a Where of f32 with one condition for all elements, as skipped steps select the old values of states.
+/// True for a Where of f32 with one condition for all elements, by which skipped steps keep the old states.
 pub(super) fn is_selection(site: &Site<'_>) -> bool {
     site.kind() == OpKind::Where && selection(site).is_ok()
 }
 
-/// The elements that a thread updates at a time, if all tensors are aligned.
+/// The number of elements that a thread updates at a time, if all tensors are aligned.
 const LANES: usize = 4;
 
 /// An operand or result of a node.
@@ -52,7 +52,7 @@ impl Port {
     }
 }
 
-/// A tensor of a node that has the elements of the weights.
+/// A tensor of a node that has the weights' dims.
 #[derive(Clone, Copy)]
 struct Field {
     name: &'static str,
@@ -69,26 +69,26 @@ impl Field {
     }
 }
 
-/// A node as text, and the operands and results that the text names.
+/// A node as source text, with the operands and results that the text names.
 pub(super) struct Optimizer {
     /// The number of weights.
     n: usize,
-    /// Scalars: type, name, and operand.
+    /// The scalars: type, name, and index of the operand.
     scalars: Vec<(&'static str, &'static str, usize)>,
     fields: Vec<Field>,
-    /// Statements before the elements of a chunk.
+    /// Statements before the loop over the elements of a chunk.
     before: String,
-    /// Statements that set the numbers `w`, `m` and `v` of an element to the next ones, from the gradient `g_`.
+    /// Statements that update `w`, `m` and `v` of an element with the gradient `g_`.
     update: String,
-    /// Results, each with the operand that it can be computed in place of.
+    /// Pairs of a result and the operand that it may alias.
     in_place: Vec<(usize, usize)>,
 }
 
 impl Optimizer {
-    /// Reads a node.
+    /// Reads the optimizer of a node.
     ///
     /// # Errors
-    /// If there is no kernel for it.
+    /// If the node has no kernel.
     pub(super) fn read(site: &Site<'_>) -> Result<Optimizer> {
         match site.kind() {
             OpKind::Adam | OpKind::AdamW => adam(site),
@@ -98,7 +98,7 @@ impl Optimizer {
         }
     }
 
-    /// True if the nodes can be launched together, as far as the text is concerned.
+    /// True if the source text permits one launch for both nodes.
     pub(super) fn has_text_of(&self, other: &Optimizer) -> bool {
         let same = |(a, b): (&Field, &Field)| (a.name, a.elem) == (b.name, b.elem);
         self.before == other.before
@@ -107,7 +107,7 @@ impl Optimizer {
             && self.fields.iter().zip(&other.fields).all(same)
     }
 
-    /// The operands that are scalars.
+    /// The indices of scalar operands.
     pub(super) fn scalars(&self) -> impl Iterator<Item = usize> {
         self.scalars.iter().map(|&(_, _, operand)| operand)
     }
@@ -130,7 +130,7 @@ impl Optimizer {
         )
     }
 
-    /// The statements for so many elements from `i` on: all are loaded before one is stored.
+    /// The statements for `lanes` elements from `i` on; they load all elements before the first store.
     fn piece(&self, lanes: usize) -> String {
         let mut text = String::new();
         let is_read = |field: &&Field| matches!(field.port, Port::Operand(_));
@@ -166,10 +166,10 @@ fn single(maker: &Maker<'_>) -> Result<Prepared> {
     prepared(maker.shared, &[node], |_, port| port.argument(), &in_place)
 }
 
-/// The kernel of nodes of one text. The operands of the group are those of `group.operands`.
+/// The kernel of nodes with the same source text. The operands of the group are those of `group.operands`.
 ///
 /// # Errors
-/// If the nodes have several texts, or read several scalars.
+/// If the nodes differ in source text or scalar operands.
 pub(super) fn of_group(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Prepared> {
     let other = || KernelError::unsupported("groups of different optimizers");
     let nodes = group.sites.iter().map(Optimizer::read).collect::<Result<Vec<Optimizer>>>()?;
@@ -190,7 +190,7 @@ pub(super) fn of_group(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Pr
     for (at, node) in nodes.iter().enumerate() {
         for &(j, i) in &node.in_place {
             let places = (within(at, Port::Result(j)), within(at, Port::Operand(i)));
-            // Blocks of other nodes may read an operand before or after it is overwritten.
+            // Blocks of other nodes may read an operand after it is overwritten.
             let is_alone =
                 operand(at, i).is_some_and(|value| read.iter().filter(|&&v| v == value).count() == 1);
             if let (Some(result), Some(operand), true) = (places.0, places.1, is_alone) {
@@ -208,13 +208,14 @@ pub(super) fn of_group(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Pr
     let argument = |at: usize, port: Port| match (port, within(at, port)) {
         (Port::Operand(_), Some(i)) => Argument::operand(i),
         (Port::Result(_), Some(j)) => Argument::result(j),
-        // A result that nothing outside reads.
+        // Nothing outside the group reads the result.
         (_, None) => Argument::Number(0),
     };
     prepared(shared, &nodes, argument, &in_place)
 }
 
-/// The kernel of nodes of one text. `argument` maps an operand or result of a node to an argument of the kernel.
+/// The kernel of nodes with the same source text. `argument` maps an operand or result of a node to one of the
+/// kernel.
 fn prepared(
     shared: &Shared,
     nodes: &[Optimizer],
@@ -240,7 +241,7 @@ fn prepared(
     Ok(Prepared::new(move |io| launches.run(io)).in_place(&first).others_in_place(&others))
 }
 
-/// The field of the low copy of the weights.
+/// The field for the low-precision copy of the weights.
 fn low_copy(w_lo: Option<DType>, j: usize, site: &Site<'_>) -> Result<Option<Field>> {
     let Some(dtype) = w_lo.filter(|_| site.wants(j)) else { return Ok(None) };
     let elem = Elem::float(dtype).ok_or_else(|| site.no_kernel())?;

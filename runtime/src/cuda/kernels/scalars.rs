@@ -1,14 +1,15 @@
-//! Groups of scalars: nodes whose operands and results have one element each are one kernel of one thread.
+//! Groups of scalar nodes: nodes whose operands and results have one element each become one kernel of one thread.
 //!
-//! A launch costs more than such a node. The end of a training step in f16 is a chain of four nodes, two of them on integers:
+//! A launch costs more than the computation of such a node. An f16 training step ends with a chain of four nodes, two
+//! of them on integers:
 //!
 //! ```text
 //! %ok = Equal(%found_inf, %zero)     %one = Cast(%ok) {to=i64}     %step_next = Add(%step, %one)
 //! %scale_next, %good_next = UpdateLossScale(%scale, %good, %found_inf)
 //! ```
 //!
-//! Nodes join if one reads the other, or both read the same result. Operands take next to no memory, so that the distance of
-//! nodes in the program does not matter. A group has the bits of its nodes one by one.
+//! Nodes join if one reads the other, or both read the same result. Operands take very little memory, so the distance
+//! between nodes in the program is not limited. A group gives the same bits as its separate nodes.
 
 use super::expressions::{Printer, is_known, of_printed};
 use super::integers::{self, Formula};
@@ -25,20 +26,20 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// The most nodes of a group; the time to compile a kernel grows with its text.
+/// The maximum number of nodes of a group; compile time grows with the size of the kernel.
 const MOST_NODES: usize = 48;
 
 /// The most operands and results of a group. The kernel has one thread, which no number of registers slows down.
 const MOST_VALUES: usize = 48;
 
-/// The most scalars of a graph that are joined, and the most groups that are tried for each.
+/// The maximum number of scalar nodes of a graph that are joined, and of groups that are tried for each.
 const MOST_SCALARS: usize = 512;
 const MOST_TRIED: usize = 4;
 
-/// The most units that all searches for paths in a graph visit. Further scalars are not joined.
+/// The maximum number of units that all path searches of a graph visit. Beyond it, nodes are not joined.
 const MOST_VISITED: usize = 1 << 22;
 
-/// A node of one element.
+/// A node with one element.
 enum Scalar {
     Expression(Member),
     Formula {
@@ -54,7 +55,7 @@ enum Scalar {
 }
 
 impl Scalar {
-    /// A node, if its operands and results have one element and it has a formula.
+    /// Reads a node; `None` unless it has a formula and its operands and results have one element.
     fn read(site: &Site<'_>) -> Option<Scalar> {
         let n = site.view.n_operands();
         let is_one = |dims: Result<Dims>| dims.is_ok_and(|dims| dims.iter().product::<usize>() == 1);
@@ -117,23 +118,23 @@ impl Scalar {
     }
 }
 
-/// Operand `i`, of one element.
+/// Operand `i`, which must have one element.
 fn scalar(site: &Site<'_>, i: usize) -> Option<Read> {
     Some(Read { value: site.view.operand(i)?, dtype: site.dtype(i).ok()?, dims: Dims::new() })
 }
 
-/// Where of integers.
+/// The formula of Where for integers.
 fn select(site: &Site<'_>) -> Option<Formula> {
     let to = Elem::number(site.result_dtype(0).ok()?)?;
     Some(Formula { n: 3, to, functions: Vec::new(), text: "a0 ? a1 : a2".to_owned() })
 }
 
-/// True if a node can be one of a group.
+/// True if a node can be in a group.
 pub(super) fn is_scalar(site: &Site<'_>) -> bool {
     Scalar::read(site).is_some()
 }
 
-/// The kernel of a group of scalars; `None` if a node is no scalar.
+/// The kernel of a group of scalar nodes; `None` if a node is not scalar.
 pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
     let scalars = group.sites.iter().map(Scalar::read).collect::<Option<Vec<Scalar>>>()?;
     let mut printer = Printer::default();
@@ -143,7 +144,7 @@ pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Res
     })
 }
 
-/// The groups of scalars beside other groups, in program order.
+/// The groups of scalar nodes, disjoint from `lists`, in program order.
 pub(super) fn join(
     candidates: &Candidates<'_>,
     index: &GraphIndex<'_>,
@@ -166,13 +167,13 @@ pub(super) fn join(
     lists.filter(|nodes| nodes.len() > 1).collect()
 }
 
-/// The nodes of a graph as groups and single nodes.
+/// The groups and single nodes of a graph.
 struct Units<'a> {
     module: &'a Module,
     index: &'a GraphIndex<'a>,
     nodes: Vec<Vec<Node>>,
     of: FxHashMap<Node, usize>,
-    /// The number of units that searches may still visit.
+    /// The remaining number of units that searches may visit.
     budget: Cell<usize>,
 }
 
@@ -201,13 +202,13 @@ impl<'a> Units<'a> {
         operands.copied().filter(|&value| module.producer(value).is_some()).collect()
     }
 
-    /// The units that read a unit.
+    /// The units that read a result of a unit.
     fn readers(&self, unit: usize) -> impl Iterator<Item = usize> {
         let nodes = self.nodes[unit].iter().flat_map(|&node| self.index.readers_of(node));
         nodes.map(|node| self.of[&node]).filter(move |&reader| reader != unit)
     }
 
-    /// True if a node is near a group, and the sizes permit that it joins it.
+    /// True if a node is adjacent to a group and may join it by the size limits.
     fn is_near(&self, group: usize, node: usize) -> bool {
         let pair = [group, node];
         let module = self.module;
@@ -221,7 +222,7 @@ impl<'a> Units<'a> {
             || self.readers(group).any(|reader| reader == node)
     }
 
-    /// True if a path leads from a unit to another one through a third, or may lead there for all that was searched.
+    /// True if a path leads from a unit to another through a third unit, or if the search exceeds its budget.
     fn has_path(&self, from: usize, to: usize) -> bool {
         let mut found: FxHashSet<usize> = FxHashSet::default();
         let mut open: Vec<usize> = self.readers(from).filter(|&unit| unit != to).collect();

@@ -1,9 +1,9 @@
-//! Attention and its gradient as a pair: the statistics of the rows of scores are stored, and the attention
-//! probabilities are not.
+//! Attention and its gradient as a pair of groups: the statistics of the rows of scores are stored, but not the
+//! attention probabilities.
 //!
 //! The gradient is one graph of cuDNN with deterministic sums. It recomputes the probabilities in f32, and rounds
-//! probabilities and gradients of scores to the element type of the operands before their products. Rows whose masks
-//! are far below zero have no exact statistics; another kernel adds their gradients (`masked_gradient.rs`).
+//! probabilities and gradients of scores to the element type of the operands before their products. Rows with masks
+//! far below zero have no exact statistics; another kernel adds their gradients (`masked_gradient.rs`).
 
 use super::super::Maker;
 use super::super::stage::{Place, Scratch, Stage, staged};
@@ -18,7 +18,7 @@ use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// The problem of cuDNN for a gradient.
+/// The cuDNN problem of a gradient.
 fn problem(attention: &Attention, gradient: &Gradient) -> dnn::Problem {
     dnn::Problem::Gradient(Box::new(AttentionGradient {
         of: Attention { has_statistics: true, ..attention.clone() },

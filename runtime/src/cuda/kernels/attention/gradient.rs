@@ -1,4 +1,4 @@
-//! The written-out gradient of an attention that is written as products and a softmax.
+//! Matches the explicit gradient of an attention that is written as products and a softmax.
 //!
 //! ```text
 //! P = softmax(scores)    A = P as the second product reads it    O = A V
@@ -26,7 +26,7 @@ pub(super) struct Gradient {
     pub(super) nodes: Vec<Node>,
     /// The result of the softmax.
     pub(super) probabilities: Value,
-    /// Other values that the attention makes and the gradient reads.
+    /// Other values that the attention produces and the gradient reads.
     pub(super) others: Vec<Value>,
     /// The gradient of the result.
     pub(super) result: (Value, Strided),
@@ -40,25 +40,25 @@ pub(super) struct Pair {
     pub(super) gradient: Gradient,
 }
 
-/// The nodes of a gradient, before the attention is known.
+/// The nodes of a gradient before the attention is matched.
 #[derive(Default)]
 struct Parts {
     nodes: Vec<Node>,
     /// The product of the probabilities and the values.
     second: Option<Node>,
-    /// The gradient of the result, the operands of the products as they read them.
+    /// The gradient of the result, as the operands of the products.
     of_result: Option<Value>,
     query: Option<Value>,
     key: Option<Value>,
-    /// Gradients as the products make them: those of the keys are transposed.
+    /// The gradients that the products compute; the gradient of the keys is transposed.
     made: [Option<Value>; 3],
     factor: f64,
-    /// The bools of a Where, and if a score is hidden where they are true.
+    /// The condition of a Where, and the value of the condition that hides a score.
     hides: Option<(Value, bool)>,
 }
 
 impl Pair {
-    /// The attention around a softmax, with its gradient. `is_joinable` is true if nothing but nodes reads a value.
+    /// Matches the attention around a softmax and its gradient. `is_joinable` is true if only nodes read a value.
     pub(super) fn find(module: &Module, is_joinable: &dyn Fn(Value) -> bool, softmax: Node) -> Option<Pair> {
         let none = FxHashSet::default();
         let alone = Finder { module, is_joinable, others: &none };
@@ -87,7 +87,7 @@ impl Pair {
             && forward.repeats == 1
             && of_result.factor == 1.0
             && of_value.factor == 1.0;
-        // A Where hides scores from the gradient too.
+        // A Where also hides the gradients of scores.
         let is_hidden = match (&forward.masks[..], parts.hides) {
             (&[Mask::Where { value, hides }], Some(found)) => found == (value, hides),
             (masks, None) => masks.iter().all(|mask| matches!(mask, Mask::Added(_))),
@@ -130,14 +130,14 @@ impl Finder<'_> {
         NodeView::new(self.module, node)
     }
 
-    /// The nodes that read a value, each once.
+    /// The nodes that read a value, without duplicates.
     fn readers(&self, value: Value) -> Vec<Node> {
         let mut nodes: Vec<Node> = self.module.uses(value).map(|(node, _)| node).collect();
         nodes.dedup();
         nodes
     }
 
-    /// The only reader of a value, of a kind.
+    /// The only reader of a value, if its operator is `kind`.
     fn reader_of(&self, value: Value, kind: OpKind) -> Option<NodeView<'_>> {
         self.view(self.reader(value)?).filter(|view| view.kind() == kind)
     }
@@ -155,13 +155,13 @@ impl Finder<'_> {
         (rank >= 2 && perm.iter().copied().eq(swapped)).then(|| view.operand(0))?
     }
 
-    /// The node that makes an operand of a product by transposing matrices, and the matrices.
+    /// The node that transposes matrices for the operand of a product, and the matrices.
     fn transposes(&self, operand: Value) -> Option<(Node, Value)> {
         let (node, _) = self.maker(operand)?;
         Some((node, self.untransposed(node)?))
     }
 
-    /// The gradient behind a softmax.
+    /// Matches the gradient of a softmax.
     fn parts(&self, probabilities: Value) -> Option<Parts> {
         let mut parts = Parts { factor: 1.0, ..Parts::default() };
         let readers = self.readers(probabilities);
@@ -180,7 +180,7 @@ impl Finder<'_> {
                 [node] => read = result(&self.same(node)?)?,
                 [a, b] => {
                     let is_product = |node: Node| self.view(node).is_some_and(|v| v.kind() == OpKind::MatMul);
-                    // The gradient may recompute casts of the forward part.
+                    // The gradient may repeat casts of the forward part.
                     let sides = [self.through_same(a, read)?, self.through_same(b, read)?];
                     let [first, other] = sides;
                     let ((second, from, _), (transposed, again, passed)) =
@@ -206,7 +206,7 @@ impl Finder<'_> {
                 _ => return None,
             }
         }
-        // From the gradient of the softmax to the products.
+        // Follows the gradient of the softmax to the products.
         loop {
             if !(self.is_joinable)(scores) {
                 return None;
@@ -249,7 +249,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The first node behind casts that begin with `node`, which reads `value`; the value that it reads; and the casts.
+    /// Skips casts from `node` on, which reads `value`: the first other node, the value that it reads, and the casts.
     fn through_same(&self, mut node: Node, mut value: Value) -> Option<(Node, Value, Vec<Node>)> {
         let mut passed = Vec::new();
         while let Some(view) = self.same(node) {
@@ -260,7 +260,7 @@ impl Finder<'_> {
         Some((node, value, passed))
     }
 
-    /// A Cast between floats, or a Dropout that drops nothing.
+    /// A Cast between floats, or a Dropout that drops no element.
     pub(super) fn same(&self, node: Node) -> Option<NodeView<'_>> {
         let view = self.view(node)?;
         let is_same = match view.kind() {
@@ -271,8 +271,8 @@ impl Finder<'_> {
         is_same.then_some(view)
     }
 
-    /// The gradients of the probabilities and of the scores, if `node` multiplies the former by the probabilities and
-    /// its result is summed.
+    /// The gradients of the probabilities and of the scores, if `node` multiplies the gradient of the probabilities
+    /// by the probabilities and its result is summed.
     fn centred(&self, probabilities: Value, node: Node, parts: &mut Parts) -> Option<(Value, Value)> {
         let other = |view: &NodeView<'_>, one: Value| match (view.operand(0)?, view.operand(1)?) {
             (a, b) if a == one => Some(b),
@@ -323,8 +323,8 @@ impl Finder<'_> {
         }
     }
 
-    /// A gradient as it is read: behind factors and a Transpose. `is_transposed` is true of matrices that cuDNN makes
-    /// transposed.
+    /// The gradient as its readers see it, after factors and a Transpose. `is_transposed` is true if the product
+    /// computes the transposed matrices.
     fn behind(&self, made: Value, is_transposed: bool) -> Option<super::viewed::Viewed> {
         let mut found = self.dense(made)?;
         let rank = found.dims.len();

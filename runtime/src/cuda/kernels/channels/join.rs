@@ -1,8 +1,8 @@
-//! The channel groups of a graph.
+//! The choice of the channel groups of a graph.
 //!
-//! Nodes are taken in program order. A node joins the sets of the nodes whose results it reads, and of the nodes that read
-//! the same tensor, as far as the sets can be one group. Sets without a reduction are dissolved: their nodes are left to the
-//! element-wise groups.
+//! Nodes are taken in program order. A node joins the sets of the nodes whose results it reads, and of the nodes that
+//! read the same tensor, if the sets can form one group. Sets without a reduction are dissolved, and their nodes are
+//! left to the element-wise groups.
 
 use super::items::Item;
 use super::space_of;
@@ -22,10 +22,10 @@ const MOST_RESULTS: usize = 12;
 /// gradient are no group: the operands would live too long.
 const FARTHEST: usize = 24;
 
-/// The fewest elements of a row that a channel group reduces; other kernels reduce shorter rows.
+/// The minimum number of elements of a row that a channel group reduces; other kernels reduce shorter rows.
 const LONG_ROW: usize = 1 << 13;
 
-/// The groups of the candidates. `closed` are groups of other nodes.
+/// Chooses the groups among the candidates. `closed` are groups of other nodes.
 pub(in crate::cuda::kernels) fn join(
     candidates: &Candidates<'_>,
     index: &GraphIndex<'_>,
@@ -37,7 +37,7 @@ pub(in crate::cuda::kernels) fn join(
             items.insert(site.view.node, item);
         }
     });
-    // The sets of other nodes have no nodes that could be joined.
+    // The sets of closed groups have no nodes to join.
     let nodes = vec![Vec::new(); closed.open.len()];
     let mut sets = Sets { index, items: &items, groups: closed.clone(), nodes };
     if items.values().any(|item| item.space().is_some()) {
@@ -49,7 +49,7 @@ pub(in crate::cuda::kernels) fn join(
     found
 }
 
-/// True of an item that a group may have: short rows are reduced by other kernels.
+/// True of an item that a group may contain: other kernels reduce short rows.
 fn is_joinable(item: &Item) -> bool {
     item.space().is_none_or(|space| {
         let first = space.kept.iter().zip(&space.dims).position(|(kept, full)| kept == full && *full != 1);
@@ -57,18 +57,18 @@ fn is_joinable(item: &Item) -> bool {
     })
 }
 
-/// Sets of nodes that may be groups.
+/// Sets of nodes that may become groups.
 struct Sets<'a> {
     index: &'a GraphIndex<'a>,
     items: &'a FxHashMap<Node, Item>,
-    /// The set of each node, with its position.
+    /// The set of each node, and the position of each set.
     groups: Groups,
     /// The nodes of each set in program order.
     nodes: Vec<Vec<Node>>,
 }
 
 impl Sets<'_> {
-    /// Adds a node to the sets that it can be one group with.
+    /// Merges a node with the sets that it can form one group with.
     fn add(&mut self, node: Node) {
         let of = |nodes: &mut dyn Iterator<Item = Node>| {
             let mut near: Vec<usize> =
@@ -96,17 +96,17 @@ impl Sets<'_> {
             None => (Vec::new(), vec![node], self.index.position(node)),
         };
         choice.iter().for_each(|&set| self.nodes[set].clear());
-        // The number of a set is that of its group.
+        // A set has the same index as its group.
         self.groups.close(&nodes, position);
         self.nodes.push(nodes);
     }
 
-    /// True of a single alias.
+    /// True of a set that consists of one alias.
     fn is_alias(&self, set: usize) -> bool {
         matches!(self.nodes[set][..], [node] if matches!(self.items[&node], Item::Alias(_)))
     }
 
-    /// Nodes of the same dims that read the same tensors.
+    /// Nodes with the same dims that read the same tensors.
     fn siblings(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
         let mut shared: Vec<Value> = Vec::new();
         match &self.items[&node] {
@@ -128,7 +128,7 @@ impl Sets<'_> {
         near.flat_map(move |readers| readers.iter().take_while(move |&&other| other != node)).copied()
     }
 
-    /// The position of nodes as a group, if they can be one.
+    /// The position of nodes as a group, if they can form one.
     fn joined(&self, nodes: &[Node]) -> Option<usize> {
         if nodes.len() > MOST_NODES || self.index.has_gap(nodes, FARTHEST) {
             return None;
@@ -149,7 +149,7 @@ impl Sets<'_> {
             }
         }
         let interface = self.index.interface(nodes);
-        // A value from outside is no result.
+        // A value from outside is not a result.
         let is_own = |value: &Value| {
             nodes.iter().any(|node| match &self.items[node] {
                 Item::Alias(alias) => alias.to == *value && interface.operands.contains(&alias.from.value),

@@ -1,15 +1,16 @@
-//! Channel groups: nodes over an index space `[outer, channels, inner]`, with sums over all axes but the channels.
+//! Channel groups: nodes over an index space `[outer, channels, inner]`, with sums over all axes except the channels.
 //!
-//! Batch normalization and its gradient are such groups, with the casts, activations, masks and residual sums around
-//! them. A group runs in three steps:
+//! Batch normalization and its gradient form such groups, with adjacent casts, activations, masks and residual sums.
+//! A group runs in three steps:
 //!
-//! - a pass over the elements ([`pass`]), which computes sums and co-moments, and writes the values that need no sum;
+//! - a pass over the elements ([`pass`]), which computes sums and co-moments, and writes the values that depend on no
+//!   sum;
 //! - a launch with a thread per channel, which merges the sums of the blocks and computes the values per channel;
 //! - a loop over the elements, which computes the values that depend on the sums.
 //!
-//! Intermediate values stay in registers, and the loop recomputes them from the operands. [`statistics`] finds the sums
-//! that one pass can compute. Element-wise nodes round to their element types; f32 values that only feed a sum are not
-//! rounded. An infinite element can turn a sum of products into NaN where the separate nodes give an infinity.
+//! Intermediate values stay in registers, and the loop recomputes them from the operands. [`statistics`] finds the
+//! sums that one pass can compute. Element-wise nodes round to their element types; f32 values that feed only a sum
+//! are not rounded. With infinite elements, a sum of products can be NaN where the separate nodes give an infinity.
 
 mod items;
 mod join;
@@ -35,11 +36,10 @@ use statistics::Statistics;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The most values of a state: 256 threads have their states in 48 KiB of shared memory.
+/// The maximum number of values of a state: 256 threads have their states in 48 KiB of shared memory.
 const MOST_NUMBERS: usize = 40;
 
-/// The values that `roots` are computed from, with `roots`. The operands of values of which `is_known` is true are not
-/// needed.
+/// The transitive operands of `roots`, including `roots`, except the operands of values for which `is_known` is true.
 fn needed(
     items: &[Item],
     roots: impl Iterator<Item = Value>,
@@ -60,7 +60,7 @@ fn needed(
     needed
 }
 
-/// The space of a group: that of its first reduction.
+/// The space of a group, which is the space of its first reduction.
 fn space_of<'i>(mut items: impl Iterator<Item = &'i Item>) -> Option<&'i Space> {
     items.find_map(Item::space)
 }
@@ -68,7 +68,7 @@ fn space_of<'i>(mut items: impl Iterator<Item = &'i Item>) -> Option<&'i Space> 
 /// The kernel of a group; `None` if the group has no reduction.
 ///
 /// # Errors
-/// If the nodes are no channel group.
+/// If the nodes do not form a channel group.
 pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
     let items: Option<Vec<Item>> = group.sites.iter().map(Item::read).collect();
     let mut items = items?;
@@ -91,7 +91,7 @@ impl Group<'_> {
         let unknown = || KernelError::unsupported("groups of other operators");
         let (items, space, group) = (self.items, self.space, self.group);
         if group.operands.len() + group.results.len() > MOST_POINTERS {
-            return Err(KernelError::unsupported("groups of so many operands"));
+            return Err(KernelError::unsupported("groups of this many operands"));
         }
         let mut statistics = Statistics::of(space, items.iter(), true).ok_or_else(unknown)?;
         let maker = &Maker { shared, site: group.sites.first().ok_or_else(unknown)? };
@@ -111,7 +111,7 @@ impl Group<'_> {
         if state.len() > MOST_NUMBERS {
             return Err(unknown());
         }
-        // Values that the pass has written are read by the loop behind the sums.
+        // The loop after the sums reads the values that the pass has written.
         let is_written = |value: Value| early.iter().any(|&(other, _)| other == value);
         let (printer, arrays) = self.behind(&late, &statistics, is_written).ok_or_else(unknown)?;
         let place_of = |key: Key| match key {
@@ -124,7 +124,7 @@ impl Group<'_> {
                 keys.push(key);
             }
         }
-        // The states of a channel have the bytes of f32 values. Narrower values would take the bytes of other channels.
+        // The states of a channel use the memory of f32 values. Narrower values would overlap other channels.
         let is_f32 = |key: Key| match key {
             Key::Value(value) => statistics.elem(value).is_some_and(|elem| elem.bytes() == 4),
             Key::Array(_) => true,
@@ -209,7 +209,8 @@ impl Group<'_> {
         Ok(staged(stages, &scratch).in_place(&first).others_in_place(&others))
     }
 
-    /// The statements of the loop after the sums, and the names of the values per channel that it reads as arrays.
+    /// The statements of the loop after the sums, and the names of the arrays with the per-channel values that it
+    /// reads.
     fn behind(
         &self,
         late: &[Value],
@@ -250,7 +251,7 @@ impl Group<'_> {
         Some((printer, arrays))
     }
 
-    /// The launch that merges the states of the blocks and computes the numbers of each channel.
+    /// The launch that merges the states of the blocks and computes the per-channel values.
     fn finish(
         &self,
         maker: &Maker<'_>,

@@ -1,9 +1,9 @@
-//! The choice of row groups. A group grows from a reduction or a normalization to the nodes that it reads and that read
-//! it. All operands of a group must be computable before it, and all its readers after it.
+//! The choice of row groups. A group grows from a reduction or a normalization to the producers of its operands and
+//! the readers of its results. All operands of a group must be computable before it, and all its readers after it.
 //!
-//! Groups and single nodes have positions in one order, as in [`crate::groups`]. A group has the position of one of its
-//! nodes, after everything that it reads and before everything that reads it. Groups are therefore convex, even if
-//! every other group counts as one node.
+//! Groups and single nodes have positions in one order, as in [`crate::groups`]. A group has the position of one of
+//! its nodes, after all its operands and before all its readers. Groups are therefore convex, even if every other
+//! group counts as one node.
 
 use super::nodes::{Op, RowNode};
 use super::passes::fits;
@@ -15,13 +15,14 @@ use crate::plan::Interface;
 use ampc_ir::{Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The most nodes of a group: the time to compile a kernel grows with its text.
+/// The maximum number of nodes of a group: compile time grows with the size of the kernel.
 const MOST_NODES: usize = 64;
 
-/// The most results of a group.
+/// The maximum number of results of a group.
 const MOST_RESULTS: usize = 10;
 
-/// The largest distance in program order between consecutive nodes of a group. Operands are live until the group runs.
+/// The maximum distance in program order between consecutive nodes of a group. Operands are live until the group
+/// runs.
 const FARTHEST: usize = 32;
 
 /// The nodes that may be in row groups, and the groups so far.
@@ -34,7 +35,7 @@ struct RowGroups<'a> {
     groups: Vec<Vec<Node>>,
 }
 
-/// The groups of the candidates. `closed` are groups of other nodes.
+/// Chooses the groups among the candidates. `closed` are groups of other nodes.
 pub(in crate::cuda::kernels) fn join(
     candidates: &Candidates<'_>,
     index: &GraphIndex<'_>,
@@ -43,7 +44,7 @@ pub(in crate::cuda::kernels) fn join(
     let mut rows = RowGroups::new(candidates, index);
     rows.positions.extend(closed.positions());
     for &node in candidates.nodes {
-        // Sums of columns alone are sums of channels, which have groups of their own.
+        // Column sums without other reductions are channel sums, which have their own groups.
         let anchor = rows.nodes.get(&node).filter(|node| !matches!(node.op, Op::Sums { .. }));
         let space = anchor.and_then(|node| node.space);
         if let Some(space) = space.filter(|_| !rows.group_of.contains_key(&node)) {
@@ -51,7 +52,7 @@ pub(in crate::cuda::kernels) fn join(
         }
     }
     rows.groups.retain(|nodes| nodes.len() > 1);
-    // The order of positions, in which each group has a position among those before it.
+    // Sorts by position; each group has a position between those of its neighbors.
     rows.groups.sort_unstable_by_key(|nodes| rows.positions[&nodes[0]]);
     rows.groups
 }
@@ -64,7 +65,7 @@ impl<'a> RowGroups<'a> {
         RowGroups { index, nodes, positions, group_of, groups: Vec::new() }
     }
 
-    /// Makes a group of a node, and lets it grow as far as it can.
+    /// Starts a group with a node and grows it as far as possible.
     fn grow(&mut self, first: Node, space: [usize; 2]) {
         let mut group = vec![first];
         if self.program(&group, space).is_none() {
@@ -95,7 +96,7 @@ impl<'a> RowGroups<'a> {
         }
     }
 
-    /// The nodes of a group with another node and those of its group. A view comes with its readers.
+    /// The nodes of a group with another node and the nodes of its group. A view is added with its readers.
     fn with(&self, group: &[Node], node: Node) -> Vec<Node> {
         let mut more: Vec<Node> = group.to_vec();
         let mut add = |node: Node| match self.group_of.get(&node) {
@@ -128,7 +129,7 @@ impl<'a> RowGroups<'a> {
         Program::new(nodes?, space)
     }
 
-    /// The position of nodes in program order as a group, if they can be one.
+    /// The position of nodes in program order as a group, if they can form one.
     fn joined(&self, nodes: &[Node], space: [usize; 2]) -> Option<usize> {
         if nodes.len() > MOST_NODES || self.index.has_gap(nodes, FARTHEST) {
             return None;
@@ -139,12 +140,12 @@ impl<'a> RowGroups<'a> {
         let program = self.program(nodes, space)?;
         let interface = self.index.interface(nodes);
         let Interface { operands, results, .. } = &interface;
-        // A view that is read outside costs nothing there.
+        // A view that is read outside is free.
         let is_view =
             |value: &Value| program.makers.get(value).is_some_and(|&(at, _)| program.nodes[at].is_view());
         let is_small = results.len() <= MOST_RESULTS && operands.len() + results.len() <= MOST_POINTERS;
         let can_be = |&value: &Value| program.can_be_result(value) && !is_view(&value);
-        // Few elements of a row are better added by other threads.
+        // If a row has few elements, other kernels compute column sums better.
         let is_wide = program.n >= 32 || !program.classes.contains(&Class::Sums);
         (is_small && is_wide && results.iter().all(can_be) && fits(&program, results)).then_some(position)
     }

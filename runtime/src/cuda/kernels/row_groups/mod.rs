@@ -1,9 +1,9 @@
-//! Groups of nodes along rows: element-wise nodes, reductions over the trailing axes, normalizations, and sums over the leading
-//! axes are one kernel, which reads each operand once and writes each result once.
+//! Groups of nodes along rows: element-wise nodes, reductions over the trailing axes, normalizations, and sums over
+//! the leading axes become one kernel, which reads each operand once and writes each result once.
 //!
-//! A group has an index space of `rows × n` elements. Its values are *full* (a number for each element), *row* values (a
-//! number for each row), *column* values (a number for each element of a row, the same in all rows), or scalars. The gradient
-//! of a layer normalization:
+//! A group has an index space of `rows × n` elements. Its values are *full* (a number for each element), *row*
+//! values (a number for each row), *column* values (a number for each element of a row, the same in all rows), or
+//! scalars. For example, in the gradient of a layer normalization:
 //!
 //! ```text
 //! %g: f16[2, 16, 768]   full     %m = ReduceMean(%g) {axes=[2]}: f32[2, 16, 1]   row     %w: f32[768]   column

@@ -1,4 +1,4 @@
-//! The kernel of a group along rows: its launches and their arguments.
+//! The kernel of a row group: its launches and their arguments.
 
 use super::super::Maker;
 use super::super::random::{Dropped, RATIO};
@@ -18,13 +18,13 @@ use std::fmt::Write;
 /// The kernel of a group.
 ///
 /// # Errors
-/// If the row does not fit, or an operand is not one of the group.
+/// If a row does not fit into registers, or an operand is not one of the group.
 pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>, program: &Program<'_>) -> Result<Prepared> {
     let passes = Passes::new(program, group.results);
     let shape = shape(program, &passes, group.results).ok_or_else(unsupported_group)?;
     let Shape { lanes, items, vector } = shape;
     let (rows, n) = (program.rows, program.n);
-    // A block has several warps of short rows, and otherwise one row at a time.
+    // A block computes several short rows, one per warp, or one long row at a time.
     let per_block = if lanes == 32 { 8 } else { 1 };
     let mut source = Source::new(rows * n);
     let operand_of = |value| group.operand(value).ok_or_else(unsupported_group);
@@ -58,7 +58,7 @@ pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>, program: &Progra
     }
     let sums: Vec<usize> =
         (0..program.nodes.len()).filter(|&at| program.classes[at] == Class::Sums).collect();
-    // Sums of columns are sums of a warp or block each: few enough to be added, and enough to keep a device busy.
+    // Each warp or block has its own column sums: few enough to merge cheaply, and enough to keep a device busy.
     let most = rows.div_ceil(per_block).min((rows / 16).div_ceil(per_block).clamp(128, 512));
     let blocks = if sums.is_empty() { rows.div_ceil(per_block) } else { most };
     let parts = blocks * per_block;
@@ -82,7 +82,7 @@ pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>, program: &Progra
     folds.iter().enumerate().for_each(|(at, join)| source.function(&fold_text(at, join, lanes)));
     printer.functions.iter().for_each(|text| source.function(text));
     if !n.is_multiple_of(4) {
-        // The first element of a vector is not the first of four words.
+        // The first element of a vector is not aligned to four random words.
         source
             .function("#undef COUNTER\n#undef WORD\n#define COUNTER (at / 4)\n#define WORD (u32)(at % 4)\n");
     }
@@ -134,8 +134,8 @@ pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>, program: &Progra
     Ok(staged(stages, &scratch).in_place(&first).others_in_place(&others))
 }
 
-/// The results that can be computed in place of an operand: full ones, which a thread stores behind its last load of the
-/// elements. The first list is that of result 0.
+/// For each result, the operands that it may alias. Only full results may: a thread stores them after its last load
+/// of the elements. The first list is that of result 0.
 fn in_place(
     group: &GroupSite<'_>,
     program: &Program<'_>,
@@ -158,7 +158,7 @@ fn in_place(
     Ok(lists)
 }
 
-/// The launch that adds the sums of all parts.
+/// The launch that merges the partial column sums.
 fn total(
     maker: &Maker<'_>,
     group: &GroupSite<'_>,
@@ -196,7 +196,7 @@ fn total(
     source.launch(maker, &body, [n.div_ceil(32) * sums.len(), 256])
 }
 
-/// Loads and stores of a vector, the elements behind the row excepted.
+/// Loads and stores of a vector, without the elements past the end of the row.
 const ACCESS: &str = r"
 template <class T> __device__ __forceinline__ void get(T* x, const T* from, u32 k, u32 n, bool is_vector) {
   if (is_vector) {
