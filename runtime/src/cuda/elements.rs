@@ -264,7 +264,7 @@ fn place(walk: &Walk, i: usize, index: &str) -> String {
 /// The reciprocal by which `divided` divides numbers below 2^31 by an extent (Granlund & Montgomery, "Division by invariant
 /// integers using multiplication", 1994): a multiplier of 32 bits, and above it a shift. 0 for extents of 2^31 or more, by
 /// which kernels with indices of 64 bits divide as they are.
-fn reciprocal(extent: usize) -> u64 {
+pub(super) fn reciprocal(extent: usize) -> u64 {
     if extent == 0 || extent >= 1 << 31 {
         return 0;
     }
