@@ -266,7 +266,7 @@ fn place(walk: &Walk, i: usize, index: &str) -> String {
 /// The reciprocal with which `divided` divides numbers below 2^31 by an extent (Granlund & Montgomery, "Division by
 /// invariant integers using multiplication", 1994): a 32-bit multiplier, with the shift in the bits above. Extents of
 /// 2^31 or more have 0: kernels with 64-bit indices use the division instruction.
-fn reciprocal(extent: usize) -> u64 {
+pub(super) fn reciprocal(extent: usize) -> u64 {
     if extent == 0 || extent >= 1 << 31 {
         return 0;
     }

@@ -48,6 +48,10 @@ const DIMS: &[&[u64]] = &[
     &[2, 3, 2, 3, 5],
     &[4, 20, 1, 1],
     &[64, 2, 40, 8],
+    // Channels in several parts: 3 and 36 of neighbouring channels, and 11 of others.
+    &[300, 33],
+    &[4500, 17],
+    &[35, 3, 33, 37],
     &[0, 4, 2, 2],
 ];
 

@@ -69,6 +69,12 @@ fn cases() -> Vec<Gradient> {
         _ => 0.25,
     });
     let none = per_score([9, 12], |row, key| if row == 3 || key == 5 { f32::NEG_INFINITY } else { 0.0 });
+    // Every third row of more rows, keys and columns than a tile has.
+    let many = per_score([46, 150], |row, key| match row % 3 {
+        1 => f32::MIN,
+        2 if key % 2 == 0 => -1e9,
+        _ => 0.5,
+    });
     let per_score = random(DType::F32, &[2, 3, 13, 21], 9);
     let plain = case("plain", [13, 21], [8, 16], Mask::None);
     vec![
@@ -80,6 +86,7 @@ fn cases() -> Vec<Gradient> {
         case("333 positions", [333, 333], [8, 8], Mask::None),
         case("heads of 128", [16, 9], [128, 128], Mask::None),
         case("rows of least numbers", [9, 12], [8, 8], Mask::Added(least)),
+        case("many rows of least numbers", [46, 150], [72, 88], Mask::Added(many)),
         case("masked row", [9, 12], [8, 8], Mask::Added(none)),
         case("one query", [1, 12], [8, 8], Mask::None),
         Gradient { recomputes: true, ..case("casts again", [13, 21], [8, 16], Mask::None) },

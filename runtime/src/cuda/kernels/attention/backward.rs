@@ -9,6 +9,7 @@ use super::super::Maker;
 use super::super::stage::{Place, Scratch, Stage, staged};
 use super::fused::{forward, no_kernel, of_pattern, place_of, planned, size};
 use super::gradient::{Gradient, Pair};
+use super::masked_gradient::NUMBERS;
 use super::pattern::Mask;
 use crate::backend::{Carry, GroupSite};
 use crate::cuda::Shared;
@@ -91,7 +92,7 @@ pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>, probabilities
     if let Some(bias) = bias
         && forward.masks.iter().any(|mask| matches!(mask, Mask::Added(_)))
     {
-        let parts = scratch.part(rows.saturating_mul(12));
+        let parts = scratch.part(rows.saturating_mul(4 * NUMBERS));
         let places = [statistics, of_result, bias, parts];
         stages.push(found.masked_gradient(&maker, gradient, places, gradients)?);
     }

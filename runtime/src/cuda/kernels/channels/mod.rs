@@ -5,16 +5,20 @@
 //!
 //! - a pass over the elements ([`pass`]), which computes sums and co-moments, and writes the values that depend on no
 //!   sum;
-//! - a launch with a thread per channel, which merges the sums of the blocks and computes the values per channel;
+//! - a launch with a thread per channel, or a warp if there are several blocks per channel ([`finish`]), which merges
+//!   the sums of the blocks and computes the values per channel;
 //! - a loop over the elements, which computes the values that depend on the sums.
 //!
 //! Intermediate values stay in registers, and the loop recomputes them from the operands. [`statistics`] finds the
 //! sums that one pass can compute. Element-wise nodes round to their element types; f32 values that feed only a sum
 //! are not rounded. With infinite elements, a sum of products can be NaN where the separate nodes give an infinity.
 
+mod finish;
+mod form;
 mod items;
 mod join;
 mod pass;
+mod state;
 mod statistics;
 
 pub(super) use join::join;
@@ -22,16 +26,18 @@ pub(super) use join::join;
 use super::Maker;
 use super::expressions::{Key, Printer};
 use super::groups::MOST_POINTERS;
-use super::stage::{Place, Scratch, Source, Stage, staged};
+use super::stage::{Place, Scratch, Stage, staged};
 use crate::backend::GroupSite;
 use crate::cuda::Shared;
 use crate::cuda::elements::Elements;
 use crate::cuda::text::Elem;
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::Value;
+use finish::Finish;
 use items::{Item, Space};
-use pass::{Pass, State, States};
+use pass::Pass;
 use rustc_hash::FxHashSet;
+use state::State;
 use statistics::Statistics;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -93,7 +99,7 @@ impl Group<'_> {
         if group.operands.len() + group.results.len() > MOST_POINTERS {
             return Err(KernelError::unsupported("groups of this many operands"));
         }
-        let mut statistics = Statistics::of(space, items.iter(), true).ok_or_else(unknown)?;
+        let statistics = Statistics::of(space, items.iter(), true).ok_or_else(unknown)?;
         let maker = &Maker { shared, site: group.sites.first().ok_or_else(unknown)? };
         let operand = |value| group.operands.iter().position(|&operand| operand == value).map(Place::operand);
         let result = |value| group.results.iter().position(|&result| result == value).map(Place::result);
@@ -164,7 +170,8 @@ impl Group<'_> {
             });
             places.push((key, place));
         }
-        stages.push(self.finish(maker, &mut statistics, (&state, states), (&arrays, &places))?);
+        let finish = Finish { group, space, statistics: &statistics, states };
+        stages.push(finish.stage(maker, &state, (&arrays, &places))?);
 
         if !late.is_empty() {
             let mut body = printer.body;
@@ -249,81 +256,5 @@ impl Group<'_> {
             }
         }
         Some((printer, arrays))
-    }
-
-    /// The launch that merges the states of the blocks and computes the per-channel values.
-    fn finish(
-        &self,
-        maker: &Maker<'_>,
-        statistics: &mut Statistics<'_>,
-        (state, states): (&State, States),
-        (arrays, places): (&[String], &[(Key, Place)]),
-    ) -> Result<Stage> {
-        let unknown = || KernelError::unsupported("groups of other operators");
-        let (group, channels) = (self.group, self.space.channels);
-        let printer = std::mem::take(&mut statistics.printer);
-        let mut source = Source::new(states.stride.max(self.space.count()));
-        source.function(&printer.functions.iter().copied().collect::<String>());
-        source.function(&state.text());
-        source.pointer("const float", "states", states.place);
-        let numbers = [
-            ("channels", channels),
-            ("parts", states.parts),
-            ("stride", states.stride),
-            ("vectors", self.space.count() / states.lanes),
-        ];
-        numbers.into_iter().for_each(|(name, value)| source.number(name, value));
-        let mut body = format!(
-            "State state = {{0}};
-    for (u64 part = 0, low = 0; part < parts; part++) {{
-      const u64 high = (u64)vectors * (part + 1) / parts;
-      const State next = read(states + (part * channels + i), stride, (float)((high - low) * {}));
-      state = part ? merged(state, next) : next;
-      low = high;
-    }}
-    const float count = state.count;\n",
-            states.lanes
-        );
-        for (at, base) in statistics.bases.iter().enumerate() {
-            let shift = if base.has_shift { format!("state.h{at}") } else { "0.0f".into() };
-            let rest = if base.is_used { format!("state.s{at} / count") } else { "0.0f".into() };
-            let _ = writeln!(
-                body,
-                "    const float shift{at} = {shift}, rest{at} = {rest}, mean{at} = {};",
-                if base.has_shift { format!("shift{at} + rest{at}") } else { format!("rest{at}") }
-            );
-        }
-        for at in 0..statistics.pairs.len() {
-            let _ = writeln!(body, "    const float moment{at} = state.q{at};");
-        }
-        for (s, (key, of)) in printer.sources.iter().enumerate() {
-            let Key::Value(value) = key else { return Err(unknown()) };
-            let operand = group.operands.iter().position(|operand| operand == value).ok_or_else(unknown)?;
-            source.from(&format!("x{s}"), of.elem, Place::operand(operand));
-            let at = if of.dims.iter().product::<usize>() == 1 { "0" } else { "i" };
-            let _ = writeln!(body, "    const {} b{s} = x{s}[{at}];", of.elem.stored());
-        }
-        body += &printer.body;
-        let mut to = |name: String, elem: Elem, place: Place, bits: &str| {
-            source.to(&name, elem, place);
-            let _ = writeln!(body, "    {name}[i] = {bits};");
-        };
-        for (j, value) in group.results.iter().enumerate() {
-            if let Some(made) = printer.values.get(value) {
-                to(format!("y{j}"), made.elem, Place::result(j), &made.bits);
-            }
-        }
-        for (at, (key, place)) in places.iter().enumerate() {
-            match key {
-                Key::Array(number) => to(format!("z{at}"), Elem::F32, *place, &arrays[*number]),
-                Key::Value(value) if group.results.contains(value) => {}
-                Key::Value(value) => {
-                    if let Some(made) = printer.values.get(value) {
-                        to(format!("z{at}"), made.elem, *place, &made.bits);
-                    }
-                }
-            }
-        }
-        source.each(maker, channels, &body)
     }
 }
