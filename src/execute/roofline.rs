@@ -13,8 +13,8 @@
 //!
 //! [`least`] compares the bytes of the plan with the least possible bytes.
 
-mod again;
 mod least;
+mod rereads;
 
 pub use least::{LeastBytes, Region, least};
 
@@ -268,8 +268,8 @@ fn traffic(module: &Module, plan: &GraphPlan, step: &Step) -> [u64; 2] {
         _ => bytes_of(plan, index),
     };
     let statistics = step.nodes.iter().map(|&node| statistics_bytes(module, node));
-    let again = std::iter::once(again::read_again(module, plan, step));
-    let read = sum(&mut operands.into_iter().map(read).chain(statistics).chain(again));
+    let rereads = std::iter::once(rereads::reread_bytes(module, plan, step));
+    let read = sum(&mut operands.into_iter().map(read).chain(statistics).chain(rereads));
     [read, written]
 }
 

@@ -1,7 +1,7 @@
 //! The device memory of a session: all allocations there, known during binding.
 
 use super::bind::{OnDevice, Program};
-use super::device_heap::{Certainty, Walked};
+use super::device_heap::{Certainty, MemoryPrediction};
 use super::error::ExecuteError;
 use crate::data::DataRef;
 use crate::plan::{GraphPlan, Place};
@@ -61,10 +61,10 @@ impl DeviceBytes {
         let inputs = types.iter().zip(is_state).filter(|&(_, &is_state)| !is_state);
         let inputs = inputs.filter_map(|(ty, _)| tensor_bytes(ty.as_ref()?)).fold(0, u64::saturating_add);
         let states = program.main_plan().state_bytes as u64;
-        let mut walked = Walked::new(program);
-        let arenas = walked.arenas(program.module.main()).saturating_sub(states);
-        let heap = walked.main();
-        DeviceBytes { constants, inputs, states, arenas, heap, certainty: walked.certainty }
+        let mut prediction = MemoryPrediction::new(program);
+        let arenas = prediction.arenas(program.module.main()).saturating_sub(states);
+        let heap = prediction.main();
+        DeviceBytes { constants, inputs, states, arenas, heap, certainty: prediction.certainty }
     }
 
     /// Checks that runs in flight take at most `limit` bytes.

@@ -34,17 +34,17 @@ pub enum Certainty {
 }
 
 /// The device memory of graphs, in bytes.
-pub(super) struct Walked<'a> {
+pub(super) struct MemoryPrediction<'a> {
     program: &'a Program,
     arenas: FxHashMap<GraphId, u64>,
     heaps: FxHashMap<GraphId, u64>,
     pub(super) certainty: Certainty,
 }
 
-impl<'a> Walked<'a> {
-    pub(super) fn new(program: &'a Program) -> Walked<'a> {
+impl<'a> MemoryPrediction<'a> {
+    pub(super) fn new(program: &'a Program) -> MemoryPrediction<'a> {
         let (arenas, heaps) = (FxHashMap::default(), FxHashMap::default());
-        Walked { program, arenas, heaps, certainty: Certainty::Exact }
+        MemoryPrediction { program, arenas, heaps, certainty: Certainty::Exact }
     }
 
     /// The arenas of a graph and of all graphs nested in it.

@@ -81,8 +81,8 @@ impl AttentionGradient {
         b.product(transposed, gradient, value_gradient)?;
         let of_value = b.between(dims, FLOAT)?;
         b.product(gradient, value, of_value)?;
-        let centred = b.computed(Mode::CUDNN_POINTWISE_SUB, &[of_value, sums], dims)?;
-        let of_scores = b.computed(Mode::CUDNN_POINTWISE_MUL, &[centred, probabilities], dims)?;
+        let difference = b.computed(Mode::CUDNN_POINTWISE_SUB, &[of_value, sums], dims)?;
+        let of_scores = b.computed(Mode::CUDNN_POINTWISE_MUL, &[difference, probabilities], dims)?;
         let scaled = b.computed(Mode::CUDNN_POINTWISE_MUL, &[of_scores, scale], dims)?;
         let transposed = b.transposed(scaled, Strided::dense(dims), elem)?;
         b.product(transposed, query, key_gradient)?;

@@ -5,7 +5,7 @@
 
 use super::Maker;
 use super::integers::{Formula, TO_BITS};
-use super::movement::same;
+use super::movement::identity;
 use super::pointwise::{computed, operands};
 use crate::cuda::text::{Elem, TO_ODD};
 use crate::kernel::{Prepared, Result, Site};
@@ -24,7 +24,7 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (from, to) = (site.dtype(0)?, site.result_dtype(0)?);
     if from == to {
-        return same(maker);
+        return identity(maker);
     }
     if site.kind() == OpKind::BitCast {
         let raw = [from, to].map(Elem::raw);

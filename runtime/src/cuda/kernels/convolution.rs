@@ -51,7 +51,7 @@ impl Axis {
 
     /// The padding after the image that gives the grid's number of positions, equal to the padding before it if
     /// possible; `None` if the image extends beyond the last position.
-    pub(super) fn after(&self) -> Option<i64> {
+    pub(super) fn padding_after(&self) -> Option<i64> {
         let least = self.reached().checked_sub(self.image)?;
         let most = least.checked_add(self.stride - 1)?;
         (most >= 0).then(|| self.before.clamp(least.max(0), most))
@@ -113,7 +113,7 @@ impl Sizes {
 
     /// The convolution without a bias; the result has the operands' element type.
     pub(super) fn convolution(&self, direction: Direction, dtype: DType) -> Result<Option<Convolution>> {
-        let Some(after) = self.axes.iter().map(Axis::after).collect::<Option<Vec<_>>>() else {
+        let Some(after) = self.axes.iter().map(Axis::padding_after).collect::<Option<Vec<_>>>() else {
             return Ok(None);
         };
         let [c, k] = self.channels;
@@ -198,7 +198,7 @@ fn transposed(maker: &Maker<'_>) -> Result<(Sizes, Vec<i64>, bool)> {
     let all: Vec<i64> = axes.iter().map(|axis| axis.image).collect();
     // Elements after the last position do not belong to the convolution.
     for axis in &mut axes {
-        if axis.after().is_none() {
+        if axis.padding_after().is_none() {
             axis.image = axis.reached();
         }
     }
@@ -389,7 +389,7 @@ mod tests {
     use super::Axis;
 
     fn after(image: i64, taps: i64, grid: i64, stride: i64, before: i64) -> Option<i64> {
-        Axis { image, taps, grid, stride, dilation: 1, before }.after()
+        Axis { image, taps, grid, stride, dilation: 1, before }.padding_after()
     }
 
     #[test]

@@ -73,10 +73,10 @@ pub(super) fn of_printed(
     }
     let Printer { body, functions, sources, .. } = printer;
     let functions = functions.into_iter().collect::<String>();
-    let (values, sources): (Vec<Key>, Vec<Source>) = sources.into_iter().unzip();
-    let operand_of = |key: &Key| match key {
-        Key::Value(value) => operand_of(*value),
-        Key::Array(_) => None,
+    let (values, sources): (Vec<Input>, Vec<Source>) = sources.into_iter().unzip();
+    let operand_of = |key: &Input| match key {
+        Input::Value(value) => operand_of(*value),
+        Input::Array(_) => None,
     };
     let operands: Option<Vec<usize>> = values.iter().map(operand_of).collect();
     let operands = operands.ok_or_else(unsupported_group)?;
@@ -126,7 +126,7 @@ impl Printed {
 
 /// The tensor that a body reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Key {
+pub(super) enum Input {
     Value(Value),
     /// An array that is not a value of the graph.
     Array(usize),
@@ -140,7 +140,7 @@ pub(super) struct Printer {
     /// The printed values.
     pub(super) values: FxHashMap<Value, Printed>,
     /// The operands from outside. Variable `b` with the operand's index is the stored element.
-    pub(super) sources: Vec<(Key, Source)>,
+    pub(super) sources: Vec<(Input, Source)>,
     loaded: Vec<Printed>,
     variables: usize,
 }
@@ -152,13 +152,13 @@ impl Printer {
     }
 
     /// Takes functions and the numbering of variables from an inner printer.
-    pub(super) fn after(&mut self, inner: Printer) {
+    pub(super) fn absorb(&mut self, inner: Printer) {
         self.functions.extend(inner.functions);
         self.variables = inner.variables;
     }
 
     /// Defines a value.
-    pub(super) fn give(&mut self, value: Value, printed: Printed) {
+    pub(super) fn define(&mut self, value: Value, printed: Printed) {
         self.values.insert(value, printed);
     }
 
@@ -187,13 +187,13 @@ impl Printer {
         if self.values.contains_key(&read.value) {
             return self.values.get_mut(&read.value);
         }
-        let at = self.source(Key::Value(read.value), Elem::number(read.dtype)?, &read.dims);
+        let at = self.source(Input::Value(read.value), Elem::number(read.dtype)?, &read.dims);
         self.loaded.get_mut(at)
     }
 
     /// The index of the operand with these dims, which is added if it is new.
-    pub(super) fn source(&mut self, key: Key, elem: Elem, dims: &Dims) -> usize {
-        let is_same = |(other, source): &(Key, Source)| *other == key && source.dims == *dims;
+    pub(super) fn source(&mut self, key: Input, elem: Elem, dims: &Dims) -> usize {
+        let is_same = |(other, source): &(Input, Source)| *other == key && source.dims == *dims;
         let at = self.sources.iter().position(is_same).unwrap_or(self.sources.len());
         if at == self.sources.len() {
             self.sources.push((key, Source { elem, dims: Dims::clone(dims) }));
@@ -328,12 +328,12 @@ impl Printer {
             names.push(name);
         }
         let last = names.pop()?;
-        self.give_rounded(member.result, elem, last, is_double);
+        self.define_rounded(member.result, elem, last, is_double);
         Some(())
     }
 
     /// Defines a value as a number, rounded to the element type.
-    pub(super) fn give_rounded(&mut self, value: Value, elem: Elem, number: String, is_double: bool) {
+    pub(super) fn define_rounded(&mut self, value: Value, elem: Elem, number: String, is_double: bool) {
         let printed = match elem {
             Elem::Bool => {
                 let bits = self.set("u8", &format!("{number} ? 1 : 0"));

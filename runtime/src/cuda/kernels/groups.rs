@@ -80,8 +80,8 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         if is_optimizer(site.kind()) || (optimizers::is_selection(site) && is_apart(site)) {
             let node = Optimizer::read(site).ok()?;
             let scalars: Vec<Option<Value>> = node.scalars().map(|i| site.view.operand(i)).collect();
-            let same = |set: &&mut Optimizers| set.scalars == scalars && set.first.has_text_of(&node);
-            match optimizers.iter_mut().find(same) {
+            let is_same_set = |set: &&mut Optimizers| set.scalars == scalars && set.first.has_text_of(&node);
+            match optimizers.iter_mut().find(is_same_set) {
                 Some(set) => set.nodes.push(site.view.node),
                 None => optimizers.push(Optimizers { first: node, scalars, nodes: vec![site.view.node] }),
             }

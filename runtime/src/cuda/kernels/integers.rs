@@ -2,7 +2,7 @@
 //! Pow, Mod.
 
 use super::Maker;
-use super::movement::same;
+use super::movement::identity;
 use super::pointwise::{Operand, computed, operands};
 use crate::cuda::text::{Elem, TO_ODD, f64_text};
 use crate::kernel::{Prepared, Result, Site};
@@ -132,7 +132,7 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
         OpKind::Pow => return pow(maker),
         OpKind::Mod if site.dtype(0)?.is_float() => return float_mod(maker),
         OpKind::Max | OpKind::Min | OpKind::Sum | OpKind::Mean if site.view.n_operands() == 1 => {
-            return same(maker);
+            return identity(maker);
         }
         _ => {}
     }

@@ -17,7 +17,9 @@ use ampc_ir::views::{Part, normalize_axis};
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
-        OpKind::Flatten | OpKind::Identity | OpKind::Reshape | OpKind::Squeeze | OpKind::Unsqueeze => same,
+        OpKind::Flatten | OpKind::Identity | OpKind::Reshape | OpKind::Squeeze | OpKind::Unsqueeze => {
+            identity
+        }
         OpKind::Shape => shape,
         OpKind::Gather => gather,
         OpKind::OneHot => one_hot,
@@ -27,7 +29,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 }
 
 /// Copies the bytes of operand 0.
-pub(super) fn same(maker: &Maker<'_>) -> Result<Prepared> {
+pub(super) fn identity(maker: &Maker<'_>) -> Result<Prepared> {
     if !is_tensor(maker.site.view.operand_type(0)) {
         return Err(maker.site.no_kernel());
     }

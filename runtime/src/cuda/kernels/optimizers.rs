@@ -100,11 +100,11 @@ impl Optimizer {
 
     /// True if the source text permits one launch for both nodes.
     pub(super) fn has_text_of(&self, other: &Optimizer) -> bool {
-        let same = |(a, b): (&Field, &Field)| (a.name, a.elem) == (b.name, b.elem);
+        let has_same_text = |(a, b): (&Field, &Field)| (a.name, a.elem) == (b.name, b.elem);
         self.before == other.before
             && self.update == other.update
             && self.fields.len() == other.fields.len()
-            && self.fields.iter().zip(&other.fields).all(same)
+            && self.fields.iter().zip(&other.fields).all(has_same_text)
     }
 
     /// The indices of scalar operands.

@@ -1,7 +1,7 @@
 //! Random numbers: Dropout, PhiloxDropout, Bernoulli, RandomUniform, RandomNormal. All backends generate the same
 //! words: element `i` uses word `i mod 4` of Philox4x32-10 with counter `i div 4`.
 
-use super::movement::same;
+use super::movement::identity;
 use super::{Maker, Prepare};
 use crate::cuda::elements::{Elements, Source};
 use crate::cuda::launch::queue;
@@ -167,7 +167,7 @@ fn philox_dropped(site: &Site<'_>) -> Result<Dropped> {
 fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
     match dropped(maker.site)? {
         Some(dropped) => dropped.kernel(maker),
-        None => same(maker),
+        None => identity(maker),
     }
 }
 

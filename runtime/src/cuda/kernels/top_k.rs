@@ -62,7 +62,7 @@ pub(super) fn top_k(maker: &Maker<'_>) -> Result<Prepared> {
         elem.wide(),
         if view.largest { "(Key)~" } else { "" },
     );
-    let rows = Rows { elem, key: ty, functions, outer, n, inner, k };
+    let rows = TopK { elem, key: ty, functions, outer, n, inner, k };
     let mut scratch = Scratch::default();
     let stages = match (k <= SHARED, rows.are_sorted_whole()) {
         (true, _) => vec![rows.selected(maker, None)?],
@@ -85,7 +85,7 @@ pub(super) fn top_k(maker: &Maker<'_>) -> Result<Prepared> {
 }
 
 /// The rows of an operand: elements [outer, n, inner], of which `k` along the middle axis are results.
-struct Rows {
+struct TopK {
     elem: Elem,
     /// The C type of keys.
     key: &'static str,
@@ -100,7 +100,7 @@ struct Rows {
 /// The maximum number of elements of an operand whose rows are sorted whole, regardless of the number of results.
 const SORTED_WHOLE: usize = 1 << 20;
 
-impl Rows {
+impl TopK {
     fn count(&self) -> usize {
         self.outer * self.inner
     }
@@ -152,7 +152,7 @@ impl Rows {
     /// Selects the elements: writes them to the results in order, or to lists for a sort in the order of their
     /// positions.
     fn selected(&self, maker: &Maker<'_>, radix: Option<&Radix>) -> Result<Stage> {
-        let Rows { elem, k, .. } = *self;
+        let TopK { elem, k, .. } = *self;
         let mut source = self.source();
         source.function(BLOCK_SCAN);
         source.number("k", k);

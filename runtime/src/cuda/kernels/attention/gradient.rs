@@ -69,7 +69,7 @@ impl Pair {
         let mut parts = alone.parts(probabilities)?;
         let mut chains = [None, None, None];
         for (i, chain) in chains.iter_mut().enumerate() {
-            *chain = Some(alone.behind(parts.made[i]?, i == 1)?);
+            *chain = Some(alone.consumed(parts.made[i]?, i == 1)?);
         }
         let [Some(of_query), Some(of_key), Some(of_value)] = chains else { return None };
         for chain in [&of_query, &of_key, &of_value] {
@@ -166,7 +166,7 @@ impl Finder<'_> {
         let mut parts = Parts { factor: 1.0, ..Parts::default() };
         let readers = self.readers(probabilities);
         let (of_value, mut scores) =
-            readers.iter().find_map(|&node| self.centred(probabilities, node, &mut parts))?;
+            readers.iter().find_map(|&node| self.softmax_gradient(probabilities, node, &mut parts))?;
         let value = self.of_value(of_value, &mut parts)?;
         // The probabilities as the second product reads them.
         let (mut read, inner) = (probabilities, parts.nodes.clone());
@@ -177,11 +177,11 @@ impl Finder<'_> {
                 return None;
             }
             match readers[..] {
-                [node] => read = result(&self.same(node)?)?,
+                [node] => read = result(&self.passthrough(node)?)?,
                 [a, b] => {
                     let is_product = |node: Node| self.view(node).is_some_and(|v| v.kind() == OpKind::MatMul);
                     // The gradient may repeat casts of the forward part.
-                    let sides = [self.through_same(a, read)?, self.through_same(b, read)?];
+                    let sides = [self.skip_passthrough(a, read)?, self.skip_passthrough(b, read)?];
                     let [first, other] = sides;
                     let ((second, from, _), (transposed, again, passed)) =
                         if is_product(first.0) { (first, other) } else { (other, first) };
@@ -250,9 +250,9 @@ impl Finder<'_> {
     }
 
     /// Skips casts from `node` on, which reads `value`: the first other node, the value that it reads, and the casts.
-    fn through_same(&self, mut node: Node, mut value: Value) -> Option<(Node, Value, Vec<Node>)> {
+    fn skip_passthrough(&self, mut node: Node, mut value: Value) -> Option<(Node, Value, Vec<Node>)> {
         let mut passed = Vec::new();
-        while let Some(view) = self.same(node) {
+        while let Some(view) = self.passthrough(node) {
             value = result(&view).filter(|&value| (self.is_joinable)(value))?;
             passed.push(node);
             node = self.reader(value)?;
@@ -261,7 +261,7 @@ impl Finder<'_> {
     }
 
     /// A Cast between floats, or a Dropout that drops no element.
-    pub(super) fn same(&self, node: Node) -> Option<NodeView<'_>> {
+    pub(super) fn passthrough(&self, node: Node) -> Option<NodeView<'_>> {
         let view = self.view(node)?;
         let is_same = match view.kind() {
             OpKind::Cast => is_float(view.dtype(0)?) && is_float(self.known(result(&view)?)?.0),
@@ -273,7 +273,12 @@ impl Finder<'_> {
 
     /// The gradients of the probabilities and of the scores, if `node` multiplies the gradient of the probabilities
     /// by the probabilities and its result is summed.
-    fn centred(&self, probabilities: Value, node: Node, parts: &mut Parts) -> Option<(Value, Value)> {
+    fn softmax_gradient(
+        &self,
+        probabilities: Value,
+        node: Node,
+        parts: &mut Parts,
+    ) -> Option<(Value, Value)> {
         let other = |view: &NodeView<'_>, one: Value| match (view.operand(0)?, view.operand(1)?) {
             (a, b) if a == one => Some(b),
             (a, b) if b == one => Some(a),
@@ -286,18 +291,18 @@ impl Finder<'_> {
         if !reduced.keep || reduced.axes?.as_slice() != [sum.rank(0)?.checked_sub(1)?] {
             return None;
         }
-        let centred = self.reader_of(result(&sum)?, OpKind::Sub)?;
-        if centred.operand(0) != Some(gradient) || centred.operand(1) != result(&sum) {
+        let difference = self.reader_of(result(&sum)?, OpKind::Sub)?;
+        if difference.operand(0) != Some(gradient) || difference.operand(1) != result(&sum) {
             return None;
         }
-        let scores = self.reader_of(result(&centred)?, OpKind::Mul)?;
-        let is_whole = other(&scores, result(&centred)?) == Some(probabilities)
+        let scores = self.reader_of(result(&difference)?, OpKind::Mul)?;
+        let is_whole = other(&scores, result(&difference)?) == Some(probabilities)
             && (self.is_joinable)(gradient)
             && self.readers(gradient).len() == 2;
         if !is_whole {
             return None;
         }
-        parts.nodes.extend([node, sum.node, centred.node, scores.node]);
+        parts.nodes.extend([node, sum.node, difference.node, scores.node]);
         Some((gradient, result(&scores)?))
     }
 
@@ -325,7 +330,7 @@ impl Finder<'_> {
 
     /// The gradient as its readers see it, after factors and a Transpose. `is_transposed` is true if the product
     /// computes the transposed matrices.
-    fn behind(&self, made: Value, is_transposed: bool) -> Option<super::viewed::Viewed> {
+    fn consumed(&self, made: Value, is_transposed: bool) -> Option<super::viewed::Viewed> {
         let mut found = self.dense(made)?;
         let rank = found.dims.len();
         let innermost = rank.checked_sub(1 + usize::from(is_transposed))?;

@@ -9,11 +9,12 @@ use super::state::State;
 use super::statistics::Statistics;
 use crate::backend::GroupSite;
 use crate::cuda::kernels::Maker;
-use crate::cuda::kernels::expressions::Key;
+use crate::cuda::kernels::expressions::Input;
 use crate::cuda::kernels::stage::{Place, Source, Stage};
 use crate::cuda::launch::THREADS;
 use crate::cuda::text::Elem;
-use crate::kernel::{KernelError, Result};
+use crate::groups::unsupported_group;
+use crate::kernel::Result;
 use std::fmt::Write;
 
 /// The lanes of a warp.
@@ -36,7 +37,7 @@ impl Finish<'_> {
         &self,
         maker: &Maker<'_>,
         state: &State,
-        (arrays, places): (&[String], &[(Key, Place)]),
+        (arrays, places): (&[String], &[(Input, Place)]),
     ) -> Result<Stage> {
         let (channels, states) = (self.space.channels, self.states);
         let mut source = Source::new(states.stride.max(self.space.count()));
@@ -102,11 +103,10 @@ impl Finish<'_> {
 
     /// Adds the statements that read operands with one number, or one per channel.
     fn loads(&self, source: &mut Source, body: &mut String) -> Result<()> {
-        let unknown = || KernelError::unsupported("groups of other operators");
         for (s, (key, of)) in self.statistics.printer.sources.iter().enumerate() {
-            let Key::Value(value) = key else { return Err(unknown()) };
+            let Input::Value(value) = key else { return Err(unsupported_group()) };
             let operand = self.group.operands.iter().position(|operand| operand == value);
-            source.from(&format!("x{s}"), of.elem, Place::operand(operand.ok_or_else(unknown)?));
+            source.from(&format!("x{s}"), of.elem, Place::operand(operand.ok_or_else(unsupported_group)?));
             let at = if of.dims.iter().product::<usize>() == 1 { "0" } else { "i" };
             let _ = writeln!(body, "    const {} b{s} = x{s}[{at}];", of.elem.stored());
         }
@@ -114,7 +114,12 @@ impl Finish<'_> {
     }
 
     /// Adds the statements that write results, and the numbers that the loop behind reads.
-    fn stores(&self, source: &mut Source, body: &mut String, (arrays, places): (&[String], &[(Key, Place)])) {
+    fn stores(
+        &self,
+        source: &mut Source,
+        body: &mut String,
+        (arrays, places): (&[String], &[(Input, Place)]),
+    ) {
         let (results, values) = (&self.group.results, &self.statistics.printer.values);
         let mut to = |name: String, elem: Elem, place: Place, bits: &str| {
             source.to(&name, elem, place);
@@ -127,9 +132,9 @@ impl Finish<'_> {
         }
         for (at, (key, place)) in places.iter().enumerate() {
             match key {
-                Key::Array(number) => to(format!("z{at}"), Elem::F32, *place, &arrays[*number]),
-                Key::Value(value) if results.contains(value) => {}
-                Key::Value(value) => {
+                Input::Array(number) => to(format!("z{at}"), Elem::F32, *place, &arrays[*number]),
+                Input::Value(value) if results.contains(value) => {}
+                Input::Value(value) => {
                     if let Some(made) = values.get(value) {
                         to(format!("z{at}"), made.elem, *place, &made.bits);
                     }

@@ -1,7 +1,7 @@
 //! The share of blocks and threads in the elements of a channel group.
 
 use super::items::Space;
-use super::state::FEW;
+use super::state::BATCH;
 use crate::cuda::kernels::reduce::{MANY_BLOCKS, PART_ELEMENTS, TILE};
 use crate::cuda::launch::{THREADS, threads_for};
 
@@ -41,7 +41,7 @@ impl Form {
 
     /// The vectors that a thread reads before it merges their moments.
     pub(super) fn steps(&self) -> usize {
-        FEW / self.lanes
+        BATCH / self.lanes
     }
 
     /// The statements that set the channel `c` of a thread and the range of its part.
@@ -92,7 +92,7 @@ impl Form {
     pub(super) fn shape(&self, count: usize) -> [usize; 2] {
         let threads = match self.are_neighbours {
             true => THREADS,
-            false => threads_for(count.div_ceil(self.parts * FEW)),
+            false => threads_for(count.div_ceil(self.parts * BATCH)),
         };
         [self.tiles * self.parts, threads as usize]
     }

@@ -24,13 +24,14 @@ mod statistics;
 pub(super) use join::join;
 
 use super::Maker;
-use super::expressions::{Key, Printer};
+use super::expressions::{Input, Printer};
 use super::groups::MOST_POINTERS;
 use super::stage::{Place, Scratch, Stage, staged};
 use crate::backend::GroupSite;
 use crate::cuda::Shared;
 use crate::cuda::elements::Elements;
 use crate::cuda::text::Elem;
+use crate::groups::unsupported_group;
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::Value;
 use finish::Finish;
@@ -81,7 +82,7 @@ pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Res
     let aliases = items::resolve(&mut items);
     let space = space_of(items.iter())?;
     if aliases.iter().any(|value| group.results.contains(value)) {
-        return Some(Err(KernelError::unsupported("groups of other operators")));
+        return Some(Err(unsupported_group()));
     }
     Some(Group { group, items: &items, space }.prepared(shared))
 }
@@ -94,13 +95,12 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn prepared(&self, shared: &Arc<Shared>) -> Result<Prepared> {
-        let unknown = || KernelError::unsupported("groups of other operators");
         let (items, space, group) = (self.items, self.space, self.group);
         if group.operands.len() + group.results.len() > MOST_POINTERS {
             return Err(KernelError::unsupported("groups of this many operands"));
         }
-        let statistics = Statistics::of(space, items.iter(), true).ok_or_else(unknown)?;
-        let maker = &Maker { shared, site: group.sites.first().ok_or_else(unknown)? };
+        let statistics = Statistics::of(space, items.iter(), true).ok_or_else(unsupported_group)?;
+        let maker = &Maker { shared, site: group.sites.first().ok_or_else(unsupported_group)? };
         let operand = |value| group.operands.iter().position(|&operand| operand == value).map(Place::operand);
         let result = |value| group.results.iter().position(|&result| result == value).map(Place::result);
         let is_full = |value: &Value| statistics.made.contains_key(value);
@@ -115,25 +115,26 @@ impl Group<'_> {
         let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
         let state = State::of(&statistics);
         if state.len() > MOST_NUMBERS {
-            return Err(unknown());
+            return Err(unsupported_group());
         }
         // The loop after the sums reads the values that the pass has written.
         let is_written = |value: Value| early.iter().any(|&(other, _)| other == value);
-        let (printer, arrays) = self.behind(&late, &statistics, is_written).ok_or_else(unknown)?;
-        let place_of = |key: Key| match key {
-            Key::Value(value) => operand(value).or_else(|| result(value)),
-            Key::Array(_) => None,
+        let (printer, arrays) =
+            self.loop_statements(&late, &statistics, is_written).ok_or_else(unsupported_group)?;
+        let place_of = |key: Input| match key {
+            Input::Value(value) => operand(value).or_else(|| result(value)),
+            Input::Array(_) => None,
         };
-        let mut keys: Vec<Key> = Vec::new();
+        let mut keys: Vec<Input> = Vec::new();
         for &(key, _) in &printer.sources {
             if !keys.contains(&key) {
                 keys.push(key);
             }
         }
         // The states of a channel use the memory of f32 values. Narrower values would overlap other channels.
-        let is_f32 = |key: Key| match key {
-            Key::Value(value) => statistics.elem(value).is_some_and(|elem| elem.bytes() == 4),
-            Key::Array(_) => true,
+        let is_f32 = |key: Input| match key {
+            Input::Value(value) => statistics.elem(value).is_some_and(|elem| elem.bytes() == 4),
+            Input::Array(_) => true,
         };
         let n_arrays = keys.iter().filter(|&&key| place_of(key).is_none() && is_f32(key)).count();
         let pass = Pass { space, items, statistics: &statistics, state: &state, written: &early };
@@ -144,7 +145,7 @@ impl Group<'_> {
             0 => first.push(i),
             _ => others.push((j, i)),
         };
-        let is_read = |value: Value| printer.sources.iter().any(|&(key, _)| key == Key::Value(value));
+        let is_read = |value: Value| printer.sources.iter().any(|&(key, _)| key == Input::Value(value));
         let replaced = pass.may_be_replaced(group.operands).into_iter().filter(|&(value, _)| !is_read(value));
         for (value, elem) in replaced {
             for (j, result) in group.results.iter().enumerate() {
@@ -159,7 +160,7 @@ impl Group<'_> {
             }
         }
         let mut n_placed = 0;
-        let mut places: Vec<(Key, Place)> = Vec::new();
+        let mut places: Vec<(Input, Place)> = Vec::new();
         for key in keys {
             let place = place_of(key).unwrap_or_else(|| {
                 if !is_f32(key) {
@@ -177,12 +178,12 @@ impl Group<'_> {
             let mut body = printer.body;
             let mut elems = Vec::new();
             for (j, value) in late.iter().enumerate() {
-                let made = printer.values.get(value).ok_or_else(unknown)?;
+                let made = printer.values.get(value).ok_or_else(unsupported_group)?;
                 let _ = writeln!(body, "    r{j} = {};", made.bits);
                 elems.push(made.elem);
             }
             let functions = printer.functions.into_iter().collect::<String>();
-            let (keys, sources): (Vec<Key>, Vec<_>) = printer.sources.into_iter().unzip();
+            let (keys, sources): (Vec<Input>, Vec<_>) = printer.sources.into_iter().unzip();
             let kernel = Elements {
                 functions: &functions,
                 dims: &space.dims,
@@ -195,7 +196,7 @@ impl Group<'_> {
             for (value, elem) in late.iter().zip(&elems) {
                 let place = group.results.iter().position(|result| result == value);
                 for (at, key) in keys.iter().enumerate() {
-                    let Key::Value(read) = *key else { continue };
+                    let Input::Value(read) = *key else { continue };
                     let is_alone = keys.iter().filter(|&other| other == key).count() == 1;
                     let operand = group.operands.iter().position(|&operand| operand == read);
                     if let (Some(j), Some(i)) = (place, operand)
@@ -218,7 +219,7 @@ impl Group<'_> {
 
     /// The statements of the loop after the sums, and the names of the arrays with the per-channel values that it
     /// reads.
-    fn behind(
+    fn loop_statements(
         &self,
         late: &[Value],
         statistics: &Statistics<'_>,
@@ -246,11 +247,16 @@ impl Group<'_> {
                         names.clone().map(|name| {
                             let at = arrays.len();
                             arrays.push(name);
-                            printer.source(Key::Array(at), Elem::F32, &self.space.kept)
+                            printer.source(Input::Array(at), Elem::F32, &self.space.kept)
                         })
                     };
                     let [shift, factor, offset] = read();
-                    printer.give_rounded(y, elem, format!("({x} - b{shift}) * b{factor} + b{offset}"), false);
+                    printer.define_rounded(
+                        y,
+                        elem,
+                        format!("({x} - b{shift}) * b{factor} + b{offset}"),
+                        false,
+                    );
                 }
                 _ => {}
             }

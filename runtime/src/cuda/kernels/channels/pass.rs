@@ -16,15 +16,16 @@
 
 use super::form::Form;
 use super::items::{Item, Space};
-use super::state::{FEW, State};
+use super::state::{BATCH, State};
 use super::statistics::{Base, Statistics};
 use crate::cuda::elements::{self, VECTORS, reciprocal};
 use crate::cuda::kernels::Maker;
-use crate::cuda::kernels::expressions::{Key, Printer};
+use crate::cuda::kernels::expressions::{Input, Printer};
 use crate::cuda::kernels::stage::{Place, Scratch, Source, Stage};
 use crate::cuda::text::{Elem, Steps, Walk};
 use crate::elementwise::Read;
-use crate::kernel::{KernelError, Result};
+use crate::groups::unsupported_group;
+use crate::kernel::Result;
 use ampc_ir::Value;
 use std::fmt::Write;
 
@@ -58,14 +59,14 @@ pub(super) struct Pass<'a> {
     pub(super) written: &'a [(Value, Place)],
 }
 
-/// A source as the text reads it.
-enum From {
+/// The access of the text to a source.
+enum Access {
     /// An element for each index.
     Whole,
     /// One element, or one for each channel.
     Channel,
     /// An element that the position of the index determines; true if it is one element for a vector.
-    Walked(String, bool),
+    Indexed(String, bool),
 }
 
 /// The statements of a step, in which a thread computes the elements of a vector.
@@ -86,10 +87,6 @@ struct Step {
     registers: usize,
 }
 
-fn unknown() -> KernelError {
-    KernelError::unsupported("groups of other operators")
-}
-
 impl Pass<'_> {
     /// The launch, and the states that it leaves. Behind the states is room for `n_arrays` numbers of each channel at least.
     ///
@@ -105,9 +102,10 @@ impl Pass<'_> {
         let space = self.space;
         let (printer, numbers) = self.text()?;
         let made = |(value, _): &(Value, Place)| printer.values.get(value).map(|made| made.elem);
-        let elems = self.written.iter().map(made).collect::<Option<Vec<Elem>>>().ok_or_else(unknown)?;
+        let elems =
+            self.written.iter().map(made).collect::<Option<Vec<Elem>>>().ok_or_else(unsupported_group)?;
         let steps = printer.sources.iter().map(|(_, source)| Steps::broadcast(&source.dims, &space.dims));
-        let walk = Walk::new(&space.dims, steps.collect::<Option<_>>().ok_or_else(unknown)?);
+        let walk = Walk::new(&space.dims, steps.collect::<Option<_>>().ok_or_else(unsupported_group)?);
         let whole =
             (0..printer.sources.len()).filter(|&s| walk.is_plain(s)).map(|s| printer.sources[s].1.elem);
         let widest = whole.chain(elems.iter().copied()).map(Elem::bytes).max().unwrap_or(4);
@@ -124,7 +122,7 @@ impl Pass<'_> {
         source.function(&printer.functions.iter().copied().collect::<String>());
         source.function(&self.state.text());
         source.function(&self.state.functions());
-        let froms = self.froms(&mut source, &printer, (&walk, &form), place_of)?;
+        let accesses = self.accesses(&mut source, &printer, (&walk, &form), place_of)?;
         for (j, ((_, place), elem)) in self.written.iter().zip(&elems).enumerate() {
             source.to(&format!("y{j}"), *elem, *place);
         }
@@ -138,58 +136,58 @@ impl Pass<'_> {
         ];
         numbers_of.into_iter().for_each(|(name, value)| source.number(name, value));
         source.signed("inner_by", reciprocal(space.inner).cast_signed());
-        let step = self.step(&printer, (&froms, &form), &elems);
-        let hoisted = hoisted(&printer, (&froms, &form), elems.len());
-        let begin = self.begin(&printer, &froms, source.index).ok_or_else(unknown)?;
+        let step = self.step(&printer, (&accesses, &form), &elems);
+        let hoisted = hoisted(&printer, (&accesses, &form), elems.len());
+        let begin = self.begin(&printer, &accesses, source.index).ok_or_else(unsupported_group)?;
         let body = format!(
             "{}{hoisted}{begin}{}{}  write(states + ((u64)part * channels + c), stride, state);",
             form.place(source.index),
-            self.walked(&form, &step, &numbers, source.index),
+            self.element_loop(&form, &step, &numbers, source.index),
             form.end(),
         );
         Ok((source.launch(maker, &body, form.shape(count))?, states))
     }
 
     /// The pointers to the sources, and how the text reads them.
-    fn froms(
+    fn accesses(
         &self,
         source: &mut Source,
         printer: &Printer,
         (walk, form): (&Walk, &Form),
         place_of: &dyn Fn(Value) -> Option<Place>,
-    ) -> Result<Vec<From>> {
-        let mut froms = Vec::new();
+    ) -> Result<Vec<Access>> {
+        let mut accesses = Vec::new();
         for (s, (key, of)) in printer.sources.iter().enumerate() {
-            let Key::Value(value) = key else { return Err(unknown()) };
-            source.from(&format!("x{s}"), of.elem, place_of(*value).ok_or_else(unknown)?);
-            froms.push(if of.dims == self.space.dims {
-                From::Whole
+            let Input::Value(value) = key else { return Err(unsupported_group()) };
+            source.from(&format!("x{s}"), of.elem, place_of(*value).ok_or_else(unsupported_group)?);
+            accesses.push(if of.dims == self.space.dims {
+                Access::Whole
             } else if of.dims.iter().product::<usize>() == 1 || self.space.has_channels(&of.dims) {
-                From::Channel
+                Access::Channel
             } else {
                 let is_one = walk.operands[s].steps.last() == Some(&0)
                     && walk.dims.last().is_some_and(|last| last.is_multiple_of(form.lanes));
                 let at = if is_one { "at" } else { "at + v" };
-                From::Walked(source.position(&walk.dims, &walk.operands[s], &format!("({at})")), is_one)
+                Access::Indexed(source.position(&walk.dims, &walk.operands[s], &format!("({at})")), is_one)
             });
         }
-        Ok(froms)
+        Ok(accesses)
     }
 
     /// The statements that load, compute and store a vector.
-    fn step(&self, printer: &Printer, (froms, form): (&[From], &Form), elems: &[Elem]) -> Step {
+    fn step(&self, printer: &Printer, (accesses, form): (&[Access], &Form), elems: &[Elem]) -> Step {
         let lanes = form.lanes;
         let mut step = Step { elements: printer.body.clone(), ..Step::default() };
         let mut reads = String::new();
-        for (s, from) in froms.iter().enumerate() {
+        for (s, from) in accesses.iter().enumerate() {
             let elem = printer.sources[s].1.elem;
             let ty = elem.stored();
             let (lanes_of, load) = match from {
-                From::Channel => continue,
-                From::Whole if lanes > 1 => (lanes, format!("v{s}[u] = taken<{lanes}>(x{s} + at, whole);")),
-                From::Whole => (1, format!("v{s}[u].at[0] = x{s}[at];")),
-                From::Walked(place, true) => (1, format!("v{s}[u].at[0] = x{s}[{place}];")),
-                From::Walked(place, false) => {
+                Access::Channel => continue,
+                Access::Whole if lanes > 1 => (lanes, format!("v{s}[u] = taken<{lanes}>(x{s} + at, whole);")),
+                Access::Whole => (1, format!("v{s}[u].at[0] = x{s}[at];")),
+                Access::Indexed(place, true) => (1, format!("v{s}[u].at[0] = x{s}[{place}];")),
+                Access::Indexed(place, false) => {
                     (lanes, format!("for (int v = 0; v < {lanes}; v++) v{s}[u].at[v] = x{s}[{place}];"))
                 }
             };
@@ -212,17 +210,17 @@ impl Pass<'_> {
     }
 
     /// The statements that clear the state of a thread and set its shifts.
-    fn begin(&self, printer: &Printer, froms: &[From], index: &str) -> Option<String> {
+    fn begin(&self, printer: &Printer, accesses: &[Access], index: &str) -> Option<String> {
         let mut begin = String::from("  State state;\n  state.count = 0;\n");
         for name in self.state.names() {
             let _ = writeln!(begin, "  state.{name} = 0;");
         }
-        begin += &self.shifts(printer, froms, index)?;
+        begin += &self.shifts(printer, accesses, index)?;
         Some(begin)
     }
 
     /// The loop of a thread over its elements.
-    fn walked(&self, form: &Form, step: &Step, numbers: &[String], index: &str) -> String {
+    fn element_loop(&self, form: &Form, step: &Step, numbers: &[String], index: &str) -> String {
         let (lanes, steps) = (form.lanes, form.steps());
         let batch = 1 << (HELD / step.registers.max(1)).clamp(1, steps).ilog2();
         let held = step.held.iter().map(|vector| format!("      {vector}[{batch}];\n")).collect::<String>();
@@ -230,14 +228,14 @@ impl Pass<'_> {
         for &at in &self.state.sums {
             let has_shift = self.state.shifts.contains(&at);
             let shift = if has_shift { format!(" - state.h{at}") } else { String::new() };
-            let _ = writeln!(arrays, "    float few{at}[{FEW}];");
+            let _ = writeln!(arrays, "    float few{at}[{BATCH}];");
             let _ =
                 writeln!(assigns, "          few{at}[(batch + u) * {lanes} + v] = {}{shift};", numbers[at]);
             let _ = write!(list, "few{at}, ");
         }
         let Step { loads, elements, vectors, sets, stores, .. } = step;
         format!(
-            "  for (u64 start = low; start < high; start += (u64)lanes * {FEW}) {{
+            "  for (u64 start = low; start < high; start += (u64)lanes * {BATCH}) {{
 {arrays}    int many = 0;
     #pragma unroll
     for (int batch = 0; batch < {steps}; batch += {batch}) {{
@@ -266,7 +264,7 @@ impl Pass<'_> {
     }
 
     /// The statements that set the shifts of channel `c`: its first element of each base, or 0 if that is not finite.
-    fn shifts(&self, printer: &Printer, froms: &[From], index: &str) -> Option<String> {
+    fn shifts(&self, printer: &Printer, accesses: &[Access], index: &str) -> Option<String> {
         let bases = &self.statistics.bases;
         let values = self.state.shifts.iter().map(|&at| bases[at].value);
         let mut own = self.printed(values)?;
@@ -280,13 +278,14 @@ impl Pass<'_> {
         }
         let mut loads = String::new();
         for (n, (key, of)) in own.sources.iter().enumerate() {
-            let is_same = |(other, source): &(Key, elements::Source)| other == key && source.dims == of.dims;
+            let is_same =
+                |(other, source): &(Input, elements::Source)| other == key && source.dims == of.dims;
             let s = printer.sources.iter().position(is_same)?;
-            let at = match &froms[s] {
-                From::Channel if of.dims.iter().product::<usize>() == 1 => "0",
-                From::Channel => "c",
-                From::Whole => "at",
-                From::Walked(place, _) => place,
+            let at = match &accesses[s] {
+                Access::Channel if of.dims.iter().product::<usize>() == 1 => "0",
+                Access::Channel => "c",
+                Access::Whole => "at",
+                Access::Indexed(place, _) => place,
             };
             let _ = writeln!(loads, "    const {} b{n} = x{s}[{at}];", of.elem.stored());
         }
@@ -324,7 +323,7 @@ impl Pass<'_> {
         let mut found: Vec<(Value, Elem)> = Vec::new();
         let Ok((printer, _)) = self.text() else { return found };
         for (key, source) in &printer.sources {
-            let &Key::Value(value) = key else { continue };
+            let &Input::Value(value) = key else { continue };
             let is_alone = printer.sources.iter().filter(|(other, _)| other == key).count() == 1;
             let is_whole = source.dims == self.space.dims && operands.contains(&value);
             if is_alone && is_whole && !of_shifts.contains(&value) {
@@ -347,23 +346,23 @@ impl Pass<'_> {
             let numbers = numbers.collect::<Option<Vec<String>>>()?;
             Some((printer, numbers))
         };
-        made().ok_or_else(|| KernelError::unsupported("groups of other operators"))
+        made().ok_or_else(|| unsupported_group())
     }
 }
 
 /// The statements before the loop: elements of the channel, and `whole`, which is true if all vectors are aligned.
-fn hoisted(printer: &Printer, (froms, form): (&[From], &Form), results: usize) -> String {
+fn hoisted(printer: &Printer, (accesses, form): (&[Access], &Form), results: usize) -> String {
     let mut text = String::new();
     let mut aligned: Vec<String> = (0..results).map(|j| format!("(u64)y{j}")).collect();
-    for (s, from) in froms.iter().enumerate() {
+    for (s, from) in accesses.iter().enumerate() {
         let of = &printer.sources[s].1;
         let at = if of.dims.iter().product::<usize>() == 1 { "0" } else { "c" };
         match from {
-            From::Channel => {
+            Access::Channel => {
                 let _ = writeln!(text, "  const {} b{s} = x{s}[{at}];", of.elem.stored());
             }
-            From::Whole => aligned.push(format!("(u64)x{s}")),
-            From::Walked(..) => {}
+            Access::Whole => aligned.push(format!("(u64)x{s}")),
+            Access::Indexed(..) => {}
         }
     }
     if !aligned.is_empty() && form.lanes > 1 {

@@ -4,7 +4,7 @@ use super::statistics::Statistics;
 use std::fmt::Write;
 
 /// The elements that a thread reads before it merges their moments into its own.
-pub(super) const FEW: usize = 8;
+pub(super) const BATCH: usize = 8;
 
 /// The text of the state of a thread: a struct of numbers, and its functions.
 pub(super) struct State {
@@ -116,7 +116,7 @@ impl State {
         let folds = |text: &mut String, name: &str, term: &str| {
             let _ = writeln!(
                 text,
-                "  {name} = 0;\n  #pragma unroll\n  for (int m = 0; m < {FEW}; m++) if (m < n) {name} += {term};"
+                "  {name} = 0;\n  #pragma unroll\n  for (int m = 0; m < {BATCH}; m++) if (m < n) {name} += {term};"
             );
         };
         for at in &self.sums {

@@ -57,7 +57,7 @@ impl<'a> Path<'_, 'a> {
     }
 
     /// The producer of operand `i` of a node, skipping at most one Cast.
-    fn before(&mut self, at: usize, i: usize, kind: K) -> Option<usize> {
+    fn producer(&mut self, at: usize, i: usize, kind: K) -> Option<usize> {
         let mut maker = self.nodes.maker(at, i, &[kind, K::Cast])?;
         self.visited.push(maker);
         if self.site(maker).kind() != kind {
@@ -68,7 +68,7 @@ impl<'a> Path<'_, 'a> {
     }
 
     /// The reader of a node's result, skipping at most one Cast.
-    fn behind(&mut self, at: usize, kind: K) -> Option<usize> {
+    fn reader(&mut self, at: usize, kind: K) -> Option<usize> {
         let mut reader = self.nodes.reader(at)?;
         if self.site(reader).kind() == K::Cast {
             self.visited.push(reader);
@@ -105,7 +105,7 @@ impl Group {
             return None;
         }
         let group = usize::try_from(ConvView::read(&conv.view).ok()?.group).ok()?;
-        let filters = path.before(at, 1, K::Transpose)?;
+        let filters = path.producer(at, 1, K::Transpose)?;
         path.permutes(filters, &[1, 0])?;
         let mut grid = path.site(filters).view.operand(0)?;
         path.has_one_cast(0)?;
@@ -261,14 +261,14 @@ impl Path<'_, '_> {
     /// The image of the convolution `at`, and its channels per group.
     fn image(&mut self, at: usize, group: usize) -> Option<(Value, usize)> {
         if group == 1 {
-            let turned = self.before(at, 0, K::Transpose)?;
-            self.permutes(turned, &[1, 0])?;
-            return Some((self.site(turned).view.operand(0)?, self.site(turned).dims(0).ok()?[1]));
+            let transposed = self.producer(at, 0, K::Transpose)?;
+            self.permutes(transposed, &[1, 0])?;
+            return Some((self.site(transposed).view.operand(0)?, self.site(transposed).dims(0).ok()?[1]));
         }
-        let joined = self.before(at, 0, K::Reshape)?;
-        let turned = self.before(joined, 0, K::Transpose)?;
-        self.permutes(turned, &[2, 1, 0])?;
-        let split = self.before(turned, 0, K::Reshape)?;
+        let joined = self.producer(at, 0, K::Reshape)?;
+        let transposed = self.producer(joined, 0, K::Transpose)?;
+        self.permutes(transposed, &[2, 1, 0])?;
+        let split = self.producer(transposed, 0, K::Reshape)?;
         let (whole, parts) = (self.site(split).dims(0).ok()?, self.site(split).result_dims(0).ok()?);
         let joined = self.site(joined).result_dims(0).ok()?;
         let [n, g, c] = <[usize; 3]>::try_from(parts.get(..3)?).ok()?;
@@ -288,13 +288,13 @@ impl Path<'_, '_> {
     fn result(&mut self, at: usize) -> Option<(usize, Dims)> {
         let mut last = at;
         let before = self.visited.len();
-        if let Some(slice) = self.behind(at, K::Slice) {
+        if let Some(slice) = self.reader(at, K::Slice) {
             begins_at_zero(self.site(slice))?;
             last = slice;
         } else {
             self.visited.truncate(before);
         }
-        let last = self.behind(last, K::Transpose)?;
+        let last = self.reader(last, K::Transpose)?;
         self.permutes(last, &[1, 0])?;
         let taps = Dims::from_slice(self.site(last).result_dims(0).ok()?.get(2..)?);
         Some((last, taps))
@@ -331,7 +331,7 @@ fn axes(conv: &Site<'_>, image: &[usize], grid: &[usize], taps: &[usize]) -> Opt
     while axes.len() < 2 {
         axes.insert(0, Axis::ONE);
     }
-    axes.iter().all(|axis| axis.after().is_some()).then_some(axes)
+    axes.iter().all(|axis| axis.padding_after().is_some()).then_some(axes)
 }
 
 fn value_dims(site: &Site<'_>, value: Value) -> Option<Dims> {

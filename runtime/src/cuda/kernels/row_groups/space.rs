@@ -45,12 +45,12 @@ pub(super) struct Program<'a> {
 }
 
 /// The access pattern of a node's operand.
-struct Walked {
+struct OperandWalk {
     rows: Walk,
     has_columns: bool,
 }
 
-impl Walked {
+impl OperandWalk {
     /// True if each row reads the same elements.
     fn is_same(&self) -> bool {
         self.rows.operands[0].steps.iter().all(|&step| step == 0)
@@ -84,7 +84,7 @@ fn split(dims: &[usize], [rows, n]: [usize; 2]) -> Option<usize> {
 }
 
 /// The access pattern of an operand for a node of a class; `None` if the elements of a row are not contiguous.
-fn walked(read: &Read, dims: &[usize], class: Class, space: [usize; 2]) -> Option<Walked> {
+fn operand_walk(read: &Read, dims: &[usize], class: Class, space: [usize; 2]) -> Option<OperandWalk> {
     let at = match class {
         Class::Full => split(dims, space)?,
         Class::Row => dims.len(),
@@ -100,7 +100,7 @@ fn walked(read: &Read, dims: &[usize], class: Class, space: [usize; 2]) -> Optio
         steps if steps.iter().all(|&step| step == 0) => false,
         _ => return None,
     };
-    Some(Walked { rows, has_columns })
+    Some(OperandWalk { rows, has_columns })
 }
 
 impl<'a> Program<'a> {
@@ -142,7 +142,7 @@ impl<'a> Program<'a> {
             // Reductions iterate over all elements, whatever their result is.
             let of_node = if node.space.is_some() { Class::Full } else { of_node };
             for read in &node.reads {
-                let walk = walked(read, &node.dims, of_node, [self.rows, self.n])?;
+                let walk = operand_walk(read, &node.dims, of_node, [self.rows, self.n])?;
                 if let Some(&(at, j)) = self.makers.get(&read.value) {
                     let class = result_class(self.nodes[at], self.classes[at], j);
                     if !walk.fits(class, of_node, self.n) {
@@ -220,7 +220,7 @@ fn classes(
         let uses = nodes.iter().zip(&classes).skip(at + 1).flat_map(|(reader, &class)| {
             let class = if reader.space.is_some() { Some(Class::Full) } else { class };
             let reads = reader.reads.iter().filter(|read| read.value == value);
-            reads.map(move |read| Some((walked(read, &reader.dims, class?, space)?, class?)))
+            reads.map(move |read| Some((operand_walk(read, &reader.dims, class?, space)?, class?)))
         });
         let (walk, reader) = uses.into_iter().next()??;
         let class = match (walk.has_columns, walk.is_same(), reader) {

@@ -37,7 +37,7 @@ impl<'a> Writer<'a> {
             Writer { program, passes, rows: Printer::default(), folds: Vec::new(), body: String::new() };
         for (at, source) in program.sources.iter().enumerate() {
             if matches!(source.class, Class::Row | Class::Scalar) {
-                writer.rows.give(source.value, Printed::stored(source.elem, format!("q{at}")));
+                writer.rows.define(source.value, Printed::stored(source.elem, format!("q{at}")));
             }
         }
         writer.row_nodes(0)?;
@@ -90,7 +90,7 @@ impl<'a> Writer<'a> {
     }}\n",
             printer.body
         );
-        self.rows.after(printer);
+        self.rows.absorb(printer);
     }
 
     /// Prints the computation of a full or column value of the element `low + m`, unless the loop already has it.
@@ -109,11 +109,11 @@ impl<'a> Writer<'a> {
                 of.loads.insert(at);
             }
             let bits = if is_kept { register() } else { format!("v{at}[m]") };
-            of.printer.give(value, Printed::stored(elem, bits));
+            of.printer.define(value, Printed::stored(elem, bits));
             return Some(());
         };
         if is_there {
-            of.printer.give(value, Printed::stored(elem, register()));
+            of.printer.define(value, Printed::stored(elem, register()));
             return Some(());
         }
         for read in &program.nodes[at].reads {
@@ -221,7 +221,7 @@ impl<'a> Writer<'a> {
         for (j, number) in numbers {
             if let Some(made) = node.made.get(j).copied().flatten() {
                 let printed = self.rows.rounded(made.elem, number);
-                self.rows.give(made.value, printed);
+                self.rows.define(made.value, printed);
             }
         }
         self.body += &std::mem::take(&mut self.rows.body);
@@ -272,7 +272,7 @@ fn print(program: &Program<'_>, at: usize, printer: &mut Printer) -> Option<()> 
         Op::Member(member) => return printer.member(member),
         Op::Copy | Op::View => {
             let same = printer.value(node.reads[0].value)?;
-            printer.give(made.value, same);
+            printer.define(made.value, same);
             return Some(());
         }
         Op::Softmax { is_log } => {
@@ -296,7 +296,7 @@ fn print(program: &Program<'_>, at: usize, printer: &mut Printer) -> Option<()> 
         Op::Fold(_) | Op::Sums { .. } => return None,
     };
     let printed = printer.rounded(made.elem, number);
-    printer.give(made.value, printed);
+    printer.define(made.value, printed);
     Some(())
 }
 
@@ -314,7 +314,7 @@ fn print_dropped(program: &Program<'_>, at: usize, dropped: &Dropped, printer: &
         let _ = writeln!(text, "    {ty} r{j};");
         let _ = writeln!(end, "    d{at}_{j} = r{j};");
         let made = node.made.get(j).copied().flatten()?;
-        printer.give(made.value, Printed::stored(elem, format!("d{at}_{j}")));
+        printer.define(made.value, Printed::stored(elem, format!("d{at}_{j}")));
     }
     let body = dropped.body.replace("key0", &format!("key0_{at}")).replace("key1", &format!("key1_{at}"));
     let _ = writeln!(printer.body, "{text}{body}{end}    }}");

@@ -253,8 +253,8 @@ impl Session<'_> {
             return text;
         }
         if let Some((step, found)) = self.evaluated {
-            let (told, samples) = (told_of(found), count(found.samples, "sample"));
-            let _ = writeln!(text, "evaluated   {told} on {samples} after step {}", number(step));
+            let (result, samples) = (evaluation_text(found), count(found.samples, "sample"));
+            let _ = writeln!(text, "evaluated   {result} on {samples} after step {}", number(step));
         }
         let _ =
             writeln!(text, "skipped     {} of {}", number(position.skipped), count(position.step, "step"));
@@ -289,7 +289,7 @@ fn listed(names: &[String]) -> String {
 }
 
 /// The result of an evaluation as text.
-pub(super) fn told_of(found: Evaluated) -> String {
+pub(super) fn evaluation_text(found: Evaluated) -> String {
     let accuracy = found.accuracy.map(|accuracy| format!(", accuracy {}", digits(accuracy)));
     format!("loss {}{}", digits(found.loss), accuracy.unwrap_or_default())
 }

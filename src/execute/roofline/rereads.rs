@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The bytes that a group reads a second time after its sums over an axis that precedes a kept axis. Row sums are not
 /// counted, because a kernel holds a row. Values that the group has written before the sums are known are read
 /// instead of their operands.
-pub(super) fn read_again(module: &Module, plan: &GraphPlan, step: &Step) -> u64 {
+pub(super) fn reread_bytes(module: &Module, plan: &GraphPlan, step: &Step) -> u64 {
     let mut late: FxHashSet<Value> = FxHashSet::default();
     let mut made: FxHashSet<Value> = FxHashSet::default();
     let mut count = None;
