@@ -15,6 +15,9 @@
 //! The kernel that adds the bias also writes the elements of a ConvTranspose that no filter position covers.
 
 pub(super) mod moves;
+mod sizes;
+
+pub(super) use self::sizes::{Axis, Sizes};
 
 use self::moves::{Placement, Transposition, Widening};
 use super::{Maker, PART, Prepare};
@@ -35,109 +38,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// A spatial axis. Position `o` and filter element `k` read the image at `o · stride + k · dilation - before`.
-#[derive(Clone, Copy)]
-pub(super) struct Axis {
-    pub(super) image: i64,
-    pub(super) taps: i64,
-    pub(super) grid: i64,
-    pub(super) stride: i64,
-    pub(super) dilation: i64,
-    pub(super) before: i64,
-}
-
-impl Axis {
-    pub(super) const ONE: Axis = Axis { image: 1, taps: 1, grid: 1, stride: 1, dilation: 1, before: 0 };
-
-    /// The padding after the image that gives the grid's number of positions, equal to the padding before it if
-    /// possible; `None` if the image extends beyond the last position.
-    pub(super) fn padding_after(&self) -> Option<i64> {
-        let least = self.reached().checked_sub(self.image)?;
-        let most = least.checked_add(self.stride - 1)?;
-        (most >= 0).then(|| self.before.clamp(least.max(0), most))
-    }
-
-    /// The extent of the image up to the last element that a position reads; it may be negative.
-    fn reached(&self) -> i64 {
-        (self.grid - 1)
-            .saturating_mul(self.stride)
-            .saturating_add((self.taps - 1).saturating_mul(self.dilation).saturating_add(1))
-            .saturating_sub(self.before)
-    }
-}
-
-/// The sizes of a convolution.
-pub(super) struct Sizes {
-    pub(super) batch: usize,
-    /// Channels of the image and of the grid.
-    pub(super) channels: [usize; 2],
-    pub(super) groups: usize,
-    pub(super) axes: Vec<Axis>,
-}
-
-fn int(n: impl TryInto<i64>) -> Result<i64> {
-    n.try_into().map_err(|_| KernelError::value("a window that fits memory", "a larger one"))
-}
-
 /// The spatial dims of a tensor of at least two dims.
 fn spatial<'a>(maker: &Maker<'_>, dims: &'a Dims) -> Result<&'a [usize]> {
     dims.get(2..).ok_or_else(|| maker.site.no_kernel())
-}
-
-impl Sizes {
-    /// The axes of images, filters and grids with these spatial dims; `before` is the padding before an axis.
-    fn axes(
-        view: &WindowView,
-        [image, taps, grid]: [&[usize]; 3],
-        before: impl Fn(usize, u64, u64) -> u64,
-    ) -> Result<Vec<Axis>> {
-        let axis = |i: usize| {
-            Ok(Axis {
-                image: int(image[i])?,
-                taps: int(taps[i])?,
-                grid: int(grid[i])?,
-                stride: int(view.strides[i])?,
-                dilation: int(view.dilations[i])?,
-                before: int(before(i, image[i] as u64, grid[i] as u64))?,
-            })
-        };
-        let mut axes = (0..image.len()).map(axis).collect::<Result<Vec<_>>>()?;
-        if axes.iter().any(|axis| axis.taps == 0) {
-            return Err(KernelError::value("a window of at least one element", "none"));
-        }
-        while axes.len() < 2 {
-            axes.insert(0, Axis::ONE);
-        }
-        Ok(axes)
-    }
-
-    /// The convolution without a bias; the result has the operands' element type.
-    pub(super) fn convolution(&self, direction: Direction, dtype: DType) -> Result<Option<Convolution>> {
-        let Some(after) = self.axes.iter().map(Axis::padding_after).collect::<Option<Vec<_>>>() else {
-            return Ok(None);
-        };
-        let [c, k] = self.channels;
-        let dims = |first: [usize; 2], of: fn(&Axis) -> i64| -> Result<Vec<i64>> {
-            let first = first.into_iter().map(int).collect::<Result<Vec<_>>>()?;
-            Ok(first.into_iter().chain(self.axes.iter().map(of)).collect())
-        };
-        let each = |of: fn(&Axis) -> i64| self.axes.iter().map(of).collect();
-        Ok(Some(Convolution {
-            direction,
-            dtype,
-            result: dtype,
-            image: dims([self.batch, c], |axis| axis.image)?,
-            filter: dims([k, c / self.groups], |axis| axis.taps)?,
-            grid: dims([self.batch, k], |axis| axis.grid)?,
-            before: each(|axis| axis.before),
-            after,
-            strides: each(|axis| axis.stride),
-            dilations: each(|axis| axis.dilation),
-            has_bias: false,
-            has_relu: false,
-            layout: Layout::ChannelsFirst,
-        }))
-    }
 }
 
 /// The window of a node with `n` spatial axes, and the number of groups.
@@ -252,7 +155,7 @@ fn finish(
     is_empty: bool,
 ) -> Result<Prepared> {
     let site = maker.site;
-    let (dtype, elem, has_bias) = (site.dtype(0)?, maker.float(0)?, site.has(2));
+    let (dtype, elem) = (site.dtype(0)?, maker.float(0)?);
     if site.channels_last {
         let (_, plan) = with_channels_last(maker)?.ok_or_else(|| site.no_kernel())?;
         return Ok(whole(plan));
@@ -265,52 +168,75 @@ fn finish(
     }
     let of_result = |axis: &Axis| if direction == Direction::Forward { axis.grid } else { axis.image };
     let part: Vec<i64> = sizes.axes.iter().map(of_result).collect();
-    let placement = |from| Placement::new(maker, from, elem, all, if is_empty { None } else { Some(&part) });
     if is_empty {
-        let placement = placement(elem)?;
+        let placement = Placement::new(maker, elem, elem, all, None)?;
         return Ok(Prepared::new(move |io| {
             let args = placement.args(0, operand_or_none(io, 2)?, result(io, 0)?);
             placement.kernel.launch(queue(io)?, &args)
         }));
     }
     let convolution = sizes.convolution(direction, dtype)?.ok_or_else(|| site.no_kernel())?;
-    let (dnn, is_whole) = (&maker.shared.dnn, part == all);
-    if is_whole && has_bias {
-        let fused = Convolution { has_bias, ..convolution.clone() };
-        match dnn.plan(&fused) {
-            Ok(plan) => return Ok(whole(plan)),
-            Err(DnnError::NoEngine { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if direction == Direction::DataGradient && elem != Elem::F32 {
-            match dnn.plan(&Convolution { layout: Layout::ChannelsLast, ..fused }) {
-                Ok(plan) => return channels_last(maker, plan),
-                Err(DnnError::NoEngine { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+    if part == all
+        && let Some(prepared) = by_graph(maker, &convolution)?
+    {
+        return Ok(prepared);
     }
-    if is_whole && !has_bias {
-        return Ok(whole(dnn.plan(&convolution)?));
+    placed(maker, convolution, all, &part)
+}
+
+/// The plan of a convolution; `None` if cuDNN has no engine for it.
+fn plan_of(maker: &Maker<'_>, convolution: &Convolution) -> Result<Option<Plan>> {
+    match maker.shared.dnn.plan(convolution) {
+        Ok(plan) => Ok(Some(plan)),
+        Err(DnnError::NoEngine { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    let (plan, from, read) = match has_bias {
+}
+
+/// The kernel of a convolution that computes the whole result, with the bias in cuDNN's graph; `None` if there is a bias
+/// and no such graph has an engine.
+fn by_graph(maker: &Maker<'_>, convolution: &Convolution) -> Result<Option<Prepared>> {
+    if !maker.site.has(2) {
+        return Ok(Some(whole(maker.shared.dnn.plan(convolution)?)));
+    }
+    let fused = Convolution { has_bias: true, ..convolution.clone() };
+    if let Some(plan) = plan_of(maker, &fused)? {
+        return Ok(Some(whole(plan)));
+    }
+    if fused.direction != Direction::DataGradient || maker.float(0)? == Elem::F32 {
+        return Ok(None);
+    }
+    let plan = plan_of(maker, &Convolution { layout: Layout::ChannelsLast, ..fused })?;
+    plan.map(|plan| channels_last(maker, plan)).transpose()
+}
+
+/// The plan of a convolution whose result is stored in scratch memory, with the element types of the result and of the
+/// operands.
+fn plan_before_placement(maker: &Maker<'_>, convolution: Convolution) -> Result<(Plan, Elem, Elem)> {
+    let (dnn, elem) = (&maker.shared.dnn, maker.float(0)?);
+    if !maker.site.has(2) {
         // Without a bias, elements may be rounded before they are copied to the result.
-        false => (dnn.plan(&convolution)?, elem, elem),
-        true => {
-            let wide = Convolution { result: DType::F32, ..convolution };
-            match dnn.plan(&wide) {
-                Ok(plan) => (plan, Elem::F32, elem),
-                Err(DnnError::NoEngine { .. }) if elem != Elem::F32 => {
-                    (dnn.plan(&Convolution { dtype: DType::F32, ..wide })?, Elem::F32, Elem::F32)
-                }
-                Err(error) => return Err(error.into()),
-            }
+        return Ok((dnn.plan(&convolution)?, elem, elem));
+    }
+    let wide = Convolution { result: DType::F32, ..convolution };
+    match dnn.plan(&wide) {
+        Ok(plan) => Ok((plan, Elem::F32, elem)),
+        Err(DnnError::NoEngine { .. }) if elem != Elem::F32 => {
+            Ok((dnn.plan(&Convolution { dtype: DType::F32, ..wide })?, Elem::F32, Elem::F32))
         }
-    };
-    let placement = placement(from)?;
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The kernel of a convolution whose result is stored in scratch memory, and then copied with the bias to the spatial
+/// dims `all`. `part` are the spatial dims of the convolution's result.
+fn placed(maker: &Maker<'_>, convolution: Convolution, all: &[i64], part: &[i64]) -> Result<Prepared> {
+    let (site, elem, direction) = (maker.site, maker.float(0)?, convolution.direction);
+    let computed = if direction == Direction::Forward { &convolution.grid } else { &convolution.image };
+    let elements = computed.iter().try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
+    let (plan, from, read) = plan_before_placement(maker, convolution)?;
+    let placement = Placement::new(maker, from, elem, all, Some(part))?;
     let widens = [Widening::new(maker, 0, read)?, Widening::new(maker, 1, read)?];
-    let elements = sizes.batch * sizes.channels[usize::from(direction == Direction::Forward)];
-    let elements = part.iter().try_fold(elements, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
     let stored = elements.and_then(|n| n.checked_mul(from.bytes())).ok_or_else(|| site.no_kernel())?;
     let parts = [stored, Widening::bytes(&widens[0]), Widening::bytes(&widens[1])];
     let parts = parts.map(|bytes| bytes.next_multiple_of(PART));
@@ -382,26 +308,4 @@ fn whole(plan: Plan) -> Prepared {
         plan.launch(queue(io)?, &places)
     });
     prepared.scratch(workspace)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Axis;
-
-    fn after(image: i64, taps: i64, grid: i64, stride: i64, before: i64) -> Option<i64> {
-        Axis { image, taps, grid, stride, dilation: 1, before }.padding_after()
-    }
-
-    #[test]
-    fn padding_behind_an_axis() {
-        assert_eq!(after(5, 3, 5, 1, 1), Some(1));
-        // Equal paddings are preferred if the rounded number of positions permits them.
-        assert_eq!(after(224, 7, 112, 2, 3), Some(3));
-        assert_eq!(after(224, 3, 112, 2, 0), Some(1));
-        assert_eq!(after(3, 1, 2, 2, 0), Some(0));
-        // A ConvTranspose whose result has no element, and three elements, beyond the last position.
-        assert_eq!(after(6, 2, 3, 2, 0), Some(0));
-        assert_eq!(after(7, 2, 3, 2, 0), Some(0));
-        assert_eq!(after(9, 2, 3, 2, 0), None);
-    }
 }

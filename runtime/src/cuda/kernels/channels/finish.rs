@@ -105,7 +105,7 @@ impl Finish<'_> {
     fn loads(&self, source: &mut Source, body: &mut String) -> Result<()> {
         for (s, (key, of)) in self.statistics.printer.sources.iter().enumerate() {
             let Input::Value(value) = key else { return Err(unsupported_group()) };
-            let operand = self.group.operands.iter().position(|operand| operand == value);
+            let operand = self.group.operand(*value);
             source.from(&format!("x{s}"), of.elem, Place::operand(operand.ok_or_else(unsupported_group)?));
             let at = if of.dims.iter().product::<usize>() == 1 { "0" } else { "i" };
             let _ = writeln!(body, "    const {} b{s} = x{s}[{at}];", of.elem.stored());

@@ -36,7 +36,7 @@ use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::Value;
 use finish::Finish;
 use items::{Item, Space};
-use pass::Pass;
+use pass::{Pass, States};
 use rustc_hash::FxHashSet;
 use state::State;
 use statistics::Statistics;
@@ -87,6 +87,34 @@ pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Res
     Some(Group { group, items: &items, space }.prepared(shared))
 }
 
+/// An input of the loop after the sums.
+struct LoopInput {
+    input: Input,
+    /// The place of an operand or result; `None` for a value per channel.
+    place: Option<Place>,
+    /// True if the elements have the size of f32.
+    is_f32: bool,
+}
+
+/// The places of inputs. The states of a channel use the memory of f32 values. Narrower values would overlap other
+/// channels, so they have parts of their own.
+fn places_of(
+    inputs: Vec<LoopInput>,
+    states: States,
+    channels: usize,
+    scratch: &mut Scratch,
+) -> Vec<(Input, Place)> {
+    let mut arrays = 0..;
+    let place = |LoopInput { input, place, is_f32 }| {
+        let place = place.unwrap_or_else(|| match is_f32 {
+            true => states.array(arrays.next().unwrap_or(0)),
+            false => scratch.part(4 * channels),
+        });
+        (input, place)
+    };
+    inputs.into_iter().map(place).collect()
+}
+
 struct Group<'a> {
     group: &'a GroupSite<'a>,
     items: &'a [Item],
@@ -101,120 +129,124 @@ impl Group<'_> {
         }
         let statistics = Statistics::of(space, items.iter(), true).ok_or_else(unsupported_group)?;
         let maker = &Maker { shared, site: group.sites.first().ok_or_else(unsupported_group)? };
-        let operand = |value| group.operands.iter().position(|&operand| operand == value).map(Place::operand);
-        let result = |value| group.results.iter().position(|&result| result == value).map(Place::result);
-        let is_full = |value: &Value| statistics.made.contains_key(value);
-        let is_late = |value: &Value| statistics.late.contains(value);
-        let early: Vec<(Value, Place)> = group
-            .results
-            .iter()
-            .filter(|value| is_full(value) && !is_late(value))
-            .filter_map(|&value| Some((value, result(value)?)))
-            .collect();
-        let late: Vec<Value> = group.results.iter().copied().filter(|value| is_late(value)).collect();
-        let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
         let state = State::of(&statistics);
         if state.len() > MOST_NUMBERS {
             return Err(unsupported_group());
         }
+        let (early, late) = self.results(&statistics);
         // The loop after the sums reads the values that the pass has written.
         let is_written = |value: Value| early.iter().any(|&(other, _)| other == value);
         let (printer, arrays) =
             self.loop_statements(&late, &statistics, is_written).ok_or_else(unsupported_group)?;
-        let place_of = |key: Input| match key {
-            Input::Value(value) => operand(value).or_else(|| result(value)),
-            Input::Array(_) => None,
-        };
-        let mut keys: Vec<Input> = Vec::new();
-        for &(key, _) in &printer.sources {
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
-        // The states of a channel use the memory of f32 values. Narrower values would overlap other channels.
-        let is_f32 = |key: Input| match key {
-            Input::Value(value) => statistics.elem(value).is_some_and(|elem| elem.bytes() == 4),
-            Input::Array(_) => true,
-        };
-        let n_arrays = keys.iter().filter(|&&key| place_of(key).is_none() && is_f32(key)).count();
+        let inputs = self.inputs(&printer, &statistics);
+        let n_arrays = inputs.iter().filter(|input| input.place.is_none() && input.is_f32).count();
         let pass = Pass { space, items, statistics: &statistics, state: &state, written: &early };
+        let operand = |value| group.operand(value).map(Place::operand);
+        let mut scratch = Scratch::default();
         let (stage, states) = pass.stage(maker, &operand, n_arrays, &mut scratch)?;
-        stages.push(stage);
-        let (mut first, mut others) = (Vec::new(), Vec::new());
-        let mut replaces = |j: usize, i: usize| match j {
-            0 => first.push(i),
-            _ => others.push((j, i)),
-        };
-        let is_read = |value: Value| printer.sources.iter().any(|&(key, _)| key == Input::Value(value));
-        let replaced = pass.may_be_replaced(group.operands).into_iter().filter(|&(value, _)| !is_read(value));
-        for (value, elem) in replaced {
-            for (j, result) in group.results.iter().enumerate() {
-                let is_early = early.iter().any(|(other, _)| other == result);
-                let bytes = statistics.elem(*result).map(Elem::bytes);
-                if let Some(i) = group.operands.iter().position(|&operand| operand == value)
-                    && is_early
-                    && bytes == Some(elem.bytes())
-                {
-                    replaces(j, i);
-                }
-            }
-        }
-        let mut n_placed = 0;
-        let mut places: Vec<(Input, Place)> = Vec::new();
-        for key in keys {
-            let place = place_of(key).unwrap_or_else(|| {
-                if !is_f32(key) {
-                    return scratch.part(4 * space.channels);
-                }
-                n_placed += 1;
-                states.array(n_placed - 1)
-            });
-            places.push((key, place));
-        }
+        let mut replaced = self.replaced_by_pass(&pass, &printer);
+        let places = places_of(inputs, states, space.channels, &mut scratch);
         let finish = Finish { group, space, statistics: &statistics, states };
-        stages.push(finish.stage(maker, &state, (&arrays, &places))?);
-
+        let mut stages = vec![stage, finish.stage(maker, &state, (&arrays, &places))?];
         if !late.is_empty() {
-            let mut body = printer.body;
-            let mut elems = Vec::new();
-            for (j, value) in late.iter().enumerate() {
-                let made = printer.values.get(value).ok_or_else(unsupported_group)?;
-                let _ = writeln!(body, "    r{j} = {};", made.bits);
-                elems.push(made.elem);
+            let (stage, more) = self.last_loop(shared, &late, printer, &places)?;
+            stages.push(stage);
+            replaced.extend(more);
+        }
+        let (first, others): (Vec<_>, Vec<_>) = replaced.into_iter().partition(|&(j, _)| j == 0);
+        let first: Vec<usize> = first.into_iter().map(|(_, i)| i).collect();
+        Ok(staged(stages, &scratch).in_place(&first).others_in_place(&others))
+    }
+
+    /// The results of the whole space that the pass writes, with their places, and those that depend on the sums.
+    fn results(&self, statistics: &Statistics<'_>) -> (Vec<(Value, Place)>, Vec<Value>) {
+        let (mut early, mut late) = (Vec::new(), Vec::new());
+        for (j, &value) in self.group.results.iter().enumerate() {
+            if statistics.late.contains(&value) {
+                late.push(value);
+            } else if statistics.made.contains_key(&value) {
+                early.push((value, Place::result(j)));
             }
-            let functions = printer.functions.into_iter().collect::<String>();
-            let (keys, sources): (Vec<Input>, Vec<_>) = printer.sources.into_iter().unzip();
-            let kernel = Elements {
-                functions: &functions,
-                dims: &space.dims,
-                sources: &sources,
-                results: &elems,
-                params: &[],
-                body: &body,
+        }
+        (early, late)
+    }
+
+    /// The inputs of the loop after the sums, each once.
+    fn inputs(&self, printer: &Printer, statistics: &Statistics<'_>) -> Vec<LoopInput> {
+        let mut inputs: Vec<LoopInput> = Vec::new();
+        for &(input, _) in &printer.sources {
+            if inputs.iter().any(|other| other.input == input) {
+                continue;
             }
-            .kernel(shared)?;
-            for (value, elem) in late.iter().zip(&elems) {
-                let place = group.results.iter().position(|result| result == value);
-                for (at, key) in keys.iter().enumerate() {
-                    let Input::Value(read) = *key else { continue };
-                    let is_alone = keys.iter().filter(|&other| other == key).count() == 1;
-                    let operand = group.operands.iter().position(|&operand| operand == read);
-                    if let (Some(j), Some(i)) = (place, operand)
-                        && is_alone
-                        && sources[at].dims == space.dims
-                        && sources[at].elem.bytes() == elem.bytes()
-                    {
-                        replaces(j, i);
-                    }
+            let (place, is_f32) = match input {
+                Input::Value(value) => {
+                    let operand = self.group.operand(value).map(Place::operand);
+                    let place = operand.or_else(|| self.group.result(value).map(Place::result));
+                    (place, statistics.elem(value).is_some_and(|elem| elem.bytes() == 4))
+                }
+                Input::Array(_) => (None, true),
+            };
+            inputs.push(LoopInput { input, place, is_f32 });
+        }
+        inputs
+    }
+
+    /// The results that the pass can write in place of an operand, each with the operand.
+    fn replaced_by_pass(&self, pass: &Pass<'_>, printer: &Printer) -> Vec<(usize, usize)> {
+        let is_read = |value: Value| printer.sources.iter().any(|&(input, _)| input == Input::Value(value));
+        let mut found = Vec::new();
+        for (value, elem) in pass.may_be_replaced(self.group.operands) {
+            let Some(i) = self.group.operand(value).filter(|_| !is_read(value)) else { continue };
+            for (j, result) in self.group.results.iter().enumerate() {
+                let is_early = pass.written.iter().any(|(other, _)| other == result);
+                if is_early && pass.statistics.elem(*result).map(Elem::bytes) == Some(elem.bytes()) {
+                    found.push((j, i));
                 }
             }
-            let place_of = |key| places.iter().find(|(other, _)| other == key).map(|&(_, place)| place);
-            let sources = keys.iter().filter_map(place_of);
-            let results = late.iter().filter_map(|&value| result(value));
-            let places = sources.chain(results).collect();
-            stages.push(Stage::Elements { elements: Arc::new(kernel), places });
         }
-        Ok(staged(stages, &scratch).in_place(&first).others_in_place(&others))
+        found
+    }
+
+    /// The loop after the sums, and the results that it can write in place of an operand, each with the operand.
+    fn last_loop(
+        &self,
+        shared: &Arc<Shared>,
+        late: &[Value],
+        printer: Printer,
+        places: &[(Input, Place)],
+    ) -> Result<(Stage, Vec<(usize, usize)>)> {
+        let mut body = printer.body;
+        let mut elems = Vec::new();
+        for (j, value) in late.iter().enumerate() {
+            let made = printer.values.get(value).ok_or_else(unsupported_group)?;
+            let _ = writeln!(body, "    r{j} = {};", made.bits);
+            elems.push(made.elem);
+        }
+        let functions = printer.functions.into_iter().collect::<String>();
+        let (inputs, sources): (Vec<Input>, Vec<_>) = printer.sources.into_iter().unzip();
+        let dims = &self.space.dims;
+        let (results, params) = (&elems[..], &[]);
+        let kernel =
+            Elements { functions: &functions, dims, sources: &sources, results, params, body: &body }
+                .kernel(shared)?;
+        let mut replaced = Vec::new();
+        for (value, elem) in late.iter().zip(&elems) {
+            for (input, source) in inputs.iter().zip(&sources) {
+                let Input::Value(read) = *input else { continue };
+                let is_alone = inputs.iter().filter(|&other| other == input).count() == 1;
+                if let (Some(j), Some(i)) = (self.group.result(*value), self.group.operand(read))
+                    && is_alone
+                    && source.dims == *dims
+                    && source.elem.bytes() == elem.bytes()
+                {
+                    replaced.push((j, i));
+                }
+            }
+        }
+        let place_of = |input| places.iter().find(|(other, _)| other == input).map(|&(_, place)| place);
+        let results = late.iter().filter_map(|&value| self.group.result(value).map(Place::result));
+        let places = inputs.iter().filter_map(place_of).chain(results).collect();
+        Ok((Stage::Elements { elements: Arc::new(kernel), places }, replaced))
     }
 
     /// The statements of the loop after the sums, and the names of the arrays with the per-channel values that it
