@@ -64,10 +64,20 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
         joined.add(channels::join(&Candidates { nodes: &rest, ..*candidates }, index, &joined.closed));
     }
     let rest = in_order(joined.rest());
-    let GroupList { mut lists, closed, .. } = joined;
-    let candidates = &Candidates { nodes: &rest, ..*candidates };
+    let GroupList { lists, closed, .. } = joined;
+    join_elements(&Candidates { nodes: &rest, ..*candidates }, index, lists, closed)
+}
+
+/// Adds the groups of element-wise nodes, scalars and optimizers to `lists`, the groups of other nodes, which have the
+/// positions `closed`.
+fn join_elements(
+    candidates: &Candidates<'_>,
+    index: &GraphIndex<'_>,
+    mut lists: Vec<Vec<Node>>,
+    closed: Groups,
+) -> Vec<Vec<Node>> {
     // No element-wise node is adjacent to these groups.
-    let open: FxHashSet<Node> = rest.iter().copied().collect();
+    let open: FxHashSet<Node> = candidates.nodes.iter().copied().collect();
     let is_apart = |site: &Site<'_>| {
         let mut results = site.view.data().results().iter().flatten();
         let maker = |i: usize| site.view.operand(i).and_then(|value| candidates.module.producer(value));
@@ -78,13 +88,7 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     let mut of_one: Vec<Node> = Vec::new();
     let joiner = Joiner::new(candidates, index, LIMITS, |site| {
         if is_optimizer(site.kind()) || (optimizers::is_selection(site) && is_apart(site)) {
-            let node = Optimizer::read(site).ok()?;
-            let scalars: Vec<Option<Value>> = node.scalars().map(|i| site.view.operand(i)).collect();
-            let is_same_set = |set: &&mut Optimizers| set.scalars == scalars && set.first.has_text_of(&node);
-            match optimizers.iter_mut().find(is_same_set) {
-                Some(set) => set.nodes.push(site.view.node),
-                None => optimizers.push(Optimizers { first: node, scalars, nodes: vec![site.view.node] }),
-            }
+            Optimizers::add(&mut optimizers, site);
             return None;
         }
         if scalars::is_scalar(site) {
@@ -154,6 +158,19 @@ struct Optimizers {
     first: Optimizer,
     scalars: Vec<Option<Value>>,
     nodes: Vec<Node>,
+}
+
+impl Optimizers {
+    /// Adds an optimizer that has a kernel to the set that it can be one group with.
+    fn add(sets: &mut Vec<Optimizers>, site: &Site<'_>) {
+        let Ok(optimizer) = Optimizer::read(site) else { return };
+        let scalars: Vec<Option<Value>> = optimizer.scalars().map(|i| site.view.operand(i)).collect();
+        let fits = |set: &&mut Optimizers| set.scalars == scalars && set.first.has_text_of(&optimizer);
+        match sets.iter_mut().find(fits) {
+            Some(set) => set.nodes.push(site.view.node),
+            None => sets.push(Optimizers { first: optimizer, scalars, nodes: vec![site.view.node] }),
+        }
+    }
 }
 
 /// Nodes that depend on nodes of `nodes`, directly or through a group.

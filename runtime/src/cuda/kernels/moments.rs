@@ -15,7 +15,7 @@
 
 use super::Maker;
 use super::fold::{function, wide_float};
-use super::reduce::{MANY_BLOCKS, PART_ELEMENTS, TILE, axes};
+use super::reduce::{TILE, axes, parts_of, tiles_of};
 use super::stage::{Place, Scratch, Source, Stage};
 use crate::cuda::launch::{THREADS, threads_for};
 use crate::cuda::text::{Elem, f32_text, f64_text};
@@ -100,12 +100,7 @@ pub(super) fn moments(
     let made = Moments { shift: part(n), rest: part(n), variance: part(n) };
     let are_neighbours =
         kept_steps.steps.last() == Some(&1) && kept.last().is_some_and(|&extent| extent >= TILE / 2);
-    let groups = if are_neighbours { n.div_ceil(TILE) } else { n };
-    let most = if are_neighbours { PART_ELEMENTS / TILE } else { PART_ELEMENTS };
-    let parts = match groups < MANY_BLOCKS && count >= 2 * most {
-        true => count.div_ceil(most).min(2 * MANY_BLOCKS / groups.max(1)).max(1),
-        false => 1,
-    };
+    let parts = parts_of(tiles_of(n, are_neighbours), count, are_neighbours);
     let partial = part(if parts > 1 { 4 * parts * n } else { 0 });
 
     let mut source = Source::new(dims.iter().product::<usize>().max(n * parts));

@@ -39,10 +39,10 @@ const MOST_OF_A_THREAD: usize = 64;
 const MOST_NEIGHBOURS: [usize; 2] = [8, 1024];
 
 /// The minimum number of elements of a part.
-pub(super) const PART_ELEMENTS: usize = 1 << 12;
+const PART_ELEMENTS: usize = 1 << 12;
 
 /// The number of blocks that keeps a device busy.
-pub(super) const MANY_BLOCKS: usize = 256;
+const MANY_BLOCKS: usize = 256;
 
 /// The number of neighboring results that a block reduces together.
 pub(super) const TILE: usize = 32;
@@ -78,12 +78,7 @@ impl Reduction<'_> {
         let (n, count): (usize, usize) = (kept.0.iter().product(), gone.0.iter().product());
         let are_neighbours =
             kept.1.steps.last() == Some(&1) && kept.0.last().is_some_and(|&extent| extent >= TILE / 2);
-        let groups = if are_neighbours { n.div_ceil(TILE) } else { n };
-        let most = if are_neighbours { PART_ELEMENTS / TILE } else { PART_ELEMENTS };
-        let parts = match groups < MANY_BLOCKS && count >= 2 * most {
-            true => count.div_ceil(most).min(2 * MANY_BLOCKS / groups.max(1)).max(1),
-            false => 1,
-        };
+        let parts = parts_of(tiles_of(n, are_neighbours), count, are_neighbours);
         if parts == 1 {
             return Ok(vec![self.launch(maker, fold, [&kept, &gone], 1)?]);
         }
@@ -261,6 +256,21 @@ __device__ __forceinline__ A warp_fold(A x) {
   return x;
 }
 ";
+
+/// The number of blocks that reduce `n` results in one part: one for each result, or for each tile of neighbours.
+pub(super) fn tiles_of(n: usize, are_neighbours: bool) -> usize {
+    if are_neighbours { n.div_ceil(TILE) } else { n }
+}
+
+/// The number of parts that reduce the `count` elements of each result, if a part has so many `tiles`: more than one if
+/// there are few tiles of many elements.
+pub(super) fn parts_of(tiles: usize, count: usize, are_neighbours: bool) -> usize {
+    let most = if are_neighbours { PART_ELEMENTS / TILE } else { PART_ELEMENTS };
+    match tiles < MANY_BLOCKS && count >= 2 * most {
+        true => count.div_ceil(most).min(2 * MANY_BLOCKS / tiles.max(1)).max(1),
+        false => 1,
+    }
+}
 
 /// The reduction over the threads of a block, in a fixed order; every thread gets the result.
 pub(super) const BLOCK_FOLD: &str = r"

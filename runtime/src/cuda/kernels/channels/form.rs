@@ -2,7 +2,7 @@
 
 use super::items::Space;
 use super::state::BATCH;
-use crate::cuda::kernels::reduce::{MANY_BLOCKS, PART_ELEMENTS, TILE};
+use crate::cuda::kernels::reduce::{TILE, parts_of, tiles_of};
 use crate::cuda::launch::{THREADS, threads_for};
 
 /// The rows of a block that reads neighbouring channels.
@@ -30,12 +30,8 @@ impl Form {
             lanes if !are_neighbours && space.inner.is_multiple_of(lanes) => lanes,
             _ => 1,
         };
-        let tiles = if are_neighbours { channels.div_ceil(TILE) } else { channels };
-        let most = if are_neighbours { PART_ELEMENTS / TILE } else { PART_ELEMENTS };
-        let parts = match tiles < MANY_BLOCKS && count >= 2 * most {
-            true => count.div_ceil(most).min(2 * MANY_BLOCKS / tiles.max(1)).max(1),
-            false => 1,
-        };
+        let tiles = tiles_of(channels, are_neighbours);
+        let parts = parts_of(tiles, count, are_neighbours);
         Form { are_neighbours, lanes, tiles, parts, is_last: space.inner == 1 }
     }
 
