@@ -120,8 +120,8 @@ impl Planner {
         known.map_err(|refused| DnnError::NoEngine { refused })
     }
 
-    /// The plan of an earlier process, or a new plan. The text of the problem and the conditions are everything that the
-    /// plan depends on, besides the device.
+    /// The plan from the disk cache, or a new plan. The problem and the conditions are everything that the plan depends
+    /// on, besides the device.
     fn cached(&self, problem: &Problem, alignment: u32, workspace: usize) -> Result<Choice, DnnError> {
         let conditions = self.conditions(problem, alignment, workspace, 0);
         let choice = match &self.cache {

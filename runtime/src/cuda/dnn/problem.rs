@@ -35,8 +35,8 @@ impl Problem {
         }
     }
 
-    /// The operation graph; `handle` is that of the device, if there is one. Tensors of a convolution are at addresses that
-    /// are multiples of `alignment` bytes.
+    /// The operation graph; `handle` is that of the device, if there is one. The tensors of a convolution have this
+    /// alignment in bytes.
     ///
     /// # Errors
     /// If cuDNN rejects a descriptor.

@@ -193,8 +193,8 @@ fn plan_of(maker: &Maker<'_>, convolution: &Convolution) -> Result<Option<Plan>>
     }
 }
 
-/// The kernel of a convolution that computes the whole result, with the bias in cuDNN's graph; `None` if there is a bias
-/// and no such graph has an engine.
+/// The kernel of a convolution that computes the whole result, with the bias in cuDNN's graph; `None` if there is a
+/// bias and no such graph has an engine.
 fn by_graph(maker: &Maker<'_>, convolution: &Convolution) -> Result<Option<Prepared>> {
     if !maker.site.has(2) {
         return Ok(Some(whole(maker.shared.dnn.plan(convolution)?)));

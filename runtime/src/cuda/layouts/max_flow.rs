@@ -1,13 +1,14 @@
 //! Minimum cuts by maximum flows (Dinic, "Algorithm for solution of a problem of maximum flow in a network with power
 //! estimation", 1970).
 //!
-//! An augmenting path costs time in proportion to its length. petgraph's `dinics` visits all vertices for each path, which is
-//! quadratic for large models.
+//! An augmenting path costs time in proportion to its length. petgraph's `dinics` visits all vertices for each path,
+//! which is quadratic for large models.
 
 use std::collections::VecDeque;
 
 /// The vertex that all flow leaves.
 pub(super) const SOURCE: usize = 0;
+
 /// The vertex that all flow enters.
 pub(super) const SINK: usize = 1;
 

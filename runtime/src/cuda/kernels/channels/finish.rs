@@ -1,7 +1,7 @@
 //! The launch that merges the states of the blocks and computes the numbers of each channel.
 //!
-//! A thread computes a channel that one block has read. Where several blocks have read it, a warp merges their states: each
-//! lane merges every 32nd of them, then the lanes merge in their order. The order depends on the dims alone.
+//! A thread computes a channel that one block has read. If several blocks have read it, a warp merges their states: each
+//! lane merges every 32nd state, then the lanes merge in their order. The order depends on the dims alone.
 
 use super::items::Space;
 use super::pass::States;
@@ -29,7 +29,7 @@ pub(super) struct Finish<'a> {
 }
 
 impl Finish<'_> {
-    /// The launch. `arrays` are names of numbers, and `places` are where these and other numbers per channel are written.
+    /// The launch. `arrays` are names of numbers; `places` are the places of these and other numbers per channel.
     ///
     /// # Errors
     /// If a value is unknown.

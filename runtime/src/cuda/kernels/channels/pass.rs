@@ -43,7 +43,8 @@ pub(super) struct States {
 }
 
 impl States {
-    /// The place of the `at`th array of one f32 value per channel. A thread that has read the states of a channel may write it.
+    /// The place of the `at`th array of one f32 value per channel. A thread that has read the states of a channel may
+    /// write it.
     pub(super) fn array(&self, at: usize) -> Place {
         self.place.plus(4 * self.stride * at)
     }
@@ -88,7 +89,8 @@ struct Step {
 }
 
 impl Pass<'_> {
-    /// The launch, and the states that it leaves. Behind the states is room for `n_arrays` numbers of each channel at least.
+    /// The launch, and the states that it leaves. The memory after the states has room for at least `n_arrays` numbers of
+    /// each channel.
     ///
     /// # Errors
     /// If a value is unknown, or there are too many blocks.
@@ -346,7 +348,7 @@ impl Pass<'_> {
             let numbers = numbers.collect::<Option<Vec<String>>>()?;
             Some((printer, numbers))
         };
-        made().ok_or_else(|| unsupported_group())
+        made().ok_or_else(unsupported_group)
     }
 }
 
