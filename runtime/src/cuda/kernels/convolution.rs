@@ -50,7 +50,7 @@ impl Axis {
     pub(super) const ONE: Axis = Axis { image: 1, taps: 1, grid: 1, stride: 1, dilation: 1, before: 0 };
 
     /// The padding after the image that gives the grid's number of positions, equal to the padding before it if
-    /// possible; `None` if the image extends beyond the last position.
+    /// possible; `None` if the image is too large for the grid.
     pub(super) fn after(&self) -> Option<i64> {
         let least = self.reached().checked_sub(self.image)?;
         let most = least.checked_add(self.stride - 1)?;
@@ -399,7 +399,7 @@ mod tests {
         assert_eq!(after(224, 7, 112, 2, 3), Some(3));
         assert_eq!(after(224, 3, 112, 2, 0), Some(1));
         assert_eq!(after(3, 1, 2, 2, 0), Some(0));
-        // A ConvTranspose whose result has no element, and three elements, beyond the last position.
+        // Results of a ConvTranspose with no, one, and three elements after the last position.
         assert_eq!(after(6, 2, 3, 2, 0), Some(0));
         assert_eq!(after(7, 2, 3, 2, 0), Some(0));
         assert_eq!(after(9, 2, 3, 2, 0), None);

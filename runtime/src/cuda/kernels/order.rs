@@ -37,8 +37,8 @@ struct Order {
 }
 
 impl Order {
-    /// Two device functions. `comes(a, i, b, j)` is true if element `a` at `i` precedes `b` at `j`. `first_of_block` finds
-    /// the first element of a block whose threads have one element each, or none at position -1.
+    /// Two device functions. `comes(a, i, b, j)` is true if element `a` at `i` precedes `b` at `j`. `first_of_block`
+    /// finds the first element of a block whose threads have one element each, or none at position -1.
     fn functions(&self, elem: Elem) -> String {
         let Order { greater, last } = *self;
         let before = if last { "i > j" } else { "i < j" };
