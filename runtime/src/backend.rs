@@ -192,7 +192,7 @@ pub trait Backend: Debug + Send + Sync {
     }
 
     /// Groups of nodes that one kernel computes; each has at least two nodes in program order. All nodes are
-    /// candidates, and each may be in one group. The nodes of a group need not read each other. Groups must be
+    /// candidates, and each is in at most one group. The nodes of a group need not read each other. Groups must be
     /// convex, even if every other group counts as one node: no path between two nodes of a group leaves the group.
     /// Otherwise the session panics.
     fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {

@@ -10,7 +10,7 @@
 //!
 //! All work goes through a [`Queue`]: copies in both directions, copies on the device, and kernels, which get the
 //! queue from [`Io::queue`](crate::backend::Io::queue). A kernel may return before its work is done. A failure of the
-//! work is reported later, with the node that the queue was told before the launch:
+//! work is reported later, with the node that was set before the launch ([`Queue::enter`]):
 //!
 //! - Every [`Download`] that began after the failed work returns the failure, because its bytes may be wrong.
 //! - If no download has returned the failure, the next [`Queue::finish`] returns it, or an earlier call that gives

@@ -3,8 +3,8 @@
 //! A *draw* has values for all inputs. A model runs on the first draw. Models are compared on several draws, because
 //! overflow, cancellation and underflow in 16 bits depend on the magnitude ([`Draw`]).
 //!
-//! Element `i` of input `k` (counted from 0 in the order of the model) of draw `d` (from 0) is computed from word `i
-//! mod 4` of Philox4x32-10 ([`ampc_ir::random`]) with the seed as key and the counter `(i div 4, k, 1 + d)`: two
+//! Element `i` of input `k` (counted from 0 in the order of the model) of draw `d` (from 0) is computed from word
+//! `i mod 4` of Philox4x32-10 ([`ampc_ir::random`]) with the seed as key and the counter `(i div 4, k, 1 + d)`: two
 //! 32-bit words for `i`, and one word for each of the others. Streams of constants end in 0 instead, so no input
 //! shares numbers with a constant. The value of a word `w` is
 //!

@@ -1,8 +1,8 @@
 //! Kernels of the scalar expressions of element-wise operators, for one node or a group of nodes.
 //!
 //! A node evaluates its expression in f32, or in f64 if it reads an f64, and rounds the result to its element type. A
-//! later node of the group reads the rounded bits, so a group gives the same bits as its separate nodes. `y = -Relu(a
-//! + b)` in f16:
+//! later node of the group reads the rounded bits, so a group gives the same bits as its separate nodes.
+//! `y = -Relu(a + b)` in f16:
 //!
 //! ```text
 //! float t0 = from_f16(b0); float t1 = from_f16(b1); float t2 = t0 + t1; u16 t3 = to_f16(t2);

@@ -1,8 +1,8 @@
 //! The functions of scalar expressions in CUDA C, in f32 and in f64.
 //!
 //! CUDA's own functions are used where they exist. The others are overloaded for both types. None of their sums
-//! cancels, and their limits are those of the other backends: `x · Φ(x)` (Gelu), its tanh approximation, and `x ·
-//! tanh(ln(1 + eˣ))` (Mish) are NaN for −∞ and NaN, and keep their relative accuracy far below 0.
+//! cancels, and their limits are those of the other backends: `x · Φ(x)` (Gelu), its tanh approximation, and
+//! `x · tanh(ln(1 + eˣ))` (Mish) are NaN for −∞ and NaN, and keep their relative accuracy far below 0.
 
 use ampc_ir::views::expression::Function;
 

@@ -2,9 +2,9 @@
 //!
 //! - attentions, which are graphs of cuDNN;
 //! - products and convolutions with adjacent nodes, which are operations of a library ([`library`]);
-//! - batch statistics and their gradients, which are channel groups ([`channels`]);
 //! - reductions and normalizations along rows with adjacent element-wise nodes, which are one kernel
 //!   ([`row_groups`]);
+//! - batch statistics and their gradients, which are channel groups ([`channels`]);
 //! - connected element-wise nodes, [`scalars`], and the optimizers of a step, each one kernel.
 //!
 //! A group of element-wise nodes loads each value from outside once, rounds each node to its element type, and stores

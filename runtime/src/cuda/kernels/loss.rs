@@ -42,8 +42,8 @@ fn loss(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(stages, &scratch))
 }
 
-/// Computes the loss and the weight of each position, and the log-probabilities. Scores are `[batch, classes,
-/// behind]`.
+/// Computes the loss and the weight of each position, and the log-probabilities. Scores are
+/// `[batch, classes, behind]`.
 fn each(maker: &Maker<'_>, [batch, n, behind]: [usize; 3], [losses, counts]: [Place; 2]) -> Result<Stage> {
     let site = maker.site;
     let (elem, class) = (maker.float(0)?, maker.index(1)?);

@@ -1,7 +1,7 @@
 //! Positions and prefix sums along an axis: ArgMax, ArgMin, CumSum, CumProd, Hardmax, TopK.
 //!
-//! Of equal elements, the first is used, unless the node selects the last. For ArgMax, ArgMin and Hardmax, NaN is
-//! both the maximum and the minimum. TopK is in [`super::top_k`].
+//! The first of equal elements is used, unless the node selects the last. For ArgMax, ArgMin and Hardmax, NaN is both
+//! the maximum and the minimum. TopK is in [`super::top_k`].
 //!
 //! A block reduces a contiguous row. If neighboring elements belong to different rows, a block reduces 32 neighboring
 //! rows, and each of its warps every eighth element. A block scans a row, unless there are many neighboring rows, of
@@ -37,8 +37,8 @@ struct Order {
 }
 
 impl Order {
-    /// Two device functions. `comes(a, i, b, j)` is true if element `a` at `i` precedes `b` at `j`. `first_of_block` finds
-    /// the first element of a block whose threads have one element each, or none at position -1.
+    /// Two device functions. `comes(a, i, b, j)` is true if element `a` at `i` precedes `b` at `j`. `first_of_block`
+    /// finds the first element of a block whose threads have one element each, or none at position -1.
     fn functions(&self, elem: Elem) -> String {
         let Order { greater, last } = *self;
         let before = if last { "i > j" } else { "i < j" };

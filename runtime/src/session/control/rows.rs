@@ -39,7 +39,7 @@ impl Stacks {
         let bytes = self.bytes.saturating_add(more);
         check_size(bytes, self.most).map_err(|_| KernelError::Limit {
             limit: format!("{} bytes", self.most),
-            found: format!("{bytes} bytes of results of iterations"),
+            found: format!("{bytes} bytes of iteration results"),
         })
     }
 

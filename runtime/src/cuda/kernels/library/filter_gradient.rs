@@ -6,10 +6,10 @@
 //! %c = Conv(%a, %b)                           %dw = Transpose(%c) {perm=[1, 0, 2, 3]}
 //! ```
 //!
-//! With g groups, `%x` is reshaped to `[N, g, C / g, …]`, transposed to `[C / g, g, N, …]`, and reshaped to `[C /
-//! g, g · N, …]`. If the extents of `%x` were unknown when the step was generated, a Slice after the convolution
-//! extracts the elements of the window. Casts may stand between the nodes. If `%x` and `%dy` are transposed from
-//! images with channels last, the group reads these images.
+//! With g groups, `%x` is reshaped to `[N, g, C / g, …]`, transposed to `[C / g, g, N, …]`, and reshaped to
+//! `[C / g, g · N, …]`. If the extents of `%x` were unknown when the step was generated, a Slice after the
+//! convolution extracts the elements of the window. Casts may stand between the nodes. If `%x` and `%dy` are
+//! transposed from images with channels last, the group reads these images.
 //!
 //! cuDNN has an operation for the gradient. The convolution as written has a filter as large as the image.
 
