@@ -274,7 +274,7 @@ fn normalization(dtype: DType, dims: &[u64], mean: f32) -> Graph {
     graph.output(&["y", "m", "v"])
 }
 
-/// A gradient is a pass, a launch with a thread per channel, and a loop.
+/// A gradient is a pass, a launch for the numbers of channels, and a loop.
 fn launches(cuda: &Arc<Cuda>) -> Result<(), String> {
     let Some(records) = Records::find() else { return Ok(()) };
     for (graph, expected) in

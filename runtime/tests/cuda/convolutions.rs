@@ -43,6 +43,7 @@ const SHAPES: &[Shape] = &[
     ("Conv", "of an empty image", &[2, 3, 0, 4], &[3, 3, 2, 2], &[2, 3, 1, 3], "pads=[1, 0, 1, 0]"),
     ("Conv", "empty batch", &[0, 3, 4, 4], &[3, 3, 2, 2], &[0, 3, 3, 3], ""),
     ("ConvTranspose", "2-D", &[2, 3, 5, 4], &[3, 4, 3, 3], &[2, 4, 5, 4], "pads=[1, 1, 1, 1]"),
+    ("ConvTranspose", "odd sizes", &[2, 40, 5, 7], &[40, 72, 3, 3], &[2, 72, 5, 7], "pads=[1, 1, 1, 1]"),
     ("ConvTranspose", "up 2x2", &[2, 3, 5, 4], &[3, 4, 2, 2], &[2, 4, 10, 8], "strides=[2, 2]"),
     (
         "ConvTranspose",

@@ -43,7 +43,36 @@ pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
 
 type Check = fn(&Arc<Cuda>) -> Result<(), String>;
 
-const CHECKS: &[(&str, Check)] = &[("layouts: watched values", watched), ("layouts: other dims", other_dims)];
+const CHECKS: &[(&str, Check)] = &[
+    ("layouts: watched values", watched),
+    ("layouts: other dims", other_dims),
+    ("layouts: normalization of many elements", |cuda| normalization(cuda, 24, [297, 300])),
+    ("layouts: normalization of many channels", |cuda| normalization(cuda, 32_792, [10, 13])),
+];
+
+/// A batch normalization whose threads compute several vectors: of the same channels, or of others where a thread cannot
+/// keep its channels.
+fn normalization(cuda: &Arc<Cuda>, channels: u64, [height, width]: [u64; 2]) -> Result<(), String> {
+    let batch = if channels < 100 { 2 } else { 1 };
+    let of = format!("f16[{batch}, {channels}, {height}, {width}]");
+    let [rows, columns] = [height, width].map(|n| n.div_ceil(2));
+    let text = format!(
+        "module ir=10\nopset ai.onnx=22\n\ngraph @main {{
+  input %x : f16[{batch}, 8, {height}, {width}]
+  const %w : f16[{channels}, 8, 1, 1] = random(1, 0.1)
+  const %v : f16[8, {channels}, 1, 1] = random(2, 0.01)
+  const %s : f16[{channels}] = random(3, 0.5)
+  const %b : f16[{channels}] = random(4, 0.5)
+  %q = Exp(%b) : f16[{channels}]
+  %a = Conv(%x, %w) : {of}
+  %n = BatchNormalization(%a, %s, %b, %b, %q) : {of}
+  %c = Conv(%n, %v) {{strides=[2, 2]}} : f16[{batch}, 8, {rows}, {columns}]
+  output %c : f16[{batch}, 8, {rows}, {columns}]
+}}
+"
+    );
+    matches(cuda, &text, &[random(DType::F16, &[batch, 8, height, width], 1)], [2, 2])
+}
 
 fn text_of(net: &Net, t: &str) -> String {
     let dims = format!("{:?}", net.input);

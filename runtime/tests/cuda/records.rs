@@ -261,48 +261,60 @@ const REFUSALS: [(&str, u32); 9] = [
     ("cudnnBackendExecute", 4004),
 ];
 
-/// A failed call ends with an error about exhausted memory; a graph that cannot be made is replaced by single
-/// launches.
-fn refused_memory(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
-    // Each width has separate kernels, so that they are loaded again.
-    let module = |width: usize| {
-        let nodes = format!(
-            "  const %w : f32[3, {width}] = random(1)\n  const %f : f32[2, 1, 3] = random(2)\n  \
-             %p = MatMul(%a, %w) : f32[4, {width}]\n  %r = Reshape(%p, %s) : f32[4, 1, {width}]\n  \
-             %c = Conv(%r, %f) : f32[4, 2, {}]\n  %y = LeakyRelu(%c) {{alpha=0.{width}}} : f32[4, 2, {}]\n  output %y\n",
-            width - 2,
-            width - 2
-        );
-        let text = format!(
-            "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %a : f32[4, 3]\n  const %s : i64[3] = [4, 1, {width}]\n{nodes}}}\n"
-        );
-        parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
-    };
+/// The third run of a product and a convolution with a LeakyRelu of a width. A failure is its text, with true if it says that
+/// memory is exhausted.
+fn run_of_width(runtime: &Runtime, width: usize) -> Result<Vec<Data>, (bool, String)> {
+    let text = format!(
+        "module ir=10\nopset ai.onnx=21\n\ngraph @main {{
+  input %a : f32[4, 3]
+  const %s : i64[3] = [4, 1, {width}]
+  const %w : f32[3, {width}] = random(1)
+  const %f : f32[2, 1, 3] = random(2)
+  %p = MatMul(%a, %w) : f32[4, {width}]
+  %r = Reshape(%p, %s) : f32[4, 1, {width}]
+  %c = Conv(%r, %f) : f32[4, 2, {shorter}]
+  %y = LeakyRelu(%c) {{alpha=0.{width}}} : f32[4, 2, {shorter}]
+  output %y
+}}
+",
+        shorter = width - 2
+    );
+    let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     let x = random(DType::F32, &[4, 3], 1);
     let x = [Some(DataRef::Tensor(x.view()))];
-    let runtime = Runtime::new(cuda.clone());
-    let runs = |width: usize| -> Result<Vec<Data>, (bool, String)> {
-        let prepared = runtime.prepare(&module(width));
-        let mut session = prepared.map_err(|error| (error.is_no_memory(), error.to_string()))?;
-        let mut run = || session.run(&x).map_err(|error| (error.is_no_memory(), error.to_string()));
-        run()?;
-        run()?;
-        run()
+    let prepared = runtime.prepare(&module);
+    let mut session = prepared.map_err(|error| (error.is_no_memory(), error.to_string()))?;
+    let mut run = || session.run(&x).map_err(|error| (error.is_no_memory(), error.to_string()));
+    run()?;
+    run()?;
+    run()
+}
+
+/// A refused call ends with an error that says that memory is exhausted; a refused graph is replaced by single launches.
+fn refused_memory(records: &Records, cuda: &Arc<Cuda>, options: &CudaOptions) -> Result<String, String> {
+    let refused = |runtime: &Runtime, (function, code): (&str, u32), width: usize| match records.failing(
+        function,
+        code,
+        || run_of_width(runtime, width),
+    ) {
+        Err((true, text)) if text.contains("out of") && text.contains("memory") => Ok(()),
+        Err((_, text)) => Err(format!("{function}: {text}")),
+        Ok(_) => Err(format!("{function}: no error")),
     };
-    for (at, (function, code)) in REFUSALS.into_iter().enumerate() {
-        match records.failing(function, code, || runs(20 + at)) {
-            Err((true, text)) if text.contains("out of") && text.contains("memory") => {}
-            Err((_, text)) => return Err(format!("{function}: {text}")),
-            Ok(_) => return Err(format!("{function}: no error")),
-        }
+    // A backend of its own has compiled no kernel, and no other backend is compiling: all kernels of earlier runs have run.
+    let fresh = Cuda::open(options, Arc::new(Cpu::new(1))).map_err(|error| error.to_string())?;
+    refused(&Runtime::new(Arc::new(fresh)), ("nvrtcCompileProgram", 1), 19)?;
+    let runtime = Runtime::new(cuda.clone());
+    for (at, call) in REFUSALS.into_iter().enumerate() {
+        refused(&runtime, call, 20 + at)?;
     }
     let graphs = || records.count("call.cuGraphLaunch");
     let before = graphs();
     records
-        .failing("cuGraphInstantiateWithFlags", 2, || runs(40))
+        .failing("cuGraphInstantiateWithFlags", 2, || run_of_width(&runtime, 40))
         .map_err(|(_, text)| format!("cuGraphInstantiateWithFlags: {text}"))?;
     match graphs() == before {
-        true => Ok(format!("{} calls", REFUSALS.len() + 1)),
+        true => Ok(format!("{} calls", REFUSALS.len() + 2)),
         false => Err("a graph was launched that the driver had refused".into()),
     }
 }
@@ -426,7 +438,7 @@ pub(crate) fn run([cuda, _, queues]: &[Arc<Cuda>; 3], options: &CudaOptions, fil
         constants(&records, &Arc::new(cuda))
     });
     check("record of the reserve", &|| reserve(&records, cuda));
-    check("record of refused memory", &|| refused_memory(&records, cuda));
+    check("record of refused memory", &|| refused_memory(&records, cuda, options));
     check("record of many steps", &|| no_leak(&records, cuda, f32_step));
     check(&format!("record of poisoned memory {name}"), &|| poisoned(&records, cuda, low_step));
     check(&format!("record of three orders {name}"), &|| reordered(&records, queues, low_step));

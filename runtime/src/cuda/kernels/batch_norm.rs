@@ -3,12 +3,15 @@
 //!
 //! Moments are computed in one pass ([`super::moments`]), and a second pass normalizes.
 
+mod channel;
+
+use self::channel::{Channel, blocks_of_channels};
 use super::fold::{Fold, function, wide_float};
 use super::moments::{MOMENTS, Moments, moments};
 use super::reduce::Reduction;
 use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare};
-use crate::cuda::elements::VECTORS;
+use crate::cuda::elements::{VECTORS, reciprocal};
 use crate::cuda::launch::{THREADS, blocks_for};
 use crate::cuda::text::{Elem, f32_text, f64_text};
 use crate::kernel::{KernelError, Prepared, Result};
@@ -86,17 +89,14 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
         read + &coefficients(maker, &mut source, acc, view.epsilon)?
     };
     let lanes = 16 / elem.bytes();
-    // The elements of a vector belong to one channel, or to consecutive channels.
-    let channel =
-        |at: &str| format!("{index} c = ({index})({at}) / run % channels; {read}", index = source.index);
-    let (of_vector, of_element) = match site.channels_last {
-        false => (channel("at * V"), String::new()),
-        true => (String::new(), channel("at * V + k")),
-    };
+    source.signed("run_by", reciprocal(run).cast_signed());
+    source.signed("channels_by", reciprocal(channels).cast_signed());
     let normalized = |vector: usize| {
+        let Channel { before, of_vector, of_element, behind } =
+            Channel::new(source.index, site.channels_last, &read);
         format!(
             "{{
-    constexpr int V = {vector};
+    constexpr int V = {vector};{before}
     for (u64 at = first(); at < n / V; at += step()) {{
       {of_vector}
       Vector<{stored}, V> v = load<V>(x + at * V);
@@ -106,7 +106,7 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
         A z = ((A){load} - mean) * factor + offset;
         v.at[k] = {store};
       }}
-      store(y + at * V, v);
+      store(y + at * V, v);{behind}
     }}
   }}",
             stored = elem.stored(),
@@ -121,8 +121,12 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
         normalized(1)
     );
     let extent = if site.channels_last { channels } else { run };
-    let vectors = if extent.is_multiple_of(lanes) { n / lanes } else { n };
-    stages.push(source.launch(maker, &body, [blocks_for(vectors), THREADS as usize])?);
+    let lanes = if extent.is_multiple_of(lanes) { lanes } else { 1 };
+    let blocks = match site.channels_last {
+        true => blocks_of_channels(n / lanes, lanes, channels),
+        false => blocks_for(n / lanes),
+    };
+    stages.push(source.launch(maker, &body, [blocks, THREADS as usize])?);
     Ok(staged(stages, &scratch).in_place(&[0]))
 }
 
