@@ -3,10 +3,13 @@
 //! Passes keep no state between runs and read nothing but the module and their configuration: what a later pass
 //! needs is in the IR (classes, decisions with their reasons, provenance of casts) and so in its text.
 
-use crate::guard::Statistics;
-use crate::invariants::Invariants;
+pub mod invariants;
+mod results;
+
+use self::invariants::Invariants;
+pub use self::results::Results;
 use crate::pipeline::Setting;
-pub use crate::results::Results;
+use crate::precision::guard::Statistics;
 use ampc_ir::infer::Facts;
 use ampc_ir::{InsertError, Module, Node, Value};
 use std::fmt;
@@ -160,7 +163,7 @@ pub enum PassError {
         /// The opset asked for.
         to: u16,
         /// Every operator and step without a form.
-        missing: Vec<crate::raise_opset::NoForm>,
+        missing: Vec<crate::opset::raise_opset::NoForm>,
     },
     /// A cast that was inserted is of an opset at which runtimes take none.
     #[error(
@@ -180,22 +183,22 @@ pub enum PassError {
     },
     /// Parameters or the loss cannot be found.
     #[error(transparent)]
-    Parameters(#[from] crate::parameters::ParameterError),
+    Parameters(#[from] crate::training::parameters::ParameterError),
     /// A loss does not fit the model.
     #[error(transparent)]
-    Loss(#[from] crate::step::loss::LossError),
+    Loss(#[from] crate::training::step::loss::LossError),
     /// A number is asked for a dim that no input has.
     #[error(transparent)]
-    Dim(#[from] crate::cost::UnknownDim),
+    Dim(#[from] crate::analysis::cost::UnknownDim),
     /// A training step has no forward part.
     #[error(transparent)]
-    Inference(#[from] crate::step::inference::InferenceError),
+    Inference(#[from] crate::training::step::inference::InferenceError),
     /// Weights cannot be updated.
     #[error(transparent)]
-    Update(#[from] crate::step::update::UpdateError),
+    Update(#[from] crate::training::step::update::UpdateError),
     /// There is no gradient.
     #[error(transparent)]
-    Gradient(#[from] crate::autodiff::GradientError),
+    Gradient(#[from] crate::training::autodiff::GradientError),
     /// Casts cost something else than the choice that they follow from: a bug.
     #[error("the choice of formats costs {chosen}, but the casts that follow from it cost {counted}")]
     Recount {

@@ -6,17 +6,17 @@
 
 use super::PipelineError;
 use super::spelling::{self, Spec, in_quotes, quoted};
-use crate::cost::Objective;
-use crate::insert_casts::KeepIo;
+use crate::analysis::cost::Objective;
+use crate::casts::insert_casts::KeepIo;
+use crate::casts::{convert_constants, dce, emulate, insert_casts, move_casts, simplify_casts};
+use crate::functions::{bind_signatures, share_functions, specialize_functions};
+use crate::opset::raise_opset;
 use crate::pass::Pass;
 use crate::policy::{Policy, PolicyError, float_format};
-use crate::suggest::{did_you_mean, nearest};
+use crate::precision::{assign, classify, guard, taint};
+use crate::spelling::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, ProfileError};
-use crate::{
-    assign, autodiff, bind_signatures, classify, convert_constants, dce, emulate, evaluate_constants, guard,
-    insert_casts, move_casts, parameters, raise_opset, recompute, share_functions, simplify_casts,
-    specialize_functions, step, taint,
-};
+use crate::training::{autodiff, evaluate_constants, parameters, recompute, step};
 use ampc_ir::DType;
 use std::fmt;
 use std::sync::Arc;

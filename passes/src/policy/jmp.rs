@@ -6,8 +6,8 @@
 //! alone is all three. `+` may replace `,`, because commas separate options in pipelines.
 
 use super::{Base, Policy, PolicyError, Wants, float_format};
-use crate::insert_casts::KeepIo;
-use crate::suggest::{did_you_mean, nearest};
+use crate::casts::insert_casts::KeepIo;
+use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::Class;
 

@@ -22,10 +22,10 @@ pub use pins::{HoldingPin, Names, Pattern, Pin, Pins, Reading};
 pub use presets::{PRESETS, Preset};
 pub use signature::{SignatureJson, reason};
 
-use crate::guard::{GUARDS, Judges};
-use crate::insert_casts::KeepIo;
-use crate::json::JsonError;
-use crate::suggest::{did_you_mean, nearest};
+use crate::casts::insert_casts::KeepIo;
+use crate::precision::guard::{GUARDS, Judges};
+use crate::spelling::json::JsonError;
+use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::op::{self, Class, OpSchema};
 use ampc_ir::{DType, Module, Node};
 use rustc_hash::FxHashMap;

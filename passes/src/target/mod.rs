@@ -8,8 +8,8 @@
 
 mod file;
 
-use crate::json::JsonError;
-use crate::suggest::{did_you_mean, nearest};
+use crate::spelling::json::JsonError;
+use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{self, OpSchema, Work};
 use std::collections::{BTreeMap, BTreeSet};
