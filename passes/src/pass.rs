@@ -4,11 +4,12 @@
 //! needs is in the IR (classes, decisions with their reasons, provenance of casts) and so in its text.
 
 pub mod invariants;
+pub(crate) mod options;
 mod results;
 
 use self::invariants::Invariants;
+use self::options::Setting;
 pub use self::results::Results;
-use crate::pipeline::Setting;
 use crate::precision::guard::Statistics;
 use ampc_ir::infer::Facts;
 use ampc_ir::{InsertError, Module, Node, Value};

@@ -8,16 +8,15 @@
 mod spelling;
 mod table;
 
-pub use self::spelling::{Spelling, in_quotes, list, quoted};
-pub(crate) use self::table::{
-    BY, FORMAT, KEEP_IO, OBJECTIVE, POLICY, PassOption, Spelled, Wrong, option, print_keep_io, settings,
-};
-pub use self::table::{OptionDef, PASSES, PassDef, Resolver, Setting, Words, pass_names};
+pub use self::spelling::Spelling;
+pub use self::table::{PASSES, PassDef, pass_names};
+pub use crate::pass::options::{OptionDef, Resolver, Setting, Words};
+pub use crate::spelling::words::{in_quotes, list, quoted};
 
 use crate::analysis::cost::Objective;
 use crate::casts::convert_constants::ConvertConstants;
 use crate::casts::dce::Dce;
-use crate::casts::insert_casts::{InsertCasts, KeepIo};
+use crate::casts::insert_casts::InsertCasts;
 use crate::casts::move_casts::MoveCasts;
 use crate::casts::simplify_casts::SimplifyCasts;
 use crate::functions::bind_signatures::BindSignatures;
@@ -29,7 +28,7 @@ use crate::opset::raise_opset::{RaiseOpset, Target};
 use crate::opset::text_casts;
 use crate::pass::invariants::{Breach, Invariants};
 use crate::pass::{Changed, Pass, PassCx, PassError, Results, Warning};
-use crate::policy::{Policy, PolicyError};
+use crate::policy::{KeepIo, Policy, PolicyError};
 use crate::precision::assign::{Alternative, Assign, By, Gain, Optimum};
 use crate::precision::classify::Classify;
 use crate::precision::guard::{Guard, OutOfRange, Statistics};
@@ -459,6 +458,7 @@ impl fmt::Display for Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pass::options::FORMAT;
 
     fn parse(text: &str) -> Result<Pipeline, PipelineError> {
         Pipeline::parse(text, &Policy::preset)

@@ -6,10 +6,10 @@
 
 use crate::analysis::exact::composes;
 use crate::analysis::fusions::Fusions;
-use crate::casts::insert_casts::KeepIo;
 use crate::casts::simplify_casts::{is_exact_in, is_plain};
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::sequences::{Group, Groups};
+use crate::policy::KeepIo;
 use crate::precision::classify::pin_of_cast;
 use ampc_ir::module::Def;
 use ampc_ir::op::{Class, OpKind};

@@ -8,8 +8,8 @@
 
 use crate::graph::flow::{self, Var};
 use crate::graph::names;
+use crate::pass::options::{PassOption, Setting, Spelled, Words, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
-use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
 use crate::training::autodiff;
 use ampc_ir::convert::{Conversion, can_convert};
 use ampc_ir::module::Provenance;

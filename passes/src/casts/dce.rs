@@ -5,8 +5,8 @@
 
 use crate::graph::flow;
 use crate::graph::marks::{Phase, phase_of};
+use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::Spelled;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Node, Value};

@@ -25,8 +25,8 @@ use crate::casts::simplify_casts::{erase_unread, leave_out_wide, simplify_insert
 use crate::graph::flow;
 use crate::graph::names;
 use crate::pass::invariants::Invariants;
+use crate::pass::options::{POLICY, PassOption, Setting, Spelled, Words, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
-use crate::pipeline::{POLICY, PassOption, Setting, Spelled, Words, option, settings};
 use crate::policy::Policy;
 use crate::precision::classify::{pin_of_node, pinned_nodes};
 use ampc_ir::edit::Position;

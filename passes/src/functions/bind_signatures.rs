@@ -5,8 +5,8 @@
 
 use crate::graph::paths::Paths;
 use crate::pass::invariants::Invariants;
+use crate::pass::options::{POLICY, PassOption, Setting, Spelled, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::{POLICY, PassOption, Setting, Spelled, settings};
 use crate::policy::{Policy, node_key};
 use ampc_ir::infer::infer_module;
 use ampc_ir::op::OpSchema;

@@ -11,8 +11,8 @@
 use crate::functions::specialize_functions::{INSTANCE_OF, original, spelling};
 use crate::graph::flow;
 use crate::pass::invariants::Invariants;
+use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::Spelled;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::entity::EntityRef;
 use ampc_ir::module::{Def, GraphOwner, Op};

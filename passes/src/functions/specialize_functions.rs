@@ -16,8 +16,8 @@
 //! ([`SMALL_PARTS`]): a copy has all inputs and default attributes of the function, also where a call leaves them out.
 
 use crate::graph::flow;
+use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::Spelled;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::module::{FunctionData, GraphOwner, Op, Provenance};
 use ampc_ir::op::OpKind;

@@ -1,7 +1,8 @@
 //! Every error of a pass, from a model and options that lead to it.
 
-use crate::casts::insert_casts::KeepIo;
-use crate::pipeline::{Lowering, Opset, Pipeline, RunError, Spelled};
+use crate::pass::options::Spelled;
+use crate::pipeline::{Lowering, Opset, Pipeline, RunError};
+use crate::policy::KeepIo;
 use crate::policy::Pin;
 use crate::precision::assign::By;
 use crate::precision::guard::OutOfRange;

@@ -8,21 +8,20 @@
 //! report, policy file, operator table.
 
 mod file;
-mod format;
-mod glob;
 mod jmp;
+mod keep_io;
 mod pins;
 mod presets;
 mod resolved;
 mod signature;
 
-pub use format::float_format;
+pub use crate::spelling::formats::float_format;
+pub use keep_io::KeepIo;
 pub(crate) use pins::is_pin;
 pub use pins::{HoldingPin, Names, Pattern, Pin, Pins, Reading};
 pub use presets::{PRESETS, Preset};
 pub use signature::{SignatureJson, reason};
 
-use crate::casts::insert_casts::KeepIo;
 use crate::precision::guard::{GUARDS, Judges};
 use crate::spelling::json::JsonError;
 use crate::spelling::suggest::{did_you_mean, nearest};

@@ -7,7 +7,7 @@
 use super::file::unlisted;
 use super::signature::{SignatureJson, Word, in_order};
 use super::{Base, OpClass, Pattern, Pin, Policy, PolicyError, Wants};
-use crate::casts::insert_casts::KeepIo;
+use crate::policy::KeepIo;
 use crate::spelling::json::{Entries, JsonError, entries};
 use ampc_ir::DType;
 use ampc_ir::op::{Class, OpSchema, Signature};

@@ -22,10 +22,11 @@ use crate::graph::flow::{self, Reader, Var};
 use crate::graph::names;
 use crate::graph::sequences::{element, is_container, is_structural_node};
 use crate::pass::invariants::Invariants;
-use crate::pass::{Changed, Pass, PassCx, PassError, sound};
-use crate::pipeline::{
+use crate::pass::options::{
     BY, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, option, print_keep_io, settings,
 };
+use crate::pass::{Changed, Pass, PassCx, PassError, sound};
+pub use crate::policy::KeepIo;
 use crate::precision::assign::{Optimum, count_rewritten};
 use crate::precision::classify::pin_of_cast;
 use ampc_ir::edit::Position;
@@ -36,30 +37,6 @@ use ampc_ir::op::{AttrKind, OpKind, OpSchema};
 use ampc_ir::ports::Ports;
 use ampc_ir::{AttrValue, DType, GraphId, Inserter, Module, Node, NodeSpec, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeSet;
-
-/// Which inputs and outputs of the graph keep their types.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum KeepIo {
-    /// All of them.
-    #[default]
-    All,
-    /// None: an input that is read low only is low, an output has the type it is made in.
-    None,
-    /// These; the others as with [`KeepIo::None`].
-    Names(BTreeSet<String>),
-}
-
-impl KeepIo {
-    /// Whether an input or output of this name keeps its type.
-    pub fn keeps(&self, name: &str) -> bool {
-        match self {
-            KeepIo::All => true,
-            KeepIo::None => false,
-            KeepIo::Names(names) => names.contains(name),
-        }
-    }
-}
 
 /// The pass.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +67,9 @@ impl Spelled for InsertCasts {
             def: OBJECTIVE,
             print: |pass| pass.fewest.then(|| Setting::word(Objective::Casts)),
             read: |pass, given| {
-                given.objective().map(|objective| pass.fewest = objective == Objective::Casts)
+                let objective: Objective = given.read(|word| word.parse().ok())?;
+                pass.fewest = objective == Objective::Casts;
+                Ok(())
             },
         },
     ];

@@ -23,8 +23,8 @@ mod target;
 
 use crate::graph::paths::Paths;
 use crate::pass::invariants::Invariants;
+use crate::pass::options::{FORMAT, OptionDef, POLICY, PassOption, Setting, Spelled, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::{FORMAT, OptionDef, POLICY, PassOption, Setting, Spelled, option, settings};
 use crate::policy::PolicyError;
 use ampc_ir::infer::{Facts, infer_module};
 use ampc_ir::op::{Arity, OpKind, OpSchema};

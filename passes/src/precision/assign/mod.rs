@@ -26,17 +26,17 @@ pub(crate) use self::quantized::hold_quantized;
 use self::sums::{Unrolled, sums, unrolled};
 use crate::analysis::cost::{CostModel, Objective};
 use crate::analysis::tensors::Tensors;
-use crate::casts::insert_casts::KeepIo;
 use crate::graph::flow::{self, Var};
 use crate::graph::sequences::Groups;
 use crate::graph::var_map::VarMap;
 use crate::pass::invariants::Invariants;
-use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::{
-    BY, FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, Words, option, print_keep_io, quoted,
-    settings,
+use crate::pass::options::{
+    BY, FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, Words, option, print_keep_io, settings,
 };
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::policy::KeepIo;
 use crate::precision::guard::Statistics;
+use crate::spelling::words::quoted;
 use crate::target::{Profile, read_dims};
 use ampc_ir::module::Reason;
 use ampc_ir::op::{Class, Legality, OpKind};
@@ -167,7 +167,7 @@ impl Spelled for Assign {
             def: OBJECTIVE,
             print: |pass| pass.by.cut().map(|(objective, _)| Setting::word(objective)),
             read: |pass, given| {
-                let read = given.objective()?;
+                let read = given.read(|word| word.parse().ok())?;
                 if let By::Cut { objective, .. } = &mut pass.by {
                     *objective = read;
                 }

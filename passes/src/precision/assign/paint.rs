@@ -27,10 +27,10 @@ pub(super) use self::tables::{MIN_TABLE, STORED_LOW};
 
 use super::Found;
 use crate::analysis::tensors;
-use crate::casts::insert_casts::KeepIo;
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::sequences::Groups;
 use crate::graph::var_map::VarMap;
+use crate::policy::KeepIo;
 use crate::precision::guard::Statistics;
 use ampc_ir::module::{Decision, Op};
 use ampc_ir::op::{Class, Legality, OpKind};

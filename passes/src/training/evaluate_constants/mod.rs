@@ -25,8 +25,8 @@ mod unroll;
 
 use self::evaluate::evaluate;
 use self::small::{MAX_ELEMENTS, Small};
+use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
-use crate::pipeline::Spelled;
 use crate::training::autodiff;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, Int, check_node};

@@ -2,8 +2,8 @@
 
 use super::ParameterError;
 use crate::pass::invariants::Invariants;
+use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::Spelled;
 use crate::training::autodiff::{self, PARAMETER};
 use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;

@@ -12,8 +12,8 @@
 //! cost nothing: Squeeze and Unsqueeze move no element.
 
 use crate::pass::invariants::Invariants;
+use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::Spelled;
 use crate::training::step::update::UpdateError;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::module::Op;

@@ -19,8 +19,8 @@
 
 use super::{import_ampc, public_name_or_warn, state_input};
 use crate::pass::invariants::Invariants;
+use crate::pass::options::{PassOption, Setting, Spelled, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
-use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
 use crate::training::parameters::add_role;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::op::OpKind;

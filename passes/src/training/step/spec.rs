@@ -6,8 +6,8 @@
 //! mse:"of=a,b"
 //! ```
 
-use crate::pipeline::{in_quotes, list};
 use crate::spelling::suggest::{did_you_mean, nearest};
+use crate::spelling::words::{in_quotes, list};
 use std::str::FromStr;
 
 /// Error in the spelling of a loss, optimizer, loss scaler or learning-rate schedule.

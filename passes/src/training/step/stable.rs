@@ -20,8 +20,8 @@
 
 use crate::graph::marks::{self, Mark};
 use crate::pass::invariants::Invariants;
+use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::Spelled;
 use crate::training::autodiff::{LOSS, RuleError, with_role};
 use crate::training::step::loss::LossError;
 use ampc_ir::inserter::InsertError;

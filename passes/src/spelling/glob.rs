@@ -21,7 +21,7 @@ const MAX_LENGTH: usize = 4096;
 /// The regular expression equivalent to a glob; `None` if the text is not a glob: an unmatched bracket or
 /// brace, a range that runs backwards, a `\` at the end, too many characters, or a regular expression above the
 /// size limit.
-pub(super) fn compile(glob: &str) -> Option<Regex> {
+pub(crate) fn compile(glob: &str) -> Option<Regex> {
     if glob.len() > MAX_LENGTH {
         return None;
     }
