@@ -11,7 +11,7 @@
 //! A value that a body captures, directly or through a cast, is never fused: the place of its cast is chosen
 //! among graphs, and a reader outside would change that choice. Nodes with bodies are not kernels.
 
-use crate::analysis::tensors::{self, same_number};
+use crate::analysis::values::{is_stored, same_number};
 use crate::graph::flow;
 use crate::target::Profile;
 use ampc_ir::op::OpSchema;
@@ -46,7 +46,7 @@ impl Fusions {
     /// Notes the readers of a value in the kernel of its producer, directly or behind a cast to another float
     /// format.
     fn add(&mut self, module: &Module, profile: &Profile, maker: Node, value: Value) {
-        let Some(from) = kernel(module, maker).filter(|_| !tensors::is_stored(module, value)) else { return };
+        let Some(from) = kernel(module, maker).filter(|_| !is_stored(module, value)) else { return };
         let (mut reads, mut inside) = (Vec::new(), Vec::new());
         let mut roots = vec![value];
         while let Some(root) = roots.pop() {

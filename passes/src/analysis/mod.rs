@@ -6,3 +6,4 @@ pub mod fusions;
 pub mod liveness;
 pub(crate) mod numerics;
 pub mod tensors;
+pub(crate) mod values;

@@ -4,13 +4,13 @@
 //! Casts that change no number are looked through: those that an earlier run inserted, and the author's from a
 //! 16-bit format or from fp32 to fp32. What reads their result reads what is behind them.
 
+pub use super::values::same_number;
+use super::values::{is_capture, is_exact_in, is_plain, is_stored};
 use crate::analysis::exact::composes;
 use crate::analysis::fusions::Fusions;
-use crate::casts::simplify_casts::{is_exact_in, is_plain};
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::sequences::{Group, Groups};
 use crate::policy::KeepIo;
-use crate::precision::classify::pin_of_cast;
 use ampc_ir::module::Def;
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::verify::name_of;
@@ -334,36 +334,6 @@ fn leaves(module: &Module, value: Value) -> bool {
         work.extend(module.uses(value).filter_map(|(node, _)| flow::inserted_result(module, node)));
     }
     false
-}
-
-/// Whether a value is stored, and not computed.
-pub(crate) fn is_stored(module: &Module, value: Value) -> bool {
-    let fills = |node: Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::ConstantOfShape);
-    constant_of(module, value).is_some() || module.producer(value).is_some_and(|(node, _)| fills(node))
-}
-
-fn is_capture(module: &Module, value: Value) -> bool {
-    matches!(module.value(value).def, Def::Capture { .. })
-}
-
-/// The result of a cast whose readers might as well read its operand: one that an earlier run inserted, or one of the
-/// author from a 16-bit format or from fp32 to fp32, but not in a body of what it captures.
-pub fn same_number(module: &Module, node: Node) -> Option<Value> {
-    let inserted = flow::inserted_result(module, node);
-    if inserted.is_some() {
-        return inserted;
-    }
-    let data = module.node(node);
-    let (operand, result) = (data.operand(0)?, data.result(0)?);
-    // What an earlier run cast for it is what it read before.
-    let behind = flow::behind_inserted(module, operand);
-    let (from, to) = (module.value(behind).ty.dtype()?, module.value(result).ty.dtype()?);
-    let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
-    // A pin makes it a cast from what was pinned.
-    let decided = data.decisions.first().and_then(|d| d.precision);
-    let as_it_is = decided.is_none_or(|d| d == from) && pin_of_cast(module, node).is_none();
-    let exact = to == DType::F32 && (from.is_low() || from == DType::F32);
-    (is_cast && exact && as_it_is && !is_capture(module, operand)).then_some(result)
 }
 
 /// Whether a cast of the author makes a value of what is no float, and one that follows it, to a 16-bit format, becomes

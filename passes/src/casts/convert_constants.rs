@@ -8,9 +8,9 @@
 
 use crate::graph::flow::{self, Var};
 use crate::graph::names;
+use crate::graph::roles::{PARAMETER, with_role};
 use crate::pass::options::{PassOption, Setting, Spelled, Words, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
-use crate::training::autodiff;
 use ampc_ir::convert::{Conversion, can_convert};
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
@@ -52,7 +52,7 @@ impl Pass for ConvertConstants {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
         // A trained parameter stays fp32, and each step casts it anew.
-        let trained: FxHashSet<Value> = autodiff::with_role(module, autodiff::PARAMETER).collect();
+        let trained: FxHashSet<Value> = with_role(module, PARAMETER).collect();
         for node in flow::nodes(module) {
             let data = module.node(node);
             let cast = data.provenance == Provenance::Inserted

@@ -15,9 +15,10 @@
 //! takes values out; so do functions that are called from there.
 
 use crate::casts::insert_casts::{new_cast, set_element_attribute};
+use crate::graph::containers::{element, is_structural};
 use crate::graph::flow::{self, Var};
 use crate::graph::names;
-use crate::graph::sequences::{Group, Groups, element, is_structural};
+use crate::graph::sequences::{Group, Groups};
 use crate::pass::invariants::Invariants;
 use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};

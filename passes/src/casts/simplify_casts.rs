@@ -14,18 +14,18 @@
 //!   way. Not for bf16: what runs the operator and the cast need not have a kernel that makes bf16.
 
 use crate::analysis::exact::{composes, is_exact};
+use crate::analysis::values::{is_capture, is_exact_in, is_plain};
 use crate::casts::insert_casts::set_target;
 use crate::graph::flow::{self, Var};
 use crate::graph::names;
 use crate::pass::options::{BY, FORMAT, PassOption, Setting, Spelled, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
-use crate::precision::classify::pin_of_cast;
-use ampc_ir::convert::Conversion;
+use crate::policy::pinned::pin_of_cast;
 use ampc_ir::edit::Position;
-use ampc_ir::module::{Def, GraphOwner, Provenance};
+use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, TensorData, Value};
+use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Value};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 
@@ -211,23 +211,6 @@ fn identity(module: &mut Module, cast: &Cast) -> Value {
     same
 }
 
-/// Whether a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is in
-/// no function, which may have nothing else in it, nor of what a body captures, which the choice counts by itself.
-pub(crate) fn is_plain(module: &Module, node: Node, to: DType) -> bool {
-    let data = module.node(node);
-    let of_function = matches!(module.graph(module.root(data.graph)).owner, GraphOwner::Function(_));
-    // What is in the other 16-bit format is no part of the choice.
-    let values = [data.operand(0), data.result(0)];
-    let dtypes = values.into_iter().flatten().map(|value| module.value(value).ty.dtype());
-    let other = dtypes.flatten().any(|dtype| dtype.is_low() && dtype != to);
-    let captured = data.operand(0).is_some_and(|operand| is_capture(module, operand));
-    data.attrs().len() == 1 && !of_function && !captured && !other && pin_of_cast(module, node).is_none()
-}
-
-fn is_capture(module: &Module, value: Value) -> bool {
-    matches!(module.value(value).def, Def::Capture { .. })
-}
-
 /// Erases the casts that nobody reads: the author's if no pin speaks of them, but not in functions, which may have nothing
 /// else in them; returns whether there were any.
 pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -> bool) -> bool {
@@ -257,9 +240,6 @@ fn replace(module: &mut Module, cast: &Cast, by: Value) {
     module.replace_value(cast.result, by);
     module.erase_node(cast.node);
 }
-
-/// Constants of more numbers than this are not looked at.
-const MAX_NUMBERS: u64 = 1 << 16;
 
 /// Lets a DequantizeLinear make the f16 that all its readers cast its result to; returns whether it does.
 fn dequantize_into(module: &mut Module, node: Node) -> bool {
@@ -292,12 +272,6 @@ fn dequantized(module: &Module, node: Node) -> Option<(Value, DType, Vec<Cast>)>
     let goes = |c: &Cast| c.inserted && c.from == DType::F32 && c.to == to && !module.is_output(c.result);
     let legal = view.schema.types_of(formal).has_tensor(to);
     (legal && casts.iter().all(goes) && is_exact_in(&*view.constant(1)?, to)).then_some((result, to, casts))
-}
-
-/// Whether every number of a constant is one of the format. Of large ones nothing is known.
-pub(crate) fn is_exact_in(data: &TensorData, to: DType) -> bool {
-    let rounded = || data.converted(Conversion { to, clamp: false }).small_floats(MAX_NUMBERS);
-    data.small_floats(MAX_NUMBERS).is_some_and(|numbers| Some(numbers) == rounded())
 }
 
 struct Cast {

@@ -3,11 +3,12 @@
 //! A node counts if it has the domain and name, no overload, and calls no function of the model. Each use of
 //! the signature checks that the node fits: as in other open domains, a node that does not fit keeps its types.
 
+use crate::graph::keys::node_key;
 use crate::graph::paths::Paths;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{POLICY, PassOption, Setting, Spelled, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::policy::{Policy, node_key};
+use crate::policy::Policy;
 use ampc_ir::infer::infer_module;
 use ampc_ir::op::OpSchema;
 use ampc_ir::verify::verify_module;

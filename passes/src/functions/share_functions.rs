@@ -8,8 +8,9 @@
 //! The overloads of IR version 10 are not used: ONNX Runtime 1.31 ignores overloads of calls in the body of a
 //! function, and takes the function without overload or does not load the model.
 
-use crate::functions::specialize_functions::{INSTANCE_OF, original, spelling};
 use crate::graph::flow;
+use crate::graph::instances::{original, spelling};
+use crate::graph::metadata::INSTANCE_OF;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};

@@ -16,10 +16,13 @@
 //! ([`SMALL_PARTS`]): a copy has all inputs and default attributes of the function, also where a call leaves them out.
 
 use crate::graph::flow;
+use crate::graph::instances::spelling;
+pub use crate::graph::instances::{MAX_DEPTH, instances};
+use crate::graph::metadata::INSTANCE_OF;
 use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::attr::AttrValue;
-use ampc_ir::module::{FunctionData, GraphOwner, Op, Provenance};
+use ampc_ir::module::{GraphOwner, Op, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::{FunctionId, GraphId, Module, Node, Symbol, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -40,43 +43,8 @@ pub const MAX_RATIO: u64 = 4;
 /// that an earlier run inserted do not count, so that a rewritten model is treated as its source was.
 pub const MAX_INLINED: u64 = 1 << 17;
 
-/// Functions that call functions that call functions … deeper than this keep one body for all calls.
-pub const MAX_DEPTH: u32 = 64;
-
 /// A model with more nodes than this once its functions are inlined is refused: runtimes inline functions.
 pub const MAX_EXPANDED: u64 = 1 << 24;
-
-/// The metadata by which a copy names the function that it was made of.
-pub(crate) const INSTANCE_OF: &str = "ampc.instance_of";
-
-/// Domain, name and overload in one text, for metadata.
-pub(crate) fn spelling(module: &Module, function: &FunctionData) -> String {
-    let [domain, name, overload] =
-        [function.domain, function.name, function.overload].map(|symbol| module.text(symbol));
-    format!("{domain}::{name}:{overload}")
-}
-
-/// The spelling of the function that a function was copied from, if it is a copy.
-pub(crate) fn original<'m>(module: &'m Module, function: &FunctionData) -> Option<&'m str> {
-    let key = module.symbol(INSTANCE_OF)?;
-    let entry = function.metadata.iter().find(|&&(k, _)| k == key)?;
-    Some(module.text(entry.1))
-}
-
-/// The functions that one call has for itself, each with the function that it was copied from.
-pub fn instances(module: &Module) -> FxHashMap<FunctionId, FunctionId> {
-    let copies = module.functions().filter(|&(id, _)| module.calls(id).len() == 1);
-    let copies: Vec<(FunctionId, &str)> =
-        copies.filter_map(|(id, f)| Some((id, original(module, f)?))).collect();
-    if copies.is_empty() {
-        return FxHashMap::default();
-    }
-    let sources: FxHashMap<String, FunctionId> =
-        module.functions().map(|(id, f)| (spelling(module, f), id)).collect();
-    let sourced = copies.into_iter().filter_map(|(copy, of)| Some((copy, *sources.get(of)?)));
-    // A file may say anything.
-    sourced.filter(|(copy, source)| copy != source).collect()
-}
 
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,7 +1,7 @@
 //! How precision flows: type variables of nodes, and ports of nodes with bodies and of functions, as vertices; values
 //! as edges between them, through captures into bodies.
 
-use crate::graph::sequences::is_container;
+use crate::graph::containers::is_container;
 use ampc_ir::module::{Decision, Def, Op, Provenance};
 use ampc_ir::op::{self, Class, FormalType, Legality, OpKind, Side};
 use ampc_ir::ports::Ports;

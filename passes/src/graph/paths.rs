@@ -7,8 +7,8 @@
 //! A node of a function has two names: behind the function's (`Gelu/mul`), which all calls share, and behind the path
 //! of a call (`layer1/gelu/mul`), once that call has the function for itself.
 
-use crate::functions::specialize_functions::{MAX_DEPTH, instances};
 use crate::graph::flow;
+use crate::graph::instances::{MAX_DEPTH, instances};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::{FunctionData, GraphOwner, Module, Op};
 use ampc_ir::{FunctionId, GraphId, Node};

@@ -7,54 +7,17 @@
 //! group is *held* (keeps its type) if a sequence of it is an input or output of the model, or if an unknown
 //! operator reads or makes it.
 
+pub use super::containers::{element, is_container, is_structural, is_structural_node};
 use crate::graph::flow::{self, Var};
+use crate::graph::keys::node_key;
 use crate::graph::paths::Paths;
-use crate::policy::node_key;
 use ampc_ir::module::{Decision, Reason};
-use ampc_ir::op::{Class, Legality, OpKind};
+use ampc_ir::op::{Class, Legality};
 use ampc_ir::verify::name_of;
 use ampc_ir::{AttrValue, DType, Module, Node, Type, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-
-/// True if it is a sequence or optional of tensors, or of such containers.
-pub fn is_container(ty: &Type) -> bool {
-    match ty {
-        Type::Sequence(element) | Type::Optional(element) => {
-            element.as_tensor().is_some() || is_container(element)
-        }
-        Type::Unknown | Type::Tensor(_) | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => false,
-    }
-}
-
-/// The element type of a tensor, or of the tensors in a sequence or optional.
-pub fn element(ty: &Type) -> Option<DType> {
-    (ty.as_tensor().is_some() || is_container(ty)).then(|| ty.element_dtype()).flatten()
-}
-
-/// True if an operator only puts tensors into sequences and optionals, or takes them out.
-pub fn is_structural(kind: OpKind) -> bool {
-    matches!(
-        kind,
-        OpKind::ConcatFromSequence
-            | OpKind::Optional
-            | OpKind::OptionalGetElement
-            | OpKind::OptionalHasElement
-            | OpKind::SequenceAt
-            | OpKind::SequenceConstruct
-            | OpKind::SequenceEmpty
-            | OpKind::SequenceErase
-            | OpKind::SequenceInsert
-            | OpKind::SequenceLength
-            | OpKind::SplitToSequence
-    )
-}
-
-/// True if a node is an operator of that kind.
-pub fn is_structural_node(module: &Module, node: Node) -> bool {
-    module.node(node).schema().is_some_and(|s| is_structural(s.kind))
-}
 
 /// Reason why a group keeps its types.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,17 +1,19 @@
 //! Every error of a pass, from a model and options that lead to it.
 
 use crate::pass::options::Spelled;
+use crate::pass::training_error::InferenceError;
+use crate::pass::training_error::LossError;
+use crate::pass::training_error::ParameterError;
+use crate::pass::training_error::UpdateError;
+use crate::pass::training_error::{GradientError, RuleError};
 use crate::pipeline::{Lowering, Opset, Pipeline, RunError};
 use crate::policy::KeepIo;
 use crate::policy::Pin;
 use crate::precision::assign::By;
 use crate::precision::guard::OutOfRange;
-use crate::training::autodiff::{Autodiff, CustomGradients, GradientError, RuleError};
-use crate::training::parameters::{ExposeParameters, ParameterError, Parameters};
+use crate::training::autodiff::{Autodiff, CustomGradients};
+use crate::training::parameters::{ExposeParameters, Parameters};
 use crate::training::recompute::Recompute;
-use crate::training::step::inference::InferenceError;
-use crate::training::step::loss::LossError;
-use crate::training::step::update::UpdateError;
 use crate::training::step::{CustomLoss, CustomOptimizer, Loss, Update};
 use crate::{Changed, Pass, PassCx, PassError, Policy};
 use ampc_ir::DType;

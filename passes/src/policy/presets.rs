@@ -87,8 +87,9 @@ fn unknown(name: &str) -> PolicyError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::{Base, op_key};
-    use crate::precision::guard::{GUARDS, Judges};
+    use crate::graph::keys::op_key;
+    use crate::policy::Base;
+    use crate::policy::guards::{GUARDS, Judges};
     use ampc_ir::DType;
     use ampc_ir::op::{Class, OpKind, base_class};
     use serde::Deserialize;

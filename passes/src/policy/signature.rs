@@ -1,6 +1,7 @@
 //! Signatures as JSON: in policies, reports and graphs.
 
-use super::{PolicyError, op_key};
+use super::PolicyError;
+use crate::graph::keys::op_key;
 use crate::spelling::json::{Entries, entries};
 use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;

@@ -18,14 +18,17 @@ use self::unmet::{
     ValueNames, check_pins, warn_of_foreign_report, warn_of_misfit, warn_of_other_format,
     warn_of_unmet_lists, warn_of_unmet_pins,
 };
+use crate::graph::containers;
 use crate::graph::flow::{self, Var};
+use crate::graph::keys::node_key;
 use crate::graph::marks;
 use crate::graph::paths::Paths;
 use crate::graph::sequences::{self, Groups};
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{FORMAT, POLICY, PassOption, Setting, Spelled, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::policy::{Base, HoldingPin, OpClass, Pin, Pins, Policy, PolicyError, is_pin, node_key};
+pub use crate::policy::pinned::pin_of_node;
+use crate::policy::{Base, HoldingPin, OpClass, Pin, Pins, Policy, PolicyError, is_pin};
 use ampc_ir::module::{Decision, Op, Reason};
 use ampc_ir::op::{self, Arity, Class, FormalType, Legality, OpKind, OpSchema, is_open};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
@@ -193,18 +196,6 @@ impl Wishes<'_> {
     }
 }
 
-/// The pin, or list that denies Cast, that names a cast of the author, once it is classified.
-pub(crate) fn pin_of_cast(module: &Module, node: Node) -> Option<&str> {
-    let evidence = &module.node(node).decisions.last()?.reason.evidence;
-    is_pin(evidence).then_some(evidence)
-}
-
-/// The pin, or for a cast the list that denies it, that names a node of the author, once it is classified.
-pub fn pin_of_node(module: &Module, node: Node) -> Option<&str> {
-    let rules = || module.node(node).decisions.iter().map(|decision| decision.reason.rule.as_str());
-    pin_of_cast(module, node).or_else(|| rules().find(|rule| is_pin(rule)))
-}
-
 /// The nodes of the author that pins name, pins of an earlier run included, and the casts that a list denies.
 pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> {
     let denied = policy.class_of("Cast").is_some_and(|listed| listed.class == Class::Deny);
@@ -355,7 +346,7 @@ impl State<'_> {
     /// The class of a variable before pins, lists and reports.
     fn by_table(&self, module: &Module, schema: Option<&'static OpSchema>, var: Var) -> ByTable {
         // What goes into a sequence or comes out of it is moved.
-        let moves = self.groups.get(var).is_some() && sequences::is_structural_node(module, var.node);
+        let moves = self.groups.get(var).is_some() && containers::is_structural_node(module, var.node);
         let is_loss = marks::is_loss(module, var.node);
         let class = match moves {
             true => Class::Clear,
@@ -399,7 +390,7 @@ impl State<'_> {
         let is_grouped = self.groups.get(var).is_some();
         let element = match flow::bound_type(module, var) {
             Some(Type::Tensor(tensor)) => Some(tensor.dtype),
-            Some(ty) if is_grouped => sequences::element(ty),
+            Some(ty) if is_grouped => containers::element(ty),
             Some(_) => None,
             None => return Some(self.decide(Class::Fixed, None, "type.unknown")),
         };
@@ -534,11 +525,11 @@ fn legality(module: &Module, var: Var, format: DType) -> Legality {
 /// The reason why no variable of a node can change, whatever the user requests.
 fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'static str> {
     let data = module.node(var.node);
-    let moves = schema.is_some_and(|s| s.kind == OpKind::Identity || sequences::is_structural(s.kind))
+    let moves = schema.is_some_and(|s| s.kind == OpKind::Identity || containers::is_structural(s.kind))
         || flow::is_port(module, var);
     let container = |value| {
         let ty = &module.value(value).ty;
-        let movable = matches!(ty, Type::Tensor(_) | Type::Unknown) || moves && sequences::is_container(ty);
+        let movable = matches!(ty, Type::Tensor(_) | Type::Unknown) || moves && containers::is_container(ty);
         !movable
     };
     let contains = || {

@@ -131,7 +131,7 @@ fn deny(module: &mut Module, tainted: &[(Var, Var)]) {
     for (var, origin) in tainted {
         let path = paths.path(origin.node);
         let (domain, op, _) = module.op_name(origin.node);
-        let evidence = format!("{DOWNSTREAM_OF}{}", crate::policy::op_key(domain, op));
+        let evidence = format!("{DOWNSTREAM_OF}{}", crate::graph::keys::op_key(domain, op));
         let reason = Arc::new(Reason { rule: format!("taint:{path}"), evidence });
         let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
         decision.class = Class::Deny;

@@ -1,7 +1,7 @@
 //! Profiles as JSON: `ampc-target/1`.
 
 use super::{Fusion, GROUPS, Kernels, Number, OpList, OpSet, Profile, ProfileError, Rates};
-use crate::policy::op_key;
+use crate::graph::keys::op_key;
 use crate::spelling::json::JsonError;
 use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::op;

@@ -8,7 +8,7 @@ mod nodes;
 
 pub use self::nodes::Nodes;
 
-use crate::training::autodiff::RuleError;
+use crate::pass::training_error::RuleError;
 use ampc_ir::infer::describe;
 use ampc_ir::module::Payload;
 use ampc_ir::op::OpKind;

@@ -22,16 +22,17 @@ pub(crate) use self::expose::{conceal, expose, only_cast};
 pub use self::origin::{is_changed, is_transposed, origin_of};
 pub use self::signature::{InputKind, InputSpec, SIGNATURE, Signature, SignatureError};
 pub use self::tell::{tied, untrained};
+pub use crate::pass::training_error::ParameterError;
 
 use self::exported::Exported;
 use self::origin::{Origin, is_internal};
 use crate::graph::paths::Paths;
+use crate::graph::roles::{LOSS, PARAMETER, STOP, with_role};
 use crate::pass::options::{PassOption, Setting, Spelled, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::spelling::suggest::{did_you_mean, nearest};
+use crate::spelling::suggest::nearest;
 use crate::spelling::words::quoted;
-use crate::training::autodiff::{self, LOSS, PARAMETER, STOP};
-use ampc_ir::inserter::InsertError;
+use crate::training::autodiff;
 use ampc_ir::module::{Def, Role};
 use ampc_ir::op::OpKind;
 use ampc_ir::tensor::{Storage, TensorData};
@@ -108,66 +109,6 @@ fn print_list(list: &[String]) -> Option<Setting> {
 /// From this magnitude on, an element says that a constant is a mask or a limit.
 const LARGE: f64 = 1e4;
 
-/// Error of finding parameters.
-#[derive(Debug, thiserror::Error)]
-pub enum ParameterError {
-    /// The loss is not an output.
-    #[error("no output of the model is called `{name}`; its outputs are {outputs}")]
-    NoSuchLoss {
-        /// The name that was given.
-        name: String,
-        /// The names that there are.
-        outputs: String,
-    },
-    /// A pattern matches nothing.
-    #[error("`{pattern}` matches no {what}{}", did_you_mean(.near.as_deref()))]
-    MatchesNothing {
-        /// The pattern as given.
-        pattern: String,
-        /// The subject of the problem.
-        what: &'static str,
-        /// The name that was probably meant.
-        near: Option<String>,
-    },
-    /// A pattern of constants to train or to freeze matches running statistics alone.
-    #[error(
-        "`{pattern}` matches running statistics alone, such as `{name}`: BatchNormalization in training mode updates them in \
-         every step, and they are never trained; export the model with these nodes in inference mode (`eval()` in PyTorch) to \
-         keep them as they are"
-    )]
-    Statistics {
-        /// The pattern as given.
-        pattern: String,
-        /// The first statistic that it matches.
-        name: String,
-    },
-    /// There is nothing to train: an exporter has computed constants from all parameters.
-    #[error(
-        "the model has no parameters: the exporter has computed constants from all that PyTorch trains ({names}); {advice}"
-    )]
-    Folded {
-        /// The parameters.
-        names: String,
-        /// The way out, or why there is none.
-        advice: String,
-    },
-    /// There is nothing to train.
-    #[error(
-        "the model has no parameters: no float initializer of its main graph has a differentiable reader{}",
-        if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" }
-    )]
-    None {
-        /// True if some would be parameters if they were not frozen.
-        frozen: bool,
-    },
-    /// The cast of a weight that is stored low does not fit.
-    #[error("a parameter cannot be widened: {0}")]
-    Insert(#[from] InsertError),
-    /// An invalid pattern.
-    #[error(transparent)]
-    Pattern(#[from] crate::policy::PolicyError),
-}
-
 impl Pass for Parameters {
     fn name(&self) -> &'static str {
         Self::NAME
@@ -205,7 +146,7 @@ impl Pass for Parameters {
         }
         let parameters = conceal(module, &found.parameters, false);
         // The author of a text may have said of some that they are parameters.
-        let mut known: FxHashSet<Value> = autodiff::with_role(module, PARAMETER).collect();
+        let mut known: FxHashSet<Value> = with_role(module, PARAMETER).collect();
         for value in parameters {
             if known.insert(value) {
                 add_role(module, PARAMETER, vec![value]);

@@ -25,9 +25,10 @@ mod extents;
 mod open_dims;
 mod work;
 
+pub use crate::pass::error::UnknownDim;
 pub use executions::{Executions, MAX_DEPTH};
 pub use extents::{Extents, Sizes};
-pub use open_dims::{BoundInputs, OpenDim, SizeSource, UnknownDim};
+pub use open_dims::{BoundInputs, OpenDim, SizeSource};
 pub use work::{Amount, amount};
 
 use crate::analysis::fusions::Fusions;

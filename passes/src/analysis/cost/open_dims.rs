@@ -7,6 +7,7 @@
 
 use super::Sizes;
 use super::extents::batches;
+use crate::pass::error::UnknownDim;
 use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::{Types, infer, infer_module};
 use ampc_ir::{Dim, Module, Shape, Type, Value};
@@ -34,20 +35,6 @@ pub enum SizeSource {
     Batch,
     /// Nothing is known of it.
     Assumed,
-}
-
-/// A number for a dim that no input leaves open.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`--dim {name}={size}`: no input has a dim `{name}`; {known}{hint}")]
-pub struct UnknownDim {
-    /// The name that was given.
-    pub name: String,
-    /// The size that was given.
-    pub size: u64,
-    /// The names that there are, as a sentence.
-    pub known: String,
-    /// A name that is nearly the same, as a question.
-    pub hint: String,
 }
 
 /// The types of the inputs of a model with a number for every dim.

@@ -17,18 +17,18 @@ mod scopes;
 
 use self::scopes::{Behind, Scopes};
 use crate::analysis::cost::Objective;
-use crate::analysis::tensors::same_number;
+use crate::analysis::values::same_number;
+use crate::graph::containers::{element, is_container, is_structural_node};
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::names;
-use crate::graph::sequences::{element, is_container, is_structural_node};
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{
     BY, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, option, print_keep_io, settings,
 };
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 pub use crate::policy::KeepIo;
+use crate::policy::pinned::pin_of_cast;
 use crate::precision::assign::{Optimum, count_rewritten};
-use crate::precision::classify::pin_of_cast;
 use ampc_ir::edit::Position;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, check_node};

@@ -17,11 +17,11 @@
 
 use super::{InsertCasts, decided};
 use crate::analysis::cost::{Executions, Sizes};
-use crate::analysis::tensors::is_stored;
+use crate::analysis::values::is_stored;
 use crate::graph::flow::{self, Reader, Var};
 use crate::policy::is_pin;
+use crate::policy::pinned::pin_of_cast;
 use crate::precision::classify::REPLAY;
-use crate::precision::classify::pin_of_cast;
 use ampc_ir::module::{Decision, Def};
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::verify::name_of;

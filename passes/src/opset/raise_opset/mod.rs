@@ -22,6 +22,7 @@ mod step;
 mod target;
 
 use crate::graph::paths::Paths;
+pub use crate::pass::error::NoForm;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{FORMAT, OptionDef, POLICY, PassOption, Setting, Spelled, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -32,7 +33,6 @@ use ampc_ir::{DType, GraphId, Module, Node};
 use cx::{Cx, Refused};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use step::{Form, Step};
 pub use target::{NEWEST_READ, Target};
@@ -42,33 +42,6 @@ pub use target::{NEWEST_READ, Target};
 pub struct RaiseOpset {
     /// The opset of ai.onnx to raise to.
     pub to: Target,
-}
-
-/// An operator that has no form at a later opset, or a node that has none.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct NoForm {
-    /// The operator.
-    pub op: &'static str,
-    /// The version that the nodes have.
-    pub from: u16,
-    /// The version they cannot have.
-    pub to: u16,
-    /// Why.
-    pub why: String,
-    /// The number of nodes.
-    pub count: usize,
-    /// The path of the first.
-    pub first: String,
-}
-
-impl fmt::Display for NoForm {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} → {} (`{}`", self.op, self.from, self.to, self.first)?;
-        if self.count > 1 {
-            write!(f, " and {} more", self.count - 1)?;
-        }
-        write!(f, "): {}", self.why)
-    }
 }
 
 impl Spelled for RaiseOpset {

@@ -2,8 +2,9 @@
 
 use super::opset;
 use crate::graph::flow;
+use crate::graph::keys::node_key;
 use crate::pass::PassError;
-use crate::policy::{Policy, node_key};
+use crate::policy::Policy;
 use ampc_ir::op::{self, Class, Legality, latest_opset};
 use ampc_ir::{DType, Module, Type};
 use std::sync::Arc;

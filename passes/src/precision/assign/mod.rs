@@ -33,9 +33,9 @@ use crate::pass::invariants::Invariants;
 use crate::pass::options::{
     BY, FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, Words, option, print_keep_io, settings,
 };
+use crate::pass::statistics::Statistics;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::KeepIo;
-use crate::precision::guard::Statistics;
 use crate::spelling::words::quoted;
 use crate::target::{Profile, read_dims};
 use ampc_ir::module::Reason;

@@ -17,7 +17,7 @@
 
 use super::paint::MIN_TABLE;
 use crate::analysis::cost::{CostModel, Executions, amount};
-use crate::analysis::tensors::is_stored;
+use crate::analysis::values::is_stored;
 use crate::graph::flow::{self, Var};
 use ampc_ir::op::{Class, Legality, Work, work};
 use ampc_ir::views::NodeView;

@@ -27,11 +27,12 @@ pub(super) use self::tables::{MIN_TABLE, STORED_LOW};
 
 use super::Found;
 use crate::analysis::tensors;
+use crate::analysis::values::same_number;
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::sequences::Groups;
 use crate::graph::var_map::VarMap;
+use crate::pass::statistics::Statistics;
 use crate::policy::KeepIo;
-use crate::precision::guard::Statistics;
 use ampc_ir::module::{Decision, Op};
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::views::constant_of;
@@ -445,8 +446,7 @@ impl<'m> Paint<'m> {
     /// The 16-bit format that a cast of the author makes fp32 of.
     fn widened(&self, value: Value) -> Option<DType> {
         let (node, _) = self.module.producer(flow::resolve_captures(self.module, value))?;
-        tensors::same_number(self.module, node)
-            .filter(|_| flow::inserted_result(self.module, node).is_none())?;
+        same_number(self.module, node).filter(|_| flow::inserted_result(self.module, node).is_none())?;
         self.module.value(self.module.node(node).operand(0)?).ty.dtype().filter(|d| d.is_low())
     }
 

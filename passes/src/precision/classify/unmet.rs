@@ -2,9 +2,10 @@
 //! unchanged.
 
 use super::{ALREADY_LOW, LIST, other_low};
+use crate::graph::keys::node_key;
 use crate::graph::paths::Paths;
 use crate::pass::{PassCx, PassError};
-use crate::policy::{Names, Pin, Pins, Policy, node_key};
+use crate::policy::{Names, Pin, Pins, Policy};
 use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
 use ampc_ir::{DType, Module, Node};

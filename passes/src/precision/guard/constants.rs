@@ -1,10 +1,11 @@
 //! Constants of a variable: constants that it reads, directly or moved by earlier nodes, and its own
 //! attributes.
 
-use super::{ConstantStats, Cx, OutOfRange};
+use super::{Cx, OutOfRange};
 use crate::analysis::numerics::Interval;
 use crate::graph::flow::{self, Var};
 use crate::pass::PassError;
+use crate::pass::statistics::ConstantStats;
 use ampc_ir::op::{self, OpKind, Sign};
 use ampc_ir::tensor::TensorError;
 use ampc_ir::views::broadcast::{Bound, ClipView};

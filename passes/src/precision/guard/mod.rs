@@ -11,9 +11,9 @@ mod integers;
 mod masks;
 mod norms;
 mod ranges;
-mod stats;
 
-pub use stats::{ConstantStats, Statistics};
+pub use crate::pass::statistics::{ConstantStats, Statistics};
+pub use crate::policy::guards::{GUARDS, GuardDef, Judges};
 
 use crate::analysis::numerics::Numerics;
 use crate::graph::flow::{self, Var};
@@ -21,6 +21,7 @@ use crate::pass::invariants::Invariants;
 use crate::pass::options::{FORMAT, PassOption, Setting, Spelled, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Policy;
+use crate::policy::guards::GuardKind;
 use crate::spelling::words::quoted;
 use ampc_ir::convert::{Conversion, can_convert, convert, max_finite};
 use ampc_ir::module::{Def, Payload, Reason};
@@ -60,131 +61,6 @@ impl OutOfRange {
         }
     }
 }
-
-/// Subject that a guard judges.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Judges {
-    /// The fit of constants into the format.
-    Fit,
-    /// Constants and integers that fit, and computations with them.
-    Numbers,
-    /// Operators, and the number of terms that they sum, which lists of operators cover as well.
-    Operators,
-}
-
-impl Judges {
-    /// All of them.
-    pub const ALL: [Judges; 3] = [Judges::Fit, Judges::Numbers, Judges::Operators];
-
-    /// The word that stands for all such guards where guards are left out.
-    pub fn group(self) -> &'static str {
-        match self {
-            Judges::Fit => "@fit",
-            Judges::Numbers => "@numbers",
-            Judges::Operators => "@operators",
-        }
-    }
-}
-
-/// A guard.
-#[derive(Clone, Copy, Debug)]
-pub struct GuardDef {
-    /// Its name, for `--disable-guard` and as the rule `guard.<name>`.
-    pub name: &'static str,
-    /// The subject that the guard judges, by which policies switch guards off together.
-    pub judges: Judges,
-    /// The pattern that the guard looks for.
-    pub about: &'static str,
-    run: fn(&mut Cx<'_>) -> Result<(), PassError>,
-}
-
-/// All guards, in the order in which they run.
-pub const GUARDS: &[GuardDef] = &[
-    GuardDef {
-        name: "range",
-        judges: Judges::Fit,
-        about: "constants with finite values beyond the range of the format",
-        run: ranges::range,
-    },
-    GuardDef {
-        name: "mask",
-        judges: Judges::Numbers,
-        about: "constants beyond half the range in sums: the sum leaves the range",
-        run: masks::mask,
-    },
-    GuardDef {
-        name: "eps",
-        judges: Judges::Numbers,
-        about: "constants below the normal range added before a division, root, logarithm or power",
-        run: ranges::eps,
-    },
-    GuardDef {
-        name: "underflow",
-        judges: Judges::Numbers,
-        about: "constants of few values that would all round to 0, factors and divisors that lose digits",
-        run: ranges::underflow,
-    },
-    GuardDef {
-        name: "stash",
-        judges: Judges::Numbers,
-        about: "norms with another internal precision than f32",
-        run: norms::stash,
-    },
-    GuardDef {
-        name: "norm",
-        judges: Judges::Operators,
-        about: "decomposed norms: squares that are summed, means that are subtracted",
-        run: norms::norm,
-    },
-    GuardDef {
-        name: "depth",
-        judges: Judges::Operators,
-        about: "reductions over more than 4096 elements, and products of as many terms",
-        run: norms::depth,
-    },
-    GuardDef {
-        name: "int",
-        judges: Judges::Numbers,
-        about: "integers carried in floats: shape arithmetic, positions, lengths, indices",
-        run: integers::integers,
-    },
-    GuardDef {
-        name: "square",
-        judges: Judges::Operators,
-        about: "squares on the way to a root, a logarithm or a divisor",
-        run: amplifiers::square,
-    },
-    GuardDef {
-        name: "cancellation",
-        judges: Judges::Operators,
-        about: "differences of nearly equal numbers: variances, distances, divisors",
-        run: amplifiers::cancellation,
-    },
-    GuardDef {
-        name: "saturation",
-        judges: Judges::Operators,
-        about: "numbers near 0 or 1 that round to it where their distance from it counts",
-        run: amplifiers::saturation,
-    },
-    GuardDef {
-        name: "scores",
-        judges: Judges::Operators,
-        about: "numbers of unknown range added on the way to an exponent: masks, positions",
-        run: amplifiers::scores,
-    },
-    GuardDef {
-        name: "position",
-        judges: Judges::Operators,
-        about: "angles and coordinates, and their computation from the last product on",
-        run: amplifiers::position,
-    },
-    GuardDef {
-        name: "choice",
-        judges: Judges::Operators,
-        about: "functions with bounds before TopK, ArgMax, ArgMin or NonMaxSuppression: equal rounding makes ties",
-        run: amplifiers::choice,
-    },
-];
 
 /// The pass.
 #[derive(Clone, Debug)]
@@ -271,13 +147,33 @@ impl Pass for Guard {
         cx.numerics = Numerics::of(cx.module, cx.to);
         for guard in GUARDS.iter().filter(|g| !self.disabled.contains(g.name)) {
             cx.rule = guard.name;
-            (guard.run)(&mut cx)?;
+            run(guard.kind, &mut cx)?;
         }
         let changed = cx.changed;
         for (var, message) in ranges::large_weights(&mut cx)? {
             pass.warn("range.constants", Some(var.node), message);
         }
         Ok(Changed::when(changed))
+    }
+}
+
+/// Runs a guard.
+fn run(kind: GuardKind, cx: &mut Cx<'_>) -> Result<(), PassError> {
+    match kind {
+        GuardKind::Range => ranges::range(cx),
+        GuardKind::Mask => masks::mask(cx),
+        GuardKind::Eps => ranges::eps(cx),
+        GuardKind::Underflow => ranges::underflow(cx),
+        GuardKind::Stash => norms::stash(cx),
+        GuardKind::Norm => norms::norm(cx),
+        GuardKind::Depth => norms::depth(cx),
+        GuardKind::Integers => integers::integers(cx),
+        GuardKind::Square => amplifiers::square(cx),
+        GuardKind::Cancellation => amplifiers::cancellation(cx),
+        GuardKind::Saturation => amplifiers::saturation(cx),
+        GuardKind::Scores => amplifiers::scores(cx),
+        GuardKind::Position => amplifiers::position(cx),
+        GuardKind::Choice => amplifiers::choice(cx),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Gradients of operators whose operands broadcast.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled};
+use crate::pass::training_error::RuleError;
 use ampc_ir::Value;
 use ampc_ir::op::OpKind;
 

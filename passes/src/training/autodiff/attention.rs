@@ -10,10 +10,10 @@
 //! The gradient of a float mask is dS before the bound. Keys and values that several heads of queries share get
 //! the sum of the gradients of these heads. P is computed again from Q and K, in f32 or wider.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
 use super::indexing::integer;
 use super::window::{dim_range, wide};
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::attention::AttentionView;
 use ampc_ir::{AttrValue, DType, NodeSpec, Value};

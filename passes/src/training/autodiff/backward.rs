@@ -1,8 +1,9 @@
 //! State of gradient rules: the current node, the gradients of its results, and the means to build nodes.
 
+use super::Contributions;
 use super::sections::{Section, joined};
-use super::{Contributions, RuleError};
 use crate::graph::marks::Mark;
+use crate::pass::training_error::RuleError;
 use crate::training::build::Nodes;
 pub(super) use crate::training::build::{Build, Ruled, signed};
 use ampc_ir::entity::SecondaryMap;

@@ -9,9 +9,9 @@
 //! The axes of `...` get letters of their own first, aligned at the last ones. An index that occurs twice in a
 //! term takes a diagonal: the second occurrence becomes another letter, and an identity matrix equates both.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled};
 use super::window::dim_range;
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::{Equation, Label};
 use ampc_ir::{AttrValue, DType, Dim, Value};

@@ -12,10 +12,10 @@
 //! A position outside of the image is clamped or reflected, for a cubic its taps are; with zeros, taps outside weigh 0. At a
 //! border where a position is clamped, its slope is 0, as in PyTorch.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
 use super::indexing::scatter_add;
 use super::resize::extent;
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, DType, NodeSpec, Value};
 

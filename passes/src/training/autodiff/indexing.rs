@@ -2,9 +2,9 @@
 //! they are added in f32 or wider, since runtimes add 16-bit floats by index badly or not at all. Constant indices that
 //! follow each other read a section, whose gradient is only moved.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
 use super::sections::Section;
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Part, normalize_axis};
 use ampc_ir::{AttrValue, NodeSpec, Value};

@@ -9,9 +9,9 @@
 //! d scores = (e^logp − onehot(t)) · k                SoftmaxCrossEntropyLoss
 //! ```
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled};
 use super::window::wide;
+use crate::pass::training_error::RuleError;
 use crate::training::build::without_ignored;
 use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, DType, TensorData, Value};

@@ -60,6 +60,8 @@ mod window;
 pub use self::backward::Backward;
 use self::backward::Unfinished;
 pub use self::rules::{GradientFn, has_gradient, is_differentiable};
+pub use crate::graph::roles::{GRAD, LOSS, PARAMETER, SEED, STOP, with_role};
+pub use crate::pass::training_error::{GradientError, RuleError};
 
 use self::rules::Rule;
 use crate::casts::move_casts::hoist_weight_casts;
@@ -72,127 +74,12 @@ use crate::training::parameters::conceal;
 use crate::training::step::give_gradient;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::describe;
-use ampc_ir::inserter::InsertError;
 use ampc_ir::module::{Op, Role};
-use ampc_ir::views::OpError;
 use ampc_ir::{Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-
-/// Error about a missing gradient.
-#[derive(Debug, thiserror::Error)]
-pub enum GradientError {
-    /// No value, or more than one, has a role that one value alone has.
-    #[error(
-        "role `{role}`: expected one value of the main graph, found {found}{}",
-        if *.found == 0 { ": add a loss (pass `loss`), or name an output that is one" } else { "" }
-    )]
-    Role {
-        /// The role.
-        role: &'static str,
-        /// The number of values with the role.
-        found: usize,
-    },
-    /// The loss is not a number.
-    #[error(
-        "the loss `{name}` is {found}: expected a float with one element; reduce it with ReduceMean or ReduceSum"
-    )]
-    NotScalar {
-        /// The loss.
-        name: String,
-        /// Its type.
-        found: String,
-    },
-    /// The gradient of an operator is needed that has none here.
-    #[error("{op} `{node}` has no gradient: {why}")]
-    NoRule {
-        /// The operator.
-        op: String,
-        /// The node's path.
-        node: String,
-        /// The missing property, and the remedy.
-        why: &'static str,
-    },
-    /// A rule cannot be applied to a node.
-    #[error("the gradient of {op} `{node}`: {what}")]
-    Node {
-        /// The operator.
-        op: String,
-        /// The node's path.
-        node: String,
-        /// The problem.
-        what: String,
-    },
-    /// A rule contradicts itself: a bug.
-    #[error("the gradient of {op} `{node}`: {what}")]
-    Internal {
-        /// The operator.
-        op: String,
-        /// The node's path.
-        node: String,
-        /// The contradiction.
-        what: String,
-    },
-    /// Parameters from which no path leads to the loss that can be differentiated.
-    #[error(
-        "the loss does not depend on {} in a way that can be differentiated: freeze {} (`--freeze`), or all such (`--freeze-unused`)",
-        .names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
-        if .names.len() == 1 { "it" } else { "them" }
-    )]
-    Unreached {
-        /// Their names.
-        names: Vec<String>,
-    },
-    /// There is no such path from any parameter.
-    #[error(
-        "the loss depends on none of the parameters ({}) in a way that can be differentiated: check the nodes between \
-         them and the loss for rounding, integers and quantisation, and use the model without these",
-        .names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
-    )]
-    NoneReached {
-        /// Their names.
-        names: Vec<String>,
-    },
-}
-
-/// Error of building nodes, by a rule of a gradient, a loss or an optimizer.
-#[derive(Debug)]
-pub enum RuleError {
-    /// There is no formula for this form, or a necessary fact is unknown.
-    Unsupported(String),
-    /// A rule contradicts itself: a bug.
-    Internal(String),
-    /// The node does not fit its operator.
-    Operator(OpError),
-    /// An inserted node does not fit.
-    Insert(InsertError),
-}
-
-impl From<OpError> for RuleError {
-    fn from(error: OpError) -> Self {
-        RuleError::Operator(error)
-    }
-}
-
-impl From<InsertError> for RuleError {
-    fn from(error: InsertError) -> Self {
-        RuleError::Insert(error)
-    }
-}
-
-impl fmt::Display for RuleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            RuleError::Unsupported(what) | RuleError::Internal(what) => f.write_str(what),
-            RuleError::Operator(error) => error.fmt(f),
-            RuleError::Insert(error) => error.fmt(f),
-        }
-    }
-}
-
-impl std::error::Error for RuleError {}
 
 /// The gradient of an operator that the table does not know, or that is to be differentiated otherwise.
 pub type CustomGradient = Arc<dyn Fn(&mut Backward<'_>) -> Result<(), RuleError> + Send + Sync>;
@@ -265,17 +152,6 @@ impl Spelled for Autodiff {
         Autodiff::default()
     }
 }
-
-/// The role of values that are to get a gradient.
-pub const PARAMETER: &str = "parameter";
-/// The role of the loss.
-pub const LOSS: &str = "loss";
-/// The role of a value through which no gradient passes.
-pub const STOP: &str = "stop";
-/// The role of the gradient of the loss.
-pub const SEED: &str = "seed";
-/// The role of a parameter and its gradient.
-pub const GRAD: &str = "grad";
 
 impl Pass for Autodiff {
     fn name(&self) -> &'static str {
@@ -416,12 +292,6 @@ pub(crate) fn depends_on(module: &Module, node: Node, slot: usize) -> bool {
     rules::of(module, node).depends_on(slot)
 }
 
-/// The values of a role of the main graph, in order.
-pub fn with_role<'m>(module: &'m Module, role: &'m str) -> impl Iterator<Item = Value> + 'm {
-    let roles = &module.graph(module.main()).roles;
-    roles.iter().filter(move |r| module.text(r.name) == role).flat_map(|r| r.values.iter().copied())
-}
-
 /// The value of a role that at most one has.
 pub(crate) fn one_with_role(module: &Module, role: &'static str) -> Result<Option<Value>, GradientError> {
     let values: Vec<Value> = with_role(module, role).collect();
@@ -452,7 +322,7 @@ pub(crate) fn check_loss(module: &Module, loss: Value) -> Result<(), GradientErr
 /// The operator of a node and the path by which users name it.
 fn named(module: &Module, node: Node) -> (String, String) {
     let (domain, op, _) = module.op_name(node);
-    let op = crate::policy::op_key(domain, op);
+    let op = crate::graph::keys::op_key(domain, op);
     // Nodes that autodiff itself has made have no path of the author.
     let path = Paths::of(module).path(node).to_owned();
     (op, path)

@@ -1,10 +1,10 @@
 //! Gradients of operators that move, repeat or leave out elements: exact except for sums.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
 use super::indexing::{numbered, scatter_flat};
 use super::sections::{Section, padded};
 use super::window::{dim_range, wide};
+use crate::pass::training_error::RuleError;
 use ampc_ir::infer::Int;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::{Bound, DropoutView};

@@ -11,8 +11,8 @@
 //! (Ioffe and Szegedy, arXiv 1502.03167, for batches; Ba, Kiros and Hinton, arXiv 1607.06450, for layers.) Statistics are
 //! computed again from x, in f32 or wider.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::Part;
 use ampc_ir::views::norm::lp_normalization;

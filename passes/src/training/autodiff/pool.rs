@@ -1,11 +1,11 @@
 //! Gradients of pools.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
 use super::indexing::scatter_flat;
 use super::reduce::count;
 use super::resize::joined;
 use super::window::{Padded, Window, dim_range, transposed, wide};
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::window::WindowView;
 use ampc_ir::{AttrValue, DType, Dim, NodeSpec, TensorData, Type, Value};

@@ -8,9 +8,9 @@
 //! Aᵀ = Resize(identity [n, n], sizes [n, m])        n elements become m: row i says where element i went
 //! ```
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
 use super::window::dim_range;
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::resize::{AspectRatio, Coordinates, ResizeView, SamplingView, Target};
 use ampc_ir::views::{MAX_INTS, constant_of};

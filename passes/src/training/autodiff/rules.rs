@@ -1,9 +1,10 @@
 //! The gradient of each operator.
 
 use super::{
-    RuleError, arithmetic, attention, backward::Backward, einsum, grid_sample, indexing, is_call, linear,
-    loss, movement, norm, pointwise, pool, reduce, resize, scatter, softmax, window,
+    arithmetic, attention, backward::Backward, einsum, grid_sample, indexing, is_call, linear, loss,
+    movement, norm, pointwise, pool, reduce, resize, scatter, softmax, window,
 };
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::{Module, Node};
 

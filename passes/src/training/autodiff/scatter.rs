@@ -10,9 +10,9 @@
 //! With mul, an element may be a product with zeros: as with ReduceProd, the product without a factor is the
 //! product of the factors that are not 0, if no other factor is 0.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
 use super::indexing::{axis, zeros_for};
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, NodeSpec, Value};
 

@@ -1,7 +1,7 @@
 //! Gradients of Softmax and LogSoftmax.
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};
 

@@ -11,8 +11,8 @@
 //! For x [N, C, 9] and w [O, C, 3] with stride 2, dy is [N, O, 4]. x as [C, N, 9] meets dy as O filters [N, 4] with
 //! dilation 2: they reach 7 far, so there are 3 positions, one for each element of the window: [C, O, 3].
 
-use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
+use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::window::{ConvView, Padding, TransposedView, WindowView};
 use ampc_ir::{AttrValue, Dim, NodeSpec, Value};

@@ -1,6 +1,6 @@
 //! The constants that a user chooses to train or to freeze, by patterns of their names.
 
-use super::ParameterError;
+use crate::pass::training_error::ParameterError;
 use crate::policy::Pattern;
 
 /// The patterns of constants to train and to freeze.

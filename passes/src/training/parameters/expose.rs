@@ -1,10 +1,10 @@
 //! `expose-parameters`: parameters become inputs, and inputs constants again.
 
-use super::ParameterError;
+use crate::graph::roles::{PARAMETER, with_role};
 use crate::pass::invariants::Invariants;
 use crate::pass::options::Spelled;
+use crate::pass::training_error::ParameterError;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::training::autodiff::{self, PARAMETER};
 use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::module::{Def, Provenance};
@@ -33,7 +33,7 @@ impl Pass for ExposeParameters {
         Invariants::CORE
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let parameters = autodiff::with_role(module, PARAMETER);
+        let parameters = with_role(module, PARAMETER);
         let constants: Vec<Value> = parameters.filter(|&value| module.constant(value).is_some()).collect();
         expose(module, &constants, true).map_err(ParameterError::from)?;
         Ok(Changed::when(!constants.is_empty()))

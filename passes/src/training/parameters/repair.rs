@@ -2,10 +2,10 @@
 //! equal are separated by the metadata of their readers, and a parameter that it folded into a second constant
 //! replaces that constant.
 
-use super::ParameterError;
 use super::origin::{ORIGIN, Origin, Origins, is_made_to_read, readers};
 use super::signature::InputKind;
 use crate::pass::PassError;
+use crate::pass::training_error::ParameterError;
 use ampc_ir::edit::Position;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;

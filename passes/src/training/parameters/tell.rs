@@ -1,11 +1,12 @@
 //! Warnings of parameters of an exported program that a step does not train as PyTorch does.
 
 use super::exported::Exported;
+use super::is_whole_reader;
 use super::origin::{Origin, is_made_to_read, program_node, readers};
 use super::signature::InputKind;
-use super::{ParameterError, is_whole_reader};
+use crate::graph::keys::op_key;
 use crate::pass::PassCx;
-use crate::policy::op_key;
+use crate::pass::training_error::ParameterError;
 use crate::training::autodiff::is_differentiable;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;

@@ -13,8 +13,8 @@
 
 use crate::pass::invariants::Invariants;
 use crate::pass::options::Spelled;
+use crate::pass::training_error::UpdateError;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::training::step::update::UpdateError;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::module::Op;
 use ampc_ir::op::OpKind;

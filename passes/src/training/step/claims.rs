@@ -3,8 +3,9 @@
 
 pub(super) mod forward;
 
-use super::inference::{FORWARD, Forward};
+use super::inference::Forward;
 use super::state::{StateEntry, StateKind};
+use crate::graph::metadata::FORWARD;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;

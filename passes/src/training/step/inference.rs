@@ -24,15 +24,18 @@
 //! that a caller can evaluate with the current state.
 
 use super::claims::forward::ForwardError;
-use super::state::{IDENTITY, METADATA, SCALER_METADATA, StateEntry, StateKind, states_of};
+use super::state::{StateEntry, StateKind, states_of};
 use super::statistics::STATISTICS;
 use super::{claims, dropout};
 use crate::graph::flow;
 use crate::graph::marks::{PHASE, Purpose, ROLE, role_of};
+pub use crate::graph::metadata::FORWARD;
+use crate::graph::metadata::{IDENTITY, METADATA, SCALER_METADATA};
+use crate::graph::roles::{GRAD, LOSS, PARAMETER, SEED, with_role};
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{PassOption, Setting, Spelled, Words, option, settings};
+pub use crate::pass::training_error::InferenceError;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
-use crate::training::autodiff::{GRAD, LOSS, PARAMETER, SEED, with_role};
 use ampc_ir::convert::Conversion;
 use ampc_ir::module::{Def, Op};
 use ampc_ir::op::OpKind;
@@ -44,9 +47,6 @@ use ampc_ir::{AttrValue, Inserter, Module, Node, NodeSpec, Payload, TensorData, 
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
-
-/// The key of the model metadata that describes the forward model of a step, as JSON: [`Forward`].
-pub const FORWARD: &str = "ampc.forward";
 
 /// The interface of the forward model that a step was made of.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -87,35 +87,6 @@ impl Spelled for Inference {
     fn blank() -> Self {
         Inference::default()
     }
-}
-
-/// Error of extracting a forward model.
-#[derive(Debug, thiserror::Error)]
-pub enum InferenceError {
-    /// It is not a step.
-    #[error(
-        "expected a training step, as `ampc train-step` makes it, found a model without the metadata `{METADATA}`"
-    )]
-    NoStep,
-    /// The metadata contradicts the model.
-    #[error("the metadata `{key}` of the step: {problem}")]
-    Metadata {
-        /// The key.
-        key: &'static str,
-        /// The problem.
-        problem: String,
-    },
-    /// It has no loss.
-    #[error(
-        "the metadata `{FORWARD}` does not say which output of the step is the loss; make the step again"
-    )]
-    NoLoss,
-    /// A state of the forward part has no value.
-    #[error("state `{name}`, which the forward part reads, has no value")]
-    NoValue {
-        /// The input.
-        name: String,
-    },
 }
 
 impl Pass for Inference {

@@ -19,12 +19,15 @@ use super::custom::CustomLoss;
 use super::spec::{Settings, SpecError, setting};
 use super::{free_name, inference, public_name_or_warn};
 use crate::graph::marks::{self, Mark};
+use crate::graph::roles::LOSS;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{PassOption, Setting, Spelled, Words, option, settings};
+pub use crate::pass::training_error::LossError;
+use crate::pass::training_error::ParameterError;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::training::autodiff::{LOSS, RuleError, check_loss};
+use crate::training::autodiff::check_loss;
 use crate::training::build::{Build, Nodes};
-use crate::training::parameters::{ParameterError, add_role, output_named};
+use crate::training::parameters::{add_role, output_named};
 use ampc_ir::op::{OpKind, Sign, moves};
 use ampc_ir::{AttrValue, DType, Dim, Module, Node, Shape, Type, Value};
 use rustc_hash::FxHashSet;
@@ -176,55 +179,6 @@ impl Spelled for Loss {
         let kind = LossKind::Mse;
         Loss { spec: LossSpec { kind, of: None }, target: "target".into(), keeps_fp32: true }
     }
-}
-
-/// Error of adding a loss to a model.
-#[derive(Debug, thiserror::Error)]
-pub enum LossError {
-    /// No loss can be computed from the output.
-    #[error("the loss {kind} of `{of}`: expected {expected}, found {found}; name another output (`of=NAME`)")]
-    Prediction {
-        /// The loss.
-        kind: String,
-        /// The output.
-        of: String,
-        /// The valid input.
-        expected: &'static str,
-        /// The input found.
-        found: String,
-    },
-    /// The input of targets is of another type.
-    #[error(
-        "the loss {kind} reads the input `{target}`: expected {expected}, found {found}; name another input, or a name \
-         that the model does not use, for which an input is added"
-    )]
-    Target {
-        /// The loss.
-        kind: String,
-        /// The input.
-        target: String,
-        /// The valid input.
-        expected: String,
-        /// The input found.
-        found: String,
-    },
-    /// The input that is to be made has no name.
-    #[error("the loss {kind} reads an input that it makes, and its name is empty")]
-    Unnamed {
-        /// The loss.
-        kind: String,
-    },
-    /// An added node does not fit.
-    #[error("the loss cannot be added: {0}")]
-    Build(#[from] RuleError),
-    /// The function of a custom loss says that it cannot build it, or returns something else.
-    #[error("the loss {kind}: {what}")]
-    Custom {
-        /// The loss.
-        kind: String,
-        /// The problem.
-        what: String,
-    },
 }
 
 impl Pass for Loss {

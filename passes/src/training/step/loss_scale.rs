@@ -5,9 +5,9 @@
 
 use super::spec::{Settings, SpecError};
 use super::{public_name_or_warn, state_input};
+use crate::graph::roles::SEED;
 use crate::pass::options::{PassOption, Setting, Spelled, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::training::autodiff::SEED;
 use crate::training::parameters::add_role;
 use ampc_ir::{Module, Payload, TensorData};
 use serde::{Deserialize, Serialize};

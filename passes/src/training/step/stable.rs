@@ -19,11 +19,12 @@
 //! Only nodes of the main graph that the loss depends on are considered.
 
 use crate::graph::marks::{self, Mark};
+use crate::graph::roles::{LOSS, with_role};
 use crate::pass::invariants::Invariants;
 use crate::pass::options::Spelled;
+use crate::pass::training_error::LossError;
+use crate::pass::training_error::RuleError;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::training::autodiff::{LOSS, RuleError, with_role};
-use crate::training::step::loss::LossError;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::constant_of;

@@ -9,23 +9,15 @@
 //! ```
 
 use super::claims;
-use super::inference::InferenceError;
 use super::loss_scale::Scaler;
 use super::public_name_or_warn;
+pub use crate::graph::metadata::{IDENTITY, METADATA, SCALER_METADATA};
 use crate::pass::PassCx;
+use crate::pass::training_error::InferenceError;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, TensorData, Type, Value};
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
-
-/// The key of the model metadata that lists the states of a step, as JSON: `[{"in", "out", "kind"}, …]`, with `of` for
-/// states that belong to a weight.
-pub const METADATA: &str = "ampc.state";
-/// The key of the model metadata by which a step and its states know each other: a hash of the step. Files of states have it
-/// under the same key.
-pub const IDENTITY: &str = "ampc.step";
-/// The key of the model metadata that says which loss scaler a step has.
-pub const SCALER_METADATA: &str = "ampc.loss_scale";
 
 /// Kind of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -34,19 +34,22 @@ use self::tail::{Trained, UpdateBuilder};
 use super::inference::{self, RATE};
 use super::loss_scale::Scaler;
 use super::optimizer::{Optimizer, OptimizerKind};
-use super::state::{METADATA, State, StateKind, declare, zeros_like};
+use super::state::{State, StateKind, declare, zeros_like};
 use super::statistics::Statistics;
 use super::{import_ampc, warn_of_name};
+use crate::graph::metadata::METADATA;
+use crate::graph::roles::{GRAD, SEED};
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{PassOption, Setting, Spelled, Words, Wrong, option, settings};
+use crate::pass::training_error::ParameterError;
+pub use crate::pass::training_error::UpdateError;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Pattern;
 use crate::spelling::suggest::nearest;
 use crate::spelling::words::quoted;
-use crate::training::autodiff::{GRAD, SEED, one_with_role};
-use crate::training::parameters::{ParameterError, origin_of, tied};
+use crate::training::autodiff::one_with_role;
+use crate::training::parameters::{origin_of, tied};
 use ampc_ir::infer::describe;
-use ampc_ir::inserter::InsertError;
 use ampc_ir::module::Def;
 use ampc_ir::verify::name_of;
 use ampc_ir::{DType, Module, Value};
@@ -145,67 +148,6 @@ impl Spelled for Update {
             writes_low_copies: true,
         }
     }
-}
-
-/// Error of adding the update of weights.
-#[derive(Debug, thiserror::Error)]
-pub enum UpdateError {
-    /// There are no gradients.
-    #[error("no value has the role `grad`: run `autodiff` before")]
-    NoGradients,
-    /// The model has states already.
-    #[error("the model already is a training step: run `update` once")]
-    IsStep,
-    /// A parameter is a constant.
-    #[error(
-        "parameter `{name}` is a constant, but a trained parameter has to be a graph input: run `expose-parameters` \
-         before `autodiff`"
-    )]
-    NoInput {
-        /// The parameter.
-        name: String,
-    },
-    /// The shape of a parameter is not known.
-    #[error(
-        "parameter `{name}` is {found}: its shape has to be known, since optimizer states have the same shape"
-    )]
-    Unsized {
-        /// The parameter.
-        name: String,
-        /// Its type.
-        found: String,
-    },
-    /// Optimizers keep weights in fp32, which numbers of f64 would be rounded to.
-    #[error(
-        "parameter `{name}` is {found}: expected f32 or 16 bits; freeze it (`--freeze`), or convert the model to fp32"
-    )]
-    Wide {
-        /// The parameter.
-        name: String,
-        /// Its type.
-        found: String,
-    },
-    /// An option of an optimizer, and no optimizer.
-    #[error("`{option}` (`{flag}`) needs an optimizer: without one the step gives gradients as they are")]
-    NoOptimizer {
-        /// The option of the pass.
-        option: &'static str,
-        /// That of the command.
-        flag: &'static str,
-    },
-    /// An added node does not fit.
-    #[error("the update cannot be added: {0}")]
-    Insert(#[from] InsertError),
-    /// The function of a custom optimizer says that it cannot build it, or returns something else.
-    #[error("the optimizer {name}, for parameter `{parameter}`: {what}")]
-    Custom {
-        /// The optimizer.
-        name: String,
-        /// The parameter.
-        parameter: String,
-        /// The problem.
-        what: String,
-    },
 }
 
 impl Pass for Update {

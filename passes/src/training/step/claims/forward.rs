@@ -3,9 +3,11 @@
 
 use super::{behind_casts, kind_of};
 use crate::graph::marks::{Phase, phase_of};
-use crate::training::step::inference::{Forward, InferenceError, RATE};
+use crate::graph::metadata::SCALER_METADATA;
+use crate::pass::training_error::InferenceError;
+use crate::training::step::inference::{Forward, RATE};
 use crate::training::step::loss_scale::Scaler;
-use crate::training::step::state::{SCALER_METADATA, StateEntry, StateKind};
+use crate::training::step::state::{StateEntry, StateKind};
 use ampc_ir::infer::describe;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;

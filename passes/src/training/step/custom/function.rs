@@ -1,7 +1,7 @@
 //! An optimizer that is a graph.
 
 use super::optimizer::UpdateNodes;
-use crate::training::autodiff::RuleError;
+use crate::pass::training_error::RuleError;
 use crate::training::build::Build;
 use ampc_ir::module::{Def, Op};
 use ampc_ir::verify::name_of;

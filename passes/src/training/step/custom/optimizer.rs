@@ -2,7 +2,7 @@
 
 use super::function::{Function, FunctionError};
 use crate::graph::marks::{Mark, Purpose};
-use crate::training::autodiff::RuleError;
+use crate::pass::training_error::RuleError;
 use crate::training::build::{Build, Nodes};
 use crate::training::step::state::zeros_like;
 use crate::training::step::{Renamed, name_or_note, state_input};

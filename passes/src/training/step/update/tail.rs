@@ -1,9 +1,11 @@
 //! The nodes after the gradients, in the order that the documentation of [`update`](super) shows.
 
 use super::weights::Weight;
-use super::{RATE, Update, UpdateError};
+use super::{RATE, Update};
 use crate::graph::marks::{Mark, Phase, Purpose, role_of};
-use crate::training::autodiff::{RuleError, with_role};
+use crate::graph::roles::with_role;
+use crate::pass::training_error::RuleError;
+use crate::pass::training_error::UpdateError;
 use crate::training::build::Build;
 use crate::training::parameters::expose;
 use crate::training::step::custom::{CustomOptimizer, Shared, UpdateNodes, Updated};
