@@ -10,6 +10,7 @@
 
 mod asked;
 mod opsets;
+pub(crate) mod quantized;
 mod unmet;
 
 use self::asked::{Asked, asked, asks, warn_of_unmet_decisions};

@@ -3,6 +3,8 @@
 pub mod autodiff;
 pub mod build;
 pub mod evaluate_constants;
+pub(crate) mod inputs;
+pub(crate) mod names;
 pub mod parameters;
 pub mod recompute;
 pub mod step;

@@ -18,7 +18,6 @@ mod unmarked;
 use self::chosen::Chosen;
 
 pub use self::expose::ExposeParameters;
-pub(crate) use self::expose::{conceal, expose, only_cast};
 pub use self::origin::{is_changed, is_transposed, origin_of};
 pub use self::signature::{InputKind, InputSpec, SIGNATURE, Signature, SignatureError};
 pub use self::tell::{tied, untrained};
@@ -33,6 +32,7 @@ use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::spelling::suggest::nearest;
 use crate::spelling::words::quoted;
 use crate::training::autodiff;
+use crate::training::inputs::conceal;
 use ampc_ir::module::{Def, Role};
 use ampc_ir::op::OpKind;
 use ampc_ir::tensor::{Storage, TensorData};

@@ -35,7 +35,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use step::{Form, Step};
-pub use target::{NEWEST_READ, Target};
+pub use target::{NEWEST_READ, Target, opset};
 
 /// The pass.
 #[derive(Clone, Debug)]
@@ -260,11 +260,6 @@ fn types_fit(module: &Module, node: Node, next: &'static OpSchema) -> Result<(),
         }
     }
     Ok(())
-}
-
-/// The opset of ai.onnx that a module imports, if it does.
-pub fn opset(module: &Module) -> Option<u16> {
-    module.opset(module.main(), "")
 }
 
 /// The IR version that came with an opset of ai.onnx: ONNX's table of versions (`onnx.helper.VERSION_TABLE`).

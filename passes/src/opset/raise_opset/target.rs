@@ -1,6 +1,5 @@
 //! How far to raise: a number, or as far as the format needs.
 
-use super::opset;
 use crate::graph::flow;
 use crate::graph::keys::node_key;
 use crate::pass::PassError;
@@ -102,4 +101,9 @@ fn is_lowered(table: Class, policy: &Policy, module: &Module, node: ampc_ir::Nod
         None => policy.base.class_of(table).0,
     };
     matches!(class, Class::Allow | Class::Infer | Class::Clear)
+}
+
+/// The opset of ai.onnx that a module imports, if it does.
+pub fn opset(module: &Module) -> Option<u16> {
+    module.opset(module.main(), "")
 }

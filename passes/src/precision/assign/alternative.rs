@@ -4,8 +4,9 @@
 //! constants are shared. It takes as long as deciding did, and so is left out where little is fp32 ([`NOTICEABLE`]). It
 //! is for the report alone: no decision depends on it.
 
-use super::Assign;
+use super::optimum::Elsewhere;
 use crate::graph::flow::{self, Var};
+use crate::pass::statistics::Statistics;
 use crate::pass::{Pass, PassCx, PassError, Results};
 use crate::policy::Policy;
 use crate::precision::classify::Classify;
@@ -14,7 +15,6 @@ use crate::precision::taint::Taint;
 use ampc_ir::module::Decision;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node};
-use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// Another policy is tried if at least one in so many nodes with floats is fp32.
@@ -29,21 +29,21 @@ pub struct Alternative {
     pub out_of_range: OutOfRange,
 }
 
-/// What deciding with another policy found.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Elsewhere {
-    /// The name of the policy.
-    pub policy: String,
-    /// The nodes that are left fp32 then, as [`is_left_full`] says.
-    pub full: FxHashSet<Node>,
-}
-
-impl Assign {
-    /// Decides with the other policy, if enough is fp32 for that to be worth while, and restores the decisions.
+impl Alternative {
+    /// Decides with the policy, if enough is fp32 for that to be worth while, and restores the decisions; `choose` is the
+    /// choice of [`Assign`](super::Assign).
     ///
     /// `None` for modules with functions: how many forms of a function there are is known only once all is lowered.
-    pub(super) fn elsewhere(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Option<Elsewhere> {
-        let other = self.alternative.as_ref().filter(|_| module.functions().next().is_none())?;
+    pub(super) fn decide(
+        &self,
+        module: &mut Module,
+        to: DType,
+        cx: &mut PassCx<'_>,
+        choose: impl FnOnce(&mut Module, &mut Statistics),
+    ) -> Option<Elsewhere> {
+        if module.functions().next().is_some() {
+            return None;
+        }
         let nodes = flow::nodes(module);
         if !is_noticeable(module, &nodes) {
             return None;
@@ -52,29 +52,30 @@ impl Assign {
             .iter()
             .map(|&node| std::mem::take(&mut *module.node_mut(node).decisions).into_vec())
             .collect();
-        let done = self.decide_with(module, cx, other);
+        let done = self.decide_with(module, to, cx, choose);
         let full = nodes.iter().copied().filter(|&node| is_left_full(module, node)).collect();
         for (&node, decisions) in nodes.iter().zip(decided) {
             *module.node_mut(node).decisions = decisions.into();
         }
-        done.ok().map(|()| Elsewhere { policy: other.policy.name.clone(), full })
+        done.ok().map(|()| Elsewhere { policy: self.policy.name.clone(), full })
     }
 
     fn decide_with(
         &self,
         module: &mut Module,
+        to: DType,
         cx: &mut PassCx<'_>,
-        Alternative { policy, out_of_range }: &Alternative,
+        choose: impl FnOnce(&mut Module, &mut Statistics),
     ) -> Result<(), PassError> {
         // Its warnings are about a rewrite that does not happen.
         let mut results = Results::default();
         let mut cx = PassCx::new(cx.facts, cx.statistics, &mut results);
-        Classify { to: self.to, policy: policy.clone() }.run(module, &mut cx)?;
+        let Alternative { policy, out_of_range } = self;
+        Classify { to, policy: policy.clone() }.run(module, &mut cx)?;
         let (disabled, out_of_range) = (policy.disabled_guards().clone(), *out_of_range);
-        Guard { to: self.to, disabled, out_of_range }.run(module, &mut cx)?;
+        Guard { to, disabled, out_of_range }.run(module, &mut cx)?;
         Taint.run(module, &mut cx)?;
-        // How long it would take is not asked.
-        self.choose(module, cx.statistics, false);
+        choose(module, cx.statistics);
         Ok(())
     }
 }

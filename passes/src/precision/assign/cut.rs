@@ -21,10 +21,12 @@ mod vertices;
 
 use self::reading::ReadingGraphs;
 use self::vertices::{Components, Vertices};
+use super::found::{Found, Held, Painted};
 use super::margins::margins;
 use super::negligible;
-use super::predicted::Predicted;
-use super::{Found, Optimum, Painted, paint};
+use super::optimum::Optimum;
+use super::optimum::Predicted;
+use super::paint;
 use crate::analysis::cost::{CostModel, NodeTime};
 use crate::analysis::tensors::{End, Producer, Reading, Tensor, Tensors};
 use crate::analysis::values::same_number;
@@ -44,19 +46,6 @@ use std::sync::Arc;
 const FULL: Vertex = Vertex(0);
 /// Something low that is no variable.
 const LOW: Vertex = Vertex(1);
-
-/// What is known of a free variable, or of a group of them, before anything is chosen.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Held {
-    /// Nothing: it is to be chosen.
-    Free,
-    /// It is fp32.
-    Full,
-    /// It is low.
-    Low,
-    /// It is of another 16-bit format.
-    Other(DType),
-}
 
 /// The choice of a format for every free variable, as a problem.
 pub(super) struct Choice<'m> {

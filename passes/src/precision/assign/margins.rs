@@ -19,8 +19,7 @@
 //! The walk forwards from the products meets c, e and y, the walk backwards c and a. What both meet is between products
 //! and free, unless it makes an output that keeps its type.
 
-use super::Found;
-use super::cut::Held;
+use super::found::{Found, Held};
 use crate::analysis::tensors::{Tensors, kept_outputs};
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::var_map::VarMap;

@@ -5,24 +5,24 @@
 
 mod alternative;
 mod cut;
+mod found;
 mod margins;
 mod negligible;
 mod optimum;
 mod paint;
 mod predicted;
-mod quantized;
 mod sums;
 
-pub use self::alternative::{Alternative, Elsewhere, NOTICEABLE, is_left_full};
+pub use self::alternative::{Alternative, NOTICEABLE, is_left_full};
 pub use self::negligible::TOGETHER;
 pub(crate) use self::optimum::count_rewritten;
-pub use self::optimum::{Optimum, recount};
-pub use self::predicted::{Predicted, time_as_it_stands};
+pub use self::optimum::{Elsewhere, Optimum, Predicted, recount};
+pub use self::predicted::time_as_it_stands;
 
 use self::cut::Choice;
+use self::found::{Found, Painted};
 use self::negligible::negligible;
 use self::paint::{paint, paint_other};
-pub(crate) use self::quantized::hold_quantized;
 use self::sums::{Unrolled, sums, unrolled};
 use crate::analysis::cost::{CostModel, Objective};
 use crate::analysis::tensors::Tensors;
@@ -36,13 +36,13 @@ use crate::pass::options::{
 use crate::pass::statistics::Statistics;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::KeepIo;
+use crate::precision::classify::quantized::hold_quantized;
 use crate::spelling::words::quoted;
 use crate::target::{Profile, read_dims};
 use ampc_ir::module::Reason;
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, Module, Type};
 use rustc_hash::FxHashSet;
-use std::borrow::Cow;
 use std::sync::Arc;
 
 /// How it is chosen what is low.
@@ -131,8 +131,6 @@ const NEGLIGIBLE: u8 = 1;
 const MAX_NEGLIGIBLE: u8 = 100 / TOGETHER;
 /// Whether what is computed in integers stays as it is.
 const QUANTIZED: Words = Words { no: "lower", yes: "keep" };
-/// The rules by which an operator is allow without anybody having asked for it.
-const UNASKED: [&str; 2] = ["table", "preset.allow"];
 
 impl Assign {
     /// The pass with its defaults: a minimum cut of the time that is predicted for the profile `generic`, inputs and
@@ -267,7 +265,12 @@ impl Pass for Assign {
                 );
                 cx.warn("state.rounded", Some(node), message);
             }
-            optimum.elsewhere = self.elsewhere(module, cx);
+            let choose = |module: &mut Module, statistics: &mut Statistics| {
+                // How long it would take is not asked.
+                self.choose(module, statistics, false);
+            };
+            optimum.elsewhere =
+                self.alternative.as_ref().and_then(|other| other.decide(module, self.to, cx, choose));
             cx.results.put(optimum);
         }
         Ok(Changed::when(changed))
@@ -421,27 +424,6 @@ fn free_casts(module: &mut Module, to: DType) {
             (decision.class, decision.precision) = (Class::Discrete, None);
         }
     }
-}
-
-/// What was found for variables that were free.
-#[derive(Debug, Default)]
-struct Found {
-    /// What is low, in which format.
-    low: VarMap<DType>,
-    /// The rule and why, of what was chosen and did not follow from the class.
-    why: VarMap<(&'static str, Cow<'static, str>)>,
-    /// What is computed from constants alone, and is not allow.
-    derived: FxHashSet<Var>,
-    /// What moves a large constant that is stored low for its size.
-    stored: FxHashSet<Var>,
-}
-
-/// What painting says to a minimum cut.
-struct Painted {
-    /// Which large constants are stored low, and what is computed from constants alone.
-    all: Found,
-    /// What is in the other 16-bit format.
-    other: Found,
 }
 
 /// Element types of all variables without one, in program order.

@@ -19,6 +19,7 @@ use super::paint::MIN_TABLE;
 use crate::analysis::cost::{CostModel, Executions, amount};
 use crate::analysis::values::is_stored;
 use crate::graph::flow::{self, Var};
+use crate::precision::classify::quantized::UNASKED;
 use ampc_ir::op::{Class, Legality, Work, work};
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Module, Node, Value};
@@ -137,7 +138,7 @@ fn unasked(module: &Module, node: Node, to: DType) -> Option<Var> {
     let mut floats = flow::vars(module, node).filter(of_floats);
     let var = floats.next().filter(|&var| is_free(module, var, to))?;
     let rule = &flow::decision(module, var)?.reason.rule;
-    (floats.next().is_none() && super::UNASKED.contains(&rule.as_str())).then_some(var)
+    (floats.next().is_none() && UNASKED.contains(&rule.as_str())).then_some(var)
 }
 
 fn is_float(module: &Module, value: Value) -> bool {

@@ -15,8 +15,6 @@
 //!
 //! Were a cast for each of b and c, the graph would cost 3: a bug of `insert-casts`, or of the choice.
 
-use super::alternative::Elsewhere;
-use super::predicted::Predicted;
 use crate::analysis::cost::{Assumption, CostModel, NodeTime, Objective};
 use crate::analysis::fusions::Fusions;
 use crate::analysis::values::is_stored;
@@ -77,6 +75,51 @@ pub struct Optimum {
     pub(crate) limit: i64,
     /// The last sums of gated states that are rounded in each of so many steps.
     pub(crate) rounded: Vec<(Node, usize)>,
+}
+
+/// What is predicted for one run of a whole model.
+#[derive(Clone, Debug, Default)]
+pub struct Predicted {
+    /// In picoseconds, for [`scale`](Self::scale) runs, before anything is lowered.
+    pub source: i64,
+    /// The same once casts are inserted.
+    pub rewritten: Option<i64>,
+    /// How many runs of the main graph the times are of, so that those of branches stay whole.
+    pub scale: i64,
+    /// What is taken for what the model leaves open.
+    pub assumptions: Vec<Assumption>,
+    pub(super) times: Vec<(Var, Times)>,
+    pub(super) fusions: Fusions,
+    /// The largest cost: costs beyond it count as this.
+    pub(super) limit: i64,
+}
+
+/// What a variable takes by its format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Times {
+    pub(super) full: i64,
+    pub(super) low: i64,
+    /// In the 16-bit format that the rewrite does not lower to.
+    pub(super) other: i64,
+}
+
+impl Times {
+    pub(super) fn of(&self, format: Option<DType>, to: DType) -> i64 {
+        match format {
+            Some(dtype) if dtype == to => self.low,
+            Some(dtype) if dtype.is_low() => self.other,
+            Some(_) | None => self.full,
+        }
+    }
+}
+
+/// What deciding with another policy found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Elsewhere {
+    /// The name of the policy.
+    pub policy: String,
+    /// The nodes that are left fp32 then, as [`is_left_full`] says.
+    pub full: FxHashSet<Node>,
 }
 
 /// What the casts of a graph cost, constants in two formats, and what was free. Casts of one tensor to one format in

@@ -25,7 +25,7 @@ mod tables;
 
 pub(super) use self::tables::{MIN_TABLE, STORED_LOW};
 
-use super::Found;
+use super::found::Found;
 use crate::analysis::tensors;
 use crate::analysis::values::same_number;
 use crate::graph::flow::{self, Reader, Var};

@@ -9,50 +9,13 @@
 //! tensor and a format in a graph. All others (from or to what is neither fp32 nor the format) are nodes that take as
 //! long on either side.
 
-use super::optimum::{Optimum, casts_cost};
-use crate::analysis::cost::{Assumption, CostModel, NodeTime, Objective};
-use crate::analysis::fusions::Fusions;
+use super::optimum::{Optimum, Predicted, Times, casts_cost};
+use crate::analysis::cost::{CostModel, NodeTime, Objective};
 use crate::graph::flow::{self, Var};
 use crate::precision::classify::other_low;
 use crate::target::Profile;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node, Value};
-
-/// What is predicted for one run of a whole model.
-#[derive(Clone, Debug, Default)]
-pub struct Predicted {
-    /// In picoseconds, for [`scale`](Self::scale) runs, before anything is lowered.
-    pub source: i64,
-    /// The same once casts are inserted.
-    pub rewritten: Option<i64>,
-    /// How many runs of the main graph the times are of, so that those of branches stay whole.
-    pub scale: i64,
-    /// What is taken for what the model leaves open.
-    pub assumptions: Vec<Assumption>,
-    times: Vec<(Var, Times)>,
-    fusions: Fusions,
-    /// The largest cost: costs beyond it count as this.
-    pub(super) limit: i64,
-}
-
-/// What a variable takes by its format.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Times {
-    full: i64,
-    low: i64,
-    /// In the 16-bit format that the rewrite does not lower to.
-    other: i64,
-}
-
-impl Times {
-    fn of(&self, format: Option<DType>, to: DType) -> i64 {
-        match format {
-            Some(dtype) if dtype == to => self.low,
-            Some(dtype) if dtype.is_low() => self.other,
-            Some(_) | None => self.full,
-        }
-    }
-}
 
 impl Predicted {
     /// The prediction for a module before casts are inserted; `costs` are those of [`Objective::Time`].

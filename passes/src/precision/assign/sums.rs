@@ -2,8 +2,8 @@
 //! every iteration would round the sum again, and once it is large what is added to it is lost, so they are worth more
 //! than the casts they cost.
 
-use super::UNASKED;
 use crate::graph::flow::{self, Var};
+use crate::precision::classify::quantized::UNASKED;
 use ampc_ir::module::Op;
 use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::ports::Ports;

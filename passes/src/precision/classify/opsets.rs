@@ -1,9 +1,9 @@
 //! Nodes that nothing but their opset keeps fp32: a newer opset is advised for these alone.
 
 use super::Classify;
+use super::quantized::hold_quantized;
 use crate::graph::flow::{self, Var};
 use crate::pass::{Pass, PassCx, PassError, Results};
-use crate::precision::assign::hold_quantized;
 use crate::precision::guard::{Guard, OutOfRange};
 use ampc_ir::module::Decision;
 use ampc_ir::op::Class;

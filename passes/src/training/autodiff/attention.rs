@@ -11,8 +11,8 @@
 //! the sum of the gradients of these heads. P is computed again from Q and K, in f32 or wider.
 
 use super::backward::{Backward, Build, Ruled, signed};
+use super::dims::{dim_range, wide};
 use super::indexing::integer;
-use super::window::{dim_range, wide};
 use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::attention::AttentionView;

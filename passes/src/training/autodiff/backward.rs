@@ -1,7 +1,8 @@
 //! State of gradient rules: the current node, the gradients of its results, and the means to build nodes.
 
-use super::Contributions;
-use super::sections::{Section, joined};
+pub(super) mod sections;
+
+use self::sections::{Section, joined};
 use crate::graph::marks::Mark;
 use crate::pass::training_error::RuleError;
 use crate::training::build::Nodes;
@@ -13,6 +14,9 @@ use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Dim, Module, Node, NodeSpec, Shape, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
+
+/// Contributions to gradients, by value.
+type Contributions = FxHashMap<Value, Vec<Value>>;
 
 /// A node on the way back: the rule of its operator reads it and the gradients of its results (`dy`), and adds the
 /// gradients of its operands. Nodes are built with [`Build`].

@@ -10,7 +10,7 @@
 //! term takes a diagonal: the second occurrence becomes another letter, and an identity matrix equates both.
 
 use super::backward::{Backward, Build, Ruled};
-use super::window::dim_range;
+use super::dims::dim_range;
 use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::{Equation, Label};

@@ -13,8 +13,8 @@
 //! border where a position is clamped, its slope is 0, as in PyTorch.
 
 use super::backward::{Backward, Build, Ruled, signed};
+use super::dims::extent;
 use super::indexing::scatter_add;
-use super::resize::extent;
 use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, DType, NodeSpec, Value};

@@ -2,8 +2,9 @@
 //! they are added in f32 or wider, since runtimes add 16-bit floats by index badly or not at all. Constant indices that
 //! follow each other read a section, whose gradient is only moved.
 
+use super::backward::sections::Section;
 use super::backward::{Backward, Build, Ruled, signed};
-use super::sections::Section;
+use super::dims::dim_range;
 use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Part, normalize_axis};
@@ -131,10 +132,7 @@ pub(super) fn gather(b: &mut Backward<'_>) -> Ruled {
             shape.insert(axis, -1);
             b.reshape(dy, &shape)?
         } else {
-            let (before, after) = (
-                super::window::dim_range(b, x, 0, Some(axis))?,
-                super::window::dim_range(b, x, axis + 1, None)?,
-            );
+            let (before, after) = (dim_range(b, x, 0, Some(axis))?, dim_range(b, x, axis + 1, None)?);
             let free = b.ints(&[-1]);
             let shape = b.op(OpKind::Concat, &[before, free, after], &[("axis", AttrValue::Int(0))])?;
             b.op(OpKind::Reshape, &[dy, shape], &[])?
@@ -146,9 +144,23 @@ pub(super) fn gather(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
+/// The rule of any operator that moves elements of its first operand: it moves their numbers in the same way, and dy is
+/// added up by them.
+pub(super) fn by_numbers(b: &mut Backward<'_>) -> Ruled {
+    let (x, dy) = (b.x(0)?, b.dy0()?);
+    let numbers = numbered(b, x)?;
+    let data = b.module().node(b.node());
+    let mut operands: Vec<Option<Value>> = data.formal_operands().to_vec();
+    operands[0] = Some(numbers);
+    let spec = b.like_node(&[]).operands(&operands);
+    let [moved] = b.insert(spec)?;
+    let dx = scatter_flat(b, x, moved, dy)?;
+    b.add(0, dx)
+}
+
 /// By numbers: which elements stay is found while the model runs.
 pub(super) fn compress(b: &mut Backward<'_>) -> Ruled {
-    super::movement::by_numbers(b)
+    by_numbers(b)
 }
 
 /// Gradients of the values for off and on, with as many elements as have either: Σ dy where an element is off,

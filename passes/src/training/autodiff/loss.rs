@@ -10,7 +10,7 @@
 //! ```
 
 use super::backward::{Backward, Build, Ruled};
-use super::window::wide;
+use super::dims::wide;
 use crate::pass::training_error::RuleError;
 use crate::training::build::without_ignored;
 use ampc_ir::op::OpKind;
@@ -61,7 +61,7 @@ fn labels(b: &mut Backward<'_>, dloss: Value) -> Ruled<(Value, Value)> {
     let k = b.unsqueeze(k, &[1])?;
     let classes = match b.shape(scores)?.get(1).and_then(|dim| dim.known()) {
         Some(n) => b.ints(&[wide(n)]),
-        None => super::window::dim_range(b, scores, 1, Some(2))?,
+        None => super::dims::dim_range(b, scores, 1, Some(2))?,
     };
     let ends = TensorData::from_f32(&[2], &[0.0, 1.0]).map_err(|e| RuleError::Internal(format!("{e}")))?;
     let ends = b.constant(ends);

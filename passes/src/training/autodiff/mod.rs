@@ -40,6 +40,7 @@
 mod arithmetic;
 mod attention;
 mod backward;
+mod dims;
 mod einsum;
 mod grid_sample;
 mod indexing;
@@ -53,7 +54,6 @@ mod reduce;
 mod resize;
 mod rules;
 mod scatter;
-mod sections;
 mod softmax;
 mod window;
 
@@ -70,13 +70,13 @@ use crate::pass::invariants::Invariants;
 use crate::pass::options::{PassOption, Setting, Spelled, Words, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::training::build::Build;
-use crate::training::parameters::conceal;
-use crate::training::step::give_gradient;
+use crate::training::inputs::conceal;
+use crate::training::names::give_gradient;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::describe;
-use ampc_ir::module::{Op, Role};
+use ampc_ir::module::Role;
 use ampc_ir::{Module, Node, Type, Value};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -348,11 +348,3 @@ fn of_node(module: &Module, node: Option<Node>, error: &RuleError) -> PassError 
 
 /// From this opset on, there is everything that rules insert.
 const OPSET: u16 = 18;
-
-/// True if a node is a call of a function of the model.
-fn is_call(module: &Module, node: Node) -> bool {
-    matches!(module.node(node).op, Op::Call(_))
-}
-
-/// Contributions to gradients, by value.
-type Contributions = FxHashMap<Value, Vec<Value>>;

@@ -1,15 +1,15 @@
 //! Gradients of operators that move, repeat or leave out elements: exact except for sums.
 
+use super::backward::sections::{Section, padded};
 use super::backward::{Backward, Build, Ruled, signed};
-use super::indexing::{numbered, scatter_flat};
-use super::sections::{Section, padded};
-use super::window::{dim_range, wide};
+use super::dims::{dim_range, wide};
+use super::indexing::by_numbers;
 use crate::pass::training_error::RuleError;
 use ampc_ir::infer::Int;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::{Bound, DropoutView};
 use ampc_ir::views::{Axes, ConcatView, PadView, Part, SliceView, TileView, TransposeView, normalize_axis};
-use ampc_ir::{AttrValue, DType, NodeSpec, Type, Value};
+use ampc_ir::{AttrValue, DType, NodeSpec, Type};
 
 /// Back to the type of the operand. The author's casts to integers have no gradient: the type of the result says so.
 pub(super) fn cast(b: &mut Backward<'_>) -> Ruled {
@@ -64,20 +64,6 @@ pub(super) fn tile(b: &mut Backward<'_>) -> Ruled {
     let split = b.reshape(dy, &shape)?;
     let axes: Vec<usize> = (0..extents.len()).map(|axis| 2 * axis).collect();
     let dx = b.sum_over(split, &axes, false)?;
-    b.add(0, dx)
-}
-
-/// The rule of any operator that moves elements of its first operand: it moves their numbers in the same way, and dy is
-/// added up by them.
-pub(super) fn by_numbers(b: &mut Backward<'_>) -> Ruled {
-    let (x, dy) = (b.x(0)?, b.dy0()?);
-    let numbers = numbered(b, x)?;
-    let data = b.module().node(b.node());
-    let mut operands: Vec<Option<Value>> = data.formal_operands().to_vec();
-    operands[0] = Some(numbers);
-    let spec = b.like_node(&[]).operands(&operands);
-    let [moved] = b.insert(spec)?;
-    let dx = scatter_flat(b, x, moved, dy)?;
     b.add(0, dx)
 }
 

@@ -150,7 +150,7 @@ pub(super) fn group(b: &mut Backward<'_>) -> Ruled {
     let (x, scale, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
     let (x, dy) = (b.wide(x)?, b.wide(dy)?);
     let rank = b.rank(x)?;
-    let shape = [0, super::window::wide(groups), -1];
+    let shape = [0, super::dims::wide(groups), -1];
     let grouped = b.reshape(x, &shape)?;
     let normalized = normalize(b, grouped, &[2], view.epsilon, true)?;
     if view.per_group {

@@ -1,10 +1,11 @@
 //! Gradients of pools.
 
 use super::backward::{Backward, Build, Ruled, signed};
+use super::dims::{dim_range, wide};
 use super::indexing::scatter_flat;
 use super::reduce::count;
 use super::resize::joined;
-use super::window::{Padded, Window, dim_range, transposed, wide};
+use super::window::{Padded, Window, transposed};
 use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::window::WindowView;

@@ -9,7 +9,7 @@
 //! ```
 
 use super::backward::{Backward, Build, Ruled, signed};
-use super::window::dim_range;
+use super::dims::extent;
 use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::resize::{AspectRatio, Coordinates, ResizeView, SamplingView, Target};
@@ -111,14 +111,6 @@ fn region(b: &mut Backward<'_>, (i, n): (usize, usize)) -> Ruled<Value> {
     let (zero, one) = (b.number_like(0.0, all)?, b.number_like(1.0, all)?);
     let (zero, one) = (b.unsqueeze(zero, &[0])?, b.unsqueeze(one, &[0])?);
     joined(b, &[zero, start, one, end])
-}
-
-/// The extent of an axis, as a list of one.
-pub(super) fn extent(b: &mut Backward<'_>, x: Value, axis: usize) -> Ruled<Value> {
-    match b.shape(x)?[axis].known().and_then(|n| i64::try_from(n).ok()) {
-        Some(n) => Ok(b.ints(&[n])),
-        None => dim_range(b, x, axis, Some(axis + 1)),
-    }
 }
 
 /// An element of a list, as a list of one.

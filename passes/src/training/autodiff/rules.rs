@@ -1,10 +1,11 @@
 //! The gradient of each operator.
 
 use super::{
-    arithmetic, attention, backward::Backward, einsum, grid_sample, indexing, is_call, linear, loss,
-    movement, norm, pointwise, pool, reduce, resize, scatter, softmax, window,
+    arithmetic, attention, backward::Backward, einsum, grid_sample, indexing, linear, loss, movement, norm,
+    pointwise, pool, reduce, resize, scatter, softmax, window,
 };
 use crate::pass::training_error::RuleError;
+use ampc_ir::module::Op;
 use ampc_ir::op::OpKind;
 use ampc_ir::{Module, Node};
 
@@ -360,4 +361,9 @@ fn rule(kind: OpKind) -> Rule {
         | OpKind::ContribSkipSimplifiedLayerNormalization
         | OpKind::ContribTransposeMatMul => None(FUSED),
     }
+}
+
+/// True if a node is a call of a function of the model.
+fn is_call(module: &Module, node: Node) -> bool {
+    matches!(module.node(node).op, Op::Call(_))
 }

@@ -12,6 +12,7 @@
 //! dilation 2: they reach 7 far, so there are 3 positions, one for each element of the window: [C, O, 3].
 
 use super::backward::{Backward, Build, Ruled, signed};
+use super::dims::{dim_range, extent, wide};
 use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::window::{ConvView, Padding, TransposedView, WindowView};
@@ -131,11 +132,6 @@ impl Window {
             .attr("dilations", ints(&self.dilations))
             .attr("pads", AttrValue::Ints(pads))
     }
-}
-
-/// A number as attributes have it. Numbers of windows are small.
-pub(super) fn wide(n: u64) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX)
 }
 
 /// The transposed convolution of `dy` with weights that has the spatial extents of `x`.
@@ -272,7 +268,7 @@ fn regroup(b: &mut Backward<'_>, x: Value, group: u64, weights: Value) -> Ruled<
     }
     let first = dim_range(b, x, 0, Some(1))?;
     let groups = b.ints(&[wide(group)]);
-    let channels = super::resize::extent(b, weights, 1)?;
+    let channels = extent(b, weights, 1)?;
     let rest = dim_range(b, x, 2, None)?;
     let shape = b.op(OpKind::Concat, &[first, groups, channels, rest], &[("axis", AttrValue::Int(0))])?;
     b.op(OpKind::Reshape, &[x, shape], &[])
@@ -290,16 +286,6 @@ fn join(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
     let free = b.ints(&[-1]);
     let shape = b.op(OpKind::Concat, &[first, free, rest], &[("axis", AttrValue::Int(0))])?;
     b.op(OpKind::Reshape, &[x, shape], &[])
-}
-
-/// The dims of a value from one axis to another, as a list.
-pub(super) fn dim_range(b: &mut Backward<'_>, x: Value, from: usize, to: Option<usize>) -> Ruled<Value> {
-    let mut spec = NodeSpec::new(OpKind::Shape, &[x]).attr("start", AttrValue::Int(signed(from)));
-    if let Some(to) = to {
-        spec = spec.attr("end", AttrValue::Int(signed(to)));
-    }
-    let [dims] = b.insert(spec)?;
-    Ok(dims)
 }
 
 /// The gradient of a bias: the sum of `dy` over all axes but the channels.

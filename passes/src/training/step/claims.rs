@@ -3,9 +3,9 @@
 
 pub(super) mod forward;
 
-use super::inference::Forward;
-use super::state::{StateEntry, StateKind};
 use crate::graph::metadata::FORWARD;
+use crate::training::step::entry::{StateEntry, StateKind};
+use crate::training::step::forward::Forward;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;

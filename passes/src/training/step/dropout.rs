@@ -17,10 +17,10 @@
 //! A Dropout stays unchanged if it drops nothing (in inference, or with a constant ratio of 0), if its mask has
 //! readers, in bodies and functions, in f64, and if its ratio is not known to be a scalar.
 
-use super::{import_ampc, public_name_or_warn, state_input};
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{PassOption, Setting, Spelled, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
+use crate::training::names::{import_ampc, public_name_or_warn, state_input};
 use crate::training::parameters::add_role;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::op::OpKind;

@@ -12,12 +12,13 @@
 //! role `loss`, which keeps them in fp32 under every policy (not with `precision=low`). A prediction in f64 is
 //! computed in f64.
 
+pub(super) mod custom;
 mod formulas;
 
+use self::custom::CustomLoss;
 use self::formulas::CrossEntropy;
-use super::custom::CustomLoss;
+use super::forward;
 use super::spec::{Settings, SpecError, setting};
-use super::{free_name, inference, public_name_or_warn};
 use crate::graph::marks::{self, Mark};
 use crate::graph::roles::LOSS;
 use crate::pass::invariants::Invariants;
@@ -27,6 +28,7 @@ use crate::pass::training_error::ParameterError;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::training::autodiff::check_loss;
 use crate::training::build::{Build, Nodes};
+use crate::training::names::{free_name, public_name_or_warn};
 use crate::training::parameters::{add_role, output_named};
 use ampc_ir::op::{OpKind, Sign, moves};
 use ampc_ir::{AttrValue, DType, Dim, Module, Node, Shape, Type, Value};
@@ -195,12 +197,12 @@ impl Pass for Loss {
         true
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let mut forward = inference::forward_interface(module);
+        let mut forward = forward::forward_interface(module);
         if let LossKind::Output(name) = &self.spec.kind {
             let loss = output_named(module, name)?;
             add_role(module, LOSS, vec![loss]);
             forward.iter_mut().for_each(|forward| forward.loss = Some(name.clone()));
-            inference::note_forward(module, forward);
+            forward::note_forward(module, forward);
             if self.keeps_fp32 {
                 mark_downstream(module, &self.target, loss);
                 // Its gradient is the loss scale, which may be more than 16 bits can hold.
@@ -228,7 +230,7 @@ impl Pass for Loss {
         add_role(module, LOSS, vec![loss]);
         let name = ampc_ir::verify::name_of(module, loss);
         forward.iter_mut().for_each(|forward| forward.loss = Some(name.clone()));
-        inference::note_forward(module, forward);
+        forward::note_forward(module, forward);
         Ok(Changed::Yes)
     }
 }

@@ -4,10 +4,10 @@
 //! overflow. A [`Scaler`] defines how the scale changes; each preset follows the system that it is named after.
 
 use super::spec::{Settings, SpecError};
-use super::{public_name_or_warn, state_input};
 use crate::graph::roles::SEED;
 use crate::pass::options::{PassOption, Setting, Spelled, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::training::names::{public_name_or_warn, state_input};
 use crate::training::parameters::add_role;
 use ampc_ir::{Module, Payload, TensorData};
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,9 @@
 //! Optimizers and their spelling: `adamw:beta2=0.95,weight_decay=0.1`.
 
-use super::custom::CustomOptimizer;
+pub(super) mod custom;
+pub(super) mod function;
+
+use self::custom::CustomOptimizer;
 use super::spec::{Settings, SpecError};
 use std::fmt;
 use std::str::FromStr;

@@ -31,12 +31,11 @@ mod tail;
 mod weights;
 
 use self::tail::{Trained, UpdateBuilder};
-use super::inference::{self, RATE};
+use super::forward::{self, RATE};
 use super::loss_scale::Scaler;
 use super::optimizer::{Optimizer, OptimizerKind};
-use super::state::{State, StateKind, declare, zeros_like};
+use super::state::{State, declare, zeros_like};
 use super::statistics::Statistics;
-use super::{import_ampc, warn_of_name};
 use crate::graph::metadata::METADATA;
 use crate::graph::roles::{GRAD, SEED};
 use crate::pass::invariants::Invariants;
@@ -48,7 +47,9 @@ use crate::policy::Pattern;
 use crate::spelling::suggest::nearest;
 use crate::spelling::words::quoted;
 use crate::training::autodiff::one_with_role;
+use crate::training::names::{import_ampc, warn_of_name};
 use crate::training::parameters::{origin_of, tied};
+use crate::training::step::entry::StateKind;
 use ampc_ir::infer::describe;
 use ampc_ir::module::Def;
 use ampc_ir::verify::name_of;
@@ -170,8 +171,8 @@ impl Pass for Update {
         let scale = one_with_role(module, SEED)?;
         import_ampc(module);
         module.header.ir_version = module.header.ir_version.max(IR_VERSION);
-        let forward = inference::forward_interface(module);
-        inference::note_forward(module, forward);
+        let forward = forward::forward_interface(module);
+        forward::note_forward(module, forward);
         warn_of_statistics(module, cx);
         let pairs = pairs.into_iter().zip(decays);
         let mut trained: Vec<Trained> =
@@ -182,7 +183,7 @@ impl Pass for Update {
         }
         let (states, renamed) = UpdateBuilder::new(self, module).build(&trained, scale)?;
         if let Some((_, name)) = renamed.iter().find(|(wanted, _)| wanted == RATE) {
-            inference::note_rate(module, name);
+            forward::note_rate(module, name);
         }
         renamed.iter().for_each(|(wanted, found)| warn_of_name(wanted, found, cx));
         self.warn_of_master_weights(module, &states, cx);

@@ -5,9 +5,9 @@ use super::{behind_casts, kind_of};
 use crate::graph::marks::{Phase, phase_of};
 use crate::graph::metadata::SCALER_METADATA;
 use crate::pass::training_error::InferenceError;
-use crate::training::step::inference::{Forward, RATE};
+use crate::training::step::entry::{StateEntry, StateKind};
+use crate::training::step::forward::{Forward, RATE};
 use crate::training::step::loss_scale::Scaler;
-use crate::training::step::state::{StateEntry, StateKind};
 use ampc_ir::infer::describe;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
@@ -234,7 +234,7 @@ pub(in crate::training::step) fn check_scaler(
     let Some((_, text)) = entry else { return Ok(()) };
     let wrong = |problem: String| InferenceError::Metadata { key: SCALER_METADATA, problem };
     let scaler: Scaler =
-        text.parse().map_err(|error: crate::training::step::SpecError| wrong(error.to_string()))?;
+        text.parse().map_err(|error: crate::training::step::spec::SpecError| wrong(error.to_string()))?;
     let expected = |kind: StateKind| match &scaler {
         Scaler::None | Scaler::Static(_) => false,
         Scaler::Dynamic(dynamic) => kind != StateKind::Bad || dynamic.backoff_every > 1,

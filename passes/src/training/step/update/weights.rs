@@ -14,7 +14,7 @@
 
 use super::tail::UpdateBuilder;
 use crate::graph::marks::Purpose;
-use crate::training::parameters::only_cast;
+use crate::training::inputs::only_cast;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::module::{Def, Provenance};
 use ampc_ir::op::OpKind;

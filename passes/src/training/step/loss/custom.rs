@@ -1,10 +1,10 @@
 //! Losses of a user.
 
+use super::Loss;
 use crate::pass::training_error::LossError;
 use crate::pass::training_error::RuleError;
 use crate::training::build::{Build, Nodes};
 use crate::training::parameters::output_named;
-use crate::training::step::loss::Loss;
 use ampc_ir::entity::EntityRef;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;

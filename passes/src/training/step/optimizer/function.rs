@@ -1,6 +1,6 @@
 //! An optimizer that is a graph.
 
-use super::optimizer::UpdateNodes;
+use super::custom::UpdateNodes;
 use crate::pass::training_error::RuleError;
 use crate::training::build::Build;
 use ampc_ir::module::{Def, Op};

@@ -6,11 +6,6 @@
 //! optimizer, and low copies of weights, names of states and metadata are made for it. The text of a pipeline
 //! has only the name of a custom loss or optimizer, so it cannot be parsed again.
 
-mod function;
-mod loss;
-mod optimizer;
-
-pub use self::function::FunctionError;
-pub use self::loss::{CustomLoss, LossNodes};
-pub use self::optimizer::{CustomOptimizer, UpdateNodes};
-pub(super) use self::optimizer::{Shared, Updated};
+pub use super::loss::custom::{CustomLoss, LossNodes};
+pub use super::optimizer::custom::{CustomOptimizer, UpdateNodes};
+pub use super::optimizer::function::FunctionError;

@@ -15,27 +15,30 @@
 //! Pad fills gaps with zeros. Sections that overlap are in different *layers*, which are added: [0, 4), [2, 6) and [4, 8) have
 //! the layers [0, 4) with [4, 8), and [2, 6). Elements are moved and never added up by index, so they keep their element type.
 
-use super::backward::{Backward, Build, Ruled, signed};
+use super::{Backward, Build, Ruled, signed};
 use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, Node, Value};
 use std::ops::Range;
 
 /// The gradient of a section of a value.
 #[derive(Clone, Debug)]
-pub(super) struct Section {
-    pub(super) axis: usize,
+pub(in crate::training::autodiff) struct Section {
+    pub(in crate::training::autodiff) axis: usize,
     /// The range of its elements along the axis.
-    pub(super) range: Range<i64>,
+    pub(in crate::training::autodiff) range: Range<i64>,
     /// The number of elements of the value along the axis.
-    pub(super) extent: i64,
+    pub(in crate::training::autodiff) extent: i64,
     /// It has the rank and the element type of the value.
-    pub(super) gradient: Value,
+    pub(in crate::training::autodiff) gradient: Value,
     /// The node that reads the section.
-    pub(super) reader: Node,
+    pub(in crate::training::autodiff) reader: Node,
 }
 
 /// The gradients of a value, given those of its sections: one for each layer.
-pub(super) fn joined(b: &mut Backward<'_>, mut sections: Vec<Section>) -> Ruled<Vec<Value>> {
+pub(in crate::training::autodiff) fn joined(
+    b: &mut Backward<'_>,
+    mut sections: Vec<Section>,
+) -> Ruled<Vec<Value>> {
     // Stable: sections that begin at the same element stay in the order of their readers on the way back.
     sections.sort_by_key(|section| (section.axis, section.range.start));
     let mut layers: Vec<Vec<Section>> = Vec::new();
@@ -76,7 +79,11 @@ fn of_layer(b: &mut Backward<'_>, layer: &[Section]) -> Ruled<Value> {
 }
 
 /// A gradient with zeros around it: as many before each axis, then behind each, as Pad takes them.
-pub(super) fn padded(b: &mut Backward<'_>, gradient: Value, pads: &[i64]) -> Ruled<Value> {
+pub(in crate::training::autodiff) fn padded(
+    b: &mut Backward<'_>,
+    gradient: Value,
+    pads: &[i64],
+) -> Ruled<Value> {
     let pads = b.ints(pads);
     let zero = b.number_like(0.0, gradient)?;
     b.op(OpKind::Pad, &[gradient, pads, zero], &[])

@@ -21,6 +21,9 @@ use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
+/// The rules by which an operator is allow without anybody having asked for it.
+pub(in crate::precision) const UNASKED: [&str; 2] = ["table", "preset.allow"];
+
 /// The rule of what is computed in integers.
 const RULE: &str = "quantized";
 /// Its evidence, if all that is made is quantized again.
@@ -104,7 +107,7 @@ impl<'m> Between<'m> {
     /// Whether a variable is free, and low at most because its class is.
     fn may_be_held(&self, var: Var) -> bool {
         let decision = flow::decision(self.module, var).filter(|_| flow::is_free(self.module, var));
-        decision.is_some_and(|d| d.class != Class::Allow || super::UNASKED.contains(&d.reason.rule.as_str()))
+        decision.is_some_and(|d| d.class != Class::Allow || UNASKED.contains(&d.reason.rule.as_str()))
     }
 
     /// What a node makes if that comes from DequantizeLinear.
