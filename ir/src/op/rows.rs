@@ -3,7 +3,7 @@
 //! They reduce a row to the facts that differ: the domain and name follow from the kind, the least and greatest
 //! number of actuals from the formals (the generator refuses to write a table for which they do not).
 
-use super::OpKind;
+use super::generated::OpKind;
 use super::schema::{
     Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar,
 };

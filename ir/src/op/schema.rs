@@ -3,7 +3,8 @@
 //! The table itself is `generated.rs`, written by `scripts/generate_op_table.py` from the schemas of the pinned
 //! `onnx` package; nothing in it is written by hand.
 
-use super::{Declared, OpKind};
+use super::class::Class;
+use super::generated::OpKind;
 use crate::{DType, Type};
 
 /// A set of types that a formal or a type variable admits.
@@ -281,11 +282,63 @@ fn formal(formals: &'static [Formal], i: usize) -> Option<&'static Formal> {
     formals.get(i).or_else(|| formals.last().filter(|f| matches!(f.arity, Arity::Variadic { .. })))
 }
 
+/// The side of an operator that a formal is on: ONNX uses a name once per side.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Side {
+    /// A formal operand.
+    Operand,
+    /// A formal result.
+    Result,
+}
+
+pub(super) fn formals(schema: &'static OpSchema, side: Side) -> &'static [Formal] {
+    match side {
+        Side::Operand => schema.inputs,
+        Side::Result => schema.outputs,
+    }
+}
+
+/// The formals that name a type variable, with their side and index.
+pub(super) fn formals_of(
+    schema: &'static OpSchema,
+    var: u8,
+) -> impl Iterator<Item = (Side, usize, &'static Formal)> {
+    [Side::Operand, Side::Result]
+        .into_iter()
+        .flat_map(move |side| formals(schema, side).iter().enumerate().map(move |(i, f)| (side, i, f)))
+        .filter(move |(_, _, formal)| formal.ty == FormalType::Var(var))
+}
+
+/// The formal of another version of the operator that has this formal's meaning: that of the same name, or, as
+/// versions rename formals, that in the same place.
+pub(super) fn counterpart(
+    other: &'static OpSchema,
+    side: Side,
+    index: usize,
+    formal: &Formal,
+) -> Option<&'static Formal> {
+    let formals = formals(other, side);
+    formals.iter().find(|f| f.name == formal.name).or_else(|| formals.get(index))
+}
+
+/// Additional facts of a schema that comes from a signature.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Declared {
+    /// The class of the operator.
+    pub class: Class,
+    /// The classes of formal operands with their own class.
+    pub inputs: &'static [Option<Class>],
+    /// The classes of formal results with their own class.
+    pub outputs: &'static [Option<Class>],
+    /// For each formal result the formal operand whose shape it has.
+    pub shapes: &'static [Option<u8>],
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Shape;
-    use crate::op::{Lookup, lookup};
+    use crate::op::lookup::{Lookup, lookup};
 
     fn tensor(dtype: DType) -> Type {
         Type::tensor(dtype, Shape::unknown())

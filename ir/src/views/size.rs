@@ -2,8 +2,8 @@
 //!
 //! Nothing here overflows: a size that does not fit ONNX's 63 bits is not known.
 
-use super::shape_error;
-use crate::views::{NodeView, OpError};
+use super::node::{NodeView, OpError, Part};
+use crate::ty::show;
 use crate::{Dim, Dims};
 
 /// A number computed from sizes as an extent; a negative or huge number becomes unknown.
@@ -45,6 +45,15 @@ pub(crate) fn part(a: Dim, n: u64) -> Option<Dim> {
 /// The product of extents, if all are known and it fits.
 pub(crate) fn product(dims: &[Dim]) -> Option<u64> {
     dims.iter().try_fold(1u64, |n, d| n.checked_mul(d.known()?))
+}
+
+/// The error of an operand whose shape does not fit.
+pub(crate) fn shape_error(operand: usize, expected: impl Into<String>, found: &[Dim]) -> OpError {
+    OpError {
+        part: Part::Operand(operand),
+        expected: expected.into(),
+        found: format!("shape {}", show(found)),
+    }
 }
 
 /// The dims of operand `i`, if its rank is known.

@@ -3,7 +3,8 @@
 //! their places, names of nodes, results and functions, the function that a node calls, and the metadata of
 //! functions.
 
-use crate::{GraphId, Module, Node};
+use super::Module;
+use crate::{GraphId, Node};
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock};

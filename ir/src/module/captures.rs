@@ -1,7 +1,7 @@
 //! Captures of a body, in order and by operand slot of the owning node.
 
-use crate::module::{Def, GraphOwner};
-use crate::{GraphId, Module, Value};
+use super::{Def, GraphOwner, Module};
+use crate::{GraphId, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 

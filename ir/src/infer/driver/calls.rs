@@ -5,11 +5,14 @@
 //! signatures without bound, so a function with very many signatures is inferred for less precise signatures:
 //! first without elements, then without shapes, finally not at all.
 
-use super::driver::Driver;
-use super::{Inferred, Int, control};
+use super::super::control;
+use super::super::inferred::Inferred;
+use super::Driver;
 use crate::attr::{Attr, AttrValue};
+use crate::facts::{CallAttrs, Defaults};
+use crate::int::Int;
 use crate::views::{OpError, ints_of};
-use crate::{FunctionId, GraphId, Module, Node, Symbol, Type, Value};
+use crate::{FunctionId, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -23,7 +26,7 @@ const MOST: usize = 256;
 
 /// Inferred types of calls so far.
 #[derive(Default)]
-pub(super) struct Calls {
+pub(in crate::infer) struct Calls {
     known: FxHashMap<Signature, Arc<Inferred>>,
     n_signatures: FxHashMap<FunctionId, usize>,
     defaults: FxHashMap<FunctionId, Defaults>,
@@ -44,7 +47,7 @@ struct Signature {
 
 impl Driver<'_> {
     /// The results of a call.
-    pub(super) fn call(&mut self, node: Node, function: FunctionId) -> Result<Inferred, OpError> {
+    pub(in crate::infer) fn call(&mut self, node: Node, function: FunctionId) -> Result<Inferred, OpError> {
         self.check_call(node, function)?;
         let n = self.module.node(node).results().len();
         let (attrs, signature) = self.signature(node, function);
@@ -135,7 +138,7 @@ impl Driver<'_> {
     }
 
     /// Gives the values of functions the types that hold in all calls.
-    pub(super) fn join_calls(&mut self) {
+    pub(in crate::infer) fn join_calls(&mut self) {
         let called: Vec<(GraphId, usize)> = self
             .module
             .functions()
@@ -155,80 +158,6 @@ impl Driver<'_> {
                 }
             }
         }
-    }
-}
-
-/// The attributes of a function that have defaults, sorted by name. Every call shares them.
-#[derive(Clone, Debug, Default)]
-pub struct Defaults(Arc<[Attr]>);
-
-impl Defaults {
-    /// The defaults of a function.
-    pub fn of(module: &Module, function: FunctionId) -> Defaults {
-        Defaults(sorted(module.function(function).attr_defaults.clone()).into())
-    }
-
-    fn get(&self, name: Symbol) -> Option<&AttrValue> {
-        find(&self.0, name)
-    }
-}
-
-/// The attributes that a call gives its function: the attributes of the node, and the defaults of all others.
-#[derive(Clone, Debug, Default)]
-pub struct CallAttrs {
-    /// The attributes that differ from the default, sorted by name.
-    given: Vec<Attr>,
-    defaults: Defaults,
-}
-
-impl CallAttrs {
-    /// The attributes of a call, with references resolved to `outer`, the attributes of the call around the node.
-    pub fn new(module: &Module, node: Node, defaults: Defaults, outer: Option<&CallAttrs>) -> CallAttrs {
-        let mut given: Vec<Attr> = Vec::new();
-        for attr in module.node(node).attrs() {
-            match &attr.value {
-                AttrValue::Reference { name, .. } => {
-                    let value = outer.and_then(|outer| outer.get(*name));
-                    given.extend(value.map(|value| Attr { value: value.clone(), ..*attr }));
-                }
-                _ => given.push(attr.clone()),
-            }
-        }
-        let mut given = sorted(given);
-        // Calls that give an attribute its default are as calls without the attribute.
-        given.retain(|attr| !defaults.get(attr.name).is_some_and(|default| is_same(default, &attr.value)));
-        CallAttrs { given, defaults }
-    }
-
-    /// The value of an attribute of the function.
-    pub fn get(&self, name: Symbol) -> Option<&AttrValue> {
-        find(&self.given, name).or_else(|| self.defaults.get(name))
-    }
-}
-
-/// Attributes by name; of several with one name, the first.
-fn sorted(mut attrs: Vec<Attr>) -> Vec<Attr> {
-    attrs.sort_by_key(|attr| attr.name);
-    attrs.dedup_by_key(|attr| attr.name);
-    attrs
-}
-
-fn find(sorted: &[Attr], name: Symbol) -> Option<&AttrValue> {
-    sorted.binary_search_by_key(&name, |attr| attr.name).ok().map(|at| &sorted[at].value)
-}
-
-/// True if two values are surely the same: numbers and strings are compared, all others count as different.
-fn is_same(a: &AttrValue, b: &AttrValue) -> bool {
-    match (a, b) {
-        (AttrValue::Int(a), AttrValue::Int(b)) => a == b,
-        (AttrValue::Float(a), AttrValue::Float(b)) => a.to_bits() == b.to_bits(),
-        (AttrValue::String(a), AttrValue::String(b)) => a == b,
-        (AttrValue::Ints(a), AttrValue::Ints(b)) => a == b,
-        (AttrValue::Floats(a), AttrValue::Floats(b)) => {
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
-        }
-        (AttrValue::Strings(a), AttrValue::Strings(b)) => a == b,
-        _ => false,
     }
 }
 
