@@ -7,7 +7,7 @@
 //! the values of the operand make that happen.
 
 use super::OpKind as K;
-use super::generated::OpKind;
+use super::table::OpKind;
 
 /// The error of an operand that must be small for the relative error of the result to be small.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -22,10 +22,10 @@
 
 use super::class::Class;
 use super::exceptions::exception;
-use super::generated::{OpKind as K, OpKind};
 use super::legality::{Legality, has_element, legality};
-use super::schema::{Formal, OpSchema};
-use super::schema::{Side, formals_of};
+use super::table::{Formal, OpSchema};
+use super::table::{OpKind as K, OpKind};
+use super::table::{Side, formals_of};
 use crate::DType;
 
 /// The class of an operator for a format, before exceptions for single formals.
@@ -391,7 +391,7 @@ pub fn var_class_given(
 mod tests {
     use super::*;
     use crate::op::lookup::{Lookup, lookup};
-    use crate::op::schema::formals;
+    use crate::op::table::formals;
     use Class::{Allow, Clear, Deny, Discrete, Fixed, Infer};
 
     fn schema(name: &str, opset: u16) -> &'static OpSchema {

@@ -4,9 +4,9 @@
 //! One flat table, sorted by operator, which a test compares with the names of formals in the schemas.
 
 use super::class::Class;
-use super::generated::{OpKind as K, OpKind};
-use super::schema::OpSchema;
-use super::schema::Side;
+use super::table::OpSchema;
+use super::table::Side;
+use super::table::{OpKind as K, OpKind};
 
 /// A formal whose class is not that of its operator.
 struct Exception {
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use crate::DType;
     use crate::op::legality::has_element;
-    use crate::op::schema::formals;
+    use crate::op::table::formals;
 
     #[test]
     fn exceptions_are_sorted_and_name_formals() {

@@ -1,9 +1,9 @@
 //! Legality of lowering by schemas: if a type variable or formal may have a 16-bit format, and from which
 //! operator set on.
 
-use super::generated::OpKind as K;
-use super::schema::{OpSchema, TypeSet};
-use super::schema::{Side, counterpart, formals, formals_of};
+use super::table::OpKind as K;
+use super::table::{OpSchema, TypeSet};
+use super::table::{Side, counterpart, formals, formals_of};
 use crate::{DType, Type};
 
 /// Legality of lowering a type variable or formal to a 16-bit format.

@@ -28,25 +28,23 @@ mod amplifiers;
 mod class;
 mod classes;
 mod exceptions;
-mod generated;
 mod legality;
 mod lookup;
-mod rows;
-mod schema;
 mod signature;
+mod table;
 mod traits;
 mod work;
 
 pub use amplifiers::{AMPLIFIERS, Amplified, Amplifier, amplifier, is_periodic, singular_at_zero};
 pub use class::{Class, UnknownClass};
 pub use classes::{base_class, formal_class, formal_class_given, schema_class, var_class, var_class_given};
-pub use generated::{LATEST_IR_VERSION, LATEST_OPSETS, OpKind, SCHEMAS};
 pub use legality::{Legality, formal_legality, legality, legality_at, type_legality};
 pub use lookup::{Lookup, all, is_open, latest_opset, lookup, lookup_overload, versions};
-pub use schema::{
-    Arity, AttrDefault, AttrKind, AttrSchema, Declared, Formal, FormalType, OpSchema, Side, TypeSet, TypeVar,
-};
 pub use signature::{Count, Signature, SignatureError, SignatureFormal};
+pub use table::{
+    Arity, AttrDefault, AttrKind, AttrSchema, Declared, Formal, FormalType, LATEST_IR_VERSION, LATEST_OPSETS,
+    OpKind, OpSchema, SCHEMAS, Side, TypeSet, TypeVar,
+};
 pub use traits::{
     Sign, adds, compares, dequantizes, dtype_follows_operand, is_deterministic, is_elementwise, may_reduce,
     moves, moves_all, quantizes, reads_only_dims, replacement, result_range, stays_within_operand, sums,

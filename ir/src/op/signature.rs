@@ -5,10 +5,10 @@
 //! share one, and all together they have a bound.
 
 use super::class::Class;
-use super::generated::OpKind;
 use super::lookup::{is_open, versions};
-use super::schema::Declared;
-use super::schema::{Arity, Formal, FormalType, OpSchema, TypeSet, TypeVar};
+use super::table::Declared;
+use super::table::OpKind;
+use super::table::{Arity, Formal, FormalType, OpSchema, TypeSet, TypeVar};
 use crate::DType;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

@@ -4,8 +4,8 @@
 //! operators, so that a new operator is not forgotten.
 
 use super::OpKind as K;
-use super::generated::OpKind;
-use super::schema::{AttrDefault, AttrKind, OpSchema};
+use super::table::OpKind;
+use super::table::{AttrDefault, AttrKind, OpSchema};
 
 /// Effect of a move on the sign of the elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
     use crate::DType;
     use crate::op::class::Class;
-    use crate::op::schema::FormalType;
+    use crate::op::table::FormalType;
     use crate::op::{all, base_class};
 
     fn names(test: impl Fn(OpKind) -> bool) -> Vec<&'static str> {

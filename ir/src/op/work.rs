@@ -5,7 +5,7 @@
 //! also depends on shapes, which are not considered here.
 
 use super::OpKind as K;
-use super::generated::OpKind;
+use super::table::OpKind;
 use super::traits::moves;
 
 /// The kind of work of an operator.

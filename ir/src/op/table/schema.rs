@@ -3,7 +3,7 @@
 //! The table itself is `generated.rs`, written by `scripts/generate_op_table.py` from the schemas of the pinned
 //! `onnx` package; nothing in it is written by hand.
 
-use super::class::Class;
+use super::super::class::Class;
 use super::generated::OpKind;
 use crate::{DType, Type};
 
@@ -215,7 +215,7 @@ pub struct OpSchema {
     pub attrs: &'static [AttrSchema],
     /// True if ONNX defines the operator by a function body as well.
     pub is_function: bool,
-    /// The declaration by the user, if the operator is in no table ([`Signature`](super::Signature)).
+    /// The declaration by the user, if the operator is in no table ([`Signature`](crate::op::Signature)).
     pub declared: Option<&'static Declared>,
 }
 
@@ -291,7 +291,7 @@ pub enum Side {
     Result,
 }
 
-pub(super) fn formals(schema: &'static OpSchema, side: Side) -> &'static [Formal] {
+pub(in crate::op) fn formals(schema: &'static OpSchema, side: Side) -> &'static [Formal] {
     match side {
         Side::Operand => schema.inputs,
         Side::Result => schema.outputs,
@@ -299,7 +299,7 @@ pub(super) fn formals(schema: &'static OpSchema, side: Side) -> &'static [Formal
 }
 
 /// The formals that name a type variable, with their side and index.
-pub(super) fn formals_of(
+pub(in crate::op) fn formals_of(
     schema: &'static OpSchema,
     var: u8,
 ) -> impl Iterator<Item = (Side, usize, &'static Formal)> {
@@ -311,7 +311,7 @@ pub(super) fn formals_of(
 
 /// The formal of another version of the operator that has this formal's meaning: that of the same name, or, as
 /// versions rename formals, that in the same place.
-pub(super) fn counterpart(
+pub(in crate::op) fn counterpart(
     other: &'static OpSchema,
     side: Side,
     index: usize,

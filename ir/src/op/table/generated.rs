@@ -849,7 +849,7 @@ impl OpKind {
 }
 
 /// Domain and name of each operator, in the order of [`OpKind::ALL`].
-pub(super) static IDENTITIES: [(&str, &str); 272] = [
+pub(in crate::op) static IDENTITIES: [(&str, &str); 272] = [
     ("", "Abs"),
     ("", "Acos"),
     ("", "Acosh"),
