@@ -8,7 +8,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Node, TensorData, Value};
 
-/// Whether a value is stored, and not computed.
+/// True if a value is stored, and not computed.
 pub(crate) fn is_stored(module: &Module, value: Value) -> bool {
     let fills = |node: Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::ConstantOfShape);
     constant_of(module, value).is_some() || module.producer(value).is_some_and(|(node, _)| fills(node))
@@ -38,8 +38,8 @@ pub fn same_number(module: &Module, node: Node) -> Option<Value> {
     (is_cast && exact && as_it_is && !is_capture(module, operand)).then_some(result)
 }
 
-/// Whether a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is in
-/// no function, which may have nothing else in it, nor of what a body captures, which the choice counts by itself.
+/// True if a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is in
+/// no function, which may have nothing else in it. A cast of a capture is another case, which the choice counts by itself.
 pub(crate) fn is_plain(module: &Module, node: Node, to: DType) -> bool {
     let data = module.node(node);
     let of_function = matches!(module.graph(module.root(data.graph)).owner, GraphOwner::Function(_));
@@ -54,7 +54,7 @@ pub(crate) fn is_plain(module: &Module, node: Node, to: DType) -> bool {
 /// Constants of more numbers than this are not looked at.
 const MAX_NUMBERS: u64 = 1 << 16;
 
-/// Whether every number of a constant is one of the format. Of large ones nothing is known.
+/// True if every number of a constant is one of the format. Large constants are not looked at, and count as inexact.
 pub(crate) fn is_exact_in(data: &TensorData, to: DType) -> bool {
     let rounded = || data.converted(Conversion { to, clamp: false }).small_floats(MAX_NUMBERS);
     data.small_floats(MAX_NUMBERS).is_some_and(|numbers| Some(numbers) == rounded())

@@ -1,4 +1,4 @@
-//! What is computed in integers: operators between DequantizeLinear and QuantizeLinear, which runtimes replace by kernels
+//! Operators that are computed in integers: those between DequantizeLinear and QuantizeLinear, which runtimes replace by kernels
 //! of integers (QLinearConv, QGemm). A cast in between would leave them computing in floats.
 //!
 //! ```text
@@ -21,7 +21,7 @@ use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The rules by which an operator is allow without anybody having asked for it.
+/// The rules by which an operator is allow without a request of the user.
 pub(in crate::precision) const UNASKED: [&str; 2] = ["table", "preset.allow"];
 
 /// The rule of what is computed in integers.
@@ -31,7 +31,8 @@ const BETWEEN: &str = "between DequantizeLinear and QuantizeLinear";
 /// Its evidence, if floats are made.
 const BEHIND: &str = "a product of results of DequantizeLinear";
 
-/// Keeps fp32 what is computed in integers, unless somebody asked for it to be low; whether there was any.
+/// Keeps operators that are computed in integers fp32, unless the user asked for a 16-bit format. Returns true if there
+/// was any.
 pub(crate) fn hold_quantized(module: &mut Module) -> bool {
     let nodes = flow::nodes(module);
     if !nodes.iter().any(|&node| kind(module, node).is_some_and(dequantizes)) {
@@ -52,7 +53,7 @@ fn kind(module: &Module, node: Node) -> Option<OpKind> {
     module.node(node).schema().map(|schema| schema.kind)
 }
 
-/// What a value that comes from DequantizeLinear is.
+/// A value that comes from DequantizeLinear.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Dequantized {
     /// Stored so.
@@ -63,9 +64,9 @@ enum Dequantized {
 
 struct Between<'m> {
     module: &'m Module,
-    /// What comes from DequantizeLinear, moved or not.
+    /// Values from DequantizeLinear, moved or not.
     dequantized: FxHashMap<Value, Dequantized>,
-    /// What goes to QuantizeLinear and nowhere else.
+    /// Values that go to QuantizeLinear and nowhere else.
     quantized: FxHashSet<Value>,
 }
 
@@ -104,13 +105,13 @@ impl<'m> Between<'m> {
         found
     }
 
-    /// Whether a variable is free, and low at most because its class is.
+    /// True if a variable is free, and low at most because its class is.
     fn may_be_held(&self, var: Var) -> bool {
         let decision = flow::decision(self.module, var).filter(|_| flow::is_free(self.module, var));
         decision.is_some_and(|d| d.class != Class::Allow || UNASKED.contains(&d.reason.rule.as_str()))
     }
 
-    /// What a node makes if that comes from DequantizeLinear.
+    /// The results of a node if they come from DequantizeLinear.
     fn dequantizes(&self, node: Node) -> Option<Dequantized> {
         let kind = kind(self.module, node)?;
         let data = self.module.node(node);
@@ -134,12 +135,12 @@ impl<'m> Between<'m> {
         self.dequantized.get(&flow::resolve_captures(self.module, value)).copied()
     }
 
-    /// Whether a value is one number for all elements.
+    /// True if a value is one number for all elements.
     fn is_number(&self, value: Value) -> bool {
         constant_of(self.module, value).is_some_and(|data| data.element_count() <= 1)
     }
 
-    /// Whether all that reads a value makes it integers, as it is or moved.
+    /// True if all readers of a value make it integers, as it is or moved.
     fn goes_to_quantize(&self, value: Value) -> bool {
         let module = self.module;
         let readers = flow::readers(module, value);
@@ -156,8 +157,8 @@ impl<'m> Between<'m> {
             && readers.into_iter().all(|reader| reader.operand().is_some_and(quantizes))
     }
 
-    /// Whether a node reads what is dequantized, or what is `inside` already, on the way to be quantized, and makes
-    /// what is quantized.
+    /// True if a node reads dequantized values, or values that are `inside` already, on the way to be quantized, and
+    /// makes quantized values.
     fn is_between(&self, node: Node, inside: &FxHashSet<Value>) -> bool {
         let Some(kind) = kind(self.module, node) else { return false };
         let data = self.module.node(node);
@@ -182,7 +183,7 @@ impl<'m> Between<'m> {
     }
 }
 
-/// Whether an operator moves numbers, and leaves them in their format.
+/// True if an operator moves numbers, and leaves them in their format.
 fn only_moves(kind: OpKind) -> bool {
     moves(kind, 0).or(moves(kind, 1)).is_some() && !matches!(kind, OpKind::Cast | OpKind::CastLike)
 }
