@@ -30,8 +30,7 @@
 //! The kernels of a plan always have the same operands and results in the same places. A device that
 //! [records](Device::can_record) is given them once, and replays them in later runs.
 
-use crate::host::HostError;
-use crate::kernel::KernelError;
+pub use crate::error::DeviceError;
 use ampc_ir::{DType, Node};
 use std::any::Any;
 use std::fmt::Debug;
@@ -273,69 +272,5 @@ pub trait Queue: Any + Send {
     fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
         let _ = recording;
         Err(DeviceError::Failed("this queue does not support recording".to_owned()))
-    }
-}
-
-/// A failure of a device.
-#[derive(Debug, thiserror::Error)]
-pub enum DeviceError {
-    /// The device has no memory for a block.
-    #[error("out of device memory: cannot allocate {bytes} bytes")]
-    NoMemory {
-        /// The bytes requested.
-        bytes: u64,
-    },
-    /// A call that allocates no block was refused because memory is exhausted, that of the device or of the host. Later calls
-    /// may succeed.
-    #[error("out of memory: {0}")]
-    OutOfMemory(String),
-    /// A kernel failed after its launch.
-    #[error("{error}")]
-    Kernel {
-        /// The node.
-        node: Node,
-        /// The failure.
-        error: KernelError,
-    },
-    /// The device refused a call. Later calls may succeed.
-    #[error("the device refused a call: {0}")]
-    Failed(String),
-    /// The device refused a call as invalid, or a kernel read or wrote memory outside of its operands and results: a bug of
-    /// the backend. Later calls may fail.
-    #[error("the device refused invalid work: {0}")]
-    Invalid(String),
-    /// The device does not answer any more.
-    #[error("the device is lost: {0}")]
-    Lost(String),
-}
-
-impl DeviceError {
-    /// True if the device refused memory.
-    pub fn is_no_memory(&self) -> bool {
-        match self {
-            DeviceError::NoMemory { .. } | DeviceError::OutOfMemory(_) => true,
-            DeviceError::Kernel { error, .. } => error.is_no_memory(),
-            DeviceError::Failed(_) | DeviceError::Invalid(_) | DeviceError::Lost(_) => false,
-        }
-    }
-
-    /// This failure, unless an earlier failure says as much: the failure of a kernel has the node.
-    pub(crate) fn or_of_kernel(self, earlier: Option<DeviceError>) -> DeviceError {
-        match (earlier, self) {
-            (None, later)
-            | (Some(DeviceError::Failed(_) | DeviceError::Lost(_)), later @ DeviceError::Kernel { .. }) => {
-                later
-            }
-            (Some(earlier), _) => earlier,
-        }
-    }
-}
-
-impl From<HostError> for DeviceError {
-    fn from(error: HostError) -> DeviceError {
-        match error {
-            HostError::NoMemory { bytes } => DeviceError::NoMemory { bytes },
-            other => DeviceError::Failed(other.to_string()),
-        }
     }
 }

@@ -113,8 +113,7 @@ impl Found {
 /// The module of a file.
 fn module_of(file: &str) -> Path {
     let mut module: Path = file.trim_end_matches(".rs").split('/').map(str::to_owned).collect();
-    if module.last().is_some_and(|last| last == "mod") || ["lib", "main"].contains(&module.join("/").as_str())
-    {
+    if module.last().is_some_and(|last| last == "mod") || module == ["lib"] {
         module.pop();
     }
     module

@@ -1,7 +1,7 @@
 //! Tensors somewhere in memory, borrowed, and how their elements are read.
 
-use super::error::HostError;
 use super::{Element, Elements, HostTensor, copies_of_strings};
+use crate::error::HostError;
 use crate::float::Format;
 use ampc_ir::DType;
 use half::slice::HalfFloatSliceExt;

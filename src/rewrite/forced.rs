@@ -4,10 +4,10 @@
 //! downstream, and variables that loops, branches and sequences tie together change with it. So the cost is
 //! found by another rewrite, and equals the cost of giving the pin.
 
-use crate::model::Model;
+use super::rewrite_in_place;
+use crate::loaded::Model;
 use crate::options::{Objective, RewriteOptions};
 use crate::report::{ForcedReport, MAX_FORCED, NodeReport, Report, precision_name};
-use crate::rewrite::rewrite_in_place;
 use ampc_ir::{DType, Module};
 use ampc_passes::Paths;
 use ampc_passes::policy::Pin;

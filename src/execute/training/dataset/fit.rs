@@ -1,9 +1,11 @@
 //! Check that arrays fit the inputs of a step: element types, dims, and the same number of samples.
 
-use super::super::inputs::{InputProblem, describe, help_of_type, io_error};
-use super::arrays::Array;
-use super::dataset::{Column, Piece, Values};
+use super::super::arrays::{Array, fits};
+use super::{Column, Piece, Values};
 use crate::error::Error;
+use crate::error::run::InputProblem;
+use crate::execute::inputs::{help_of_type, io_error};
+use crate::interface::describe;
 use ampc_ir::{DType, Dim, Module, Shape, Symbol, Type};
 use ampc_passes::suggest::{did_you_mean, listed, nearest};
 use rustc_hash::FxHashMap;
@@ -228,16 +230,6 @@ impl Problems<'_> {
 
 /// The largest number of samples: it is exact in f64, and their bytes fit u64.
 const MOST_SAMPLES: u64 = 1 << 53;
-
-/// True if an array has the element type of an input, and its dims but for the first.
-pub(super) fn fits(array: &Array, ty: &Type) -> bool {
-    let dims = ty.shape().and_then(Shape::dims).is_none_or(|dims| {
-        let mut inner = dims.iter().zip(&array.dims).skip(1);
-        let is_row = |(dim, &size): (&Dim, &u64)| dim.known().is_none_or(|known| known == size);
-        dims.len() == array.dims.len() && inner.all(is_row)
-    });
-    ty.dtype() == Some(array.dtype) && dims
-}
 
 /// The type of an input with any number of samples, which a list has whatever the batch is.
 fn with_open_rows(ty: &Type) -> Type {

@@ -5,6 +5,7 @@
 //! values, the order of nodes, Identity nodes and unused nodes are no part of it. Each value has the hash of the
 //! node that computes it, which includes the hashes of the operands.
 
+use crate::error::{Error, unreadable};
 use crate::onnx::sparse::{MAX_DENSE, densified};
 use ampc_ir::attr::AttrValue;
 use ampc_ir::module::{Def, Op, Payload};
@@ -13,16 +14,71 @@ use ampc_ir::tensor::{SparseData, TensorError};
 use ampc_ir::verify::name_of;
 use ampc_ir::{FunctionId, GraphId, Module, Node, TensorData, Type, Value};
 use ampc_passes::step::inference::FORWARD;
-use ampc_passes::step::state::{METADATA, SCALER_METADATA};
+use ampc_passes::step::state::{IDENTITY, METADATA, SCALER_METADATA};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::ops::ControlFlow;
+use std::path::Path;
 use xxhash_rust::xxh3::Xxh3;
+
+/// Gives a step the hash of its content as identity, which its states have as well.
+pub(crate) fn identify(step: &mut Module) -> Result<(), Error> {
+    let identity = content_hash(step).map_err(unreadable)?;
+    let entry = step.header.metadata.iter_mut().find(|(key, _)| key == IDENTITY);
+    match entry {
+        Some((_, known)) => *known = identity,
+        None => step.header.set_metadata(IDENTITY, identity),
+    }
+    Ok(())
+}
+
+/// Gives a step that has an identity the identity of its present content, if its constants can be read. A dump has
+/// no constants; readers of the dump compute the identity as well.
+pub(crate) fn identify_again(step: &mut Module) {
+    if is_step(step) && step.header.metadata.iter().any(|(key, _)| key == IDENTITY) {
+        let _ = identify(step);
+    }
+}
+
+/// The identity of a step: the hash of its content. The metadata says only if the step has an identity, because a step
+/// that was changed is another step.
+///
+/// # Errors
+/// If a constant cannot be read.
+pub fn identity_of(step: &Module) -> Result<Option<String>, Error> {
+    let is_there = step.header.metadata.iter().any(|(key, _)| key == IDENTITY);
+    let identity = is_there.then(|| content_hash(step)).transpose();
+    identity.map_err(unreadable)
+}
+
+/// Refuses the state at `path`, which has the identity `found`, for a step of the [identity](identity_of) `expected`, if
+/// it is that of another step. A step or a state without identity may have any origin.
+///
+/// # Errors
+/// If they differ.
+pub fn refuse_state_of_other(expected: Option<&str>, found: Option<&str>, path: &Path) -> Result<(), Error> {
+    match (expected, found) {
+        (Some(expected), Some(found)) if expected != found => Err(Error::Data {
+            path: path.to_owned(),
+            reason: format!(
+                "expected the state of this step (`{IDENTITY}` {expected}), found that of another step ({found}): take both \
+                 from one run of `train-step`, and the step as that run wrote it; `train --init` takes only weights of \
+                 another state"
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// True if a model is a training step.
+pub fn is_step(module: &Module) -> bool {
+    module.header.metadata.iter().any(|(key, _)| key == METADATA)
+}
 
 /// The hash of the content of a step.
 ///
 /// # Errors
 /// If a constant cannot be read.
-pub(super) fn content_hash(step: &Module) -> Result<String, TensorError> {
+fn content_hash(step: &Module) -> Result<String, TensorError> {
     let mut content = Content {
         module: step,
         known: FxHashMap::default(),

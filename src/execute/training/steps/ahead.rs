@@ -4,9 +4,10 @@
 //! `ahead` steps later, and so does the finding that the training has diverged. The state is that after the last step that
 //! was begun: a caller that saves the state after step N lets no step after N begin before the record of N is there.
 
-use super::divergence::{Divergence, Symptom, WatchedStep};
+use super::super::divergence::WatchedStep;
 use super::{StepRecord, Training, set_rate};
 use crate::error::Error;
+use crate::error::run::{Divergence, Symptom};
 use ampc_runtime::HostTensor;
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -20,7 +21,7 @@ pub(super) struct Ahead {
 
 impl Training {
     /// Takes the next step like [`step`](Self::step). On a device, up to `ahead` further steps are begun before the results of
-    /// this step are there, as long as their numbers are at most `last`. Then [`state`](super::Trainer::state) and
+    /// this step are there, as long as their numbers are at most `last`. Then [`state`](crate::execute::Trainer::state) and
     /// [`save`](Self::save) have the state after the last step that was begun; with the record of step `last` it is the state
     /// after step `last`.
     ///

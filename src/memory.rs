@@ -1,8 +1,8 @@
 //! The memory that a run takes, and its plans, before a constant is read.
 
-use super::of_run;
 use crate::device::{BackendOptions, Device};
 use crate::error::Error;
+use crate::run_errors::of_run;
 use ampc_ir::{DType, Module, TensorType};
 use ampc_passes::cost::BoundInputs;
 use ampc_passes::recompute::PlannedMemory;
