@@ -34,7 +34,8 @@ mod tests;
 
 use crate::convert::{Conversion, can_convert, convert};
 use crate::edit::{NewNode, Position};
-use crate::infer::{Facts, check_new};
+use crate::facts::Facts;
+use crate::infer::check_new;
 use crate::module::{Def, Op, Provenance};
 use crate::op::{Lookup, OpKind, OpSchema, lookup};
 use crate::tensor::Storage;

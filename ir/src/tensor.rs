@@ -307,6 +307,7 @@ impl TensorData {
                     self.element_count(),
                     *seed,
                     *amplitude,
+                    CHUNK_BYTES,
                     &mut visit,
                 );
             }

@@ -52,12 +52,13 @@
 pub use crate::device::{Device, DeviceError, DeviceMemory, Download, Event, Queue, Recording};
 pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site, Wanted};
 pub use crate::layouts::{Image, Images, Roles};
+pub use crate::plan::Carry;
 pub use crate::plan::Needs;
 
 use crate::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
+use ampc_ir::{GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
 use std::fmt::Debug;
 
@@ -124,27 +125,6 @@ impl GroupSite<'_> {
     pub fn result(&self, value: Value) -> Option<usize> {
         self.results.iter().position(|&result| result == value)
     }
-}
-
-/// A value that one group produces and one other group reads, stored in another form or not at all. The two groups
-/// are a *pair*: the session prepares both or neither.
-///
-/// An attention and its gradient are a pair: the gradient recomputes the attention probabilities from the statistics of
-/// their rows.
-///
-/// ```text
-/// probabilities: f32[b, h, s, t]    stored: f32[b, h, s, 1]    instead: query, key, bias, result
-/// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Carry {
-    /// The value.
-    pub value: Value,
-    /// The element type and dims that are stored instead of the value. `None` if nothing is stored: the value is then
-    /// neither an operand nor a result of the pair's kernels.
-    pub stored: Option<(DType, Vec<u64>)>,
-    /// Operands and results of the producing group that the other group reads too. They replace the value among the
-    /// operands of the other group, or follow it if something is stored.
-    pub instead: Vec<Value>,
 }
 
 /// A hint of where the work of [`Backend::install`] may run.

@@ -31,8 +31,7 @@
 //! The kernels of a plan always have the same operands and results at the same addresses. A device that
 //! [records](Device::can_record) gets them once, and replays them in later runs.
 
-use crate::host::HostError;
-use crate::kernel::KernelError;
+pub use crate::error::DeviceError;
 use ampc_ir::{DType, Node};
 use std::any::Any;
 use std::fmt::Debug;
@@ -276,68 +275,5 @@ pub trait Queue: Any + Send {
     fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
         let _ = recording;
         Err(DeviceError::Failed("this queue does not support recording".to_owned()))
-    }
-}
-
-/// A failure of a device.
-#[derive(Debug, thiserror::Error)]
-pub enum DeviceError {
-    /// The device has no memory for a block.
-    #[error("out of device memory: cannot allocate {bytes} bytes")]
-    NoMemory {
-        /// The bytes requested.
-        bytes: u64,
-    },
-    /// A call that allocates no block failed because device or host memory is exhausted. Later calls may succeed.
-    #[error("out of memory: {0}")]
-    OutOfMemory(String),
-    /// A kernel failed after its launch.
-    #[error("{error}")]
-    Kernel {
-        /// The node.
-        node: Node,
-        /// The failure.
-        error: KernelError,
-    },
-    /// The device rejected a call. Later calls may succeed.
-    #[error("the device rejected a call: {0}")]
-    Failed(String),
-    /// The device rejected a call as invalid, or a kernel accessed memory outside of its operands and results: a bug
-    /// of the backend. Later calls may fail.
-    #[error("the device rejected invalid work: {0}")]
-    Invalid(String),
-    /// The device does not respond any more.
-    #[error("the device is lost: {0}")]
-    Lost(String),
-}
-
-impl DeviceError {
-    /// True if an allocation failed.
-    pub fn is_no_memory(&self) -> bool {
-        match self {
-            DeviceError::NoMemory { .. } | DeviceError::OutOfMemory(_) => true,
-            DeviceError::Kernel { error, .. } => error.is_no_memory(),
-            DeviceError::Failed(_) | DeviceError::Invalid(_) | DeviceError::Lost(_) => false,
-        }
-    }
-
-    /// The earlier failure; or this failure, if there is no earlier one, or if only this failure names a kernel's node.
-    pub(crate) fn or_of_kernel(self, earlier: Option<DeviceError>) -> DeviceError {
-        match (earlier, self) {
-            (None, later)
-            | (Some(DeviceError::Failed(_) | DeviceError::Lost(_)), later @ DeviceError::Kernel { .. }) => {
-                later
-            }
-            (Some(earlier), _) => earlier,
-        }
-    }
-}
-
-impl From<HostError> for DeviceError {
-    fn from(error: HostError) -> DeviceError {
-        match error {
-            HostError::NoMemory { bytes } => DeviceError::NoMemory { bytes },
-            other => DeviceError::Failed(other.to_string()),
-        }
     }
 }

@@ -5,11 +5,10 @@
 //! be in a file and have pending conversions; [`HostTensor::from_data`] resolves both.
 
 mod borrowed;
-mod error;
 
 pub use self::borrowed::TensorRef;
 pub(crate) use self::borrowed::pack;
-pub use self::error::HostError;
+pub use crate::error::HostError;
 
 use self::borrowed::ElementsRef;
 use crate::bytes::AlignedBytes;

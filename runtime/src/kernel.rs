@@ -8,10 +8,13 @@
 
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
-use crate::device::{DeviceError, DeviceRef, Queue, Span};
+use crate::device::{DeviceRef, Queue, Span};
+pub use crate::error::KernelError;
+pub(crate) use crate::error::Result;
 use crate::host::{Element, HostError, HostTensor, TensorRef};
 use crate::plan::Needs;
 use crate::room::Room;
+pub(crate) use crate::room::check_size;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, OpError};
 use ampc_ir::{DType, Node, Type};
@@ -19,71 +22,6 @@ use smallvec::SmallVec;
 
 /// Extents as indices.
 pub type Dims = SmallVec<[usize; 6]>;
-
-/// An error of preparing or running a kernel.
-#[derive(Debug, thiserror::Error)]
-pub enum KernelError {
-    /// The node does not fit its operator.
-    #[error(transparent)]
-    Op(#[from] OpError),
-    /// A tensor cannot be allocated, or differs from the expected tensor.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// There is no kernel for the node, described in words.
-    #[error("the backend does not support {0}")]
-    Unsupported(String),
-    /// An operand has an invalid value.
-    #[error("expected {expected}, found {found}")]
-    Value {
-        /// The value that the operator requires.
-        expected: String,
-        /// The value found.
-        found: String,
-    },
-    /// The node would exceed a limit.
-    #[error("expected at most {limit}, found {found}")]
-    Limit {
-        /// The limit.
-        limit: String,
-        /// The size required.
-        found: String,
-    },
-    /// The device failed.
-    #[error(transparent)]
-    Device(Box<DeviceError>),
-    /// A fact is known only while the graph runs.
-    #[error("an operand is not known yet")]
-    NotYet,
-}
-
-impl KernelError {
-    /// True if an allocation failed.
-    pub fn is_no_memory(&self) -> bool {
-        match self {
-            KernelError::Host(error) => error.is_no_memory(),
-            KernelError::Device(error) => error.is_no_memory(),
-            _ => false,
-        }
-    }
-
-    /// The error that there is no kernel for `what`.
-    pub fn unsupported(what: impl Into<String>) -> KernelError {
-        KernelError::Unsupported(what.into())
-    }
-
-    /// The error of an operand with an invalid value.
-    pub fn value(expected: impl Into<String>, found: impl ToString) -> KernelError {
-        KernelError::Value { expected: expected.into(), found: found.to_string() }
-    }
-}
-
-impl From<DeviceError> for KernelError {
-    fn from(error: DeviceError) -> KernelError {
-        KernelError::Device(Box::new(error))
-    }
-}
-
-pub(crate) type Result<T, E = KernelError> = std::result::Result<T, E>;
 
 /// Makes the kernel of a node.
 pub(crate) type Prepare = fn(&Site<'_>) -> Result<Prepared>;
@@ -593,17 +531,4 @@ impl<'a> Io<'a> {
 /// Bytes as elements. Empty slices need no alignment.
 pub(crate) fn elements_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
     if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
-}
-
-/// An error if a tensor of this many bytes exceeds the limit.
-pub(crate) fn check_size(bytes: u64, most: u64) -> Result<()> {
-    if bytes <= most {
-        return Ok(());
-    }
-    // A size that overflows 64 bits saturates.
-    let found = match bytes {
-        u64::MAX => "2^64 bytes or more for one tensor".to_owned(),
-        bytes => format!("{bytes} bytes for one tensor"),
-    };
-    Err(KernelError::Limit { limit: format!("{most} bytes"), found })
 }

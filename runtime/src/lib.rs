@@ -29,6 +29,7 @@ pub mod data;
 pub mod device;
 mod einsum;
 mod elementwise;
+mod error;
 pub mod float;
 mod geometry;
 mod groups;

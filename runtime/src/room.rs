@@ -3,8 +3,7 @@
 //! Such a list is allocated by this module. A list above the limit of the run is an error before any allocation, and
 //! a failed allocation is an error instead of an abort of the process.
 
-use crate::host::HostError;
-use crate::kernel::{KernelError, Result, check_size};
+use crate::error::{HostError, KernelError, Result};
 use rustc_hash::FxHashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -113,6 +112,19 @@ impl FirstError {
 
 fn bytes_of<T>(n: usize) -> u64 {
     (n as u64).saturating_mul(size_of::<T>() as u64)
+}
+
+/// An error if a tensor of this many bytes exceeds the limit.
+pub(crate) fn check_size(bytes: u64, most: u64) -> Result<()> {
+    if bytes <= most {
+        return Ok(());
+    }
+    // A size that overflows 64 bits saturates.
+    let found = match bytes {
+        u64::MAX => "2^64 bytes or more for one tensor".to_owned(),
+        bytes => format!("{bytes} bytes for one tensor"),
+    };
+    Err(KernelError::Limit { limit: format!("{most} bytes"), found })
 }
 
 #[cfg(test)]

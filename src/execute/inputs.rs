@@ -8,12 +8,16 @@ pub use self::test_data::{TestData, read_test_data};
 
 use self::advice::help_of_bits;
 use self::test_data::{DataFile, numbered};
+pub use super::dims::{BoundDim, Dims};
 use super::random::{self, Draw, Refused, Role};
-use super::{input_names, input_types, of_run};
+use crate::bytes::SourceBytes;
+pub use crate::error::run::InputProblem;
 use crate::error::{Error, Finding};
 use crate::foreign;
-use crate::onnx::bytes::SourceBytes;
+pub use crate::interface::describe;
+use crate::interface::{input_names, input_types};
 use crate::onnx::data::{self, Names};
+use crate::run_errors::of_run;
 use crate::safetensors::Tensors;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
@@ -25,14 +29,10 @@ use ampc_runtime::session::ExecuteError;
 use ampc_runtime::{Data, HostError, HostTensor};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, BufReader};
 use std::path::Path;
 use std::sync::Arc;
-
-/// Sizes of open dims, by name; `x[1]` is axis 1 of an input `x` whose dim has no name.
-pub type Dims = BTreeMap<String, u64>;
 
 /// Values for the inputs of a model, in its order; `None` for an input that uses its default.
 #[derive(Debug, Default)]
@@ -47,39 +47,6 @@ pub struct Inputs {
     pub files: Vec<Arc<SourceBytes>>,
     /// A description of the ranges of random values; empty if the values are read.
     pub about: String,
-}
-
-/// A dim without a number in the model, and its size in a run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BoundDim {
-    /// Its name, or `x[1]` for axis 1 of `x` if it has none.
-    pub name: String,
-    /// Its size.
-    pub size: u64,
-    /// True if the user gave the size; otherwise the size is 1.
-    pub asked: bool,
-}
-
-/// A problem with the values for one input, or with a stored output.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct InputProblem {
-    /// A stable identifier of the problem: `missing`, `unknown`, `twice`, `type`, `dims`, `size`, `samples`, `nan`,
-    /// `range`, `unreadable`.
-    pub code: &'static str,
-    /// `input`, `output` or `state`.
-    pub kind: &'static str,
-    /// The name of the value in the data.
-    pub name: String,
-    /// The problem: expected and found.
-    pub message: String,
-    /// Advice for the user.
-    pub help: Option<String>,
-}
-
-impl fmt::Display for InputProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} `{}`: {}", self.kind, self.name, self.message)
-    }
 }
 
 /// The open dims of the inputs without a default, in the order of the inputs, with the sizes in `dims` or 1.
@@ -559,30 +526,6 @@ pub(in crate::execute) fn no_npz(path: &Path, error: &npz::NpzError) -> Error {
         None => error.to_string(),
     };
     Error::Data { path: path.to_owned(), reason }
-}
-
-/// A type for display, such as `f32[N, 4]`.
-pub fn describe(module: &Module, ty: &Type) -> String {
-    match ty {
-        Type::Tensor(tensor) => {
-            let Some(dims) = tensor.shape.dims() else { return format!("{} of any dims", tensor.dtype) };
-            let dims: Vec<String> = dims
-                .iter()
-                .map(|dim| match dim {
-                    ampc_ir::Dim::Known(n) => n.to_string(),
-                    ampc_ir::Dim::Sym(symbol) => module.text(*symbol).to_owned(),
-                    ampc_ir::Dim::Unknown => "?".into(),
-                })
-                .collect();
-            format!("{}[{}]", tensor.dtype, dims.join(", "))
-        }
-        Type::Sequence(element) => format!("a sequence of {}", describe(module, element)),
-        Type::Optional(element) => format!("an optional {}", describe(module, element)),
-        Type::Unknown => "a value of unknown type".into(),
-        Type::Sparse(_) => "a sparse tensor".into(),
-        Type::Map { .. } => "a map".into(),
-        Type::Opaque { .. } => "an opaque value".into(),
-    }
 }
 
 /// The metadata of a regular file or a folder. Pipes and devices are rejected, because reading them may block

@@ -22,9 +22,9 @@
 //! if products vanish below the normal numbers of their format on the first draw, which has ordinary magnitudes.
 
 use super::Inputs;
-use super::report::number;
 use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use crate::error::Error;
+use crate::execute::number::number;
 use ampc_ir::convert::min_normal;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::op::{self, OpKind, Work};

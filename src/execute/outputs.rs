@@ -3,8 +3,8 @@
 use super::inputs::test_data::numbered;
 use super::inputs::{Inputs, io_error};
 use crate::batch::Batch;
+use crate::bytes::SourceBytes;
 use crate::error::Error;
-use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
 use crate::onnx::target::TargetError;
 use crate::onnx::{ExportError, data, target};

@@ -12,7 +12,7 @@
 use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use super::{Inputs, scope};
 use crate::error::Error;
-use crate::model::Model;
+use crate::loaded::Model;
 use crate::options::RewriteOptions;
 use crate::report::{Report, TimeReport};
 use crate::rewrite::rewrite_in_place;

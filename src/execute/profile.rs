@@ -101,7 +101,8 @@ impl NodeObserver for StepTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::execute::{Inputs, prepare, views};
+    use crate::execute::Inputs;
+    use crate::execute::session::{prepare, views};
     use ampc_runtime::Runtime;
 
     #[test]

@@ -23,9 +23,9 @@ mod roles;
 pub(super) use self::roles::{Role, roles};
 
 use self::masks::Rows;
-use super::input_names;
-use super::inputs::{BoundDim, Dims};
 use crate::error::Error;
+use crate::execute::dims::{BoundDim, Dims};
+use crate::interface::input_names;
 use ampc_ir::convert::{Conversion, can_convert, convert};
 use ampc_ir::module::Def;
 use ampc_ir::random::{philox4x32, unit};

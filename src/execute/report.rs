@@ -1,6 +1,7 @@
 //! The result of a comparison as JSON: schema `ampc-verify/1` of `docs/verify.md`.
 
 use super::low_products::Excused;
+use super::number::number;
 use super::verify::{Compared, Lone, Verification};
 use ampc_runtime::Tolerance;
 use ampc_runtime::compare::Scalar;
@@ -227,15 +228,6 @@ impl VerifyReport {
                 outputs: LoneNames::new(&found.lone_outputs),
             }),
         }
-    }
-}
-
-/// Serializes a number; a number that is not finite becomes a string.
-pub(super) fn number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    match *number {
-        number if number.is_finite() => serializer.serialize_f64(number),
-        number if number.is_nan() => serializer.serialize_str("nan"),
-        number => serializer.serialize_str(if number > 0.0 { "inf" } else { "-inf" }),
     }
 }
 

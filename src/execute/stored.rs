@@ -5,11 +5,13 @@
 //! most the fp32 noise that is propagated to the output ([`bound`](super::bound)). So an output whose elements are
 //! all near 1e-14 is compared meaningfully, and stored zeros must be zeros.
 
+use super::TestData;
 use super::agree::{Agreement, agree_in_type};
 use super::bound::{self, Meter};
 use super::verify::{Compared, of_outputs};
-use super::{TestData, of_run, views};
 use crate::error::Error;
+use crate::execute::session::views;
+use crate::run_errors::of_run;
 use ampc_ir::Module;
 use ampc_runtime::{Data, Session, Tolerance};
 

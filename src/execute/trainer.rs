@@ -4,10 +4,14 @@
 //! batch. The state is read and set under the names of the step's inputs, as in files.
 
 use super::batch_row::BatchRow;
-use super::inputs::{InputProblem, describe, no_memory};
-use super::{Plans, input_names, of_run, output_names};
+use super::inputs::no_memory;
+use crate::error::run::InputProblem;
 use crate::error::{Error, Finding};
-use crate::model::Model;
+use crate::interface::describe;
+use crate::interface::{input_names, output_names};
+use crate::loaded::Model;
+use crate::memory::Plans;
+use crate::run_errors::of_run;
 use crate::train::State;
 use crate::train::values::{NAN, range_problem};
 use ampc_ir::module::Def;
@@ -148,8 +152,8 @@ impl Trainer {
         let mut module = step.module;
         let states = places_of_states(&mut module)?;
         let lr = crate::train::rate_of(&module)?;
-        let identity = crate::train::identity_of(&module)?;
-        let session = super::prepare(&mut module, runtime)?;
+        let identity = crate::identity::identity_of(&module)?;
+        let session = super::session::prepare(&mut module, runtime)?;
         let (inputs, outputs) = (input_names(&module), output_names(&module));
         let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
         let mut kinds = vec![None; inputs.len()];
@@ -471,7 +475,7 @@ impl Trainer {
     /// tensor has a NaN or cannot be read (the first is named). The state is then unchanged.
     pub fn set_state(&mut self, state: &State) -> Result<(), Error> {
         let module = self.session.module();
-        let types = super::input_types(module);
+        let types = crate::interface::input_types(module);
         let (mut given, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, data) in state {
             let Some(at) = self.places.get(name).copied().filter(|&at| self.kinds[at].is_some()) else {
@@ -547,7 +551,7 @@ fn unusable(name: &str, why: &Unusable) -> Error {
         Unusable::Unreadable(error) if error.is_no_memory() => no_memory(name, error),
         Unusable::Unreadable(HostError::Device(error)) => {
             let message = format!("the state cannot be copied: {error}");
-            super::of_device(error, Finding { code: "device", ..finding(name, message) })
+            crate::run_errors::of_device(error, Finding { code: "device", ..finding(name, message) })
         }
         Unusable::Unreadable(error) => {
             Error::Run(finding(name, format!("the state cannot be read: {error}")))

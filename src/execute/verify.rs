@@ -12,11 +12,14 @@
 mod comparer;
 
 use self::comparer::Comparer;
+use super::Inputs;
 use super::agree::Agreement;
 use super::scope::{Side, Teller, computed};
-use super::{Inputs, bind_observed, of_run, output_names, prepare, views};
+use crate::error::findings::op_of;
 use crate::error::{Error, Finding};
-use crate::rewrite::op_of;
+use crate::execute::session::{bind_observed, prepare, views};
+use crate::interface::output_names;
+use crate::run_errors::of_run;
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_passes::Paths;
 use ampc_passes::suggest::listed;

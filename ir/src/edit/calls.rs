@@ -3,7 +3,7 @@
 use super::{NewNode, Position};
 use crate::attr::{Attr, AttrValue};
 use crate::entity::SecondaryMap;
-use crate::infer::{CallAttrs, Defaults};
+use crate::facts::{CallAttrs, Defaults};
 use crate::module::{Op, Provenance};
 use crate::op::{Arity, Lookup, latest_opset, lookup};
 use crate::{FunctionId, GraphId, Module, Node, Symbol, Value};

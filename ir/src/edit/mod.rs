@@ -16,10 +16,10 @@ pub use calls::InlinedCalls;
 pub use nodes::{NewNode, NodeFields, Position};
 pub use sources::payload_type;
 
-use crate::captures::Captures;
 use crate::entity::{EntityRef, PrimaryMap, SecondaryMap};
+use crate::module::Captures;
+use crate::module::Program;
 use crate::module::{Def, Dirty, FunctionData, GraphData, GraphOwner, Header, Module, Output};
-use crate::program::Program;
 use crate::symbols::Symbols;
 use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
 use petgraph::stable_graph::StableDiGraph;

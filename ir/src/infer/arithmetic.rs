@@ -3,7 +3,7 @@
 //! Numbers are computed in 64 bits and forgotten where they leave the element type. Symbolic elements come from
 //! shapes, so they are at least 0; they survive `± 0`, `× 1`, `÷ 1`, maxima and minima with 0, and selection.
 
-use super::Int;
+use crate::int::Int;
 use crate::op::OpKind;
 use crate::views::NodeView;
 use crate::{DType, Shape};
@@ -148,7 +148,8 @@ fn numbers(kind: OpKind, x: i64, y: i64) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::infer::{Facts, check_node};
+    use crate::facts::Facts;
+    use crate::infer::check_node;
     use crate::module::Provenance;
     use crate::op::{Lookup, lookup};
     use crate::{Module, NewNode, Op, Position, Type};

@@ -1,8 +1,9 @@
 //! Attention and its relatives.
 
-use super::size::{add, agree, agree_all, at_least, part, ranked, times};
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
 use crate::views::attention::{AttentionView, LinearAttentionView, RotaryView, conv_ends_in_swish};
+use crate::views::size::shape_error;
+use crate::views::size::{add, agree, agree_all, at_least, part, ranked, times};
 use crate::views::{NodeView, OpError};
 use crate::{Dim, Shape};
 

@@ -4,9 +4,10 @@
 //! inferred. A node for which a function returns an error stays unchanged ([`misfit`](super::misfit)), so a
 //! function also returns an error if the types of a node depend on more than its type variables.
 
-use super::size::{at_least, part, ranked};
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
 use crate::op::OpKind;
+use crate::views::size::shape_error;
+use crate::views::size::{at_least, part, ranked};
 use crate::views::{NodeView, OpError, Part, broadcast};
 use crate::{DType, Dim, Dims, Shape};
 

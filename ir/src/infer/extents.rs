@@ -1,6 +1,8 @@
 //! Checked arithmetic on extents and elements: overflow gives unknown.
 
-use super::{Inferred, Int, shape_error};
+use super::inferred::Inferred;
+use crate::int::Int;
+use crate::views::size::shape_error;
 use crate::views::{MAX_INTS, NodeView, OpError, Part};
 use crate::{Dim, Dims, Shape};
 

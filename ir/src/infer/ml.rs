@@ -1,9 +1,10 @@
 //! The operators of ai.onnx.ml: element types where attributes decide them, and the simple shapes.
 
 use super::extents::sum;
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
 use crate::attr::AttrValue;
 use crate::op::OpKind;
+use crate::views::size::shape_error;
 use crate::views::{NodeView, OpError};
 use crate::{DType, Dim, Shape, Type};
 

@@ -1,10 +1,11 @@
 //! Normalisations and softmaxes.
 
 use super::elementwise::into;
-use super::size::{agree, at_least, part, ranked};
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
 use crate::views::norm::{BatchNormView, ChannelNormView, LayerNormView, SoftmaxView, lp_normalization};
 use crate::views::reduce::Axes;
+use crate::views::size::shape_error;
+use crate::views::size::{agree, at_least, part, ranked};
 use crate::views::{NodeView, OpError};
 use crate::{Dim, Shape};
 

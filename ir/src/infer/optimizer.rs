@@ -1,9 +1,11 @@
 //! Operators of ai.ampc that train: optimizers, the check of gradients before them, and the loss scale.
 
-use super::size::ranked;
-use super::{Inferred, shape_error, show};
+use super::inferred::Inferred;
+use crate::ty::show;
 use crate::views::loss_scale::{ClipCoefView, UpdateLossScaleView};
 use crate::views::optimizer::{AdamView, SgdView};
+use crate::views::size::ranked;
+use crate::views::size::shape_error;
 use crate::views::{NodeView, OpError, Part};
 use crate::{DType, Shape};
 

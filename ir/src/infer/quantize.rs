@@ -1,6 +1,8 @@
 //! QuantizeLinear and DequantizeLinear.
 
-use super::{Inferred, shape_error, show};
+use super::inferred::Inferred;
+use crate::ty::show;
+use crate::views::size::shape_error;
 use crate::views::{Granularity, NodeView, OpError, QuantizeView};
 use crate::{DType, Dim};
 

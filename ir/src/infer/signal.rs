@@ -1,9 +1,9 @@
 //! Fourier transforms and windows.
 
-use super::Inferred;
-use super::shape_error;
-use super::size::{agree, at_least, ranked};
+use super::inferred::Inferred;
 use crate::views::signal::{DftView, positive_operand};
+use crate::views::size::shape_error;
+use crate::views::size::{agree, at_least, ranked};
 use crate::views::{NodeView, OpError};
 use crate::{DType, Dim, Dims, Shape};
 

@@ -1,9 +1,11 @@
 //! Operators that make tensors from attributes and sizes alone: constants, ranges, random numbers.
 
 use super::extents::{list_len, same_shape, shape_of_ints, shape_of_rank};
-use super::{Inferred, Int, shape_error};
+use super::inferred::Inferred;
 use crate::attr::AttrValue;
+use crate::int::Int;
 use crate::tensor::TensorData;
+use crate::views::size::shape_error;
 use crate::views::{MAX_INTS, NodeView, OpError, Part};
 use crate::{DType, Dim, Shape};
 

@@ -1,7 +1,8 @@
 //! Inference across nodes: elements of shapes, bodies and calls.
 
-use super::{Int, infer_module};
+use super::infer_module;
 use crate::attr::{Attr, AttrValue};
+use crate::int::Int;
 use crate::module::{FunctionData, Provenance};
 use crate::op::{AttrKind, Lookup, lookup};
 use crate::{DType, Dim, FunctionId, GraphId, Module, NewNode, Node, Op, Payload, Position};

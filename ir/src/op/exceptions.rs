@@ -3,8 +3,10 @@
 //!
 //! One flat table, sorted by operator, which a test compares with the names of formals in the schemas.
 
-use super::classes::Side;
-use super::{Class, OpKind as K, OpKind, OpSchema};
+use super::class::Class;
+use super::table::OpSchema;
+use super::table::Side;
+use super::table::{OpKind as K, OpKind};
 
 /// A formal whose class is not that of its operator.
 struct Exception {
@@ -101,8 +103,8 @@ pub(super) fn exception(schema: &OpSchema, side: Side, formal: &str) -> Option<C
 mod tests {
     use super::*;
     use crate::DType;
-    use crate::op::classes::formals;
     use crate::op::legality::has_element;
+    use crate::op::table::formals;
 
     #[test]
     fn exceptions_are_sorted_and_name_formals() {

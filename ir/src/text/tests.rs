@@ -8,6 +8,8 @@ use crate::edit::{NewNode, Position};
 use crate::eq::same_module;
 use crate::module::{Op, Payload};
 use crate::op::Class;
+use crate::tensor::TensorData;
+use crate::{DType, Node};
 
 /// Reads canonical text, which prints to itself.
 fn canonical(text: &str) -> Module {

@@ -1,6 +1,6 @@
 //! Attention and its relatives.
 
-use super::{NodeView, OpError};
+use super::node::{NodeView, OpError};
 use crate::DType;
 
 /// A head count; 0 and absence both mean no heads.

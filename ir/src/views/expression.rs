@@ -17,8 +17,8 @@
 //! - Cast to integers and to floats of 8 bits or fewer: their encodings are no operation on numbers;
 //! - quantization, whose scales belong to axes.
 
-use super::NodeView;
 use super::broadcast::{Bound, ClipView};
+use super::node::NodeView;
 use crate::DType;
 use crate::op::OpKind;
 

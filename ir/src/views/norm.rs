@@ -1,6 +1,6 @@
 //! Normalisations and softmaxes.
 
-use super::{NodeView, OpError, Part, normalize_axis};
+use super::node::{NodeView, OpError, Part, normalize_axis};
 use crate::DType;
 use crate::op::OpKind;
 

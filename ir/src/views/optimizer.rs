@@ -1,6 +1,6 @@
 //! The optimizers of ai.ampc.
 
-use super::{NodeView, OpError, Part};
+use super::node::{NodeView, OpError, Part};
 use crate::DType;
 use crate::attr::AttrValue;
 use crate::op::OpKind;

@@ -1,6 +1,6 @@
 //! QuantizeLinear and DequantizeLinear: the granularity of scales.
 
-use super::{NodeView, OpError, Part, normalize_axis};
+use super::node::{NodeView, OpError, Part, normalize_axis};
 use crate::{DType, Dim};
 
 /// The number of elements that share a scale.

@@ -1,7 +1,7 @@
 //! Resize and Upsample: target extents from scales or sizes, attributes or operands.
 
+use super::node::{NodeView, OpError, Part, normalize_axis};
 use super::reduce::Axes;
-use super::{NodeView, OpError, Part, normalize_axis};
 use crate::op::OpKind;
 use crate::{Dim, Dims};
 

@@ -1,9 +1,11 @@
 //! Folders of test data, as in ONNX's own tests: a file per input and output.
 
-use super::{InputProblem, Named, describe, io_error, no_memory, regular};
+use super::{Named, io_error, no_memory, regular};
+use crate::bytes::SourceBytes;
 use crate::error::Error;
-use crate::execute::{output_names, output_types};
-use crate::onnx::bytes::SourceBytes;
+use crate::error::run::InputProblem;
+use crate::interface::describe;
+use crate::interface::{output_names, output_types};
 use crate::onnx::data::{self, DataError};
 use ampc_ir::{Module, Type};
 use ampc_passes::suggest::listed;

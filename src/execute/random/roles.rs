@@ -1,6 +1,6 @@
 //! Roles of inputs, inferred from their names and from the graph.
 
-use crate::execute::input_names;
+use crate::interface::input_names;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::module::Op;
 use ampc_ir::op::OpKind;

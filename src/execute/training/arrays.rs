@@ -5,14 +5,13 @@
 
 use super::super::inputs::test_data::{DataFile, numbered};
 use super::super::inputs::{io_error, no_memory, no_npz, regular};
-use super::super::{input_names, input_types};
-use super::fit::fits;
+use crate::bytes::SourceBytes;
 use crate::error::Error;
-use crate::onnx::bytes::SourceBytes;
+use crate::interface::{input_names, input_types};
 use crate::onnx::data;
 use crate::safetensors::Tensors;
 use ampc_ir::tensor::{FileRange, Storage};
-use ampc_ir::{DType, Module, Shape, Type};
+use ampc_ir::{DType, Dim, Module, Shape, Type};
 use ampc_runtime::npy::NpyError;
 use ampc_runtime::npz::{self, Archive, NpzError};
 use ampc_runtime::{Data, HostTensor};
@@ -376,6 +375,16 @@ fn refuse_mixture(folder: &Path, set: Option<&PathBuf>, file: Option<&PathBuf>) 
 /// True if a folder has `input_0.pb`.
 fn is_set(path: &Path) -> bool {
     path.join("input_0.pb").is_file()
+}
+
+/// True if an array has the element type of an input, and its dims except the first.
+pub(super) fn fits(array: &Array, ty: &Type) -> bool {
+    let dims = ty.shape().and_then(Shape::dims).is_none_or(|dims| {
+        let mut inner = dims.iter().zip(&array.dims).skip(1);
+        let is_row = |(dim, &size): (&Dim, &u64)| dim.known().is_none_or(|known| known == size);
+        dims.len() == array.dims.len() && inner.all(is_row)
+    });
+    ty.dtype() == Some(array.dtype) && dims
 }
 
 #[cfg(test)]

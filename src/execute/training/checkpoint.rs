@@ -5,11 +5,13 @@
 //! [hash](crate::state_hash) of both reveals a damaged or edited file.
 
 use super::dataset::Dataset;
-use super::{Incomplete, Schedule, TrainingOptions};
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::execute::inputs::regular;
 use crate::execute::trainer::Trainer;
+use crate::execute::training::batches::Incomplete;
+use crate::execute::training::options::TrainingOptions;
+use crate::execute::training::schedule::Schedule;
 use crate::onnx::ExportError;
 use crate::safetensors::{self, Tensors};
 use crate::state_hash::{self, HASH, POSITION};

@@ -11,14 +11,16 @@
 //! input %weights : f32[10]         weights  f32[10]                   the same for every batch
 //! ```
 
+mod fit;
+
+use self::fit::Problems;
 use super::super::batch_row::BatchRow;
 use super::super::inputs::{io_error, no_memory};
 use super::super::trainer::Trainer;
-use super::super::{input_names, input_types};
 use super::arrays::{Array, Arrays};
-use super::fit::Problems;
+use crate::bytes::SourceBytes;
 use crate::error::Error;
-use crate::onnx::bytes::SourceBytes;
+use crate::interface::{input_names, input_types};
 use ampc_ir::module::Def;
 use ampc_ir::{DType, Module, Shape, Type};
 use ampc_runtime::HostTensor;

@@ -256,7 +256,7 @@ impl FirstNonFinite {
 
 /// The operator and path of a node.
 pub(super) fn node_in_words(module: &Module, node: Node) -> String {
-    format!("{} `{}`", crate::rewrite::op_of(module, node), Paths::of(module).path(node))
+    format!("{} `{}`", crate::error::findings::op_of(module, node), Paths::of(module).path(node))
 }
 
 fn constant_has_non_finite(data: &TensorData) -> bool {

@@ -1,10 +1,10 @@
 //! Values of two models, compared as they are computed.
 
 use super::{Compared, is_worse, of_outputs};
+use crate::error::findings::op_of;
 use crate::execute::agree::agree;
 use crate::execute::bound;
 use crate::execute::scope::{Closed, Event, Scope, Side, is_nested};
-use crate::rewrite::op_of;
 use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::{GraphId, Node, Value};
 use ampc_runtime::{Data, HostError, Tolerance};
