@@ -2,9 +2,10 @@
 //! that a function is inferred for.
 
 use crate::attr::{Attr, AttrValue};
-use crate::entity::SecondaryMap;
+use crate::entity::{FunctionId, Node, SecondaryMap, Symbol, Value};
 use crate::int::Int;
-use crate::{FunctionId, Module, Node, Symbol, Type, Value};
+use crate::module::Module;
+use crate::ty::Type;
 use std::sync::Arc;
 
 /// Facts of inference besides types: the elements of small integer tensors of rank 0 or 1.

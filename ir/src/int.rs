@@ -1,6 +1,7 @@
 //! Elements of small integer tensors, as far as inference follows them.
 
-use crate::{Dim, Symbol};
+use crate::entity::Symbol;
+use crate::ty::Dim;
 
 /// One element of a small integer tensor.
 ///

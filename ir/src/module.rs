@@ -43,9 +43,9 @@ pub use self::node::{Decision, Dirty, NodeData, Op, Provenance, Reason, Use, Ver
 pub use self::value::{Def, Payload, ValueData};
 
 use crate::attr::Attr;
-use crate::entity::{PrimaryMap, SecondaryMap};
+use crate::entity::{FunctionId, GraphId, Node, PrimaryMap, SecondaryMap, Symbol, Value};
 use crate::symbols::Symbols;
-use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
+use crate::ty::Type;
 use petgraph::stable_graph::StableDiGraph;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;

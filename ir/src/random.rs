@@ -6,8 +6,8 @@
 //! word `w` is `((w >> 8) · 2^-23 − 1) · a` in f32, a uniform value in [−a, a), rounded once to the element
 //! type.
 
-use crate::DType;
 use crate::convert::{Conversion, can_convert, convert};
+use crate::dtype::DType;
 use std::ops::ControlFlow;
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];

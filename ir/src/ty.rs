@@ -1,6 +1,7 @@
 //! Types of values: element type and shape, and the containers ONNX has.
 
-use crate::{DType, Symbol};
+use crate::dtype::DType;
+use crate::entity::Symbol;
 use smallvec::SmallVec;
 
 /// The extent of one axis.

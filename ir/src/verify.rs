@@ -7,13 +7,13 @@ mod problem;
 
 pub use self::problem::Problem;
 
-use crate::entity::SecondaryMap;
-use crate::infer::Inference;
-use crate::infer::{InferError, check_node, infer};
-use crate::module::{Def, GraphOwner, Op, Vertex};
+use crate::dtype::DType;
+use crate::entity::{FunctionId, GraphId, Node, SecondaryMap, Symbol, Value};
+use crate::infer::{InferError, Inference, check_node, infer};
+use crate::module::{Def, GraphOwner, Module, Op, Vertex};
 use crate::op::{LATEST_IR_VERSION, latest_opset};
+use crate::ty::Type;
 use crate::views::OpError;
-use crate::{DType, FunctionId, GraphId, Module, Node, Symbol, Type, Value};
 use petgraph::Direction;
 use petgraph::visit::EdgeRef;
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -52,8 +52,7 @@
 pub use crate::device::{Device, DeviceError, DeviceMemory, Download, Event, Queue, Recording};
 pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site, Wanted};
 pub use crate::layouts::{Image, Images, Roles};
-pub use crate::plan::Carry;
-pub use crate::plan::Needs;
+pub use crate::plan::{Carry, Needs};
 
 use crate::room::Room;
 use ampc_ir::op::OpKind;

@@ -2,7 +2,7 @@
 
 use super::extents::same_ints;
 use super::inferred::Inferred;
-use crate::DType;
+use crate::dtype::DType;
 use crate::int::Int;
 use crate::views::{CastView, NodeView, OpError};
 

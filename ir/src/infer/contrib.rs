@@ -5,11 +5,11 @@
 //! function also returns an error if the types of a node depend on more than its type variables.
 
 use super::inferred::Inferred;
+use crate::dtype::DType;
 use crate::op::OpKind;
-use crate::views::size::shape_error;
-use crate::views::size::{at_least, part, ranked};
+use crate::ty::{Dim, Dims, Shape};
+use crate::views::size::{at_least, part, ranked, shape_error};
 use crate::views::{NodeView, OpError, Part, broadcast};
-use crate::{DType, Dim, Dims, Shape};
 
 /// Every float result has the shape of the first operand.
 pub(super) fn infer_like_first(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

@@ -8,15 +8,16 @@
 
 use super::inferred::Inferred;
 use crate::attr::AttrValue;
+use crate::dtype::DType;
+use crate::entity::GraphId;
 use crate::facts::Facts;
 use crate::int::Int;
-use crate::module::GraphOwner;
+use crate::module::{GraphOwner, Module};
 use crate::op::OpKind;
-use crate::ty::describe;
+use crate::ty::{Dim, Shape, Type, describe};
 use crate::views::control::ScanView;
 use crate::views::size::shape_error;
 use crate::views::{NodeView, OpError, Part, normalize_axis};
-use crate::{DType, Dim, GraphId, Module, Shape, Type};
 
 /// The type an If, Loop or Scan hands to each formal of a body.
 pub(super) fn body_formals(view: &NodeView<'_>, body: GraphId) -> Result<Vec<Type>, OpError> {

@@ -6,13 +6,14 @@ use self::calls::Calls;
 use super::control;
 use super::dispatch::infer_fn;
 use super::inferred::{Inference, Inferred};
+use crate::dtype::DType;
+use crate::entity::{GraphId, Node, Value};
 use crate::facts::{Facts, Types};
-use crate::module::{Def, Op};
+use crate::module::{Def, Module, Op};
 use crate::op::{self, Arity, Formal, FormalType, OpKind, OpSchema};
 use crate::ports::has_bodies;
-use crate::ty::describe;
+use crate::ty::{Shape, Type, describe};
 use crate::views::{Actual, NodeView, OpError, Part};
-use crate::{DType, GraphId, Module, Node, Shape, Type, Value};
 use smallvec::SmallVec;
 
 /// Bodies and calls may nest this deep.

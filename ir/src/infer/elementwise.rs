@@ -2,12 +2,10 @@
 
 use super::arithmetic;
 use super::inferred::Inferred;
-use crate::ty::show;
+use crate::ty::{Dim, Dims, Shape, show};
 use crate::views::broadcast::{Bound, Broadcast, ClipView, DropoutView, PhiloxDropoutView, Shift};
-use crate::views::size::shape_error;
-use crate::views::size::{one_element, ranked};
+use crate::views::size::{one_element, ranked, shape_error};
 use crate::views::{NodeView, OpError, Part, broadcast, normalize_axis};
-use crate::{Dim, Dims, Shape};
 
 /// Every result has the shape of the first operand.
 pub(super) fn infer_like_first(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

@@ -4,10 +4,9 @@
 use super::extents::{list_len, meet, product, same_shape, with_dim};
 use super::inferred::Inferred;
 use crate::int::Int;
-use crate::ty::show;
+use crate::ty::{Dim, Dims, Shape, show};
 use crate::views::size::shape_error;
 use crate::views::{MAX_INTS, NodeView, OpError, Part, normalize_axis, whole};
-use crate::{Dim, Dims, Shape};
 
 fn axis_attr(view: &NodeView<'_>, default: i64, rank: usize) -> Result<usize, OpError> {
     normalize_axis(view.int("axis").unwrap_or(default), rank, Part::Attr("axis".into()))

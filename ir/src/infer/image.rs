@@ -1,13 +1,11 @@
 //! Operators on images and their regions.
 
 use super::inferred::Inferred;
-use crate::ty::show;
+use crate::ty::{Dim, Dims, Shape, show};
 use crate::views::image::{ImageScalerView, col2im_window, crop_axes, pooled_shape, region_len};
 use crate::views::resize::ResizeView;
-use crate::views::size::shape_error;
-use crate::views::size::{agree, agree_all, at_least, one_element, part, product, ranked};
+use crate::views::size::{agree, agree_all, at_least, one_element, part, product, ranked, shape_error};
 use crate::views::{NodeView, OpError};
-use crate::{Dim, Dims, Shape};
 
 /// Resize and Upsample.
 pub(super) fn infer_resize(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

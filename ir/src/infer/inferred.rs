@@ -1,9 +1,10 @@
 //! Inferred types of the results of a node, and the functions that infer them.
 
+use crate::dtype::DType;
 use crate::facts::{Facts, Types};
 use crate::int::Int;
+use crate::ty::{Shape, Type};
 use crate::views::{NodeView, OpError};
-use crate::{DType, Shape, Type};
 use smallvec::SmallVec;
 
 /// Result of inferring a module.

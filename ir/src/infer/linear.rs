@@ -2,12 +2,10 @@
 
 use super::elementwise::into;
 use super::inferred::Inferred;
-use crate::ty::show;
+use crate::ty::{Dim, Dims, Shape, show};
 use crate::views::linear::{Equation, GemmView, Label};
-use crate::views::size::shape_error;
-use crate::views::size::{one_element, ranked};
+use crate::views::size::{one_element, ranked, shape_error};
 use crate::views::{NodeView, OpError, broadcast};
-use crate::{Dim, Dims, Shape};
 use std::collections::BTreeMap;
 
 /// MatMul.

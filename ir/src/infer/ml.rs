@@ -3,10 +3,11 @@
 use super::extents::sum;
 use super::inferred::Inferred;
 use crate::attr::AttrValue;
+use crate::dtype::DType;
 use crate::op::OpKind;
+use crate::ty::{Dim, Shape, Type};
 use crate::views::size::shape_error;
 use crate::views::{NodeView, OpError};
-use crate::{DType, Dim, Shape, Type};
 
 /// Binarizer, Imputer, Normalizer, Scaler: the shape of the operand.
 pub(super) fn infer_same_shape(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

@@ -1,10 +1,10 @@
 //! QuantizeLinear and DequantizeLinear.
 
 use super::inferred::Inferred;
-use crate::ty::show;
+use crate::dtype::DType;
+use crate::ty::{Dim, show};
 use crate::views::size::shape_error;
 use crate::views::{Granularity, NodeView, OpError, QuantizeView};
-use crate::{DType, Dim};
 
 /// QuantizeLinear.
 pub(super) fn infer_quantize(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

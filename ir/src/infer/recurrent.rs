@@ -2,11 +2,10 @@
 
 use super::inferred::Inferred;
 use crate::op::OpKind;
+use crate::ty::{Dim, Shape};
 use crate::views::recurrent::RecurrentView;
-use crate::views::size::shape_error;
-use crate::views::size::{agree, agree_all, part, ranked, times};
+use crate::views::size::{agree, agree_all, part, ranked, shape_error, times};
 use crate::views::{NodeView, OpError};
-use crate::{Dim, Shape};
 
 /// Extents that operands and results share.
 struct Extents {

@@ -1,12 +1,10 @@
 //! Reductions, searches along an axis, running sums and products.
 
 use super::inferred::Inferred;
-use crate::ty::show;
+use crate::ty::{Dim, Shape, show};
 use crate::views::reduce::{ArgReduceView, Axes, CumulativeView, ReduceView, TopKView};
-use crate::views::size::shape_error;
-use crate::views::size::with;
+use crate::views::size::{shape_error, with};
 use crate::views::{NodeView, OpError, Part};
-use crate::{Dim, Shape};
 
 /// The Reduce operators.
 pub(super) fn infer_reduce(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

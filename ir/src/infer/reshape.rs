@@ -7,13 +7,12 @@
 use super::extents::{list_len, product, same_ints, shape_of_ints, shape_of_rank, times};
 use super::inferred::Inferred;
 use crate::int::Int;
-use crate::ty::show;
+use crate::ty::{Dim, Dims, Shape, show};
 use crate::views::size::shape_error;
 use crate::views::{
     Axes, FlattenView, NodeView, OpError, Part, ReshapeView, ShapeView, TileView, TransposeView, broadcast,
     distinct_axes, normalize_axis,
 };
-use crate::{Dim, Dims, Shape};
 
 /// Shape.
 pub(super) fn infer_shape(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

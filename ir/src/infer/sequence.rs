@@ -6,11 +6,10 @@
 use super::extents::{product, with_dim};
 use super::inferred::Inferred;
 use crate::attr::AttrValue;
-use crate::ty::describe;
-use crate::ty::show;
+use crate::dtype::DType;
+use crate::ty::{Dim, Dims, Shape, Type, describe, show};
 use crate::views::size::shape_error;
 use crate::views::{NodeView, OpError, Part, normalize_axis};
-use crate::{DType, Dim, Dims, Shape, Type};
 
 fn sequence_of(element: Type) -> Type {
     Type::Sequence(Box::new(element))

@@ -3,12 +3,10 @@
 use super::inferred::Inferred;
 use super::linear::scalars;
 use crate::op::OpKind;
-use crate::ty::show;
-use crate::views::size::shape_error;
-use crate::views::size::{agree, at_least, extent, one_element, part, ranked, times};
+use crate::ty::{Dim, Dims, Shape, show};
+use crate::views::size::{agree, at_least, extent, one_element, part, ranked, shape_error, times};
 use crate::views::window::{ConvView, TransposedView, UnpoolView, WindowView};
 use crate::views::{NodeView, OpError};
-use crate::{Dim, Dims, Shape};
 
 /// The dims of the input of a window: from its type, or unknown ones where only `rank` is known.
 fn input_dims<'a>(view: &NodeView<'a>, rank: Option<usize>) -> Result<Option<Dims>, OpError> {

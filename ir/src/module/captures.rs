@@ -1,7 +1,7 @@
 //! Captures of a body, in order and by operand slot of the owning node.
 
 use super::{Def, GraphOwner, Module};
-use crate::{GraphId, Value};
+use crate::entity::{GraphId, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 

@@ -4,7 +4,7 @@
 //! functions.
 
 use super::Module;
-use crate::{GraphId, Node};
+use crate::entity::{GraphId, Node};
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock};

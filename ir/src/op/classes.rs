@@ -23,10 +23,9 @@
 use super::class::Class;
 use super::exceptions::exception;
 use super::legality::{Legality, has_element, legality};
-use super::table::{Formal, OpSchema};
+use super::table::{Formal, OpSchema, Side, formals_of};
 use super::table::{OpKind as K, OpKind};
-use super::table::{Side, formals_of};
-use crate::DType;
+use crate::dtype::DType;
 
 /// The class of an operator for a format, before exceptions for single formals.
 ///

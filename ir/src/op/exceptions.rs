@@ -4,9 +4,8 @@
 //! One flat table, sorted by operator, which a test compares with the names of formals in the schemas.
 
 use super::class::Class;
-use super::table::OpSchema;
-use super::table::Side;
 use super::table::{OpKind as K, OpKind};
+use super::table::{OpSchema, Side};
 
 /// A formal whose class is not that of its operator.
 struct Exception {
@@ -102,7 +101,7 @@ pub(super) fn exception(schema: &OpSchema, side: Side, formal: &str) -> Option<C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
+    use crate::dtype::DType;
     use crate::op::legality::has_element;
     use crate::op::table::formals;
 

@@ -2,9 +2,9 @@
 //! operator set on.
 
 use super::table::OpKind as K;
-use super::table::{OpSchema, TypeSet};
-use super::table::{Side, counterpart, formals, formals_of};
-use crate::{DType, Type};
+use super::table::{OpSchema, Side, TypeSet, counterpart, formals, formals_of};
+use crate::dtype::DType;
+use crate::ty::Type;
 
 /// Legality of lowering a type variable or formal to a 16-bit format.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

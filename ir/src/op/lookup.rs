@@ -1,7 +1,6 @@
 //! Look-up of operators: by domain, name and operator set.
 
-use super::table::OpSchema;
-use super::table::{IDENTITIES, LATEST_OPSETS, OpKind, SCHEMAS};
+use super::table::{IDENTITIES, LATEST_OPSETS, OpKind, OpSchema, SCHEMAS};
 use super::traits::replacement;
 
 /// Result of looking up an operator at an operator set.

@@ -6,10 +6,8 @@
 
 use super::class::Class;
 use super::lookup::{is_open, versions};
-use super::table::Declared;
-use super::table::OpKind;
-use super::table::{Arity, Formal, FormalType, OpSchema, TypeSet, TypeVar};
-use crate::DType;
+use super::table::{Arity, Declared, Formal, FormalType, OpKind, OpSchema, TypeSet, TypeVar};
+use crate::dtype::DType;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 

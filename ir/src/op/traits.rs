@@ -4,8 +4,7 @@
 //! operators, so that a new operator is not forgotten.
 
 use super::OpKind as K;
-use super::table::OpKind;
-use super::table::{AttrDefault, AttrKind, OpSchema};
+use super::table::{AttrDefault, AttrKind, OpKind, OpSchema};
 
 /// Effect of a move on the sign of the elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -288,7 +287,7 @@ pub fn may_reduce(schema: &OpSchema) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
+    use crate::dtype::DType;
     use crate::op::class::Class;
     use crate::op::table::FormalType;
     use crate::op::{all, base_class};

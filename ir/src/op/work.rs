@@ -168,7 +168,7 @@ fn per_element(kind: OpKind) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
+    use crate::dtype::DType;
     use crate::op::base_class;
     use crate::op::class::Class;
 

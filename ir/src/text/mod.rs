@@ -59,8 +59,9 @@ pub use self::options::{
     PrintOptions, Printed,
 };
 
+use crate::module::Module;
 use crate::tensor::TensorError;
-use crate::{Module, Type};
+use crate::ty::Type;
 use std::fmt;
 
 /// Prints a module.

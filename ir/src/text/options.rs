@@ -1,8 +1,8 @@
 //! Options, results and errors of printing and reading texts.
 
-use crate::entity::SecondaryMap;
+use crate::dtype::DType;
+use crate::entity::{Node, SecondaryMap};
 use crate::tensor::{ByteSource, FileRange, Storage, TensorData, TensorError};
-use crate::{DType, Node};
 use std::fmt;
 use std::io;
 use std::ops::Range;

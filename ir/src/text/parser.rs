@@ -10,11 +10,12 @@ use super::ast::{FunctionAst, Lines, Name, Open, Step};
 
 use super::lexer::{Kind, Lexer, Span, Token};
 use super::quote::unquote;
-use crate::module::is_own_key;
+use crate::dtype::DType;
+use crate::entity::{GraphId, Symbol};
+use crate::module::{Module, is_own_key};
 use crate::op::OpSchema;
 use crate::tensor::TensorData;
 use crate::text::options::{DataResolver, MAX_DEPTH, ParseError, ParseErrors, ParseOptions};
-use crate::{DType, GraphId, Module, Symbol};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::fmt;

@@ -1,7 +1,9 @@
 //! Types as text, and names of large constants.
 
 use super::quote::{write_quoted, write_word};
-use crate::{DType, Dim, Module, TensorType, Type};
+use crate::dtype::DType;
+use crate::module::Module;
+use crate::ty::{Dim, TensorType, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Write;
 

@@ -6,12 +6,13 @@ use super::quote::{write_quoted, write_word};
 use super::type_printer::{write_tensor_type, write_type};
 use crate::attr::AttrValue;
 use crate::convert::can_convert;
+use crate::dtype::DType;
 use crate::edit::payload_type;
 use crate::module::Payload;
 use crate::op::AttrKind;
 use crate::tensor::{SparseData, Storage, TensorData};
 use crate::text::options::{LargeConstant, MAX_INLINE};
-use crate::{DType, TensorType, Type};
+use crate::ty::{TensorType, Type};
 use std::fmt::Write;
 
 /// Writes a list, or the name of its kind before `[]` if it is empty, so that the kind is seen.

@@ -19,7 +19,7 @@
 
 use super::broadcast::{Bound, ClipView};
 use super::node::NodeView;
-use crate::DType;
+use crate::dtype::DType;
 use crate::op::OpKind;
 
 /// A function of one number.

@@ -3,8 +3,8 @@
 use super::axes::Axes;
 use super::broadcast::Bound;
 use super::node::{MAX_INTS, NodeView, OpError, Part};
-use crate::DType;
 use crate::attr::AttrValue;
+use crate::dtype::DType;
 use crate::int::Int;
 use std::borrow::Cow;
 

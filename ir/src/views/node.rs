@@ -1,13 +1,14 @@
 //! A node as views read it: attributes, types and known elements of its operands.
 
 use crate::attr::{Attr, AttrValue};
+use crate::dtype::DType;
+use crate::entity::{Node, Value};
 use crate::facts::{CallAttrs, Facts, Types};
 use crate::int::Int;
-use crate::module::{Def, NodeData, Payload};
-use crate::op::OpKind;
-use crate::op::{AttrDefault, OpSchema};
+use crate::module::{Def, Module, NodeData, Payload};
+use crate::op::{AttrDefault, OpKind, OpSchema};
 use crate::tensor::TensorData;
-use crate::{DType, Dim, Dims, Module, Node, Shape, TensorType, Type, Value};
+use crate::ty::{Dim, Dims, Shape, TensorType, Type};
 use std::borrow::Cow;
 use std::sync::Arc;
 

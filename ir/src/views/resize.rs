@@ -3,7 +3,7 @@
 use super::node::{NodeView, OpError, Part, normalize_axis};
 use super::reduce::Axes;
 use crate::op::OpKind;
-use crate::{Dim, Dims};
+use crate::ty::{Dim, Dims};
 
 /// The treatment of the aspect ratio by sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,8 +3,7 @@
 //! Nothing here overflows: a size that does not fit ONNX's 63 bits is not known.
 
 use super::node::{NodeView, OpError, Part};
-use crate::ty::show;
-use crate::{Dim, Dims};
+use crate::ty::{Dim, Dims, show};
 
 /// A number computed from sizes as an extent; a negative or huge number becomes unknown.
 pub(crate) fn extent(n: i128) -> Dim {

@@ -2,8 +2,8 @@
 
 use super::node::{NodeView, OpError};
 use crate::op::OpKind;
+use crate::ty::{Dim, Dims};
 use crate::views::size::extent;
-use crate::{Dim, Dims};
 
 /// The padding of the input.
 #[derive(Clone, PartialEq, Eq, Debug)]

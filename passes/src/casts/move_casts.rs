@@ -22,8 +22,7 @@
 use crate::analysis::cost::{Extents, Sizes};
 use crate::analysis::exact::composes;
 use crate::casts::simplify_casts::{erase_unread, leave_out_wide, simplify_inserted};
-use crate::graph::flow;
-use crate::graph::names;
+use crate::graph::{flow, names};
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{POLICY, PassOption, Setting, Spelled, Words, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};

@@ -1,14 +1,11 @@
 //! Every error of a pass, from a model and options that lead to it.
 
 use crate::pass::options::Spelled;
-use crate::pass::training_error::InferenceError;
-use crate::pass::training_error::LossError;
-use crate::pass::training_error::ParameterError;
-use crate::pass::training_error::UpdateError;
-use crate::pass::training_error::{GradientError, RuleError};
+use crate::pass::training_error::{
+    GradientError, InferenceError, LossError, ParameterError, RuleError, UpdateError,
+};
 use crate::pipeline::{Lowering, Opset, Pipeline, RunError};
-use crate::policy::KeepIo;
-use crate::policy::Pin;
+use crate::policy::{KeepIo, Pin};
 use crate::precision::assign::By;
 use crate::precision::guard::OutOfRange;
 use crate::training::autodiff::{Autodiff, CustomGradients};

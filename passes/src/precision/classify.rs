@@ -19,12 +19,11 @@ use self::unmet::{
     ValueNames, check_pins, warn_of_foreign_report, warn_of_misfit, warn_of_other_format,
     warn_of_unmet_lists, warn_of_unmet_pins,
 };
-use crate::graph::containers;
 use crate::graph::flow::{self, Var};
 use crate::graph::keys::node_key;
-use crate::graph::marks;
 use crate::graph::paths::Paths;
 use crate::graph::sequences::{self, Groups};
+use crate::graph::{containers, marks};
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{FORMAT, POLICY, PassOption, Setting, Spelled, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};

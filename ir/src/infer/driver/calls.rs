@@ -5,14 +5,16 @@
 //! signatures without bound, so a function with very many signatures is inferred for less precise signatures:
 //! first without elements, then without shapes, finally not at all.
 
-use super::super::control;
-use super::super::inferred::Inferred;
 use super::Driver;
 use crate::attr::{Attr, AttrValue};
+use crate::entity::{FunctionId, GraphId, Node, Value};
 use crate::facts::{CallAttrs, Defaults};
+use crate::infer::control;
+use crate::infer::inferred::Inferred;
 use crate::int::Int;
+use crate::module::Module;
+use crate::ty::Type;
 use crate::views::{OpError, ints_of};
-use crate::{FunctionId, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashMap;
 use std::fmt::Write;
 use std::sync::Arc;

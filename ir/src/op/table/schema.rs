@@ -5,7 +5,8 @@
 
 use super::super::class::Class;
 use super::generated::OpKind;
-use crate::{DType, Type};
+use crate::dtype::DType;
+use crate::ty::Type;
 
 /// A set of types that a formal or a type variable admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -337,8 +338,8 @@ pub struct Declared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Shape;
     use crate::op::lookup::{Lookup, lookup};
+    use crate::ty::Shape;
 
     fn tensor(dtype: DType) -> Type {
         Type::tensor(dtype, Shape::unknown())

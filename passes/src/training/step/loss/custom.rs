@@ -1,8 +1,7 @@
 //! Losses of a user.
 
 use super::Loss;
-use crate::pass::training_error::LossError;
-use crate::pass::training_error::RuleError;
+use crate::pass::training_error::{LossError, RuleError};
 use crate::training::build::{Build, Nodes};
 use crate::training::parameters::output_named;
 use ampc_ir::entity::EntityRef;
