@@ -1,8 +1,8 @@
 //! Training: a step, run over samples in an order that depends on a seed, with a learning-rate schedule, and
 //! checkpoints from which a run resumes.
 //!
-//! A [`Training`] is a [`Trainer`](super::Trainer) with a [`Dataset`], [`Batches`] and a [`Schedule`]. Its next step depends
-//! only on these and on the number of steps taken: a training run that was saved ([`Training::save`]) and
+//! A [`Training`] is a [`Trainer`](super::Trainer) with a [`Dataset`], [`Batches`] and a [`Schedule`]. Its next step
+//! depends only on these and on the number of steps taken: a training run that was saved ([`Training::save`]) and
 //! resumed ([`Checkpoint`]) computes bit for bit the results of an uninterrupted run.
 //!
 //! ```no_run

@@ -30,7 +30,7 @@ pub struct TrainingOptions {
     /// step takes any batch size.
     pub incomplete: Option<Incomplete>,
     /// The number of steps in a row without finite gradients or without a finite loss after which the training has
-    /// [diverged](Training::divergence).
+    /// [diverged](super::Training::divergence).
     pub max_skipped: u64,
 }
 

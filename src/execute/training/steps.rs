@@ -187,8 +187,9 @@ impl Training {
         self.step_observed(None, |_, _| {})
     }
 
-    /// Like [`step`](Self::step); `observer`, such as [`GradientHistograms`] or [`LostUpdates`], sees every
-    /// value that is computed, and `visit` each output of the step, by its name.
+    /// Like [`step`](Self::step); `observer`, such as [`GradientHistograms`](super::GradientHistograms) or
+    /// [`LostUpdates`](super::LostUpdates), sees every value that is computed, and `visit` each output of the step, by
+    /// its name.
     ///
     /// # Errors
     /// As [`step`](Self::step).

@@ -21,8 +21,8 @@ pub(super) struct Ahead {
 
 impl Training {
     /// Takes the next step like [`step`](Self::step). On a device, up to `ahead` further steps are begun before the results of
-    /// this step are there, as long as their numbers are at most `last`. Then [`state`](crate::execute::Trainer::state) and
-    /// [`save`](Self::save) have the state after the last step that was begun; with the record of step `last` it is the state
+    /// this step are there, as long as their numbers are at most `last`. Then
+    /// [`state`](crate::execute::Trainer::state) and [`save`](Self::save) have the state after the last step that was begun; with the record of step `last` it is the state
     /// after step `last`.
     ///
     /// A divergence shows up to `ahead` steps late, and nothing stops a step whose loss is a NaN before its first update.
