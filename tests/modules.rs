@@ -1,8 +1,8 @@
 //! The order of modules: imports run downwards.
 //!
-//! A folder of up to [`MOST_FILES`] files is one thought, whose files may import each other in any direction. In a larger
-//! folder the modules have an order: none imports, directly or through others, a module that imports it. `ampc-passes`
-//! names its order, [`LAYERS`], which ARCHITECTURE.md lists.
+//! The files of a folder with up to [`MOST_FILES`] files may import each other in any direction. In a larger folder the
+//! modules have an order: none imports, directly or through others, a module that imports it. `ampc-passes` names its
+//! order, [`LAYERS`], which ARCHITECTURE.md lists.
 
 #![allow(clippy::unwrap_used, reason = "a test fails and tells by panicking")]
 

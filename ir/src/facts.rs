@@ -1,5 +1,5 @@
-//! Facts about the values of a module: inferred types, elements of small integer tensors, and the attributes of the call
-//! that a function is inferred for.
+//! Facts about the values of a module: inferred types, elements of small integer tensors, and the attributes of the
+//! call that a function is inferred for.
 
 use crate::attr::{Attr, AttrValue};
 use crate::entity::{FunctionId, Node, SecondaryMap, Symbol, Value};

@@ -21,6 +21,9 @@
 //!
 //! Passes run no kernel and name no backend; facts about a target come in as data ([`target`]), from which
 //! [`cost`] computes the cost of a precision, and [`fusions`] the fused kernels.
+//!
+//! The folders are layers, each of which imports only layers below it: from `pipeline/`, which knows all passes, down to
+//! `spelling/`. The modules of a layer are re-exported here, and this is the path by which users name them.
 
 mod analysis;
 mod casts;

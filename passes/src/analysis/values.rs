@@ -38,8 +38,8 @@ pub fn same_number(module: &Module, node: Node) -> Option<Value> {
     (is_cast && exact && as_it_is && !is_capture(module, operand)).then_some(result)
 }
 
-/// True if a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is in
-/// no function, which may have nothing else in it. A cast of a capture is another case, which the choice counts by itself.
+/// True if a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is
+/// in no function, which may have nothing else in it. A cast of a capture is not plain: the choice counts it by itself.
 pub(crate) fn is_plain(module: &Module, node: Node, to: DType) -> bool {
     let data = module.node(node);
     let of_function = matches!(module.graph(module.root(data.graph)).owner, GraphOwner::Function(_));

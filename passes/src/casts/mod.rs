@@ -1,5 +1,5 @@
-//! Rewrites that carry out the decisions: casts are moved, inserted and simplified, constants converted, and what nothing
-//! reads removed.
+//! Rewrites that carry out the decisions: casts are moved, inserted and simplified, constants are converted, and unread
+//! nodes are removed.
 
 pub mod convert_constants;
 pub mod dce;

@@ -8,7 +8,7 @@
 //!   few;
 //! - a cast of what the body of a loop does not change moves out of the loop, unless it is of strings: what a loop that
 //!   is never run would read need be no number;
-//! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::analysis::exact)), one
+//! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)), one
 //!   to the type that is there goes, two casts of one value to one type are one, and one that nobody reads goes, but
 //!   in functions, which may have nothing else in them.
 //!

@@ -3,7 +3,7 @@
 //! - an inserted cast to the type its operand has is an identity;
 //! - two casts of one value to one type are one, unless both make outputs. It stands where the first one stood, so
 //!   which is first decides nothing;
-//! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::analysis::exact)) and
+//! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)) and
 //!   one of the two was inserted;
 //! - where a minimum cut chose, which looks through them, the author's casts are treated alike, but for those that a pin
 //!   speaks of: identities are left out, two that do the same become one, an exact one is read around, and those that

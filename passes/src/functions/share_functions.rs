@@ -1,6 +1,6 @@
 //! `share-functions`: merges equal functions again.
 //!
-//! The copies that [`specialize-functions`](crate::functions::specialize_functions) made of a function are compared with
+//! The copies that [`specialize-functions`](crate::specialize_functions) made of a function are compared with
 //! it and with each other. Two functions are equal if ONNX would write the same body for both: operators,
 //! attributes, constants and edges. Names do not count, nor do types, which functions of ONNX do not have.
 //!

@@ -2,7 +2,7 @@
 //!
 //! A function that several nodes call has one body, but one call may read it in low precision and another not.
 //! This pass gives every call a copy, so that the passes after it decide about calls and not about functions,
-//! and [`share-functions`](crate::functions::share_functions) merges equal copies. The result has one function per
+//! and [`share-functions`](crate::share_functions) merges equal copies. The result has one function per
 //! precision signature that occurs.
 //!
 //! ```text

@@ -8,7 +8,8 @@ pub const METADATA: &str = "ampc.state";
 pub const IDENTITY: &str = "ampc.step";
 /// The key of the model metadata that says which loss scaler a step has.
 pub const SCALER_METADATA: &str = "ampc.loss_scale";
-/// The key of the model metadata that describes the forward model of a step, as JSON: [`Forward`](crate::step::inference::Forward).
+/// The key of the model metadata that describes the forward model of a step, as JSON:
+/// [`Forward`](crate::step::inference::Forward).
 pub const FORWARD: &str = "ampc.forward";
 /// The metadata by which a copy names the function that it was made of.
 pub(crate) const INSTANCE_OF: &str = "ampc.instance_of";

@@ -9,6 +9,9 @@ use ampc_ir::DType;
 use ampc_ir::op::{self, Class};
 use serde::Deserialize;
 
+/// The schema of a policy with everything that it resolves to.
+pub(super) const RESOLVED: &str = "ampc-policy-resolved/1";
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PolicyFile {
@@ -66,7 +69,7 @@ impl Policy {
             "ampc-report/1" => {
                 Policy::from_report(serde_json::from_str(text).map_err(JsonError::from)?, text)
             }
-            super::resolved::SCHEMA => Policy::from_resolved(text),
+            RESOLVED => Policy::from_resolved(text),
             other => {
                 let reason = format!("expected schema `ampc-policy/1` or `ampc-report/1`, found `{other}`");
                 Err(JsonError::at(text, &["schema", other], reason).into())

@@ -4,7 +4,7 @@
 //! all of them with their sources, so that a run can be repeated without the original files. Programs write it;
 //! people write `ampc-policy/1`.
 
-use super::file::unlisted;
+use super::file::{RESOLVED, unlisted};
 use super::signature::{SignatureJson, Word, in_order};
 use super::{Base, OpClass, Pattern, Pin, Policy, PolicyError, Wants};
 use crate::policy::KeepIo;
@@ -14,9 +14,6 @@ use ampc_ir::op::{Class, OpSchema, Signature};
 use ampc_ir::text::escape_hidden_in_json;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// The schema of the file.
-pub(super) const SCHEMA: &str = "ampc-policy-resolved/1";
 
 /// Where the class of an operator may come from, as in [`OpClass::from`](super::OpClass::from).
 const SOURCES: [&str; 3] = ["list", "policy", "preset"];
@@ -109,7 +106,7 @@ impl Policy {
             from: of.from.to_owned(),
         };
         let resolved = Resolved {
-            schema: SCHEMA.to_owned(),
+            schema: RESOLVED.to_owned(),
             name: name.clone(),
             unlisted: match base {
                 Base::Table => "table".to_owned(),

@@ -1,8 +1,8 @@
 //! Building formulas: the builder of nodes for rules of gradients, losses and optimizers of a user.
 //!
 //! [`Nodes`] puts nodes at the end of the main graph and marks each with its purpose; [`Build`] is the
-//! arithmetic on top, which [`Backward`](crate::training::autodiff::Backward),
-//! [`LossNodes`](crate::training::step::custom::LossNodes) and [`UpdateNodes`](crate::training::step::custom::UpdateNodes) share.
+//! arithmetic on top, which [`Backward`](crate::autodiff::Backward),
+//! [`LossNodes`](crate::step::custom::LossNodes) and [`UpdateNodes`](crate::step::custom::UpdateNodes) share.
 
 mod nodes;
 

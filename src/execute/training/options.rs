@@ -31,7 +31,7 @@ pub struct TrainingOptions {
     /// accepts any batch size.
     pub incomplete: Option<Incomplete>,
     /// The number of consecutive steps without finite gradients or a finite loss after which the training has
-    /// [diverged](Training::divergence).
+    /// [diverged](super::Training::divergence).
     pub max_skipped: u64,
 }
 

@@ -187,8 +187,9 @@ impl Training {
         self.step_observed(None, |_, _| {})
     }
 
-    /// Like [`step`](Self::step); `observer`, such as [`GradientHistograms`] or [`LostUpdates`], sees every computed
-    /// value, and `visit` sees each output of the step, with its name.
+    /// Like [`step`](Self::step); `observer`, such as [`GradientHistograms`](super::GradientHistograms) or
+    /// [`LostUpdates`](super::LostUpdates), sees every computed value, and `visit` sees each output of the step, with
+    /// its name.
     ///
     /// # Errors
     /// As [`step`](Self::step).

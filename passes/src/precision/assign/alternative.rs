@@ -30,8 +30,8 @@ pub struct Alternative {
 }
 
 impl Alternative {
-    /// Decides with the policy, if enough is fp32 for that to be worth while, and restores the decisions; `choose` is the
-    /// choice of [`Assign`](super::Assign).
+    /// Decides with the policy, if enough is fp32 for that to be worth while, and restores the decisions; `choose` is
+    /// the choice of [`Assign`](super::Assign).
     ///
     /// `None` for modules with functions: how many forms of a function there are is known only once all is lowered.
     pub(super) fn decide(

@@ -2,7 +2,7 @@
 //!
 //! Every free variable is a vertex that is low or full (fp32), every tensor a term that charges one cast for each
 //! format that it is read in and not made in, however many read it, and one operation for each reader that is
-//! [fused](crate::analysis::fusions) with what makes it; [`cut`](crate::precision::cut) says how the minimum is found.
+//! [fused](crate::fusions) with what makes it; [`cut`](crate::cut) says how the minimum is found.
 //! Held are:
 //!
 //! - low: allow variables, whatever the target's profile says of them, but for [products](super::negligible) that are

@@ -118,7 +118,7 @@ impl Times {
 pub struct Elsewhere {
     /// The name of the policy.
     pub policy: String,
-    /// The nodes that are left fp32 then, as [`is_left_full`] says.
+    /// The nodes that are left fp32 then, as [`is_left_full`](super::is_left_full) says.
     pub full: FxHashSet<Node>,
 }
 

@@ -11,7 +11,7 @@
 //!    upstream only if all its float readers are low, so that nothing is narrowed just to be widened again;
 //! 4. discrete and promote variables take what arrives: low if every float operand does, fp32 otherwise.
 //!
-//! What sequences and optionals tie to one element type ([`sequences`](crate::graph::sequences)) is one variable here, which
+//! What sequences and optionals tie to one element type ([`sequences`](crate::sequences)) is one variable here, which
 //! is painted as state is: it is low if all that goes in is, or if all that comes out is read low.
 //!
 //! Steps 2 to 4 are repeated until nothing is added: what they lowered is low in the model that is written, and

@@ -1,5 +1,5 @@
-//! Operators that are computed in integers: those between DequantizeLinear and QuantizeLinear, which runtimes replace by kernels
-//! of integers (QLinearConv, QGemm). A cast in between would leave them computing in floats.
+//! Operators that are computed in integers: those between DequantizeLinear and QuantizeLinear, which runtimes replace
+//! by kernels of integers (QLinearConv, QGemm). A cast in between would leave them computing in floats.
 //!
 //! ```text
 //! a = DequantizeLinear(x)      b = DequantizeLinear(weight)

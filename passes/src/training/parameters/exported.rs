@@ -6,11 +6,13 @@
 
 use super::origin::{Origin, Origins};
 use super::signature::Signature;
-use super::tell::HINT;
 use super::{initializers, repair};
 use crate::pass::{PassCx, PassError};
 use ampc_ir::{Module, Value};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The way out of most differences between the parameters of PyTorch and those of the file.
+pub(super) const HINT: &str = "Export the model with `optimize=False` to keep every parameter";
 
 /// A model whose signature can be used.
 pub(super) struct Exported {

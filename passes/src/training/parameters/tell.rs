@@ -1,6 +1,6 @@
 //! Warnings of parameters of an exported program that a step does not train as PyTorch does.
 
-use super::exported::Exported;
+use super::exported::{Exported, HINT};
 use super::is_whole_reader;
 use super::origin::{Origin, is_made_to_read, program_node, readers};
 use super::signature::InputKind;
@@ -22,9 +22,6 @@ pub(super) const UNTRAINED: &str = "ampc.untrained";
 /// The entry of the metadata of the main graph that lists tied parameters: a line each, with the parameter that has the
 /// tensor behind a tab.
 const TIED: &str = "ampc.tied";
-
-/// The way out of most such differences.
-pub(super) const HINT: &str = "Export the model with `optimize=False` to keep every parameter";
 
 /// The way out for a model with BatchNormalization, which no other export writes for training.
 const TRAINING: &str = "Export the model with `dynamo=False, training=torch.onnx.TrainingMode.TRAINING, \

@@ -1,5 +1,5 @@
 //! Losses and optimizers of a user: functions in Rust that build nodes, as
-//! [`CustomGradients`](crate::training::autodiff::CustomGradients) are for gradients.
+//! [`CustomGradients`](crate::autodiff::CustomGradients) are for gradients.
 //!
 //! A function computes the formula; the rest is as for the losses and optimizers of ampc: nodes have their
 //! phase and role, a loss stays in fp32, a step whose gradients are not finite changes no state of an

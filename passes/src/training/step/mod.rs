@@ -2,16 +2,16 @@
 //!
 //! `ampc train-step` runs these passes (passes of a precision rewrite run between 3 and 4, unless `--fp32`):
 //!
-//! 1. [`parameters`](crate::training::parameters) decides which constants are trained;
+//! 1. [`parameters`](crate::parameters) decides which constants are trained;
 //! 2. [`loss`] adds a loss to an output, unless an output is the loss, and [`stable-loss`](stable) rewrites logarithms that
 //!    could become -inf;
 //! 3. [`philox-dropout`](dropout) makes dropouts draw from a generator whose state is part of the step's;
-//! 4. [`expose-parameters`](crate::training::parameters::ExposeParameters) makes the parameters inputs;
+//! 4. [`expose-parameters`](crate::parameters::ExposeParameters) makes the parameters inputs;
 //! 5. [`scale-loss`](loss_scale) makes the loss scale an input, and the gradient of the loss;
-//! 6. [`autodiff`](crate::training::autodiff) adds the gradients;
+//! 6. [`autodiff`](crate::autodiff) adds the gradients;
 //! 7. [`update`] adds the gradient check, the optimizers and the next loss scale;
 //! 8. [`avoid-fusions`](avoid_fusions) rewrites nodes that an optimizer of ONNX Runtime would compute wrong;
-//! 9. [`dce`](crate::casts::dce), then [`recompute`](crate::training::recompute), which recomputes cheap activations in the backward part
+//! 9. [`dce`](crate::dce), then [`recompute`](crate::recompute), which recomputes cheap activations in the backward part
 //!    where that lowers peak memory.
 //!
 //! [`inference`] extracts the forward model from a step. [`accuracy`] extends the model that evaluates the loss: it counts
