@@ -2,7 +2,7 @@
 
 use super::attention::{
     Attention, BIAS, GRADIENT, KEY, KEY_GRADIENT, ONE, QUERY, QUERY_GRADIENT, RESULT, SCALE, STATISTICS,
-    SUMS, Strided, VALUE, VALUE_GRADIENT,
+    SUMS, Strided, VALUE, VALUE_GRADIENT, causal,
 };
 use super::graph::{Graph, data_type};
 use super::operations::{Builder, Storage};
@@ -11,8 +11,7 @@ use cudarc::cudnn::sys;
 use sys::cudnnDataType_t as DataType;
 use sys::cudnnPointwiseMode_t as Mode;
 
-/// The gradients of an attention that is not causal, from that of its result, the result and the statistics: everything that
-/// a plan depends on. Heads are not shared.
+/// The gradients of an attention, from that of its result, the result and the statistics: everything that a plan depends on. Heads of queries that share keys and values have a gradient of them each.
 ///
 /// ```text
 /// dV = Pᵀ dO    dS = scale · P (dO Vᵀ − Σ dO O)    dQ = dS K    dK = dSᵀ Q
@@ -66,6 +65,9 @@ impl AttentionGradient {
         if let Some((dtype, of)) = of.bias {
             let bias = b.tensor(BIAS, of, data_type(dtype)?, Storage::Device)?;
             scores = b.computed(Mode::CUDNN_POINTWISE_ADD, &[scores, bias], dims)?;
+        }
+        if of.is_causal {
+            scores = causal(b, scores, dims)?;
         }
         let below = b.computed(Mode::CUDNN_POINTWISE_SUB, &[scores, statistics], dims)?;
         let probabilities = b.computed(Mode::CUDNN_POINTWISE_EXP, &[below], dims)?;

@@ -8,21 +8,21 @@
 use super::super::Maker;
 use super::super::stage::{Place, Source, Stage};
 use super::fused::{Problem, size};
-use super::gradient::Gradient;
-use crate::cuda::dnn::Attention;
+use crate::cuda::dnn::{Attention, AttentionGradient};
 use crate::cuda::launch::threads_for;
 use crate::cuda::text::{Elem, FOLDS, f32_text};
 use crate::kernel::Result;
 
 impl Problem {
     /// Adds the rows with statistics of ∞ to the gradients of keys and values, and writes these rows of the gradient of
-    /// the queries. `parts` has room for three f32 per row.
+    /// the queries: 0 for rows of −∞. `parts` has room for three f32 per row. The gradients of keys and values have all
+    /// heads of the queries.
     pub(super) fn masked_gradient(
         &self,
         maker: &Maker<'_>,
-        gradient: &Gradient,
+        gradient: &AttentionGradient,
         [statistics, of_result, bias, parts]: [Place; 4],
-        gradients: [Place; 3],
+        gradients: &[Place],
     ) -> Result<Stage> {
         let Attention { query, key, value, result, dtype, .. } = &self.attention;
         let no_kernel = || maker.site.no_kernel();
@@ -39,18 +39,18 @@ impl Problem {
             source.from(name, elem, place);
         }
         for (name, place) in ["dq", "dk", "dv"].iter().zip(gradients) {
-            source.to(name, elem, place);
+            source.to(name, elem, *place);
         }
-        let of_gradients = gradient.gradients.map(|(_, of)| of);
+        let [of_query, of_key, of_value] = &gradient.gradients;
         let tensors = [
             ("q", query),
             ("k", key),
             ("v", value),
             ("o", result),
-            ("g", &gradient.result.1),
-            ("dq", &of_gradients[0]),
-            ("dk", &of_gradients[1]),
-            ("dv", &of_gradients[2]),
+            ("g", &gradient.result),
+            ("dq", of_query),
+            ("dk", of_key),
+            ("dv", of_value),
         ];
         for (name, of) in tensors {
             for (axis, step) in ["n", "h", "s"].iter().zip(of.strides) {
@@ -60,6 +60,7 @@ impl Problem {
         let steps = [0, 1, 2].map(|axis| if strided.dims[axis] == 1 { 0 } else { strided.strides[axis] });
         let numbers = [
             ("heads", scores[1]),
+            ("group", scores[1] / key.dims[1]),
             ("rows", scores[2]),
             ("total", scores[3]),
             ("size", query.dims[3]),
@@ -72,7 +73,8 @@ impl Problem {
             source.signed(name, number);
         }
         let load = |name: &str, row: &str, column: &str| {
-            elem.load(&format!("{name}[n * {name}_n + h * {name}_h + {row} * {name}_s + {column}]"))
+            let h = if ["k", "v"].contains(&name) { "h / group" } else { "h" };
+            elem.load(&format!("{name}[n * {name}_n + {h} * {name}_h + {row} * {name}_s + {column}]"))
         };
         let to =
             |name: &str, row: &str| format!("{name}[n * {name}_n + h * {name}_h + {row} * {name}_s + c]");
@@ -99,8 +101,10 @@ impl Problem {
     float m = {least}, all = 0.0f, d = 0.0f;
     for (i64 j = threadIdx.x; j < total; j += blockDim.x) {{ float s = score(i, j); m = s != s || s > m ? s : m; }}
     m = block_max(m);
+    if (m == {least}) m = 0.0f;
     for (i64 j = threadIdx.x; j < total; j += blockDim.x) all += expf(score(i, j) - m);
     all = block_sum(all);
+    if (all == 0.0f) all = 1.0f;
     for (i64 c = threadIdx.x; c < of_value; c += blockDim.x) d += {gic} * {oic};
     d = block_sum(d);
     if (threadIdx.x == 0) {{ most[i] = m; sum[i] = all; delta[i] = d; }}

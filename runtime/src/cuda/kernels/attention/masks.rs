@@ -16,8 +16,9 @@ use ampc_ir::DType;
 /// Masks below this absorb the scores that they are added to.
 const ABSORBS: f32 = -1e30;
 
-/// Rows whose greatest mask is below this bound have statistics of ∞, or NaN if the greatest mask is −∞. Neighbouring
-/// f32 numbers are 2⁻¹⁰ apart there, which is the relative error of probabilities that are computed from statistics.
+/// Rows whose greatest mask is below this bound have statistics of ∞, or NaN if the greatest mask is −∞ and the result
+/// is NaN. Neighbouring f32 numbers are 2⁻¹⁰ apart there, which is the relative error of probabilities that are computed
+/// from statistics.
 const INEXACT: f32 = -8192.0;
 
 /// A tensor that masks scores: its dims are those of the scores or 1.
@@ -86,12 +87,12 @@ impl Problem {
   i64 marked = repeat_n * repeat_h * repeat_s;
   for (i64 i = threadIdx.x; i < marked; i += blockDim.x) {{
     i64 j = i % repeat_s, to_h = h + i / repeat_s % repeat_h, to_n = n + i / repeat_s / repeat_h;
-    statistics[(to_n * all_heads + to_h) * all_rows + s + j] = most == {least} ? {nan} : {infinite};
+    statistics[(to_n * all_heads + to_h) * all_rows + s + j] = most == {least} ? {hidden} : {infinite};
   }}
 ",
                 inexact = f32_text(INEXACT),
                 least = f32_text(f32::NEG_INFINITY),
-                nan = f32_text(f32::NAN),
+                hidden = f32_text(if self.masked_row.is_nan() { f32::NAN } else { f32::INFINITY }),
                 infinite = f32_text(f32::INFINITY),
             ),
         };

@@ -2,7 +2,7 @@
 //!
 //! Attention of 16-bit operands is one graph of cuDNN, if cuDNN has an engine for it (`fused.rs`), whether it is an operator
 //! or written as products and a softmax (`pattern.rs`). With its written-out gradient (`gradient.rs`) it is a pair of graphs
-//! (`backward.rs`). Otherwise scores of all queries and keys are in scratch memory, in
+//! (`backward.rs`). The written-out gradient of an operator (`operator.rs`) computes the attention again. Otherwise scores of all queries and keys are in scratch memory, in
 //! f32: a product, the softmax of each row, and a product with the values in f32. The result is rounded once.
 
 mod backward;
@@ -10,6 +10,7 @@ mod fused;
 mod gradient;
 mod masked_gradient;
 mod masks;
+mod operator;
 mod pattern;
 mod viewed;
 
