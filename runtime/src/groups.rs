@@ -201,6 +201,16 @@ impl<'a> Joiner<'a> {
     /// The last position of a node that is behind everything that the nodes read from outside, and before everything outside
     /// that reads them.
     pub(crate) fn between(&self, nodes: &[Node], groups: &Groups) -> Option<usize> {
+        self.between_runs(nodes, groups, &|_| true)
+    }
+
+    /// As [`between`](Self::between), before those nodes outside for which `runs` is true.
+    pub(crate) fn between_runs(
+        &self,
+        nodes: &[Node],
+        groups: &Groups,
+        runs: &dyn Fn(Node) -> bool,
+    ) -> Option<usize> {
         let position_of = |node: &Node| match groups.group_of.get(node) {
             Some(&group) => Some(groups.open[group].position),
             None => self.position.get(node).copied(),
@@ -209,7 +219,10 @@ impl<'a> Joiner<'a> {
         let makers = nodes.iter().flat_map(|&node| self.makers(node)).filter(outside);
         let behind = makers.filter_map(|maker| position_of(&maker)).max();
         let made = nodes.iter().flat_map(|&node| self.candidates.module.node(node).results()).flatten();
-        let readers = made.filter_map(|value| self.readers.get(value)).flatten().filter(|node| outside(node));
+        let readers = made
+            .filter_map(|value| self.readers.get(value))
+            .flatten()
+            .filter(|node| outside(node) && runs(**node));
         let before = readers.filter_map(position_of).min();
         let is_between =
             |at: &usize| behind.is_none_or(|other| other < *at) && before.is_none_or(|other| *at < other);

@@ -43,6 +43,16 @@ struct Gradient {
     launches: u64,
 }
 
+/// The mask of later keys, and the mask as it is written if the number of positions is not known.
+const ALLOWED: &str = "  %allowed = LessOrEqual(%keys, %rows) : ?\n";
+const COUNTED: &str = "  %count = Shape(%aw) {start=2, end=3} : ?
+  %n = Squeeze(%count, %first) : ?
+  %list = Range(%start, %n, %step) : ?
+  %column = Unsqueeze(%list, %second) : ?
+  %lasts = Add(%column, %first) : ?
+  %allowed = LessOrEqual(%keys, %lasts) : ?
+";
+
 fn case(name: &'static str, lengths: [u64; 2], sizes: [u64; 2]) -> Gradient {
     Gradient {
         name,
@@ -74,13 +84,20 @@ fn cases() -> Vec<Gradient> {
     let rows = HostTensor::from_bytes(DType::Bool, &[13, 21], &(0..13 * 21).map(hides).collect::<Vec<_>>());
     let (least, rows) = (Some(least), Some(rows.unwrap()));
     let none = HostTensor::from_bytes(DType::Bool, &[9], &[0, 0, 1, 1, 0, 1, 1, 1, 1]).unwrap();
+    let causal = Gradient { name: "causal", is_causal: true, ..plain.clone() };
     let groups = Gradient { heads: [4, 2], ..plain.clone() };
     let masked = Gradient { name: "bools", mask: rows.clone(), ..plain.clone() };
     let mut cases = vec![
         plain.clone(),
         Gradient { name: "positions first", layout: Layout::Positions, ..plain.clone() },
         Gradient { name: "packed", layout: Layout::Packed, ..plain.clone() },
-        Gradient { name: "causal", is_causal: true, ..plain.clone() },
+        causal.clone(),
+        Gradient { name: "causal, of counted rows", edit: [ALLOWED, COUNTED], ..causal.clone() },
+        Gradient {
+            edit: ["LessOrEqual(%keys, %rows)", "Less(%keys, %rows)"],
+            name: "strictly causal",
+            ..causal
+        },
         masked.clone(),
         Gradient {
             name: "bools of batches",
@@ -98,6 +115,12 @@ fn cases() -> Vec<Gradient> {
         },
         Gradient { name: "groups", ..groups.clone() },
         Gradient { name: "groups packed", layout: Layout::Packed, is_causal: true, ..groups.clone() },
+        Gradient {
+            name: "rows of least numbers, causal",
+            mask: least.clone(),
+            is_causal: true,
+            ..case("", [9, 12], [8, 8])
+        },
         Gradient {
             name: "groups with least numbers",
             mask: least,
@@ -181,7 +204,7 @@ impl Gradient {
         list("keys", &(0..k).collect::<Vec<_>>());
         let rows: Vec<u64> = (0..s).collect();
         let _ = writeln!(text, "  const %rows : i64[{s}, 1] = {rows:?}");
-        text
+        text + "  const %start : i64 = 0\n  const %step : i64 = 1\n  const %first : i64[1] = [0]\n  const %second : i64[1] = [1]\n"
     }
 
     /// The nodes between the product of queries and keys and the probabilities.

@@ -11,7 +11,8 @@ use cudarc::cudnn::sys;
 use sys::cudnnDataType_t as DataType;
 use sys::cudnnPointwiseMode_t as Mode;
 
-/// The gradients of an attention, from that of its result, the result and the statistics: everything that a plan depends on. Heads of queries that share keys and values have a gradient of them each.
+/// The gradients of an attention, from that of its result, the result and the statistics: everything that a plan depends
+/// on. Heads of queries that share keys and values have a gradient of them each.
 ///
 /// ```text
 /// dV = Pᵀ dO    dS = scale · P (dO Vᵀ − Σ dO O)    dQ = dS K    dK = dSᵀ Q

@@ -231,8 +231,16 @@ pub(super) fn of_pattern(
     let [query, key, value, result] =
         [pattern.query, pattern.key, pattern.value, pattern.result].map(|(_, of)| of);
     let dtype = pattern.dtype;
-    let attention =
-        Attention { dtype, query, key, value, result, bias: None, is_causal: false, has_statistics: false };
+    let attention = Attention {
+        dtype,
+        query,
+        key,
+        value,
+        result,
+        bias: None,
+        is_causal: pattern.is_causal,
+        has_statistics: false,
+    };
     let scores = [query.dims[0], query.dims[1], query.dims[2], key.dims[2]];
     let mut masks = Vec::new();
     for mask in &pattern.masks {

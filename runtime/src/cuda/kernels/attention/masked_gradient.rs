@@ -15,8 +15,7 @@ use crate::kernel::Result;
 
 impl Problem {
     /// Adds the rows with statistics of ∞ to the gradients of keys and values, and writes these rows of the gradient of
-    /// the queries: 0 for rows of −∞. `parts` has room for three f32 per row. The gradients of keys and values have all
-    /// heads of the queries.
+    /// the queries. `parts` has room for three f32 per row. Keys and values have a gradient for each head of the queries.
     pub(super) fn masked_gradient(
         &self,
         maker: &Maker<'_>,
@@ -24,7 +23,7 @@ impl Problem {
         [statistics, of_result, bias, parts]: [Place; 4],
         gradients: &[Place],
     ) -> Result<Stage> {
-        let Attention { query, key, value, result, dtype, .. } = &self.attention;
+        let Attention { query, key, value, result, dtype, is_causal, .. } = &self.attention;
         let no_kernel = || maker.site.no_kernel();
         let (scores, (of_bias, strided)) = (self.scores(), self.attention.bias.ok_or_else(no_kernel)?);
         let elem = Elem::float(*dtype).ok_or_else(no_kernel)?;
@@ -78,12 +77,16 @@ impl Problem {
         };
         let to =
             |name: &str, row: &str| format!("{name}[n * {name}_n + h * {name}_h + {row} * {name}_s + c]");
+        let later = match is_causal {
+            true => format!("    if (j > i) return {};\n", f32_text(f32::NEG_INFINITY)),
+            false => String::new(),
+        };
         let body = format!(
             "  i64 h = blockIdx.x % heads, n = blockIdx.x / heads, first = (i64)blockIdx.x * rows;
   float* most = parts + first * 3; float* sum = most + rows; float* delta = sum + rows;
   auto is_masked = [&](i64 i) {{ return statistics[first + i] == {most}; }};
   auto score = [&](i64 i, i64 j) {{
-    float s = 0.0f;
+{later}    float s = 0.0f;
     for (i64 c = 0; c < size; c++) s += {qic} * {kjc};
     return s * {scale} + {bias_ij};
   }};
@@ -101,10 +104,8 @@ impl Problem {
     float m = {least}, all = 0.0f, d = 0.0f;
     for (i64 j = threadIdx.x; j < total; j += blockDim.x) {{ float s = score(i, j); m = s != s || s > m ? s : m; }}
     m = block_max(m);
-    if (m == {least}) m = 0.0f;
     for (i64 j = threadIdx.x; j < total; j += blockDim.x) all += expf(score(i, j) - m);
     all = block_sum(all);
-    if (all == 0.0f) all = 1.0f;
     for (i64 c = threadIdx.x; c < of_value; c += blockDim.x) d += {gic} * {oic};
     d = block_sum(d);
     if (threadIdx.x == 0) {{ most[i] = m; sum[i] = all; delta[i] = d; }}

@@ -16,9 +16,9 @@ use ampc_ir::DType;
 /// Masks below this absorb the scores that they are added to.
 const ABSORBS: f32 = -1e30;
 
-/// Rows whose greatest mask is below this bound have statistics of ∞, or NaN if the greatest mask is −∞ and the result
-/// is NaN. Neighbouring f32 numbers are 2⁻¹⁰ apart there, which is the relative error of probabilities that are computed
-/// from statistics.
+/// Rows whose greatest mask is below this bound have statistics of ∞. If the greatest mask is −∞, they are NaN where the
+/// result is NaN, and the greatest number where it is 0: probabilities computed from it are 0. Neighbouring f32 numbers
+/// are 2⁻¹⁰ apart at the bound, which is the relative error of probabilities that are computed from statistics.
 const INEXACT: f32 = -8192.0;
 
 /// A tensor that masks scores: its dims are those of the scores or 1.
@@ -92,7 +92,7 @@ impl Problem {
 ",
                 inexact = f32_text(INEXACT),
                 least = f32_text(f32::NEG_INFINITY),
-                hidden = f32_text(if self.masked_row.is_nan() { f32::NAN } else { f32::INFINITY }),
+                hidden = f32_text(if self.masked_row.is_nan() { f32::NAN } else { f32::MAX }),
                 infinite = f32_text(f32::INFINITY),
             ),
         };

@@ -6,6 +6,7 @@
 //! f32: a product, the softmax of each row, and a product with the values in f32. The result is rounded once.
 
 mod backward;
+mod causal;
 mod fused;
 mod gradient;
 mod masked_gradient;

@@ -7,11 +7,12 @@
 //! dQ, dK, dV     rank 3: Transpose, Reshape; casts to 16 bits; Transpose
 //! ```
 //!
-//! If there are masks, rows whose scores are all −∞ become 0 before the softmax and behind it. P is made from Q and K
-//! here, so that all nodes are one group, of which only the three gradients are read elsewhere.
+//! If there are masks, rows whose scores are all −∞ become 0 before the softmax and behind it. A mask of later keys is a
+//! flag of the graphs of cuDNN (`causal.rs`). P is made from Q and K here, so that all nodes are one group, of which only
+//! the three gradients are read elsewhere.
 
 use super::gradient::{Gradient, Pair, Parts, is_same_factor};
-use super::pattern::{Finder, Pattern, Scores, factor, is_over_rows, number, result};
+use super::pattern::{Finder, Mask, Pattern, Scores, factor, is_over_rows, number, result};
 use super::viewed::{Viewed, four, reshaped, strided};
 use crate::cuda::dnn::Strided;
 use ampc_ir::op::OpKind;
@@ -70,7 +71,7 @@ impl Finder<'_> {
     fn attention(
         &self,
         [query, key, value, result]: [Value; 4],
-        scores: Scores,
+        mut scores: Scores,
         nodes: &mut Vec<Node>,
     ) -> Option<Pattern> {
         let [query, key, value, result] = [
@@ -83,6 +84,12 @@ impl Finder<'_> {
         #[expect(clippy::cast_possible_truncation, reason = "rounded once")]
         let scale = scores.factor as f32;
         let is_shared = [query.repeats, value.repeats] == [1, key.repeats];
+        let lengths = [four(&query.dims)?[2], four(&key.dims)?[2]];
+        let n_masks = scores.masks.len();
+        scores.masks.retain(|mask| match *mask {
+            Mask::Where { value, hides } => hides || !self.is_causal(value, lengths),
+            Mask::Added(_) => true,
+        });
         is_shared.then_some(Pattern {
             nodes: Vec::new(),
             dtype,
@@ -91,6 +98,7 @@ impl Finder<'_> {
             value: (value.value, strided(&value)?),
             result: (result.value, Strided::dense(four(&result.dims)?)),
             scale,
+            is_causal: scores.masks.len() < n_masks,
             masks: scores.masks,
             rank: 4,
             product: scores.product,
@@ -122,8 +130,14 @@ impl Finder<'_> {
     /// The nodes in no order, each once; `None` if something else reads a value that is no gradient.
     fn closed(&self, nodes: Vec<Node>, gradients: &[(Value, Strided); 3]) -> Option<Vec<Node>> {
         let nodes: FxHashSet<Node> = nodes.into_iter().collect();
+        // Nodes that read dims alone are folded, unless they may be joined.
+        let is_folded = |view: &NodeView<'_>| {
+            view.kind() == OpKind::Shape && !result(view).is_some_and(|dims| (self.is_joinable)(dims))
+        };
+        let is_reader = |node: Node| !NodeView::new(self.module, node).is_some_and(|view| is_folded(&view));
         let is_inner = |value: Value| {
-            (self.is_joinable)(value) && self.module.uses(value).all(|(node, _)| nodes.contains(&node))
+            let mut uses = self.module.uses(value).filter(|&(node, _)| is_reader(node));
+            (self.is_joinable)(value) && uses.all(|(node, _)| nodes.contains(&node))
         };
         let mut made = nodes.iter().flat_map(|&node| self.module.node(node).results()).flatten();
         made.all(|&value| gradients.iter().any(|&(own, _)| own == value) || is_inner(value))

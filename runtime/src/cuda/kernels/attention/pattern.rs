@@ -47,6 +47,8 @@ pub(super) struct Pattern {
     pub(super) scale: f32,
     /// In the order of the scores' way to the softmax.
     pub(super) masks: Vec<Mask>,
+    /// True if query `i` attends to keys up to `i` only.
+    pub(super) is_causal: bool,
     /// The rank of the scores, 3 or 4.
     pub(super) rank: usize,
     /// The products.
@@ -169,6 +171,7 @@ impl Finder<'_> {
             result: (made, result),
             scale,
             masks,
+            is_causal: false,
             rank: last + 1,
             product,
             second: Some(second.node),
