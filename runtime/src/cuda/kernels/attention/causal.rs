@@ -1,6 +1,6 @@
 //! Masks that hide later keys, as automatic differentiation writes them: constants, or comparisons of positions.
 
-use super::pattern::{Finder, number};
+use super::pattern::Finder;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Value};
@@ -47,7 +47,8 @@ impl Finder<'_> {
         match view.kind() {
             OpKind::Range => {
                 let [n] = self.known(value)?.1.try_into().ok()?;
-                let is_plain = [number(&view, 0), number(&view, 2)] == [Some(0.0), Some(1.0)];
+                let is = |i: usize, number: i64| view.constant(i)?.small_ints(1).map(|list| list == [number]);
+                let is_plain = is(0, 0)? && is(2, 1)?;
                 (is_plain && n.cast_unsigned() <= MOST_POSITIONS).then(|| (0..n).collect())
             }
             OpKind::Unsqueeze => self.positions(view.operand(0)?),
