@@ -4,7 +4,7 @@
     python scripts/generate_lost_kernels.py            # write
     python scripts/generate_lost_kernels.py --check    # compare and try each in a session; exit 1 if anything differs
 
-The output, `passes/src/raise_opset/lost_kernels.tsv`, has a line per operator: its name, and the first version without
+The output, `passes/src/opset/raise_opset/lost_kernels.tsv`, has a line per operator: its name, and the first version without
 a kernel behind the last one with a kernel. A version that ONNX defines by a function needs no kernel. ONNX Runtime
 takes a kernel that is registered for an open range of versions for its first version only, so that a new version of an
 operator, which may mean something else, has none until somebody looked at it. The pin is deliberate.
@@ -22,7 +22,7 @@ ORT_VERSION = "1.31.1"
 # The newest opset that this ONNX Runtime reads.
 NEWEST = 26
 OPEN = 2**31 - 1
-FILE = Path(__file__).resolve().parent.parent / "passes" / "src" / "raise_opset" / "lost_kernels.tsv"
+FILE = Path(__file__).resolve().parent.parent / "passes" / "src" / "opset" / "raise_opset" / "lost_kernels.tsv"
 HEAD = f"# Operators of ai.onnx and their first version without a kernel in the CPU provider of onnxruntime {ORT_VERSION}.\n# Written by scripts/generate_lost_kernels.py.\n"
 NO_KERNEL = "Could not find an implementation"
 

@@ -8,7 +8,7 @@ operators in `contrib_schemas.json` (written by `generate_contrib_schemas.py`), 
 
 Two files come out of it:
 
-- `ir/src/op/generated.rs`: the enumeration of operators and one row per schema version, in rustfmt's layout;
+- `ir/src/op/table/generated.rs`: the enumeration of operators and one row per schema version, in rustfmt's layout;
 - `ir/testdata/op_table.tsv`: the same facts read through other accessors of the schemas (the type strings of each
   formal instead of the constraints of its variable, the limits ONNX computed instead of the formals), for a test
   to compare with the Rust table.
@@ -33,7 +33,7 @@ from types import SimpleNamespace
 ONNX_VERSION = "1.23.2"
 
 ROOT = Path(__file__).resolve().parent.parent
-TABLE = Path("ir/src/op/generated.rs")
+TABLE = Path("ir/src/op/table/generated.rs")
 FACTS = Path("ir/testdata/op_table.tsv")
 CONTRIB = ROOT / "scripts" / "contrib_schemas.json"
 AMPC = ROOT / "scripts" / "ampc_schemas.json"
@@ -360,7 +360,7 @@ impl OpKind {{
 }}
 
 /// Domain and name of each operator, in the order of [`OpKind::ALL`].
-pub(super) static IDENTITIES: [(&str, &str); {len(kinds)}] = [
+pub(in crate::op) static IDENTITIES: [(&str, &str); {len(kinds)}] = [
 {lines(identities)}
 ];
 

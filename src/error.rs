@@ -1,7 +1,12 @@
 //! The error type of the library's public functions, by stage.
 
+pub(crate) mod findings;
+#[cfg(feature = "run")]
+pub(crate) mod run;
+
 use crate::onnx::{Blame, ExportError, ImportError};
 use ampc_ir::Node;
+use ampc_ir::tensor::TensorError;
 use ampc_ir::text::ParseErrors;
 use ampc_passes::PassError;
 use ampc_passes::autodiff::GradientError;
@@ -103,18 +108,18 @@ pub enum Error {
     /// Values do not fit the inputs of a model: all that do not.
     #[cfg(feature = "run")]
     #[error("{}", list(.0))]
-    Inputs(Vec<crate::execute::inputs::InputProblem>),
+    Inputs(Vec<run::InputProblem>),
     /// Tensors do not fit the states of a step: all that do not.
     #[cfg(feature = "run")]
     #[error("{}", list(.0))]
-    States(Vec<crate::execute::inputs::InputProblem>),
+    States(Vec<run::InputProblem>),
     /// A model cannot be computed on the inputs that it was given, or not within the limits.
     #[error("{0}")]
     Run(Finding),
     /// A training cannot continue.
     #[cfg(feature = "run")]
     #[error("{0}")]
-    Diverged(crate::execute::training::Divergence),
+    Diverged(run::Divergence),
     /// The system or a device refuses the memory that a run needs, or the device does not answer.
     #[error("{0}")]
     NoMemory(Finding),
@@ -258,8 +263,8 @@ impl Error {
     /// The error of a pipeline run on `module`.
     pub(crate) fn of_run(error: RunError, module: &ampc_ir::Module) -> Error {
         match error {
-            RunError::Invalid(violations) => Error::Invalid(crate::rewrite::findings_of(module, &violations)),
-            RunError::IllTyped(errors) => Error::Invalid(crate::rewrite::findings_of_types(module, &errors)),
+            RunError::Invalid(violations) => Error::Invalid(findings::findings_of(module, &violations)),
+            RunError::IllTyped(errors) => Error::Invalid(findings::findings_of_types(module, &errors)),
             RunError::Pass {
                 error:
                     error @ (PassError::Recount { .. } | PassError::Gradient(GradientError::Internal { .. })),
@@ -268,5 +273,13 @@ impl Error {
             RunError::Pass { error, .. } => Error::Pass(error),
             error @ (RunError::Unprepared { .. } | RunError::Broken { .. }) => Error::Bug(error.to_string()),
         }
+    }
+}
+
+/// The error of a constant whose bytes cannot be read.
+pub(crate) fn unreadable(error: TensorError) -> Error {
+    match error {
+        TensorError::Read { what, source } => Error::Io { path: what.into(), source },
+        other => Error::Bug(format!("a constant of the module cannot be read: {other}")),
     }
 }

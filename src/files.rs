@@ -1,15 +1,14 @@
 //! Files other than models: written completely or not at all, like models, and read up to a limit.
 
+use crate::bytes::SourceBytes;
 use crate::error::Error;
-use crate::onnx::bytes::SourceBytes;
 use crate::onnx::{ExportError, target};
-use ampc_ir::tensor::{ByteSource, CHUNK_BYTES};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use xxhash_rust::xxh3::Xxh3Default;
 
 pub use crate::batch::Batch;
+pub use crate::digest::digest;
 pub use crate::onnx::references::SparedFile;
 pub use crate::temporary::{Discarded, discard_all, discard_soon};
 
@@ -56,43 +55,6 @@ pub fn unchanged(read: &[Arc<SourceBytes>]) -> Result<(), Error> {
     let mut batch = Batch::new();
     batch.reads(read);
     batch.check()
-}
-
-/// The digest of a file: the xxh3-128 of its bytes, as 32 hexadecimal digits. A report has the digest of its model.
-///
-/// # Errors
-/// If the file cannot be read.
-pub fn digest(file: &SourceBytes) -> io::Result<String> {
-    let (mut hash, mut at) = (Hash::default(), 0);
-    let mut buffer = vec![0; CHUNK_BYTES];
-    while at < file.len() {
-        let n = usize::try_from(file.len() - at).map_or(CHUNK_BYTES, |left| left.min(CHUNK_BYTES));
-        file.read_exact_at(&mut buffer[..n], at)?;
-        hash.0.update(&buffer[..n]);
-        at += n as u64;
-    }
-    Ok(hash.digits())
-}
-
-/// Computes a [`digest`] of what is written to it.
-#[derive(Default)]
-pub(crate) struct Hash(Xxh3Default);
-
-impl Hash {
-    /// The digits of the digest.
-    pub(crate) fn digits(&self) -> String {
-        format!("{:032x}", self.0.digest128())
-    }
-}
-
-impl io::Write for Hash {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.update(bytes);
-        Ok(bytes.len())
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// True if a path leads to a pipe or device, which has no place for a second file beside it.

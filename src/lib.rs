@@ -36,21 +36,30 @@ pub use ampc_passes as passes;
 pub use ampc_runtime as runtime;
 
 mod batch;
+mod bytes;
 #[cfg(feature = "run")]
 pub mod device;
+mod digest;
 pub mod dot;
 pub mod error;
 #[cfg(feature = "run")]
 pub mod execute;
 pub mod files;
-mod forced;
 mod foreign;
+mod identity;
+#[cfg(feature = "run")]
+mod interface;
 pub mod json;
+mod loaded;
+#[cfg(feature = "run")]
+mod memory;
 pub mod model;
 pub mod onnx;
 pub mod options;
 pub mod report;
 pub mod rewrite;
+#[cfg(feature = "run")]
+mod run_errors;
 mod safetensors;
 mod state_hash;
 mod temporary;

@@ -1,6 +1,7 @@
 //! Options of a rewrite.
 
 mod table;
+pub(crate) mod train;
 
 pub(crate) use self::table::record;
 pub use self::table::{OPTIONS, OptionError, Recorded, RecordedOption};

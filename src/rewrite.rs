@@ -1,20 +1,24 @@
 //! The rewrite: decide, lower, verify, report.
 
+mod forced;
+
+use self::forced::forced;
+use crate::error::findings::{findings_of, findings_of_types};
 use crate::error::{Error, Finding};
-use crate::forced::forced;
-use crate::model::Model;
+use crate::identity::identify_again;
+use crate::loaded::Model;
 use crate::options::{Opset, RewriteOptions};
 use crate::report::{self, Report, TimeReport};
-use ampc_ir::infer::{InferError, infer, infer_module};
+use ampc_ir::infer::{infer, infer_module};
 use ampc_ir::verify::{Problem, Violation, verify_structure, verify_types};
-use ampc_ir::views::{OpError, Part};
+use ampc_ir::views::Part;
 use ampc_ir::{Module, Node};
 use ampc_passes::assign::Gain;
 use ampc_passes::emulate::Emulate;
 use ampc_passes::pipeline::{Lowering, Observer, Pipeline, RunError};
 use ampc_passes::share_functions::ShareFunctions;
 use ampc_passes::specialize_functions::SpecializeFunctions;
-use ampc_passes::{Pass, PassError, Paths, Warning, text_casts};
+use ampc_passes::{Pass, PassError, Warning, text_casts};
 use rustc_hash::FxHashSet;
 
 /// A rewritten model and its report.
@@ -173,7 +177,7 @@ pub fn run_pipeline(
     let run = pipeline.run(&mut model.module, verify_each, observer);
     let warnings = run.map_err(|e| Error::of_run(e, &model.module))?;
     // A step that passes have changed is another step.
-    crate::train::identify_again(&mut model.module);
+    identify_again(&mut model.module);
     Ok(warnings)
 }
 
@@ -219,79 +223,5 @@ fn attribute_of(violation: &Violation) -> Option<(Node, &str)> {
     match &violation.problem {
         Problem::Attribute { attr, .. } => Some((violation.node?, attr)),
         _ => None,
-    }
-}
-
-pub(crate) fn op_of(module: &Module, node: Node) -> String {
-    let (domain, name, _) = module.op_name(node);
-    ampc_passes::policy::op_key(domain, name)
-}
-
-pub(crate) fn findings_of(module: &Module, violations: &[Violation]) -> Vec<Finding> {
-    let paths = Paths::of(module);
-    violations
-        .iter()
-        .map(|v| match v.node {
-            Some(node) => Finding {
-                code: code_of(&v.problem),
-                node: Some(node),
-                place: paths.path(node).to_owned(),
-                op: Some(op_of(module, node)),
-                message: v.problem.to_string(),
-            },
-            None => Finding {
-                code: code_of(&v.problem),
-                node: None,
-                place: module.text(module.graph(v.graph).name).to_owned(),
-                op: None,
-                message: v.problem.to_string(),
-            },
-        })
-        .collect()
-}
-
-pub(crate) fn findings_of_types(module: &Module, errors: &[InferError]) -> Vec<Finding> {
-    let paths = Paths::of(module);
-    errors
-        .iter()
-        .map(|e| Finding {
-            code: code_of_op(&e.error),
-            node: Some(e.node),
-            place: paths.path(e.node).to_owned(),
-            op: Some(op_of(module, e.node)),
-            message: e.error.to_string(),
-        })
-        .collect()
-}
-
-fn code_of(problem: &Problem) -> &'static str {
-    match problem {
-        Problem::Dangling { .. } => "dangling",
-        Problem::ReadBeforeDefined { .. } => "read_before_defined",
-        Problem::UsesDisagree { .. } => "uses_disagree",
-        Problem::DuplicateName { .. } => "duplicate_name",
-        Problem::Shadowed { .. } => "shadowed",
-        Problem::Attribute { .. } => "attribute",
-        Problem::UnknownAttribute { .. } => "unknown_attribute",
-        Problem::RecursiveFunction { .. } => "recursive_function",
-        Problem::IrVersion { .. } => "ir_version",
-        Problem::OpsetVersion { .. } => "opset_version",
-        Problem::DuplicateOpset { .. } => "duplicate_opset",
-        Problem::NotImported { .. } => "not_imported",
-        Problem::Untyped { .. } => "untyped",
-        Problem::Operator(error) => code_of_op(error),
-        Problem::UnknownDType { .. } => "unknown_dtype",
-        Problem::TypeDisagrees { .. } => "type_disagrees",
-        Problem::BoundaryDisagrees { .. } => "boundary_disagrees",
-        Problem::Body { .. } => "body",
-    }
-}
-
-fn code_of_op(error: &OpError) -> &'static str {
-    match error.part {
-        Part::Node => "operator",
-        Part::Operand(_) => "operand",
-        Part::Result(_) => "result",
-        Part::Attr(_) => "attribute",
     }
 }

@@ -5,9 +5,9 @@
 //! checks the header; bytes bypass the crate, because it needs the whole file in memory: a tensor that is read
 //! is a range of the file, a tensor that is written is streamed.
 
+use crate::bytes::SourceBytes;
 use crate::error::Error;
 use crate::foreign;
-use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
 use crate::onnx::target;
 use ::safetensors::tensor::{Dtype, Metadata, TensorInfo};

@@ -20,7 +20,7 @@ mod folder;
 #[cfg(feature = "run")]
 pub(crate) use folder::TemporaryFolder;
 
-use crate::onnx::bytes::FileId;
+use crate::bytes::FileId;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata, OpenOptions};

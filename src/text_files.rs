@@ -7,11 +7,11 @@
 //! Element types that safetensors lacks are stored as `U8`; the text has the true type.
 
 use crate::batch::Batch;
-use crate::error::Error;
+use crate::bytes::SourceBytes;
+use crate::error::{Error, unreadable};
 use crate::files::MAX_TEXT;
-use crate::model::Model;
+use crate::loaded::Model;
 use crate::onnx::ExportError;
-use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
 use crate::onnx::target::{self, TargetError};
 use crate::safetensors::{self, Tensors};
@@ -206,14 +206,6 @@ fn no_place_beside(path: &Path) -> Error {
          or to standard output (`-`), which receives the text without them",
         path.display()
     ))
-}
-
-/// The error of a constant whose bytes cannot be read.
-pub(crate) fn unreadable(error: TensorError) -> Error {
-    match error {
-        TensorError::Read { what, source } => Error::Io { path: what.into(), source },
-        other => Error::Bug(format!("a constant of the module cannot be read: {other}")),
-    }
 }
 
 #[cfg(test)]

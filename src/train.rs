@@ -4,22 +4,23 @@
 //! weights: a model whose inputs are data and state, and whose outputs are the loss and the next state. The
 //! passes are in [`ampc_passes::step`].
 
-mod identity;
 mod init;
 pub(crate) mod values;
 
+pub use crate::identity::{identity_of, is_step, refuse_state_of_other};
+pub use crate::options::train::TrainOptions;
 pub use init::{Initialized, init_state};
 
 use crate::batch::Batch;
 use crate::error::Error;
-use crate::model::Model;
+use crate::identity::identify;
+use crate::loaded::Model;
 use crate::onnx::ExportError;
-use crate::options::RewriteOptions;
 use crate::rewrite::{pipeline_of, run_pipeline};
 use crate::safetensors;
 use crate::state_hash;
 use ampc_ir::{Module, Payload, TensorData, Type, Value};
-use ampc_passes::autodiff::{Autodiff, CustomGradients};
+use ampc_passes::autodiff::Autodiff;
 use ampc_passes::dce::Dce;
 use ampc_passes::evaluate_constants::EvaluateConstants;
 use ampc_passes::parameters::{ExposeParameters, Parameters};
@@ -28,88 +29,14 @@ use ampc_passes::raise_opset::{RaiseOpset, Target};
 use ampc_passes::recompute::{MemoryPlanner, Recompute};
 use ampc_passes::step::dropout;
 use ampc_passes::step::inference::{RATE, forward_of, inputs_of_forward};
-use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
-use ampc_passes::step::state::{IDENTITY, METADATA, StateKind, states_of};
-use ampc_passes::step::{
-    AvoidFusions, Inference, Loss, LossKind, Optimizer, PhiloxDropout, Scaler, StableLoss, Update,
-};
+use ampc_passes::step::state::{IDENTITY, StateKind, states_of};
+use ampc_passes::step::{AvoidFusions, Inference, Loss, PhiloxDropout, StableLoss, Update};
 use ampc_passes::{Pass, Warning};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
-
-/// Options of making a training step.
-#[derive(Clone, Debug)]
-pub struct TrainOptions {
-    /// Options of the precision decisions; `None` leaves everything in fp32.
-    pub precision: Option<RewriteOptions>,
-    /// The loss.
-    pub loss: LossSpec,
-    /// The input of targets: an input of the model, or a new input.
-    pub target: String,
-    /// True if the loss is computed in fp32 under every policy.
-    pub keeps_loss_fp32: bool,
-    /// The optimizer.
-    pub optimizer: Optimizer,
-    /// The loss scaler.
-    pub scaler: Scaler,
-    /// The largest norm of all gradients together.
-    pub clip_norm: Option<f64>,
-    /// Decays of parameters, by name or glob.
-    pub decay: Vec<(String, f64)>,
-    /// Names or globs of constants that are parameters in any case.
-    pub train: Vec<String>,
-    /// Names or globs of constants that are not parameters.
-    pub freeze: Vec<String>,
-    /// Names or globs of values through which no gradient passes.
-    pub stop_gradient: Vec<String>,
-    /// True if parameters that the loss does not depend on are left out, instead of being an error.
-    pub freezes_unreached: bool,
-    /// True if cheap activations are computed again for gradients where that lowers the peak of memory; the bits of all
-    /// outputs are the same.
-    pub recomputes: bool,
-    /// Numbers for open dims of the inputs, by name, for which memory is planned.
-    pub dims: BTreeMap<String, u64>,
-    /// Keep fp32 weights even if only a cast to 16 bits reads them.
-    pub keeps_master_weights: bool,
-    /// True if the optimizer writes low copies of weights; otherwise every step casts the weights.
-    pub writes_low_copies: bool,
-    /// The seed of dropouts in the state that the step begins with.
-    pub dropout_seed: u64,
-    /// Gradients of operators for which ampc has none, or that replace ampc's.
-    pub gradients: CustomGradients,
-    /// True if every pass is verified.
-    pub verify_each: bool,
-}
-
-impl Default for TrainOptions {
-    /// Mean squared errors, AdamW, and fp16 by the default policy with the default scaler.
-    fn default() -> Self {
-        TrainOptions {
-            precision: Some(RewriteOptions::default()),
-            loss: LossSpec { kind: LossKind::Mse, of: None },
-            target: "target".into(),
-            keeps_loss_fp32: true,
-            optimizer: "adamw".parse().expect("it is one"),
-            scaler: "ampc".parse().expect("it is one"),
-            clip_norm: None,
-            decay: Vec::new(),
-            train: Vec::new(),
-            freeze: Vec::new(),
-            stop_gradient: Vec::new(),
-            freezes_unreached: false,
-            recomputes: true,
-            dims: BTreeMap::new(),
-            keeps_master_weights: true,
-            writes_low_copies: true,
-            dropout_seed: 0,
-            gradients: CustomGradients::default(),
-            verify_each: cfg!(debug_assertions),
-        }
-    }
-}
 
 /// A training step and the state that it begins with.
 #[derive(Debug)]
@@ -157,60 +84,6 @@ pub fn train_step_in_place(
     let state = take_state(&mut model.module);
     identify(&mut model.module)?;
     Ok((state, warnings))
-}
-
-/// Gives a step the hash of its content as identity, which its states have as well.
-fn identify(step: &mut Module) -> Result<(), Error> {
-    let identity = identity::content_hash(step).map_err(crate::text_files::unreadable)?;
-    let entry = step.header.metadata.iter_mut().find(|(key, _)| key == IDENTITY);
-    match entry {
-        Some((_, known)) => *known = identity,
-        None => step.header.set_metadata(IDENTITY, identity),
-    }
-    Ok(())
-}
-
-/// Gives a step that has an identity the identity of its present content, if its constants can be read. A dump has
-/// no constants; readers of the dump compute the identity as well.
-pub(crate) fn identify_again(step: &mut Module) {
-    if is_step(step) && step.header.metadata.iter().any(|(key, _)| key == IDENTITY) {
-        let _ = identify(step);
-    }
-}
-
-/// The identity of a step: the hash of its content. The metadata says only if the step has an identity, because a step
-/// that was changed is another step.
-///
-/// # Errors
-/// If a constant cannot be read.
-pub fn identity_of(step: &Module) -> Result<Option<String>, Error> {
-    let is_there = step.header.metadata.iter().any(|(key, _)| key == IDENTITY);
-    let identity = is_there.then(|| identity::content_hash(step)).transpose();
-    identity.map_err(crate::text_files::unreadable)
-}
-
-/// Refuses the state at `path`, which has the identity `found`, for a step of the [identity](identity_of) `expected`, if
-/// it is that of another step. A step or a state without identity may have any origin.
-///
-/// # Errors
-/// If they differ.
-pub fn refuse_state_of_other(expected: Option<&str>, found: Option<&str>, path: &Path) -> Result<(), Error> {
-    match (expected, found) {
-        (Some(expected), Some(found)) if expected != found => Err(Error::Data {
-            path: path.to_owned(),
-            reason: format!(
-                "expected the state of this step (`{IDENTITY}` {expected}), found that of another step ({found}): take both \
-                 from one run of `train-step`, and the step as that run wrote it; `train --init` takes only weights of \
-                 another state"
-            ),
-        }),
-        _ => Ok(()),
-    }
-}
-
-/// True if a model is a training step.
-pub fn is_step(module: &Module) -> bool {
-    module.header.metadata.iter().any(|(key, _)| key == METADATA)
 }
 
 /// The name of the input of a step that is the learning rate; none if the step has no optimizer.
@@ -285,7 +158,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
 #[cfg(feature = "run")]
 #[expect(clippy::unnecessary_wraps, reason = "without the runtime there is none")]
 fn planner() -> Option<MemoryPlanner> {
-    Some(Arc::new(crate::execute::memory::planned))
+    Some(Arc::new(crate::memory::planned))
 }
 
 /// No planner: there is no runtime.

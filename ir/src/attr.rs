@@ -1,8 +1,10 @@
 //! Attributes of nodes, stored as data, so that unknown attributes survive.
 
+use crate::dtype::DType;
+use crate::entity::{GraphId, Symbol};
 use crate::op::AttrKind;
 use crate::tensor::{SparseData, TensorData};
-use crate::{DType, GraphId, Symbol, Type};
+use crate::ty::Type;
 use std::sync::Arc;
 
 /// The value of an attribute.

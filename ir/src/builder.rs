@@ -26,13 +26,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+use crate::attr::AttrValue;
+use crate::dtype::DType;
+use crate::edit::{NewNode, Position};
+use crate::entity::{GraphId, Node, Value};
 use crate::infer::{InferError, infer_module};
-use crate::module::{Op, Payload, Provenance};
+use crate::module::{Module, Op, Payload, Provenance};
 use crate::op::{self, Lookup};
+use crate::tensor::TensorData;
+use crate::ty::{Dim, Shape, Type};
 use crate::verify::{Violation, verify_module};
-use crate::{
-    AttrValue, DType, Dim, GraphId, Module, NewNode, Node, Position, Shape, TensorData, Type, Value,
-};
 use std::sync::Arc;
 
 /// Error of building a node or a module.

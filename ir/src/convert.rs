@@ -1,7 +1,7 @@
 //! Conversion of element bytes between float formats: round to nearest even; the sign, infinities, NaN and
 //! subnormals are kept (IEEE 754-2019 §4.3.1). Streams in slices, never element by element through memory.
 
-use crate::DType;
+use crate::dtype::DType;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 

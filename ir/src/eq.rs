@@ -9,11 +9,11 @@
 //! by a worklist, so nesting uses no stack.
 
 use crate::attr::{Attr, AttrValue};
-use crate::entity::SecondaryMap;
-use crate::module::{Def, FunctionData, GraphData, Header, NodeData, Payload};
+use crate::entity::{GraphId, Node, SecondaryMap, Symbol, Value};
+use crate::module::{Def, FunctionData, GraphData, Header, Module, NodeData, Payload};
 use crate::tensor::{SparseData, Storage, TensorData};
 use crate::text::type_text;
-use crate::{Dim, GraphId, Module, Node, Shape, Symbol, TensorType, Type, Value};
+use crate::ty::{Dim, Shape, TensorType, Type};
 use std::fmt::Debug;
 use std::sync::Arc;
 

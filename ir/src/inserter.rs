@@ -32,14 +32,18 @@
 #[cfg(test)]
 mod tests;
 
+use crate::attr::AttrValue;
 use crate::convert::{Conversion, can_convert, convert};
+use crate::dtype::DType;
 use crate::edit::{NewNode, Position};
-use crate::infer::{Facts, check_new};
-use crate::module::{Def, Op, Provenance};
+use crate::entity::{GraphId, Node, Symbol, Value};
+use crate::facts::Facts;
+use crate::infer::check_new;
+use crate::module::{Def, Module, Op, Payload, Provenance};
 use crate::op::{Lookup, OpKind, OpSchema, lookup};
-use crate::tensor::Storage;
+use crate::tensor::{Storage, TensorData};
+use crate::ty::Type;
 use crate::views::OpError;
-use crate::{AttrValue, DType, GraphId, Module, Node, Payload, Symbol, TensorData, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::borrow::Cow;

@@ -33,18 +33,19 @@
 //!   version of every node's operator exists.
 
 mod callers;
+mod captures;
 mod node;
+mod program;
 mod value;
 
+pub use self::captures::Captured;
 pub use self::node::{Decision, Dirty, NodeData, Op, Provenance, Reason, Use, Vertex};
 pub use self::value::{Def, Payload, ValueData};
 
 use crate::attr::Attr;
-use crate::captures::Captures;
-use crate::entity::{PrimaryMap, SecondaryMap};
-use crate::program::Program;
+use crate::entity::{FunctionId, GraphId, Node, PrimaryMap, SecondaryMap, Symbol, Value};
 use crate::symbols::Symbols;
-use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
+use crate::ty::Type;
 use petgraph::stable_graph::StableDiGraph;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -52,6 +53,8 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 
 pub(crate) use callers::Callers;
+pub(crate) use captures::Captures;
+pub(crate) use program::Program;
 
 /// Facts about a model outside its graphs.
 #[derive(Clone, Debug, Default, PartialEq)]

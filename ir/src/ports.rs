@@ -19,9 +19,9 @@
 //! passes there.
 
 use crate::attr::AttrValue;
-use crate::module::{GraphOwner, Op};
+use crate::entity::{FunctionId, GraphId, Node, Value};
+use crate::module::{GraphOwner, Module, Op};
 use crate::op::{OpKind, OpSchema};
-use crate::{FunctionId, GraphId, Module, Node, Value};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 

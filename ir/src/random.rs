@@ -6,9 +6,8 @@
 //! word `w` is `((w >> 8) · 2^-23 − 1) · a` in f32, a uniform value in [−a, a), rounded once to the element
 //! type.
 
-use crate::DType;
 use crate::convert::{Conversion, can_convert, convert};
-use crate::tensor::CHUNK_BYTES;
+use crate::dtype::DType;
 use std::ops::ControlFlow;
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
@@ -61,16 +60,17 @@ pub fn unit_interval(word: u32) -> f32 {
     number * 2f32.powi(-24)
 }
 
-/// Visits the bytes of `count` elements, a bounded number at a time; types other than the floats that
+/// Visits the bytes of `count` elements, at most `chunk` bytes of f32 at a time; types other than the floats that
 /// [`convert`] knows get zeros.
 pub(crate) fn visit_uniform(
     dtype: DType,
     count: u64,
     seed: u64,
     amplitude: f32,
+    chunk: usize,
     visit: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
 ) {
-    let per_chunk = (CHUNK_BYTES / 4) as u64;
+    let per_chunk = (chunk / 4) as u64;
     let (mut wide, mut low) = (Vec::new(), Vec::new());
     let mut first = 0;
     while first < count {

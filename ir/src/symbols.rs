@@ -1,7 +1,6 @@
 //! Interned strings: a name costs four bytes wherever it is used.
 
-use crate::Symbol;
-use crate::entity::EntityRef;
+use crate::entity::{EntityRef, Symbol};
 use indexmap::IndexSet;
 use rustc_hash::FxBuildHasher;
 

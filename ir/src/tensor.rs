@@ -1,7 +1,8 @@
 //! Constant payloads. A payload has the location of its bytes; no pass copies them.
 
 use crate::convert::{self, Conversion};
-use crate::{DType, Shape};
+use crate::dtype::DType;
+use crate::ty::Shape;
 use smallvec::SmallVec;
 use std::fmt;
 use std::io;
@@ -307,6 +308,7 @@ impl TensorData {
                     self.element_count(),
                     *seed,
                     *amplitude,
+                    CHUNK_BYTES,
                     &mut visit,
                 );
             }

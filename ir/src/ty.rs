@@ -1,6 +1,7 @@
 //! Types of values: element type and shape, and the containers ONNX has.
 
-use crate::{DType, Symbol};
+use crate::dtype::DType;
+use crate::entity::Symbol;
 use smallvec::SmallVec;
 
 /// The extent of one axis.
@@ -246,6 +247,34 @@ impl Type {
             (a, b) if a == b => a.clone(),
             _ => return None,
         })
+    }
+}
+
+/// Dims for a message: `[2, ?, 3]`; symbolic dims show as `?` here, messages have no symbol table.
+pub(crate) fn show(dims: &[Dim]) -> String {
+    /// Dims that are shown before the rest is counted.
+    const SHOWN: usize = 16;
+    let known = |d: &Dim| d.known().map_or("?".into(), |n| n.to_string());
+    let mut items: Vec<String> = dims.iter().take(SHOWN).map(known).collect();
+    if dims.len() > SHOWN {
+        items.push(format!("… and {} more", dims.len() - SHOWN));
+    }
+    format!("[{}]", items.join(", "))
+}
+
+/// A type for a message.
+pub fn describe(ty: &Type) -> String {
+    match ty {
+        Type::Unknown => "an unknown type".into(),
+        Type::Tensor(t) => match t.shape.dims() {
+            Some(dims) => format!("{}{}", t.dtype, show(dims)),
+            None => format!("{}[*]", t.dtype),
+        },
+        Type::Sparse(t) => format!("sparse {}", t.dtype),
+        Type::Sequence(t) => format!("a sequence of {}", describe(t)),
+        Type::Optional(t) => format!("an optional of {}", describe(t)),
+        Type::Map { key, value } => format!("a map from {key} to {}", describe(value)),
+        Type::Opaque { .. } => "an opaque type".into(),
     }
 }
 

@@ -7,12 +7,13 @@ mod problem;
 
 pub use self::problem::Problem;
 
-use crate::entity::SecondaryMap;
+use crate::dtype::DType;
+use crate::entity::{FunctionId, GraphId, Node, SecondaryMap, Symbol, Value};
 use crate::infer::{InferError, Inference, check_node, infer};
-use crate::module::{Def, GraphOwner, Op, Vertex};
+use crate::module::{Def, GraphOwner, Module, Op, Vertex};
 use crate::op::{LATEST_IR_VERSION, latest_opset};
+use crate::ty::Type;
 use crate::views::OpError;
-use crate::{DType, FunctionId, GraphId, Module, Node, Symbol, Type, Value};
 use petgraph::Direction;
 use petgraph::visit::EdgeRef;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -214,8 +215,8 @@ impl Cx<'_> {
         let problem = Problem::BoundaryDisagrees {
             what,
             name: name_of(self.module, value),
-            expected: crate::infer::describe(expected),
-            found: crate::infer::describe(found),
+            expected: crate::ty::describe(expected),
+            found: crate::ty::describe(found),
         };
         self.report(None, Some(value), problem);
     }
@@ -416,8 +417,8 @@ impl Cx<'_> {
             let problem = Problem::TypeDisagrees {
                 name: name_of(self.module, value),
                 what,
-                expected: crate::infer::describe(expected),
-                found: crate::infer::describe(found),
+                expected: crate::ty::describe(expected),
+                found: crate::ty::describe(found),
             };
             self.report(node, Some(value), problem);
         }

@@ -22,49 +22,28 @@
 //! Passes run no kernel and name no backend; facts about a target come in as data ([`target`]), from which
 //! [`cost`] computes the cost of a precision, and [`fusions`] the fused kernels.
 
-pub mod assign;
-pub mod autodiff;
-pub mod bind_signatures;
-pub mod build;
-pub mod classify;
-pub mod convert_constants;
-pub mod cost;
-pub mod cut;
-pub mod dce;
-pub mod declared;
-pub mod emulate;
-pub mod evaluate_constants;
-pub mod exact;
-pub mod flow;
-pub mod fusions;
-pub mod guard;
-pub mod insert_casts;
-pub mod invariants;
-pub mod json;
-pub mod liveness;
-mod marks;
-pub mod move_casts;
-mod names;
-mod numerics;
-pub mod parameters;
+mod analysis;
+mod casts;
+mod functions;
+mod graph;
+mod opset;
 pub mod pass;
-pub mod paths;
 pub mod pipeline;
 pub mod policy;
-pub mod raise_opset;
-pub mod recompute;
-mod results;
-pub mod sequences;
-pub mod share_functions;
-pub mod simplify_casts;
-pub mod specialize_functions;
-pub mod step;
-pub mod suggest;
-pub mod taint;
+mod precision;
+mod spelling;
 pub mod target;
-pub mod tensors;
-pub mod text_casts;
-mod var_map;
+mod training;
+
+pub use analysis::{cost, exact, fusions, liveness, tensors};
+pub use casts::{convert_constants, dce, emulate, insert_casts, move_casts, simplify_casts};
+pub use functions::{bind_signatures, share_functions, specialize_functions};
+pub use graph::{flow, paths, sequences};
+pub use opset::{declared, raise_opset, text_casts};
+pub use pass::invariants;
+pub use precision::{assign, classify, cut, guard, taint};
+pub use spelling::{json, suggest};
+pub use training::{autodiff, build, evaluate_constants, parameters, recompute, step};
 
 pub use invariants::{Breach, Invariants};
 pub use pass::{Changed, Pass, PassCx, PassError, Warning, sound};

@@ -5,156 +5,34 @@
 //! pass on request; a violation after the start is a bug of a pass, and the error carries the data to repeat
 //! it.
 
+mod error;
+mod lowering;
 mod spelling;
 mod table;
 
-pub use self::spelling::{Spelling, in_quotes, list, quoted};
-pub(crate) use self::table::{
-    BY, FORMAT, KEEP_IO, OBJECTIVE, POLICY, PassOption, Spelled, Wrong, option, print_keep_io, settings,
-};
-pub use self::table::{OptionDef, PASSES, PassDef, Resolver, Setting, Words, pass_names};
+pub use self::error::{PipelineError, RunError};
+pub use self::lowering::{Lowering, Opset, UnknownOpset};
+pub use self::spelling::Spelling;
+pub use self::table::{PASSES, PassDef, pass_names};
+pub use crate::pass::options::{OptionDef, Resolver, Setting, Words};
+pub use crate::spelling::words::{in_quotes, list, quoted};
 
-use crate::assign::{Alternative, Assign, By, Gain, Optimum};
-use crate::bind_signatures::BindSignatures;
-use crate::classify::Classify;
-use crate::convert_constants::ConvertConstants;
-use crate::cost::Objective;
-use crate::dce::Dce;
-use crate::declared::{self, BodyInputs};
-use crate::flow;
-use crate::guard::{Guard, OutOfRange, Statistics};
-use crate::insert_casts::{InsertCasts, KeepIo};
-use crate::invariants::{Breach, Invariants};
-use crate::move_casts::MoveCasts;
-use crate::pass::{Changed, Pass, PassCx, PassError, Results, Warning};
-use crate::policy::{Policy, PolicyError};
-use crate::raise_opset::{RaiseOpset, Target};
-use crate::share_functions::ShareFunctions;
-use crate::simplify_casts::SimplifyCasts;
-use crate::specialize_functions::SpecializeFunctions;
-use crate::taint::Taint;
-use crate::target::ProfileError;
-use crate::text_casts;
-use ampc_ir::infer::{InferError, Inference, infer};
-use ampc_ir::verify::{Violation, verify_structure, verify_types};
-use ampc_ir::{DType, Module};
+use crate::graph::flow;
+use crate::opset::declared::{self, BodyInputs};
+use crate::opset::text_casts;
+use crate::pass::invariants::Invariants;
+use crate::pass::statistics::Statistics;
+use crate::pass::{Changed, Pass, PassCx, Results, Warning};
+use crate::precision::assign::Optimum;
+use ampc_ir::Module;
+use ampc_ir::infer::{Inference, infer};
+use ampc_ir::verify::{verify_structure, verify_types};
 use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
 
 /// Passes in order.
 #[derive(Debug, Default)]
 pub struct Pipeline {
     passes: Vec<Box<dyn Pass>>,
-}
-
-/// Pipeline error.
-#[derive(Debug, thiserror::Error)]
-pub enum PipelineError {
-    /// No pass has this name.
-    #[error("no pass is called `{found}`; passes are {passes}{hint}")]
-    UnknownPass {
-        /// The name as given.
-        found: String,
-        /// The nearest name.
-        hint: String,
-        /// All names.
-        passes: String,
-    },
-    /// The pass has no such option.
-    #[error("pass `{pass}` has no option `{option}`{hint}")]
-    UnknownOption {
-        /// The pass.
-        pass: String,
-        /// The option as given.
-        option: String,
-        /// The nearest option.
-        hint: String,
-    },
-    /// The option is there twice.
-    #[error("pass `{pass}` has the option `{option}` twice: keep one")]
-    OptionTwice {
-        /// The pass.
-        pass: String,
-        /// The option.
-        option: String,
-    },
-    /// The option has no such value.
-    #[error("option `{option}` of pass `{pass}`: expected {expected}, found `{found}`")]
-    BadValue {
-        /// The pass.
-        pass: String,
-        /// The option.
-        option: String,
-        /// The valid values.
-        expected: &'static str,
-        /// The value found.
-        found: String,
-    },
-    /// The text breaks off or has something where a pass should be.
-    #[error("at character {at}: expected {expected}")]
-    Syntax {
-        /// Position, from 1.
-        at: usize,
-        /// The expected text.
-        expected: &'static str,
-    },
-    /// A pass needs an invariant that no pass before it ensures.
-    #[error("pass `{pass}` needs a module that is {missing}: put `{before}` before it")]
-    Order {
-        /// The pass.
-        pass: &'static str,
-        /// The missing item.
-        missing: String,
-        /// The pass that gives it.
-        before: &'static str,
-    },
-    /// The policy is invalid.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// The target is invalid.
-    #[error(transparent)]
-    Target(#[from] ProfileError),
-}
-
-/// Error that ended a run.
-#[derive(Debug, thiserror::Error)]
-pub enum RunError {
-    /// The module was invalid before the first pass.
-    #[error("the module is invalid: {} problems", .0.len())]
-    Invalid(Vec<Violation>),
-    /// Types cannot be inferred before the first pass.
-    #[error("the module is ill-typed: {} problems", .0.len())]
-    IllTyped(Vec<InferError>),
-    /// A pass needs a decision of the user.
-    #[error("{error}")]
-    Pass {
-        /// The pass.
-        pass: &'static str,
-        /// The error of the pass.
-        #[source]
-        error: PassError,
-    },
-    /// A pass needs an invariant that the module does not have.
-    #[error("pass `{pass}` needs a module that is {missing}, and this one is not: {}", first.what)]
-    Unprepared {
-        /// The pass.
-        pass: &'static str,
-        /// The missing invariants.
-        missing: Invariants,
-        /// The place of the violation.
-        first: Breach,
-    },
-    /// A pass broke the module: a bug.
-    #[error("pass `{pass}` left an invalid module: {first}")]
-    Broken {
-        /// The pass, or `pipeline` when verified only at the end.
-        pass: String,
-        /// The first problem.
-        first: String,
-        /// Passes from the broken one on, as a pipeline.
-        rest: String,
-    },
 }
 
 /// Watches a run.
@@ -169,67 +47,6 @@ pub trait Observer {
 
 /// Watches nothing.
 impl Observer for () {}
-
-/// Configuration of a rewrite, from which its passes are made.
-#[derive(Clone, Debug)]
-pub struct Lowering {
-    /// The format: f16 or bf16.
-    pub to: DType,
-    /// The policy.
-    pub policy: Arc<Policy>,
-    /// The handling of constants that do not fit.
-    pub out_of_range: OutOfRange,
-    /// The inputs and outputs that keep their types.
-    pub keep_io: KeepIo,
-    /// The opset of the output.
-    pub opset: Opset,
-    /// The way to choose low variables.
-    pub by: By,
-    /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
-    pub excess_precision: bool,
-    /// A policy whose fp32 nodes the report counts as an alternative, if a minimum cut chooses.
-    pub alternative: Option<Arc<Policy>>,
-    /// The extent of lowering among variables that may be low.
-    pub gain: Gain,
-}
-
-/// Handling of the opset of ai.onnx in a rewrite.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Opset {
-    /// It stays.
-    #[default]
-    Keep,
-    /// The lowest, not below the model's own, at which every node that the policy lowers has the format.
-    Auto,
-    /// This one.
-    To(u16),
-}
-
-impl fmt::Display for Opset {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Opset::Keep => f.write_str("keep"),
-            Opset::Auto => f.write_str("auto"),
-            Opset::To(opset) => write!(f, "{opset}"),
-        }
-    }
-}
-
-/// A text that says nothing about the opset.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("expected keep, auto or the number of an opset")]
-pub struct UnknownOpset;
-
-impl FromStr for Opset {
-    type Err = UnknownOpset;
-    fn from_str(text: &str) -> Result<Opset, UnknownOpset> {
-        match text {
-            "keep" => Ok(Opset::Keep),
-            "auto" => Ok(Opset::Auto),
-            number => number.parse().ok().filter(|&opset| opset > 0).map(Opset::To).ok_or(UnknownOpset),
-        }
-    }
-}
 
 impl Pipeline {
     /// A pipeline of these passes.
@@ -254,61 +71,6 @@ impl Pipeline {
             known = known.without(pass.revokes()).with(pass.ensures());
         }
         Ok(Pipeline { passes })
-    }
-
-    /// The passes of a rewrite.
-    pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, keep_io, opset, by, excess_precision, .. } = options;
-        let alternative = options.alternative.as_ref();
-        let alternative =
-            alternative.map(|policy| Alternative { policy: policy.clone(), out_of_range: *out_of_range });
-        let target = match *opset {
-            Opset::Keep => None,
-            Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
-            Opset::To(opset) => Some(Target::Opset(opset)),
-        };
-        let fewest = matches!(by, By::Cut { objective: Objective::Casts, .. });
-        let mut passes: Vec<Box<dyn Pass>> = Vec::new();
-        // First: all others go by what operators are.
-        if policy.signatures().next().is_some() {
-            passes.push(Box::new(BindSignatures { policy: policy.clone() }));
-        }
-        // Then: which formats an operator has depends on its version.
-        passes.extend(target.map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>));
-        // Before anything is decided. Painting does not look through what stays of casts.
-        let by_cut = matches!(by, By::Cut { .. });
-        if by_cut {
-            let (policy, excess_precision) = (policy.clone(), *excess_precision);
-            passes.push(Box::new(MoveCasts { policy, excess_precision }));
-        }
-        let lowering: [Box<dyn Pass>; 10] = [
-            // Before anything is decided, so that it is decided per call.
-            Box::new(SpecializeFunctions),
-            Box::new(Classify { to: *to, policy: policy.clone() }),
-            // Before taint, which carries what guards find downstream.
-            Box::new(Guard {
-                to: *to,
-                disabled: policy.disabled_guards().clone(),
-                out_of_range: *out_of_range,
-            }),
-            Box::new(Taint),
-            Box::new(Assign {
-                keep_io: keep_io.clone(),
-                by: by.clone(),
-                alternative,
-                gain: options.gain,
-                ..Assign::new(*to)
-            }),
-            Box::new(InsertCasts { keep_io: keep_io.clone(), by_cut, fewest }),
-            // Before constants, so that a constant cast twice is converted once.
-            Box::new(SimplifyCasts { by_cut: by_cut.then_some(*to) }),
-            Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),
-            Box::new(Dce),
-            // Last: functions are the same only once everything in them is as it will be.
-            Box::new(ShareFunctions),
-        ];
-        passes.extend(lowering);
-        Pipeline { passes }
     }
 
     /// Parses a pipeline; `names` resolves `classify{policy=…}` and `assign{target=…}`.
@@ -459,6 +221,13 @@ impl fmt::Display for Pipeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::cost::Objective;
+    use crate::pass::options::FORMAT;
+    use crate::policy::{KeepIo, Policy};
+    use crate::precision::assign::By;
+    use crate::precision::guard::OutOfRange;
+    use ampc_ir::DType;
+    use std::sync::Arc;
 
     fn parse(text: &str) -> Result<Pipeline, PipelineError> {
         Pipeline::parse(text, &Policy::preset)

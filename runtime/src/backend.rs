@@ -38,7 +38,8 @@
 //! use ampc_ir::text::{NoData, parse};
 //! use ampc_runtime::{DataRef, HostTensor, Runtime};
 //!
-//! let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[2]\n  %y = Neg(%x) : f32[2]\n  output %y\n}\n";
+//! let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[2]\n  \
+//!     %y = Neg(%x) : f32[2]\n  output %y\n}\n";
 //! let module = parse(text, &NoData)?;
 //! let x = HostTensor::from_slice(&[2], &[1.0f32, -2.0])?;
 //! let mut session = Runtime::new(std::sync::Arc::new(Negator)).prepare(&module)?;
@@ -51,20 +52,22 @@
 pub use crate::device::{Device, DeviceError, DeviceMemory, Download, Event, Queue, Recording};
 pub use crate::kernel::{Dims, Io, KernelError, Out, Prepared, Site, Wanted};
 pub use crate::layouts::{Image, Images, Roles};
-pub use crate::plan::Needs;
+pub use crate::plan::{Carry, Needs};
 
+use crate::room::Room;
 use ampc_ir::op::OpKind;
-use ampc_ir::{DType, GraphId, Module, Node, Value};
+use ampc_ir::views::NodeView;
+use ampc_ir::{GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
 use std::fmt::Debug;
 
-/// The device of a backend and the algorithms that its libraries chose: results of other algorithms may differ in their last
-/// bits.
+/// The device of a backend, and the algorithms that its libraries chose. Results of other algorithms may differ in
+/// their last bits.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Choices {
     /// The name of the device, and the versions of libraries, by name. Empty if no result depends on a choice.
     pub device: Vec<(String, String)>,
-    /// The algorithm of each operation that was prepared, by the description of the operation, in order.
+    /// The algorithm of each prepared operation, sorted by the description of the operation.
     pub algorithms: Vec<(String, String)>,
 }
 
@@ -81,7 +84,25 @@ pub struct Candidates<'a> {
     pub channels_last: &'a FxHashSet<Node>,
 }
 
-/// A group that a kernel is prepared for.
+impl Candidates<'_> {
+    /// Calls `visit` with the site of each node, in program order.
+    pub(crate) fn for_each_site(&self, mut visit: impl FnMut(&Site<'_>)) {
+        for &node in self.nodes {
+            let Some(view) = NodeView::new(self.module, node) else { continue };
+            let results = result_types(self.module, node);
+            let channels_last = self.channels_last.contains(&node);
+            visit(&Site { view, source: node, results: &results, channels_last, room: Room::of(0) });
+        }
+    }
+}
+
+/// The types of the results of a node, as inference has found them; `None` for absent results.
+pub(crate) fn result_types(module: &Module, node: Node) -> Vec<Option<Type>> {
+    let results = module.node(node).results().iter();
+    results.map(|value| value.map(|value| module.value(value).ty.clone())).collect()
+}
+
+/// A group to prepare a kernel for.
 pub struct GroupSite<'a> {
     /// The nodes, in program order.
     pub sites: &'a [Site<'a>],
@@ -89,29 +110,20 @@ pub struct GroupSite<'a> {
     pub operands: &'a [Value],
     /// The values that are read outside of the group.
     pub results: &'a [Value],
-    /// The values that the group makes or reads in another form.
+    /// The values that the group produces or reads in another form.
     pub carries: &'a [Carry],
 }
 
-/// A value that one group makes and one other group reads, stored in another form or not at all. The two groups are a
-/// *pair*: the session prepares both or neither.
-///
-/// An attention and its gradient are a pair: the gradient recomputes the attention probabilities from the statistics of
-/// their rows.
-///
-/// ```text
-/// probabilities: f32[b, h, s, t]    stored: f32[b, h, s, 1]    instead: query, key, bias, result
-/// ```
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Carry {
-    /// The value.
-    pub value: Value,
-    /// The element type and dims that are stored in place of the value. `None` if nothing is stored: the value is then
-    /// no operand and no result of the pair's kernels.
-    pub stored: Option<(DType, Vec<u64>)>,
-    /// Operands and results of the group that makes the value, which the other group reads too. They replace the value
-    /// among the operands of the other group, or follow it if something is stored.
-    pub instead: Vec<Value>,
+impl GroupSite<'_> {
+    /// The number of the operand that is a value.
+    pub fn operand(&self, value: Value) -> Option<usize> {
+        self.operands.iter().position(|&operand| operand == value)
+    }
+
+    /// The number of the result that is a value.
+    pub fn result(&self, value: Value) -> Option<usize> {
+        self.results.iter().position(|&result| result == value)
+    }
 }
 
 /// A hint of where the work of [`Backend::install`] may run.
@@ -121,7 +133,7 @@ pub enum RunHint {
     NeedsStack,
     /// Any other run.
     Parallel,
-    /// A run of a program whose runs so far had no parallel work. To wake a thread may cost more than the run.
+    /// A run of a program whose runs had no parallel work so far. Waking a thread may cost more than the run.
     Sequential,
 }
 
@@ -130,20 +142,21 @@ pub trait Backend: Debug + Send + Sync {
     /// The name of the device in messages.
     fn name(&self) -> &'static str;
 
-    /// True if there is a kernel for an operator, of some element types. Nodes with bodies and calls are the session's.
+    /// True if there is a kernel for an operator and at least one element type. Sessions run nodes with bodies and
+    /// calls.
     fn has_kernel(&self, kind: OpKind) -> bool;
 
-    /// Prepares the kernel of a node, which inference has checked. The kernel computes floats in f32 or wider and rounds each
-    /// result once; the order of sums is the backend's. Kernels of Shape and Size take the dims from the site: they may run
-    /// without their operand.
+    /// Prepares the kernel of a node that inference has checked. The kernel computes floats in f32 or wider and
+    /// rounds each result once; the backend chooses the order of sums. Kernels of Shape and Size take the dims from
+    /// the site, because they may run without their operand.
     ///
     /// # Errors
-    /// [`KernelError::NotYet`] if the kernel depends on facts that are known only while the graph runs, as the getters of
-    /// [`Site`] return it: the session then asks again, each time that the node runs. [`KernelError::Unsupported`] if there is no kernel for the node, and the
-    /// others if the node is invalid.
+    /// [`KernelError::NotYet`], which the getters of [`Site`] return, if the kernel depends on facts that are known
+    /// only while the graph runs. The session then prepares the node each time that it runs.
+    /// [`KernelError::Unsupported`] if there is no kernel for the node. Other errors if the node is invalid.
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError>;
 
-    /// The nodes of the main graph that are to compute images of dims `[n, spatial…, c]`. The session asks before it
+    /// The nodes of the main graph that compute images of dims `[n, spatial…, c]`. The session calls this before it
     /// prepares kernels. It permutes the types of images and the axes of reductions and Concat, and transposes images
     /// between such nodes and other nodes. Kernels of convolutions, pools and BatchNormalization read
     /// [`Site::channels_last`].
@@ -157,50 +170,50 @@ pub trait Backend: Debug + Send + Sync {
         false
     }
 
-    /// Groups of nodes that one kernel computes, each of two nodes or more in program order. All nodes are candidates, and
-    /// each is in one group at most. The nodes of a group need not read each other. Groups must be convex: no path between two
-    /// nodes of a group leaves the group, also where the nodes of every other group count as one. The session panics
-    /// otherwise.
+    /// Groups of nodes that one kernel computes; each has at least two nodes in program order. All nodes are
+    /// candidates, and each is in at most one group. The nodes of a group need not read each other. Groups must be
+    /// convex, even if every other group counts as one node: no path between two nodes of a group leaves the group.
+    /// Otherwise the session panics.
     fn join(&self, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
         let _ = candidates;
         Vec::new()
     }
 
-    /// The values that pairs of `groups` carry; [`join`](Self::join) made these groups. A carried value is made by a
-    /// node of one group and read only by nodes of that group and of one other group. A group is in at most one pair.
-    /// The session does not prepare a pair that breaks these rules, or whose carried value is an output, a state or
-    /// watched.
+    /// The values that pairs among `groups` carry; [`join`](Self::join) made these groups. A carried value is
+    /// produced by a node of one group and read only by nodes of that group and of one other group. A group is in at
+    /// most one pair. The session does not prepare a pair that breaks these rules, or whose carried value is an
+    /// output, a state or watched.
     fn carries(&self, candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
         let _ = (candidates, groups);
         Vec::new()
     }
 
-    /// True if groups are kept where the arena grows by them. Otherwise the session splits groups until it is no larger than
-    /// without groups.
+    /// True if groups are kept although they grow the arena. Otherwise the session splits groups until the arena is
+    /// no larger than without groups.
     fn groups_may_grow(&self) -> bool {
         false
     }
 
-    /// True if the session also keeps groups that grow the arena by at most the bytes that they save. A group saves the
-    /// values between its nodes, which are neither written nor read. All groups together grow the arena by at most a
+    /// True if the session also keeps groups that grow the arena by at most the bytes that they save. A group saves
+    /// the values between its nodes, which are neither written nor read. In total, groups may grow the arena by a
     /// sixteenth.
     fn groups_trade_memory(&self) -> bool {
         false
     }
 
-    /// Prepares the kernel of a group that [`join`](Self::join) made, or of the first or last nodes of such a group if
-    /// it is in no pair. Its operands and results are those of the site, in order.
+    /// Prepares the kernel of a group that [`join`](Self::join) made, or of the first or last nodes of such a group
+    /// if it is in no pair. The operands and results of the kernel are those of the site, in order.
     ///
     /// # Errors
-    /// If the group has no kernel: the session then runs its nodes one by one.
+    /// If the group has no kernel; the session then runs its nodes separately.
     fn prepare_group(&self, group: &GroupSite<'_>) -> Result<Prepared, KernelError> {
         let _ = group;
         Err(KernelError::unsupported("groups"))
     }
 
-    /// The backend that computes results that depend on constants and dims alone, in host memory, when a module is bound;
-    /// `None` if this backend computes these itself. The results need not have the bits of this backend. Kernels of the host
-    /// backend run within [`install`](Backend::install) of this backend.
+    /// The backend that evaluates nodes that depend only on constants and dims, in host memory, when a module is
+    /// bound; `None` if this backend does so itself. The results need not be bit-equal to those of this backend.
+    /// Kernels of the host backend run within [`install`](Backend::install) of this backend.
     fn host(&self) -> Option<&dyn Backend> {
         None
     }
@@ -210,14 +223,14 @@ pub trait Backend: Debug + Send + Sync {
         None
     }
 
-    /// The device, and the algorithms that libraries chose for the operations that were prepared so far.
+    /// The device, and the algorithms that libraries chose for the operations prepared so far.
     fn choices(&self) -> Choices {
         Choices::default()
     }
 
-    /// Runs `work` where kernels may use the threads of this backend, and returns when it is done. Sessions call it for every
-    /// run and every binding, possibly from several threads at once. `hint` tells whether `work` may run on the calling
-    /// thread. Returns true if `work` had nothing to share between threads.
+    /// Runs `work` where kernels may use the threads of this backend, and returns when `work` is done. Sessions call
+    /// it for every run and every binding, possibly from several threads at once. `hint` tells if `work` may run on
+    /// the calling thread. Returns true if `work` shared nothing between threads.
     fn install(&self, hint: RunHint, work: &mut (dyn FnMut() + Send)) -> bool {
         let _ = hint;
         work();
@@ -238,7 +251,7 @@ pub(crate) fn installed<R: Send>(backend: &dyn Backend, work: impl FnOnce() -> R
     installed_run(backend, RunHint::NeedsStack, work).0
 }
 
-/// As [`installed`], for a run. Returns true if the run had nothing to share between threads.
+/// Like [`installed`], for a run. Returns true if the run shared nothing between threads.
 pub(crate) fn installed_run<R: Send>(
     backend: &dyn Backend,
     hint: RunHint,

@@ -16,7 +16,7 @@ pub(crate) struct AlignedBytes {
 }
 
 impl AlignedBytes {
-    /// Zeroed bytes; `None` if there is not so much memory. Sizes come from files, so running out is an answer.
+    /// Zeroed bytes; `None` if the allocation fails. Sizes come from files, so exhausted memory is a valid outcome.
     pub(crate) fn zeroed(len: usize) -> Option<AlignedBytes> {
         let lines = bytemuck::allocation::try_zeroed_vec(len.div_ceil(size_of::<Line>())).ok()?;
         Some(AlignedBytes { lines, len })

@@ -1,4 +1,4 @@
-//! Distance of a tensor from the expected tensor, and the verdict by a tolerance.
+//! The distance of a tensor from the expected tensor, and the verdict under a tolerance.
 //!
 //! Floats agree if for every element
 //!
@@ -6,11 +6,11 @@
 //! |got − want|  ≤  abs + rel · |want| + of_max · max|want|
 //! ```
 //!
-//! The three terms are the three ways in which two correct computations differ. The error of a rounded result
-//! is a share of the result (`rel`), and below the normal range a constant (`abs`). The error of a sum is a
-//! share of its terms, which may be much larger than their sum; the largest element measures the terms
-//! (`of_max`). A NaN must meet a NaN, an infinity the same infinity. Integers, booleans and strings must be
-//! equal, under any tolerance.
+//! The three terms are the three ways in which two correct computations differ. The error of a rounded result is
+//! proportional to the result (`rel`), and constant below the normal range (`abs`). The error of a sum is
+//! proportional to its terms, which may be much larger than their sum; the largest element estimates the terms
+//! (`of_max`). NaN agrees only with NaN, and an infinity only with the same infinity. Integers, booleans and strings
+//! must be equal, whatever the tolerance.
 
 mod state;
 
@@ -25,9 +25,9 @@ use std::fmt;
 pub struct Tolerance {
     /// Absolute part.
     pub abs: f64,
-    /// Share of the wanted element.
+    /// Relative to the expected element.
     pub rel: f64,
-    /// Share of the largest wanted element.
+    /// Relative to the largest expected element.
     pub of_max: f64,
 }
 
@@ -40,33 +40,33 @@ impl Tolerance {
     }
 }
 
-/// Result of [`compare`]. Errors are of elements that are finite on both sides, and infinite if an element is
-/// finite on one side only: the error of such an element is not defined. All are 0 for strings.
+/// The result of [`compare`]. Errors are over elements that are finite on both sides. They are infinite if an element
+/// is finite on one side only, because the error of such an element is undefined. All are 0 for strings.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Comparison {
     /// Elements compared; a complex element counts twice.
     pub elements: u64,
-    /// Elements that are not near enough, disagreements on NaN and infinity included.
+    /// Elements beyond the tolerance, including disagreements on NaN and infinity.
     pub mismatches: u64,
-    /// The first of them.
+    /// The first mismatch.
     pub first_mismatch: Option<Mismatch>,
     /// Largest |got − want|.
     pub max_abs: f64,
-    /// Largest |got − want| / |want|; infinite if a zero is wanted and something else is there.
+    /// Largest |got − want| / |want|; infinite if the expected element is zero and the other is not.
     pub max_rel: f64,
-    /// Largest |got − want| as a share of the largest |want|.
+    /// Largest |got − want|, relative to the largest |want|.
     pub max_of_max: f64,
-    /// Mean |got − want| as a share of the mean |want|.
+    /// Mean |got − want|, relative to the mean |want|.
     pub mean_of_mean: f64,
-    /// Largest |got − want| in units in the last place of `want` in the format of `got`, if that has at most 16
-    /// bits: a unit of a wider format is far below the difference of any two ways to compute a value, so
-    /// thousands of units mean nothing.
+    /// Largest |got − want| in units in the last place of `want`, in the format of `got`, if that has at most 16
+    /// bits. In a wider format, a unit is far below the difference between any two ways to compute a value, so the
+    /// number would be meaningless.
     pub max_ulp: Option<f64>,
     /// The largest |want| of finite elements.
     pub max_want: f64,
-    /// The tolerance for floats; `None` for other elements, which have to be equal.
+    /// The tolerance for floats; `None` for other elements, which must be equal.
     pub held_to: Option<Tolerance>,
-    /// True if there are elements and 0 is wanted for all of them, so that errors have no relative size.
+    /// True if there are elements and all expected elements are 0, so that errors have no relative size.
     pub all_zero: bool,
     /// Elements that are NaN on exactly one side.
     pub nan_disagreements: u64,
@@ -74,14 +74,14 @@ pub struct Comparison {
     pub inf_disagreements: u64,
     /// Elements that are NaN on both sides, which agree.
     pub nan_in_both: u64,
-    /// Elements that are finite on both sides; of integers, booleans and strings all.
+    /// Elements that are finite on both sides; all elements of integers, booleans and strings.
     pub finite: u64,
 }
 
-/// An element that is not near enough.
+/// An element beyond the tolerance.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Mismatch {
-    /// Its coordinates.
+    /// The coordinates of the element.
     pub at: Vec<u64>,
     /// The value found.
     pub got: Scalar,
@@ -96,7 +96,7 @@ pub enum Scalar {
     Float(f64),
     /// An integer; a boolean is 0 or 1.
     Int(i128),
-    /// A string, as far as it is text.
+    /// A string, as far as it is valid text.
     Text(String),
 }
 
@@ -132,7 +132,7 @@ pub enum CompareError {
 }
 
 impl Comparison {
-    /// True if every element is near enough.
+    /// True if every element is within the tolerance.
     pub fn passed(&self) -> bool {
         self.mismatches == 0
     }
@@ -145,18 +145,18 @@ impl Comparison {
         self.max_ulp = self.max_ulp.map(|_| f64::INFINITY);
     }
 
-    /// The bound that every element was held to, less its own share: `abs + of_max · max|want|`.
+    /// The bound without the part relative to the element: `abs + of_max · max|want|`.
     pub fn bound(&self) -> f64 {
         self.held_to.map_or(0.0, |held_to| held_to.abs + held_to.of_max * self.max_want)
     }
 
-    /// Largest |got − want| as a share of the [bound](Comparison::bound), which is more than 1 if an element is beyond
-    /// it; infinite where nothing may be off and something is.
+    /// Largest |got − want| relative to the [bound](Comparison::bound). It exceeds 1 if an element is beyond the
+    /// bound, and is infinite if the bound is 0 and an element differs.
     pub fn of_bound(&self) -> f64 {
         if self.max_abs == f64::INFINITY { f64::INFINITY } else { share(self.max_abs, self.bound()) }
     }
 
-    /// Elements that are finite on one side only, or not finite in different ways.
+    /// Elements that are finite on one side only, or infinite or NaN in different ways.
     pub fn not_finite(&self) -> u64 {
         self.nan_disagreements + self.inf_disagreements
     }
@@ -190,7 +190,7 @@ impl Comparison {
     }
 }
 
-/// One line: the verdict, then the errors, where there are some that are numbers.
+/// One line: the verdict, then the errors that are numbers.
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.verdict(f)?;
@@ -206,16 +206,16 @@ impl fmt::Display for Comparison {
     }
 }
 
-/// The largest magnitude of a finite element; 0 of a tensor without numbers.
+/// The largest magnitude of a finite element, or 0 for a tensor without numbers.
 pub fn largest_magnitude(tensor: &HostTensor) -> f64 {
     if Format::of(tensor.dtype()).is_some() { largest(tensor) } else { 0.0 }
 }
 
-/// Compares `got` with `want`, the reference. The element types are equal, or both are real floats: a
-/// low-precision result may be compared with a result in a wider format.
+/// Compares `got` with `want`, the reference. The element types are equal, or both are real floats: a low-precision
+/// result may be compared with a result in a wider format.
 ///
 /// # Errors
-/// If dims differ, or element types do that cannot be compared. An empty tensor agrees with another.
+/// If dims differ, or element types differ and cannot be compared. Empty tensors agree.
 pub fn compare(
     got: &HostTensor,
     want: &HostTensor,
@@ -440,7 +440,7 @@ mod tests {
             prop_assert!((found.mean_of_mean - 1.0).abs() < 1e-12);
         }
 
-        /// A block whose elements agree is summed up without looking at each.
+        /// A block whose elements agree is summed up as a whole.
         #[test]
         fn blocks_measure_what_elements_do(
             pairs in prop::collection::vec((-1e3f32..1e3, -1e-3f32..1e-3), 0..40),

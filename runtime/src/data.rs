@@ -23,7 +23,7 @@ pub struct Sequence {
     /// The type of the elements; shapes may differ between them.
     pub element: Type,
     items: Vec<Data>,
-    /// The bytes of all elements, [`ELEMENT_BYTES`] for each included.
+    /// The bytes of all elements, including [`ELEMENT_BYTES`] for each.
     bytes: u64,
 }
 
@@ -36,8 +36,8 @@ pub struct Maybe {
     pub value: Option<Box<Data>>,
 }
 
-/// The bytes that an element of a sequence or the value of an optional takes besides the elements of its
-/// tensor: its entry, its dims, and the block that the elements are in, which begins and ends on a cache line.
+/// The overhead in bytes of an element of a sequence or the value of an optional: its entry, its dims, and the
+/// alignment of its elements to cache lines.
 pub const ELEMENT_BYTES: u64 = 256;
 
 impl Sequence {
@@ -55,7 +55,7 @@ impl Sequence {
     /// Inserts an element before position `at`, which is at most the number of elements.
     ///
     /// # Errors
-    /// If there is not so much memory.
+    /// If the allocation fails.
     pub(crate) fn insert(&mut self, at: usize, item: Data) -> Result<(), HostError> {
         let bytes = self.bytes.saturating_add(Sequence::bytes_of(&item));
         self.items.try_reserve(1).map_err(|_| HostError::NoMemory { bytes })?;
@@ -75,10 +75,10 @@ impl Sequence {
         item.view().byte_count().saturating_add(ELEMENT_BYTES)
     }
 
-    /// A copy, which shares the elements of tensors.
+    /// A copy that shares the elements of tensors.
     ///
     /// # Errors
-    /// If there is not so much memory.
+    /// If the allocation fails.
     pub(crate) fn to_sequence(&self) -> Result<Sequence, HostError> {
         let mut items = list_of(self.items.len())?;
         for item in &self.items {
@@ -118,7 +118,7 @@ impl Data {
         }
     }
 
-    /// The tensor, if it is one in host memory.
+    /// The tensor, if the value is a tensor in host memory.
     pub fn tensor(&self) -> Option<&HostTensor> {
         match self {
             Data::Tensor(tensor) => Some(tensor),
@@ -127,16 +127,16 @@ impl Data {
     }
 }
 
-/// An empty list with the memory of another list, whose elements have the same size and mostly the same type
-/// with another lifetime.
+/// An empty list that reuses the allocation of another list. Their elements have the same size, and usually the same
+/// type with different lifetimes.
 pub fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
     list.clear();
-    // The standard library collects into the memory that it iterates over.
+    // The standard library collects in place, into the allocation of the source.
     list.into_iter().map(|_| -> B { unreachable!("the list is empty") }).collect()
 }
 
 impl<'a> DataRef<'a> {
-    /// The tensor, if it is one in host memory.
+    /// The tensor, if the value is a tensor in host memory.
     pub fn tensor(self) -> Option<TensorRef<'a>> {
         match self {
             DataRef::Tensor(tensor) => Some(tensor),
@@ -144,7 +144,7 @@ impl<'a> DataRef<'a> {
         }
     }
 
-    /// The element type and the dims, if it is a tensor in any memory.
+    /// The element type and the dims, if the value is a tensor in any memory.
     pub(crate) fn shape(self) -> Option<(DType, &'a [u64])> {
         match self {
             DataRef::Tensor(tensor) => Some((tensor.dtype(), tensor.dims())),
@@ -153,7 +153,8 @@ impl<'a> DataRef<'a> {
         }
     }
 
-    /// Its type, with all dims of a tensor, and none of the elements of a sequence or an optional.
+    /// The type of the value: with all dims of a tensor, and without the dims of the elements of a sequence or
+    /// optional.
     pub fn ty(self) -> Type {
         match self {
             DataRef::Tensor(tensor) => Type::tensor(tensor.dtype(), Shape::known(tensor.dims())),
@@ -179,10 +180,10 @@ impl<'a> DataRef<'a> {
         }
     }
 
-    /// A copy that owns everything; owned parts are shared.
+    /// A copy that owns its parts; parts that are already owned are shared.
     ///
     /// # Errors
-    /// If there is not so much memory, or a tensor is in the memory of a device: a session copies those.
+    /// If the allocation fails, or a tensor is in device memory: a session copies such tensors.
     pub fn to_data(self) -> Result<Data, HostError> {
         Ok(match self {
             DataRef::Tensor(tensor) => Data::Tensor(tensor.to_host()?),
@@ -195,8 +196,8 @@ impl<'a> DataRef<'a> {
         })
     }
 
-    /// Bytes of all tensors in it; a string counts its bytes, an element of a sequence or optional
-    /// [`ELEMENT_BYTES`] besides.
+    /// The bytes of all tensors in the value. A string counts its bytes; an element of a sequence or optional counts
+    /// [`ELEMENT_BYTES`] in addition.
     pub fn byte_count(self) -> u64 {
         match self {
             DataRef::Tensor(tensor) => match (tensor.bytes(), tensor.strings()) {

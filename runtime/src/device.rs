@@ -1,44 +1,44 @@
-//! Memory of a device, which the host cannot address, and the order of the work on it.
+//! The memory of a device, which the host cannot address, and the order of the work on the device.
 //!
-//! A backend whose kernels read host memory needs none of this ([`Backend::device`](crate::Backend::device)). For
-//! all others a session keeps every tensor in device memory. Host data crosses at the border of the session:
+//! A backend whose kernels read host memory needs none of this ([`Backend::device`](crate::Backend::device)). For all
+//! other backends, a session keeps every tensor in device memory. Host data is copied at the interface of the
+//! session:
 //!
 //! ```text
 //! input   (host)  --upload-->    span of device memory  --kernels-->  span  --download-->  output (host)
 //! ```
 //!
-//! Everything goes through a [`Queue`]: copies in both directions, copies on the device, and kernels, which find the
-//! queue in [`Io::queue`](crate::backend::Io::queue). A kernel may return before the work is done. A failure of the work
-//! surfaces later, with the node that the queue was told before the launch:
+//! All work goes through a [`Queue`]: copies in both directions, copies on the device, and kernels, which get the
+//! queue from [`Io::queue`](crate::backend::Io::queue). A kernel may return before its work is done. A failure of the
+//! work is reported later, with the node that was set before the launch ([`Queue::enter`]):
 //!
-//! - Every [`Download`] that was begun after the failed work ends with the failure, because its bytes may be wrong.
-//! - If no download has ended with the failure, the next [`Queue::finish`] returns it, or an earlier call that gives the
-//!   queue work. It surfaces once in this way; then the queue can be used again.
+//! - Every [`Download`] that began after the failed work returns the failure, because its bytes may be wrong.
+//! - If no download has returned the failure, the next [`Queue::finish`] returns it, or an earlier call that gives
+//!   work to the queue. Such a call reports the failure once; then the queue can be used again.
 //!
-//! A session owns the failures of its queues. The end of every run is a download, of no bytes if the caller wants no
-//! outputs, so that a failure is that of the run whose download ends with it, whichever call meets it first. Before the
-//! session gives other work (it binds a module, copies states or values), all runs in flight have ended.
+//! A session owns the failures of its queues. Every run ends with a download, of 0 bytes if the caller requests no
+//! outputs. So a failure belongs to the run whose download returns it, whichever call meets the failure first. Before
+//! the session submits other work (to bind a module, or to copy states or values), all runs in flight have ended.
 //!
-//! The work of one queue is in order. Work of different queues is in order only where an [`Event`] says so. If Add
-//! reads the results of two products on two queues, the session asks for
+//! The work of one queue is ordered. Work of different queues is ordered only by an [`Event`]. If Add reads the
+//! results of two products on two queues, the session submits:
 //!
 //! ```text
 //! queue 0:  MatMul %p                     wait e   Add %p, %q
 //! queue 1:             MatMul %q  signal e
 //! ```
 //!
-//! The kernels of a plan always have the same operands and results in the same places. A device that
-//! [records](Device::can_record) is given them once, and replays them in later runs.
+//! The kernels of a plan always have the same operands and results at the same addresses. A device that
+//! [records](Device::can_record) gets them once, and replays them in later runs.
 
-use crate::host::HostError;
-use crate::kernel::KernelError;
+pub use crate::error::DeviceError;
 use ampc_ir::{DType, Node};
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A block of device memory. It is freed with its last handle; a backend delays that until its work is done.
+/// A block of device memory. It is freed with its last handle, but not before the backend's work on it is done.
 pub trait DeviceMemory: Any + Debug + Send + Sync {
     /// The number of bytes.
     fn len(&self) -> usize;
@@ -60,7 +60,7 @@ pub struct Span<'a> {
     pub len: usize,
 }
 
-/// A tensor in device memory that owns its bytes, or shares them with its copies.
+/// A tensor in device memory. It owns its bytes, or shares them with copies.
 #[derive(Clone, Debug)]
 pub struct DeviceTensor {
     dtype: DType,
@@ -108,24 +108,25 @@ impl<'a> DeviceRef<'a> {
     }
 }
 
-/// Rows of bytes that lie apart: `count` rows of `len` bytes, `stride` bytes from one row to the next.
+/// Strided rows of bytes: `count` rows of `len` bytes, `stride` bytes from the start of one row to the start of the
+/// next.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     /// The block that the rows are in.
     pub memory: &'a Arc<dyn DeviceMemory>,
     /// The first byte of the first row.
     pub offset: usize,
-    /// Bytes from the beginning of a row to the beginning of the next.
+    /// The distance in bytes between the starts of consecutive rows.
     pub stride: usize,
 }
 
 /// A device: its memory and its queues.
 pub trait Device: Debug + Send + Sync {
-    /// The alignment of every tensor in a block, in bytes: a power of two. Blocks themselves are aligned at least so.
+    /// The alignment in bytes of every tensor in a block, a power of two. Blocks have at least this alignment.
     fn alignment(&self) -> usize;
 
-    /// The alignment that inputs in the caller's device memory need, in bytes: a power of two. A session copies an input whose
-    /// offset in its block is no multiple of it.
+    /// The alignment in bytes that inputs in the caller's device memory need, a power of two. A session copies an
+    /// input whose offset in its block is not a multiple of it.
     fn input_alignment(&self) -> usize {
         1
     }
@@ -136,20 +137,20 @@ pub trait Device: Debug + Send + Sync {
     /// [`DeviceError::NoMemory`] if the device has no memory for the block.
     fn allocate(&self, bytes: usize) -> Result<Arc<dyn DeviceMemory>, DeviceError>;
 
-    /// The bytes that blocks may still take, without a reserve for what the device allocates by itself; `None` if the device
-    /// cannot tell.
+    /// The number of bytes that may still be allocated in blocks, less a reserve for implicit allocations of the
+    /// device; `None` if the device cannot tell.
     fn available_memory(&self) -> Option<u64> {
         None
     }
 
-    /// A queue for one session.
+    /// Creates a queue for one session.
     ///
     /// # Errors
-    /// If the device refuses it.
+    /// If the device cannot create a queue.
     fn queue(&self) -> Result<Box<dyn Queue>, DeviceError>;
 
-    /// The number of queues of a session that kernels may be launched on, at least 1. A kernel asks for a queue with
-    /// [`Prepared::on_queue`](crate::backend::Prepared::on_queue); a kernel that asks for another queue is refused.
+    /// The number of queues of a session on which kernels may be launched, at least 1. A kernel selects a queue with
+    /// [`Prepared::on_queue`](crate::backend::Prepared::on_queue); an index out of range is an error.
     fn kernel_queues(&self) -> usize {
         1
     }
@@ -160,26 +161,26 @@ pub trait Device: Debug + Send + Sync {
     }
 }
 
-/// A point in the work of a queue: everything that the queue was given before. A backend knows the type.
+/// A point in the work of a queue, after everything that the queue was given before. The type is the backend's.
 pub type Event = Arc<dyn Any + Send + Sync>;
 
-/// Kernels that a queue has recorded. A backend knows the type.
+/// Kernels that a queue has recorded. The type is the backend's.
 pub type Recording = Box<dyn Any + Send>;
 
-/// A copy to the host that has begun.
+/// A copy to the host in progress.
 pub trait Download: Send {
-    /// Waits for the copy, and writes the bytes to `to`, which has as many.
+    /// Waits for the copy, and writes the bytes to `to`, which has the same length.
     ///
     /// # Errors
-    /// If the copy failed, or work that the queue was given before the download, also if the failure has surfaced elsewhere
-    /// since; and if the device is lost.
+    /// If the copy failed, or work that the queue was given before the download failed, even if another call has
+    /// reported that failure; or if the device is lost.
     fn finish(self: Box<Self>, to: &mut [u8]) -> Result<(), DeviceError>;
 }
 
-/// Work of a session on a device, in the order in which it was given: a backend may reorder work only if no result
-/// shows it.
+/// The work of a session on a device, in the order of submission. A backend may reorder work only if no result
+/// depends on the order.
 pub trait Queue: Any + Send {
-    /// Names the node whose kernel is launched next, for errors that surface later.
+    /// Sets the node whose kernel is launched next, for errors that are reported later.
     fn enter(&mut self, node: Node);
 
     /// Copies bytes to the device. The host may change `from` afterwards.
@@ -188,9 +189,9 @@ pub trait Queue: Any + Send {
     /// If earlier work failed, or the device is lost.
     fn upload(&mut self, from: &[u8], to: Span<'_>) -> Result<(), DeviceError>;
 
-    /// Begins to copy bytes to the host, into memory of the backend. The bytes are those that work given earlier leaves in
-    /// the range, also if work given later changes them. A range of no bytes is valid: the download then ends when earlier
-    /// work is done.
+    /// Starts to copy bytes to the host, into memory of the backend. The bytes are the state of the range after
+    /// earlier work, even if later work changes the range. A range of 0 bytes is valid: the download then ends when
+    /// earlier work is done.
     ///
     /// # Errors
     /// If earlier work failed, or the device is lost.
@@ -210,13 +211,13 @@ pub trait Queue: Any + Send {
     /// If earlier work failed, or the device is lost.
     fn copy(&mut self, from: Rows<'_>, to: Rows<'_>, count: usize, len: usize) -> Result<(), DeviceError>;
 
-    /// The event that all work given so far is done.
+    /// An event that happens when all work submitted so far is done.
     ///
     /// # Errors
     /// If the device is lost.
     fn signal(&mut self) -> Result<Event, DeviceError>;
 
-    /// Lets work given later wait for an event of another queue of the device. The host does not wait.
+    /// Lets later work wait for an event of another queue of the device. The host does not wait.
     ///
     /// # Errors
     /// If the device is lost.
@@ -228,8 +229,8 @@ pub trait Queue: Any + Send {
     /// If work failed, or the device is lost. The queue can be used again unless the device is lost.
     fn finish(&mut self) -> Result<(), DeviceError>;
 
-    /// Records an event with its time behind the work given so far, for [`elapsed`](Self::elapsed); `None` if the device has
-    /// no clock.
+    /// Records an event with a timestamp after the work submitted so far, for [`elapsed`](Self::elapsed); `None` if
+    /// the device has no clock.
     ///
     /// # Errors
     /// If the device is lost.
@@ -237,7 +238,7 @@ pub trait Queue: Any + Send {
         Ok(None)
     }
 
-    /// The time between two events of [`mark`](Self::mark) on this queue, of which `to` is the later. Waits for both.
+    /// The time between two events of [`mark`](Self::mark) on this queue; `to` is the later event. Waits for both.
     ///
     /// # Errors
     /// If an event does not come from `mark`, or the device is lost.
@@ -246,9 +247,10 @@ pub trait Queue: Any + Send {
         Err(DeviceError::Failed("this queue has no clock".to_owned()))
     }
 
-    /// Begins a recording: work is not done until it is [replayed](Self::replay). Another queue records too from the moment
-    /// that it waits for an event of this queue, until this queue waits for an event of it. Meanwhile a session gives
-    /// kernels and copies on the device only. It asks for this only if the device [can record](Device::can_record).
+    /// Begins a recording: submitted work is recorded for [replay](Self::replay) instead of executed. Another queue
+    /// joins the recording when it waits for an event of this queue, and leaves the recording when this queue waits
+    /// for an event of that queue. Meanwhile a session submits only kernels and copies on the device. It calls this
+    /// method only if the device [can record](Device::can_record).
     ///
     /// # Errors
     /// If the device is lost.
@@ -260,82 +262,18 @@ pub trait Queue: Any + Send {
     ///
     /// # Errors
     /// [`DeviceError::Failed`] if the device cannot replay the work, and [`DeviceError::OutOfMemory`] if it has no
-    /// memory for the recording. In both cases the session then launches the kernels of this program one by one. Other
-    /// errors end the run. The queue leaves the recording in every case.
+    /// memory for the recording. In both cases the session then launches the kernels of this program separately.
+    /// Other errors end the run. The queue ends the recording in every case.
     fn end_recording(&mut self) -> Result<Recording, DeviceError> {
         Err(DeviceError::Failed("this queue does not support recording".to_owned()))
     }
 
-    /// Does the recorded work, on the same memory. A failure names the node that the queue was told while it recorded.
+    /// Executes the recorded work, on the same memory. A failure has the node that was set during the recording.
     ///
     /// # Errors
     /// If earlier work failed, or the device is lost.
     fn replay(&mut self, recording: &Recording) -> Result<(), DeviceError> {
         let _ = recording;
         Err(DeviceError::Failed("this queue does not support recording".to_owned()))
-    }
-}
-
-/// A failure of a device.
-#[derive(Debug, thiserror::Error)]
-pub enum DeviceError {
-    /// The device has no memory for a block.
-    #[error("out of device memory: cannot allocate {bytes} bytes")]
-    NoMemory {
-        /// The bytes requested.
-        bytes: u64,
-    },
-    /// A call that allocates no block was refused because memory is exhausted, that of the device or of the host. Later calls
-    /// may succeed.
-    #[error("out of memory: {0}")]
-    OutOfMemory(String),
-    /// A kernel failed after its launch.
-    #[error("{error}")]
-    Kernel {
-        /// The node.
-        node: Node,
-        /// The failure.
-        error: KernelError,
-    },
-    /// The device refused a call. Later calls may succeed.
-    #[error("the device refused a call: {0}")]
-    Failed(String),
-    /// The device refused a call as invalid, or a kernel read or wrote memory outside of its operands and results: a bug of
-    /// the backend. Later calls may fail.
-    #[error("the device refused invalid work: {0}")]
-    Invalid(String),
-    /// The device does not answer any more.
-    #[error("the device is lost: {0}")]
-    Lost(String),
-}
-
-impl DeviceError {
-    /// True if the device refused memory.
-    pub fn is_no_memory(&self) -> bool {
-        match self {
-            DeviceError::NoMemory { .. } | DeviceError::OutOfMemory(_) => true,
-            DeviceError::Kernel { error, .. } => error.is_no_memory(),
-            DeviceError::Failed(_) | DeviceError::Invalid(_) | DeviceError::Lost(_) => false,
-        }
-    }
-
-    /// This failure, unless an earlier failure says as much: the failure of a kernel has the node.
-    pub(crate) fn or_of_kernel(self, earlier: Option<DeviceError>) -> DeviceError {
-        match (earlier, self) {
-            (None, later)
-            | (Some(DeviceError::Failed(_) | DeviceError::Lost(_)), later @ DeviceError::Kernel { .. }) => {
-                later
-            }
-            (Some(earlier), _) => earlier,
-        }
-    }
-}
-
-impl From<HostError> for DeviceError {
-    fn from(error: HostError) -> DeviceError {
-        match error {
-            HostError::NoMemory { bytes } => DeviceError::NoMemory { bytes },
-            other => DeviceError::Failed(other.to_string()),
-        }
     }
 }

@@ -1,9 +1,9 @@
-//! The axes that the labels of an Einsum stand for, which every backend plans its products from.
+//! The axes of the labels of an Einsum, from which every backend plans its products.
 
 use crate::kernel::Dims;
 use ampc_ir::views::linear::{Equation, Label};
 
-/// An axis: a letter, or one of the ellipsis counted from the last.
+/// An axis: a letter, or an axis of the ellipsis, counted from the last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Axis {
     Letter(u8),
@@ -14,7 +14,7 @@ pub(crate) enum Axis {
 pub(crate) struct Axes {
     /// The axes of each operand.
     pub(crate) operands: Vec<Vec<Axis>>,
-    /// The axes of the result, those of one element among them.
+    /// The axes of the result, including axes with one element.
     pub(crate) result: Vec<Axis>,
     /// The extent of each axis, 1 if it is 1 in every operand.
     pub(crate) extents: Vec<(Axis, usize)>,
@@ -45,7 +45,7 @@ impl Axes {
     }
 }
 
-/// The axes that the labels of a term stand for.
+/// The axes of the labels of a term.
 fn axes(labels: &[Label], rank: usize) -> Vec<Axis> {
     let hidden = (rank + 1).saturating_sub(labels.len());
     let of = |label: &Label| match label {
@@ -55,8 +55,8 @@ fn axes(labels: &[Label], rank: usize) -> Vec<Axis> {
     labels.iter().flat_map(of).collect()
 }
 
-/// The axes of an operand of more than one element, each once, with the elements from one index to the next. An axis that is
-/// there twice is the diagonal; one with one element is broadcast.
+/// The axes of an operand with more than one element, each once, with their strides. The stride of a repeated axis is
+/// that of the diagonal; axes with one element are broadcast.
 pub(crate) fn steps(axes: &[Axis], dims: &[usize]) -> Vec<(Axis, usize)> {
     let mut steps: Vec<(Axis, usize)> = Vec::new();
     let mut next = 1usize;

@@ -1,4 +1,4 @@
-//! Element-wise nodes as backends join them: the expression of a node, and its operands as they are broadcast.
+//! Element-wise nodes as backends fuse them: the expression of a node, and its broadcast operands.
 
 use crate::kernel::{Dims, Result, Site};
 use ampc_ir::op::OpKind;
@@ -7,7 +7,8 @@ use ampc_ir::views::expression::{Expression, Term};
 use ampc_ir::views::{OpError, Part};
 use ampc_ir::{DType, Value};
 
-/// The dims of the first result, and those of the first `n` operands as far as NumPy's rule broadcasts them to it.
+/// The dims of the first result, and the dims of the first `n` operands, aligned so that NumPy's rule broadcasts
+/// them.
 pub(crate) fn aligned(site: &Site<'_>, n: usize) -> Result<(Dims, Vec<Dims>)> {
     let mut operands = (0..n).map(|i| site.dims(i)).collect::<Result<Vec<Dims>>>()?;
     let start = match Broadcast::read(&site.view) {
@@ -29,7 +30,7 @@ pub(crate) fn aligned(site: &Site<'_>, n: usize) -> Result<(Dims, Vec<Dims>)> {
     Ok((result, operands))
 }
 
-/// Puts `second` at the axes of `first` from `start` on: axes of one element follow.
+/// Aligns `second` with the axes of `first` from `start` on, by trailing axes of one element.
 fn align(first: &Dims, second: &mut Dims, start: Option<i64>) -> Result<()> {
     if second.iter().all(|&d| d == 1) {
         second.clear();
@@ -49,7 +50,7 @@ fn align(first: &Dims, second: &mut Dims, start: Option<i64>) -> Result<()> {
 pub(crate) struct Read {
     pub(crate) value: Value,
     pub(crate) dtype: DType,
-    /// The dims, which NumPy's rule broadcasts to those of the result.
+    /// The dims, which broadcast to those of the result by NumPy's rule.
     pub(crate) dims: Dims,
 }
 
@@ -66,13 +67,13 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// A node, if it has an expression of elements of known types and known dims.
+    /// Reads a node; `None` unless it has an expression, and its element types and dims are known.
     pub(crate) fn read(site: &Site<'_>, is_known: impl Fn(DType) -> bool) -> Option<Member> {
         let (view, kind) = (&site.view, site.kind());
         let [Some(result)] = view.data().results()[..] else { return None };
         let dtype = site.result_dtype(0).ok().filter(|&dtype| is_known(dtype))?;
         let is_cast = matches!(kind, OpKind::Cast | OpKind::CastLike);
-        // Nothing is computed, and the second operand of CastLike is not read.
+        // Such a cast computes nothing, and the second operand of CastLike is not read.
         if is_cast && view.dtype(0) == Some(dtype) {
             return None;
         }

@@ -1,18 +1,18 @@
-//! Properties of float formats: values as f64, and the distance of neighbours.
+//! Properties of float formats: values as f64, and the distance of neighbors.
 //!
 //! Formats below 16 bits follow the OCP 8-bit floating point (OFP8 1.0) and microscaling (MX 1.0)
 //! specifications; the FNUZ variants have the one NaN where negative zero would be.
 
 use ampc_ir::DType;
 
-/// Meaning of the bit patterns above the finite numbers.
+/// The meaning of the bit patterns above the finite numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Special {
     /// Infinities and NaN, as in IEEE 754.
     Ieee,
-    /// NaN where all bits but the sign are ones; no infinity.
+    /// NaN if all bits except the sign are ones; no infinity.
     NanAtTop,
-    /// NaN in the place of negative zero; no infinity.
+    /// NaN instead of negative zero; no infinity.
     NanAtNegativeZero,
     /// Every pattern is a number.
     None,
@@ -21,7 +21,7 @@ enum Special {
 /// A binary floating-point format.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// Significant bits, the implicit one included.
+    /// Significant bits, including the implicit bit.
     pub precision: i32,
     /// Exponent of the smallest normal number.
     pub min_exponent: i32,
@@ -57,20 +57,20 @@ impl Format {
         pow2(-self.precision)
     }
 
-    /// Distance between neighbours around zero, which is the smallest subnormal number where there is one.
+    /// The distance between neighbors around zero: the smallest subnormal number, if the format has subnormals.
     pub fn least_spacing(self) -> f64 {
         pow2(self.min_exponent - self.precision + 1)
     }
 
-    /// Distance from `value` to the next larger magnitude, were the exponent range unbounded above.
+    /// The distance from `value` to the next larger magnitude, as if the exponent range had no upper bound.
     pub fn spacing(self, value: f64) -> f64 {
         pow2(exponent(value).max(self.min_exponent) - self.precision + 1)
     }
 
-    /// The number that the low bits of `bits` stand for, in a format of at most 8 bits.
+    /// The number encoded in the low bits of `bits`, in a format of at most 8 bits.
     pub(crate) fn decode_byte(self, bits: u8) -> f64 {
         if self.precision == 1 {
-            // The format of scales has neither sign nor mantissa, and no zero.
+            // The scale format has neither sign nor mantissa, and no zero.
             return if bits == u8::MAX { f64::NAN } else { pow2(i32::from(bits) - 127) };
         }
         let mantissa_bits = self.precision.cast_unsigned() - 1;
@@ -94,9 +94,9 @@ impl Format {
         if negative { -magnitude } else { magnitude }
     }
 
-    /// The bits of the number nearest to `value` in a format of at most 8 bits, ties to even; a value beyond
-    /// the range becomes the greatest number if `saturate`, and infinity or NaN otherwise, as far as the format
-    /// has them. Not for the format of scales.
+    /// The bits of the number nearest to `value` in a format of at most 8 bits, ties to even. A value out of range
+    /// becomes the largest number if `saturate`; otherwise infinity or NaN, if the format has them. The scale format
+    /// is not supported.
     pub(crate) fn encode_byte(self, value: f64, saturate: bool) -> u8 {
         let mantissa_bits = self.precision.cast_unsigned() - 1;
         let (sign, top) = (1 << (mantissa_bits + self.exponent_bits), (1 << self.exponent_bits) - 1);
@@ -107,7 +107,7 @@ impl Format {
             }
             Special::NanAtTop => (sign - 2, sign - 1, sign - 1),
             Special::NanAtNegativeZero => (sign - 1, sign, sign),
-            // Negative zero stands in for NaN.
+            // The bits of negative zero are NaN.
             Special::None => (sign - 1, sign, sign - 1),
         };
         let size = value.abs();
@@ -115,7 +115,7 @@ impl Format {
             nan
         } else {
             let above_least = exponent(size).max(self.min_exponent) - self.min_exponent;
-            // Below 2^precision, so that it is exact, unless beyond the range anyway.
+            // The count is below 2^precision and therefore exact, unless the value is out of range.
             let steps = (size / self.spacing(size)).round_ties_even();
             let code = f64::from(above_least) * pow2(self.precision - 1) + steps;
             if code <= f64::from(greatest) {
@@ -129,7 +129,7 @@ impl Format {
                 infinity
             }
         };
-        // Without a negative zero there is no negative NaN either.
+        // A format without negative zero has no negative NaN either.
         let one_nan = self.special == Special::NanAtNegativeZero && (code == 0 || code == sign);
         let signed = if value.is_sign_negative() && !one_nan { code | sign } else { code };
         u8::try_from(signed).unwrap_or(u8::MAX)

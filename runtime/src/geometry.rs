@@ -1,5 +1,5 @@
-//! Amounts along the axes of a tensor that a node gives as attributes or constant operands: those of Tile, Slice, Split, Pad
-//! and CenterCropPad. Every backend plans its kernels from them.
+//! Amounts along the axes of a tensor that a node gives as attributes or constant operands: those of Tile, Slice,
+//! Split, Pad and CenterCropPad. All backends plan their kernels from them.
 
 use crate::kernel::{KernelError, Result, Site};
 use ampc_ir::infer::Int;
@@ -8,10 +8,10 @@ use ampc_ir::views::{
     slice_range,
 };
 
-/// The times that Tile repeats each axis of operand 0.
+/// The number of times that Tile repeats each axis of operand 0.
 ///
 /// # Errors
-/// If they are not known yet, or one is negative.
+/// If they are not known yet, or one of them is negative.
 pub(crate) fn repeats(site: &Site<'_>) -> Result<Vec<usize>> {
     let rank = site.dims(0)?.len();
     let mut repeats = vec![1; rank];
@@ -32,12 +32,12 @@ pub(crate) fn repeats(site: &Site<'_>) -> Result<Vec<usize>> {
     Ok(repeats)
 }
 
-/// The elements along an axis that Slice takes.
+/// The elements that Slice takes along an axis.
 pub(crate) struct Range {
     pub(crate) axis: usize,
-    /// The index of the first element, 0 if there is none.
+    /// The index of the first element, or 0 if there is none.
     pub(crate) first: usize,
-    /// From one element to the next. It may exceed the extent if one element is taken.
+    /// The step between elements. It may exceed the extent if Slice takes one element.
     pub(crate) step: i64,
 }
 
@@ -68,7 +68,8 @@ pub(crate) fn ranges(site: &Site<'_>) -> Result<Vec<Range>> {
     Ok(axes.into_iter().zip(starts).zip(ends).zip(steps).map(range).collect())
 }
 
-/// The axis of operand 0 that Split divides, and the extents of the parts, whose sum may exceed that of the axis.
+/// The axis of operand 0 that Split divides, and the extents of the parts, whose sum may exceed the extent of the
+/// axis.
 ///
 /// # Errors
 /// If they are not known yet.
@@ -89,7 +90,7 @@ pub(crate) fn parts(site: &Site<'_>) -> Result<(usize, Vec<usize>)> {
     Ok((axis, sizes))
 }
 
-/// The elements that a Pad of this view adds before each axis of operand 0; negative numbers remove elements.
+/// The number of elements that this Pad adds before each axis of operand 0; negative numbers remove elements.
 ///
 /// # Errors
 /// If they are not known yet, or an axis is given twice.
@@ -109,8 +110,8 @@ pub(crate) fn pads_before(site: &Site<'_>, view: &PadView<'_>) -> Result<Vec<i64
     Ok(before)
 }
 
-/// The elements that CenterCropPad adds before each axis of operand 0; negative numbers remove elements. If the number
-/// of elements to add or remove is odd, the extra element is at the end.
+/// The number of elements that CenterCropPad adds before each axis of operand 0; negative numbers remove elements. If
+/// the number of elements to add or remove is odd, the extra element is at the end.
 ///
 /// # Errors
 /// If the dims of the result are not known yet.

@@ -1,33 +1,40 @@
-//! Groups of element-wise nodes, as backends choose them: nodes that read each other and have results of the same dims.
+//! The choice of groups of element-wise nodes: connected nodes whose results have the same dims.
 //!
-//! Nodes are taken in program order. A node joins the groups whose results it reads: all of them if they can be one group,
-//! otherwise the latest that can take it. Nodes can be a group if there is an order of all groups and single nodes in which
-//! every value is made before it is read. Two rules ensure that.
+//! Nodes are taken in program order. A node joins the groups whose results it reads: all of them if they can form one
+//! group, otherwise the latest that can take it. Nodes can form a group if all groups and single nodes have an order
+//! in which every value is produced before it is read. Two rules ensure that.
 //!
-//! [`Order::First`]: everything that a group reads from outside stands before its first node. Groups run in the order of
+//! [`Order::First`]: everything that a group reads from outside precedes its first node. Groups run in the order of
 //! their first nodes.
 //!
-//! [`Order::Any`]: each group has the position of one of its nodes, behind the positions of all groups and nodes that it
-//! reads and before those of all that read it. `{Sigmoid, Mul}` has position 3, because the product at position 2 stands
-//! between its nodes:
+//! [`Order::Any`]: each group has the position of one of its nodes, after the positions of all groups and nodes that
+//! it reads, and before the positions of all that read it. `{Sigmoid, Mul}` has position 3, because the product at
+//! position 2 stands between its nodes:
 //!
 //! ```text
 //! 0 %g = MatMul(%x, %v)    1 %s = Sigmoid(%g)    2 %u = MatMul(%x, %w)    3 %y = Mul(%s, %u)
 //! ```
 
+mod index;
+
+pub(crate) use index::GraphIndex;
+
 use crate::backend::Candidates;
 use crate::elementwise::Member;
-use crate::kernel::Site;
+use crate::kernel::{KernelError, Site};
 use crate::plan::Interface;
-use crate::room::Room;
-use ampc_ir::views::NodeView;
-use ampc_ir::{Node, Type, Value};
-use rustc_hash::{FxHashMap, FxHashSet};
+use ampc_ir::Node;
+use rustc_hash::FxHashMap;
+
+/// The error of a group whose nodes have no kernel together: the session then splits the group.
+pub(crate) fn unsupported_group() -> KernelError {
+    KernelError::unsupported("groups of other operators")
+}
 
 /// The rule for the nodes between the nodes of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// A group reads nothing that is made behind its first node, but by its own nodes.
+    /// Everything that a group reads from outside is produced before its first node.
     First,
     /// Groups have positions that order them.
     #[cfg_attr(
@@ -37,13 +44,13 @@ pub(crate) enum Order {
     Any,
 }
 
-/// The sizes of groups.
+/// The size limits of groups.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) nodes: usize,
     pub(crate) operands: usize,
     pub(crate) results: usize,
-    /// How far a node may stand from the next node of its group in the program.
+    /// The maximum distance in program order between consecutive nodes of a group.
     pub(crate) farthest: usize,
     pub(crate) order: Order,
 }
@@ -57,16 +64,11 @@ pub(crate) struct Open {
     position: usize,
 }
 
-/// The element-wise nodes of a graph, with producers and readers.
+/// The element-wise nodes of a graph, which are joined.
 pub(crate) struct Joiner<'a> {
     candidates: &'a Candidates<'a>,
+    pub(crate) index: &'a GraphIndex<'a>,
     pub(crate) members: FxHashMap<Node, Member>,
-    /// The positions of nodes in the program.
-    pub(crate) position: FxHashMap<Node, usize>,
-    /// The nodes that read each value.
-    pub(crate) readers: FxHashMap<Value, Vec<Node>>,
-    /// Values that are read when all nodes are done.
-    pub(crate) roots: FxHashSet<Value>,
     limits: Limits,
 }
 
@@ -78,54 +80,37 @@ pub(crate) struct Groups {
 }
 
 impl<'a> Joiner<'a> {
-    /// The candidates of which `read` makes members.
+    /// Reads the candidates; `read` makes their members.
     pub(crate) fn new(
         candidates: &'a Candidates<'a>,
+        index: &'a GraphIndex<'a>,
         limits: Limits,
         mut read: impl FnMut(&Site<'_>) -> Option<Member>,
     ) -> Joiner<'a> {
-        let Candidates { module, graph, nodes, channels_last } = candidates;
-        let mut position = FxHashMap::default();
-        let mut readers: FxHashMap<Value, Vec<Node>> = FxHashMap::default();
-        for (at, node) in module.nodes(*graph).enumerate() {
-            position.insert(node, at);
-            for &value in module.node(node).operands().iter().flatten() {
-                readers.entry(value).or_default().push(node);
-            }
-        }
-        let data = module.graph(*graph);
-        let next = data.states.iter().map(|&(_, next)| next);
-        let roots = data.outputs().iter().map(|output| output.value).chain(next).collect();
         let mut members = FxHashMap::default();
-        for &node in *nodes {
-            let results: Vec<Option<Type>> =
-                module.node(node).results().iter().map(|v| v.map(|v| module.value(v).ty.clone())).collect();
-            let Some(view) = NodeView::new(module, node) else { continue };
-            let channels_last = channels_last.contains(&node);
-            let site = Site { view, source: node, results: &results, channels_last, room: Room::of(0) };
-            if let Some(member) = read(&site) {
-                members.insert(node, member);
-            }
-        }
-        Joiner { candidates, members, position, readers, roots, limits }
+        candidates.for_each_site(|site| {
+            members.extend(read(site).map(|member| (site.view.node, member)));
+        });
+        Joiner { candidates, index, members, limits }
     }
 
-    /// The groups, of single nodes too, beside groups of other nodes. `fits` is true of members that have a kernel with an
-    /// interface.
+    /// Chooses the groups, including groups of single nodes, next to groups of other nodes. `fits` is true of members
+    /// for which a kernel with the given interface exists.
     pub(crate) fn groups(&self, mut groups: Groups, fits: impl Fn(&[&Member], &Interface) -> bool) -> Groups {
         for &node in self.candidates.nodes {
             let Some(member) = self.members.get(&node) else { continue };
             let mut near: Vec<usize> =
-                self.makers(node).filter_map(|maker| groups.group_of.get(&maker).copied()).collect();
+                self.index.makers_of(node).filter_map(|maker| groups.group_of.get(&maker).copied()).collect();
             near.sort_unstable();
             near.dedup();
             near.retain(|&group| groups.open[group].dims == member.dims[..]);
-            // All groups that the node reads become one if they can; otherwise it joins the latest that it can.
+            // All groups that the node reads merge if they can; otherwise the node joins the latest group that can
+            // take it.
             let sets = std::iter::once(near.clone()).chain(near.iter().rev().map(|&group| vec![group]));
             let found = sets.filter(|set| !set.is_empty()).find_map(|set| {
                 let mut nodes: Vec<Node> =
                     set.iter().flat_map(|&group| groups.open[group].nodes.clone()).collect();
-                nodes.sort_unstable_by_key(|node| self.position[node]);
+                nodes.sort_unstable_by_key(|&node| self.index.position(node));
                 nodes.push(node);
                 let position = self.joined(&nodes, &groups, &fits)?;
                 Some((set, nodes, position))
@@ -141,7 +126,7 @@ impl<'a> Joiner<'a> {
                 }
                 None => {
                     groups.group_of.insert(node, groups.open.len());
-                    let position = self.position[&node];
+                    let position = self.index.position(node);
                     groups.open.push(Open { dims: member.dims.to_vec(), nodes: vec![node], position });
                 }
             }
@@ -149,24 +134,7 @@ impl<'a> Joiner<'a> {
         groups
     }
 
-    /// The nodes that make the operands of a node.
-    pub(crate) fn makers(&self, node: Node) -> impl Iterator<Item = Node> {
-        let module = self.candidates.module;
-        let operands = module.node(node).operands().iter().flatten();
-        operands.filter_map(|&value| module.producer(value).map(|(maker, _)| maker))
-    }
-
-    /// The nodes that read results of a node, some of them several times.
-    #[cfg_attr(
-        not(all(feature = "cuda", target_os = "linux", target_arch = "x86_64")),
-        expect(dead_code, reason = "backends in host memory join element-wise nodes only")
-    )]
-    pub(crate) fn readers_of(&self, node: Node) -> impl Iterator<Item = Node> {
-        let results = self.candidates.module.node(node).results().iter().flatten();
-        results.filter_map(|value| self.readers.get(value)).flatten().copied()
-    }
-
-    /// The position of nodes in program order as a group, if they can be one.
+    /// The position of nodes in program order as a group, if they can form one.
     fn joined(
         &self,
         nodes: &[Node],
@@ -174,15 +142,14 @@ impl<'a> Joiner<'a> {
         fits: &impl Fn(&[&Member], &Interface) -> bool,
     ) -> Option<usize> {
         let Limits { nodes: most, operands, results, farthest, order } = self.limits;
-        let is_far = |pair: &[Node]| self.position[&pair[1]] - self.position[&pair[0]] > farthest;
-        if nodes.len() > most || nodes.windows(2).any(is_far) {
+        if nodes.len() > most || self.index.has_gap(nodes, farthest) {
             return None;
         }
         let position = match order {
             Order::First => self.first(nodes)?,
-            Order::Any => self.between(nodes, groups)?,
+            Order::Any => groups.position_between(self.index, nodes, |_| true)?,
         };
-        let interface = self.interface(nodes);
+        let interface = self.index.interface(nodes);
         if interface.results.len() > results || interface.operands.len() > operands {
             return None;
         }
@@ -190,56 +157,30 @@ impl<'a> Joiner<'a> {
         fits(&members, &interface).then_some(position)
     }
 
-    /// The position of the first node, if everything that the nodes read from outside stands before it.
+    /// The position of the first node, if everything that the nodes read from outside precedes it.
     fn first(&self, nodes: &[Node]) -> Option<usize> {
-        let first = self.position[&nodes[0]];
-        let is_early =
-            |maker: Node| nodes.contains(&maker) || self.position.get(&maker).is_none_or(|&at| at < first);
-        nodes.iter().all(|&node| self.makers(node).all(is_early)).then_some(first)
-    }
-
-    /// The last position of a node that is behind everything that the nodes read from outside, and before everything outside
-    /// that reads them.
-    pub(crate) fn between(&self, nodes: &[Node], groups: &Groups) -> Option<usize> {
-        self.between_runs(nodes, groups, &|_| true)
-    }
-
-    /// As [`between`](Self::between), before those nodes outside for which `runs` is true.
-    pub(crate) fn between_runs(
-        &self,
-        nodes: &[Node],
-        groups: &Groups,
-        runs: &dyn Fn(Node) -> bool,
-    ) -> Option<usize> {
-        let position_of = |node: &Node| match groups.group_of.get(node) {
-            Some(&group) => Some(groups.open[group].position),
-            None => self.position.get(node).copied(),
-        };
-        let outside = |node: &Node| !nodes.contains(node);
-        let makers = nodes.iter().flat_map(|&node| self.makers(node)).filter(outside);
-        let behind = makers.filter_map(|maker| position_of(&maker)).max();
-        let made = nodes.iter().flat_map(|&node| self.candidates.module.node(node).results()).flatten();
-        let readers = made
-            .filter_map(|value| self.readers.get(value))
-            .flatten()
-            .filter(|node| outside(node) && runs(**node));
-        let before = readers.filter_map(position_of).min();
-        let is_between =
-            |at: &usize| behind.is_none_or(|other| other < *at) && before.is_none_or(|other| *at < other);
-        nodes.iter().rev().map(|node| self.position[node]).find(is_between)
-    }
-
-    /// The values that nodes read from outside, and the values that are read outside.
-    pub(crate) fn interface(&self, nodes: &[Node]) -> Interface {
-        Interface::of(self.candidates.module, nodes, |value| {
-            let outside =
-                self.readers.get(&value).is_some_and(|r| r.iter().any(|reader| !nodes.contains(reader)));
-            outside || self.roots.contains(&value)
-        })
+        let first = self.index.position(*nodes.first()?);
+        let is_early = |maker: Node| self.index.find_position(maker).is_none_or(|at| at < first);
+        self.index.makers_outside(nodes).all(is_early).then_some(first)
     }
 }
 
 impl Groups {
+    /// The last position of one of the nodes, in program order, that is after the groups and nodes that they read and
+    /// before those readers for which `runs` is true.
+    pub(crate) fn position_between(
+        &self,
+        index: &GraphIndex<'_>,
+        nodes: &[Node],
+        runs: impl Fn(Node) -> bool,
+    ) -> Option<usize> {
+        let position_of = |node: Node| match self.group_of.get(&node) {
+            Some(&group) => Some(self.open[group].position),
+            None => index.find_position(node),
+        };
+        index.position_between(nodes, position_of, runs)
+    }
+
     /// Adds a group that no further node joins, at its position.
     #[cfg_attr(
         not(all(feature = "cuda", target_os = "linux", target_arch = "x86_64")),
@@ -247,7 +188,7 @@ impl Groups {
     )]
     pub(crate) fn close(&mut self, nodes: &[Node], position: usize) {
         self.group_of.extend(nodes.iter().map(|&node| (node, self.open.len())));
-        // No node has such dims.
+        // No node has such dims, so none joins.
         self.open.push(Open { dims: vec![usize::MAX; 2], nodes: Vec::new(), position });
     }
 
@@ -260,7 +201,7 @@ impl Groups {
         self.group_of.iter().map(|(&node, &group)| (node, self.open[group].position))
     }
 
-    /// The groups of two nodes or more.
+    /// The groups with at least two nodes.
     pub(crate) fn into_lists(self) -> Vec<Vec<Node>> {
         self.open.into_iter().map(|open| open.nodes).filter(|nodes| nodes.len() > 1).collect()
     }

@@ -1,15 +1,14 @@
 //! Tensors in host memory: inputs and outputs of models, and operands of comparisons.
 //!
-//! Elements are little-endian and packed as ONNX's `raw_data` is (4-bit types two to a byte, low nibble first), and
-//! the first byte is on a cache line. Constants of a model are [`TensorData`] instead, whose bytes may still be in a
-//! file and have conversions pending; [`HostTensor::from_data`] resolves both.
+//! Elements are little-endian and packed like ONNX's `raw_data` (4-bit types two to a byte, low nibble first), and
+//! the first byte is aligned to a cache line. Constants of a model are [`TensorData`] instead, whose bytes may still
+//! be in a file and have pending conversions; [`HostTensor::from_data`] resolves both.
 
 mod borrowed;
-mod error;
 
 pub use self::borrowed::TensorRef;
 pub(crate) use self::borrowed::pack;
-pub use self::error::HostError;
+pub use crate::error::HostError;
 
 use self::borrowed::ElementsRef;
 use crate::bytes::AlignedBytes;
@@ -39,11 +38,11 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that is an element type, bit for bit.
+/// A Rust type with the memory representation of an element type.
 pub trait Element: Pod + sealed::Sealed {
     /// The element type.
     const DTYPE: DType;
-    /// Its Rust name, for messages.
+    /// The name of the Rust type, for messages.
     const NAME: &'static str;
 }
 
@@ -76,7 +75,7 @@ impl HostTensor {
     /// A tensor of zeros (of `false`, of empty strings).
     ///
     /// # Errors
-    /// If the size is not representable or there is not so much memory.
+    /// If the size is not representable or the allocation fails.
     pub fn zeros(dtype: DType, dims: &[u64]) -> Result<HostTensor, HostError> {
         let no_size = || TensorError::NoSize { dtype, dims: dims.to_vec() };
         let no_memory = || HostError::OutOfMemory { dtype, dims: dims.to_vec() };
@@ -95,7 +94,7 @@ impl HostTensor {
         Ok(HostTensor { dtype, dims: dims.to_vec(), elements })
     }
 
-    /// A tensor of the elements whose bytes `fill` writes. It is called once, with zeroed bytes.
+    /// Makes a tensor whose bytes `fill` writes. `fill` is called once, with zeroed bytes.
     ///
     /// # Errors
     /// Errors of [`HostTensor::zeros`] and of `fill`.
@@ -115,7 +114,7 @@ impl HostTensor {
     /// A copy of little-endian element bytes.
     ///
     /// # Errors
-    /// If there are not as many bytes as `dtype` and `dims` ask for.
+    /// If the number of bytes does not match `dtype` and `dims`.
     pub fn from_bytes(dtype: DType, dims: &[u64], bytes: &[u8]) -> Result<HostTensor, HostError> {
         HostTensor::filled(dtype, dims, |target| {
             if target.len() != bytes.len() {
@@ -130,7 +129,7 @@ impl HostTensor {
     /// A copy of elements.
     ///
     /// # Errors
-    /// If there are not as many elements as `dims` ask for.
+    /// If the number of elements does not match `dims`.
     pub fn from_slice<T: Element>(dims: &[u64], values: &[T]) -> Result<HostTensor, HostError> {
         HostTensor::from_bytes(T::DTYPE, dims, bytemuck::cast_slice(values))
     }
@@ -138,7 +137,7 @@ impl HostTensor {
     /// A tensor of strings.
     ///
     /// # Errors
-    /// If there are not as many strings as `dims` ask for.
+    /// If the number of strings does not match `dims`.
     pub fn from_strings(dims: &[u64], strings: Vec<Box<[u8]>>) -> Result<HostTensor, HostError> {
         let expected = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
         let found = strings.len() as u64;
@@ -150,10 +149,10 @@ impl HostTensor {
         Ok(HostTensor { dtype: DType::String, dims: dims.to_vec(), elements })
     }
 
-    /// The elements of a constant, read from where they are, all pending conversions applied.
+    /// The elements of a constant, read from their source, after all pending conversions.
     ///
     /// # Errors
-    /// If the bytes cannot be read or there is not so much memory.
+    /// If the bytes cannot be read or the allocation fails.
     pub fn from_data(data: &TensorData) -> Result<HostTensor, HostError> {
         if let Storage::Strings(strings) = data.storage() {
             return HostTensor::from_strings(data.dims(), copies_of_strings(strings)?);
@@ -164,8 +163,7 @@ impl HostTensor {
     /// A sparse constant as a dense tensor: its indices are flat, or have a row of coordinates per element.
     ///
     /// # Errors
-    /// If the elements cannot be read, are packed or strings, an index is out of range, or there is not enough
-    /// memory.
+    /// If the elements cannot be read, are packed or strings, an index is out of range, or the allocation fails.
     pub fn from_sparse(data: &SparseData) -> Result<HostTensor, HostError> {
         let values = HostTensor::from_data(&data.values)?;
         let indices = HostTensor::from_data(&data.indices)?;
@@ -230,7 +228,7 @@ impl HostTensor {
         TensorRef { dtype: self.dtype, dims: &self.dims, elements, owner: Some(&self.elements) }
     }
 
-    /// The element bytes, for writing; `None` for strings, and for elements that a copy shares.
+    /// The element bytes, for writing; `None` for strings, and for elements shared with a copy.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.elements {
             Elements::Numbers(bytes) => Arc::get_mut(bytes).map(AlignedBytes::as_mut_slice),
@@ -238,7 +236,7 @@ impl HostTensor {
         }
     }
 
-    /// The same elements with other dims, as many of them.
+    /// The same elements with other dims, which have the same number of elements.
     pub(crate) fn with_dims(self, dims: &[u64]) -> HostTensor {
         debug_assert_eq!(self.dims.iter().product::<u64>(), dims.iter().product::<u64>());
         HostTensor { dims: dims.to_vec(), ..self }
@@ -274,11 +272,10 @@ impl HostTensor {
     }
 }
 
-/// Writes the elements of a constant of numbers, read from where they are, all pending conversions applied, into zeroed
-/// bytes, as many as they have.
+/// Writes the elements of a numeric constant, after all pending conversions, into zeroed bytes of the right length.
 ///
 /// # Errors
-/// If they cannot be read, or there are more of them.
+/// If the elements cannot be read, or the length differs.
 pub fn read_constant(data: &TensorData, target: &mut [u8]) -> Result<(), HostError> {
     let expected = target.len() as u64;
     let mut filled = 0;
@@ -299,10 +296,10 @@ pub fn read_constant(data: &TensorData, target: &mut [u8]) -> Result<(), HostErr
     Err(TensorError::WrongLength { dtype, dims, expected, found }.into())
 }
 
-/// An empty list with room for so many elements.
+/// An empty list with capacity for `n` elements.
 ///
 /// # Errors
-/// If there is not so much memory.
+/// If the allocation fails.
 pub(crate) fn list_of<T>(n: usize) -> Result<Vec<T>, HostError> {
     let mut list = Vec::new();
     let bytes = (n as u64).saturating_mul(size_of::<T>() as u64);
@@ -310,10 +307,10 @@ pub(crate) fn list_of<T>(n: usize) -> Result<Vec<T>, HostError> {
     Ok(list)
 }
 
-/// A copy of a string that may be long.
+/// A copy of a string, which may be long.
 ///
 /// # Errors
-/// If there is not so much memory.
+/// If the allocation fails.
 pub(crate) fn copy_of_string(string: &[u8]) -> Result<Box<[u8]>, HostError> {
     let mut copy = list_of(string.len())?;
     copy.extend_from_slice(string);
@@ -323,7 +320,7 @@ pub(crate) fn copy_of_string(string: &[u8]) -> Result<Box<[u8]>, HostError> {
 /// Copies of strings.
 ///
 /// # Errors
-/// If there is not so much memory.
+/// If the allocation fails.
 pub(crate) fn copies_of_strings(strings: &[Box<[u8]>]) -> Result<Vec<Box<[u8]>>, HostError> {
     let mut copies = list_of(strings.len())?;
     for string in strings {
@@ -332,7 +329,7 @@ pub(crate) fn copies_of_strings(strings: &[Box<[u8]>]) -> Result<Vec<Box<[u8]>>,
     Ok(copies)
 }
 
-/// Type and dims; never the elements.
+/// Shows type and dims, but no elements.
 impl fmt::Debug for HostTensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "HostTensor({}{:?})", self.dtype, self.dims)

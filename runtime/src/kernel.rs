@@ -1,17 +1,20 @@
-//! A kernel: a function from a [`Site`] (a node with the facts about its operands) to a [`Prepared`], which
-//! computes the results from [`Io`] any number of times.
+//! A kernel: prepared from a [`Site`] (a node with the facts about its operands) as a [`Prepared`], which computes
+//! the results from [`Io`] any number of times.
 //!
-//! A kernel computes no shapes: the shapes of its results are inferred, before or while the graph runs. It
-//! reads attributes and operands that are parameters (axes, sizes) when it is prepared, through the views that
-//! inference uses. That happens when the graph is planned if everything it asks for is known then, and each
-//! time the node runs if not; the kernel cannot tell.
+//! A kernel computes no shapes: the shapes of its results are inferred, before or while the graph runs. During
+//! preparation it reads attributes and operands that are parameters (axes, sizes), through the views that inference
+//! uses. Preparation happens when the graph is planned, if everything that it needs is known then, and otherwise each
+//! time that the node runs. The kernel cannot tell which.
 
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
-use crate::device::{DeviceError, DeviceRef, Queue, Span};
+use crate::device::{DeviceRef, Queue, Span};
+pub use crate::error::KernelError;
+pub(crate) use crate::error::Result;
 use crate::host::{Element, HostError, HostTensor, TensorRef};
 use crate::plan::Needs;
 use crate::room::Room;
+pub(crate) use crate::room::check_size;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, OpError};
 use ampc_ir::{DType, Node, Type};
@@ -20,78 +23,13 @@ use smallvec::SmallVec;
 /// Extents as indices.
 pub type Dims = SmallVec<[usize; 6]>;
 
-/// Error of preparing or running a kernel.
-#[derive(Debug, thiserror::Error)]
-pub enum KernelError {
-    /// The node does not fit its operator.
-    #[error(transparent)]
-    Op(#[from] OpError),
-    /// A tensor cannot be made, or differs from the expected one.
-    #[error(transparent)]
-    Host(#[from] HostError),
-    /// There is no kernel for it.
-    #[error("the backend does not support {0}")]
-    Unsupported(String),
-    /// The content of an operand is invalid.
-    #[error("expected {expected}, found {found}")]
-    Value {
-        /// The value that the operator requires.
-        expected: String,
-        /// The value found.
-        found: String,
-    },
-    /// It would take more than it may.
-    #[error("expected at most {limit}, found {found}")]
-    Limit {
-        /// The limit.
-        limit: String,
-        /// The size required.
-        found: String,
-    },
-    /// The device failed.
-    #[error(transparent)]
-    Device(Box<DeviceError>),
-    /// Something is known only while the graph runs.
-    #[error("an operand is not known yet")]
-    NotYet,
-}
-
-impl KernelError {
-    /// True if the system refused memory.
-    pub fn is_no_memory(&self) -> bool {
-        match self {
-            KernelError::Host(error) => error.is_no_memory(),
-            KernelError::Device(error) => error.is_no_memory(),
-            _ => false,
-        }
-    }
-
-    /// The error that there is no kernel for something, in words.
-    pub fn unsupported(what: impl Into<String>) -> KernelError {
-        KernelError::Unsupported(what.into())
-    }
-
-    /// The error of an operand with an invalid content.
-    pub fn value(expected: impl Into<String>, found: impl ToString) -> KernelError {
-        KernelError::Value { expected: expected.into(), found: found.to_string() }
-    }
-}
-
-impl From<DeviceError> for KernelError {
-    fn from(error: DeviceError) -> KernelError {
-        KernelError::Device(Box::new(error))
-    }
-}
-
-pub(crate) type Result<T, E = KernelError> = std::result::Result<T, E>;
-
 /// Makes the kernel of a node.
 pub(crate) type Prepare = fn(&Site<'_>) -> Result<Prepared>;
 
 /// The function that a prepared kernel runs each time.
 pub(crate) type Run = Box<dyn Fn(&mut Io<'_>) -> Result<()> + Send + Sync>;
 
-/// A kernel that is ready to run, and its requirements.
+/// A prepared kernel and its requirements.
 pub struct Prepared {
     pub(crate) needs: Needs,
     pub(crate) run: Run,
@@ -99,75 +37,76 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// A kernel that computes the results of a node each time that `run` is called. Its results depend on the operands
-    /// alone.
+    /// A kernel whose results `run` computes at each call. The results depend on nothing but the operands.
     pub fn new(run: impl Fn(&mut Io<'_>) -> Result<()> + Send + Sync + 'static) -> Prepared {
         Prepared { needs: Needs::default(), run: Box::new(run), planned: None }
     }
 
-    /// A function that is called before the kernel runs, once for each plan that the kernel is part of: most kernels of nodes
-    /// that are joined into groups are part of none. Long work, such as compiling, begins there in other threads: the
-    /// session waits for the function to return.
+    /// Sets a function that is called once for each plan that includes the kernel, before the kernel runs. Most
+    /// kernels of nodes that are fused into groups are in no plan. Long work, such as compilation, starts there in
+    /// other threads, because the session waits for the function to return.
     pub fn when_planned(mut self, planned: impl Fn() + Send + Sync + 'static) -> Prepared {
         self.planned = Some(Box::new(planned));
         self
     }
 
-    /// The kernel needs this many bytes of memory for itself while it runs: [`Io::scratch`].
+    /// The size in bytes of the scratch memory that the kernel needs while it runs: [`Io::scratch`].
     pub fn scratch(mut self, bytes: usize) -> Prepared {
         self.needs.scratch = bytes;
         self
     }
 
-    /// The kernel can compute its first result in place of each of these operands, the best first. [`Io::in_place`] says
-    /// if the plan uses that.
+    /// The first result may alias any of these operands, the preferred operand first. [`Io::in_place`] tells if the
+    /// plan uses that.
     pub fn in_place(mut self, operands: &[usize]) -> Prepared {
         self.needs.in_place = operands.into();
         self
     }
 
-    /// The kernel can compute each of these results (but the first, see [`in_place`](Self::in_place)) in place of the
-    /// operand beside it. [`Io::is_in_place`] says if the plan uses that.
+    /// Each of these results, other than the first (see [`in_place`](Self::in_place)), may alias the operand that it
+    /// is paired with. [`Io::is_in_place`] tells if the plan uses that.
     pub fn others_in_place(mut self, pairs: &[(usize, usize)]) -> Prepared {
         self.needs.others_in_place = pairs.into();
         self
     }
 
-    /// The kernel can turn its first operand, a value outside of the arena, into its first result. [`Io::moved`] has the
-    /// operand if the node is its last reader.
+    /// The kernel can turn its first operand, a value outside of the arena, into its first result. If the node is the
+    /// last reader of the operand, [`Io::moved`] returns it.
     pub fn moves(mut self) -> Prepared {
         self.needs.moves = true;
         self
     }
 
-    /// The kernel is launched on this queue of the session, below [`Device::kernel_queues`](crate::device::Device::kernel_queues).
+    /// Launches the kernel on this queue of the session, an index below
+    /// [`Device::kernel_queues`](crate::device::Device::kernel_queues).
     pub fn on_queue(mut self, queue: usize) -> Prepared {
         self.needs.queue = queue;
         self
     }
 
-    /// The kernel copies from or to the host or takes memory, so that a device cannot record it.
+    /// The kernel copies from or to the host or allocates memory, so a device cannot record it.
     pub fn not_recorded(mut self) -> Prepared {
         self.needs.is_unrecorded = true;
         self
     }
 
-    /// The first result has the bytes of the first operand. The kernel runs only where the plan cannot share them. If the
-    /// result is [free](Io::is_free), the operand owns its bytes, and the kernel may emit a tensor that shares them.
+    /// The first result has the bytes of the first operand. The kernel runs only if the plan cannot alias them. If
+    /// the result is [free](Io::is_free), the operand owns its bytes, and the kernel may emit a tensor that shares
+    /// them.
     pub fn view(mut self) -> Prepared {
         self.needs.view = true;
         self
     }
 }
 
-/// A result of a kernel that runs outside of a session.
+/// A requested result of a kernel that runs outside of a session.
 #[derive(Clone, Debug)]
 pub enum Wanted {
     /// The result is not used.
     Absent,
     /// A tensor of numbers of this element type and these dims.
     Tensor(DType, Vec<u64>),
-    /// The kernel makes the result: its size is unknown, or it is no tensor of numbers.
+    /// The kernel allocates the result: its size is unknown, or it is not a tensor of numbers.
     Any,
 }
 
@@ -177,10 +116,10 @@ impl Prepared {
         &self.needs
     }
 
-    /// Runs a kernel of host memory outside of a session.
+    /// Runs a host-memory kernel outside of a session.
     ///
     /// # Errors
-    /// Errors of the kernel, and if there is no memory within the limit for its scratch memory or a result.
+    /// If the kernel fails, or its scratch memory or a result exceeds the limit or cannot be allocated.
     pub fn run_alone(
         &self,
         operands: &[Option<DataRef<'_>>],
@@ -219,18 +158,18 @@ impl Prepared {
     }
 }
 
-/// A node that a kernel is prepared for, with the known facts about its operands and results.
+/// A node to prepare a kernel for, with the known facts about its operands and results.
 pub struct Site<'a> {
     /// The node as views read it.
     pub view: NodeView<'a>,
-    /// The node that it is a copy of, if it stands in place of a call; otherwise the node itself.
+    /// The original node, if this node is a copy that replaces a call; otherwise the node itself.
     pub source: Node,
-    /// The types of its results as far as known; `None` for absent ones.
+    /// The known types of results; `None` for absent results.
     pub results: &'a [Option<Type>],
     /// True if the dims of image operands and results are `[n, spatial…, c]`
-    /// ([`Backend::channels_last`](crate::Backend::channels_last)); views read attributes as they are.
+    /// ([`Backend::channels_last`](crate::Backend::channels_last)). Views return attributes unchanged.
     pub channels_last: bool,
-    /// The largest size of lists that the kernel makes from parameters.
+    /// The limit for lists that the kernel makes from parameters.
     pub(crate) room: Room,
 }
 
@@ -255,7 +194,7 @@ impl Site<'_> {
         self.results.get(j).is_some_and(Option::is_some)
     }
 
-    /// True if an operand or a result that is used is a tensor of this element type.
+    /// True if an operand or a used result is a tensor of this element type.
     pub fn has_dtype(&self, dtype: DType) -> bool {
         let is_of_dtype =
             |ty: &Option<Type>| ty.as_ref().and_then(Type::as_tensor).is_some_and(|t| t.dtype == dtype);
@@ -263,7 +202,7 @@ impl Site<'_> {
             || self.results.iter().any(is_of_dtype)
     }
 
-    /// The element type of operand `i`, a tensor.
+    /// The element type of operand `i`, which must be a tensor.
     ///
     /// # Errors
     /// If it is not known yet.
@@ -271,7 +210,7 @@ impl Site<'_> {
         self.view.dtype(i).ok_or(KernelError::NotYet)
     }
 
-    /// The dims of operand `i`, a tensor.
+    /// The dims of operand `i`, which must be a tensor.
     ///
     /// # Errors
     /// If they are not known yet.
@@ -279,7 +218,7 @@ impl Site<'_> {
         dims_of(self.view.operand_type(i))
     }
 
-    /// The element type of result `j`, a tensor.
+    /// The element type of result `j`, which must be a tensor.
     ///
     /// # Errors
     /// If it is not known yet.
@@ -288,7 +227,7 @@ impl Site<'_> {
         ty.and_then(Type::as_tensor).map(|t| t.dtype).ok_or(KernelError::NotYet)
     }
 
-    /// The dims of result `j`, a tensor.
+    /// The dims of result `j`, which must be a tensor.
     ///
     /// # Errors
     /// If they are not known yet.
@@ -336,7 +275,7 @@ impl Site<'_> {
     }
 }
 
-/// The most elements of an operand that is a parameter of a node.
+/// The maximum number of elements of an operand that is a parameter of a node.
 pub(crate) const MAX_PARAMETERS: u64 = ampc_ir::views::MAX_INTS;
 
 fn dims_of(ty: Option<&Type>) -> Result<Dims> {
@@ -353,22 +292,22 @@ pub enum Out<'a> {
     Placed {
         /// The element type.
         dtype: DType,
-        /// The bytes of all elements. They hold anything before.
+        /// The bytes of all elements, uninitialized.
         bytes: &'a mut [u8],
     },
     /// A tensor of numbers of known dims in the memory of a device.
     Device {
         /// The element type.
         dtype: DType,
-        /// The bytes of all elements. They hold anything before.
+        /// The bytes of all elements, uninitialized.
         span: Span<'a>,
     },
-    /// The kernel makes the result: its size is unknown, or it is no tensor of numbers.
+    /// The kernel allocates the result: its size is unknown, or it is not a tensor of numbers.
     Free(&'a mut Option<Data>),
 }
 
 impl<'a> Out<'a> {
-    /// The place of a result outside of the arena: the elements of a tensor, or a place for anything.
+    /// A result outside of the arena: an existing tensor to overwrite, or a value that the kernel sets.
     pub(crate) fn outside_of_arena(data: &'a mut Option<Data>) -> Out<'a> {
         match data {
             Some(Data::Tensor(tensor)) => {
@@ -384,9 +323,9 @@ impl<'a> Out<'a> {
     }
 }
 
-/// The operands and results of a kernel that runs.
+/// The operands and results of a running kernel.
 pub struct Io<'a> {
-    /// The formal operands, without the operands in whose place results are computed.
+    /// The formal operands, except operands that results alias.
     pub operands: Vec<Option<DataRef<'a>>>,
     /// The places of the results.
     pub results: Vec<Out<'a>>,
@@ -394,16 +333,16 @@ pub struct Io<'a> {
     /// The scratch memory of a kernel on a device.
     pub(crate) device_scratch: Option<Span<'a>>,
     pub(crate) queue: Option<&'a mut (dyn Queue + 'static)>,
-    /// The operand that shares its bytes with result 0, until the result is written; it is not among the operands.
+    /// The operand that shares its bytes with result 0 until the result is written. It is not in `operands`.
     pub in_place: Option<usize>,
-    /// (result, operand) pairs that share bytes; these operands are not among the operands.
+    /// Pairs of a result and an operand that share bytes. These operands are not in `operands`.
     pub taken: &'a [(usize, usize)],
-    /// The most bytes that a result may have whose size the kernel says.
+    /// The maximum size of a result that the kernel allocates.
     pub max_bytes: u64,
 }
 
 impl<'a> Io<'a> {
-    /// True if operand `i` is present, also if it is computed in place.
+    /// True if operand `i` is present, even if a result aliases it.
     pub fn has(&self, i: usize) -> bool {
         self.taken.iter().any(|&(_, operand)| operand == i)
             || self.operands.get(i).is_some_and(Option::is_some)
@@ -421,7 +360,7 @@ impl<'a> Io<'a> {
     /// Operand `i`, a tensor.
     ///
     /// # Errors
-    /// If it is absent, or no tensor.
+    /// If the operand is absent, or not a tensor.
     pub fn tensor(&self, i: usize) -> Result<TensorRef<'a>> {
         self.data(i)?.tensor().ok_or_else(|| OpError::operand(i, "a tensor", "none").into())
     }
@@ -429,20 +368,20 @@ impl<'a> Io<'a> {
     /// The elements of operand `i`.
     ///
     /// # Errors
-    /// If it is no tensor of this element type.
+    /// If the operand is not a tensor of this element type.
     pub fn slice<T: Element>(&self, i: usize) -> Result<&'a [T]> {
         Ok(self.tensor(i)?.as_slice()?)
     }
 
-    /// The bytes of operand `i`, a tensor of numbers.
+    /// The bytes of operand `i`, which must be a tensor of numbers.
     ///
     /// # Errors
-    /// If it is no tensor of numbers.
+    /// If the operand is not a tensor of numbers.
     pub fn bytes(&self, i: usize) -> Result<&'a [u8]> {
         self.tensor(i)?.bytes().ok_or_else(|| OpError::operand(i, "numbers", "strings").into())
     }
 
-    /// True if result `j` has the bytes of an operand before it is written.
+    /// True if result `j` has the bytes of an operand until it is written.
     pub fn is_in_place(&self, j: usize) -> bool {
         self.taken.iter().any(|&(result, _)| result == j)
     }
@@ -457,7 +396,7 @@ impl<'a> Io<'a> {
         matches!(self.results.get(j), Some(Out::Free(_)))
     }
 
-    /// The bytes of result `j`, which hold anything before. They can be taken once.
+    /// The bytes of result `j`, uninitialized. They can be taken once.
     ///
     /// # Errors
     /// If the result has no place, or its bytes were taken before.
@@ -470,7 +409,7 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The elements of result `j`, which hold anything before. They can be taken once.
+    /// The elements of result `j`, uninitialized. They can be taken once.
     ///
     /// # Errors
     /// If the result has no place or another element type, or was taken before.
@@ -485,8 +424,8 @@ impl<'a> Io<'a> {
         Ok(elements_mut(self.out_bytes(j)?))
     }
 
-    /// Operand 0 of a kernel that [`moves`](Prepared::moves) it, if the node is its last reader. It is not among the
-    /// operands, and can be taken once.
+    /// Operand 0, if the kernel [moves](Prepared::moves) it and the node is its last reader. It is not in `operands`,
+    /// and can be taken once.
     pub fn moved(&mut self) -> Option<Data> {
         match self.results.first_mut() {
             Some(Out::Free(slot)) => slot.take(),
@@ -522,7 +461,7 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The work on the device, which the kernel adds to.
+    /// The queue to which the kernel submits its work.
     ///
     /// # Errors
     /// If the session computes in host memory.
@@ -533,7 +472,7 @@ impl<'a> Io<'a> {
     /// Operand `i`, a tensor in the memory of the device.
     ///
     /// # Errors
-    /// If it is absent, or no such tensor.
+    /// If the operand is absent, or not a tensor in device memory.
     pub fn on_device(&self, i: usize) -> Result<DeviceRef<'a>> {
         match self.data(i)? {
             DataRef::Device(tensor) => Ok(tensor),
@@ -541,10 +480,10 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The bytes of operand `i`, a tensor in the memory of a device, also if a result is computed in its place.
+    /// The bytes of operand `i`, a tensor in the memory of the device, even if a result aliases it.
     ///
     /// # Errors
-    /// If the operand is absent or no such tensor.
+    /// If the operand is absent, or not a tensor in device memory.
     pub fn operand_on_device(&self, i: usize) -> Result<Span<'a>> {
         match self.taken.iter().find(|&&(_, operand)| operand == i) {
             Some(&(result, _)) => self.out_on_device(result),
@@ -552,7 +491,7 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The bytes of result `j` in the memory of the device, which hold anything before.
+    /// The bytes of result `j` in device memory, uninitialized.
     ///
     /// # Errors
     /// If the result has no place on the device.
@@ -563,19 +502,19 @@ impl<'a> Io<'a> {
         }
     }
 
-    /// The scratch memory of the kernel on the device. It holds anything before.
+    /// The scratch memory of the kernel on the device, uninitialized.
     pub fn scratch_on_device(&self) -> Option<Span<'a>> {
         self.device_scratch
     }
 
-    /// The scratch memory of the kernel as elements of `T`. It holds anything before, and can be taken once.
+    /// The scratch memory of the kernel as elements of `T`, uninitialized. It can be taken once.
     pub fn scratch<T: bytemuck::Pod>(&mut self) -> &'a mut [T] {
         let bytes = std::mem::take(&mut self.scratch);
         let whole = bytes.len() / size_of::<T>() * size_of::<T>();
         elements_mut(&mut bytes[..whole])
     }
 
-    /// The largest size of lists that the kernel makes while it runs.
+    /// The limit for lists that the kernel makes while it runs.
     pub(crate) fn room(&self) -> Room {
         Room::of(self.max_bytes)
     }
@@ -583,26 +522,13 @@ impl<'a> Io<'a> {
     /// Checks the size of a result against the limit of the run.
     ///
     /// # Errors
-    /// If the limit has fewer bytes.
+    /// If the size exceeds the limit.
     pub fn check_size(&self, bytes: u64) -> Result<()> {
         check_size(bytes, self.max_bytes)
     }
 }
 
-/// Bytes as elements; no bytes may be anywhere.
+/// Bytes as elements. Empty slices need no alignment.
 pub(crate) fn elements_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
     if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
-}
-
-/// An error if a tensor of this many bytes exceeds the limit.
-pub(crate) fn check_size(bytes: u64, most: u64) -> Result<()> {
-    if bytes <= most {
-        return Ok(());
-    }
-    // A size that 64 bits cannot hold is the greatest that they can.
-    let found = match bytes {
-        u64::MAX => "2^64 bytes or more for one tensor".to_owned(),
-        bytes => format!("{bytes} bytes for one tensor"),
-    };
-    Err(KernelError::Limit { limit: format!("{most} bytes"), found })
 }

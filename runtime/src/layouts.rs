@@ -1,6 +1,6 @@
-//! Images with channels last: dims `[n, spatial…, c]` in place of `[n, c, spatial…]`.
+//! Images with channels last: dims `[n, spatial…, c]` instead of `[n, c, spatial…]`.
 //!
-//! A backend names the nodes that compute with channels last
+//! A backend chooses the nodes that compute with channels last
 //! ([`Backend::channels_last`](crate::Backend::channels_last)), and the session permutes the types of their images in
 //! its copy of the module. In this graph, Conv and Relu compute with channels last, and Flatten reads a copy with the
 //! dims of the model:
@@ -9,8 +9,8 @@
 //! %x1 = Transpose(%x)    %y = Conv(%x1, %w1)    %z = Relu(%y)    %z1 = Transpose(%z)    %f = Flatten(%z1)
 //! ```
 //!
-//! [`Roles::of`] lists the nodes that can compute with channels last. All other nodes read and make images with the
-//! dims of the model.
+//! [`Roles::of`] determines the nodes that can compute with channels last. All other nodes read and produce images
+//! with the dims of the model.
 
 use ampc_ir::op::OpKind as K;
 use ampc_ir::views::broadcast::Broadcast;
@@ -20,26 +20,26 @@ use ampc_ir::views::reduce::ReduceView;
 use ampc_ir::views::{NodeView, TransposeView};
 use ampc_ir::{GraphId, Module, Node, Value};
 
-/// The use that a node makes of an operand or result, if it computes with channels last.
+/// The role of an operand or result of a node that computes with channels last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// A tensor `[n, c, spatial…]` whose dims are permuted. Filters are images too.
     Image,
     /// A tensor `[c, 1, …]` without the axis of the batch, which becomes `[c]`.
     Channels,
-    /// An image that the node reads through a transpose back, of its own, which is part of a group with the node: the
+    /// An image that the node reads through a transpose back to channels first, in one group with the node: the
     /// exchange of batch and channels before a weight gradient.
     Back,
-    /// A tensor that stays as it is.
+    /// A tensor that does not change.
     Fixed,
 }
 
 /// The roles of the operands and results of a node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Roles {
-    /// For each operand.
+    /// The roles of operands.
     pub operands: Vec<Role>,
-    /// For each result.
+    /// The roles of results.
     pub results: Vec<Role>,
 }
 
@@ -48,7 +48,7 @@ pub struct Roles {
 pub struct Image {
     /// The node.
     pub node: Node,
-    /// Its roles.
+    /// The roles of its operands and results.
     pub roles: Roles,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn dims_of(module: &Module, value: Value) -> Option<Vec<u64>> {
     module.value(value).ty.shape()?.to_known()
 }
 
-/// True if the elements of an image are in the same order in both layouts: it has one channel, or one element per channel.
+/// True if an image has the same element order in both layouts: one channel, or one element per channel.
 pub(crate) fn is_same_in_both(dims: &[u64]) -> bool {
     dims[1] == 1 || dims[2..].iter().all(|&extent| extent == 1)
 }
@@ -136,7 +136,7 @@ impl Roles {
         Some(Roles { operands, results })
     }
 
-    /// The roles of a reduction along listed axes, whose result has axes in the same order in both layouts.
+    /// The roles of a reduction along listed axes whose result has the same axis order in both layouts.
     fn of_reduction(view: &NodeView<'_>) -> Option<Roles> {
         let dims = view.dims(0)?;
         let reduced = ReduceView::read(view).ok()?;
@@ -155,8 +155,8 @@ impl Roles {
     }
 }
 
-/// True of an operator whose kernel reads [`Site::channels_last`](crate::kernel::Site::channels_last). Others compute from
-/// dims, and from axes that the session moves.
+/// True of an operator whose kernel reads [`Site::channels_last`](crate::kernel::Site::channels_last). Other
+/// operators depend on dims, and on axes that the session permutes.
 pub(crate) fn reads_layout(kind: K) -> bool {
     matches!(
         kind,
@@ -197,7 +197,7 @@ pub(crate) fn listed_axes(view: &NodeView<'_>) -> Option<Vec<i64>> {
     }
 }
 
-/// The role of an operand that broadcasts to an image of so many axes.
+/// The role of an operand that broadcasts to an image of rank `rank`.
 fn broadcast(dims: &[u64], rank: usize) -> Option<Role> {
     if dims.len() <= rank && dims.iter().all(|&extent| extent == 1) {
         return Some(Role::Fixed);
@@ -208,7 +208,7 @@ fn broadcast(dims: &[u64], rank: usize) -> Option<Role> {
     (dims.len() + 1 == rank && dims[1..].iter().all(|&extent| extent == 1)).then_some(Role::Channels)
 }
 
-/// The axis with channels last of an axis of an image.
+/// The position, with channels last, of an axis of an image.
 pub(crate) fn moved_axis(axis: i64, rank: usize) -> i64 {
     let rank = i64::try_from(rank).unwrap_or(i64::MAX);
     match if axis < 0 { axis + rank } else { axis } {
@@ -218,7 +218,7 @@ pub(crate) fn moved_axis(axis: i64, rank: usize) -> i64 {
     }
 }
 
-/// [`moved_axis`] of each axis, in order.
+/// [`moved_axis`] of each axis, sorted.
 pub(crate) fn moved_axes(axes: &[i64], rank: usize) -> Vec<i64> {
     let mut moved: Vec<i64> = axes.iter().map(|&axis| moved_axis(axis, rank)).collect();
     moved.sort_unstable();

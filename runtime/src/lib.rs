@@ -1,9 +1,9 @@
-//! The runtime side of ampc: running modules ([`session`]) on a device ([`backend`], [`cpu`]) by plans that all backends
-//! share ([`plan`]); tensors in host memory ([`HostTensor`]), sequences and optionals ([`data`]); reading and writing
-//! them ([`npy`], [`npz`]), and measuring the distance of two tensors ([`compare`](mod@compare)).
+//! The runtime of ampc: runs modules ([`session`]) on a device ([`backend`], [`cpu`]) by plans that all backends
+//! share ([`plan`]). It also has tensors in host memory ([`HostTensor`]), sequences and optionals ([`data`]), their
+//! files ([`npy`], [`npz`]), and the distance of two tensors ([`compare`](mod@compare)).
 //!
-//! Reading order: [`host`], [`data`], [`plan`], [`session`], [`backend`], [`cpu`]; then [`float`] (the values of float formats) and
-//! [`compare`](mod@compare). This crate rewrites no module and knows no model format.
+//! Reading order: [`host`], [`data`], [`plan`], [`session`], [`backend`], [`cpu`]; then [`float`] (the values of
+//! float formats) and [`compare`](mod@compare). This crate rewrites no module and knows no model format.
 //!
 //! ```
 //! use ampc_runtime::{HostTensor, Tolerance, compare};
@@ -29,6 +29,7 @@ pub mod data;
 pub mod device;
 mod einsum;
 mod elementwise;
+mod error;
 pub mod float;
 mod geometry;
 mod groups;

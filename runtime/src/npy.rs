@@ -1,12 +1,12 @@
-//! Arrays in NumPy's `.npy` format (NEP 1; versions 1 to 3 read, 1 written), without going through Python.
+//! Arrays in NumPy's `.npy` format (NEP 1; reads versions 1 to 3, writes version 1), without Python.
 //!
-//! NumPy has no element types for bf16 and the 8-bit floats. Such a tensor is stored as unsigned integers of
-//! its width, and the name of the entry in an archive has the type: see [`npz`](crate::npz). Supported: both
-//! byte orders, both memory orders, byte strings and Unicode strings. Refused: structured types, pickled
-//! objects, dates, and types wider than 64 bits but complex128.
+//! NumPy has no element types for bf16 and the 8-bit floats. Such a tensor is stored as unsigned integers of its
+//! width, and the name of the entry in an archive has the type: see [`npz`](crate::npz). Supported: both byte orders,
+//! both memory orders, byte strings and Unicode strings. Rejected: structured types, pickled objects, dates, and
+//! types wider than 64 bits except complex128.
 //!
-//! A header is written by hand because it is one dictionary with three keys; crates that read it bring a parser
-//! generator and an array type along.
+//! The header code is hand-written because a header is one dictionary with three keys; crates that read it bring a
+//! parser generator and an array type.
 
 use crate::host::{HostError, HostTensor};
 use ampc_ir::DType;
@@ -16,7 +16,7 @@ use std::io::{self, Read, Write};
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 /// The largest header read. NumPy's own limit is 10,000, beyond which it asks whether the file is trusted.
 const MAX_HEADER: usize = 1 << 16;
-/// Data starts at a multiple of this, as NumPy writes it.
+/// Data starts at a multiple of this number, as NumPy writes it.
 const ALIGNMENT: usize = 64;
 /// NumPy's `NPY_MAXDIMS` since version 2.
 const MAX_RANK: usize = 64;
@@ -24,7 +24,7 @@ const MAX_RANK: usize = 64;
 /// Error of reading or writing an array.
 #[derive(Debug, thiserror::Error)]
 pub enum NpyError {
-    /// Reading or writing failed; the data being shorter than the header says is one way.
+    /// Reading or writing failed, for example because the data is shorter than the header says.
     #[error("reading or writing fails: {0}")]
     Io(#[from] io::Error),
     /// The header is not the header of a `.npy` file.
@@ -40,33 +40,33 @@ pub enum NpyError {
         descr: String,
     },
     /// The data is shorter than the header says.
-    #[error("the header says {says} bytes, {there} are there")]
+    #[error("expected {says} bytes of elements by the header, found {there}")]
     Short {
-        /// Bytes of its elements by the header.
+        /// The size of the elements by the header, in bytes.
         says: u64,
-        /// Bytes behind the header.
+        /// The number of bytes after the header.
         there: u64,
     },
-    /// The array is larger than it may be.
+    /// The array exceeds the limit.
     #[error("expected an array of at most {most} bytes, found one of {bytes}")]
     TooLarge {
-        /// Bytes of its elements.
+        /// The size of its elements in bytes.
         bytes: u64,
         /// The limit.
         most: u64,
     },
-    /// The strings take more memory than they may.
+    /// The strings exceed the memory limit.
     #[error("expected strings that take at most {most} bytes in memory, found {count} that take more")]
     Strings {
-        /// The number.
+        /// The number of strings.
         count: u64,
         /// The limit.
         most: u64,
     },
     /// More bytes follow the array.
-    #[error("there are bytes behind the array that its header describes")]
+    #[error("bytes follow the array that the header describes")]
     Trailing,
-    /// The rank is higher than that of any array that NumPy reads.
+    /// The rank exceeds NumPy's maximum.
     #[error("a tensor of rank {rank}; NumPy's arrays have at most {MAX_RANK} dims")]
     Rank {
         /// Number of dims.
@@ -78,13 +78,13 @@ pub enum NpyError {
         /// Element type.
         dtype: DType,
     },
-    /// NumPy's strings are Unicode and end before their trailing NULs.
+    /// The string ends with a NUL, which NumPy strips, or is not Unicode.
     #[error("a tensor whose string {index} is not Unicode text, or ends in NUL")]
     String {
         /// Index of the element.
         index: usize,
     },
-    /// The tensor cannot be made.
+    /// The tensor cannot be allocated.
     #[error(transparent)]
     Host(#[from] HostError),
 }
@@ -105,7 +105,7 @@ struct Header {
     shape: Vec<u64>,
 }
 
-/// A reader that counts.
+/// A reader that counts bytes.
 struct Counted<R> {
     reader: R,
     bytes: u64,
@@ -119,7 +119,7 @@ impl<R: Read> Read for Counted<R> {
     }
 }
 
-/// The element type of an array as NumPy spells it, taken apart.
+/// The parsed element type of an array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Item {
     Number {
@@ -146,7 +146,7 @@ impl Item {
     }
 }
 
-/// The element type and dims of an array, of which only the header is read.
+/// Reads the header of an array: the element type and dims.
 ///
 /// # Errors
 /// If the header is not that of an array of a supported type.
@@ -160,15 +160,15 @@ pub fn header(mut reader: impl Read) -> Result<(DType, Vec<u64>), NpyError> {
     Ok((dtype, header.shape))
 }
 
-/// Bytes that the list of strings takes for each, beside its text.
+/// The memory overhead of a string, besides its text.
 const STRING: u64 = size_of::<Box<[u8]>>() as u64;
 
-/// Reads one array to its end: `stored` bytes or fewer with its header, if its elements have at most `most` in
-/// memory, where a string takes more. Memory is allocated once the size is known; for strings while they are
-/// read.
+/// Reads one array to its end, of at most `stored` bytes including the header, whose elements take at most `most`
+/// bytes in memory; strings take more memory than in the file. Memory is allocated once the size is known; for
+/// strings, while they are read.
 ///
 /// # Errors
-/// If it is larger, or not a whole array of a supported type.
+/// If the array exceeds a limit, or is incomplete or of an unsupported type.
 pub fn read(reader: impl Read, stored: u64, most: u64) -> Result<HostTensor, NpyError> {
     let mut reader = Counted { reader, bytes: 0 };
     let header = read_header(&mut reader)?;
@@ -180,7 +180,7 @@ pub fn read(reader: impl Read, stored: u64, most: u64) -> Result<HostTensor, Npy
         Some(bytes) if matches!(item, Item::Number { .. }) && bytes > most => {
             return Err(NpyError::TooLarge { bytes, most });
         }
-        // What has no number has no tensor either.
+        // A size that overflows is rejected when the tensor is made.
         Some(_) | None => {}
     }
     let tensor = match item {
@@ -202,10 +202,10 @@ pub fn read(reader: impl Read, stored: u64, most: u64) -> Result<HostTensor, Npy
     if reader.read(&mut [0])? == 0 { Ok(tensor) } else { Err(NpyError::Trailing) }
 }
 
-/// Checks that NumPy can hold a tensor, which [`write()`] does as well.
+/// Checks that NumPy can represent a tensor. [`write()`] checks the same.
 ///
 /// # Errors
-/// If NumPy cannot hold it: elements of less than a byte, strings that are not text, more than 64 dims.
+/// If NumPy cannot represent it: elements of less than a byte, strings that are not text, more than 64 dims.
 pub fn check(tensor: &HostTensor) -> Result<(), NpyError> {
     let rank = tensor.dims().len();
     if rank > MAX_RANK {
@@ -223,7 +223,7 @@ pub fn check(tensor: &HostTensor) -> Result<(), NpyError> {
 /// Writes one array, in row-major order.
 ///
 /// # Errors
-/// If writing fails, or NumPy cannot hold the tensor ([`check`]).
+/// If writing fails, or NumPy cannot represent the tensor ([`check`]).
 pub fn write(mut writer: impl Write, tensor: &HostTensor) -> Result<(), NpyError> {
     check(tensor)?;
     if let Some(strings) = tensor.strings() {
@@ -235,7 +235,7 @@ pub fn write(mut writer: impl Write, tensor: &HostTensor) -> Result<(), NpyError
     Ok(writer.write_all(bytes)?)
 }
 
-/// NumPy's spelling of a numeric element type; that of the unsigned integer of the same width where it has none.
+/// NumPy's spelling of a numeric element type, or of the unsigned integer of the same width if NumPy lacks the type.
 fn numeric_descr(dtype: DType) -> Option<&'static str> {
     Some(match dtype {
         DType::Bool => "|b1",
@@ -345,7 +345,7 @@ fn read_strings(
     let count = count.ok_or(NpyError::Header { what: "a number of strings that fits" })?;
     let too_large = || NpyError::Strings { count, most };
     let mut left = count.checked_mul(STRING).and_then(|list| most.checked_sub(list)).ok_or_else(too_large)?;
-    // Both lists grow with what is read, not with what the header claims.
+    // Both lists grow with the bytes read, not with the size that the header claims.
     let (mut raw, mut strings) = (Vec::new(), Vec::new());
     for _ in 0..count {
         raw.clear();
@@ -359,7 +359,7 @@ fn read_strings(
     Ok(strings)
 }
 
-/// Strings in the order of the file, without copies.
+/// A tensor of strings in the order of the file, without copies.
 fn tensor_of_strings(
     dims: &[u64],
     fortran_order: bool,
@@ -383,7 +383,7 @@ fn unicode_string(raw: &[u8], swapped: bool) -> Option<Box<[u8]>> {
     Some(text.trim_end_matches('\0').as_bytes().into())
 }
 
-/// A string as NumPy can hold it.
+/// A string in a form that NumPy can represent.
 fn text_of(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok().filter(|text| !text.ends_with('\0'))
 }
@@ -451,7 +451,7 @@ fn parse_header(text: &str) -> Result<Header, &'static str> {
     while !rest.starts_with('}') {
         let (key, after) = quoted(rest).ok_or("a quoted key")?;
         let value = after.trim_start().strip_prefix(':').ok_or("`:` behind a key")?.trim_start();
-        // Python takes the last of two, other readers take the first.
+        // Python uses the last of two equal keys, other readers use the first.
         let is_known = match key {
             "descr" => descr.is_some(),
             "fortran_order" => fortran_order.is_some(),

@@ -1,8 +1,8 @@
 //! Named tensors in NumPy's `.npz` archives: a zip file with one `.npy` array per name.
 //!
-//! NumPy has no bf16 and no 8-bit floats. A tensor `x` of such a type is the entry `x__bf16` (`x__float8e5m2`, …) of
-//! unsigned integers that hold its bits; reading undoes that. Written archives are uncompressed, as `numpy.savez`
-//! writes them, and carry no date: the same tensors give the same bytes.
+//! NumPy has no bf16 and no 8-bit floats. A tensor `x` of such a type is the entry `x__bf16` (`x__float8e5m2`, …),
+//! with its bits as unsigned integers; reading reverses that. Written archives are uncompressed, as `numpy.savez`
+//! writes them, and have no timestamps: equal tensors give equal bytes.
 
 use crate::host::HostTensor;
 use crate::npy::{self, NpyError};
@@ -20,7 +20,7 @@ pub enum NpzError {
     #[error("the npz archive cannot be read or written: {0}")]
     Archive(io::Error),
     /// The file is not a zip archive, or is truncated.
-    #[error("the file is empty, cut off or no .npz file")]
+    #[error("the file is empty, truncated or not an .npz file")]
     NoArchive,
     /// The archive has an unsupported entry.
     #[error("the npz archive has an unsupported entry: {what}")]
@@ -31,26 +31,26 @@ pub enum NpzError {
     /// An entry of the archive is not an array.
     #[error("entry `{name}` of the npz archive is not an `.npy` array")]
     NotAnArray {
-        /// Its name.
+        /// The name of the entry.
         name: String,
     },
-    /// Two entries of the archive have one name.
+    /// Two entries of the archive have the same name.
     #[error("the npz archive has two entries `{name}`: expected one of each name")]
     Twice {
-        /// The name, with the ending of its file.
+        /// The name, including the extension.
         name: String,
     },
     /// An array cannot be read or written.
     #[error("array `{name}`: {source}")]
     Array {
-        /// Its name.
+        /// The name of the array.
         name: String,
         /// The cause.
         source: NpyError,
     },
 }
 
-/// An archive that is open: its entries are known, and read one by one.
+/// An open archive. Its entries are known, and are read separately.
 pub struct Archive<R: Read + Seek> {
     zip: ZipArchive<R>,
     names: Vec<String>,
@@ -58,14 +58,14 @@ pub struct Archive<R: Read + Seek> {
     len: u64,
 }
 
-/// The most bytes that a byte of a deflated entry stands for: two bits are 258 bytes.
+/// The maximum compression ratio of deflate: 2 bits can encode 258 bytes.
 const MOST_PER_BYTE: u64 = 4 * 258;
 
 impl<R: Read + Seek> Archive<R> {
-    /// Reads the directory of an archive, and no array.
+    /// Reads the directory of an archive, but no array.
     ///
     /// # Errors
-    /// If it is not an archive, or has entries that are not arrays.
+    /// If the file is not an archive, or has entries that are not arrays.
     pub fn open(reader: R) -> Result<Archive<R>, NpzError> {
         let mut reader = reader;
         let start = ZipArchive::new(&mut reader).map_err(archive_error)?.central_directory_start();
@@ -77,7 +77,7 @@ impl<R: Read + Seek> Archive<R> {
         for index in 0..zip.len() {
             let entry = zip.by_index_raw(index).map_err(archive_error)?;
             let file = entry.name().map_err(archive_error)?.into_owned();
-            // Names of two encodings may be one text.
+            // Names in two encodings may be the same text.
             if !known.insert(file.clone()) {
                 return Err(NpzError::Twice { name: file });
             }
@@ -89,12 +89,12 @@ impl<R: Read + Seek> Archive<R> {
         Ok(Archive { zip, names, len })
     }
 
-    /// The names of the entries, in order; of a type that NumPy lacks with its suffix.
+    /// The names of the entries in order, including the suffix for a type that NumPy lacks.
     pub fn names(&self) -> &[String] {
         &self.names
     }
 
-    /// The element type and dims of entry `index` as it is stored, of which only the header is read.
+    /// Reads the header of entry `index`: the stored element type and dims.
     ///
     /// # Errors
     /// If the header cannot be read, or has an unsupported element type.
@@ -103,13 +103,13 @@ impl<R: Read + Seek> Archive<R> {
         npy::header(entry).map_err(|source| array_error(&self.names[index], source))
     }
 
-    /// The tensor of entry `index` as it is stored, if it takes at most `most` bytes: see [`restored`].
+    /// Reads the tensor of entry `index` as stored, if it takes at most `most` bytes: see [`restored`].
     ///
     /// # Errors
-    /// If it is larger, or cannot be read.
+    /// If the tensor exceeds the limit, or cannot be read.
     pub fn read(&mut self, index: usize, most: u64) -> Result<HostTensor, NpzError> {
         let entry = self.zip.by_index(index).map_err(archive_error)?;
-        // Sizes are claims of the archive. The bytes of the file bound them.
+        // The archive's sizes are only claims. The bytes of the file bound them.
         let there = self.len.saturating_sub(entry.data_start().unwrap_or(0)).min(entry.compressed_size());
         let bound = match entry.compression() {
             CompressionMethod::Stored => there,
@@ -120,7 +120,7 @@ impl<R: Read + Seek> Archive<R> {
     }
 }
 
-/// The error of an array; an entry that ends early is that of a damaged archive.
+/// The error of an array. An entry that ends early means a damaged archive.
 fn array_error(name: &str, source: NpyError) -> NpzError {
     match source {
         NpyError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => NpzError::NoArchive,
@@ -128,15 +128,15 @@ fn array_error(name: &str, source: NpyError) -> NpzError {
     }
 }
 
-/// Refuses a directory that has a name twice, of which a reader of zip archives takes the last. An entry may have a second
-/// name, its Unicode path, which some readers take and others do not: neither may be a name of another entry.
+/// Rejects a directory with duplicate names, of which zip readers use the last. An entry may have a second name, its
+/// Unicode path, which only some readers use, so neither may equal a name of another entry.
 fn refuse_twice(reader: &mut (impl Read + Seek), start: u64) -> Result<(), NpzError> {
     const MARK: [u8; 4] = *b"PK\x01\x02";
     reader.seek(io::SeekFrom::Start(start)).map_err(NpzError::Archive)?;
     let mut reader = io::BufReader::new(reader);
     let mut names: BTreeSet<Vec<u8>> = BTreeSet::new();
     let mut entry = [0; 46];
-    // The directory ends where no entry begins; whether it is whole was found out before.
+    // The directory ends at the first bytes that are no entry; its completeness was checked before.
     while reader.read_exact(&mut entry).is_ok() && entry.starts_with(&MARK) {
         let length = |at: usize| u64::from(u16::from_le_bytes([entry[at], entry[at + 1]]));
         let mut name = Vec::new();
@@ -153,7 +153,7 @@ fn refuse_twice(reader: &mut (impl Read + Seek), start: u64) -> Result<(), NpzEr
     Ok(())
 }
 
-/// The Unicode paths among the extra fields of an entry, each behind a version and the checksum of the other name.
+/// The Unicode paths among the extra fields of an entry, each after a version and the checksum of the other name.
 fn unicode_paths(mut extra: &[u8]) -> impl Iterator<Item = &[u8]> {
     const UNICODE_PATH: u16 = 0x7075;
     let fields = std::iter::from_fn(move || {
@@ -184,7 +184,7 @@ impl From<NpzError> for io::Error {
     }
 }
 
-/// The name of an entry without the suffix for its type; the same as `entry` if it has no suffix.
+/// The name of an entry without the type suffix; `entry` itself if it has none.
 pub fn plain_name(entry: &str) -> &str {
     told(entry).map_or(entry, |(plain, _)| plain)
 }
@@ -198,7 +198,7 @@ fn told(entry: &str) -> Option<(&str, DType)> {
 /// Writes an archive of named tensors.
 ///
 /// # Errors
-/// If writing fails, two tensors have the same name, or NumPy cannot hold a tensor (see [`npy::write`]).
+/// If writing fails, two tensors have the same name, or NumPy cannot represent a tensor (see [`npy::write`]).
 pub fn write<'a>(
     writer: impl Write + Seek,
     tensors: impl IntoIterator<Item = (&'a str, &'a HostTensor)>,
@@ -213,8 +213,8 @@ pub fn write<'a>(
     }
 }
 
-/// Keeps the first error of a writer for later: an archive that meets one tries to write its rest when it is dropped,
-/// and complains on standard error that it cannot.
+/// Defers the first error of a writer: a zip writer that meets an error tries to finish the archive when it is
+/// dropped, and prints to standard error when that fails.
 struct Patient<W> {
     writer: W,
     error: Option<io::Error>,
@@ -242,10 +242,10 @@ impl<W: Seek> Seek for Patient<W> {
     }
 }
 
-/// The most bytes of the name of an entry: with a header of 30 bytes, less than 2¹⁶ − 1.
+/// The maximum length of an entry's name in bytes: with a header of 30 bytes, less than 2¹⁶ − 1.
 pub const LONGEST_NAME: usize = u16::MAX as usize - 31;
 
-/// The name of the entry of a tensor.
+/// The name of a tensor's entry.
 pub fn entry_name(name: &str, dtype: DType) -> String {
     match stored_as(dtype) {
         Some(_) => format!("{name}__{dtype}.npy"),
@@ -268,7 +268,7 @@ fn write_entries<'a>(
     Ok(())
 }
 
-/// The integer type that holds the bits of a type NumPy lacks; `None` for the others.
+/// The integer type that stores the bits of a type that NumPy lacks; `None` for other types.
 pub fn stored_as(dtype: DType) -> Option<DType> {
     match (dtype, dtype.bits()) {
         (DType::BF16, _) => Some(DType::U16),
@@ -277,11 +277,11 @@ pub fn stored_as(dtype: DType) -> Option<DType> {
     }
 }
 
-/// The name and the tensor of an entry: a tensor of the type in the name, if NumPy lacks the type and `tensor`
-/// can hold its bits; otherwise the same tensor.
+/// The name and the tensor of an entry: a tensor of the type in the suffix, if NumPy lacks the type and `tensor` can
+/// hold its bits; otherwise the entry unchanged.
 ///
 /// # Errors
-/// If there is not so much memory.
+/// If the allocation fails.
 pub fn restored(entry: &str, tensor: HostTensor) -> Result<(&str, HostTensor), NpzError> {
     match (told(entry), tensor.bytes()) {
         (Some((plain, dtype)), Some(bytes)) if stored_as(dtype) == Some(tensor.dtype()) => {
@@ -293,7 +293,7 @@ pub fn restored(entry: &str, tensor: HostTensor) -> Result<(&str, HostTensor), N
     }
 }
 
-/// The name and the element type that [`restored`] gives an entry that is stored with elements of `dtype`.
+/// The name and the element type that [`restored`] gives an entry with stored elements of `dtype`.
 pub fn restored_type(entry: &str, dtype: DType) -> (&str, DType) {
     match told(entry) {
         Some((plain, other)) if stored_as(other) == Some(dtype) => (plain, other),
@@ -355,7 +355,7 @@ mod tests {
         assert!(matches!(twice, Err(NpzError::NoArchive)));
     }
 
-    /// The bytes of an archive in which the 4 bytes at `from` of every header with this mark are replaced.
+    /// The bytes of an archive, with the 4 bytes at `from` of every header with this mark replaced.
     fn with_field(mut bytes: Vec<u8>, mark: &[u8], from: usize, field: u32) -> Vec<u8> {
         for at in 0..bytes.len().saturating_sub(from + 4) {
             if bytes[at..].starts_with(mark) {
@@ -398,7 +398,7 @@ mod tests {
             let mut zip = ZipWriter::new(Cursor::new(Vec::new()));
             zip.start_file("x.npy", stored).unwrap();
             let mut options = zip::write::FullFileOptions::default();
-            // Found only if the checksum of the other name is right; readers differ in that, too.
+            // The field counts only if the checksum of the other name is right; readers differ in that, too.
             let mut field = vec![1, 0, 0, 0, 0];
             field.extend(other.as_bytes());
             options.add_extra_field(0x6e76, field, true).unwrap();
@@ -416,7 +416,7 @@ mod tests {
         assert!(matches!(archive("x.npy"), Err(NpzError::Twice { name }) if name == "x.npy"));
     }
 
-    /// Takes so many bytes and no more.
+    /// A writer that accepts this many bytes and no more.
     struct Full(Cursor<Vec<u8>>, usize);
 
     impl Write for Full {
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(found[1].1.strings(), Some(&["é".as_bytes().into(), b"ab".as_slice().into()][..]));
     }
 
-    /// Tensors of every type NumPy can hold, directly or as bits.
+    /// Tensors of every type that NumPy can represent, directly or as bits.
     fn any_tensor() -> impl Strategy<Value = HostTensor> {
         let storable = |d: &DType| *d == DType::String || d.bits().is_some_and(|bits| bits >= 8);
         let dtypes: Vec<DType> = DType::ALL.iter().copied().filter(storable).collect();

@@ -1,38 +1,37 @@
-//! Room for lists whose lengths a file, an attribute or an operand says.
+//! Limited allocation of lists whose lengths come from a file, an attribute or an operand.
 //!
-//! Such a list is allocated here: a list above the limit of the run is an error before anything is allocated,
-//! and a list for which the system has no memory is an error instead of the end of the process.
+//! Such a list is allocated by this module. A list above the limit of the run is an error before any allocation, and
+//! a failed allocation is an error instead of an abort of the process.
 
-use crate::host::HostError;
-use crate::kernel::{KernelError, Result, check_size};
+use crate::error::{HostError, KernelError, Result};
 use rustc_hash::FxHashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The bytes that one list may take.
+/// The maximum size of one list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     most: u64,
 }
 
 impl Room {
-    /// Lists of at most this many bytes.
+    /// Permits lists of at most `most` bytes.
     pub(crate) fn of(most: u64) -> Room {
         Room { most }
     }
 
-    /// An error if a list of this many elements exceeds the limit.
+    /// Checks that a list of `n` elements is within the limit.
     pub(crate) fn check<T>(self, n: usize) -> Result<()> {
         check_size(bytes_of::<T>(n), self.most)
     }
 
-    /// An empty list with room for this many elements.
+    /// An empty list with capacity for `n` elements.
     pub(crate) fn list<T>(self, n: usize) -> Result<Vec<T>> {
         let mut list = Vec::new();
         self.reserve(&mut list, n)?;
         Ok(list)
     }
 
-    /// Makes room for this many more elements.
+    /// Reserves capacity for `more` elements.
     pub(crate) fn reserve<T>(self, list: &mut Vec<T>, more: usize) -> Result<()> {
         let n = list.len().saturating_add(more);
         self.check::<T>(n)?;
@@ -40,14 +39,14 @@ impl Room {
         reserved.map_err(|_| HostError::NoMemory { bytes: bytes_of::<T>(n) }.into())
     }
 
-    /// So many copies of an element.
+    /// A list of `n` copies of an element.
     pub(crate) fn filled<T: Clone>(self, n: usize, element: T) -> Result<Vec<T>> {
         let mut list = self.list(n)?;
         list.resize(n, element);
         Ok(list)
     }
 
-    /// Appends an element. The list grows by half of its length if it has to.
+    /// Appends an element. The capacity grows by half of the length if necessary.
     pub(crate) fn push<T>(self, list: &mut Vec<T>, element: T) -> Result<()> {
         if list.len() == list.capacity() {
             self.reserve(list, (list.len() / 2).max(16)).or_else(|_| self.reserve(list, 1))?;
@@ -56,12 +55,12 @@ impl Room {
         Ok(())
     }
 
-    /// The elements of an iterator.
+    /// Collects the elements of an iterator.
     pub(crate) fn gathered<T>(self, elements: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
         self.try_gathered(elements.into_iter().map(Result::Ok))
     }
 
-    /// The elements of an iterator, or its first error.
+    /// Collects the elements of an iterator, or returns its first error.
     pub(crate) fn try_gathered<T>(self, elements: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
         let elements = elements.into_iter();
         let mut list = self.list(elements.size_hint().0)?;
@@ -71,9 +70,9 @@ impl Room {
         Ok(list)
     }
 
-    /// A table with room for this many entries.
+    /// A table with capacity for `n` entries.
     pub(crate) fn table<K: std::hash::Hash + Eq, V>(self, n: usize) -> Result<FxHashMap<K, V>> {
-        // A table has a byte more for each entry, and is at most full to seven eighths of a power of two.
+        // A table has one more byte per entry, and its load is at most seven eighths of a power of two.
         let bytes = bytes_of::<(K, V)>(n).saturating_add(n as u64).saturating_mul(2);
         check_size(bytes, self.most)?;
         let mut table = FxHashMap::default();
@@ -82,12 +81,12 @@ impl Room {
     }
 }
 
-/// The error of the first of several pieces of work that fails, whatever order they are done in.
+/// The error of the first piece of work that fails, by the order of pieces and not of time.
 #[derive(Default)]
 pub(crate) struct FirstError(Mutex<Option<(usize, KernelError)>>);
 
 impl FirstError {
-    /// Records the error of a piece, unless an error of this or an earlier piece is recorded.
+    /// Records the error of a piece, unless an error of this piece or an earlier piece is recorded.
     pub(crate) fn note(&self, piece: usize, result: Result<()>) {
         let Err(error) = result else { return };
         let mut first = self.first();
@@ -101,7 +100,7 @@ impl FirstError {
         self.first().as_ref().is_some_and(|&(failed, _)| failed < piece)
     }
 
-    /// The error, if there is one.
+    /// The recorded error, if there is one.
     pub(crate) fn result(self) -> Result<()> {
         self.first().take().map_or(Ok(()), |(_, error)| Err(error))
     }
@@ -113,6 +112,19 @@ impl FirstError {
 
 fn bytes_of<T>(n: usize) -> u64 {
     (n as u64).saturating_mul(size_of::<T>() as u64)
+}
+
+/// An error if a tensor of this many bytes exceeds the limit.
+pub(crate) fn check_size(bytes: u64, most: u64) -> Result<()> {
+    if bytes <= most {
+        return Ok(());
+    }
+    // A size that overflows 64 bits saturates.
+    let found = match bytes {
+        u64::MAX => "2^64 bytes or more for one tensor".to_owned(),
+        bytes => format!("{bytes} bytes for one tensor"),
+    };
+    Err(KernelError::Limit { limit: format!("{most} bytes"), found })
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The CUDA backend next to the CPU: each operator, a forward model, and training steps. A program of its own, so that it
-//! can be carried to a machine with a GPU; without a driver it says so and passes.
+//! Compares the CUDA backend with the CPU: each operator, a forward model, and training steps. It is a separate
+//! program that can be copied to a machine with a GPU; without a driver it says so and passes.
 //!
-//! `AMPC_CUDA_LIBRARIES` lists folders of libraries, with `:` between them. An argument is part of the names of the cases
-//! to run. `AMPC_CUDA_REQUIRED` makes a missing driver a failure. With `AMPC_CUDA_ERROR`, the device has to fail to open with
-//! this text.
+//! `AMPC_CUDA_LIBRARIES` lists folders of libraries, separated by `:`. An argument selects the cases whose names
+//! contain it. `AMPC_CUDA_REQUIRED` makes a missing driver a failure. With `AMPC_CUDA_ERROR`, opening the device must
+//! fail with this text.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test: what cannot be made fails it")]
 

@@ -1,17 +1,18 @@
 //! The arguments of the command line.
 
+mod peers;
 mod plan;
 mod run;
 mod train;
 mod train_step;
 
+pub(crate) use self::peers::PeerArgs;
 pub(crate) use self::plan::PlanArgs;
 pub(crate) use self::run::{DataArgs, DeviceArgs, LimitArgs, ProfileArgs, RoundingArgs, RunArgs, VerifyArgs};
 pub(crate) use self::train::{LastArg, TrainArgs};
 pub(crate) use self::train_step::{LossPrecisionArg, MasterWeightsArg, RecomputeArg, TrainStepArgs};
 
 use self::run::tolerance;
-use super::peers::PeerArgs;
 use ampc::ir::DType;
 use ampc::options::{Objective, Opset};
 use ampc::passes::pipeline::{PASSES, PassDef};

@@ -2,6 +2,10 @@
 
 use std::io;
 
+/// Advice if there is not enough memory.
+pub(crate) const MORE_MEMORY: &str =
+    "give the process more memory (`ulimit -v`, a larger machine), or use a smaller model";
+
 /// The advice for a code. The table is flat, so that all codes are in one place.
 pub(crate) fn help(code: &str) -> Option<&'static str> {
     Some(match code.strip_prefix("ampc::")? {
@@ -114,7 +118,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "docs/verify.md defines excused outputs; without `--accept-excused` the exit code is 1"
         }
         "run::memory" => "give smaller dims with `--dim NAME=N`, or smaller inputs",
-        "run::no_memory" => super::problem::MORE_MEMORY,
+        "run::no_memory" => MORE_MEMORY,
         "run::iterations" => "allow more with `--max-iterations N`",
         "run::time" => "allow more with `--time-limit S`",
         "text" => "docs/text-form.md has the grammar",

@@ -167,7 +167,7 @@ fn say(size: usize) {
         0 => write!(line, "ampc: out of memory"),
         size => write!(line, "ampc: out of memory: {size} bytes were refused"),
     };
-    let written = what.and_then(|()| writeln!(line, "; {}", super::problem::MORE_MEMORY));
+    let written = what.and_then(|()| writeln!(line, "; {}", super::help::MORE_MEMORY));
     let len = usize::try_from(line.position()).unwrap_or(0);
     if written.is_ok() {
         complain(&text[..len]);

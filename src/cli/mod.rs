@@ -15,6 +15,7 @@ mod last_resort;
 mod ops;
 mod opsets;
 mod opt;
+mod panics;
 mod peers;
 mod pipeline;
 mod plan;
@@ -26,6 +27,7 @@ mod rewrite;
 mod run;
 mod settings;
 mod shown;
+mod stream;
 mod summary;
 mod table;
 mod target;
@@ -41,9 +43,8 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
 use problem::Failure;
 use std::ffi::OsString;
-use std::panic;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use ui::Ui;
 
@@ -55,21 +56,10 @@ const STACK: usize = 64 << 20;
 /// The exit code for bugs.
 const BUG: u8 = 70;
 
-/// Message of the last panic: the hook stores the message, and the code that catches the panic reports it.
-static PANIC: Mutex<Option<String>> = Mutex::new(None);
-
 /// Reads the arguments and runs the command.
 pub(crate) fn main() -> ExitCode {
     last_resort::watch();
-    panic::set_hook(Box::new(|info| {
-        let payload = info.payload();
-        let text = payload.downcast_ref::<&str>().copied();
-        let said = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text");
-        let place = info.location().map_or_else(String::new, |l| format!(" ({}:{})", l.file(), l.line()));
-        if let Ok(mut last) = PANIC.lock() {
-            *last = Some(format!("{said}{place}"));
-        }
-    }));
+    panics::record();
     let args: Vec<OsString> = std::env::args_os().collect();
     let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
@@ -104,7 +94,7 @@ pub(crate) fn main() -> ExitCode {
             ExitCode::from(failure.code)
         }
         Ok(Err(_)) => {
-            let problem = diagnose::bug(format!("a bug in ampc: {}", last_panic()));
+            let problem = diagnose::bug(format!("a bug in ampc: {}", panics::last()));
             ui.complain(&problem.draw(ui, ui::Stream::Err));
             ExitCode::from(BUG)
         }
@@ -179,10 +169,4 @@ fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {
             ui::print(&String::from_utf8_lossy(&script))
         }
     }
-}
-
-/// Message of the last panic.
-fn last_panic() -> String {
-    let last = PANIC.lock().ok().and_then(|mut last| last.take());
-    last.unwrap_or_else(|| "it ended without a message".into())
 }

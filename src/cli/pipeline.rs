@@ -63,7 +63,7 @@ impl Run<'_> {
                 failure.see = Some(format!("`ampc check {}`", self.path.display()));
                 Err(failure)
             }
-            Err(_) => Err(self.bug(model, super::last_panic())),
+            Err(_) => Err(self.bug(model, super::panics::last())),
         }
     }
 

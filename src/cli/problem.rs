@@ -1,7 +1,8 @@
 //! Diagnostics: the problem, its place, and the remedy, drawn over the text in question if there is one.
 
+use super::help::MORE_MEMORY;
 use super::shown;
-use super::ui::{Stream, Ui};
+use super::stream::{Stream, Ui};
 use ampc::ErrorKind;
 use miette::{
     Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Severity, SourceCode,
@@ -133,10 +134,6 @@ impl Diagnostic for Problem {
         Some(Box::new(self.labels.iter().enumerate().map(span)))
     }
 }
-
-/// Advice if there is not enough memory.
-pub(crate) const MORE_MEMORY: &str =
-    "give the process more memory (`ulimit -v`, a larger machine), or use a smaller model";
 
 /// Failure that ends a command.
 #[derive(Clone, Debug)]

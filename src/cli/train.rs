@@ -1,12 +1,12 @@
 //! `ampc train`: runs a training step over samples.
 
 mod log;
+mod messages;
 mod outputs;
-mod told;
 
 use self::log::Log;
+use self::messages::{WIDTH, evaluation_text};
 use self::outputs::{ReadFiles, check_outputs, open_log, saves_resumed};
-use self::told::{WIDTH, told_of};
 use super::args::{LastArg, TrainArgs};
 use super::pipeline::load;
 use super::problem::{Failure, Problem};
@@ -543,7 +543,7 @@ impl<'a> Session<'a> {
         let line = format!(
             "{:>WIDTH$}  evaluated: {} on {}\n",
             number(step),
-            told_of(found),
+            evaluation_text(found),
             count(found.samples, "sample")
         );
         self.show(&line)

@@ -1,4 +1,4 @@
-//! Comparison of two values: tensors by [`compare`](ampc_runtime::compare()), lists element by element.
+//! Comparison of two values: tensors by [`compare`](ampc_runtime::compare()), lists elementwise.
 
 use ampc_ir::DType;
 use ampc_runtime::{Comparison, Data, Tolerance, compare};
@@ -7,21 +7,21 @@ use std::fmt;
 /// Result of comparing two values.
 #[derive(Clone, Debug, Default)]
 pub struct Agreement {
-    /// The errors: of a list the sums of counts, the largest errors, and the bound of the tensor that comes nearest to
-    /// its own.
+    /// The errors. For a list: the sums of counts, the largest errors, and the bound of the tensor whose error is
+    /// closest to its bound.
     pub found: Comparison,
-    /// The reason why the values cannot be compared, if they cannot: they do not agree.
+    /// The reason why the values cannot be compared, in which case they do not agree.
     pub obstacle: Option<String>,
 }
 
 impl Agreement {
-    /// True if every element is near enough.
+    /// True if every element is within the tolerance.
     pub fn passed(&self) -> bool {
         self.obstacle.is_none() && self.found.passed()
     }
 
-    /// The largest error as a share of the largest wanted element; infinite where values cannot be compared or
-    /// disagree on being finite.
+    /// The largest error relative to the largest expected element; infinite if values cannot be compared, or differ
+    /// in which elements are finite.
     pub fn error(&self) -> f64 {
         self.found.max_of_max
     }
@@ -32,10 +32,10 @@ impl Agreement {
         Agreement { found, obstacle: Some(obstacle.into()) }
     }
 
-    /// The agreement of both.
+    /// Combines two agreements.
     fn and(mut self, other: Agreement) -> Agreement {
         let (a, b) = (&mut self.found, other.found);
-        // Each tensor is held to a bound of its own; what is told is the one that was come nearest to.
+        // Each tensor has its own bound; the reported bound is that of the tensor closest to its bound.
         let is_first = a.elements == 0;
         if is_first || b.of_bound() > a.of_bound() {
             (a.held_to, a.max_want) = (b.held_to, b.max_want);
@@ -68,7 +68,7 @@ impl fmt::Display for Agreement {
     }
 }
 
-/// Compares a value with the one it should be.
+/// Compares a value with the expected value.
 pub fn agree(got: &Data, want: &Data, tolerance: &Tolerance) -> Agreement {
     match (got, want) {
         (Data::Tensor(got), Data::Tensor(want)) => match compare(got, want, tolerance) {

@@ -1,9 +1,8 @@
-//! The row of a batch that an error of a node is about.
+//! The row of a batch that an error of a node refers to.
 //!
-//! A kernel that refuses an element, such as an invalid label, names the element that it found. Where the
-//! operand with that element has all elements of an input of the batch, in their order, the error is about the
-//! first row of that input that has the element.
-//!
+//! A kernel that rejects an element, such as an invalid label, reports the element's value. If the operand with that
+//! element has all elements of an input of the batch, in the same order, the error refers to the first row of the
+//! input that has the value.
 //! ```text
 //! %t = Reshape(%target, [-1])                  %target : i64[N, 2] = [[0, 3], [1, 9]]
 //! %loss = SoftmaxCrossEntropyLoss(%p, %t)      expected a class in [0, 4), found 9: row 1 of `target`
@@ -27,7 +26,7 @@ pub(in crate::execute) struct BatchRow {
 }
 
 impl BatchRow {
-    /// The row of a batch that an error is about, where that is known.
+    /// The row of a batch that an error refers to, if it can be found.
     pub(in crate::execute) fn of(
         module: &Module,
         error: &ExecuteError,
@@ -46,7 +45,7 @@ impl BatchRow {
     }
 }
 
-/// The operand of a node that holds labels or indices that may be refused.
+/// The operand of a node that holds labels or indices that a kernel may reject.
 fn index_of(module: &Module, node: Node) -> Option<Value> {
     let data = module.node(node);
     match data.schema()?.kind {
@@ -59,7 +58,7 @@ fn index_of(module: &Module, node: Node) -> Option<Value> {
     }
 }
 
-/// The input of the main graph that has the elements of a value, all of them and no others.
+/// The input of the main graph that has the same elements as a value.
 fn origin(module: &Module, mut value: Value) -> Option<Value> {
     loop {
         let Some((node, _)) = module.producer(value) else {

@@ -1,18 +1,16 @@
-//! The bound on the error of a value: a share of its largest element, and the noise of rounding in the model
-//! itself.
+//! The bound on the error of a value: relative to its largest element, plus the rounding noise of the model itself.
 //!
 //! ```text
 //! bound(v)  =  of_max · max|v|  +  noise(v)
 //! noise(v)  =  u · max|v|  +  s  +  propagated(v)
 //! ```
 //!
-//! with `u` the unit roundoff of the element type of `v` and `s` its least spacing (2^-24 and 1.4e-45 for
-//! fp32): one rounding of `v` itself. *Propagated* is the noise of its operands: their sum for Add, Sub and
-//! Sum, the largest for operators that move every element (Reshape, Transpose, Concat, Cast …), and 0 for all
-//! other operators. Inputs and constants have no noise.
+//! with `u` the unit roundoff of the element type of `v` and `s` its least spacing (2^-24 and 1.4e-45 for fp32): one
+//! rounding of `v` itself. *Propagated* is the noise of its operands: their sum for Add, Sub and Sum, the maximum for
+//! operators that move every element (Reshape, Transpose, Concat, Cast …), and 0 for all other operators. Inputs
+//! and constants have no noise.
 //!
-//! Compared with a share of the largest element, noise is negligible except where a sum cancels. For example,
-//! in fp32:
+//! Relative to the largest element, noise is negligible except where a sum cancels. For example, in fp32:
 //!
 //! ```text
 //! %a = Add(%x, %y)        at most 100: noise 6e-6
@@ -20,8 +18,8 @@
 //! %d = Sub(%a, %b)        at most 1e-5: noise 1.2e-5, all of it propagated
 //! ```
 //!
-//! so no accuracy can be expected of `%d`. Errors that go through products, functions or choices are left out,
-//! so that noise is at most the fp32 rounding error of a value, and never much larger than a small output.
+//! so `%d` cannot be accurate. Errors that propagate through products, functions or choices are ignored, so noise is
+//! at most the fp32 rounding error of a value, and never much larger than a small output.
 
 use crate::execute::scope::is_nested;
 use ampc_ir::module::Op;
@@ -36,11 +34,11 @@ use rustc_hash::FxHashMap;
 /// The propagation of the noise of operands by a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Propagation {
-    /// It adds up.
+    /// The noises of operands add up.
     Sum,
-    /// Every element is there in the result: the largest noise is.
+    /// The result has every element, and therefore the largest noise.
     Largest,
-    /// It is left out.
+    /// The noise is ignored.
     Nothing,
 }
 
@@ -65,7 +63,7 @@ pub(super) fn propagated(module: &Module, node: Node, noise_of: impl Fn(Value) -
     }
 }
 
-/// The error of one rounding to an element type: a share of the largest element, and an absolute part.
+/// The error of one rounding to an element type: a part relative to the largest element, and an absolute part.
 fn rounding(dtype: DType) -> (f64, f64) {
     Format::of(dtype).map_or((0.0, 0.0), |format| (format.unit_roundoff(), format.least_spacing()))
 }
@@ -79,12 +77,13 @@ fn dtype_of(value: &Data) -> Option<DType> {
     }
 }
 
-/// True if noise is allowed for: where a share of the largest element is. A tolerance without that is meant exactly.
+/// True if the tolerance allows for noise: if it has a part relative to the largest element. Other tolerances are
+/// exact.
 fn counts_noise(tolerance: &Tolerance) -> bool {
     tolerance.of_max > 0.0
 }
 
-/// The tolerance for a value to which this much noise is propagated.
+/// The tolerance for a value with this much propagated noise.
 pub(super) fn of_value(tolerance: &Tolerance, want: &Data, propagated: f64) -> Tolerance {
     let Some(dtype) = dtype_of(want).filter(|_| counts_noise(tolerance)) else { return *tolerance };
     let (roundoff, least) = rounding(dtype);
@@ -95,14 +94,14 @@ pub(super) fn of_value(tolerance: &Tolerance, want: &Data, propagated: f64) -> T
     }
 }
 
-/// The noise of a value of which the largest magnitude is known.
+/// The noise of a value whose largest magnitude is known.
 pub(super) fn noise(want: &Data, max_want: f64, propagated: f64) -> f64 {
     let (roundoff, least) = dtype_of(want).map_or((0.0, 0.0), rounding);
     let noise = roundoff * max_want + least + propagated;
     if noise.is_finite() { noise } else { f64::MAX }
 }
 
-/// The largest magnitude of a value in host memory; 0 of a tensor on a device, so that the bound is strict.
+/// The largest magnitude of a value in host memory; 0 for a tensor on a device, so that the bound is strict.
 pub(super) fn magnitude(value: &Data) -> f64 {
     match value {
         Data::Tensor(tensor) => largest_magnitude(tensor),
@@ -115,7 +114,7 @@ pub(super) fn magnitude(value: &Data) -> f64 {
 /// Measures the noise that is propagated to the outputs in a run.
 pub(super) struct Meter<'m> {
     module: &'m Module,
-    /// The noise of the values from which it is propagated to an output, as far as they are computed.
+    /// The known noises of the values from which noise propagates to an output.
     noises: FxHashMap<Value, Option<f64>>,
 }
 
@@ -153,7 +152,7 @@ impl NodeObserver for Meter<'_> {
         if !self.noises.contains_key(&value) {
             return;
         }
-        // Where there is no memory to look at it, it has no noise.
+        // If the allocation of a copy fails, the value counts as free of noise.
         let noise = data.to_data().ok().map(|data| noise(&data, magnitude(&data), self.propagated(node)));
         self.noises.insert(value, noise);
     }

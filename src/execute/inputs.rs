@@ -8,12 +8,16 @@ pub use self::test_data::{TestData, read_test_data};
 
 use self::advice::help_of_bits;
 use self::test_data::{DataFile, numbered};
+pub use super::dims::{BoundDim, Dims};
 use super::random::{self, Draw, Refused, Role};
-use super::{input_names, input_types, of_run};
+use crate::bytes::SourceBytes;
+pub use crate::error::run::InputProblem;
 use crate::error::{Error, Finding};
 use crate::foreign;
-use crate::onnx::bytes::SourceBytes;
+pub use crate::interface::describe;
+use crate::interface::{input_names, input_types};
 use crate::onnx::data::{self, Names};
+use crate::run_errors::of_run;
 use crate::safetensors::Tensors;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
@@ -25,67 +29,30 @@ use ampc_runtime::session::ExecuteError;
 use ampc_runtime::{Data, HostError, HostTensor};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, BufReader};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Sizes of open dims, by name; `x[1]` is axis 1 of an input `x` whose dim has no name.
-pub type Dims = BTreeMap<String, u64>;
-
-/// Values for the inputs of a model, in its order; `None` where its default holds.
+/// Values for the inputs of a model, in its order; `None` for an input that uses its default.
 #[derive(Debug, Default)]
 pub struct Inputs {
     /// The values.
     pub values: Vec<Option<Data>>,
     /// Sizes of dims without a number, if the values are random.
     pub dims: Vec<BoundDim>,
-    /// Inputs of unknown rank, if the values are random: they got no axes.
+    /// Inputs of unknown rank, if the values are random: they are scalars.
     pub scalars: Vec<String>,
-    /// The files that were read; no writer of results replaces them.
+    /// The files that were read. Results must not overwrite them.
     pub files: Vec<Arc<SourceBytes>>,
     /// A description of the ranges of random values; empty if the values are read.
     pub about: String,
 }
 
-/// A dim that has no number in the model, and the one it has in a run.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct BoundDim {
-    /// Its name, or `x[1]` for axis 1 of `x` if it has none.
-    pub name: String,
-    /// Its size.
-    pub size: u64,
-    /// True if the user gave the size; otherwise the size is 1.
-    pub asked: bool,
-}
-
-/// Problem with the values for one input, or with a stored output.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct InputProblem {
-    /// A stable name of the problem: `missing`, `unknown`, `twice`, `type`, `dims`, `size`, `samples`, `nan`,
-    /// `range`, `unreadable`.
-    pub code: &'static str,
-    /// `input`, `output` or `state`.
-    pub kind: &'static str,
-    /// The name of the value in the data.
-    pub name: String,
-    /// The problem: expected and found.
-    pub message: String,
-    /// Advice for the user.
-    pub help: Option<String>,
-}
-
-impl fmt::Display for InputProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} `{}`: {}", self.kind, self.name, self.message)
-    }
-}
-
-/// The dims that the inputs without a default leave open, in the order of the inputs, with the sizes of `dims` or 1.
+/// The open dims of the inputs without a default, in the order of the inputs, with the sizes in `dims` or 1.
 ///
 /// # Errors
-/// If no input has a dim of a name in `dims`.
+/// If no input has a dim with a name in `dims`.
 pub fn bound_dims(module: &Module, dims: &Dims) -> Result<Vec<BoundDim>, Error> {
     random::with_dims(module, dims).map(|(_, bound)| bound)
 }
@@ -93,19 +60,19 @@ pub fn bound_dims(module: &Module, dims: &Dims) -> Result<Vec<BoundDim>, Error> 
 /// Checks that the inputs of a model have dims of these names.
 ///
 /// # Errors
-/// If no input has a dim of one of the names.
+/// If no input has a dim with one of the names.
 pub fn check_dims(module: &Module, dims: &Dims) -> Result<(), Error> {
     bound_dims(module, dims).map(drop)
 }
 
 impl Inputs {
-    /// Reads values from an `.npz` or `.safetensors` file, where they have the names of inputs, or from a
-    /// folder of `input_0.pb`, `input_1.pb` …: a value belongs to the input of its name, or, without such a
-    /// name, to the input of its number, counted over those without a default. A value that takes more than
-    /// `most` bytes is an error; entries that are not inputs are not read.
+    /// Reads values from an `.npz` or `.safetensors` file with the names of inputs, or from a folder of `input_0.pb`,
+    /// `input_1.pb` …. A value belongs to the input of its name, or, without such a name, to the input of its
+    /// number, counted over inputs without a default. A value of more than `most` bytes is an error; entries that are
+    /// not inputs are not read.
     ///
     /// # Errors
-    /// If the data cannot be read, or does not fit the inputs of the model: all inputs that it does not fit.
+    /// If the data cannot be read, or does not fit the model. All inputs that do not fit are listed.
     pub fn read(path: &Path, module: &Module, most: u64) -> Result<Inputs, Error> {
         if path == Path::new("-") {
             let message = "values cannot come from standard input: expected a file that ends in .npz or .safetensors, \
@@ -153,7 +120,7 @@ impl Inputs {
                     Some(help) => Error::Data { path: path.to_owned(), reason: format!("{error}: {help}") },
                     None => bad(error),
                 };
-            // An array of another type is not read: an archive of a few bytes holds any number of zeros.
+            // An array of another type is not read, because an archive of a few bytes can hold any number of zeros.
             let (dtype, dims) = archive.header(index).map_err(with_help)?;
             let (name, dtype) =
                 if own.is_some() { (&*entry, dtype) } else { npz::restored_type(&entry, dtype) };
@@ -203,7 +170,7 @@ impl Inputs {
         if needs && numbered(path, "input").map_err(|e| io_error(path, e))?.is_empty() {
             let inner = path.join("test_data_set_0");
             let help = if inner.is_dir() {
-                format!("; its folder `{}` may be meant", inner.display())
+                format!("; did you mean its folder `{}`?", inner.display())
             } else {
                 String::new()
             };
@@ -216,9 +183,9 @@ impl Inputs {
         named.finish(files)
     }
 
-    /// Random values, the same for the same seed: floats in [−1, 1), integers that make sense where they go,
-    /// masks that are masks, as the documentation of the command line says. Dims without a number are taken
-    /// from `dims`, or are 1.
+    /// Random values, reproducible from the seed: floats in [−1, 1), integers that are valid for their use, and
+    /// plausible masks, as the documentation of the command line says. Dims without a number are taken from `dims`,
+    /// or are 1.
     ///
     /// # Errors
     /// If no input has one of the dims, the dims do not fit the graph, or an input has more than `most` bytes.
@@ -227,8 +194,8 @@ impl Inputs {
         specs.draw(module, Draw::first(seed))
     }
 
-    /// Random values as [`random`](Self::random) makes them, then of other magnitudes: the draws on which two
-    /// models are compared. Only the first if all inputs are of a kind that has no magnitude, such as indices.
+    /// The draws on which two models are compared: random values as [`random`](Self::random) makes them, then values
+    /// of other magnitudes. If no input has a magnitude (indices have none), only the first draw.
     ///
     /// # Errors
     /// Errors as for [`random`](Self::random).
@@ -237,11 +204,11 @@ impl Inputs {
         specs.draws(seed).into_iter().map(|draw| specs.draw(module, draw)).collect()
     }
 
-    /// The values for the inputs of another model with inputs of the same names, in its order. A float of
-    /// another format is rounded to the declared format.
+    /// The values for the inputs of another model with the same input names, in its order. A float of another format
+    /// is rounded to the declared format.
     ///
     /// # Errors
-    /// If it has an input that this model has no value for.
+    /// If the other model has an input for which there is no value.
     pub fn for_other(&self, module: &Module, other: &Module) -> Result<Inputs, Error> {
         let names = input_names(module);
         let mut named = Named::of(other);
@@ -260,7 +227,7 @@ impl Inputs {
     }
 }
 
-/// The inputs for which random values are drawn: their types with all dims known, and the use of each.
+/// The inputs that need random values: their types with known dims, and the use of each.
 struct InputSpecs {
     types: Vec<Option<Type>>,
     bound: Vec<BoundDim>,
@@ -342,9 +309,9 @@ fn rounded(tensor: &HostTensor, dtype: ampc_ir::DType) -> Option<HostTensor> {
     HostTensor::from_bytes(dtype, tensor.dims(), &out).ok()
 }
 
-/// The system refuses memory for the value of an input.
+/// The error of an input whose allocation failed.
 pub(in crate::execute) fn no_memory(name: &str, error: &HostError) -> Error {
-    let message = format!("its value cannot be held: {error}");
+    let message = format!("cannot allocate its value: {error}");
     Error::NoMemory(Finding { code: "no_memory", node: None, place: name.to_owned(), op: None, message })
 }
 
@@ -358,14 +325,14 @@ fn refused_as(refused: Refused, name: &str) -> Error {
     Error::Unsupported(format!("input `{name}`: there are no random values for {what}; give data"))
 }
 
-/// The number of unknown names for which the nearest input is searched.
+/// The maximum number of unknown names for which the nearest input is searched.
 const MOST_HINTS: usize = 16;
 
-/// Values for inputs by name, as they come.
+/// Values for inputs by name, collected incrementally.
 struct Named<'m> {
     module: &'m Module,
     names: Vec<String>,
-    /// The input of a name.
+    /// The index of an input by name.
     slots: FxHashMap<String, usize>,
     types: Vec<Type>,
     /// For each input, true if the input has a default value.
@@ -373,12 +340,12 @@ struct Named<'m> {
     /// The inputs without a default.
     required: Vec<usize>,
     values: Vec<Option<Data>>,
-    /// The types of the values that were given, those of refused values included.
+    /// The types of the given values, including rejected values.
     given: Vec<Option<Type>>,
     problems: Vec<InputProblem>,
-    /// The number of names given so far that no input has.
+    /// The number of given names that no input has.
     unknown: usize,
-    /// True if they come from NumPy, which lacks some types.
+    /// True if the values come from NumPy, which lacks some types.
     in_npz: bool,
 }
 
@@ -408,7 +375,7 @@ impl<'m> Named<'m> {
         }
     }
 
-    /// Advice on giving an array of a type that NumPy lacks, if that is the reason why an input cannot be read.
+    /// Advice on how to give an array of a type that NumPy lacks, if that is why an input cannot be read.
     fn help_of_descr(&self, slot: usize, error: &npz::NpzError) -> Option<String> {
         let npz::NpzError::Array { source: NpyError::Descr { descr }, .. } = error else { return None };
         let dtype = self.types[slot].element_dtype().filter(|_| descr.contains('V'))?;
@@ -419,8 +386,8 @@ impl<'m> Named<'m> {
         self.slots.get(name).copied()
     }
 
-    /// A name that no input has. The inputs are named once, and near names searched a few times, so that
-    /// neither takes time or memory for every name.
+    /// Records a name that no input has. The inputs are listed once, and near names are searched a limited number of
+    /// times, so that neither takes time or memory for every name.
     fn unknown(&mut self, name: &str) {
         let names = self.names.iter().map(String::as_str);
         let near = if self.unknown < MOST_HINTS { nearest(name, names.clone()) } else { None };
@@ -457,7 +424,7 @@ impl<'m> Named<'m> {
         self.values[slot] = Some(value);
     }
 
-    /// Notes the type of a value for an input, and returns true if the input is of that type.
+    /// Records the type of a value for an input, and returns true if the type fits the input.
     fn admit(&mut self, slot: usize, given: Type) -> bool {
         if self.given[slot].is_some() {
             self.problem("twice", slot, "expected one value, found two".into(), "leave one of the two out");
@@ -474,7 +441,7 @@ impl<'m> Named<'m> {
         is_admitted
     }
 
-    /// Reads the files of a folder of test data that are for inputs.
+    /// Reads the input files of a test-data folder.
     fn read_folder(&mut self, folder: &Path, most: u64) -> Result<Vec<Arc<SourceBytes>>, Error> {
         let mut files = Vec::new();
         for number in numbered(folder, "input").map_err(|e| io_error(folder, e))? {
@@ -488,8 +455,7 @@ impl<'m> Named<'m> {
         Ok(files)
     }
 
-    /// The input that a file is for: the input of its name, or the input of its number, counted as in ONNX
-    /// Runtime.
+    /// The input of a file: the input of its name, or the input of its number, counted as in ONNX Runtime.
     fn slot_of_file(&self, number: usize, names: Names) -> Option<usize> {
         let named = |name: Option<String>| name.and_then(|name| self.slot(&name));
         let is_list = |slot: &usize| matches!(self.types[*slot], Type::Sequence(_) | Type::Optional(_));
@@ -498,7 +464,7 @@ impl<'m> Named<'m> {
         by_name.or_else(without_default)
     }
 
-    /// All problems, once nothing more comes.
+    /// All problems, after the last value.
     fn problems(&mut self) -> Vec<InputProblem> {
         for slot in 0..self.values.len() {
             if self.given[slot].is_none() && !self.defaults[slot] {
@@ -511,7 +477,7 @@ impl<'m> Named<'m> {
         std::mem::take(&mut self.problems)
     }
 
-    /// A dim that has a name has one size in all inputs.
+    /// Checks that a named dim has the same size in all inputs.
     fn sizes(&mut self) {
         let mut known: BTreeMap<Symbol, (u64, usize)> = BTreeMap::new();
         for slot in 0..self.values.len() {
@@ -527,7 +493,7 @@ impl<'m> Named<'m> {
         }
     }
 
-    /// The dims of a value that have a name in the model, and their sizes.
+    /// The named dims of a value in the model, and their sizes.
     fn named_dims(&self, slot: usize) -> Vec<(Symbol, u64)> {
         let given = self.given[slot].as_ref().and_then(Type::as_tensor).and_then(|ty| ty.shape.to_known());
         let (Some(given), Some(declared)) = (given, self.types[slot].as_tensor()) else {
@@ -552,7 +518,7 @@ impl<'m> Named<'m> {
     }
 }
 
-/// The error of a file that is no `.npz` file, with the format that it has if that is known.
+/// The error of a file that is not an `.npz` file; it names the actual format if that is known.
 pub(in crate::execute) fn no_npz(path: &Path, error: &npz::NpzError) -> Error {
     let foreign = foreign::kind_of(path).filter(|kind| !kind.contains("`.npz` files"));
     let reason = match foreign {
@@ -562,31 +528,8 @@ pub(in crate::execute) fn no_npz(path: &Path, error: &npz::NpzError) -> Error {
     Error::Data { path: path.to_owned(), reason }
 }
 
-/// A type as people read it: `f32[N, 4]`.
-pub fn describe(module: &Module, ty: &Type) -> String {
-    match ty {
-        Type::Tensor(tensor) => {
-            let Some(dims) = tensor.shape.dims() else { return format!("{} of any dims", tensor.dtype) };
-            let dims: Vec<String> = dims
-                .iter()
-                .map(|dim| match dim {
-                    ampc_ir::Dim::Known(n) => n.to_string(),
-                    ampc_ir::Dim::Sym(symbol) => module.text(*symbol).to_owned(),
-                    ampc_ir::Dim::Unknown => "?".into(),
-                })
-                .collect();
-            format!("{}[{}]", tensor.dtype, dims.join(", "))
-        }
-        Type::Sequence(element) => format!("a sequence of {}", describe(module, element)),
-        Type::Optional(element) => format!("an optional {}", describe(module, element)),
-        Type::Unknown => "a value of unknown type".into(),
-        Type::Sparse(_) => "a sparse tensor".into(),
-        Type::Map { .. } => "a map".into(),
-        Type::Opaque { .. } => "an opaque value".into(),
-    }
-}
-
-/// Metadata of a regular file or a folder: values are read from no pipe or device, which may block forever.
+/// The metadata of a regular file or a folder. Pipes and devices are rejected, because reading them may block
+/// forever.
 pub(in crate::execute) fn regular(path: &Path) -> Result<Metadata, Error> {
     let metadata = std::fs::metadata(path).map_err(|e| io_error(path, e))?;
     if metadata.is_file() || metadata.is_dir() {

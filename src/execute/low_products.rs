@@ -1,31 +1,30 @@
-//! The verdict on two models, and errors that low products alone make.
+//! The verdict on two models, and the errors caused by low products alone.
 //!
 //! [`judge`] gives the verdict of `ampc verify` and of `ampc rewrite --verify`. It sees two models and values
 //! for their inputs, but not the origin of the second model, so both commands give the same verdict.
 //!
-//! The outputs of a lowered model may be beyond their bounds although every choice was right: on larger inputs,
-//! and with weights that amplify errors, low products alone are beyond them, and low products are the purpose
-//! of a rewrite. An output is *excused* if low products alone explain its error. A third model, which is the
-//! first one with the products of matrices rounded to the formats that they have in the second, runs on the
-//! same inputs, and the error of the output may be at most 3 times its error there. For example, with a bound
-//! of 7.8e-3:
+//! The outputs of a lowered model may exceed their bounds although every choice was right: with larger inputs, or
+//! weights that amplify errors, low products alone exceed the bounds, and low products are the purpose of a rewrite.
+//! An output is *excused* if low products alone explain its error. A third model is the first model with the matrix
+//! products rounded to their formats in the second model. It runs on the same inputs, and an excused output has at
+//! most 3 times the error that it has there. For example, with a bound of 7.8e-3:
 //!
 //! ```text
 //!                rewrite    low products alone
 //! draw 1         5.0e-4                            within the bound
 //! draw 2         2.4e-2     2.3e-2                 excused
-//! draw 3         5.8e-1     4.7e-3                 beyond: something else than a product is to blame
+//! draw 3         5.8e-1     4.7e-3                 beyond: caused by something other than products
 //! ```
 //!
-//! An excuse changes no verdict: the outputs are still beyond their bounds. A caller may accept excused outputs if
-//! [`Judgement::is_excused`] holds, which takes an excuse for every output that is off, on every draw. An output that is
-//! not finite where the first model is finite has no excuse, nor has an output of another shape, nor has any output if
-//! products vanish below the normal numbers of their format on the first draw, which is of ordinary size.
+//! An excuse changes no verdict: the outputs still exceed their bounds. A caller may accept excused outputs if
+//! [`Judgement::is_excused`] holds, which takes an excuse for every output beyond its bound, on every draw. An output
+//! has no excuse if it is not finite where the first model is finite, or has another shape. No output has an excuse
+//! if products vanish below the normal numbers of their format on the first draw, which has ordinary magnitudes.
 
 use super::Inputs;
-use super::report::number;
 use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use crate::error::Error;
+use crate::execute::number::number;
 use ampc_ir::convert::min_normal;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::op::{self, OpKind, Work};
@@ -36,12 +35,12 @@ use ampc_passes::raise_opset::{self, RaiseOpset, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 
-/// The largest error of an excused output, as a multiple of the error of low products alone. Roundings in other
-/// places are as many as those of products, or a few times that, and the largest error of a draw is partly
-/// luck.
+/// The maximum ratio of the error of an excused output to the error of low products alone. There are about as many
+/// other roundings as roundings of products, or a few times as many, and the largest error of a draw is partly
+/// chance.
 const TIMES: u32 = 3;
 
-/// An output that is beyond its bound, where low products alone make an error of the same size.
+/// An output beyond its bound for which low products alone cause a similar error.
 #[derive(Clone, Debug, Serialize)]
 pub struct Excused {
     /// The name of the output.
@@ -52,7 +51,7 @@ pub struct Excused {
     pub mismatches: u64,
     /// All elements of the output.
     pub elements: u64,
-    /// The error of the output, as a share of its largest wanted element.
+    /// The error of the output, relative to its largest expected element.
     #[serde(rename = "max_of_max", serialize_with = "number")]
     pub error: f64,
     /// The error of the output with low products alone.
@@ -65,7 +64,7 @@ pub struct Excused {
 pub struct Judgement {
     /// The comparison, on all draws.
     pub found: Verification,
-    /// The outputs beyond their bounds that have an excuse, by draw.
+    /// The excused outputs beyond their bounds, by draw.
     pub excused: Vec<Excused>,
     /// True if an output is beyond its bound, and every output beyond its bound on every draw has an excuse.
     pub is_excused: bool,
@@ -77,14 +76,15 @@ impl Judgement {
         self.found.passed()
     }
 
-    /// True if the models are accepted: all outputs are within their bounds or, if the caller accepts that, excused.
+    /// True if the models are accepted: all outputs are within their bounds, or are excused and the caller accepts
+    /// excuses.
     pub fn accepted(&self, accept_excused: bool) -> bool {
         self.passed() || (accept_excused && self.is_excused)
     }
 }
 
-/// Compares two models, as [`verify_draws`] does, and looks for excuses of the outputs that are beyond their bounds.
-/// Outputs have no excuse if `options` asks for a tolerance.
+/// Compares two models like [`verify_draws`], and looks for excuses of the outputs beyond their bounds. Outputs have
+/// no excuse if `options` sets a tolerance.
 ///
 /// # Errors
 /// The errors of [`verify_draws`].
@@ -99,7 +99,7 @@ pub fn judge(
     if judged.passed() || options.tolerance.is_some() {
         return Ok(judged);
     }
-    // A model that cannot be made, run or compared is not an excuse.
+    // A model that cannot be made, run or compared gives no excuse.
     let Some(mut alone) = only_products(model, other) else { return Ok(judged) };
     let mut all = true;
     for (draw, inputs) in draws.iter().enumerate().filter(|(draw, _)| !judged.found.without.contains(draw)) {
@@ -123,14 +123,14 @@ pub fn judge(
     Ok(judged)
 }
 
-/// The excuse of an output that is beyond its bound on a draw, if it has one.
+/// The excuse of an output beyond its bound on a draw, if there is one.
 fn excuse(draw: usize, output: &Compared, alone: &Compared) -> Option<Excused> {
     let (ours, theirs) = (&output.agreement.found, &alone.agreement.found);
     if output.agreement.obstacle.is_some() || alone.agreement.obstacle.is_some() || ours.not_finite() > 0 {
         return None;
     }
     let (error, low_products) = (output.agreement.error(), alone.agreement.error());
-    // The size of an error says nothing of a choice, such as an index.
+    // The magnitude of an error is meaningless for a choice, such as an index.
     let is_like = match ours.held_to {
         Some(_) => error.is_finite() && error <= f64::from(TIMES) * low_products,
         None => ours.mismatches <= theirs.mismatches.saturating_mul(TIMES.into()),
@@ -139,10 +139,10 @@ fn excuse(draw: usize, output: &Compared, alone: &Compared) -> Option<Excused> {
     is_like.then(|| Excused { output: output.value.clone(), draw, mismatches, elements, error, low_products })
 }
 
-/// The model with its products rounded as in another one.
+/// The model with its products rounded like those of another model.
 struct OnlyProducts {
     module: Module,
-    /// The products that are low in the other model, and their formats.
+    /// The products that are low in the other model, with their formats.
     low: FxHashMap<Node, DType>,
 }
 
@@ -163,8 +163,8 @@ fn is_product(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|schema| op::work(schema.kind) == Work::Product)
 }
 
-/// The model with the operands and results of its products rounded where they are low in the other model, and all else as
-/// it is; `None` if no product is low there, or a model cannot be made.
+/// The model in which operands and results of products are rounded where they are low in the other model, and
+/// everything else is unchanged; `None` if no product is low there, or a model cannot be made.
 fn only_products(model: &Module, other: &Module) -> Option<OnlyProducts> {
     let mut module = model.clone();
     let names = names(other);
@@ -184,7 +184,7 @@ fn only_products(model: &Module, other: &Module) -> Option<OnlyProducts> {
     if rounds.is_empty() {
         return None;
     }
-    // Raising keeps nodes that have a form already; a node that gets another one is not rounded.
+    // Raising the opset keeps nodes that already have a form; a node that gets a new form is not rounded.
     let opset = raise_opset::opset(other).filter(|&opset| Some(opset) > raise_opset::opset(model));
     if let Some(opset) = opset {
         let raise = Pipeline::new(vec![Box::new(RaiseOpset { to: Target::Opset(opset) })]).ok()?;
@@ -206,10 +206,10 @@ fn only_products(model: &Module, other: &Module) -> Option<OnlyProducts> {
     Some(OnlyProducts { module, low })
 }
 
-/// Slots of a node, with the formats to round their values to.
+/// Operand or result slots of a node, with the formats to round their values to.
 type Slots = Vec<(usize, DType)>;
 
-/// The slots whose values are fp32 in the first model and low in the second, with the format.
+/// The slots whose values are fp32 in the first model and low in the second, with the low format.
 fn lowered(
     (model, ours): (&Module, &[Option<Value>]),
     (other, theirs): (&Module, &[Option<Value>]),
@@ -229,8 +229,8 @@ fn names(module: &Module) -> FxHashMap<&str, Value> {
     values.filter_map(|value| Some((module.text(module.value_name(value)?), value))).collect()
 }
 
-/// The node of the other model that computes the same: of the same path, or else the node whose result, cast or not, has
-/// the same name.
+/// The node of the other model that computes the same: the node of the same path, or else the node whose result has
+/// the same name, possibly after a cast.
 fn counterpart(
     model: &Module,
     node: Node,
@@ -252,13 +252,13 @@ fn counterpart(
     })
 }
 
-/// Inserts casts to the format and back to fp32, and returns the value that they make.
+/// Inserts casts to the format and back to fp32, and returns the rounded value.
 fn rounded(inserter: &mut Inserter<'_>, value: Value, format: DType) -> Result<Value, InsertError> {
     let low = inserter.op(OpKind::Cast, &[value], &[("to", format.into())])?;
     inserter.op(OpKind::Cast, &[low], &[("to", DType::F32.into())])
 }
 
-/// Rounds a result for all that read it. The rounded value takes the name, by which outputs are found.
+/// Rounds a result for all readers. The rounded value takes the name, by which outputs are found.
 fn round_result(module: &mut Module, node: Node, slot: usize, format: DType) -> Option<()> {
     let value = module.node(node).result(slot)?;
     let low = Inserter::after(module, node).op(OpKind::Cast, &[value], &[("to", format.into())]).ok()?;

@@ -1,10 +1,10 @@
-//! Outputs of a run: statistics, and files.
+//! The outputs of a run: statistics and files.
 
 use super::inputs::test_data::numbered;
 use super::inputs::{Inputs, io_error};
 use crate::batch::Batch;
+use crate::bytes::SourceBytes;
 use crate::error::Error;
-use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
 use crate::onnx::target::TargetError;
 use crate::onnx::{ExportError, data, target};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 /// Statistics of the elements of a tensor of numbers. A boolean is 0 or 1; a complex element is two numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
-    /// Elements.
+    /// The number of elements.
     pub count: u64,
     /// The number of NaN elements.
     pub nan: u64,
@@ -68,22 +68,22 @@ pub fn statistics(tensor: &HostTensor) -> Option<Statistics> {
     Some(found)
 }
 
-/// In which form outputs are written.
+/// The file format of outputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OutputForm {
-    /// NumPy's archive of arrays, by the names of outputs.
+    /// NumPy's archive of arrays, with the names of outputs.
     Npz,
-    /// Safetensors, by the names of outputs.
+    /// Safetensors, with the names of outputs.
     Safetensors,
-    /// A folder of `input_0.pb` … and `output_0.pb` …, which `ampc verify --test-data` reads.
+    /// A folder of `input_0.pb` … and `output_0.pb` …, for `ampc verify --test-data`.
     TestData,
 }
 
 impl OutputForm {
-    /// The form by the name: `.npz`, `.safetensors`, or a name that ends in `/`, of a folder.
+    /// Chooses the format by the path: `.npz`, `.safetensors`, or a folder whose name ends in `/`.
     ///
     /// # Errors
-    /// If the ending is another one, or a folder lacks the slash.
+    /// If the extension is unknown, or a folder lacks the slash.
     pub fn of(path: &Path) -> Result<OutputForm, Error> {
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
         let is_folder =
@@ -118,11 +118,11 @@ pub struct Results<'a> {
     pub output_names: &'a [String],
 }
 
-/// Checks that results may be written, before they are computed: of these inputs, and so many outputs.
+/// Checks, before results are computed, that they may be written for these inputs and this number of outputs.
 ///
 /// # Errors
-/// If a file exists and `force` is not set, is one that the model or the inputs were read from, or its folder is not
-/// there or not writable.
+/// If a file exists and `force` is not set, a file belongs to the model or the inputs, or its folder does not exist
+/// or is not writable.
 pub fn check(
     path: &Path,
     inputs: &Inputs,
@@ -141,7 +141,7 @@ pub fn check(
             files_of(path, &inputs.values, n_outputs).chain(others).try_for_each(|file| check(&file))
         }
         OutputForm::TestData => {
-            // A name without the slash is one that a folder can be made under, or a file that is there.
+            // Without a slash, the name may be that of a new folder or an existing file.
             let folder: PathBuf = path.components().collect();
             if folder.exists() {
                 let message = "expected the name of a folder, found a file of that name; choose another name";
@@ -156,7 +156,7 @@ fn all_read(inputs: &Inputs, model: &[Arc<SourceBytes>]) -> Vec<Arc<SourceBytes>
     model.iter().chain(&inputs.files).cloned().collect()
 }
 
-/// The error for an output path that leads to a file that the run has read, whether model or inputs.
+/// The error of an output path that leads to a file of the model or the inputs.
 fn refused(error: TargetError, inputs: &Inputs) -> Error {
     let TargetError::IsSource { path, read } = error else { return ExportError::from(error).into() };
     let is_input = |file: &Arc<SourceBytes>| file.path().is_some_and(|p| p.display().to_string() == read);
@@ -164,7 +164,7 @@ fn refused(error: TargetError, inputs: &Inputs) -> Error {
     Error::Usage(format!("`{path}` is the file `{read}` that {what} read from; choose another name"))
 }
 
-/// The files of a folder of test data: of each input that has a value, then of each output.
+/// The files of a test-data folder: one for each input with a value, then one for each output.
 fn files_of(folder: &Path, inputs: &[Option<Data>], n_outputs: usize) -> impl Iterator<Item = PathBuf> {
     let n_inputs = inputs.iter().flatten().count();
     let name = |prefix, i| folder.join(format!("{prefix}_{i}.pb"));
@@ -172,8 +172,8 @@ fn files_of(folder: &Path, inputs: &[Option<Data>], n_outputs: usize) -> impl It
     inputs.chain((0..n_outputs).map(move |i| name("output", i)))
 }
 
-/// The test data in a folder that are of another run with more inputs or outputs: beside those of this run they would be
-/// taken for one data set.
+/// The files in a test-data folder that belong to another run with more inputs or outputs. Next to the files of this
+/// run, they would be read as part of the same data set.
 fn others_in(folder: &Path, inputs: &[Option<Data>], n_outputs: usize) -> Result<Vec<PathBuf>, Error> {
     let mut others = Vec::new();
     for (prefix, own) in [("input", inputs.iter().flatten().count()), ("output", n_outputs)] {
@@ -184,17 +184,17 @@ fn others_in(folder: &Path, inputs: &[Option<Data>], n_outputs: usize) -> Result
     Ok(others)
 }
 
-/// True if a file of test data is an output.
+/// True if a test-data file is an output.
 fn is_output(file: &Path) -> bool {
     file.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("output_"))
 }
 
-/// Writes results completely or not at all. A folder of test data is made if it is not there, and gets the inputs
-/// that have a value as well; test data of an earlier run go, other files stay.
+/// Writes results completely or not at all. A test-data folder is created if it does not exist, and also gets the
+/// given inputs. Test data of an earlier run is removed; other files are kept.
 ///
 /// # Errors
-/// If a file exists and `force` is not set, is one that the model or the inputs were read from, or cannot be written;
-/// if an output is not a tensor that the form can hold.
+/// If a file exists and `force` is not set, a file belongs to the model or the inputs or cannot be written, or the
+/// format cannot represent an output.
 pub fn save(
     path: &Path,
     results: &Results<'_>,
@@ -236,7 +236,7 @@ pub fn save(
     Ok(())
 }
 
-/// Writes test data. A folder that was made for them and got none goes again.
+/// Writes test data. If that fails, a folder created for it is removed.
 fn save_folder(
     path: &Path,
     results: &Results<'_>,
@@ -256,7 +256,8 @@ fn save_folder(
         target::check(other, force, read).map_err(|error| refused(error, results.inputs))?;
     }
     let staged = stage_folder(path, path, results, force, read).map(|mut batch| {
-        // Outputs go before inputs and come after them, so that those that are there are always of one run.
+        // Outputs are removed before inputs and written after them, so that the present outputs always belong to the
+        // present inputs.
         let own = files_of(path, &results.inputs.values, results.outputs.len()).filter(|_| force);
         let (own, others): (Vec<PathBuf>, _) =
             (own.collect(), others.iter().filter(|other| !other.is_symlink()));
@@ -267,19 +268,19 @@ fn save_folder(
     });
     let saved = staged.and_then(|batch| batch.commit_all().map_err(|e| refused(e, results.inputs)));
     if saved.is_ok() {
-        // A link goes, and the file that it leads to stays.
+        // A link is removed, but not its target.
         let mut links = others.iter().filter(|other| other.is_symlink());
         links.try_for_each(|link| std::fs::remove_file(link).map_err(|e| io_error(link, e)))?;
     }
     if is_new && saved.is_err() {
-        // One that is not empty stays.
+        // A folder that is not empty is kept.
         std::fs::remove_dir(path).ok();
     }
     saved.map(drop)
 }
 
-/// Replaces the test data of an earlier run, so that at any moment all files of the folder belong to one run;
-/// false if the system cannot do that.
+/// Replaces the test data of an earlier run atomically: at any moment all files of the folder belong to one run.
+/// Returns false if the system does not support that.
 fn replace_folder(path: &Path, results: &Results<'_>, read: &[Arc<SourceBytes>]) -> Result<bool, Error> {
     let files = files_of(path, &results.inputs.values, results.outputs.len());
     let others = others_in(path, &results.inputs.values, results.outputs.len())?;
@@ -299,9 +300,9 @@ fn named_tensors<'a>(path: &Path, results: &Results<'a>) -> Result<Vec<(&'a str,
     let mut known = FxHashSet::default();
     for (name, output) in results.output_names.iter().zip(results.outputs) {
         let Some(tensor) = output.tensor() else {
-            return Err(cannot_hold(path, name, "an output that is no tensor"));
+            return Err(cannot_hold(path, name, "an output that is not a tensor"));
         };
-        // One value may leave twice.
+        // Several outputs may be the same value.
         if known.insert(name) {
             tensors.push((name, tensor));
         }
@@ -324,7 +325,7 @@ fn constant(path: &Path, name: &str, tensor: &HostTensor) -> Result<(String, Arc
     Ok((name.to_owned(), Arc::new(data.map_err(|_| cannot_hold(path, name, &what()))?)))
 }
 
-/// Stages test data in a folder; a file gets the permissions of the file of its name in `like`.
+/// Stages test data in a folder; a file gets the permissions of the file with the same name in `like`.
 fn stage_folder(
     folder: &Path,
     like: &Path,

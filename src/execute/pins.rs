@@ -1,18 +1,18 @@
-//! Search for nodes of a rewritten model that have to stay fp32 for its outputs to be within the tolerance.
+//! Searches for nodes of a rewritten model that must stay fp32 for its outputs to be within the tolerance.
 //!
-//! Low nodes, including nodes that only move values (constants that they move are stored low), are ranked by
-//! the error that they add. The candidates that add most are pinned, twice as many in each round, until the
-//! outputs are near enough or no candidate is low; nodes with bodies and calls come last. After each round the
-//! nodes that are low then are ranked by the errors that they add then: low regions end at pinned nodes, so
-//! that other nodes become low that were fp32 before. At the end, halves, quarters and so on of the pins are
-//! removed as long as the outputs stay within the tolerance, as in delta debugging (Zeller and Hildebrandt
-//! 2002). The rewrites of both parts are bounded. Between the two, pins without an effect are left out: pins of nodes that read
-//! no element, and of nodes that are fp32 anyway once the nodes that add more are pinned.
+//! Low nodes, including nodes that only move values (constants that they move are stored low), are ranked by the
+//! error that they add. The candidates that add most are pinned, twice as many in each round, until the outputs are
+//! within the tolerance or no candidate is low; nodes with bodies and calls come last. After each round, the
+//! remaining low nodes are ranked again: low regions end at pinned nodes, so other nodes, which were fp32 before,
+//! become low. At the end, halves, quarters and so on of the pins are removed as long as the outputs stay within the
+//! tolerance, as in delta debugging (Zeller and Hildebrandt 2002). The number of rewrites of both parts is bounded.
+//! Between the two parts, pins without effect are removed: pins of nodes that read no element, and of nodes that are
+//! fp32 anyway once the nodes that add more are pinned.
 
 use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use super::{Inputs, scope};
 use crate::error::Error;
-use crate::model::Model;
+use crate::loaded::Model;
 use crate::options::RewriteOptions;
 use crate::report::{Report, TimeReport};
 use crate::rewrite::rewrite_in_place;
@@ -27,31 +27,31 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Rewrites tried at most to find pins that help: all nodes are pinned after fewer, unless new ones become low.
+/// The maximum number of rewrites that search for helpful pins. Fewer pin all nodes, unless new nodes become low.
 const MOST_ROUNDS: usize = 32;
 
-/// Rewrites tried at most to leave pins out.
+/// The maximum number of rewrites that remove pins.
 const MOST_TRIES: usize = 32;
 
-/// Result of searching for pins.
+/// The result of a search for pins.
 #[derive(Clone, Debug, Default)]
 pub struct PinSearch {
     /// Paths of nodes to pin to fp32, in the order of the model.
     pub pins: Vec<String>,
-    /// Operators that are denied in the same with fewer words: all their nodes are in `pins`. The outputs are within the
+    /// Operators to deny, which shortens the request: all their nodes are in `pins`. The outputs are within the
     /// tolerance with these operators denied and the pins of `rest`.
     pub deny: Vec<String>,
-    /// The pins of nodes of other operators than those in `deny`.
+    /// The pins of nodes whose operators are not in `deny`.
     pub rest: Vec<String>,
     /// True if all outputs are within the tolerance with these pins; otherwise no pins help.
     pub passes: bool,
-    /// If so: the part of the model that is low with these pins.
+    /// The low part of the model with these pins, if they help.
     pub pinned: Option<Pinned>,
-    /// Rewrites that were run.
+    /// The number of rewrites that were run.
     pub tried: usize,
-    /// If no pins help: paths of the nodes that are low all the same with the last pins that were tried.
+    /// If no pins help: the paths of nodes that are low despite the last pins that were tried.
     pub left_low: Vec<String>,
-    /// True if some of these could have been pinned as well, in more rewrites than are tried.
+    /// True if the limit of rewrites left some of these nodes unpinned.
     pub gave_up: bool,
     /// True if the model has 16-bit floats of its own.
     pub has_low_source: bool,
@@ -60,11 +60,11 @@ pub struct PinSearch {
 /// A rewrite with pins that help.
 #[derive(Clone, Debug, Serialize)]
 pub struct Pinned {
-    /// Nodes that are low with the pins.
+    /// The number of nodes that are low with the pins.
     pub low: u64,
-    /// Nodes with floats that are fp32 or low.
+    /// The number of nodes with floats that are fp32 or low.
     pub nodes: u64,
-    /// The predicted speed as a multiple of the source's, if it is predicted.
+    /// The predicted speedup over the source, if it is predicted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<String>,
     /// True if the rewrite with the pins is predicted to be slower than the source.
@@ -87,8 +87,8 @@ impl Pinned {
     }
 }
 
-/// Searches for nodes that have to stay fp32. `found` is the result of [`verify_draws`] for `source` and its
-/// rewrite by `options` on these draws of inputs.
+/// Searches for nodes that must stay fp32. `found` is the result of [`verify_draws`] for `source` and its rewrite by
+/// `options` on these draws of inputs.
 ///
 /// # Errors
 /// If a model cannot be rewritten or run.
@@ -101,7 +101,7 @@ pub fn find_pins(
     found: &Verification,
 ) -> Result<PinSearch, Error> {
     let failing = found.first.as_ref().map_or(0, |first| first.draw);
-    // The draw that showed it goes first, so that a rewrite that does not help is found out by one.
+    // The draw that failed comes first, so that one draw suffices to reject a rewrite that does not help.
     let mut order: Vec<usize> = (0..draws.len()).filter(|draw| !found.without.contains(draw)).collect();
     order.sort_by_key(|&draw| draw != failing);
     let mut search = Search { source, options, draws, order, verify_options, tried: 0 };
@@ -136,7 +136,7 @@ pub fn find_pins(
     pins.sort_by_key(|candidate| candidate.at);
     let (deny, rest) = search.by_operator(&pins, &paths, rewritten)?;
     let pins = list(&pins);
-    // The rewrite that is advised: with the operators denied, if there are any.
+    // The recommended rewrite: with the operators denied, if there are any.
     let advised = if deny.is_empty() { &pins } else { &rest };
     let (rewritten, report) = with_pins(source, options, advised.iter().map(String::as_str), &deny)?;
     let pinned = Some(Pinned::of(&rewritten, &report));
@@ -151,7 +151,7 @@ fn list(pins: &[&Candidate]) -> Vec<String> {
 #[derive(Clone)]
 struct Candidate {
     path: String,
-    /// The place in the model.
+    /// The index in program order.
     at: usize,
     adds: f64,
 }
@@ -169,7 +169,7 @@ fn ranked(source: &Module, paths: &Paths, rewritten: &Module, found: &Verificati
         if now.is_none_or(|now| !is_lowered(rewritten, now)) {
             continue;
         }
-        // What a node with bodies or a call adds is added by the nodes in it, which are ranked themselves.
+        // The error of a node with bodies or a call is added by its inner nodes, which are ranked themselves.
         let adds = if scope::is_nested(source, node) { 0.0 } else { weight(value) };
         match index.get(path.as_str()) {
             Some(&i) => ranked[i].adds = ranked[i].adds.max(adds),
@@ -179,7 +179,7 @@ fn ranked(source: &Module, paths: &Paths, rewritten: &Module, found: &Verificati
             }
         }
     }
-    // What nothing was compared of may matter as well.
+    // Nodes whose results were not compared may matter as well.
     let others = paths.nodes().iter().filter(|&&node| is_lowered(rewritten, node));
     let others = others.map(|&node| (node, paths.path(node))).filter(|(_, path)| !index.contains_key(path));
     ranked.extend(others.map(|(node, path)| Candidate { path: path.to_owned(), at: place(node), adds: 0.0 }));
@@ -187,8 +187,8 @@ fn ranked(source: &Module, paths: &Paths, rewritten: &Module, found: &Verificati
     ranked
 }
 
-/// The node that a path of the source leads to in a rewrite. A path through a call leads to the form of the function that
-/// the call has there; `node` is the node in the function of the source.
+/// The node of a rewrite at a path of the source. A path through a call leads to the specialized function of that
+/// call; `node` is the node in the function of the source.
 fn now(
     source: &Module,
     paths: &Paths,
@@ -204,21 +204,20 @@ fn now(
     }
 }
 
-/// True if rounding the elements that a node reads, or those of its own, changes a result of another node: not for the
-/// operators that read dims only, and not for constants, which their readers round as well.
+/// True if rounding the elements that a node reads or produces changes a result of another node. False for operators
+/// that read only dims, and for constants, because their readers round them too.
 fn has_effect(source: &Module, node: Node) -> bool {
     let kind = source.node(node).schema().map(|schema| schema.kind);
     !kind.is_some_and(|kind| reads_only_dims(kind) || kind == OpKind::Constant)
 }
 
-/// The error that a node adds. A result that is not a number on one side only has no measurable error and is
-/// ranked first.
+/// The error that a node adds. A result that is NaN in only one model has no measurable error and is ranked first.
 fn weight(value: &Compared) -> f64 {
     let adds = value.adds.unwrap_or_else(|| value.agreement.error());
     if adds.is_nan() { f64::INFINITY } else { adds }
 }
 
-/// A rewrite with pins, and how far it is off.
+/// A rewrite with pins, and its errors.
 struct Trial {
     rewritten: Module,
     found: Verification,
@@ -235,7 +234,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Rewrites with these pins, and compares.
+    /// Rewrites with these pins and compares.
     fn trial<'c>(&mut self, pins: impl Iterator<Item = &'c Candidate>) -> Result<Trial, Error> {
         self.trial_with(pins, &[])
     }
@@ -269,8 +268,9 @@ impl Search<'_> {
         Err(Error::Usage("there are no inputs to compare on".into()))
     }
 
-    /// Helpful pins without those that have no effect. Pins are taken in descending order of the error that their nodes add,
-    /// twice as many in each round; after each round the nodes are left out that are fp32 with the pins taken so far.
+    /// Removes pins without effect from helpful pins. Pins are taken in descending order of the error that their
+    /// nodes add, twice as many in each round; after each round, nodes that are fp32 with the pins taken so far are
+    /// removed.
     fn effective(&mut self, pins: Vec<Candidate>, paths: &Paths) -> Result<Vec<Candidate>, Error> {
         let node = |candidate: &Candidate| {
             let by_call = || paths.by_call(self.source, &candidate.path);
@@ -303,8 +303,8 @@ impl Search<'_> {
         Ok(if self.trial(taken.iter())?.found.passed() { taken } else { pins })
     }
 
-    /// The operators whose nodes are all among the pins, and the pins of other nodes, if the outputs are within the
-    /// tolerance with these operators denied; otherwise nothing.
+    /// Operators whose nodes are all pinned, and the pins of other nodes, if the outputs are within the tolerance
+    /// with these operators denied; otherwise nothing.
     fn by_operator(
         &mut self,
         pins: &[&Candidate],
@@ -333,14 +333,14 @@ impl Search<'_> {
         Ok((deny, list(&rest)))
     }
 
-    /// Reduces helpful pins to the pins that are needed, as far as a bounded number of rewrites can tell.
+    /// Reduces helpful pins to the necessary pins, within a bounded number of rewrites.
     fn needed<'c>(&mut self, pins: &'c [Candidate]) -> Result<Vec<&'c Candidate>, Error> {
         let mut pins: Vec<&Candidate> = pins.iter().collect();
         let most = self.tried + MOST_TRIES;
         let mut part = pins.len().div_ceil(2);
         while pins.len() > 1 && self.tried < most {
             let before = pins.len();
-            // What adds least goes first.
+            // The pin that adds least is removed first.
             let mut end = pins.len();
             while end > 0 && self.tried < most {
                 let start = end.saturating_sub(part);
@@ -359,7 +359,7 @@ impl Search<'_> {
     }
 }
 
-/// A model rewritten with nodes pinned to fp32, which overrides other pins, and with operators denied.
+/// Rewrites a model with nodes pinned to fp32, which overrides other pins, and with operators denied.
 fn with_pins<'c>(
     source: &Module,
     options: &RewriteOptions,
@@ -381,14 +381,14 @@ fn with_pins<'c>(
     Ok((model.module, report))
 }
 
-/// True if a node was lowered: a 16-bit format was chosen for it that it did not have.
+/// True if a node was lowered: a 16-bit format was chosen for it that it did not have before.
 fn is_lowered(module: &Module, node: Node) -> bool {
     let data = module.node(node);
     let chosen = |d: &Decision| d.class != Class::Fixed && d.reason.rule != ALREADY_LOW;
     data.is_alive() && data.decisions.iter().any(|d| d.precision.is_some_and(DType::is_low) && chosen(d))
 }
 
-/// The paths of the nodes that were lowered.
+/// The paths of the lowered nodes.
 fn lowered(module: &Module) -> Vec<String> {
     let paths = Paths::of(module);
     let nodes = paths.nodes().iter().filter(|&&node| is_lowered(module, node));

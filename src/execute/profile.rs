@@ -1,4 +1,4 @@
-//! Profile of a run: the time of each step.
+//! The profile of a run: the time of each step.
 
 use ampc_ir::{GraphId, Node};
 use ampc_runtime::DataRef;
@@ -6,12 +6,12 @@ use ampc_runtime::session::{NodeObserver, Watch};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The times of steps over one or more runs. A step is a node, or a group of nodes that the backend has joined.
+/// The times of steps over one or more runs. A step is a node, or a group of nodes that the backend has fused.
 ///
-/// In host memory, the time of a step is from the end of the step before it to its own end, so that the time of the executor
-/// between two steps counts too. The time of a node with bodies excludes the time of the nodes in its bodies. On a device,
-/// the times are those of the device, if it has a clock: a step that is launched late counts the wait for its launch. A run
-/// with this observer computes the bits of any other run, and is not recorded.
+/// In host memory, the time of a step is measured from the end of the preceding step, so it includes the executor's
+/// time between the steps. The time of a node with bodies excludes the time of the nodes in its bodies. On a device
+/// with a clock, the times are device times: a step that is launched late includes the wait for its launch. A run
+/// with this observer gives the same bits as any other run, and is not recorded.
 #[derive(Debug)]
 pub struct StepTimes {
     since: Instant,
@@ -20,7 +20,7 @@ pub struct StepTimes {
     of_device: Times,
 }
 
-/// The times of steps by their nodes, with the numbers of their executions.
+/// The times of steps by their nodes, with the numbers of executions.
 type Times = BTreeMap<Vec<Node>, (Duration, u64)>;
 
 impl StepTimes {
@@ -41,7 +41,7 @@ impl StepTimes {
         self.entered.clear();
     }
 
-    /// The nodes of each step that ran, its time, and how often it was executed, over all runs.
+    /// The nodes, total time and number of executions of each step, over all runs.
     pub fn steps(&self) -> impl Iterator<Item = (&[Node], Duration, u64)> {
         let times = if self.of_device.is_empty() { &self.of_host } else { &self.of_device };
         times.iter().map(|(nodes, &(time, count))| (&nodes[..], time, count))
@@ -67,7 +67,7 @@ fn add(times: &mut Times, nodes: &[Node], time: Duration, executions: u64) {
 }
 
 impl NodeObserver for StepTimes {
-    /// No value: nodes are joined as in any run.
+    /// Watches no value, so nodes are fused as in any run.
     fn watch(&self) -> Watch {
         Watch::nothing()
     }
@@ -101,7 +101,8 @@ impl NodeObserver for StepTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::execute::{Inputs, prepare, views};
+    use crate::execute::Inputs;
+    use crate::execute::session::{prepare, views};
     use ampc_runtime::Runtime;
 
     #[test]

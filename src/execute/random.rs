@@ -1,21 +1,21 @@
-//! Random values for inputs: the same for the same seed, on every machine.
+//! Random values for inputs, reproducible from the seed on every machine.
 //!
-//! A *draw* is values for all inputs. A model runs on the first draw; models are compared on several, because
+//! A *draw* has values for all inputs. A model runs on the first draw. Models are compared on several draws, because
 //! overflow, cancellation and underflow in 16 bits depend on the magnitude ([`Draw`]).
 //!
-//! Element `i` of input `k` (counted from 0 in the order of the model) of draw `d` (from 0) is made of word `i
-//! mod 4` of Philox4x32-10 ([`ampc_ir::random`]) with the seed as key and the counter `(i div 4, k, 1 + d)`:
-//! two words of 32 bits for `i`, one word for each of the others. Streams of constants end in 0 instead, so no
-//! input has the numbers of a constant. The value of a word `w` is
+//! Element `i` of input `k` (counted from 0 in the order of the model) of draw `d` (from 0) is computed from word
+//! `i mod 4` of Philox4x32-10 ([`ampc_ir::random`]) with the seed as key and the counter `(i div 4, k, 1 + d)`: two
+//! 32-bit words for `i`, and one word for each of the others. Streams of constants end in 0 instead, so no input
+//! shares numbers with a constant. The value of a word `w` is
 //!
 //! - a float of the draw's range, in the first [−1, 1) as in constants, rounded once to the element type; a complex
 //!   element is two floats;
 //! - `true` if its highest bit is set;
-//! - the integer `low + (w · count) div 2^32` for one of the [`Role`]s that graphs give their integers;
+//! - the integer `low + (w · count) div 2^32` for a [`Role`] that the graph gives to integers;
 //! - one of the strings "0" and "1".
 //!
-//! For masks, a word stands for a row, that is for the elements along the last axis: the number of elements at
-//! the end, or at the beginning, that are hidden ([`Rows`]).
+//! For masks, there is one word per row, that is, for the elements along the last axis. It determines how many
+//! elements at the end or at the beginning are hidden ([`Rows`]).
 
 mod masks;
 mod roles;
@@ -23,9 +23,9 @@ mod roles;
 pub(super) use self::roles::{Role, roles};
 
 use self::masks::Rows;
-use super::input_names;
-use super::inputs::{BoundDim, Dims};
 use crate::error::Error;
+use crate::execute::dims::{BoundDim, Dims};
+use crate::interface::input_names;
 use ampc_ir::convert::{Conversion, can_convert, convert};
 use ampc_ir::module::Def;
 use ampc_ir::random::{philox4x32, unit};
@@ -35,30 +35,30 @@ use ampc_runtime::data::{Data, Maybe, Sequence};
 use ampc_runtime::{HostError, HostTensor};
 use rustc_hash::FxHashSet;
 
-/// One of several values for the inputs of a model.
+/// A set of values for the inputs of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Draw {
     seed: u64,
     number: u32,
 }
 
-/// The ranges of floats and integers of unknown use in each draw: a unit, the range of pixels (or of features
-/// that are not normalized), and a range of small values.
+/// The ranges of floats and of integers of unknown use, by draw: unit range, pixels (or unnormalized features), and
+/// small values.
 const RANGES: [&str; 3] =
     ["floats in [-1, 1)", "pixels in [0, 255), other floats in [-8, 8)", "floats in [-1/256, 1/256)"];
 
-/// Features are below this in the second draw: a few standard deviations, as a norm leaves them.
+/// The bound of features in the second draw: a few standard deviations, as after a normalization.
 const FEATURE: f32 = 8.0;
 
-/// Floats are below this in the last draw: the squares of all of them are subnormal in f16.
+/// The bound of floats in the last draw: all their squares are subnormal in f16.
 const TINY: f32 = 1.0 / 256.0;
 
-/// Images have at most so many channels, and points, boxes and colours so many coordinates; features have more.
+/// The maximum number of channels of images, and of coordinates of points, boxes and colors; features have more.
 const MAX_CHANNELS: u64 = 4;
 
-/// True if floats of these dims may be raw data that networks take unscaled, such as pixels, points, boxes or
-/// step counts: few channels along axis 1 of images, few elements along the last axis ([`MAX_CHANNELS`]), or at
-/// most one axis.
+/// True if floats of these dims may be raw data that networks read unscaled, such as pixels, points, boxes or step
+/// counts: few channels along axis 1 of images, few elements along the last axis ([`MAX_CHANNELS`]), or at most one
+/// axis.
 fn is_raw(dims: &[u64]) -> bool {
     let few = |n: u64| n <= MAX_CHANNELS;
     dims.len() < 2 || dims.last().is_some_and(|&n| few(n)) || (dims.len() > 3 && few(dims[1]))
@@ -70,7 +70,7 @@ impl Draw {
         Draw { seed, number: 0 }
     }
 
-    /// The draws in which inputs of these types and roles differ in more than the numbers drawn.
+    /// The draws on which inputs of these types and roles differ in more than the individual numbers.
     pub(super) fn all(seed: u64, inputs: &[(DType, Role)]) -> Vec<Draw> {
         let of = |&(dtype, role): &(DType, Role)| match role {
             Role::Any if dtype.is_float() => 3,
@@ -85,12 +85,12 @@ impl Draw {
         (0..count).map(|number| Draw { seed, number }).collect()
     }
 
-    /// Description of the drawn values, on a line.
+    /// A one-line description of the drawn values.
     pub(super) fn about(self) -> &'static str {
         RANGES[self.number as usize]
     }
 
-    /// The float that a word stands for.
+    /// The float value of a word.
     fn float(self, word: u32, is_raw: bool) -> f32 {
         match self.number {
             0 => unit(word),
@@ -100,22 +100,21 @@ impl Draw {
         }
     }
 
-    /// The least integer for inputs of unknown use, and the number of integers.
+    /// The minimum integer for inputs of unknown use, and the number of integers.
     fn integers(self) -> (u64, u64) {
         if self.number == 1 { (0, 255) } else { Role::Any.range() }
     }
 }
 
-/// Elements of a sequence.
+/// The number of elements of a sequence.
 const ITEMS: u64 = 2;
 
-/// Bytes that a random value of this type takes in memory, if the number fits; 0 for a type without random
-/// values.
+/// The memory of a random value of this type in bytes, if it fits 64 bits; 0 for a type without random values.
 pub(super) fn bytes(ty: &Type) -> Option<u64> {
     match ty {
         Type::Tensor(tensor) if tensor.dtype == DType::String => {
             let count = tensor.shape.to_known()?.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
-            // Each is a digit.
+            // Each string is one digit.
             count.checked_mul(size_of::<Box<[u8]>>() as u64 + 1)
         }
         Type::Tensor(tensor) => tensor.storage_bytes(),
@@ -147,7 +146,7 @@ pub(super) fn value(draw: Draw, k: u32, ty: &Type, role: Role) -> Result<Data, R
     }
 }
 
-/// Reason why there is no random value.
+/// The reason why there is no random value.
 pub(super) enum Refused {
     Kind(&'static str),
     DType(DType),
@@ -160,7 +159,7 @@ impl From<HostError> for Refused {
     }
 }
 
-/// The words of one input.
+/// The random words of one input.
 struct Stream {
     draw: Draw,
     k: u32,
@@ -226,12 +225,12 @@ impl Stream {
             | DType::I8
             | DType::U8 => {
                 let size = (dtype.bits().unwrap_or(8) / 8) as usize;
-                // No more than the type holds.
+                // The maximum is limited by the type.
                 let most = u64::MAX >> (65 - 8 * size);
                 let elements = bytes.chunks_exact_mut(size).zip(self.integers(role, rows, most));
                 elements.for_each(|(e, number)| e.copy_from_slice(&number.to_le_bytes()[..size]));
             }
-            // Packed integers of 2 and 4 bits: each is 0 or 1.
+            // Packed integers of 2 or 4 bits are 0 or 1.
             DType::I4 | DType::U4 => bytes.iter_mut().for_each(|b| *b = (self.word() >> 24) as u8 & 0x11),
             DType::I2 | DType::U2 => bytes.iter_mut().for_each(|b| *b = (self.word() >> 24) as u8 & 0x55),
             _ => return Err(Refused::DType(dtype)),
@@ -263,7 +262,7 @@ impl Stream {
     }
 }
 
-/// Fills a tensor with numbers, each rounded once to its element type.
+/// Fills a tensor with numbers, each rounded once to the element type.
 fn rounded(dtype: DType, bytes: &mut [u8], mut numbers: impl Iterator<Item = f32>) {
     const BLOCK: usize = 1 << 14;
     let size = (dtype.bits().unwrap_or(8) / 8) as usize;
@@ -284,14 +283,14 @@ fn words(n: u64) -> [u32; 2] {
     [u32::from_le_bytes([b[0], b[1], b[2], b[3]]), u32::from_le_bytes([b[4], b[5], b[6], b[7]])]
 }
 
-/// The dims without a number that got one, each once.
+/// The open dims that got a size, each once.
 #[derive(Default)]
 struct Bound {
     dims: Vec<BoundDim>,
     names: FxHashSet<String>,
 }
 
-/// Sets every dim of the tensors in a type to a number.
+/// Sets every open dim of the tensors in a type to a size.
 fn bind(module: &Module, ty: &mut Type, name: &str, asked: &Dims, bound: &mut Bound) {
     let tensor = match ty {
         Type::Tensor(tensor) => tensor,
@@ -320,7 +319,7 @@ fn bind(module: &Module, ty: &mut Type, name: &str, asked: &Dims, bound: &mut Bo
     tensor.shape = ampc_ir::Shape::known(&known);
 }
 
-/// The types of the inputs with a number for every dim, and which names and places got which number.
+/// The types of the inputs with a size for every dim, and the names and places of the sized dims.
 pub(super) fn with_dims(module: &Module, asked: &Dims) -> Result<(Vec<Option<Type>>, Vec<BoundDim>), Error> {
     let graph = module.graph(module.main());
     let mut bound = Bound::default();
@@ -337,7 +336,7 @@ pub(super) fn with_dims(module: &Module, asked: &Dims) -> Result<(Vec<Option<Typ
     }
     if let Some(unknown) = asked.keys().find(|name| !bound.names.contains(*name)) {
         let names: Vec<&str> = bound.dims.iter().map(|b| b.name.as_str()).collect();
-        // A dim with a size of its own is not meant by another name.
+        // A dim with an explicit size cannot be the intended dim of an unknown name.
         let near = nearest(unknown, names.iter().copied().filter(|&name| !asked.contains_key(name)));
         let option = |name: &str| format!("{name}={}", asked[unknown]);
         let hint = did_you_mean(near.map(option).as_deref());

@@ -1,6 +1,7 @@
-//! Result of a comparison as JSON: schema `ampc-verify/1` of `docs/verify.md`.
+//! The result of a comparison as JSON: schema `ampc-verify/1` of `docs/verify.md`.
 
 use super::low_products::Excused;
+use super::number::number;
 use super::verify::{Compared, Lone, Verification};
 use ampc_runtime::Tolerance;
 use ampc_runtime::compare::Scalar;
@@ -9,8 +10,7 @@ use serde::{Serialize, Serializer};
 /// The schema of [`VerifyReport`].
 pub const SCHEMA: &str = "ampc-verify/1";
 
-/// A comparison, to be written as JSON. Numbers that are not finite are written as the strings `inf`, `-inf` and
-/// `nan`.
+/// A comparison in its JSON form. Numbers that are not finite are the strings `inf`, `-inf` and `nan`.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyReport {
     /// [`SCHEMA`].
@@ -23,14 +23,15 @@ pub struct VerifyReport {
     pub passed: bool,
     /// True if the models are accepted: each output agrees, or is excused and `--accept-excused` was given.
     pub accepted: bool,
-    /// Outputs that do not agree, of which low products alone make as much, by draw; empty without `--accept-excused`.
+    /// Outputs beyond the tolerance for which low products alone cause a similar error, by draw; empty without
+    /// `--accept-excused`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub excused: Vec<Excused>,
     /// The allowed distance of floats.
     pub tolerance: ToleranceReport,
     /// Description of each draw of random inputs; empty if the inputs were read.
     pub draws: Vec<String>,
-    /// Draws on which the model cannot be computed, by number from 0.
+    /// Draws on which the model cannot be computed, counted from 0.
     pub draws_without: Vec<usize>,
     /// The first value beyond the tolerance.
     pub first: Option<ValueReport>,
@@ -47,18 +48,18 @@ pub struct VerifyReport {
 pub struct LoneReport {
     /// Values of the model.
     pub values: LoneNames,
-    /// Outputs of the other one.
+    /// Outputs of the other model.
     pub outputs: LoneNames,
 }
 
-/// The number of values, and the first.
+/// The number of values, and the name of the first.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoneNames {
-    /// How many.
+    /// The number of values without a counterpart.
     pub count: usize,
     /// The total number.
     pub of: usize,
-    /// The name of the first.
+    /// The name of the first value.
     pub first: Option<String>,
 }
 
@@ -74,16 +75,16 @@ impl LoneNames {
 pub struct ToleranceReport {
     /// Absolute part.
     pub abs: f64,
-    /// Share of the wanted element.
+    /// Relative to the expected element.
     pub rel: f64,
-    /// Share of the largest wanted element.
+    /// Relative to the largest expected element.
     pub of_max: f64,
     /// The origin of the tolerance.
     pub reason: String,
 }
 
 impl ToleranceReport {
-    /// A tolerance and where it comes from.
+    /// A tolerance and its origin.
     pub fn new(tolerance: &Tolerance, reason: impl Into<String>) -> ToleranceReport {
         let Tolerance { abs, rel, of_max } = *tolerance;
         ToleranceReport { abs, rel, of_max, reason: reason.into() }
@@ -95,32 +96,32 @@ impl ToleranceReport {
 pub struct ValueReport {
     /// Its name.
     pub value: String,
-    /// The folder of test data that it was compared with.
+    /// The test-data folder that it was compared with.
     pub folder: Option<String>,
-    /// The path of the node that makes it.
+    /// The path of the node that produces it.
     pub node: Option<String>,
     /// The operator.
     pub op: Option<String>,
     /// The iterations of the loops around it.
     pub iterations: Vec<u64>,
-    /// The draw of inputs on which it is so, from 0.
+    /// The draw of inputs of these errors, from 0.
     pub draw: usize,
     /// True if it is within the tolerance.
     pub passed: bool,
-    /// The reason why it cannot be compared.
+    /// The reason why the value cannot be compared.
     pub obstacle: Option<String>,
-    /// Elements.
+    /// The number of elements.
     pub elements: u64,
-    /// Elements beyond the tolerance.
+    /// The number of elements beyond the tolerance.
     pub mismatches: u64,
-    /// Largest |got − want|; infinite, like the other errors, if an element is finite in one model only or
-    /// there is an obstacle.
+    /// Largest |got − want|. Like the other errors, it is infinite if an element is finite in one model only, or if
+    /// the values cannot be compared.
     #[serde(serialize_with = "number")]
     pub max_abs: f64,
     /// Largest |got − want| / |want|.
     #[serde(serialize_with = "number")]
     pub max_rel: f64,
-    /// Largest |got − want| as a share of the largest |want|.
+    /// Largest |got − want|, relative to the largest |want|.
     #[serde(serialize_with = "number")]
     pub max_of_max: f64,
     /// Largest |got − want| in units in the last place, of formats of at most 16 bits.
@@ -129,24 +130,24 @@ pub struct ValueReport {
     /// The largest |want|.
     #[serde(serialize_with = "number")]
     pub max_want: f64,
-    /// True if 0 is wanted for all elements.
+    /// True if all expected elements are 0.
     pub all_zero: bool,
-    /// The bound on the error of each element, less its own share (`rel`); `None` where elements have to be
-    /// equal under every tolerance.
+    /// The bound on the error of each element, without the part relative to the element (`rel`); `None` if elements
+    /// must be equal under every tolerance.
     #[serde(serialize_with = "optional")]
     pub bound: Option<f64>,
-    /// Error of the value that rounding alone causes.
+    /// The error of the value that rounding alone causes.
     #[serde(serialize_with = "number")]
     pub noise: f64,
     /// Elements that are NaN on exactly one side.
     pub nan_disagreements: u64,
-    /// Elements that are infinite on one side and not the same on the other.
+    /// Elements that are infinite on one side and different on the other.
     pub inf_disagreements: u64,
     /// Elements that are NaN in both.
     pub nan_in_both: u64,
     /// Elements that are finite in both.
     pub finite: u64,
-    /// The error of max less the largest error of the node's operands.
+    /// The error relative to the largest element, minus the largest error of the node's operands.
     #[serde(serialize_with = "optional")]
     pub adds: Option<f64>,
     /// The first element beyond the tolerance.
@@ -156,7 +157,7 @@ pub struct ValueReport {
 /// An element beyond the tolerance.
 #[derive(Clone, Debug, Serialize)]
 pub struct MismatchReport {
-    /// Its coordinates.
+    /// The coordinates of the element.
     pub at: Vec<u64>,
     /// The value found.
     #[serde(serialize_with = "scalar")]
@@ -227,15 +228,6 @@ impl VerifyReport {
                 outputs: LoneNames::new(&found.lone_outputs),
             }),
         }
-    }
-}
-
-/// A number; a number that is not finite is a string.
-pub(super) fn number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    match *number {
-        number if number.is_finite() => serializer.serialize_f64(number),
-        number if number.is_nan() => serializer.serialize_str("nan"),
-        number => serializer.serialize_str(if number > 0.0 { "inf" } else { "-inf" }),
     }
 }
 

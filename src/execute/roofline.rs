@@ -1,20 +1,20 @@
-//! Lower bounds of the time of a plan on a target: the roofline model, step by step.
+//! Lower bounds on the time of a plan on a target: the roofline model, step by step.
 //!
 //! ```text
 //! least(step)  =  max(bytes / bandwidth, multiplications and additions / rate, operations on elements / rate)
 //!                 + launches · launch overhead
 //! ```
 //!
-//! A step reads each operand once and writes each result once, and takes one launch; views and nodes with bodies take
-//! nothing. Operators that only move elements read no more elements than they write. A batch normalization that computes
-//! statistics reads its operand twice. The rates are those of a [`Profile`], the work is that of its cost model
-//! ([`ampc_passes::cost::amount`]), and the format is that of the first float operand. A real kernel may launch more
-//! often and read more: a bound is no prediction.
+//! A step reads each operand once and writes each result once, and takes one launch; views and nodes with bodies cost
+//! nothing. Operators that only move elements read no more elements than they write. A batch normalization that
+//! computes statistics reads its operand twice. The rates are those of a [`Profile`], the work is that of its cost
+//! model ([`ampc_passes::cost::amount`]), and the format is that of the first float operand. A real kernel may launch
+//! more often and read more: the bound is not a prediction.
 //!
 //! [`least`] compares the bytes of the plan with the least possible bytes.
 
-mod again;
 mod least;
+mod rereads;
 
 pub use least::{LeastBytes, Region, least};
 
@@ -28,7 +28,7 @@ use ampc_runtime::plan::{GraphPlan, Step};
 use ampc_runtime::session::Plans;
 use std::collections::BTreeMap;
 
-/// The resource that bounds the time of a step from below.
+/// The resource that determines the lower bound of a step's time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Bottleneck {
     /// The bandwidth of the memory.
@@ -42,7 +42,7 @@ pub enum Bottleneck {
 }
 
 impl Bottleneck {
-    /// The word for it.
+    /// The name of the resource in reports.
     pub fn as_str(self) -> &'static str {
         match self {
             Bottleneck::Memory => "memory",
@@ -53,30 +53,30 @@ impl Bottleneck {
     }
 }
 
-/// The work of a step, or of several steps. Sums that do not fit are as large as fits.
+/// The work of one or more steps. Sums saturate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Load {
-    /// Bytes read: each operand from outside of the step once.
+    /// The number of bytes read: each operand from outside of the step once.
     pub read: u64,
-    /// Bytes written: each result that is read outside of the step once.
+    /// The number of bytes written: each result that is read outside of the step once.
     pub written: u64,
-    /// Multiplications and additions of products and convolutions.
+    /// The number of multiplications and additions of products and convolutions.
     pub product: u64,
-    /// Operations on elements.
+    /// The number of element-wise operations.
     pub elementwise: u64,
-    /// Kernels launched, at least.
+    /// The minimum number of launched kernels.
     pub launches: u64,
-    /// The least time in picoseconds; 0 without a target.
+    /// The minimum time in picoseconds; 0 without a target.
     pub least: u64,
 }
 
 impl Load {
-    /// Bytes read and written.
+    /// The number of bytes read and written.
     pub fn bytes(&self) -> u64 {
         self.read.saturating_add(self.written)
     }
 
-    /// Both together.
+    /// The sum of two loads.
     #[must_use]
     pub fn and(&self, other: &Load) -> Load {
         Load {
@@ -89,7 +89,7 @@ impl Load {
         }
     }
 
-    /// The same work `of / scale` times, rounded down.
+    /// This work, multiplied by `of / scale` and rounded down.
     fn times(&self, of: u64, scale: u64) -> Load {
         let times = |n: u64| {
             u64::try_from(u128::from(n) * u128::from(of) / u128::from(scale.max(1))).unwrap_or(u64::MAX)
@@ -108,9 +108,9 @@ impl Load {
 /// A step of a plan with its lower bound, for one execution of its graph.
 #[derive(Clone, Debug)]
 pub struct StepBound {
-    /// Its nodes, as the given module and observers name them; none of the copies that move states on.
+    /// The nodes, as the given module and observers name them, without the copies that advance states.
     pub nodes: Vec<Node>,
-    /// The names of its operators.
+    /// The names of the operators.
     pub operators: Vec<String>,
     /// Its work.
     pub load: Load,
@@ -123,9 +123,9 @@ pub struct StepBound {
 pub struct GraphBound {
     /// The graph, of the module of the plans.
     pub graph: GraphId,
-    /// Its name.
+    /// The name of the graph.
     pub name: String,
-    /// How often a run executes it, rounded up; assumed where data decides.
+    /// The number of executions per run, rounded up; assumed if it depends on data.
     pub executions: u64,
     /// Its steps, in order.
     pub steps: Vec<StepBound>,
@@ -136,14 +136,14 @@ pub struct GraphBound {
 /// The lower bounds of all plans of a module.
 #[derive(Clone, Debug)]
 pub struct Roofline {
-    /// The graphs that are executed, the main graph among them.
+    /// The executed graphs, including the main graph.
     pub graphs: Vec<GraphBound>,
-    /// The work of one run, with all executions of bodies.
+    /// The work of one run, including all executions of bodies.
     pub total: Load,
 }
 
 impl Roofline {
-    /// The lower bounds of plans on a target; without a target, no times.
+    /// The lower bounds of plans on a target. Without a target, there are no times.
     pub fn of(plans: &Plans, target: Option<&Profile>) -> Roofline {
         let module = plans.module();
         let sizes = Sizes::of(module, &BTreeMap::new());
@@ -166,7 +166,8 @@ impl Roofline {
         roofline
     }
 
-    /// The work of one execution of the steps with these nodes: the mean, if nodes of several calls stand for one function.
+    /// The work of one execution of the steps with these nodes: the mean, if the nodes were copied for several calls
+    /// of one function.
     pub fn load_of(&self, nodes: &[Node]) -> Option<Load> {
         let same = || self.graphs.iter().flat_map(|graph| &graph.steps).filter(|step| step.nodes == nodes);
         let sum = same().map(|step| step.load).reduce(|sum, load| sum.and(&load))?;
@@ -214,7 +215,7 @@ impl StepBounds<'_> {
         StepBound { nodes, operators, load, bottleneck }
     }
 
-    /// The copies of next states into the places of states.
+    /// The copies of next states to the places of states.
     fn copies(&self) -> Option<StepBound> {
         let copied = self.plan.states.iter().filter(|state| state.copied);
         let bytes = copied.clone().map(|state| bytes_of(self.plan, state.next)).sum();
@@ -226,7 +227,7 @@ impl StepBounds<'_> {
         })
     }
 
-    /// Sets the least time, from the picoseconds of the arithmetic.
+    /// Sets the minimum time, from the picoseconds of the arithmetic.
     fn bound(&self, load: &mut Load, arithmetic: u64) -> Bottleneck {
         let Some(target) = self.target else { return Bottleneck::Nothing };
         let memory = picoseconds(load.bytes(), target.memory.value);
@@ -240,19 +241,19 @@ impl StepBounds<'_> {
     }
 }
 
-/// True if a node has bodies or is a call: its work is that of other graphs.
+/// True if a node has bodies or is a call: other graphs have its work.
 fn is_nested(module: &Module, node: Node) -> bool {
     let data = module.node(node);
     data.schema().is_none() || data.bodies().next().is_some()
 }
 
-/// Bytes of a planned value; 0 if its size is not known before it is computed.
+/// The size of a planned value in bytes; 0 if it is unknown before the computation.
 fn bytes_of(plan: &GraphPlan, index: u32) -> u64 {
     let tensor = plan.values[index as usize].tensor.as_ref();
     tensor.and_then(|(dtype, dims)| dtype.tensor_bytes(dims)).unwrap_or(0)
 }
 
-/// The bytes that a step reads and writes.
+/// The numbers of bytes that a step reads and writes.
 fn traffic(module: &Module, plan: &GraphPlan, step: &Step) -> [u64; 2] {
     let mut operands: Vec<u32> = step.operands.iter().flatten().copied().collect();
     operands.sort_unstable();
@@ -267,12 +268,13 @@ fn traffic(module: &Module, plan: &GraphPlan, step: &Step) -> [u64; 2] {
         _ => bytes_of(plan, index),
     };
     let statistics = step.nodes.iter().map(|&node| statistics_bytes(module, node));
-    let again = std::iter::once(again::read_again(module, plan, step));
-    let read = sum(&mut operands.into_iter().map(read).chain(statistics).chain(again));
+    let rereads = std::iter::once(rereads::reread_bytes(module, plan, step));
+    let read = sum(&mut operands.into_iter().map(read).chain(statistics).chain(rereads));
     [read, written]
 }
 
-/// The most elements that a node reads of an operand, if it is a single node that only moves elements: as many as it writes.
+/// The maximum number of elements that a node reads of an operand, if it is a single node that only moves elements:
+/// the number that it writes.
 fn moved_elements(module: &Module, nodes: &[Node]) -> Option<u64> {
     let [node] = nodes else { return None };
     let data = module.node(*node);
@@ -281,13 +283,14 @@ fn moved_elements(module: &Module, nodes: &[Node]) -> Option<u64> {
     is_move.then(|| elements.fold(0, u64::saturating_add))
 }
 
-/// The elements of a tensor of known dims; 0 of other values.
+/// The number of elements of a tensor with known dims; 0 for other values.
 fn elements(module: &Module, value: Value) -> u64 {
     let dims = module.value(value).ty.as_tensor().and_then(|tensor| tensor.shape.to_known());
     dims.map_or(0, |dims| dims.iter().fold(1, |n: u64, &dim| n.saturating_mul(dim)))
 }
 
-/// Bytes that a batch normalization reads once more, because it normalizes with statistics of the same operand.
+/// The bytes that a batch normalization reads a second time, because it normalizes with statistics of the same
+/// operand.
 fn statistics_bytes(module: &Module, node: Node) -> u64 {
     let data = module.node(node);
     let is_norm = data.schema().is_some_and(|schema| schema.kind == OpKind::BatchNormalization);

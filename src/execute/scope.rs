@@ -1,7 +1,7 @@
-//! Values of a run, reported one by one, with names that are comparable between models: the name of the value,
-//! and the path of its graph through nodes with bodies and calls, with the number of the iteration.
+//! The values of a run, reported in sequence under names that are comparable between models: the name of the value,
+//! and the path of its graph through nodes with bodies and calls, with iteration numbers.
 //!
-//! Functions are identified by their calls, so a copy that a rewrite made has the names of its original.
+//! Functions are identified by their calls, so a copy made by a rewrite has the names of its original.
 
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::{GraphOwner, Op};
@@ -16,33 +16,33 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-/// The marks between the parts of a key: before a node, behind it, before the number of the iteration.
+/// Separators of a key: before a node, after it, before the iteration number.
 const NODE: char = '\u{1}';
 const INSIDE: char = '\u{2}';
 const ITERATION: char = '\u{3}';
 
-/// A graph that runs.
+/// A running graph.
 #[derive(Debug)]
 pub(super) struct Scope {
-    /// The way to it, which no two runs of graphs have in common.
+    /// The path to the graph, unique among all runs of graphs.
     pub(super) key: Arc<str>,
-    /// The same as people write it, without iterations: the prefix of the names of its nodes.
+    /// The path for display, without iterations: the prefix of the names of its nodes.
     pub(super) path: Arc<str>,
-    /// The iterations of the loops it is in.
+    /// The iteration numbers of the loops around it.
     pub(super) iterations: Vec<u64>,
 }
 
-/// Event of a run.
+/// An event of a run.
 pub(super) enum Event {
-    /// A body of a node, or the function it calls, starts.
+    /// A body of a node, or the function that it calls, starts.
     Enter { node: Node, graph: GraphId },
-    /// A node with bodies or a call is done: all keys that begin so are.
+    /// A node with bodies or a call is done, and with it all keys with this prefix.
     Done { prefix: Arc<str> },
     /// A value was computed.
     Value { scope: Arc<Scope>, node: Node, value: Value, name: Arc<str>, data: Result<Data, HostError> },
 }
 
-/// A model, and the names under which its values are reported.
+/// A model with the names under which its values are reported.
 pub(super) struct Side<'m> {
     pub(super) module: &'m Module,
     pub(super) paths: Arc<Paths>,
@@ -50,8 +50,8 @@ pub(super) struct Side<'m> {
 }
 
 impl<'m> Side<'m> {
-    /// All values that a model computes, once its session is bound, but for sequences that one element was inserted into
-    /// or removed from: their elements are reported where they are computed.
+    /// All values that a model computes, once its session is bound, except sequences that an element was inserted
+    /// into or removed from: their elements are reported where they are computed.
     pub(super) fn new(module: &'m Module, session: &Session) -> Side<'m> {
         let mut names: SecondaryMap<Value, Option<Arc<str>>> = SecondaryMap::default();
         let outputs: FxHashSet<Value> =
@@ -63,7 +63,7 @@ impl<'m> Side<'m> {
         Side { module, paths: Paths::of(module), names }
     }
 
-    /// Reports only values that the other model may have as well.
+    /// Restricts the reports to values that the other model may also have.
     pub(super) fn keep(&mut self, session: &Session, other: &FxHashSet<Arc<str>>) {
         for value in computed(self.module, session) {
             self.names[value] = self.names[value].take().filter(|name| other.contains(name));
@@ -75,7 +75,7 @@ impl<'m> Side<'m> {
         computed(self.module, session).filter_map(|value| self.names[value].clone()).collect()
     }
 
-    /// The path of a node in a scope: how users name it.
+    /// The path of a node in a scope, as users name it.
     pub(super) fn path(&self, scope: &Scope, node: Node) -> String {
         format!("{}{}", scope.path, self.paths.local(node))
     }
@@ -88,7 +88,7 @@ pub(super) fn computed<'a>(module: &'a Module, session: &'a Session) -> impl Ite
     nodes.flat_map(|node| module.node(node).results().iter().flatten().copied())
 }
 
-/// Reports the values that a run computes. Waits for the listener; stops reporting once there is no listener.
+/// Reports the computed values of a run. Waits for the receiver, and stops reporting when the receiver is gone.
 pub(super) struct Teller<'a> {
     side: &'a Side<'a>,
     events: SyncSender<Event>,
@@ -115,7 +115,7 @@ impl<'a> Teller<'a> {
     }
 
     fn tell(&self, event: Event) {
-        // Who listened has met an error, and says it.
+        // A receiver that is gone has met an error, and reports it.
         let _ = self.events.send(event);
     }
 
@@ -129,7 +129,7 @@ impl<'a> Teller<'a> {
 impl NodeObserver for Teller<'_> {
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
         let module = self.side.module;
-        // Once, whatever the number of results.
+        // Reported once, whatever the number of results.
         if is_nested(module, node) && self.level().left.replace(node) != Some(node) {
             let prefix = self.prefix(node).into();
             self.tell(Event::Done { prefix });
@@ -176,7 +176,7 @@ pub(super) fn is_nested(module: &Module, node: Node) -> bool {
     matches!(module.node(node).op, Op::Call(_)) || module.node(node).bodies().next().is_some()
 }
 
-/// True if a value is a sequence with an element more or less than another sequence.
+/// True if a value is a sequence with one element more or less than another sequence.
 fn is_edited_sequence(module: &Module, value: Value) -> bool {
     let producer = module.producer(value).and_then(|(node, _)| module.node(node).schema());
     producer.is_some_and(|schema| matches!(schema.kind, OpKind::SequenceInsert | OpKind::SequenceErase))
@@ -187,8 +187,8 @@ fn is_loop(module: &Module, node: Node) -> bool {
     matches!(kind, Some(OpKind::Loop | OpKind::Scan | OpKind::SequenceMap))
 }
 
-/// Prefixes of the keys that one of the models has finished. If one prefix begins with another prefix, only the
-/// shorter prefix is kept.
+/// The prefixes of keys that one model has finished. If one prefix starts with another, only the shorter prefix is
+/// kept.
 #[derive(Default)]
 pub(super) struct Closed(BTreeSet<Arc<str>>);
 
@@ -200,7 +200,7 @@ impl Closed {
         }
     }
 
-    /// The other model has this behind it as well: whether this one had.
+    /// Removes a prefix that the other model has now finished too; returns true if this model had finished it.
     pub(super) fn forget(&mut self, prefix: &str) -> bool {
         self.drop_inside(prefix);
         self.0.remove(prefix) || self.has(prefix)

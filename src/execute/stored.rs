@@ -1,24 +1,26 @@
 //! Comparison of the outputs of a model with stored outputs.
 //!
-//! By default an element may be off by `1e-3 · |want| + abs`, as in ONNX's backend tests, with `abs` 1e-7 for
-//! outputs as large as theirs. It is limited for small outputs: it is at most 1e-3 of the largest element, and
-//! at most the fp32 noise that is propagated to the output ([`bound`](super::bound)), so that an output whose
-//! elements are all near 1e-14 is compared, and stored zeros must be zeros.
+//! By default, the tolerance of an element is `1e-3 · |want| + abs`, as in ONNX's backend tests, with an `abs` of
+//! 1e-7 for outputs of similar magnitude. For small outputs, `abs` is at most 1e-3 of the largest element, and at
+//! most the fp32 noise that is propagated to the output ([`bound`](super::bound)). So an output whose elements are
+//! all near 1e-14 is compared meaningfully, and stored zeros must be zeros.
 
+use super::TestData;
 use super::agree::{Agreement, agree_in_type};
 use super::bound::{self, Meter};
 use super::verify::{Compared, of_outputs};
-use super::{TestData, of_run, views};
 use crate::error::Error;
+use crate::execute::session::views;
+use crate::run_errors::of_run;
 use ampc_ir::Module;
 use ampc_runtime::{Data, Session, Tolerance};
 
-/// The allowed error of stored outputs.
+/// The tolerance for stored outputs.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct StoredTolerance {
     /// The tolerance.
     pub tolerance: Tolerance,
-    /// True if the absolute part is used as given; otherwise each output limits it.
+    /// True if the absolute part applies as given; otherwise it is limited for each output.
     pub abs_is_asked: bool,
 }
 
@@ -28,11 +30,11 @@ impl Default for StoredTolerance {
     }
 }
 
-/// The share of the largest element that an absolute part may reach, and of each element that it may be off.
+/// The maximum absolute part relative to the largest element, and the relative tolerance of each element.
 const SHARE: f64 = 1e-3;
 
 impl StoredTolerance {
-    /// The tolerance for an output to which this much noise is propagated.
+    /// The tolerance for an output with this much propagated noise.
     fn for_output(&self, want: &Data, propagated: f64) -> Tolerance {
         if self.abs_is_asked || self.tolerance.of_max > 0.0 {
             return bound::of_value(&self.tolerance, want, propagated);
@@ -45,7 +47,7 @@ impl StoredTolerance {
 /// Runs a model on stored inputs, and compares its outputs, in order, with the stored outputs.
 ///
 /// # Errors
-/// If a node cannot be computed, inputs do not fit or a limit is reached: with the node's path.
+/// If a node cannot be computed, inputs do not fit or a limit is reached; the error has the path of the node.
 pub fn verify_stored(
     module: &Module,
     session: &mut Session,

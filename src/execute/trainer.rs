@@ -1,13 +1,16 @@
-//! Training with a step: the state stays in the runtime, updated in place.
+//! Training with a step whose state stays in the runtime and is updated in place.
 //!
-//! A [`Trainer`] takes a training step ([`train`](crate::train)) and the state that it begins with. [`Trainer::step`] runs
-//! one batch; the state is read and set by the names of the step's inputs, as files have it.
+//! A [`Trainer`] takes a training step ([`train`](crate::train)) and an initial state. [`Trainer::step`] runs one
+//! batch. The state is read and set under the names of the step's inputs, as in files.
 
 use super::batch_row::BatchRow;
-use super::inputs::{InputProblem, describe, no_memory};
-use super::{Plans, input_names, of_run, output_names};
+use super::inputs::no_memory;
+use crate::error::run::InputProblem;
 use crate::error::{Error, Finding};
-use crate::model::Model;
+use crate::interface::{describe, input_names, output_names};
+use crate::loaded::Model;
+use crate::memory::Plans;
+use crate::run_errors::of_run;
 use crate::train::State;
 use crate::train::values::{NAN, range_problem};
 use ampc_ir::module::Def;
@@ -33,17 +36,17 @@ pub struct Trainer {
     executable: Arc<Executable>,
     /// The names of the inputs, in order.
     inputs: Vec<String>,
-    /// The position of an input by name.
+    /// The index of an input by name.
     places: FxHashMap<String, usize>,
     /// The kinds of the inputs that are states.
     kinds: Vec<Option<StateKind>>,
     /// The names of the outputs, in order.
     outputs: Vec<String>,
-    /// The states that the next run begins with, by input, for which the runtime has no place before.
+    /// The states for the next run, by input, before the runtime has a place for them.
     given: BTreeMap<usize, HostTensor>,
-    /// Room for the values of the inputs, empty between steps.
+    /// A reusable list for the values of the inputs, empty between steps.
     values: Vec<Option<DataRef<'static>>>,
-    /// The input that is the learning rate.
+    /// The index of the learning-rate input.
     lr: Option<usize>,
     scalars: ScalarOutputs,
     identity: Option<String>,
@@ -63,15 +66,15 @@ impl std::fmt::Debug for Trainer {
 pub struct StepResult {
     /// The loss of the batch, with the weights before the step.
     pub loss: Option<f64>,
-    /// True if a gradient was not finite. The step was then skipped, unless its scaler takes it with gradients of 0.
+    /// True if a gradient was not finite. The step was then skipped, unless its scaler replaces the gradients by 0.
     pub skipped: bool,
-    /// The loss scale of the next step, if there is one that changes.
+    /// The loss scale of the next step, if the scale is dynamic.
     pub loss_scale: Option<f64>,
-    /// The norm of all gradients, unscaled, if the step clips.
+    /// The norm of all unscaled gradients, if the step clips.
     pub grad_norm: Option<f64>,
 }
 
-/// The error of a batch, and the row that it is about, if known.
+/// The error of a batch, and the row that it refers to, if known.
 pub(super) struct StepError {
     pub(super) error: Error,
     pub(super) row: Option<Box<BatchRow>>,
@@ -83,7 +86,7 @@ impl From<Error> for StepError {
     }
 }
 
-/// The indices of the outputs that [`StepResult`] is read from.
+/// The indices of the outputs from which [`StepResult`] is read.
 #[derive(Clone, Copy, Debug, Default)]
 struct ScalarOutputs {
     loss: Option<usize>,
@@ -93,8 +96,8 @@ struct ScalarOutputs {
 }
 
 impl ScalarOutputs {
-    /// The scalar outputs of a step after type inference. The model may have outputs of the names that a step gives its
-    /// own.
+    /// The scalar outputs of a step after type inference. The model may have outputs with the same names as those of
+    /// the step.
     fn of(module: &Module) -> Result<ScalarOutputs, Error> {
         let loss = forward_of(module).map_err(|error| Error::Pass(error.into()))?.loss;
         let outputs: Vec<Value> = module.graph(module.main()).outputs().iter().map(|o| o.value).collect();
@@ -123,7 +126,7 @@ impl ScalarOutputs {
         [loss, found_inf, loss_scale, grad_norm].into_iter().flatten().collect()
     }
 
-    /// Writes the number that an output is to its field of `stepped`, if it has one.
+    /// Writes the number of an output to its field of `stepped`, if it has one.
     fn read(self, output: usize, data: DataRef<'_>, stepped: &mut StepResult) {
         let number = || data.tensor().and_then(TensorRef::first_f64);
         if Some(output) == self.loss {
@@ -139,17 +142,17 @@ impl ScalarOutputs {
 }
 
 impl Trainer {
-    /// A step with the state that it begins with.
+    /// A step with its initial state.
     ///
     /// # Errors
-    /// If the model is not a step, the state lacks a tensor or has a tensor of another type, the runtime lacks a kernel, or
-    /// a step with known dims needs more device memory than the limit: then nothing was allocated.
+    /// If the model is not a step, the state lacks a tensor or has one of another type, the runtime lacks a kernel,
+    /// or a step with known dims exceeds the device memory limit. In the last case nothing was allocated.
     pub fn new(step: Model, state: &State, runtime: &Runtime) -> Result<Trainer, Error> {
         let mut module = step.module;
         let states = places_of_states(&mut module)?;
         let lr = crate::train::rate_of(&module)?;
-        let identity = crate::train::identity_of(&module)?;
-        let session = super::prepare(&mut module, runtime)?;
+        let identity = crate::identity::identity_of(&module)?;
+        let session = super::session::prepare(&mut module, runtime)?;
         let (inputs, outputs) = (input_names(&module), output_names(&module));
         let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
         let mut kinds = vec![None; inputs.len()];
@@ -175,7 +178,7 @@ impl Trainer {
         Ok(trainer)
     }
 
-    /// Plans the step before its states take memory of a device. Nothing is planned for a step with open dims.
+    /// Plans the step before its states take device memory. A step with open dims is not planned.
     ///
     /// # Errors
     /// If the plan needs more device memory than the limit.
@@ -195,13 +198,13 @@ impl Trainer {
         Ok(())
     }
 
-    /// The names of the inputs that a batch gives: data, targets and `lr`. Inputs with a default may be absent.
+    /// The names of the inputs in a batch: data, targets and `lr`. Inputs with a default may be absent.
     pub fn batch_inputs(&self) -> impl Iterator<Item = &str> {
         let names = self.inputs.iter().zip(&self.kinds);
         names.filter(|(_, kind)| kind.is_none()).map(|(name, _)| name.as_str())
     }
 
-    /// The name of the input that is the learning rate, if the step has an optimizer.
+    /// The name of the learning-rate input, if the step has an optimizer.
     pub fn lr_input(&self) -> Option<&str> {
         self.lr.map(|at| self.inputs[at].as_str())
     }
@@ -221,7 +224,7 @@ impl Trainer {
         self.executable.runtime().backend.choices()
     }
 
-    /// The step that is ready to run.
+    /// The prepared step.
     pub(in crate::execute) fn executable(&self) -> &Arc<Executable> {
         &self.executable
     }
@@ -236,23 +239,24 @@ impl Trainer {
         self.session.plans()
     }
 
-    /// Bytes of the memory in which the last batch was computed: state, activations and gradients.
+    /// The memory of the last batch in bytes: state, activations and gradients.
     pub fn allocated_bytes(&self) -> u64 {
         self.session.allocated_bytes() as u64
     }
 
-    /// Use of the memory at its peak, by the plan for the last batch; `None` before the first batch.
+    /// The use of memory at its peak, from the plan for the last batch; `None` before the first batch.
     pub fn peak(&self) -> Option<Peak> {
         let main = self.module().main();
         self.session.plan(main)?.peak()
     }
 
-    /// Runs one batch, and moves the state on.
+    /// Runs one batch and advances the state.
     ///
     /// # Errors
-    /// If an input is missing or unknown, does not fit the step, or a node cannot be computed. The state is
-    /// unchanged then. Only where weights were updated before the error was found ([`Limits::time_limit`](ampc_runtime::Limits::time_limit),
-    /// [`Limits::stop`](ampc_runtime::Limits::stop), no memory) is it [torn](Self::has_torn_state).
+    /// If an input is missing or unknown, does not fit the step, or a node cannot be computed. The state is then
+    /// unchanged, unless weights were updated before the error
+    /// ([`Limits::time_limit`](ampc_runtime::Limits::time_limit), [`Limits::stop`](ampc_runtime::Limits::stop),
+    /// exhausted memory): then it is [torn](Self::has_torn_state).
     pub fn step(&mut self, batch: &[(&str, &HostTensor)]) -> Result<StepResult, Error> {
         if self.is_on_device() {
             // The other outputs stay on the device.
@@ -266,9 +270,9 @@ impl Trainer {
         self.step_with(batch, |_, _| {})
     }
 
-    /// Like [`step`](Self::step); `visit` sees each output in place, by its name. From the second batch of the
-    /// same dims on, no tensor is allocated, and nothing else except scratch memory of the crate `gemm` and a
-    /// block of the thread queue with every 63rd step.
+    /// Like [`step`](Self::step); `visit` sees each output in place, with its name. From the second batch of the same
+    /// dims on, no tensor is allocated, and nothing else except scratch memory of the crate `gemm` and a block of the
+    /// thread queue in every 63rd step.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -280,7 +284,7 @@ impl Trainer {
         self.step_observed(batch, None, visit)
     }
 
-    /// Like [`step_with`](Self::step_with); `observer` sees every value that is computed.
+    /// Like [`step_with`](Self::step_with); `observer` sees every computed value.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -293,7 +297,7 @@ impl Trainer {
         self.try_step(batch, observer, visit).map_err(|failed| failed.error)
     }
 
-    /// [`step_observed`](Self::step_observed) with the row that an error is about.
+    /// Like [`step_observed`](Self::step_observed), and returns the row that an error refers to.
     pub(super) fn try_step(
         &mut self,
         batch: &[(&str, &HostTensor)],
@@ -324,11 +328,11 @@ impl Trainer {
         Ok(stepped)
     }
 
-    /// Begins one batch, and returns before the work is done if the step is computed on a device: [`end_step`](Self::end_step)
-    /// returns its scalars. Several batches may be begun before the first is ended.
+    /// Begins one batch. If the step is computed on a device, it returns before the work is done;
+    /// [`end_step`](Self::end_step) returns the scalars. Several batches may be begun before the first is ended.
     ///
     /// # Errors
-    /// As [`step`](Self::step) where the errors show before the work is done.
+    /// Like [`step`](Self::step), for errors that are known before the work is done.
     pub fn begin_step(&mut self, batch: &[(&str, &HostTensor)]) -> Result<(), Error> {
         let mut values = emptied(std::mem::take(&mut self.values));
         values.resize(self.inputs.len(), None);
@@ -343,11 +347,11 @@ impl Trainer {
         Ok(())
     }
 
-    /// The scalars of the oldest batch that was begun and not ended, when its work is done; `None` if there is no such batch.
+    /// Waits for the oldest batch in flight and returns its scalars; `None` if no batch is in flight.
     ///
     /// # Errors
-    /// If a node of the batch could not be computed. The batches that were begun after it have failed with it, and the state
-    /// is [torn](Self::has_torn_state).
+    /// If a node of the batch could not be computed. Batches that were begun later have then failed too, and the
+    /// state is [torn](Self::has_torn_state).
     pub fn end_step(&mut self) -> Result<Option<StepResult>, Error> {
         let outputs = self.session.end_run();
         let outputs = outputs.map_err(|error| of_run(self.executable.module(), &error))?;
@@ -359,13 +363,12 @@ impl Trainer {
         Ok(Some(stepped))
     }
 
-    /// True if the step is computed on a device, in memory that the host does not address.
+    /// True if the step is computed on a device, in memory that the host cannot address.
     pub fn is_on_device(&self) -> bool {
         self.session.is_on_device()
     }
 
-    /// Assigns the tensors of a batch to the inputs of their names. All inputs without a default have to be
-    /// given.
+    /// Assigns the tensors of a batch to the inputs by name. All inputs without a default are required.
     fn take_batch<'a>(
         &self,
         batch: &[(&str, &'a HostTensor)],
@@ -392,13 +395,13 @@ impl Trainer {
         }
     }
 
-    /// True if the state is torn: a failed step had updated some of it and not the rest. No step begins then
-    /// until [`set_state`](Self::set_state) has set it.
+    /// True if the state is torn: a failed step had updated part of it. No step begins until
+    /// [`set_state`](Self::set_state) has set it.
     pub fn has_torn_state(&self) -> bool {
         self.session.has_torn_states()
     }
 
-    /// The state as it is now, by the names of the step's inputs, in their order: copies.
+    /// Copies of the current state, by the names of the step's inputs, in their order.
     ///
     /// # Errors
     /// If the state is [torn](Self::has_torn_state), or there is not enough memory for copies.
@@ -410,7 +413,7 @@ impl Trainer {
             .collect()
     }
 
-    /// An error if a training cannot continue from the state: it is torn, or has a NaN, which would make every
+    /// Returns an error if training cannot continue from the state: it is torn, or has a NaN, which would make every
     /// later loss NaN.
     pub(super) fn refuse_unusable(&mut self) -> Result<(), Error> {
         self.refuse_torn()?;
@@ -421,8 +424,7 @@ impl Trainer {
         }
     }
 
-    /// Starts the next step with the current state, even if it is torn; this is fine for a step whose results
-    /// are discarded.
+    /// Starts the next step with the current state, even if it is torn, for a step whose results are discarded.
     ///
     /// # Errors
     /// If there is not enough memory for copies.
@@ -452,10 +454,10 @@ impl Trainer {
         Err(Error::Run(finding(self.module().text(main), message)))
     }
 
-    /// The [`state`](Self::state), torn or not. Nothing is copied if the step is computed in host memory.
+    /// The [`state`](Self::state), torn or not. No tensor is copied if the step is computed in host memory.
     ///
     /// # Errors
-    /// If there is no memory for copies, or the device fails.
+    /// If the allocation of copies fails, or the device fails.
     pub fn state_views(&mut self) -> Result<Vec<(&str, TensorRef<'_>)>, Error> {
         let Trainer { session, executable, given, inputs, .. } = self;
         let views = session.state_views().map_err(|error| of_run(executable.module(), &error))?;
@@ -465,14 +467,14 @@ impl Trainer {
         Ok(found.into_iter().map(|(at, view)| (inputs[at].as_str(), view)).collect())
     }
 
-    /// Takes another state for the next step. Tensors that are not states of the step are refused.
+    /// Sets the state for the next step. Tensors that are not states of the step are rejected.
     ///
     /// # Errors
-    /// If tensors are missing, unknown, of another type or scalars out of their range: all of them; else the first that has a NaN or cannot
-    /// be read. The state is unchanged then.
+    /// If tensors are missing, unknown, of another type, or scalars out of range (all are listed), or else if a
+    /// tensor has a NaN or cannot be read (the first is named). The state is then unchanged.
     pub fn set_state(&mut self, state: &State) -> Result<(), Error> {
         let module = self.session.module();
-        let types = super::input_types(module);
+        let types = crate::interface::input_types(module);
         let (mut given, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, data) in state {
             let Some(at) = self.places.get(name).copied().filter(|&at| self.kinds[at].is_some()) else {
@@ -530,7 +532,7 @@ impl Trainer {
     }
 }
 
-/// The reason why a state cannot be used.
+/// The reason why a state is unusable.
 enum Unusable {
     Unreadable(HostError),
     NaN,
@@ -542,13 +544,13 @@ impl From<HostError> for Unusable {
     }
 }
 
-/// The error of a state that cannot be used.
+/// The error of an unusable state.
 fn unusable(name: &str, why: &Unusable) -> Error {
     match why {
         Unusable::Unreadable(error) if error.is_no_memory() => no_memory(name, error),
         Unusable::Unreadable(HostError::Device(error)) => {
             let message = format!("the state cannot be copied: {error}");
-            super::of_device(error, Finding { code: "device", ..finding(name, message) })
+            crate::run_errors::of_device(error, Finding { code: "device", ..finding(name, message) })
         }
         Unusable::Unreadable(error) => {
             Error::Run(finding(name, format!("the state cannot be read: {error}")))
@@ -561,13 +563,13 @@ fn finding(name: &str, message: String) -> Finding {
     Finding { code: "state", node: None, place: name.to_owned(), op: None, message }
 }
 
-/// The problem with a given state.
+/// A problem with a given state.
 fn problem(code: &'static str, name: &str, message: String) -> InputProblem {
     let help = Some("a state belongs to the step that it was made for or saved by".to_owned());
     InputProblem { code, kind: "state", name: name.to_owned(), message, help }
 }
 
-/// The places of the states of a step among its inputs, and their kinds.
+/// The input indices of the states of a step, and their kinds.
 fn places_of_states(module: &mut Module) -> Result<Vec<(usize, StateKind)>, Error> {
     restore_states(module);
     let entries = states_of(module).map_err(|error| Error::Pass(error.into()))?;

@@ -1,22 +1,25 @@
-//! Two models on the same inputs: how far apart their outputs are, and the first value in which they differ.
+//! Compares two models on the same inputs: the errors of outputs, and the first value in which the models differ.
 //!
-//! Both run at the same time, and report their values as they are computed (`scope.rs`). A value of the model
-//! waits until the other model has computed the value of the same name in the same graph; so only the two
-//! compared values and the few waiting values are held. A model whose nodes are in another order has its values
-//! held until their turn.
+//! Both models run at the same time, and report their values as they are computed (`scope.rs`). A value of one model
+//! waits until the other model has computed the value of the same name in the same graph. So only the two compared
+//! values and the few waiting values are in memory; if the other model has another order of nodes, values wait
+//! longer.
 //!
-//! The *verdict* is about outputs. The *first* value beyond the tolerance, in the order in which the model
-//! computes, is where the difference arises: all values before it agree. The error that a node *adds* is its
-//! error minus the largest error of its operands; where errors accumulate, it ranks the nodes.
+//! The *verdict* depends on outputs. The *first* value beyond the tolerance, in the execution order of the model, is
+//! where the difference arises: all values before it agree. The error that a node *adds* is its error minus the
+//! largest error of its operands; it ranks the nodes where errors accumulate.
 
 mod comparer;
 
 use self::comparer::Comparer;
+use super::Inputs;
 use super::agree::Agreement;
 use super::scope::{Side, Teller, computed};
-use super::{Inputs, bind_observed, of_run, output_names, prepare, views};
+use crate::error::findings::op_of;
 use crate::error::{Error, Finding};
-use crate::rewrite::op_of;
+use crate::execute::session::{bind_observed, prepare, views};
+use crate::interface::output_names;
+use crate::run_errors::of_run;
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_passes::Paths;
 use ampc_passes::suggest::listed;
@@ -29,14 +32,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 
-/// Values of one model that may wait for the other one.
+/// The number of values of one model that may wait for the other model.
 const WAITING: usize = 2;
 
 /// Options of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
-    /// The backend and its limits. Each of the two models gets half of the memory. One that fails stops the
-    /// other one.
+    /// The backend and its limits. Each of the two models gets half of the memory. If one model fails, the other is
+    /// stopped.
     pub runtime: Runtime,
     /// The allowed distance of floats; by default [`default_tolerance`].
     pub tolerance: Option<Tolerance>,
@@ -49,23 +52,23 @@ pub struct Verification {
     pub tolerance: Tolerance,
     /// The origin of the tolerance.
     pub reason: String,
-    /// The outputs, in order; of several draws of inputs, the draw with the largest error.
+    /// The outputs, in order; with several draws of inputs, the draw with the largest error.
     pub outputs: Vec<Compared>,
-    /// The outputs on each draw that says something.
+    /// The outputs on each meaningful draw.
     pub by_draw: Vec<Vec<Compared>>,
-    /// Every value that both models compute, in the order of the model; of several draws, iterations or calls
-    /// of the same path, the value with the largest error.
+    /// Every value that both models compute, in the order of the model; with several draws, iterations or calls at
+    /// the same path, the value with the largest error.
     pub values: Vec<Compared>,
-    /// The first that is beyond the tolerance, outputs after all other values: on the first draw of inputs on which an
-    /// output is, if there is one.
+    /// The first value beyond the tolerance, with outputs after all other values, on the first draw on which an
+    /// output is beyond the tolerance, or else on any draw.
     pub first: Option<Compared>,
-    /// Values of the model that were compared with nothing.
+    /// Values of the model without a counterpart.
     pub lone_values: Lone,
-    /// Outputs of the other model that were compared with nothing.
+    /// Outputs of the other model without a counterpart.
     pub lone_outputs: Lone,
     /// Description of each draw of inputs, if there were several.
     pub draws: Vec<String>,
-    /// Draws that say nothing: those after the first on which the model cannot be computed.
+    /// Draws that are not meaningful: draws after the first on which the model cannot be computed.
     pub without: Vec<usize>,
     /// True if an element of an output was compared with a number.
     is_about_numbers: bool,
@@ -74,11 +77,11 @@ pub struct Verification {
 /// Values of a model without a counterpart in the other model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lone {
-    /// The number.
+    /// The number of values without a counterpart.
     pub count: usize,
     /// The total number.
     pub of: usize,
-    /// The name of the first.
+    /// The name of the first value.
     pub first: Option<String>,
 }
 
@@ -95,7 +98,7 @@ impl Lone {
 pub struct Compared {
     /// Its name.
     pub value: String,
-    /// The node of the model that makes it, if one does.
+    /// The node of the model that produces it, if there is one.
     pub node: Option<Node>,
     /// The path of the node; empty without a node.
     pub path: String,
@@ -105,13 +108,13 @@ pub struct Compared {
     pub iterations: Vec<u64>,
     /// The draw of inputs, from 0.
     pub draw: usize,
-    /// The errors, and the bound that the elements were held to.
+    /// The errors, and the bound that applied to the elements.
     pub agreement: Agreement,
-    /// Error of the value that rounding in its element type causes: the part of the bound that is not a share
-    /// of the largest element, if the tolerance allows such a share.
+    /// The error of the value that rounding in its element type causes: the part of the bound that is not relative to
+    /// the largest element, if the tolerance has such a relative part.
     pub noise: f64,
-    /// Its error, as a share of the largest wanted element, less the largest error of the node's operands;
-    /// `None` where that is unknown.
+    /// The error relative to the largest expected element, minus the largest error of the node's operands; `None` if
+    /// that is unknown.
     pub adds: Option<f64>,
 }
 
@@ -121,29 +124,29 @@ impl Verification {
         self.outputs.iter().all(|output| output.agreement.passed())
     }
 
-    /// True if an element of an output was compared with a number: NaN that meets NaN says nothing.
+    /// True if an element of an output was compared with a number: two NaN give no evidence.
     pub fn says_something(&self) -> bool {
         self.is_about_numbers
     }
 
-    /// True if 0 is wanted for every element of every output, on all draws: a rewrite of the nodes before them, however wrong,
-    /// agrees as well. False if no element was compared.
+    /// True if every expected element of every output is 0 on all draws: a wrong rewrite of the nodes before would
+    /// agree as well. False if no element was compared.
     pub fn is_all_zero(&self) -> bool {
         let mut outputs = self.by_draw.iter().flatten().peekable();
         outputs.peek().is_some() && outputs.all(|output| output.agreement.found.all_zero)
     }
 
-    /// The draw of inputs on which the errors of a value were found.
+    /// The draw of inputs with the errors of a value.
     pub fn draw_of(&self, value: &Compared) -> Option<&str> {
         self.draws.get(value.draw).map(String::as_str).filter(|_| self.draws.len() > 1)
     }
 
-    /// Values that are beyond the tolerance.
+    /// The number of values beyond the tolerance.
     pub fn beyond(&self) -> usize {
         self.values.iter().filter(|value| !value.agreement.passed()).count()
     }
 
-    /// Values by the error that their nodes add, in descending order; without nodes that add nothing.
+    /// Values in descending order of the error that their nodes add, without nodes that add no error.
     pub fn worst(&self) -> Vec<&Compared> {
         let mut worst: Vec<&Compared> =
             self.values.iter().filter(|v| v.adds.is_some_and(|adds| adds > 0.0)).collect();
@@ -152,17 +155,17 @@ impl Verification {
     }
 }
 
-/// Unit roundoffs of fp32 and wider formats that two ways to compute the same may be apart, of the largest wanted
-/// element. The error of a sum of n terms grows as √n·u if the roundings are independent (Higham and Mary, "A new
-/// approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019), so two orders of a sum of
-/// n = 4096 terms are 2·64 apart; this is twice that.
+/// The allowed difference between two ways to compute the same value in fp32 or wider, in unit roundoffs of the
+/// largest expected element. The error of a sum of n terms grows as √n·u if the roundings are independent (Higham
+/// and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019), so two
+/// orders of a sum of n = 4096 terms differ by 2·64; this is twice that.
 const ROUNDOFFS_WIDE: f64 = 256.0;
-/// Unit roundoffs of 16-bit formats. Ideal rewrites of trained networks are at most 10 apart, but for three.
+/// The same for 16-bit formats. Ideal rewrites of trained networks differ by at most 10, with three exceptions.
 const ROUNDOFFS_LOW: f64 = 16.0;
 
-/// The default tolerance, with its reason: a number of unit roundoffs of the least precise float format in
-/// either of them, of the largest wanted element. Formats of less than 16 bits do not count: so many of their
-/// roundoffs are all of the element.
+/// The default tolerance and its reason: a number of unit roundoffs of the least precise float format in either
+/// model, relative to the largest expected element. Formats of less than 16 bits are ignored, because that many of
+/// their roundoffs exceed the element.
 ///
 /// # Errors
 /// If all floats have less than 16 bits.
@@ -198,7 +201,7 @@ pub fn default_tolerance(modules: &[&Module]) -> Result<(Tolerance, String), Err
 /// Runs both models on the same inputs, the inputs of `model`, and compares every value that both have.
 ///
 /// # Errors
-/// If a model is invalid, cannot be run, or the other one lacks an input or output of the first.
+/// If a model is invalid or cannot be run, or the other model lacks an input or output of the first.
 pub fn verify(
     model: &mut Module,
     other: &mut Module,
@@ -208,8 +211,8 @@ pub fn verify(
     verify_draws(model, other, std::slice::from_ref(inputs), options)
 }
 
-/// Like [`verify`], on several values for the inputs, of the same dims: the worst draw of each value is kept. A
-/// draw after the first on which the model cannot be computed is left out.
+/// Like [`verify`], on several sets of inputs with the same dims; the worst draw of each value is kept. A draw after
+/// the first on which the model cannot be computed is skipped.
 ///
 /// # Errors
 /// Errors as for [`verify`], also if the models have no inputs.
@@ -221,13 +224,13 @@ pub fn verify_draws(
 ) -> Result<Verification, Error> {
     let pairs = pair_outputs(model, other)?;
     let first = draws.first().ok_or_else(|| Error::Usage("there are no inputs to compare on".into()))?;
-    // What depends on constants alone is looked at as well.
+    // Values that depend only on constants are compared as well.
     let limits = &options.runtime.limits;
     let max_device_bytes = limits.max_device_bytes.map(|bytes| bytes / 2);
     let limits = Limits { max_bytes: limits.max_bytes / 2, max_device_bytes, ..limits.clone() };
     let runtime = Runtime { limits, fold: false, ..options.runtime.clone() };
     let mut sessions = [prepare(model, &runtime)?, prepare(other, &runtime).map_err(in_other)?];
-    // The flag of the caller stays as it is.
+    // The flag of the caller is not modified.
     let stop = Arc::new(AtomicBool::new(false));
     sessions.iter_mut().for_each(|session| session.set_stop(stop.clone()));
     let (model, other) = (&*model, &*other);
@@ -337,13 +340,13 @@ fn is_worse(new: &Agreement, old: &Agreement) -> bool {
     }
 }
 
-/// True if a run failed because of the values of its inputs, for example an index out of range.
+/// True if a run failed because of the values of its inputs, such as an index out of range.
 fn is_of_values(error: &ExecuteError) -> bool {
     matches!(error, ExecuteError::Node { error, .. } if !error.is_no_memory())
         || matches!(error, ExecuteError::Iterations { .. } | ExecuteError::NoOutput { .. })
 }
 
-/// Runs both models at the same time and compares their values as they come. An error if no thread can be started.
+/// Runs both models concurrently and compares their values as they arrive. Fails if no thread can be started.
 fn run_both<'s>(
     [first, second]: &mut [Session; 2],
     [inputs, other_inputs]: [&Inputs; 2],
@@ -359,28 +362,28 @@ fn run_both<'s>(
         let run_first = || run_told(first, &inputs.values, teller, stop);
         let wanted = thread().spawn_scoped(scope, run_first)?;
         let run_second = || run_told(second, &other_inputs.values, other_teller, stop);
-        // Without the second one, the first has nobody to wait for it.
+        // Without the second thread, the first model would wait forever.
         let found =
             thread().spawn_scoped(scope, run_second).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
         let compared = comparer.compare(&wanted_events, &found_events);
-        // Runs go on without anybody who listens.
+        // Runs continue without receivers.
         drop((wanted_events, found_events));
         Ok((joined(wanted.join()), joined(found.join()), compared))
     })
 }
 
-/// The stack of the two threads that run models. Graphs run in the runtime's own threads, or in these threads
-/// if the system starts no others.
+/// The stack of the two threads that run models. Graphs run in the runtime's own threads, or in these threads if the
+/// system starts no other thread.
 const STACK: usize = 4 << 20;
 
-/// The error if the system starts no thread to run a model in.
+/// The error if the system cannot start a thread for a model.
 fn no_thread(model: &Module, error: &std::io::Error) -> Error {
     let place = model.text(model.graph(model.main()).name).to_owned();
-    let message = format!("no thread can be started to run it: {error}");
+    let message = format!("cannot start a thread to run it: {error}");
     Error::NoMemory(Finding { code: "no_memory", node: None, place, op: None, message })
 }
 
-/// An error that says which of the models has it.
+/// Adds the role of the model to an error.
 fn in_other(error: Error) -> Error {
     let said = |message: String| format!("in the other model: {message}");
     let of = |finding: Finding| Finding { message: said(finding.message), ..finding };
@@ -398,7 +401,7 @@ fn in_other(error: Error) -> Error {
     }
 }
 
-/// Runs a model that reports its values. If it fails, the other model has to stop, because it may never end.
+/// Runs a model that reports its values. If it fails, it stops the other model, which might never end.
 fn run_told(
     session: &mut Session,
     inputs: &[Option<Data>],
@@ -418,7 +421,7 @@ fn joined(result: std::thread::Result<Ran>) -> Ran {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// For every output of the model, which of the other's it is.
+/// For every output of the model, the index of the corresponding output of the other model.
 fn pair_outputs(model: &Module, other: &Module) -> Result<Vec<usize>, Error> {
     let names = output_names(other);
     let mut places = FxHashMap::default();
@@ -440,12 +443,12 @@ fn pair_outputs(model: &Module, other: &Module) -> Result<Vec<usize>, Error> {
 fn lone_outputs(other: &Module, pairs: &[usize]) -> Lone {
     let names = output_names(other);
     let of = names.len();
-    // One value may leave twice, by one name.
+    // Several outputs may be the same value with the same name.
     let paired: FxHashSet<String> = pairs.iter().map(|&at| names[at].clone()).collect();
     Lone::new(names.into_iter().filter(|name| !paired.contains(name)), of)
 }
 
-/// Results for the outputs of a model, and the noise of each output, with the nodes that make them.
+/// Results for the outputs of a model, with the noise of each output and the nodes that produce them.
 pub fn of_outputs(module: &Module, found: impl IntoIterator<Item = (Agreement, f64)>) -> Vec<Compared> {
     let paths = Paths::of(module);
     let outputs = module.graph(module.main()).outputs();
@@ -556,7 +559,7 @@ mod tests {
         let found = compared(&model(3, 0.5), &model(3, 0.25));
         let first = found.first.unwrap();
         assert_eq!((first.path.as_str(), &first.iterations[..]), ("loop/body/mul", &[0][..]));
-        // The worst of the iterations is kept.
+        // The worst iteration is kept.
         assert_eq!(found.values[0].iterations, [2]);
     }
 
@@ -585,7 +588,7 @@ mod tests {
         }
     }
 
-    /// The most values and prefixes that a comparison holds behind any event of the model.
+    /// The maximum number of values and prefixes that a comparison holds after any event of the model.
     fn held_at_most(model: &mut Module, other: &mut Module, inputs: &Inputs) -> usize {
         let runtime = Runtime { fold: false, ..Runtime::default() };
         let mut sessions = [prepare(model, &runtime).unwrap(), prepare(other, &runtime).unwrap()];

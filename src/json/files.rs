@@ -3,7 +3,7 @@
 use super::{parse, print};
 use crate::batch::Batch;
 use crate::error::Error;
-use crate::model::Model;
+use crate::loaded::Model;
 use crate::safetensors::Tensors;
 use crate::text_files::{self, TextReport};
 use ampc_ir::text::ParseOptions;

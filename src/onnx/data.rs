@@ -1,11 +1,11 @@
 //! Values in separate files, as in ONNX's test-data folders (`input_0.pb`): a `TensorProto`, `SequenceProto` or
 //! `OptionalProto`, depending on the model.
 
-use super::bytes::SourceBytes;
 use super::external::ExternalFiles;
 use super::layout::Layout;
 use super::tensor::{TensorFailure, ints, read_tensor};
 use super::wire::{Fields, Reader, Span, WireError};
+use crate::bytes::SourceBytes;
 use ampc_ir::tensor::ByteSource;
 use ampc_ir::{DType, Shape, Type};
 use ampc_runtime::data::{Data, ELEMENT_BYTES, Maybe, Sequence};

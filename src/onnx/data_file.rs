@@ -4,9 +4,9 @@
 //! The hash is computed while the bytes are written; the model, which is laid out before, then receives its
 //! digits.
 
-use super::bytes::SourceBytes;
 use super::layout::{Digest, Layout};
 use super::target::{Kind, Staged, TargetError, failed, fill, kind, regular, temporary};
+use crate::bytes::SourceBytes;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@
 //! hard link may refer to a file anywhere) and is long enough. Files are opened once; the check of their SHA-1,
 //! where a tensor gives one, is done once per file.
 
-use super::bytes::{FileId, SourceBytes};
+use crate::bytes::{FileId, SourceBytes};
 use ampc_ir::tensor::{ByteSource, FileRange};
 use rustc_hash::FxHashMap;
 use sha1::{Digest, Sha1};
@@ -250,7 +250,7 @@ fn number(key: &'static str, text: Option<&str>) -> Result<Option<u64>, External
 
 fn sha1_of(bytes: &SourceBytes) -> io::Result<String> {
     let mut hash = Sha1::new();
-    let mut buffer = super::bytes::zeros(1 << 20)?;
+    let mut buffer = crate::bytes::zeros(1 << 20)?;
     let mut offset = 0;
     while offset < bytes.len() {
         let n = usize::try_from(bytes.len() - offset).unwrap_or(usize::MAX).min(buffer.len());

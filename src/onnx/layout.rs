@@ -5,8 +5,8 @@
 //! graph and nothing for the weights, and is then streamed once, through one buffer of 1 MiB; conversions
 //! happen on the way. Neighbouring ranges of one file are merged, so an untouched stretch of nodes is one copy.
 
-use super::bytes::SourceBytes;
 use super::wire::{Reader, Span, WireErrorKind};
+use crate::bytes::SourceBytes;
 use ampc_ir::TensorData;
 use ampc_ir::convert::{can_convert, convert};
 use ampc_ir::tensor::{ByteSource, CHUNK_BYTES, FileRange, Storage, TensorError};

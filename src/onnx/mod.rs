@@ -9,7 +9,11 @@
 //! converted on the way) whose lengths are all known before the first byte is written. Unchanged parts are
 //! copied from the source, including fields that this version does not know.
 
-pub mod bytes;
+/// Files as bytes.
+pub mod bytes {
+    pub use crate::bytes::{FileId, MAX_PIPE, SourceBytes};
+}
+pub(crate) mod batch;
 #[cfg(feature = "run")]
 pub mod data;
 pub(crate) mod data_file;
@@ -34,9 +38,9 @@ mod wellformed;
 pub mod wire;
 
 pub use error::{Blame, ExportError, ImportError, Problem, ProblemKind, Warning};
+pub(crate) use export::stage;
 pub use export::{
     ExternalData, WriteOptions, WriteReport, false_value_info, needs_data_file, to_bytes, write,
 };
-pub(crate) use export::{data_files_of, stage};
 pub use import::{ReadOptions, read, read_bytes};
 pub use source::Source;

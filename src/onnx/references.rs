@@ -2,11 +2,11 @@
 //!
 //! A model is walked, not read: weights are skipped, and other defects of the model do not matter.
 
-use super::bytes::SourceBytes;
 use super::schema::{Kind, Message};
 use super::target::folder_of;
 use super::wellformed::MAX_DEPTH;
 use super::wire::{Fields, Reader, Span, WireError, WireErrorKind};
+use crate::bytes::SourceBytes;
 use crate::temporary::is_temporary;
 use std::ffi::OsStr;
 use std::fmt;

@@ -3,9 +3,9 @@
 //! A node or value of the module knows its message by a number, its `origin`, which is an index into the table
 //! here. The writer copies messages of unchanged parts and patches messages of changed parts.
 
-use super::bytes::SourceBytes;
 use super::external::ExternalFiles;
 use super::scan::Located;
+use crate::bytes::SourceBytes;
 use ampc_ir::bodies::Form;
 use ampc_ir::module::{Header, Output};
 use ampc_ir::tensor::ByteSource;

@@ -5,9 +5,9 @@
 //! leaves no files. A file that the model was read from is never written to, under any path. A target that is a
 //! symbolic link stays a link: the file that it leads to is written.
 
-use super::bytes::{FileId, SourceBytes};
 use super::layout::{Layout, StreamError};
-use crate::files::Hash;
+use crate::bytes::{FileId, SourceBytes};
+use crate::digest::Hash;
 use crate::temporary::Temporary;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, Write};

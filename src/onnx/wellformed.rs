@@ -193,7 +193,7 @@ fn index_of(reader: &mut Reader<'_>, body: Span, number: u32, start: u64) -> Opt
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::onnx::bytes::SourceBytes;
+    use crate::bytes::SourceBytes;
     use crate::onnx::schema::tests::MESSAGES;
     use crate::onnx::{Blame, ImportError, ReadOptions, read_bytes};
 

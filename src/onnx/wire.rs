@@ -415,7 +415,7 @@ fn fixed<const N: usize>(rest: &[u8]) -> Result<[u8; N], WireErrorKind> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::onnx::bytes::SourceBytes;
+    use crate::bytes::SourceBytes;
 
     fn fields(bytes: &[u8]) -> Result<Vec<(u32, Payload)>, WireError> {
         let source = SourceBytes::from_memory("test", bytes);

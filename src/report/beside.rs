@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::files;
-use crate::model::Model;
+use crate::loaded::Model;
 use serde::Deserialize;
 use std::path::Path;
 

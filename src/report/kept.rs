@@ -1,7 +1,7 @@
 //! Reasons why nodes stay fp32: one cause for each node, the cause of its riskiest type variable.
 
 use super::floats::FloatDecisions;
-use crate::rewrite::op_of;
+use crate::error::findings::op_of;
 use ampc_ir::Node;
 use ampc_ir::module::Decision;
 use ampc_ir::op::Class;

@@ -21,9 +21,9 @@ pub use self::time::TimeReport;
 
 use self::constants::{constant_bytes, constants, constants_report};
 use self::floats::FloatDecisions;
-use crate::model::Model;
+use crate::error::findings::op_of;
+use crate::loaded::Model;
 use crate::options::{Objective, RewriteOptions};
-use crate::rewrite::op_of;
 use ampc_ir::module::{Op, Provenance};
 use ampc_ir::op::{Class, OpKind, Signature, schema_class};
 use ampc_ir::{DType, FunctionId, Module, Node};

@@ -3,7 +3,7 @@
 
 use super::{ReportWarning, Tool};
 use crate::error::Error;
-use crate::train::TrainOptions;
+use crate::options::train::TrainOptions;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;

@@ -5,7 +5,7 @@
 //! of the old folder is removed afterwards, except files that appeared in it meanwhile, which move.
 
 use super::{PREFIX, RANDOM, names};
-use crate::onnx::bytes::FileId;
+use crate::bytes::FileId;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};

@@ -418,7 +418,7 @@ fn what_does_not_fit_is_refused() {
         &HostTensor::from_slice::<f32>(&[0, 6], &[]).unwrap(),
         &HostTensor::from_slice::<i64>(&[0], &[]).unwrap(),
     );
-    refused(&format!("{state} --data none.npz"), 2, &["expected a sample at least, found none"]);
+    refused(&format!("{state} --data none.npz"), 2, &["expected at least one sample, found none"]);
     npz::write(File::create(dir.path("missing.npz")).unwrap(), [("x", &x), ("targets", &target)]).unwrap();
     refused(&format!("{state} --data missing.npz"), 2, &["`target`: expected i64[N], found none", "targets"]);
     trained(&dir, "--state s.safetensors --data d.npz --steps 4 --save full.safetensors");
@@ -428,7 +428,7 @@ fn what_does_not_fit_is_refused() {
         refused(
             &format!("{resume} {more}"),
             2,
-            &["expected 4 steps, which the checkpoint has taken, or more"],
+            &["expected at least 4 steps, which the checkpoint has taken"],
         );
     }
     for more in ["--steps 4", "--lr 1", ""] {

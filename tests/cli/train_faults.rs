@@ -124,7 +124,7 @@ fn a_damaged_checkpoint_is_refused() {
         &["its content differs from the written content"],
     );
     for (key, value, expected) in [
-        ("step", u64::MAX.into(), "expected at most 4 steps, which there are (`steps`)"),
+        ("step", u64::MAX.into(), "expected at most 4 steps, the total (`steps`)"),
         ("skipped", 5.into(), "expected at most 4 skipped steps (`skipped`), found 5"),
         ("batch", 0.into(), "expected a batch of 1 to 50 samples (`batch`), found 0"),
         ("lr", "cosine:lr=nan".into(), "`lr`: expected a finite learning rate"),
@@ -571,7 +571,7 @@ fn samples_that_do_not_fit_are_not_read() {
     let words = "--state s.safetensors --data e.npz --steps 2";
     refused(&dir, words, 2, &["`x`: expected f32[N, 6], found f32[9, 8, 6]"]);
     dir.write("e.npz", [&whole[..at], b"(99, ", &whole[at + 5..]].concat());
-    refused(&dir, words, 3, &["the header says 2376 bytes, 1200 are there"]);
+    refused(&dir, words, 3, &["expected 2376 bytes of elements by the header, found 1200"]);
 }
 
 /// A log that is a link to the checkpoint, which is not there yet, and a checkpoint that is a link into the samples.

@@ -25,11 +25,13 @@
 //! ```
 
 use crate::attr::{Attr, AttrValue};
+use crate::dtype::DType;
+use crate::entity::{FunctionId, Node};
+use crate::module::Module;
 use crate::op::{Arity, AttrSchema, OpKind};
 use crate::text::{NoData, parse};
 use crate::views::loss_scale::{Arith, is_count};
 use crate::views::optimizer::{AdamWMode, Momentum, OnOverflow};
-use crate::{DType, FunctionId, Module, Node};
 
 #[cfg(test)]
 mod tests;

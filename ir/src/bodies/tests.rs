@@ -2,10 +2,11 @@
 //! results.
 
 use super::*;
+use crate::dtype::DType;
+use crate::infer;
 use crate::op::LATEST_OPSETS;
 use crate::text::{PrintOptions, print};
 use crate::verify::verify_module;
-use crate::{DType, infer};
 use proptest::prelude::*;
 
 /// All forms except those of GradCheck, which has a form for every number of gradients.

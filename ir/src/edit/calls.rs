@@ -2,11 +2,10 @@
 
 use super::{NewNode, Position};
 use crate::attr::{Attr, AttrValue};
-use crate::entity::SecondaryMap;
-use crate::infer::{CallAttrs, Defaults};
-use crate::module::{Op, Provenance};
+use crate::entity::{FunctionId, GraphId, Node, SecondaryMap, Symbol, Value};
+use crate::facts::{CallAttrs, Defaults};
+use crate::module::{Module, Op, Provenance};
 use crate::op::{Arity, Lookup, latest_opset, lookup};
-use crate::{FunctionId, GraphId, Module, Node, Symbol, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The nodes that stand in place of calls, with their sources.

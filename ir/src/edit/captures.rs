@@ -1,8 +1,8 @@
 //! Captures: values of the surrounding graphs that bodies read.
 
 use super::uses::operand_number;
+use crate::entity::{GraphId, Node, Value};
 use crate::module::{Def, GraphOwner, Module};
-use crate::{GraphId, Node, Value};
 
 impl Module {
     /// The value of `body` that stands for `outer`, a value of the graph around it; made, together with the

@@ -2,8 +2,8 @@
 
 use super::{NewNode, Position};
 use crate::attr::AttrValue;
-use crate::module::{Callers, Def, FunctionData, GraphOwner, NodeData, Op, Role};
-use crate::{FunctionId, GraphId, Module, Node, Symbol, Value};
+use crate::entity::{FunctionId, GraphId, Node, Symbol, Value};
+use crate::module::{Callers, Def, FunctionData, GraphOwner, Module, NodeData, Op, Role};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
@@ -228,8 +228,7 @@ impl Module {
 
 #[cfg(test)]
 mod tests {
-    use crate::FunctionId;
-    use crate::entity::EntityRef;
+    use crate::entity::{EntityRef, FunctionId};
     use crate::text::{NoData, parse};
     use crate::verify::verify_module;
 

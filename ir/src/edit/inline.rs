@@ -1,9 +1,9 @@
 //! Inlining: replacing a node by its body.
 
 use super::{NewNode, Position};
-use crate::module::{Def, GraphOwner, Op, Provenance};
+use crate::entity::{GraphId, Node, Symbol, Value};
+use crate::module::{Def, GraphOwner, Module, Op, Provenance};
 use crate::op::{Lookup, lookup};
-use crate::{GraphId, Module, Node, Symbol, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 impl Module {

@@ -16,12 +16,12 @@ pub use calls::InlinedCalls;
 pub use nodes::{NewNode, NodeFields, Position};
 pub use sources::payload_type;
 
-use crate::captures::Captures;
-use crate::entity::{EntityRef, PrimaryMap, SecondaryMap};
-use crate::module::{Def, Dirty, FunctionData, GraphData, GraphOwner, Header, Module, Output};
-use crate::program::Program;
+use crate::entity::{EntityRef, FunctionId, GraphId, Node, PrimaryMap, SecondaryMap, Symbol, Value};
+use crate::module::{
+    Captures, Def, Dirty, FunctionData, GraphData, GraphOwner, Header, Module, Output, Program,
+};
 use crate::symbols::Symbols;
-use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
+use crate::ty::Type;
 use petgraph::stable_graph::StableDiGraph;
 use rustc_hash::{FxHashMap, FxHashSet};
 

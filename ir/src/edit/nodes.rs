@@ -1,8 +1,9 @@
 //! Nodes: made, placed, changed, erased.
 
 use crate::attr::{Attr, AttrValue};
+use crate::entity::{GraphId, Node, Symbol, Value};
 use crate::module::{Decision, Def, Dirty, GraphOwner, Module, NodeData, Op, Provenance, ValueData, Vertex};
-use crate::{GraphId, Node, Symbol, Type, Value};
+use crate::ty::Type;
 use smallvec::SmallVec;
 
 /// The place of a new node.

@@ -1,7 +1,8 @@
 //! Sources of a graph: inputs and constants.
 
+use crate::entity::{GraphId, Symbol, Value};
 use crate::module::{Def, GraphOwner, Module, Payload, ValueData, Vertex};
-use crate::{GraphId, Symbol, Type, Value};
+use crate::ty::Type;
 use rustc_hash::FxHashSet;
 
 impl Module {
@@ -137,16 +138,17 @@ pub fn payload_type(payload: &Payload) -> Type {
     match payload {
         Payload::Dense(data) => Type::tensor(data.dtype(), data.shape()),
         Payload::Sparse(data) => {
-            Type::Sparse(crate::TensorType::new(data.values.dtype(), crate::Shape::known(&data.dims)))
+            Type::Sparse(crate::ty::TensorType::new(data.values.dtype(), crate::ty::Shape::known(&data.dims)))
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::entity::Value;
+    use crate::module::Module;
     use crate::text::{NoData, PrintOptions, parse, print};
     use crate::verify::{name_of, verify_structure};
-    use crate::{Module, Value};
 
     const TEXT: &str = "module ir=10
 opset ai.onnx=21

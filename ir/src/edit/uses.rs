@@ -1,7 +1,7 @@
 //! Operands, and their edges in the use graph.
 
+use crate::entity::{GraphId, Node, Value};
 use crate::module::{Def, Module, Use};
-use crate::{GraphId, Node, Value};
 use petgraph::Direction;
 use petgraph::stable_graph::{EdgeIndex, NodeIndex};
 use petgraph::visit::EdgeRef;

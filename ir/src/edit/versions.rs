@@ -1,8 +1,8 @@
 //! Versions of operators, and the opset imports that select them.
 
+use crate::entity::{GraphId, Node};
 use crate::module::{GraphOwner, Module, Op};
 use crate::op::OpSchema;
-use crate::{GraphId, Node};
 
 impl Module {
     /// Sets the version of a node's operator. The version is not in a node's message, so the node does not

@@ -3,10 +3,11 @@
 //! Numbers are computed in 64 bits and forgotten where they leave the element type. Symbolic elements come from
 //! shapes, so they are at least 0; they survive `± 0`, `× 1`, `÷ 1`, maxima and minima with 0, and selection.
 
-use super::Int;
+use crate::dtype::DType;
+use crate::int::Int;
 use crate::op::OpKind;
+use crate::ty::Shape;
 use crate::views::NodeView;
-use crate::{DType, Shape};
 use std::borrow::Cow;
 
 /// Elements of operand `i`, if it is an integer or boolean of rank 0 or 1 about which something is known.
@@ -148,10 +149,12 @@ fn numbers(kind: OpKind, x: i64, y: i64) -> Option<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::infer::{Facts, check_node};
-    use crate::module::Provenance;
+    use crate::edit::{NewNode, Position};
+    use crate::facts::Facts;
+    use crate::infer::check_node;
+    use crate::module::{Module, Op, Provenance};
     use crate::op::{Lookup, lookup};
-    use crate::{Module, NewNode, Op, Position, Type};
+    use crate::ty::Type;
 
     /// Elements of a result; operands are lists, scalars those of one element; names are symbols, `?` is unknown,
     /// negative numbers are constants' own.

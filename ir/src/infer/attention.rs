@@ -1,10 +1,10 @@
 //! Attention and its relatives.
 
-use super::size::{add, agree, agree_all, at_least, part, ranked, times};
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
+use crate::ty::{Dim, Shape};
 use crate::views::attention::{AttentionView, LinearAttentionView, RotaryView, conv_ends_in_swish};
+use crate::views::size::{add, agree, agree_all, at_least, part, ranked, shape_error, times};
 use crate::views::{NodeView, OpError};
-use crate::{Dim, Shape};
 
 /// Batch, heads, length and head size of an operand of rank 3 or 4.
 struct Heads {

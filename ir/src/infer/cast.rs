@@ -1,8 +1,9 @@
 //! Identity, and casts of elements: Cast, CastLike, BitCast.
 
 use super::extents::same_ints;
-use super::{Inferred, Int};
-use crate::DType;
+use super::inferred::Inferred;
+use crate::dtype::DType;
+use crate::int::Int;
 use crate::views::{CastView, NodeView, OpError};
 
 /// Identity.

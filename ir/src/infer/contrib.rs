@@ -4,11 +4,12 @@
 //! inferred. A node for which a function returns an error stays unchanged ([`misfit`](super::misfit)), so a
 //! function also returns an error if the types of a node depend on more than its type variables.
 
-use super::size::{at_least, part, ranked};
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
+use crate::dtype::DType;
 use crate::op::OpKind;
+use crate::ty::{Dim, Dims, Shape};
+use crate::views::size::{at_least, part, ranked, shape_error};
 use crate::views::{NodeView, OpError, Part, broadcast};
-use crate::{DType, Dim, Dims, Shape};
 
 /// Every float result has the shape of the first operand.
 pub(super) fn infer_like_first(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

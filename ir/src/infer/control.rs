@@ -6,13 +6,18 @@
 //! are joined, and forgotten if they keep changing. Elements of integer state are never followed. Scan passes
 //! slices of its inputs; its state keeps its shape. SequenceMap passes elements.
 
-use super::{Facts, Inferred, Int, describe};
+use super::inferred::Inferred;
 use crate::attr::AttrValue;
-use crate::module::GraphOwner;
+use crate::dtype::DType;
+use crate::entity::GraphId;
+use crate::facts::Facts;
+use crate::int::Int;
+use crate::module::{GraphOwner, Module};
 use crate::op::OpKind;
+use crate::ty::{Dim, Shape, Type, describe};
 use crate::views::control::ScanView;
+use crate::views::size::shape_error;
 use crate::views::{NodeView, OpError, Part, normalize_axis};
-use crate::{DType, Dim, GraphId, Module, Shape, Type};
 
 /// The type an If, Loop or Scan hands to each formal of a body.
 pub(super) fn body_formals(view: &NodeView<'_>, body: GraphId) -> Result<Vec<Type>, OpError> {
@@ -127,7 +132,7 @@ fn drop_axes(ty: &Type, batch: usize, axis: i64, operand: usize) -> Result<Type,
     let Type::Tensor(t) = ty else { return Ok(ty.clone()) };
     let Some(dims) = t.shape.dims() else { return Ok(ty.clone()) };
     if dims.len() < batch + 1 {
-        return Err(super::shape_error(operand, format!("rank {} or more", batch + 1), dims));
+        return Err(shape_error(operand, format!("rank {} or more", batch + 1), dims));
     }
     let inner = &dims[batch..];
     let axis = normalize_axis(axis, inner.len(), Part::Operand(operand))?;
@@ -333,7 +338,7 @@ fn scan_extent(view: &NodeView<'_>, scan: &ScanView) -> Result<Dim, OpError> {
         let axis = normalize_axis(axis, inner.len(), Part::Operand(operand))?;
         extent = extent
             .meet(inner[axis])
-            .ok_or_else(|| super::shape_error(operand, "scan inputs of one length", dims))?;
+            .ok_or_else(|| shape_error(operand, "scan inputs of one length", dims))?;
     }
     Ok(extent)
 }

@@ -1,6 +1,6 @@
 //! Operators with a signature of the user: results that have the shape of an operand.
 
-use super::Inferred;
+use super::inferred::Inferred;
 use crate::views::{NodeView, OpError};
 
 /// The shapes that the signature declares; a variadic result is the last.

@@ -1,7 +1,8 @@
 //! The inference function of each operator.
 
+use super::inferred::InferFn;
 use super::{
-    InferFn, attention, cast, contrib, control, declared, elementwise, gather, image, join, linear, ml, norm,
+    attention, cast, contrib, control, declared, elementwise, gather, image, join, linear, ml, norm,
     optimizer, quantize, recurrent, reduce, reshape, sequence, signal, source, window,
 };
 use crate::op::OpKind;

@@ -1,14 +1,19 @@
 //! The walk over a module that gives every value its type.
 
-use super::calls::Calls;
+mod calls;
+
+use self::calls::Calls;
 use super::control;
 use super::dispatch::infer_fn;
-use super::{Facts, Inference, Inferred, Types};
-use crate::module::{Def, Op};
+use super::inferred::{Inference, Inferred};
+use crate::dtype::DType;
+use crate::entity::{GraphId, Node, Value};
+use crate::facts::{Facts, Types};
+use crate::module::{Def, Module, Op};
 use crate::op::{self, Arity, Formal, FormalType, OpKind, OpSchema};
 use crate::ports::has_bodies;
+use crate::ty::{Shape, Type, describe};
 use crate::views::{Actual, NodeView, OpError, Part};
-use crate::{DType, GraphId, Module, Node, Shape, Type, Value};
 use smallvec::SmallVec;
 
 /// Bodies and calls may nest this deep.
@@ -436,21 +441,5 @@ fn without_shape(ty: &Type) -> Type {
     match ty {
         Type::Tensor(t) => Type::tensor(t.dtype, Shape::unknown()),
         other => other.clone(),
-    }
-}
-
-/// A type for a message.
-pub fn describe(ty: &Type) -> String {
-    match ty {
-        Type::Unknown => "an unknown type".into(),
-        Type::Tensor(t) => match t.shape.dims() {
-            Some(dims) => format!("{}{}", t.dtype, super::show(dims)),
-            None => format!("{}[*]", t.dtype),
-        },
-        Type::Sparse(t) => format!("sparse {}", t.dtype),
-        Type::Sequence(t) => format!("a sequence of {}", describe(t)),
-        Type::Optional(t) => format!("an optional of {}", describe(t)),
-        Type::Map { key, value } => format!("a map from {key} to {}", describe(value)),
-        Type::Opaque { .. } => "an opaque type".into(),
     }
 }

@@ -1,10 +1,11 @@
 //! Operators that compute element by element.
 
-use super::size::{one_element, ranked};
-use super::{Inferred, arithmetic, shape_error, show};
+use super::arithmetic;
+use super::inferred::Inferred;
+use crate::ty::{Dim, Dims, Shape, show};
 use crate::views::broadcast::{Bound, Broadcast, ClipView, DropoutView, PhiloxDropoutView, Shift};
+use crate::views::size::{one_element, ranked, shape_error};
 use crate::views::{NodeView, OpError, Part, broadcast, normalize_axis};
-use crate::{Dim, Dims, Shape};
 
 /// Every result has the shape of the first operand.
 pub(super) fn infer_like_first(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
@@ -147,7 +148,7 @@ pub(super) fn infer_bit_shift(view: &NodeView<'_>, out: &mut Inferred) -> Result
 
 /// Trilu: upper or lower triangles of the last two axes.
 pub(super) fn infer_trilu(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
-    super::size::at_least(view, 0, 2)?;
+    crate::views::size::at_least(view, 0, 2)?;
     one_element(view, 1)?;
     out.shape(0, view.shape(0));
     Ok(())
@@ -155,7 +156,7 @@ pub(super) fn infer_trilu(view: &NodeView<'_>, out: &mut Inferred) -> Result<(),
 
 /// Det: the last two axes, square, go.
 pub(super) fn infer_det(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
-    let Some(dims) = super::size::at_least(view, 0, 2)? else { return Ok(()) };
+    let Some(dims) = crate::views::size::at_least(view, 0, 2)? else { return Ok(()) };
     let (batch, square) = dims.split_at(dims.len() - 2);
     if square[0].meet(square[1]).is_none() {
         return Err(shape_error(0, "square matrices in the last two axes", dims));

@@ -1,8 +1,10 @@
 //! Checked arithmetic on extents and elements: overflow gives unknown.
 
-use super::{Inferred, Int, shape_error};
+use super::inferred::Inferred;
+use crate::int::Int;
+use crate::ty::{Dim, Dims, Shape};
+use crate::views::size::shape_error;
 use crate::views::{MAX_INTS, NodeView, OpError, Part};
-use crate::{Dim, Dims, Shape};
 
 /// The product of extents; a single symbolic factor survives.
 pub(super) fn product(dims: &[Dim]) -> Dim {

@@ -2,9 +2,11 @@
 //! ReverseSequence.
 
 use super::extents::{list_len, meet, product, same_shape, with_dim};
-use super::{Inferred, Int, shape_error};
+use super::inferred::Inferred;
+use crate::int::Int;
+use crate::ty::{Dim, Dims, Shape, show};
+use crate::views::size::shape_error;
 use crate::views::{MAX_INTS, NodeView, OpError, Part, normalize_axis, whole};
-use crate::{Dim, Dims, Shape};
 
 fn axis_attr(view: &NodeView<'_>, default: i64, rank: usize) -> Result<usize, OpError> {
     normalize_axis(view.int("axis").unwrap_or(default), rank, Part::Attr("axis".into()))
@@ -43,7 +45,7 @@ fn same_rank(view: &NodeView<'_>, a: usize, b: usize) -> Result<(), OpError> {
 fn same_shapes(view: &NodeView<'_>, a: usize, b: usize) -> Result<Shape, OpError> {
     let (x, y) = (view.shape(a), view.shape(b));
     x.meet(&y).ok_or_else(|| {
-        let expected = format!("shape {}, as operand {a} has", super::show(x.dims().unwrap_or_default()));
+        let expected = format!("shape {}, as operand {a} has", show(x.dims().unwrap_or_default()));
         shape_error(b, expected, y.dims().unwrap_or_default())
     })
 }
@@ -129,7 +131,7 @@ pub(super) fn infer_scatter_nd(view: &NodeView<'_>, out: &mut Inferred) -> Resul
     let Some(updates) = view.dims(2) else { return Ok(()) };
     let expected = Shape::of(outer.iter().chain(inner).copied());
     if expected.meet(&view.shape(2)).is_none() {
-        let expected = format!("shape {}", super::show(expected.dims().unwrap_or_default()));
+        let expected = format!("shape {}", show(expected.dims().unwrap_or_default()));
         return Err(shape_error(2, expected, updates));
     }
     Ok(())
@@ -157,7 +159,7 @@ pub(super) fn infer_tensor_scatter(view: &NodeView<'_>, out: &mut Inferred) -> R
                 _ => true,
             };
             if !fits {
-                let expected = format!("at axis {i} what fits into {}", super::show(cache));
+                let expected = format!("at axis {i} what fits into {}", show(cache));
                 return Err(shape_error(1, expected, update));
             }
         }

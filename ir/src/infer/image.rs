@@ -1,11 +1,11 @@
 //! Operators on images and their regions.
 
-use super::size::{agree, agree_all, at_least, one_element, part, product, ranked};
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
+use crate::ty::{Dim, Dims, Shape, show};
 use crate::views::image::{ImageScalerView, col2im_window, crop_axes, pooled_shape, region_len};
 use crate::views::resize::ResizeView;
+use crate::views::size::{agree, agree_all, at_least, one_element, part, product, ranked, shape_error};
 use crate::views::{NodeView, OpError};
-use crate::{Dim, Dims, Shape};
 
 /// Resize and Upsample.
 pub(super) fn infer_resize(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
@@ -77,9 +77,9 @@ pub(super) fn infer_affine_grid(view: &NodeView<'_>, out: &mut Inferred) -> Resu
             size.len().to_string(),
         ));
     }
-    batch = batch.meet(size[0]).ok_or_else(|| {
-        OpError::operand(1, "the number of matrices as the first extent", super::show(&size[..1]))
-    })?;
+    batch = batch
+        .meet(size[0])
+        .ok_or_else(|| OpError::operand(1, "the number of matrices as the first extent", show(&size[..1])))?;
     let dims = [batch].into_iter().chain(size[2..].iter().copied()).chain([coordinates]);
     out.shape(0, Shape::of(dims));
     Ok(())
@@ -101,11 +101,7 @@ pub(super) fn infer_col2im(view: &NodeView<'_>, out: &mut Inferred) -> Result<()
     if let Some(columns) = columns {
         dims[0] = columns[0];
         if view.known_ints(2).is_some_and(|b| b.iter().any(|&b| b <= 0)) {
-            return Err(OpError::operand(
-                2,
-                "positive extents",
-                super::show(block.as_deref().unwrap_or(&[])),
-            ));
+            return Err(OpError::operand(2, "positive extents", show(block.as_deref().unwrap_or(&[]))));
         }
         if let Some(cells) = block.as_deref().and_then(product) {
             dims[1] = part(columns[1], cells).ok_or_else(|| {

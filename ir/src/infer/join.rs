@@ -1,12 +1,14 @@
 //! Operators that join and cut along an axis: Concat, Split, Slice, Pad.
 
 use super::extents::{list_len, meet, shape_of_rank, sum, with_dim};
-use super::{Inferred, Int, shape_error};
+use super::inferred::Inferred;
+use crate::int::Int;
+use crate::ty::{Dim, Dims, Shape, Type};
+use crate::views::size::shape_error;
 use crate::views::{
     Axes, ConcatView, MAX_INTS, NodeView, OpError, PadView, Part, Parts, SliceView, SplitView, distinct_axes,
     normalize_axis, slice_range,
 };
-use crate::{Dim, Dims, Shape, Type};
 
 /// Concat.
 pub(super) fn infer_concat(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

@@ -1,11 +1,11 @@
 //! Matrix products and sums of products.
 
 use super::elementwise::into;
-use super::size::{one_element, ranked};
-use super::{Inferred, shape_error, show};
+use super::inferred::Inferred;
+use crate::ty::{Dim, Dims, Shape, show};
 use crate::views::linear::{Equation, GemmView, Label};
+use crate::views::size::{one_element, ranked, shape_error};
 use crate::views::{NodeView, OpError, broadcast};
-use crate::{Dim, Dims, Shape};
 use std::collections::BTreeMap;
 
 /// MatMul.
@@ -28,7 +28,9 @@ pub(super) fn infer_qlinear_matmul(view: &NodeView<'_>, out: &mut Inferred) -> R
 
 /// NumPy's matrix product of operands `a` and `b`.
 fn matmul(view: &NodeView<'_>, a: usize, b: usize) -> Result<Shape, OpError> {
-    let (Some(x), Some(y)) = (super::size::at_least(view, a, 1)?, super::size::at_least(view, b, 1)?) else {
+    let (Some(x), Some(y)) =
+        (crate::views::size::at_least(view, a, 1)?, crate::views::size::at_least(view, b, 1)?)
+    else {
         return Ok(Shape::unknown());
     };
     let (x_batch, rows, inner) = match x {

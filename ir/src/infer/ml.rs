@@ -1,11 +1,13 @@
 //! The operators of ai.onnx.ml: element types where attributes decide them, and the simple shapes.
 
 use super::extents::sum;
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
 use crate::attr::AttrValue;
+use crate::dtype::DType;
 use crate::op::OpKind;
+use crate::ty::{Dim, Shape, Type};
+use crate::views::size::shape_error;
 use crate::views::{NodeView, OpError};
-use crate::{DType, Dim, Shape, Type};
 
 /// Binarizer, Imputer, Normalizer, Scaler: the shape of the operand.
 pub(super) fn infer_same_shape(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

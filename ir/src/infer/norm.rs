@@ -1,12 +1,12 @@
 //! Normalisations and softmaxes.
 
 use super::elementwise::into;
-use super::size::{agree, at_least, part, ranked};
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
+use crate::ty::{Dim, Shape};
 use crate::views::norm::{BatchNormView, ChannelNormView, LayerNormView, SoftmaxView, lp_normalization};
 use crate::views::reduce::Axes;
+use crate::views::size::{agree, at_least, part, ranked, shape_error};
 use crate::views::{NodeView, OpError};
-use crate::{Dim, Shape};
 
 /// Softmax, LogSoftmax, Hardmax: the shape of the operand.
 pub(super) fn infer_softmax(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

@@ -1,11 +1,12 @@
 //! Operators of ai.ampc that train: optimizers, the check of gradients before them, and the loss scale.
 
-use super::size::ranked;
-use super::{Inferred, shape_error, show};
+use super::inferred::Inferred;
+use crate::dtype::DType;
+use crate::ty::{Shape, show};
 use crate::views::loss_scale::{ClipCoefView, UpdateLossScaleView};
 use crate::views::optimizer::{AdamView, SgdView};
+use crate::views::size::{ranked, shape_error};
 use crate::views::{NodeView, OpError, Part};
-use crate::{DType, Shape};
 
 /// GradCheck: two scalars, whatever the shapes of the gradients.
 pub(super) fn infer_grad_check(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

@@ -1,8 +1,10 @@
 //! QuantizeLinear and DequantizeLinear.
 
-use super::{Inferred, shape_error, show};
+use super::inferred::Inferred;
+use crate::dtype::DType;
+use crate::ty::{Dim, show};
+use crate::views::size::shape_error;
 use crate::views::{Granularity, NodeView, OpError, QuantizeView};
-use crate::{DType, Dim};
 
 /// QuantizeLinear.
 pub(super) fn infer_quantize(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

@@ -1,11 +1,11 @@
 //! LSTM, GRU and RNN: results, and the consistency of the weights.
 
-use super::size::{agree, agree_all, part, ranked, times};
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
 use crate::op::OpKind;
+use crate::ty::{Dim, Shape};
 use crate::views::recurrent::RecurrentView;
+use crate::views::size::{agree, agree_all, part, ranked, shape_error, times};
 use crate::views::{NodeView, OpError};
-use crate::{Dim, Shape};
 
 /// Extents that operands and results share.
 struct Extents {

@@ -1,10 +1,10 @@
 //! Reductions, searches along an axis, running sums and products.
 
-use super::size::with;
-use super::{Inferred, shape_error};
+use super::inferred::Inferred;
+use crate::ty::{Dim, Shape, show};
 use crate::views::reduce::{ArgReduceView, Axes, CumulativeView, ReduceView, TopKView};
+use crate::views::size::{shape_error, with};
 use crate::views::{NodeView, OpError, Part};
-use crate::{Dim, Shape};
 
 /// The Reduce operators.
 pub(super) fn infer_reduce(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
@@ -88,16 +88,16 @@ fn loss_positions(view: &NodeView<'_>) -> Result<Shape, OpError> {
     };
     let mut classes = Dim::Unknown;
     let mut positions = view.shape(1);
-    if let Some(scores) = super::size::at_least(view, 0, 2)? {
+    if let Some(scores) = crate::views::size::at_least(view, 0, 2)? {
         classes = scores[1];
         let expected = Shape::of(scores.iter().enumerate().filter(|&(i, _)| i != 1).map(|(_, &d)| d));
         positions = positions.meet(&expected).ok_or_else(|| {
-            let what = format!("the shape {} of the scores without classes", super::show(scores));
+            let what = format!("the shape {} of the scores without classes", show(scores));
             shape_error(1, what, view.dims(1).unwrap_or(&[]))
         })?;
     }
-    if super::size::ranked(view, 2, 1)?.is_some() {
-        super::size::agree(view, 2, 0, &mut classes, "number of classes")?;
+    if crate::views::size::ranked(view, 2, 1)?.is_some() {
+        crate::views::size::agree(view, 2, 0, &mut classes, "number of classes")?;
     }
     Ok(if each { positions } else { Shape::scalar() })
 }
@@ -134,7 +134,7 @@ pub(super) fn infer_optimizer(view: &NodeView<'_>, out: &mut Inferred) -> Result
             return Err(OpError {
                 part: Part::Operand(operand),
                 expected: "the shape of the tensor it belongs to".into(),
-                found: super::show(view.dims(operand).unwrap_or(&[])),
+                found: show(view.dims(operand).unwrap_or(&[])),
             });
         }
         out.ty(result, new);

@@ -5,12 +5,14 @@
 //! of another axis means that extent, although a 0 there would copy one instead.
 
 use super::extents::{list_len, product, same_ints, shape_of_ints, shape_of_rank, times};
-use super::{Inferred, Int, shape_error};
+use super::inferred::Inferred;
+use crate::int::Int;
+use crate::ty::{Dim, Dims, Shape, show};
+use crate::views::size::shape_error;
 use crate::views::{
     Axes, FlattenView, NodeView, OpError, Part, ReshapeView, ShapeView, TileView, TransposeView, broadcast,
     distinct_axes, normalize_axis,
 };
-use crate::{Dim, Dims, Shape};
 
 /// Shape.
 pub(super) fn infer_shape(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
@@ -100,7 +102,7 @@ fn reshaped(data: Option<&[Dim]>, target: &[Int], allow_zero: bool, part: &Part)
     let error = |expected: String, found: String| OpError { part: part.clone(), expected, found };
     let Asked { mut dims, copied, rest } = asked(data, target, allow_zero, part)?;
     if allow_zero && rest.is_some() && target.contains(&Int::Known(0)) {
-        return Err(error("no -1 beside an extent of 0".into(), super::show(&dims)));
+        return Err(error("no -1 beside an extent of 0".into(), show(&dims)));
     }
     let Some(data) = data else { return Ok(dims) };
     // An element that is not seen may be a 0 or the -1; it is what is left all the same.
@@ -117,7 +119,7 @@ fn reshaped(data: Option<&[Dim]>, target: &[Int], allow_zero: bool, part: &Part)
     };
     if let Some(i) = hole {
         if product(&others(&dims, true)) == Dim::Known(0) {
-            let found = super::show(&dims);
+            let found = show(&dims);
             return match rest {
                 Some(_) => Err(error("no -1 beside an extent of 0".into(), found)),
                 None => Ok(dims),
@@ -125,12 +127,12 @@ fn reshaped(data: Option<&[Dim]>, target: &[Int], allow_zero: bool, part: &Part)
         }
         let from: Dims = (0..data.len()).filter(|i| !copied.contains(i)).map(|i| data[i]).collect();
         dims[i] = quotient(&from, &others(&dims, false)).ok_or_else(|| {
-            error(format!("a shape with the elements of {}", super::show(data)), show_ints(target))
+            error(format!("a shape with the elements of {}", show(data)), show_ints(target))
         })?;
     } else if let (Dim::Known(a), Dim::Known(b)) = (product(data), product(&dims))
         && a != b
     {
-        let expected = format!("a shape with the elements of {}", super::show(data));
+        let expected = format!("a shape with the elements of {}", show(data));
         return Err(error(expected, show_ints(target)));
     }
     Ok(dims)
@@ -270,11 +272,7 @@ pub(super) fn infer_expand(view: &NodeView<'_>, out: &mut Inferred) -> Result<()
     };
     let (Some(data), Some(target)) = (view.dims(0), target.dims()) else { return Ok(()) };
     let dims = broadcast(data, target).map_err(|_| {
-        OpError::operand(
-            1,
-            format!("a shape that {} broadcasts with", super::show(data)),
-            super::show(target),
-        )
+        OpError::operand(1, format!("a shape that {} broadcasts with", show(data)), show(target))
     })?;
     if let (Some(ints), [Dim::Known(n)]) = (view.ints(0), dims.as_slice()) {
         out.ints = match (ints.as_ref(), usize::try_from(*n)) {
@@ -319,7 +317,7 @@ fn tile_all(view: &NodeView<'_>, out: &mut Inferred, repeats: Option<&[Int]>) ->
     };
     let n = repeats.map_or(len, |r| Dim::Known(r.len() as u64));
     if n.known().is_some_and(|n| n != dims.len() as u64) {
-        return Err(OpError::operand(1, format!("{} repeats, one per axis", dims.len()), super::show(&[n])));
+        return Err(OpError::operand(1, format!("{} repeats, one per axis", dims.len()), show(&[n])));
     }
     let Some(repeats) = repeats else {
         out.shape(0, Shape::of_rank(dims.len()));

@@ -4,10 +4,12 @@
 //! first inserted element sets it: inference cannot tell how many are inserted, and forgets the shape.
 
 use super::extents::{product, with_dim};
-use super::{Inferred, driver::describe};
+use super::inferred::Inferred;
 use crate::attr::AttrValue;
+use crate::dtype::DType;
+use crate::ty::{Dim, Dims, Shape, Type, describe, show};
+use crate::views::size::shape_error;
 use crate::views::{NodeView, OpError, Part, normalize_axis};
-use crate::{DType, Dim, Dims, Shape, Type};
 
 fn sequence_of(element: Type) -> Type {
     Type::Sequence(Box::new(element))
@@ -35,7 +37,7 @@ fn element<'a>(view: &NodeView<'a>, i: usize) -> Option<&'a Type> {
 fn scalar_operand(view: &NodeView<'_>, i: usize) -> Result<(), OpError> {
     match view.dims(i) {
         None | Some([] | [Dim::Known(1) | Dim::Sym(_) | Dim::Unknown]) => Ok(()),
-        Some(dims) => Err(super::shape_error(i, "a number", dims)),
+        Some(dims) => Err(shape_error(i, "a number", dims)),
     }
 }
 
@@ -173,7 +175,7 @@ pub(super) fn infer_string_normalizer(view: &NodeView<'_>, out: &mut Inferred) -
         Some([one @ (Dim::Known(1) | Dim::Sym(_) | Dim::Unknown), c]) => {
             Shape::of([one.meet(Dim::Known(1)).unwrap_or(Dim::Known(1)), list(*c)])
         }
-        Some(dims) => return Err(super::shape_error(0, "a list, or one in a row", dims)),
+        Some(dims) => return Err(shape_error(0, "a list, or one in a row", dims)),
     };
     out.shape(0, shape);
     Ok(())
@@ -183,7 +185,7 @@ pub(super) fn infer_string_normalizer(view: &NodeView<'_>, out: &mut Inferred) -
 pub(super) fn infer_string_concat(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let (Some(x), Some(y)) = (view.dims(0), view.dims(1)) else { return Ok(()) };
     let dims = crate::views::broadcast(x, y)
-        .map_err(|_| super::shape_error(1, format!("a shape that {} broadcasts with", super::show(x)), y))?;
+        .map_err(|_| shape_error(1, format!("a shape that {} broadcasts with", show(x)), y))?;
     out.shape(0, Shape(Some(dims)));
     Ok(())
 }
@@ -215,7 +217,7 @@ pub(super) fn infer_tf_idf(view: &NodeView<'_>, out: &mut Inferred) -> Result<()
         None => Shape::unknown(),
         Some([_]) => Shape::of([extent]),
         Some([n, _]) => Shape::of([*n, extent]),
-        Some(dims) => return Err(super::shape_error(0, "rank 1 or 2", dims)),
+        Some(dims) => return Err(shape_error(0, "rank 1 or 2", dims)),
     };
     out.shape(0, shape);
     Ok(())
@@ -228,7 +230,7 @@ pub(super) fn infer_feature_extractor(view: &NodeView<'_>, out: &mut Inferred) -
     out.shape(
         0,
         match x.split_last() {
-            None => return Err(super::shape_error(0, "rank 1 or more", x)),
+            None => return Err(shape_error(0, "rank 1 or more", x)),
             Some((_, [])) => Shape::of([Dim::Known(1), columns]),
             Some((_, rows)) => Shape::of(rows.iter().copied().chain([columns])),
         },

@@ -1,11 +1,11 @@
 //! Fourier transforms and windows.
 
-use super::Inferred;
-use super::shape_error;
-use super::size::{agree, at_least, ranked};
+use super::inferred::Inferred;
+use crate::dtype::DType;
+use crate::ty::{Dim, Dims, Shape};
 use crate::views::signal::{DftView, positive_operand};
+use crate::views::size::{agree, at_least, ranked, shape_error};
 use crate::views::{NodeView, OpError};
-use crate::{DType, Dim, Dims, Shape};
 
 /// Bins of a one-sided spectrum.
 fn half(n: u64) -> Dim {

@@ -1,11 +1,14 @@
 //! Operators that make tensors from attributes and sizes alone: constants, ranges, random numbers.
 
 use super::extents::{list_len, same_shape, shape_of_ints, shape_of_rank};
-use super::{Inferred, Int, shape_error};
+use super::inferred::Inferred;
 use crate::attr::AttrValue;
+use crate::dtype::DType;
+use crate::int::Int;
 use crate::tensor::TensorData;
+use crate::ty::{Dim, Shape};
+use crate::views::size::shape_error;
 use crate::views::{MAX_INTS, NodeView, OpError, Part};
-use crate::{DType, Dim, Shape};
 
 /// Constant: exactly one attribute has the value. The result of a sparse constant is a dense tensor.
 pub(super) fn infer_constant(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {

@@ -1,11 +1,15 @@
 //! Inference across nodes: elements of shapes, bodies and calls.
 
-use super::{Int, infer_module};
+use super::infer_module;
 use crate::attr::{Attr, AttrValue};
-use crate::module::{FunctionData, Provenance};
+use crate::dtype::DType;
+use crate::edit::{NewNode, Position};
+use crate::entity::{FunctionId, GraphId, Node, Value};
+use crate::int::Int;
+use crate::module::{FunctionData, Module, Op, Payload, Provenance};
 use crate::op::{AttrKind, Lookup, lookup};
-use crate::{DType, Dim, FunctionId, GraphId, Module, NewNode, Node, Op, Payload, Position};
-use crate::{Shape, TensorData, Type, Value};
+use crate::tensor::TensorData;
+use crate::ty::{Dim, Shape, Type};
 use std::sync::Arc;
 
 /// A module under construction: values are made with the fewest words.

@@ -1,12 +1,12 @@
 //! Convolutions and pools.
 
+use super::inferred::Inferred;
 use super::linear::scalars;
-use super::size::{agree, at_least, extent, one_element, part, ranked, times};
-use super::{Inferred, shape_error};
 use crate::op::OpKind;
+use crate::ty::{Dim, Dims, Shape, show};
+use crate::views::size::{agree, at_least, extent, one_element, part, ranked, shape_error, times};
 use crate::views::window::{ConvView, TransposedView, UnpoolView, WindowView};
 use crate::views::{NodeView, OpError};
-use crate::{Dim, Dims, Shape};
 
 /// The dims of the input of a window: from its type, or unknown ones where only `rank` is known.
 fn input_dims<'a>(view: &NodeView<'a>, rank: Option<usize>) -> Result<Option<Dims>, OpError> {
@@ -60,7 +60,7 @@ fn check_groups(conv: &ConvView, x: &[Dim], weights: &[Dim], channels_out: Dim) 
                 "{} input channels in {} groups over {} (axis 1)",
                 x[1].known().unwrap_or(0),
                 conv.group,
-                super::show(x)
+                show(x)
             ),
             weights,
         ));
@@ -83,7 +83,7 @@ fn check_deformation(view: &NodeView<'_>, window: &WindowView, dims: &mut Dims) 
         .filter(|&g| g > 0)
         .ok_or_else(|| OpError::attr("offset_group", "a positive number of groups", groups.to_string()))?;
     let n = window.kernel.len();
-    let cells = super::size::product(&window.kernel);
+    let cells = crate::views::size::product(&window.kernel);
     for (operand, per_cell) in [(2, u64::try_from(n).unwrap_or(0)), (4, 1)] {
         if ranked(view, operand, n + 2)?.is_none() {
             continue;

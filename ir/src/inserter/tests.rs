@@ -124,7 +124,7 @@ fn results_have_the_types_that_inference_finds_again() {
     let [best, indices] = b.insert(best).unwrap();
     let halves = NodeSpec::new(OpKind::Split, &[best]).attr("axis", 1).attr("num_outputs", 2).suffix("half");
     let halves = b.insert_n(halves, 2).unwrap();
-    let ty = |value: Value| crate::infer::describe(&module.value(value).ty);
+    let ty = |value: Value| crate::ty::describe(&module.value(value).ty);
     assert_eq!((ty(turned), ty(low)), ("f32[3, 2]".into(), "f16[3, 2]".into()));
     assert_eq!((ty(best), ty(indices)), ("f16[2, 2]".into(), "i64[2, 2]".into()));
     assert_eq!((ty(halves[0]), ty(halves[1])), ("f16[2, 1]".into(), "f16[2, 1]".into()));

@@ -1,7 +1,7 @@
 //! The calls of functions.
 
 use super::Module;
-use crate::{FunctionId, GraphId, Node};
+use crate::entity::{FunctionId, GraphId, Node};
 use rustc_hash::FxHashSet;
 use std::sync::OnceLock;
 
@@ -112,9 +112,8 @@ impl Module {
 
 #[cfg(test)]
 mod tests {
-    use crate::entity::EntityRef;
+    use crate::entity::{EntityRef, FunctionId, Node};
     use crate::text::{NoData, parse};
-    use crate::{FunctionId, Node};
 
     const CALLS: &str = "module ir=10
 opset ai.onnx=21

@@ -1,8 +1,9 @@
 //! Nodes, with facts and decisions about them.
 
 use crate::attr::Attr;
+use crate::dtype::DType;
+use crate::entity::{FunctionId, GraphId, Node, Symbol, Value};
 use crate::op::{Class, OpSchema};
-use crate::{DType, FunctionId, GraphId, Node, Symbol, Value};
 use petgraph::stable_graph::NodeIndex;
 use smallvec::SmallVec;
 use std::sync::Arc;

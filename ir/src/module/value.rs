@@ -1,7 +1,8 @@
 //! Values, and where they come from.
 
+use crate::entity::{GraphId, Node, Symbol};
 use crate::tensor::{SparseData, TensorData};
-use crate::{GraphId, Node, Shape, Symbol, TensorType, Type};
+use crate::ty::{Shape, TensorType, Type};
 use petgraph::stable_graph::NodeIndex;
 use std::sync::Arc;
 

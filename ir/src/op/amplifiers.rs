@@ -6,8 +6,8 @@
 //! the result. For example, 100.03 is 100 in f16, and exp(100.03) is 3 % more than exp(100). Guards check if
 //! the values of the operand make that happen.
 
-use super::OpKind;
 use super::OpKind as K;
+use super::table::OpKind;
 
 /// The error of an operand that must be small for the relative error of the result to be small.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -20,19 +20,12 @@
 //! - Guards on ranges, epsilons, `stash_type` and the depth of sums.
 //! - Constants: a constant operand of a formal that stays may follow the low operands if its values fit.
 
+use super::class::Class;
 use super::exceptions::exception;
 use super::legality::{Legality, has_element, legality};
-use super::{Class, Formal, FormalType, OpKind as K, OpKind, OpSchema};
-use crate::DType;
-
-/// The side of an operator that a formal is on: ONNX uses a name once per side.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Side {
-    /// A formal operand.
-    Operand,
-    /// A formal result.
-    Result,
-}
+use super::table::{Formal, OpSchema, Side, formals_of};
+use super::table::{OpKind as K, OpKind};
+use crate::dtype::DType;
 
 /// The class of an operator for a format, before exceptions for single formals.
 ///
@@ -393,40 +386,11 @@ pub fn var_class_given(
         .unwrap_or(Class::Fixed)
 }
 
-pub(super) fn formals(schema: &'static OpSchema, side: Side) -> &'static [Formal] {
-    match side {
-        Side::Operand => schema.inputs,
-        Side::Result => schema.outputs,
-    }
-}
-
-/// The formals that name a type variable, with their side and index.
-pub(super) fn formals_of(
-    schema: &'static OpSchema,
-    var: u8,
-) -> impl Iterator<Item = (Side, usize, &'static Formal)> {
-    [Side::Operand, Side::Result]
-        .into_iter()
-        .flat_map(move |side| formals(schema, side).iter().enumerate().map(move |(i, f)| (side, i, f)))
-        .filter(move |(_, _, formal)| formal.ty == FormalType::Var(var))
-}
-
-/// The formal of another version of the operator that has this formal's meaning: that of the same name, or, as
-/// versions rename formals, that in the same place.
-pub(super) fn counterpart(
-    other: &'static OpSchema,
-    side: Side,
-    index: usize,
-    formal: &Formal,
-) -> Option<&'static Formal> {
-    let formals = formals(other, side);
-    formals.iter().find(|f| f.name == formal.name).or_else(|| formals.get(index))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Lookup, lookup};
+    use crate::op::lookup::{Lookup, lookup};
+    use crate::op::table::formals;
     use Class::{Allow, Clear, Deny, Discrete, Fixed, Infer};
 
     fn schema(name: &str, opset: u16) -> &'static OpSchema {

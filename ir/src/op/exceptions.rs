@@ -3,8 +3,9 @@
 //!
 //! One flat table, sorted by operator, which a test compares with the names of formals in the schemas.
 
-use super::classes::Side;
-use super::{Class, OpKind as K, OpKind, OpSchema};
+use super::class::Class;
+use super::table::{OpKind as K, OpKind};
+use super::table::{OpSchema, Side};
 
 /// A formal whose class is not that of its operator.
 struct Exception {
@@ -100,9 +101,9 @@ pub(super) fn exception(schema: &OpSchema, side: Side, formal: &str) -> Option<C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
-    use crate::op::classes::formals;
+    use crate::dtype::DType;
     use crate::op::legality::has_element;
+    use crate::op::table::formals;
 
     #[test]
     fn exceptions_are_sorted_and_name_formals() {

@@ -1,9 +1,10 @@
 //! Legality of lowering by schemas: if a type variable or formal may have a 16-bit format, and from which
 //! operator set on.
 
-use super::classes::{Side, counterpart, formals, formals_of};
-use super::{OpKind as K, OpSchema, TypeSet};
-use crate::{DType, Type};
+use super::table::OpKind as K;
+use super::table::{OpSchema, Side, TypeSet, counterpart, formals, formals_of};
+use crate::dtype::DType;
+use crate::ty::Type;
 
 /// Legality of lowering a type variable or formal to a 16-bit format.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -121,7 +122,7 @@ pub(super) fn has_element(types: &TypeSet, dtype: DType) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Lookup, lookup};
+    use crate::op::lookup::{Lookup, lookup};
 
     fn schema(name: &str, opset: u16) -> &'static OpSchema {
         let Lookup::Found(schema) = lookup("", name, opset) else { panic!("{name} at {opset}") };

@@ -4,8 +4,10 @@
 //! operator are typed, classified and lowered like all others. Schemas live as long as the process: equal signatures
 //! share one, and all together they have a bound.
 
-use super::{Arity, Class, Formal, FormalType, OpKind, OpSchema, TypeSet, TypeVar, is_open, versions};
-use crate::DType;
+use super::class::Class;
+use super::lookup::{is_open, versions};
+use super::table::{Arity, Declared, Formal, FormalType, OpKind, OpSchema, TypeSet, TypeVar};
+use crate::dtype::DType;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -51,19 +53,6 @@ pub enum Count {
     Optional,
     /// Any number, including zero; only for the last formal.
     Variadic,
-}
-
-/// Additional facts of a schema that comes from a signature.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Declared {
-    /// The class of the operator.
-    pub class: Class,
-    /// The classes of formal operands with their own class.
-    pub inputs: &'static [Option<Class>],
-    /// The classes of formal results with their own class.
-    pub outputs: &'static [Option<Class>],
-    /// For each formal result the formal operand whose shape it has.
-    pub shapes: &'static [Option<u8>],
 }
 
 /// Signature error.

@@ -4,7 +4,7 @@
 //! operators, so that a new operator is not forgotten.
 
 use super::OpKind as K;
-use super::{AttrDefault, AttrKind, OpKind, OpSchema};
+use super::table::{AttrDefault, AttrKind, OpKind, OpSchema};
 
 /// Effect of a move on the sign of the elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -287,8 +287,10 @@ pub fn may_reduce(schema: &OpSchema) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
-    use crate::op::{Class, FormalType, all, base_class};
+    use crate::dtype::DType;
+    use crate::op::class::Class;
+    use crate::op::table::FormalType;
+    use crate::op::{all, base_class};
 
     fn names(test: impl Fn(OpKind) -> bool) -> Vec<&'static str> {
         OpKind::ALL.iter().filter(|&&k| test(k)).map(|k| k.name()).collect()

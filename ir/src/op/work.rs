@@ -5,7 +5,7 @@
 //! also depends on shapes, which are not considered here.
 
 use super::OpKind as K;
-use super::OpKind;
+use super::table::OpKind;
 use super::traits::moves;
 
 /// The kind of work of an operator.
@@ -168,8 +168,9 @@ fn per_element(kind: OpKind) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DType;
-    use crate::op::{Class, base_class};
+    use crate::dtype::DType;
+    use crate::op::base_class;
+    use crate::op::class::Class;
 
     /// Operators of class `allow` are products, or tables of embeddings that are named here.
     #[test]

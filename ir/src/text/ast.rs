@@ -2,9 +2,11 @@
 
 use super::lexer::Span;
 use crate::attr::{Attr, AttrValue};
+use crate::dtype::DType;
+use crate::entity::{GraphId, Symbol};
 use crate::module::{Payload, Provenance};
 use crate::op::Class;
-use crate::{DType, GraphId, Symbol, Type};
+use crate::ty::Type;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 

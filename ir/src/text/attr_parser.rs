@@ -2,10 +2,10 @@
 
 use super::lexer::Kind;
 use super::parser::{Broken, Parsed, Parser};
-use crate::Type;
 use crate::attr::AttrValue;
 use crate::op::AttrKind;
 use crate::tensor::{SparseData, TensorData};
+use crate::ty::Type;
 use std::sync::Arc;
 
 /// One item of a list of attribute values.

@@ -5,12 +5,14 @@
 //! a node above.
 
 use super::ast::{CaptureAst, Decided, FunctionAst, Lines, Name, NodeAst, SourceAst, Tail};
-use super::parser::{Parser, clip};
+use super::lexer::Span;
+use super::options::{DataResolver, ParseErrors, ParseOptions};
+use super::parser::{Parser, clip, located};
 use crate::attr::AttrValue;
 use crate::edit::{NewNode, Position};
-use crate::module::{Decision, FunctionData, Op, Reason, Role};
+use crate::entity::{FunctionId, GraphId, Node, Symbol, Value};
+use crate::module::{Decision, FunctionData, Module, Op, Reason, Role};
 use crate::op::{Class, Lookup, lookup_overload};
-use crate::{FunctionId, GraphId, Node, Symbol, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -40,8 +42,24 @@ struct Owner {
     by_name: Rc<FxHashMap<Symbol, u32>>,
 }
 
+/// Reads a text and builds its module.
+pub(super) fn parse(
+    text: &str,
+    resolver: &dyn DataResolver,
+    options: &ParseOptions,
+) -> Result<Module, ParseErrors> {
+    let mut parser = Parser::new(text, resolver, options);
+    if u32::try_from(text.len()).is_ok_and(|n| n < u32::MAX) {
+        parser.file();
+        build(&mut parser);
+    } else {
+        parser.error(Span::default(), "a text of less than 4 GiB", "a longer one");
+    }
+    if parser.errors.is_empty() { Ok(parser.module) } else { Err(located(text, parser.errors)) }
+}
+
 /// Builds the module of `parser` from its lines; problems become errors of `parser`.
-pub(super) fn build(parser: &mut Parser<'_, '_>) {
+fn build(parser: &mut Parser<'_, '_>) {
     let opsets: OpsetImports = parser.module.header.opsets.as_slice().into();
     let mut builder =
         Builder { parser, functions: FxHashMap::default(), work: Vec::new(), reasons: FxHashMap::default() };

@@ -4,8 +4,8 @@
 //! bits. Narrower floats are written as their bits, because a decimal would hide the stored value. Elements of
 //! fewer than 8 bits are packed as ONNX packs them, low bits first.
 
-use crate::DType;
 use crate::convert::round_to_odd;
+use crate::dtype::DType;
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::fmt::Write;

@@ -4,8 +4,9 @@ use super::ast::{CaptureAst, Decided, Lines, Name, NodeAst, Open, SourceAst, Ste
 use super::lexer::Kind;
 use super::parser::{Broken, Parsed, Parser, clip};
 use crate::attr::{Attr, AttrValue};
+use crate::entity::{GraphId, Symbol};
 use crate::module::Provenance;
-use crate::{GraphId, Symbol, Type};
+use crate::ty::Type;
 use smallvec::SmallVec;
 use std::fmt::Display;
 use std::str::FromStr;

@@ -10,11 +10,12 @@ use super::ast::{FunctionAst, Lines, Name, Open, Step};
 
 use super::lexer::{Kind, Lexer, Span, Token};
 use super::quote::unquote;
-use super::{DataResolver, MAX_DEPTH, ParseError, ParseErrors, ParseOptions, build};
-use crate::module::is_own_key;
+use crate::dtype::DType;
+use crate::entity::{GraphId, Symbol};
+use crate::module::{Module, is_own_key};
 use crate::op::OpSchema;
 use crate::tensor::TensorData;
-use crate::{DType, GraphId, Module, Symbol};
+use crate::text::options::{DataResolver, MAX_DEPTH, ParseError, ParseErrors, ParseOptions};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::fmt;
@@ -62,44 +63,40 @@ pub(super) struct Parser<'a, 'r> {
     own_keys: FxHashSet<String>,
 }
 
-pub(super) fn parse(
-    text: &str,
-    resolver: &dyn DataResolver,
-    options: &ParseOptions,
-) -> Result<Module, ParseErrors> {
-    let mut lexer = Lexer::new(text);
-    let mut module = Module::new();
-    module.header.ir_version = DEFAULT_IR_VERSION;
-    let mut parser = Parser {
-        tok: lexer.token(),
-        lexer,
-        depth: 0,
-        last_end: 0,
-        after_brace: false,
-        module,
-        errors: Vec::new(),
-        resolver,
-        options: *options,
-        resolved: FxHashMap::default(),
-        lines: FxHashMap::default(),
-        functions: Vec::new(),
-        signatures: FxHashMap::default(),
-        defining: Vec::new(),
-        defined: false,
-        header_lines: FxHashSet::default(),
-        own_keys: FxHashSet::default(),
-    };
-    if u32::try_from(text.len()).is_ok_and(|n| n < u32::MAX) {
-        parser.file();
-        build::build(&mut parser);
-    } else {
-        parser.error(Span::default(), "a text of less than 4 GiB", "a longer one");
+impl<'a, 'r> Parser<'a, 'r> {
+    /// A parser at the beginning of a text.
+    pub(super) fn new(
+        text: &'a str,
+        resolver: &'r dyn DataResolver,
+        options: &ParseOptions,
+    ) -> Parser<'a, 'r> {
+        let mut lexer = Lexer::new(text);
+        let mut module = Module::new();
+        module.header.ir_version = DEFAULT_IR_VERSION;
+        Parser {
+            tok: lexer.token(),
+            lexer,
+            depth: 0,
+            last_end: 0,
+            after_brace: false,
+            module,
+            errors: Vec::new(),
+            resolver,
+            options: *options,
+            resolved: FxHashMap::default(),
+            lines: FxHashMap::default(),
+            functions: Vec::new(),
+            signatures: FxHashMap::default(),
+            defining: Vec::new(),
+            defined: false,
+            header_lines: FxHashSet::default(),
+            own_keys: FxHashSet::default(),
+        }
     }
-    if parser.errors.is_empty() { Ok(parser.module) } else { Err(located(text, parser.errors)) }
 }
 
 /// Counts lines and columns.
-fn located(text: &str, mut errors: Vec<RawError>) -> ParseErrors {
+pub(super) fn located(text: &str, mut errors: Vec<RawError>) -> ParseErrors {
     errors.sort_by_key(|e| (e.span.start, e.span.end));
     let (mut line, mut column, mut at) = (1, 1, 0);
     let errors = errors.into_iter().map(|error| {
@@ -319,7 +316,7 @@ impl<'a> Parser<'a, '_> {
         }
     }
 
-    fn file(&mut self) {
+    pub(super) fn file(&mut self) {
         let mut main = false;
         while self.tok.kind != Kind::End {
             let start = self.tok.span.start;

@@ -5,13 +5,13 @@
 
 use super::quote::{write_name, write_op_word, write_quoted, write_word};
 use super::signature::signatures;
-use super::value_printer::{DataNames, write_type};
-use super::{LargeConstant, MAX_DEPTH, PrintOptions, Printed};
 use crate::attr::{Attr, AttrValue};
-use crate::entity::SecondaryMap;
-use crate::module::{Decision, Def, FunctionData, NodeData, Provenance};
+use crate::entity::{GraphId, Node, SecondaryMap, Symbol, Value};
+use crate::module::{Captured, Decision, Def, FunctionData, Module, NodeData, Provenance};
 use crate::tensor::TensorError;
-use crate::{Captured, GraphId, Module, Node, Symbol, Type, Value};
+use crate::text::options::{LargeConstant, MAX_DEPTH, PrintOptions, Printed};
+use crate::text::type_printer::{DataNames, write_type};
+use crate::ty::Type;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::borrow::Cow;

@@ -3,8 +3,10 @@
 
 use super::parser::{Parsed, Parser};
 use super::quote::write_word;
+use crate::dtype::DType;
+use crate::entity::Symbol;
+use crate::module::Module;
 use crate::op::{Class, Count, OpSchema, Signature, SignatureFormal};
-use crate::{DType, Module, Symbol};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 

@@ -1,13 +1,16 @@
 //! Hand-written texts: the form of canonical text, and the errors of invalid texts.
 
 use super::*;
-use crate::Shape;
 use crate::attr::AttrValue;
 use crate::convert::Conversion;
+use crate::dtype::DType;
 use crate::edit::{NewNode, Position};
+use crate::entity::Node;
 use crate::eq::same_module;
 use crate::module::{Op, Payload};
 use crate::op::Class;
+use crate::tensor::TensorData;
+use crate::ty::Shape;
 
 /// Reads canonical text, which prints to itself.
 fn canonical(text: &str) -> Module {

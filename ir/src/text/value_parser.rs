@@ -4,11 +4,12 @@ use super::ast::Name;
 use super::element::{Literal, Packer, nan_bits, parse_f32, parse_hex};
 use super::lexer::{Kind, Span};
 use super::parser::{Broken, Parsed, Parser, clip};
-use super::{MAX_DEPTH, MissingData};
 use crate::convert::{Conversion, can_convert};
+use crate::dtype::DType;
 use crate::module::Payload;
 use crate::tensor::{SparseData, Storage, TensorData, TensorError};
-use crate::{DType, Dim, Dims, Shape, TensorType, Type};
+use crate::text::options::{MAX_DEPTH, MissingData};
+use crate::ty::{Dim, Dims, Shape, TensorType, Type};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

@@ -3,95 +3,17 @@
 use super::element::{write_elements, write_f32};
 use super::printer::Printer;
 use super::quote::{write_quoted, write_word};
-use super::{LargeConstant, MAX_INLINE};
+use super::type_printer::{write_tensor_type, write_type};
 use crate::attr::AttrValue;
 use crate::convert::can_convert;
+use crate::dtype::DType;
 use crate::edit::payload_type;
 use crate::module::Payload;
 use crate::op::AttrKind;
 use crate::tensor::{SparseData, Storage, TensorData};
-use crate::{DType, Dim, Module, TensorType, Type};
-use rustc_hash::{FxHashMap, FxHashSet};
+use crate::text::options::{LargeConstant, MAX_INLINE};
+use crate::ty::{TensorType, Type};
 use std::fmt::Write;
-
-/// Names of large constants: one per content.
-#[derive(Default)]
-pub(super) struct DataNames {
-    known: FxHashMap<(DType, Vec<u64>, u128), String>,
-    taken: FxHashSet<String>,
-    /// The last number tried for a base name.
-    suffixes: FxHashMap<String, u64>,
-}
-
-impl DataNames {
-    /// An unused name: `base`, or `base~2`, `base~3` …
-    fn fresh(&mut self, base: &str) -> String {
-        let mut name = base.to_owned();
-        while !self.taken.insert(name.clone()) {
-            let n = self.suffixes.entry(base.to_owned()).or_insert(1);
-            *n += 1;
-            name = format!("{base}~{n}");
-        }
-        name
-    }
-}
-
-/// Writes a type.
-pub(super) fn write_type(out: &mut String, module: &Module, ty: &Type) {
-    match ty {
-        Type::Unknown => out.push('?'),
-        Type::Tensor(tensor) => write_tensor_type(out, module, tensor),
-        Type::Sparse(tensor) => {
-            out.push_str("sparse(");
-            write_tensor_type(out, module, tensor);
-            out.push(')');
-        }
-        Type::Sequence(element) => {
-            out.push_str("seq(");
-            write_type(out, module, element);
-            out.push(')');
-        }
-        Type::Optional(element) => {
-            out.push_str("optional(");
-            write_type(out, module, element);
-            out.push(')');
-        }
-        Type::Map { key, value } => {
-            let _ = write!(out, "map({key}, ");
-            write_type(out, module, value);
-            out.push(')');
-        }
-        Type::Opaque { domain, name } => {
-            out.push_str("opaque(");
-            write_quoted(out, module.text(*domain).as_bytes());
-            out.push_str(", ");
-            write_quoted(out, module.text(*name).as_bytes());
-            out.push(')');
-        }
-    }
-}
-
-fn write_tensor_type(out: &mut String, module: &Module, ty: &TensorType) {
-    let _ = write!(out, "{}", ty.dtype);
-    let Some(dims) = ty.shape.dims() else {
-        out.push_str("[*]");
-        return;
-    };
-    if dims.is_empty() {
-        return;
-    }
-    for (i, dim) in dims.iter().enumerate() {
-        out.push_str(if i == 0 { "[" } else { ", " });
-        match dim {
-            Dim::Known(n) => {
-                let _ = write!(out, "{n}");
-            }
-            Dim::Sym(name) => write_word(out, module.text(*name)),
-            Dim::Unknown => out.push('?'),
-        }
-    }
-    out.push(']');
-}
 
 /// Writes a list, or the name of its kind before `[]` if it is empty, so that the kind is seen.
 fn write_list<T>(out: &mut String, kind: AttrKind, items: &[T], mut write: impl FnMut(&mut String, &T)) {

@@ -1,6 +1,6 @@
 //! The kinds of violations.
 
-use crate::DType;
+use crate::dtype::DType;
 use crate::views::OpError;
 
 /// The kinds of violations, by invariant.

@@ -2,9 +2,11 @@
 
 use super::{Problem, verify_module};
 use crate::attr::AttrValue;
-use crate::module::{Def, GraphOwner};
+use crate::dtype::DType;
+use crate::entity::{GraphId, Node, Value};
+use crate::module::{Def, GraphOwner, Module};
 use crate::text::{NoData, parse};
-use crate::{DType, GraphId, Module, Node, Shape, Type, Value};
+use crate::ty::{Shape, Type};
 
 const MODEL: &str = "\
 module ir=10

@@ -1,7 +1,7 @@
 //! Attention and its relatives.
 
-use super::{NodeView, OpError};
-use crate::DType;
+use super::node::{NodeView, OpError};
+use crate::dtype::DType;
 
 /// A head count; 0 and absence both mean no heads.
 fn heads(view: &NodeView<'_>, name: &str) -> Result<Option<u64>, OpError> {

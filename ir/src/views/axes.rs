@@ -1,6 +1,6 @@
 //! Lists of axes, which are an attribute at old versions and an operand at new versions.
 
-use super::{NodeView, OpError, Part, normalize_axis};
+use super::node::{NodeView, OpError, Part, normalize_axis};
 
 /// The axes a node names.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! Broadcasting of the operands of an element-wise operator.
 
-use super::{NodeView, OpError};
+use super::node::{NodeView, OpError};
 use crate::op::OpKind;
 
 /// The broadcasting rule of operands.

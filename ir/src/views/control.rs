@@ -1,6 +1,6 @@
 //! Control flow: how operands of a Scan are passed to its body.
 
-use super::{NodeView, OpError};
+use super::node::{NodeView, OpError};
 
 /// Scan at its two versions: 8 has a batch axis and a leading sequence-length operand, 9 and later do not.
 #[derive(Clone, PartialEq, Eq, Debug)]

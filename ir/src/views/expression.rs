@@ -17,9 +17,9 @@
 //! - Cast to integers and to floats of 8 bits or fewer: their encodings are no operation on numbers;
 //! - quantization, whose scales belong to axes.
 
-use super::NodeView;
 use super::broadcast::{Bound, ClipView};
-use crate::DType;
+use super::node::NodeView;
+use crate::dtype::DType;
 use crate::op::OpKind;
 
 /// A function of one number.

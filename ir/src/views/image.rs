@@ -1,8 +1,8 @@
 //! Operators on images and their regions.
 
+use super::node::{NodeView, OpError, Part, normalize_axis};
 use super::reduce::Axes;
 use super::window::{pads, positive};
-use super::{NodeView, OpError, Part, normalize_axis};
 
 /// An attribute that is a positive number.
 ///

@@ -2,10 +2,10 @@
 
 use super::axes::Axes;
 use super::broadcast::Bound;
-use super::{MAX_INTS, NodeView, OpError, Part};
-use crate::DType;
+use super::node::{MAX_INTS, NodeView, OpError, Part};
 use crate::attr::AttrValue;
-use crate::infer::Int;
+use crate::dtype::DType;
+use crate::int::Int;
 use std::borrow::Cow;
 
 fn written<'a>(list: &[i64]) -> Cow<'a, [Int]> {

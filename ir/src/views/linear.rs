@@ -1,6 +1,6 @@
 //! Matrix products and sums of products.
 
-use super::{NodeView, OpError};
+use super::node::{NodeView, OpError};
 
 /// Gemm at its versions.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -1,7 +1,7 @@
 //! The loss scale of ai.ampc, and the factor by which gradients are clipped.
 
+use super::node::{NodeView, OpError};
 use super::optimizer::{double, flag, word};
-use super::{NodeView, OpError};
 
 /// In which type a loss scale is multiplied.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

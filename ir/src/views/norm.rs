@@ -1,7 +1,7 @@
 //! Normalisations and softmaxes.
 
-use super::{NodeView, OpError, Part, normalize_axis};
-use crate::DType;
+use super::node::{NodeView, OpError, Part, normalize_axis};
+use crate::dtype::DType;
 use crate::op::OpKind;
 
 /// BatchNormalization at its versions.

@@ -1,8 +1,8 @@
 //! The optimizers of ai.ampc.
 
-use super::{NodeView, OpError, Part};
-use crate::DType;
+use super::node::{NodeView, OpError, Part};
 use crate::attr::AttrValue;
+use crate::dtype::DType;
 use crate::op::OpKind;
 
 /// Variant of AdamW.

@@ -1,7 +1,8 @@
 //! QuantizeLinear and DequantizeLinear: the granularity of scales.
 
-use super::{NodeView, OpError, Part, normalize_axis};
-use crate::{DType, Dim};
+use super::node::{NodeView, OpError, Part, normalize_axis};
+use crate::dtype::DType;
+use crate::ty::Dim;
 
 /// The number of elements that share a scale.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,6 +1,6 @@
 //! LSTM, GRU and RNN.
 
-use super::{NodeView, OpError};
+use super::node::{NodeView, OpError};
 use crate::attr::AttrValue;
 use crate::op::OpKind;
 

@@ -1,6 +1,6 @@
 //! Reductions: the reduced axes, from an attribute or operand.
 
-use super::{NodeView, OpError, Part, normalize_axis};
+use super::node::{NodeView, OpError, Part, normalize_axis};
 
 /// Axes of a tensor of known rank, counted from the front, in order, each once.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -144,7 +144,7 @@ impl TopKView {
         let k = if k_by_operand {
             if let Some(dims) = view.dims(1).filter(|d| d.len() != 1 || d[0].known().is_some_and(|n| n != 1))
             {
-                return Err(crate::infer::shape_error(1, "a vector of one number", dims));
+                return Err(super::size::shape_error(1, "a vector of one number", dims));
             }
             view.known_ints(1).and_then(|v| v.first().copied())
         } else {
@@ -191,7 +191,7 @@ impl CumulativeView {
     /// # Errors
     /// If the axis is not a single number or not an axis of the operand.
     pub fn read(view: &NodeView<'_>) -> Result<CumulativeView, OpError> {
-        let axis = match (crate::infer::size::known_scalar(view, 1)?, view.rank(0)) {
+        let axis = match (super::size::known_scalar(view, 1)?, view.rank(0)) {
             (Some(axis), Some(rank)) => Some(normalize_axis(axis, rank, Part::Operand(1))?),
             _ => None,
         };

@@ -1,9 +1,9 @@
 //! Resize and Upsample: target extents from scales or sizes, attributes or operands.
 
+use super::node::{NodeView, OpError, Part, normalize_axis};
 use super::reduce::Axes;
-use super::{NodeView, OpError, Part, normalize_axis};
 use crate::op::OpKind;
-use crate::{Dim, Dims};
+use crate::ty::{Dim, Dims};
 
 /// The treatment of the aspect ratio by sizes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,7 +1,7 @@
 //! Fourier transforms and windows.
 
-use super::{NodeView, OpError, Part};
-use crate::infer::size::known_scalar;
+use super::node::{NodeView, OpError, Part};
+use crate::views::size::known_scalar;
 
 /// DFT at its versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,9 +1,9 @@
 //! Sliding windows: convolutions and pools.
 
-use super::{NodeView, OpError};
-use crate::infer::size::extent;
+use super::node::{NodeView, OpError};
 use crate::op::OpKind;
-use crate::{Dim, Dims};
+use crate::ty::{Dim, Dims};
+use crate::views::size::extent;
 
 /// The padding of the input.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -156,7 +156,7 @@ fn kernel(view: &NodeView<'_>, n: usize, weights: Option<&[Dim]>) -> Result<Vec<
             .map(|(&k, w)| Dim::Known(k).meet(*w))
             .collect::<Option<_>>()
             .ok_or_else(|| {
-                let expected = format!("the extents of the weights, {}", crate::infer::show(weights));
+                let expected = format!("the extents of the weights, {}", crate::ty::show(weights));
                 OpError::attr("kernel_shape", expected, format!("{kernel:?}"))
             }),
     }

@@ -1,17 +1,17 @@
 //! Every error of a pass, from a model and options that lead to it.
 
-use crate::assign::By;
-use crate::autodiff::{Autodiff, CustomGradients, GradientError, RuleError};
-use crate::guard::OutOfRange;
-use crate::insert_casts::KeepIo;
-use crate::parameters::{ExposeParameters, ParameterError, Parameters};
-use crate::pipeline::{Lowering, Opset, Pipeline, RunError, Spelled};
-use crate::policy::Pin;
-use crate::recompute::Recompute;
-use crate::step::inference::InferenceError;
-use crate::step::loss::LossError;
-use crate::step::update::UpdateError;
-use crate::step::{CustomLoss, CustomOptimizer, Loss, Update};
+use crate::pass::options::Spelled;
+use crate::pass::training_error::{
+    GradientError, InferenceError, LossError, ParameterError, RuleError, UpdateError,
+};
+use crate::pipeline::{Lowering, Opset, Pipeline, RunError};
+use crate::policy::{KeepIo, Pin};
+use crate::precision::assign::By;
+use crate::precision::guard::OutOfRange;
+use crate::training::autodiff::{Autodiff, CustomGradients};
+use crate::training::parameters::{ExposeParameters, Parameters};
+use crate::training::recompute::Recompute;
+use crate::training::step::{CustomLoss, CustomOptimizer, Loss, Update};
 use crate::{Changed, Pass, PassCx, PassError, Policy};
 use ampc_ir::DType;
 use ampc_ir::Module;

@@ -3,8 +3,8 @@
 
 use super::signature::{SignatureJson, reason};
 use super::{Base, Pin, Policy, PolicyError, is_pin};
-use crate::json::{Entries, JsonError, entries};
-use crate::suggest::{did_you_mean, nearest};
+use crate::spelling::json::{Entries, JsonError, entries};
+use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{self, Class};
 use serde::Deserialize;

@@ -5,9 +5,9 @@
 //! f32, the computation to the type of the parameters, and the output to the type of the computation; one type
 //! alone is all three. `+` may replace `,`, because commas separate options in pipelines.
 
-use super::{Base, Policy, PolicyError, Wants, float_format};
-use crate::insert_casts::KeepIo;
-use crate::suggest::{did_you_mean, nearest};
+use super::{Base, KeepIo, Policy, PolicyError, Wants};
+use crate::spelling::formats::float_format;
+use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::Class;
 

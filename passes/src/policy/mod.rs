@@ -8,26 +8,28 @@
 //! report, policy file, operator table.
 
 mod file;
-mod format;
-mod glob;
+pub(crate) mod guards;
 mod jmp;
+mod keep_io;
+pub(crate) mod pinned;
 mod pins;
 mod presets;
 mod resolved;
 mod signature;
 
-pub use format::float_format;
+pub use crate::graph::keys::{node_key, op_key};
+pub use crate::spelling::formats::float_format;
+pub use keep_io::KeepIo;
 pub(crate) use pins::is_pin;
 pub use pins::{HoldingPin, Names, Pattern, Pin, Pins, Reading};
 pub use presets::{PRESETS, Preset};
 pub use signature::{SignatureJson, reason};
 
-use crate::guard::{GUARDS, Judges};
-use crate::insert_casts::KeepIo;
-use crate::json::JsonError;
-use crate::suggest::{did_you_mean, nearest};
+use self::guards::{GUARDS, Judges};
+use crate::spelling::json::JsonError;
+use crate::spelling::suggest::{did_you_mean, nearest};
+use ampc_ir::DType;
 use ampc_ir::op::{self, Class, OpSchema};
-use ampc_ir::{DType, Module, Node};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -303,17 +305,6 @@ impl Policy {
         let nodes: BTreeSet<&str> = self.replay.keys().map(|(path, _)| path.as_str()).collect();
         (nodes.len(), nodes.iter().filter(|path| test(path)).count())
     }
-}
-
-/// The key of an operator in lists: its name in ai.onnx, `domain::Name` elsewhere.
-pub fn op_key(domain: &str, name: &str) -> String {
-    if domain.is_empty() || domain == "ai.onnx" { name.to_owned() } else { format!("{domain}::{name}") }
-}
-
-/// The key of the operator of a node.
-pub fn node_key(module: &Module, node: Node) -> String {
-    let (domain, name, _) = module.op_name(node);
-    op_key(domain, name)
 }
 
 fn canonical(op: &str) -> Result<String, PolicyError> {

@@ -1,6 +1,8 @@
 //! Pins: patterns of nodes and values, and how a model reads them.
 
-use super::{Policy, PolicyError, float_format, glob};
+use super::{Policy, PolicyError};
+use crate::spelling::formats::float_format;
+use crate::spelling::glob;
 use ampc_ir::DType;
 use regex::Regex;
 use rustc_hash::FxHashMap;

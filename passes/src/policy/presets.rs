@@ -5,7 +5,7 @@
 //! and a test here fails if they do. The preset `jmp:POLICY` is not a file but a family.
 
 use super::{Policy, PolicyError, jmp};
-use crate::suggest::{did_you_mean, nearest};
+use crate::spelling::suggest::{did_you_mean, nearest};
 
 /// A policy with a name.
 #[derive(Clone, Copy, Debug)]
@@ -87,8 +87,9 @@ fn unknown(name: &str) -> PolicyError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::guard::{GUARDS, Judges};
-    use crate::policy::{Base, op_key};
+    use crate::graph::keys::op_key;
+    use crate::policy::Base;
+    use crate::policy::guards::{GUARDS, Judges};
     use ampc_ir::DType;
     use ampc_ir::op::{Class, OpKind, base_class};
     use serde::Deserialize;

@@ -7,8 +7,8 @@
 use super::file::unlisted;
 use super::signature::{SignatureJson, Word, in_order};
 use super::{Base, OpClass, Pattern, Pin, Policy, PolicyError, Wants};
-use crate::insert_casts::KeepIo;
-use crate::json::{Entries, JsonError, entries};
+use crate::policy::KeepIo;
+use crate::spelling::json::{Entries, JsonError, entries};
 use ampc_ir::DType;
 use ampc_ir::op::{Class, OpSchema, Signature};
 use ampc_ir::text::escape_hidden_in_json;

@@ -1,8 +1,9 @@
 //! Signatures as JSON: in policies, reports and graphs.
 
-use super::{PolicyError, op_key};
-use crate::json::{Entries, entries};
-use crate::suggest::{did_you_mean, nearest};
+use super::PolicyError;
+use crate::graph::keys::op_key;
+use crate::spelling::json::{Entries, entries};
+use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{Class, Count, OpSchema, Signature, SignatureError, SignatureFormal};
 use serde::de::Visitor;

@@ -1,9 +1,9 @@
 //! Profiles as JSON: `ampc-target/1`.
 
 use super::{Fusion, GROUPS, Kernels, Number, OpList, OpSet, Profile, ProfileError, Rates};
-use crate::json::JsonError;
-use crate::policy::op_key;
-use crate::suggest::{did_you_mean, nearest};
+use crate::graph::keys::op_key;
+use crate::spelling::json::JsonError;
+use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::op;
 use ampc_ir::text::escape_hidden_in_json;
 use serde::de::Visitor;

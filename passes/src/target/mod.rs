@@ -8,8 +8,8 @@
 
 mod file;
 
-use crate::json::JsonError;
-use crate::suggest::{did_you_mean, nearest};
+use crate::spelling::json::JsonError;
+use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{self, OpSchema, Work};
 use std::collections::{BTreeMap, BTreeSet};
@@ -66,7 +66,7 @@ pub struct OpSet {
     products: bool,
     elementwise: bool,
     moves: bool,
-    /// Keys as in [`crate::policy::op_key`].
+    /// Keys as in [`crate::graph::keys::op_key`].
     ops: BTreeSet<String>,
 }
 
@@ -83,7 +83,7 @@ impl OpSet {
         };
         let named = || match schema.domain {
             "" => self.ops.contains(schema.name),
-            domain => self.ops.contains(&crate::policy::op_key(domain, schema.name)),
+            domain => self.ops.contains(&crate::graph::keys::op_key(domain, schema.name)),
         };
         group || !self.ops.is_empty() && named()
     }

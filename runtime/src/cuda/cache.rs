@@ -1,8 +1,8 @@
-//! Compiled kernels and plans of cuDNN in files, so that a later process need not make them.
+//! Disk cache of compiled kernels and cuDNN plans, so that later processes need not build them again.
 //!
-//! A file has the image of one kernel or one plan behind a checksum. Its name is the hash of everything that the image
-//! depends on, which the checksum includes. A file that is damaged, or that the driver or cuDNN refuses, is made again.
-//! Nothing depends on the folder: a file that cannot be read or written is no error.
+//! A file holds the image of one kernel or plan after a checksum. The file name is a hash of everything that the
+//! image depends on; the checksum covers the same data. A file that is damaged, or that the driver or cuDNN rejects,
+//! is rebuilt. The cache is optional: a file that cannot be read or written is not an error.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,27 +10,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use xxhash_rust::xxh3::Xxh3;
 
-/// The most bytes of all files; beyond it, the files that were used the longest ago are removed, down to three quarters.
+/// The maximum total size. Above it, the least recently used files are removed until three quarters remain.
 const MOST_BYTES: u64 = 1 << 30;
 
-/// The ending of the files.
+/// The extension of the files.
 const ENDING: &str = "bin";
 
-/// The bytes of the checksum before the image.
+/// The length of the checksum in bytes, which precedes the image.
 const CHECKSUM: usize = 16;
 
-/// The most bytes of a file that is read.
+/// The maximum size of a file that is read.
 const MOST_OF_A_FILE: u64 = 64 << 20;
 
 /// A folder of compiled kernels.
 pub(super) struct Cache {
     folder: PathBuf,
-    /// The hash of everything that is the same for all kernels: versions, options, device.
+    /// The hash of the key parts that all kernels share: versions, options, device.
     common: Xxh3,
 }
 
 impl Cache {
-    /// The cache of a folder, which is created. `common` is everything that is the same for all kernels of the process.
+    /// Creates the folder and its cache. `common` is the part of the key that all kernels of the process share.
     pub(super) fn new(folder: &Path, common: &[&str]) -> Cache {
         let _ = fs::create_dir_all(folder);
         shrink(folder, MOST_BYTES);
@@ -42,7 +42,7 @@ impl Cache {
         Cache { folder: folder.to_owned(), common: hash }
     }
 
-    /// The hash of everything that the image of a text depends on.
+    /// The cache key of a source: a hash of everything that its image depends on.
     fn key(&self, text: &str) -> u128 {
         let mut hash = self.common.clone();
         hash.update(text.as_bytes());
@@ -53,7 +53,7 @@ impl Cache {
         self.folder.join(format!("{:032x}.{ENDING}", self.key(text)))
     }
 
-    /// The checksum of the image of a text.
+    /// The checksum of the image of a source.
     fn checksum(&self, text: &str, image: &[u8]) -> [u8; CHECKSUM] {
         let mut hash = Xxh3::new();
         hash.update(&self.key(text).to_le_bytes());
@@ -61,17 +61,17 @@ impl Cache {
         hash.digest128().to_le_bytes()
     }
 
-    /// The image of a text, if a file has it.
+    /// The cached image of a source.
     pub(super) fn get(&self, text: &str) -> Option<Vec<u8>> {
         let path = self.path(text);
-        // A pipe would never end.
+        // Reading a pipe would never end.
         fs::metadata(&path).ok().filter(|data| data.is_file() && data.len() <= MOST_OF_A_FILE)?;
         let mut bytes = fs::read(&path).ok()?;
         let image = bytes.get(CHECKSUM..)?;
         if bytes[..CHECKSUM] != self.checksum(text, image) {
             return None;
         }
-        // The file was used: it is removed later than others.
+        // Updates the time of last use, so that the file is evicted later than others.
         let _ = fs::File::options()
             .append(true)
             .open(&path)
@@ -80,7 +80,7 @@ impl Cache {
         Some(bytes)
     }
 
-    /// Writes the image of a text, as a whole or not at all.
+    /// Writes the image of a source atomically.
     pub(super) fn put(&self, text: &str, image: &[u8]) {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -92,7 +92,7 @@ impl Cache {
     }
 }
 
-/// Removes files until they have at most three quarters of the bytes, if they have more than `most`.
+/// If the files exceed `most` bytes, removes the oldest until at most three quarters of `most` remain.
 fn shrink(folder: &Path, most: u64) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let of_kernel = |path: &Path| path.extension().is_some_and(|ending| ending == ENDING);
@@ -172,7 +172,7 @@ mod tests {
         assert!(["a", "b", "c"].iter().all(|text| cache.get(text).is_some()));
         shrink(&folder, 299);
         let left: Vec<bool> = ["a", "b", "c"].iter().map(|text| cache.path(text).exists()).collect();
-        // All were used just now, in this order: the first is the oldest.
+        // All files were used just now, in this order: the first is the oldest.
         assert_eq!(left, [false, true, true]);
         fs::remove_dir_all(folder).unwrap();
     }

@@ -1,10 +1,10 @@
-//! The algorithms that libraries chose, by operation. They come from heuristics, so that equal operations on equal devices
-//! with equal libraries have the same algorithm; checkpoints record them.
+//! The algorithms that the libraries chose, by operation. Heuristics choose them, so equal operations get the same
+//! algorithm on equal devices with equal library versions. Checkpoints record the algorithms.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// The algorithm of each operation that was prepared.
+/// The algorithm of each prepared operation.
 #[derive(Default)]
 pub(super) struct Recorded(Mutex<BTreeMap<String, String>>);
 
@@ -14,7 +14,7 @@ impl Recorded {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(operation, algorithm);
     }
 
-    /// The operations in order, with their algorithms.
+    /// All operations with their algorithms, sorted by operation.
     pub(super) fn all(&self) -> Vec<(String, String)> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().map(|(operation, algorithm)| (operation.clone(), algorithm.clone())).collect()

@@ -6,14 +6,15 @@ use crate::backend::DeviceError;
 use cudarc::driver::{CudaEvent, CudaStream, sys};
 use std::time::Duration;
 
-/// The function of the driver: every driver has it, while `cudarc` binds the one of CUDA 12.8 and newer.
+/// The type of the driver's `cuEventElapsedTime`. Every driver has it; `cudarc` binds only its successor of CUDA
+/// 12.8.
 type ElapsedTime = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
 
 /// The clock of a device.
 pub(super) struct Clock(ElapsedTime);
 
 impl Clock {
-    /// The clock of the driver, which has been loaded.
+    /// The clock of the driver, which must be loaded.
     #[expect(unsafe_code, reason = "a function that was looked up by name")]
     pub(super) fn find() -> Option<Clock> {
         let function = presence::driver_function("cuEventElapsedTime")?;
@@ -21,12 +22,12 @@ impl Clock {
         Some(Clock(unsafe { std::mem::transmute::<*mut std::ffi::c_void, ElapsedTime>(function) }))
     }
 
-    /// An event at the end of the work of a stream, whose time is noted.
+    /// Records an event with a timestamp on a stream.
     pub(super) fn mark(&self, stream: &CudaStream) -> Result<CudaEvent, DeviceError> {
         stream.record_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed)
     }
 
-    /// The time between two marks of a stream, when the device has reached both.
+    /// The time between two recorded events of a stream, once the device has passed both.
     #[expect(unsafe_code, reason = "a call of the driver")]
     pub(super) fn elapsed(&self, from: &CudaEvent, to: &CudaEvent) -> Result<Duration, DeviceError> {
         to.synchronize().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Compilation of kernels, and the kernels that were compiled.
+//! Compilation of kernels, and the compiled kernels.
 
 use super::cache::Cache;
 use super::memory::failed;
@@ -15,29 +15,29 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Options for every text, next to the architecture. Products and sums are not fused, so that elements round as operators
-/// do one by one.
+/// NVRTC options of every source, besides the architecture. Multiplications and additions are not contracted to FMA,
+/// so that fused element-wise operators round like separate operators.
 const OPTIONS: [&str; 2] = ["--fmad=false", "--std=c++17"];
 
-/// The stack of a thread that compiles, in bytes.
+/// The stack size of a compiler thread in bytes.
 const STACK: usize = 16 << 20;
 
-/// Compiles texts in threads of its own, each text once.
+/// Compiles sources in its own threads, each source once.
 pub(super) struct Compiler {
     context: Arc<CudaContext>,
     architecture: String,
     cache: Option<Arc<Cache>>,
-    /// `None` if the system has no threads left: texts are then compiled when they are launched.
+    /// `None` if the system provides no threads; sources are then compiled at their first launch.
     pool: Option<Arc<ThreadPool>>,
-    /// True when the compiler is dropped: kernels that wait for a thread are not compiled.
+    /// Set when the compiler is dropped. Queued kernels are then not compiled.
     is_closed: Arc<AtomicBool>,
-    /// Kernels by their texts. Not all have been compiled.
+    /// Kernels by source, compiled or not.
     compilations: Mutex<FxHashMap<Arc<str>, Arc<Compilation>>>,
-    /// The values that kernels expect, for errors.
+    /// Descriptions of the values that kernels expect, for error messages.
     messages: Mutex<Vec<String>>,
 }
 
-/// The kernel of a text, which is compiled once.
+/// A kernel, compiled at most once.
 pub(super) struct Compilation {
     context: Arc<CudaContext>,
     pool: Option<Arc<ThreadPool>>,
@@ -46,7 +46,7 @@ pub(super) struct Compilation {
     architecture: String,
     cache: Option<Arc<Cache>>,
     text: Arc<str>,
-    /// The name of the function.
+    /// The name of the entry function.
     entry: String,
     image: OnceLock<Result<Image, Refusal>>,
     function: OnceLock<CudaFunction>,
@@ -58,14 +58,14 @@ struct Image {
     is_from_cache: bool,
 }
 
-/// A failure of NVRTC, and its log.
+/// A failure of NVRTC with its log.
 struct Refusal {
     error: NvrtcError,
     log: String,
 }
 
 impl Compiler {
-    /// The compiler for a device, by the version of NVRTC and the architecture. `folder` is that of the cache.
+    /// The compiler for a device. `folder` is the folder of the disk cache.
     pub(super) fn new(
         context: Arc<CudaContext>,
         device: &FoundDevice,
@@ -85,18 +85,18 @@ impl Compiler {
         Compiler { context, architecture, cache, pool, is_closed, compilations, messages }
     }
 
-    /// The folder of kernels that earlier processes have compiled.
+    /// The disk cache of compiled kernels.
     pub(super) fn cache(&self) -> Option<Arc<Cache>> {
         self.cache.clone()
     }
 
-    /// The number of different texts whose compilation has begun, texts found in the cache among them.
+    /// The number of distinct sources whose compilation has begun, including those found in the cache.
     pub(super) fn len(&self) -> usize {
         let compilations = self.compilations.lock().unwrap_or_else(PoisonError::into_inner);
         compilations.values().filter(|compilation| compilation.has_begun.load(Ordering::Acquire)).count()
     }
 
-    /// The kernel of a text with this entry. A text that NVRTC refuses is an error of the first launch.
+    /// The kernel of a source with this entry. If NVRTC rejects the source, the first launch returns the error.
     pub(super) fn compilation(&self, text: &str, entry: String) -> Arc<Compilation> {
         let mut compilations = self.compilations.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = compilations.get(text) {
@@ -119,7 +119,7 @@ impl Compiler {
         compilation
     }
 
-    /// The number of the values that a kernel expects, for errors.
+    /// The index of a description of the values that a kernel expects, for error messages.
     pub(super) fn expects(&self, values: String) -> u32 {
         let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
         let at = messages.iter().position(|known| *known == values).unwrap_or(messages.len());
@@ -137,7 +137,7 @@ impl Compiler {
 impl Drop for Compiler {
     fn drop(&mut self) {
         self.is_closed.store(true, Ordering::Release);
-        // NVRTC must not be at work when the process ends.
+        // NVRTC must not run while the process exits.
         if let Some(pool) = &self.pool {
             pool.broadcast(|_| ());
         }
@@ -145,29 +145,29 @@ impl Drop for Compiler {
 }
 
 thread_local! {
-    /// The kernels that were requested in this thread since a list of them was begun.
+    /// The kernels requested in this thread since `requested_by` began.
     static REQUESTED: RefCell<Vec<Arc<Compilation>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The result of `prepare`, and the kernels that it has requested.
+/// The result of `prepare`, and the kernels that `prepare` requested.
 pub(super) fn requested_by<R>(prepare: impl FnOnce() -> R) -> (R, Vec<Arc<Compilation>>) {
     let before = REQUESTED.take();
     let made = prepare();
     (made, REQUESTED.replace(before))
 }
 
-/// Adds a kernel to the list of those that were requested.
+/// Adds a kernel to the requested kernels of this thread.
 pub(super) fn request(compilation: &Arc<Compilation>) {
     REQUESTED.with_borrow_mut(|requested| requested.push(compilation.clone()));
 }
 
 impl Compilation {
-    /// The name of the function, and the text.
+    /// The entry name and the source.
     pub(super) fn source(&self) -> (&str, &str) {
         (&self.entry, &self.text)
     }
 
-    /// Begins to compile, in another thread if there are threads.
+    /// Starts compilation, in another thread if there are threads.
     pub(super) fn begin(self: &Arc<Compilation>) {
         let Some(pool) = &self.pool else { return };
         if !self.has_begun.swap(true, Ordering::AcqRel) {
@@ -176,7 +176,7 @@ impl Compilation {
         }
     }
 
-    /// Sets the image, unless the compiler is gone.
+    /// Sets the image, unless the compiler was dropped.
     fn compile(&self) {
         if self.is_closed.load(Ordering::Acquire) {
             return;
@@ -195,11 +195,11 @@ impl Compilation {
             Some(bytes) => Ok(Image { bytes, is_from_cache: true }),
             None => self.compiled().map(|bytes| Image { bytes, is_from_cache: false }),
         };
-        // Only one thread compiles.
+        // Only one thread compiles, so the cell is empty.
         let _ = self.image.set(image);
     }
 
-    /// The image that NVRTC makes, which the cache gets as well.
+    /// Compiles the source with NVRTC and stores the image in the cache.
     fn compiled(&self) -> Result<Vec<u8>, Refusal> {
         let bytes = compiled(&self.text, &self.architecture)?;
         if let Some(cache) = &self.cache {
@@ -208,10 +208,10 @@ impl Compilation {
         Ok(bytes)
     }
 
-    /// The function, when it is compiled.
+    /// The loaded function. Compiles it, or waits for its compilation.
     ///
     /// # Errors
-    /// If NVRTC or the driver refuses the text.
+    /// If NVRTC or the driver rejects the source.
     pub(super) fn function(&self) -> Result<&CudaFunction, DeviceError> {
         if let Some(function) = self.function.get() {
             return Ok(function);
@@ -221,7 +221,7 @@ impl Compilation {
         }
         let image = self.image.wait().as_ref().map_err(Refusal::as_error)?;
         let loaded = match self.loaded(&image.bytes) {
-            // The driver refuses a file that is not its own.
+            // The driver rejects a cached file that is damaged or from another driver: compile again.
             Err(_) if image.is_from_cache => {
                 let bytes = self.compiled().map_err(|refusal| refusal.as_error())?;
                 self.loaded(&bytes)
@@ -248,10 +248,10 @@ impl Drop for Program {
     }
 }
 
-/// Machine code for an architecture.
+/// Compiles a source to machine code for an architecture.
 ///
 /// # Errors
-/// If NVRTC refuses the text, which is a bug of the backend, or fails itself.
+/// If NVRTC rejects the source, which is a bug of the backend, or fails itself.
 #[expect(unsafe_code, reason = "calls of NVRTC")]
 fn compiled(text: &str, architecture: &str) -> Result<Vec<u8>, Refusal> {
     let refused = |error| Refusal { error, log: String::new() };
@@ -278,7 +278,7 @@ fn compiled(text: &str, architecture: &str) -> Result<Vec<u8>, Refusal> {
 }
 
 impl Refusal {
-    /// The failure as an error. A text that NVRTC refuses is a bug of the backend.
+    /// The failure as an error. A source that NVRTC rejects is a bug of the backend.
     fn as_error(&self) -> DeviceError {
         use sys::nvrtcResult as Status;
         let reason = format!("NVRTC: {:?} {}", self.error.0, self.log).trim_end().to_owned();

@@ -1,8 +1,8 @@
-//! Kernels in files, for people: the text of each kernel that was launched, and an index of the launches.
+//! Dump of kernel sources for debugging: the source of each launched kernel, and an index of the launches.
 //!
-//! A text is `<family>-<entry>-<hash>.cu`. `index.tsv` has a line for each node or group, kernel and shape of a launch: the
-//! file, the entry, the nodes, the blocks of the grid, the threads of a block, and the launches each time that the node
-//! runs.
+//! A source is `<family>-<entry>-<hash>.cu`. `index.tsv` has a line for each combination of node or group, kernel and
+//! launch shape: the file, the entry, the nodes, the blocks of the grid, the threads of a block, and the number of
+//! launches per run of the node.
 
 use super::names::Label;
 use crate::backend::DeviceError;
@@ -17,7 +17,7 @@ use xxhash_rust::xxh3::xxh3_64;
 /// The file of the index.
 const INDEX: &str = "index.tsv";
 
-/// A folder that kernels are written to.
+/// A folder for the sources of launched kernels.
 pub(super) struct Dump {
     folder: PathBuf,
     state: Mutex<State>,
@@ -28,7 +28,7 @@ pub(super) struct Dump {
 struct State {
     texts: BTreeSet<String>,
     rows: BTreeMap<Row, Launches>,
-    /// True if the index has changed since it was written.
+    /// True if the index has unwritten changes.
     is_dirty: bool,
 }
 
@@ -41,7 +41,7 @@ struct Row {
     block: u32,
 }
 
-/// The launches since a node was entered, and the most so far.
+/// The launches of the current run of a node, and the maximum over its runs.
 #[derive(Default)]
 struct Launches {
     entered: u64,
@@ -54,7 +54,7 @@ fn failed(path: &Path, error: &std::io::Error) -> DeviceError {
 }
 
 impl Dump {
-    /// The dump to a folder, which is created.
+    /// Creates the folder and its dump.
     ///
     /// # Errors
     /// If the folder cannot be written.
@@ -67,12 +67,12 @@ impl Dump {
         Ok(dump)
     }
 
-    /// A number for each time that a node runs.
+    /// A new number for a run of a node.
     pub(super) fn next(&self) -> u64 {
         self.entered.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Writes a text that is compiled or was found in the cache.
+    /// Writes the source of a kernel, whether compiled or found in the cache.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -86,7 +86,7 @@ impl Dump {
         Ok(())
     }
 
-    /// Counts a launch. `entered` is another number each time that a node runs.
+    /// Counts a launch. `entered` differs between runs of a node.
     pub(super) fn launched(
         &self,
         (label, entry, text): (&Arc<Label>, &str, &str),
@@ -112,7 +112,7 @@ impl Dump {
         }
     }
 
-    /// Writes the index if it has changed.
+    /// Writes the index if it has unwritten changes.
     ///
     /// # Errors
     /// If the file cannot be written.

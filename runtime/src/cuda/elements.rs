@@ -1,9 +1,8 @@
-//! Loops of element-wise kernels: the operands of an element are loaded, a body computes its results, and the results are
-//! stored.
+//! Element-wise kernels: loops that load the operands of an element, compute its results with a body, and store them.
 //!
-//! The text depends on element types, on the body, and on the axes along which operands are broadcast. Extents are
-//! arguments, so that tensors of other sizes share the kernel. `y = a + b` with `b` along the last of two axes, without
-//! types:
+//! The source depends on element types, the body, and the axes along which operands are broadcast. Extents are
+//! arguments, so that tensors of other sizes share the kernel. The source of `y = a + b` with `b` along the last of
+//! two axes, without types:
 //!
 //! ```text
 //! template <int V> void elements(i, n, vectors, x0, x1, y0, e1, m1) {
@@ -15,9 +14,9 @@
 //! run: vectors of V = 4 elements by elements<4>, all other elements by elements<1>
 //! ```
 //!
-//! A vector is 16 bytes of the widest operand or result. Vectors are used where the last axis is a multiple of V elements
-//! and every address is a multiple of 16 bytes; the launch decides that. All operands of a thread are loaded before it
-//! stores, so that a result can be computed in place of an operand that has the same elements.
+//! A vector has 16 bytes of the widest operand or result. Vectors are used if the last axis is a multiple of V
+//! elements and every address is a multiple of 16 bytes, which the launch checks. A thread loads all operands before
+//! it stores, so that a result may alias an operand with the same elements.
 
 use super::Shared;
 use super::launch::{Args, Kernel, THREADS, blocks_for, operand, queue, result};
@@ -27,7 +26,7 @@ use smallvec::SmallVec;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Vectors of elements, and division by an extent that the host has prepared.
+/// Vector types, and division by an extent with a precomputed reciprocal.
 pub(super) const VECTORS: &str = r"
 template <class T, int V> struct alignas(sizeof(T) * V) Vector { T at[V]; };
 template <int V, class T> __device__ __forceinline__ Vector<T, V> load(const T* from) { return *(const Vector<T, V>*)from; }
@@ -36,17 +35,17 @@ __device__ __forceinline__ u32 divided(u32 i, u32, u64 by) { return (__umulhi(i,
 __device__ __forceinline__ u64 divided(u64 i, u64 by, u64) { return i / by; }
 ";
 
-/// The bytes of the widest load and store of a thread.
+/// The width in bytes of the widest load and store of a thread.
 const VECTOR_BYTES: usize = 16;
 
-/// An operand of a loop.
+/// An operand of the loop.
 pub(super) struct Source {
     pub(super) elem: Elem,
-    /// The dims, which NumPy's rule broadcasts to those of the loop.
+    /// The dims, which broadcast to the dims of the loop by NumPy's rule.
     pub(super) dims: Dims,
 }
 
-/// A loop over the elements of results of the same dims.
+/// A loop over the elements of results that have the same dims.
 pub(super) struct Elements<'a> {
     /// Device functions that the body calls.
     pub(super) functions: &'a str,
@@ -54,28 +53,29 @@ pub(super) struct Elements<'a> {
     pub(super) dims: &'a [usize],
     pub(super) sources: &'a [Source],
     pub(super) results: &'a [Elem],
-    /// Further parameters as type and name.
+    /// Further kernel parameters as type and name.
     pub(super) params: &'a [(&'a str, &'a str)],
-    /// Statements that set `r0`, `r1`, … to the stored results of element `i + k` from the stored operands `b0`, `b1`, ….
+    /// Statements that compute `r0`, `r1`, …, the stored results of element `i + k`, from the stored operands `b0`,
+    /// `b1`, ….
     pub(super) body: &'a str,
 }
 
-/// The kernel of a loop.
+/// A prepared loop.
 pub(super) struct Loop {
     kernel: Kernel,
     n: usize,
-    /// The number of vectors if all addresses are aligned.
+    /// The number of vectors, used if all addresses are aligned.
     vectors: usize,
-    /// For each source, true if it is read as vectors.
+    /// For each source, true if it is loaded as vectors.
     is_vector: SmallVec<[bool; 8]>,
-    /// The extents of axes but the first, and their reciprocals.
+    /// The extents of all axes but the first, and their reciprocals.
     extents: Args,
-    /// For each source, true if it has the elements of the loop in order.
+    /// For each source, true if its elements are those of the loop in order.
     is_whole: SmallVec<[bool; 8]>,
 }
 
 impl Elements<'_> {
-    /// The kernel.
+    /// Builds the source and its kernel.
     ///
     /// # Errors
     /// If a source does not broadcast to the dims.
@@ -104,7 +104,7 @@ impl Elements<'_> {
         Ok(Loop { kernel, n, vectors, is_vector, extents, is_whole })
     }
 
-    /// The elements of a vector.
+    /// The number of elements of a vector.
     fn lanes(&self, walk: &Walk) -> usize {
         let sources = self.sources.iter().zip(&walk.operands);
         let sources = sources.filter(|(_, steps)| has_last(steps)).map(|(source, _)| source.elem);
@@ -112,7 +112,7 @@ impl Elements<'_> {
         VECTOR_BYTES / widest.unwrap_or(1)
     }
 
-    /// True if an operand is walked by coordinates.
+    /// True if an operand is indexed by coordinates.
     fn has_coordinates(&self, walk: &Walk) -> bool {
         let is_by_axes = |i: usize| !walk.is_plain(i) && walk.operands[i].steps.iter().any(|&step| step != 0);
         (0..self.sources.len()).any(is_by_axes)
@@ -186,15 +186,17 @@ extern \"C\" __global__ void run({list}) {{
 }
 
 impl Loop {
-    /// True if source `i` has the elements of the loop in order: a result of as many bytes can be computed in its place.
+    /// True if source `i` has the elements of the loop in order. A result of the same size may be computed in its
+    /// place.
     pub(super) fn is_whole(&self, i: usize) -> bool {
         self.is_whole[i]
     }
 
-    /// Adds the loop to the queue. `sources` and `results` are the numbers of operands and results of the kernel.
+    /// Enqueues the loop. `sources` and `results` are the indices of operands and results of the kernel.
     ///
     /// # Errors
-    /// If an operand or result is not on the device, or the compiler refuses the text or the driver the launch.
+    /// If an operand or result is not on the device, the compiler rejects the source, or the driver rejects the
+    /// launch.
     pub(super) fn launch(
         &self,
         io: &mut Io<'_>,
@@ -212,10 +214,10 @@ impl Loop {
         self.launch_at(io, &addresses, params)
     }
 
-    /// As [`launch`](Self::launch), with the addresses of sources and results.
+    /// Like [`launch`](Self::launch), but takes the addresses of sources and results.
     ///
     /// # Errors
-    /// If the compiler refuses the text or the driver the launch.
+    /// If the compiler rejects the source or the driver rejects the launch.
     pub(super) fn launch_at(&self, io: &mut Io<'_>, addresses: &[u64], params: &[u64]) -> Result<()> {
         if self.n == 0 {
             return Ok(());
@@ -229,12 +231,12 @@ impl Loop {
     }
 }
 
-/// True if a source has an element of its own for each index of the last axis.
+/// True if a source is not broadcast along the last axis.
 fn has_last(steps: &Steps) -> bool {
     steps.steps.last().is_none_or(|&step| step != 0)
 }
 
-/// Statements for the coordinates `c0`, `c1`, … of element `i`.
+/// Statements that compute the coordinates `c0`, `c1`, … of element `i`.
 fn coordinates(rank: usize, index: &str) -> String {
     let mut text = format!("  {index} q{rank} = i;\n");
     for axis in (1..rank).rev() {
@@ -248,7 +250,7 @@ fn coordinates(rank: usize, index: &str) -> String {
     text
 }
 
-/// The position in source `i` of the element with the coordinates.
+/// An expression for the offset in source `i` of the element at the coordinates.
 fn place(walk: &Walk, i: usize, index: &str) -> String {
     if walk.is_plain(i) {
         return "i".into();
@@ -261,10 +263,10 @@ fn place(walk: &Walk, i: usize, index: &str) -> String {
     if place.is_empty() { "0".into() } else { place }
 }
 
-/// The reciprocal by which `divided` divides numbers below 2^31 by an extent (Granlund & Montgomery, "Division by invariant
-/// integers using multiplication", 1994): a multiplier of 32 bits, and above it a shift. 0 for extents of 2^31 or more, by
-/// which kernels with indices of 64 bits divide as they are.
-fn reciprocal(extent: usize) -> u64 {
+/// The reciprocal with which `divided` divides numbers below 2^31 by an extent (Granlund & Montgomery, "Division by
+/// invariant integers using multiplication", 1994): a 32-bit multiplier, with the shift in the bits above. Extents of
+/// 2^31 or more have 0: kernels with 64-bit indices use the division instruction.
+pub(super) fn reciprocal(extent: usize) -> u64 {
     if extent == 0 || extent >= 1 << 31 {
         return 0;
     }
@@ -278,7 +280,7 @@ fn reciprocal(extent: usize) -> u64 {
 mod tests {
     use super::*;
 
-    /// `divided` of the kernels.
+    /// The same computation as `divided` in kernels.
     fn divided(i: u32, by: u64) -> u32 {
         let [multiplier, shift] = [by & u64::from(u32::MAX), by >> 32];
         u32::try_from((((u64::from(i) * multiplier) >> 32) + u64::from(i)) >> shift).unwrap()

@@ -1,4 +1,4 @@
-//! Launches: a function with the shape of its grid, and the addresses of operands and results.
+//! Launches: a function, the shape of its grid, and the addresses of operands and results.
 
 use super::Shared;
 use super::compile::{self, Compilation};
@@ -12,28 +12,28 @@ use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 
-/// The threads of a block.
+/// The threads of a block, unless a kernel needs another number.
 pub(super) const THREADS: u32 = 256;
 
-/// The arguments of a kernel: addresses, and integers of 64 bits.
+/// The arguments of a kernel: addresses and 64-bit integers.
 pub(super) type Args = SmallVec<[u64; 12]>;
 
-/// A compiled kernel with the shape of its grid.
+/// A kernel with the shape of its grid.
 #[derive(Clone)]
 pub(super) struct Kernel {
     compilation: Arc<Compilation>,
-    /// The node that the kernel is made for, if kernels are dumped.
+    /// The node that the kernel is for, if kernels are dumped.
     label: Option<Arc<Label>>,
     blocks: u32,
     threads: u32,
 }
 
 impl Kernel {
-    /// The kernel of a text, launched with so many blocks; a launch of 0 blocks does nothing. The text is compiled when the
-    /// kernel is part of a plan.
+    /// A kernel with a number of blocks; a launch of 0 blocks does nothing. The source is compiled when the kernel
+    /// becomes part of a plan.
     ///
     /// # Errors
-    /// If there are more blocks than a grid may have.
+    /// If there are more blocks than a grid permits.
     pub(super) fn new(shared: &Shared, text: &str, blocks: usize, threads: u32) -> Result<Kernel> {
         let blocks = u32::try_from(blocks).ok().filter(|&blocks| i32::try_from(blocks).is_ok());
         let blocks = blocks.ok_or_else(|| KernelError::unsupported("grids of 2^31 blocks"))?;
@@ -44,10 +44,10 @@ impl Kernel {
         Ok(Kernel { compilation, label: label.filter(|_| shared.dump.is_some()), blocks, threads })
     }
 
-    /// Adds the kernel to a queue.
+    /// Enqueues the kernel.
     ///
     /// # Errors
-    /// If the text or the launch is refused, or earlier work failed.
+    /// If the compiler rejects the source, the driver rejects the launch, or earlier work failed.
     #[expect(unsafe_code, reason = "the driver cannot check the arguments of a kernel")]
     pub(super) fn launch(&self, queue: &mut CudaQueue, args: &[u64]) -> Result<()> {
         if self.blocks == 0 {
@@ -66,24 +66,24 @@ impl Kernel {
         for arg in args {
             builder.arg(arg);
         }
-        // SAFETY: every parameter of our texts is a pointer or an integer of 64 bits, and the text and its arguments are
-        // made by the same function.
+        // SAFETY: every parameter of our kernels is a pointer or a 64-bit integer, and the same function makes the
+        // source and its arguments.
         unsafe { builder.launch(config) }.map_err(failed)?;
         Ok(queue.launched()?)
     }
 }
 
-/// The blocks for `n` elements, of which each thread computes one or more.
+/// The number of blocks for `n` elements, one or more elements per thread.
 pub(super) fn blocks_for(n: usize) -> usize {
     n.div_ceil(THREADS as usize).min(1 << 16)
 }
 
-/// The threads of a block that walks along `n` elements: a power of two, and whole warps.
+/// The threads of a block that iterates over `n` elements: a power of two, and a multiple of the warp size.
 pub(super) fn threads_for(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX).clamp(32, THREADS).next_power_of_two()
 }
 
-/// The queue of a kernel that runs.
+/// The queue of the running kernel.
 pub(super) fn queue<'q>(io: &'q mut Io<'_>) -> Result<&'q mut CudaQueue> {
     let queue: &mut dyn Any = io.queue()?;
     queue.downcast_mut().ok_or_else(|| {
@@ -95,7 +95,7 @@ fn start(span: Span<'_>) -> Result<u64> {
     Ok(address(span.memory, span.offset)?)
 }
 
-/// The address of operand `i`, also if a result is computed in its place.
+/// The address of operand `i`, even if a result is computed in its place.
 pub(super) fn operand(io: &Io<'_>, i: usize) -> Result<u64> {
     start(io.operand_on_device(i)?)
 }

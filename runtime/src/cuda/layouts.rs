@@ -1,37 +1,39 @@
-//! The choice of the nodes that compute with channels last.
+//! Chooses the nodes that compute with channels last.
 //!
-//! cuDNN's 16-bit convolutions run on tensor cores with channels last. With channels first, cuDNN transposes the
-//! tensors internally, or uses engines without tensor cores. The choice is a minimum cut whose costs are bytes moved.
-//! Nodes with channels last are on the side of the source.
+//! On tensor cores, cuDNN's 16-bit convolutions need channels last. With channels first, cuDNN transposes the tensors
+//! internally, or uses engines without tensor cores. The choice is a minimum cut whose costs are bytes moved. Nodes
+//! with channels last are on the source side.
 //!
 //! | edge | cost | cut if |
 //! |---|---|---|
-//! | source → convolution or weight gradient | transposes inside | it has channels first |
-//! | node → sink | filter that is not constant, or its gradient | the node has channels last |
-//! | maker → `a` | transpose of an image | the maker has channels last, and a reader has not |
-//! | `b` → maker | transpose of an image | a reader has channels last, and the maker has not |
+//! | source → convolution or weight gradient | transposes inside cuDNN | the node has channels first |
+//! | node → sink | transpose of a filter that is not constant, or of its gradient | the node has channels last |
+//! | producer → `a` | transpose of an image | the producer has channels last, and a reader has channels first |
+//! | `b` → producer | transpose of an image | a reader has channels last, and the producer has channels first |
 //!
-//! `a` has edges to all readers, and all readers have edges to `b`, that are never cut.
+//! For each image, `a` has edges of infinite capacity to all readers, and all readers have such edges to `b`.
 
+mod max_flow;
+
+use self::max_flow::{Network, SINK, SOURCE};
 use super::Shared;
 use super::kernels::Maker;
 use super::kernels::{convolution, library};
-use crate::backend::{Candidates, Image, Images, Site};
+use crate::backend::{Candidates, Image, Images, Site, result_types};
 use crate::layouts::{Role, dims_of, is_same_in_both};
 use crate::plan::live_nodes;
 use crate::room::Room;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{Module, Node, Type, Value};
+use ampc_ir::{Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The bytes that a device moves in the time of a launch: 2 µs at 2 TB/s.
 const LAUNCH: u64 = 4 << 20;
 
-/// The channels of a 16-bit tensor that tensor cores read at a time.
+/// Tensor cores read the channels of a 16-bit tensor in multiples of this number.
 const CHANNELS: i64 = 8;
 
 /// The nodes that compute with channels last.
@@ -72,7 +74,7 @@ pub(super) fn choose(shared: &Arc<Shared>, images: &Images<'_>) -> Vec<Node> {
     chosen
 }
 
-/// The weight gradients whose nodes are all images.
+/// The weight gradients whose two transposes are both image nodes.
 fn weight_gradients(shared: &Arc<Shared>, images: &Images<'_>) -> Vec<([Node; 2], [Value; 3])> {
     let Images { module, graph, nodes } = *images;
     let among: FxHashSet<Node> = nodes.iter().map(|image| image.node).collect();
@@ -88,7 +90,7 @@ fn is_convolution(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| matches!(s.kind, OpKind::Conv | OpKind::ConvTranspose))
 }
 
-/// True if a value is a transposed tensor, or a cast of one: the filter of a weight gradient.
+/// True if a value is a transposed tensor or a cast of a transposed tensor, as the filter of a weight gradient is.
 fn is_transposed(module: &Module, value: Value) -> bool {
     let made_by = |value: Value| {
         let (node, _) = module.producer(value)?;
@@ -101,7 +103,7 @@ fn is_transposed(module: &Module, value: Value) -> bool {
     }
 }
 
-/// The bytes of a value that is read and written, and the launch.
+/// The cost of a transpose: the bytes read and written, and the launch.
 fn moved(module: &Module, value: Value) -> u64 {
     let ty = &module.value(value).ty;
     let bytes = ty.dtype().zip(dims_of(module, value)).and_then(|(dtype, dims)| dtype.tensor_bytes(&dims));
@@ -117,8 +119,7 @@ fn costs(shared: &Arc<Shared>, module: &Module, image: &Image) -> Option<[u64; 2
         return Some([0, 0]);
     }
     let view = NodeView::new(module, image.node)?;
-    let ty = |value: &Option<Value>| value.map(|value| module.value(value).ty.clone());
-    let results: Vec<Option<Type>> = view.data().results().iter().map(ty).collect();
+    let results = result_types(module, image.node);
     let site = Site { view, source: image.node, results: &results, channels_last: false, room: Room::of(0) };
     let (convolution, plan) = convolution::with_channels_last(&Maker { shared, site: &site }).ok()??;
     let filter = view.operand(1)?;
@@ -142,7 +143,7 @@ struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    /// Adds the transposes of the values that nodes make or read as images.
+    /// Adds the transposes of the values that nodes produce or read as images.
     fn add_values(&mut self, images: &Images<'_>) {
         let module = images.module;
         let mut values: Vec<Value> = Vec::new();
@@ -157,7 +158,7 @@ impl Choice<'_> {
                 let Some(value) = *value else { continue };
                 let is_image =
                     roles.is_some_and(|roles| matches!(roles.operands[slot], Role::Image | Role::Back));
-                // The copy of a filter has costs of its own.
+                // The copy of a filter has its own cost.
                 if is_image && slot == 1 && is_convolution(module, node) {
                     continue;
                 }
@@ -208,130 +209,5 @@ impl Choice<'_> {
             .iter()
             .filter(|&&reader| reader != SINK)
             .for_each(|&reader| network.edge(reader, b, u64::MAX));
-    }
-}
-
-const SOURCE: usize = 0;
-const SINK: usize = 1;
-
-/// A flow network. Each edge is followed by its reverse edge.
-struct Network {
-    /// The edges that leave each vertex.
-    leaving: Vec<Vec<usize>>,
-    /// The vertex that an edge enters, and its residual capacity.
-    edges: Vec<(usize, u64)>,
-}
-
-impl Network {
-    fn new(vertices: usize) -> Network {
-        Network { leaving: vec![Vec::new(); vertices], edges: Vec::new() }
-    }
-
-    fn vertex(&mut self) -> usize {
-        self.leaving.push(Vec::new());
-        self.leaving.len() - 1
-    }
-
-    fn edge(&mut self, from: usize, to: usize, capacity: u64) {
-        if capacity > 0 {
-            self.leaving[from].push(self.edges.len());
-            self.edges.push((to, capacity));
-            self.leaving[to].push(self.edges.len());
-            self.edges.push((from, 0));
-        }
-    }
-
-    /// True for each vertex on the side of the source in the minimum cut with the fewest vertices there (Dinic's algorithm).
-    fn cut(&mut self) -> Vec<bool> {
-        loop {
-            let levels = self.levels();
-            if levels[SINK].is_none() {
-                return levels.iter().map(Option::is_some).collect();
-            }
-            let mut next = vec![0; self.leaving.len()];
-            while self.augment(&levels, &mut next) {}
-        }
-    }
-
-    /// The distance of each vertex from the source along edges with capacity.
-    fn levels(&self) -> Vec<Option<u32>> {
-        let mut levels = vec![None; self.leaving.len()];
-        levels[SOURCE] = Some(0);
-        let mut open = VecDeque::from([SOURCE]);
-        while let Some(vertex) = open.pop_front() {
-            for &edge in &self.leaving[vertex] {
-                let (to, capacity) = self.edges[edge];
-                if capacity > 0 && levels[to].is_none() {
-                    levels[to] = levels[vertex].map(|level: u32| level + 1);
-                    open.push_back(to);
-                }
-            }
-        }
-        levels
-    }
-
-    /// Sends flow along one shortest path; false if there is none left. `next` is the next edge to try of each vertex.
-    fn augment(&mut self, levels: &[Option<u32>], next: &mut [usize]) -> bool {
-        let (mut path, mut vertex): (Vec<usize>, usize) = (Vec::new(), SOURCE);
-        while vertex != SINK {
-            let Some(&edge) = self.leaving[vertex].get(next[vertex]) else {
-                // A dead end.
-                let Some(edge) = path.pop() else { return false };
-                vertex = self.edges[edge ^ 1].0;
-                next[vertex] += 1;
-                continue;
-            };
-            let (to, capacity) = self.edges[edge];
-            if capacity > 0 && levels[to] == levels[vertex].map(|level| level + 1) {
-                path.push(edge);
-                vertex = to;
-            } else {
-                next[vertex] += 1;
-            }
-        }
-        let flow = path.iter().map(|&edge| self.edges[edge].1).min().unwrap_or(0);
-        for edge in path {
-            self.edges[edge].1 -= flow;
-            self.edges[edge ^ 1].1 = self.edges[edge ^ 1].1.saturating_add(flow);
-        }
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_minimum_cut() {
-        // Two nodes in a row that want the side of the source, behind and before transposes.
-        let chain = |between: u64, want: u64| {
-            let mut network = Network::new(2);
-            let [first, second] = [(); 2].map(|()| network.vertex());
-            network.edge(SOURCE, first, want);
-            network.edge(SOURCE, second, want);
-            network.edge(first, second, between);
-            network.edge(second, first, between);
-            network.edge(first, SINK, 5);
-            network.edge(second, SINK, 5);
-            let cut = network.cut();
-            [cut[first], cut[second]]
-        };
-        assert_eq!(chain(3, 6), [true, true]);
-        assert_eq!(chain(3, 5), [false, false]);
-        assert_eq!(chain(3, 4), [false, false]);
-    }
-
-    #[test]
-    fn reverse_edges_take_flow_back() {
-        let mut network = Network::new(2);
-        let [a, b, c, d] = [(); 4].map(|()| network.vertex());
-        for (from, to, capacity) in
-            [(SOURCE, a, 1), (SOURCE, b, 1), (a, c, 1), (a, d, 1), (b, c, 1), (c, SINK, 1), (d, SINK, 2)]
-        {
-            network.edge(from, to, capacity);
-        }
-        let cut = network.cut();
-        assert_eq!([cut[a], cut[b], cut[c], cut[d]], [false; 4]);
     }
 }

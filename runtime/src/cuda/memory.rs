@@ -1,4 +1,4 @@
-//! Blocks of device memory, and blocks of host memory that the device reads directly.
+//! Blocks of device memory, and pinned blocks of host memory.
 
 use super::presence::text_of;
 use crate::backend::{DeviceError, DeviceMemory};
@@ -6,12 +6,12 @@ use cudarc::driver::{CudaContext, DriverError, result, sys};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The error of a failed call. After some failures every later call fails too.
+/// The error of a failed driver call. After some failures every later call fails too.
 pub(super) fn failed(error: DriverError) -> DeviceError {
     type Code = sys::CUresult;
     match error.0 {
         Code::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::OutOfMemory(text_of(error)),
-        // Addresses and arguments are the backend's.
+        // The backend computes all addresses and arguments, so these failures are bugs of the backend.
         Code::CUDA_ERROR_HARDWARE_STACK_ERROR
         | Code::CUDA_ERROR_ILLEGAL_ADDRESS
         | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
@@ -38,7 +38,7 @@ pub(super) fn failed(error: DriverError) -> DeviceError {
     }
 }
 
-/// A block of device memory. The driver waits for the device before memory is freed.
+/// A block of device memory. The driver waits for the device before it frees the memory.
 pub(super) struct Block {
     context: Arc<CudaContext>,
     address: sys::CUdeviceptr,
@@ -53,7 +53,7 @@ impl Block {
             sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::NoMemory { bytes: len as u64 },
             _ => failed(error),
         };
-        // The driver refuses blocks without bytes.
+        // The driver rejects an allocation of 0 bytes.
         let address = match len {
             0 => 0,
             // SAFETY: the memory is freed once, with the block.
@@ -89,7 +89,7 @@ impl fmt::Debug for Block {
     }
 }
 
-/// Host memory that is pinned, so that copies from it are done while the host goes on.
+/// Pinned host memory. The host continues while the device copies from it.
 pub(super) struct Pinned {
     context: Arc<CudaContext>,
     address: *mut u8,
@@ -112,7 +112,7 @@ impl Pinned {
         };
         // SAFETY: the memory is freed once, with the value. Flags of 0 let the host read it through its caches.
         let address = unsafe { result::malloc_host(len, 0) }.map_err(no_memory)?.cast::<u8>();
-        // SAFETY: the driver has allocated as many bytes.
+        // SAFETY: the driver has allocated `len` bytes.
         unsafe { address.write_bytes(0, len) };
         Ok(Pinned { context: context.clone(), address, len })
     }
@@ -123,7 +123,7 @@ impl Pinned {
 
     #[expect(unsafe_code, reason = "the memory is the driver's")]
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: as many bytes were allocated and written, and the value owns them.
+        // SAFETY: `len` bytes were allocated and initialized, and the value owns them.
         unsafe { std::slice::from_raw_parts_mut(self.address, self.len) }
     }
 }
@@ -138,15 +138,15 @@ impl Drop for Pinned {
     }
 }
 
-/// The most bytes of pinned memory that stay when copies have ended.
+/// The maximum size of idle pinned memory that is kept for later copies.
 const MOST_KEPT: usize = 256 << 20;
 
-/// Pinned memory for copies to the host, which stays for later copies.
+/// A pool of pinned memory for copies to the host.
 #[derive(Default)]
 pub(super) struct Pool(Mutex<Vec<Pinned>>);
 
 impl Pool {
-    /// Memory of at least this many bytes.
+    /// Takes a block of at least this many bytes.
     pub(super) fn take(&self, context: &Arc<CudaContext>, len: usize) -> Result<Pinned, DeviceError> {
         let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = (0..free.len()).filter(|&at| free[at].len() >= len);

@@ -1,14 +1,16 @@
-//! The CUDA backend: kernels that are written as CUDA C when a node is prepared and compiled by NVRTC, matrix products
-//! of cuBLASLt, and convolutions and attention of cuDNN. Linux on x86-64; nothing of CUDA is needed to build it.
+//! The CUDA backend: kernels in CUDA C that are written when a node is prepared and compiled by NVRTC, matrix
+//! products of cuBLASLt, and convolutions and attention of cuDNN. It supports Linux on x86-64, and no CUDA toolkit is
+//! needed to build it.
 //!
-//! Every operator computes in f32 (integers in their own type) and rounds once; products accumulate in f32, and use TF32
-//! only if the options say so. Sums are in one order, without atomic operations, so that equal runs have equal bits. No kernel
-//! waits for the device: a failure that depends on data is written to a word of the queue, and surfaces with its node
-//! when the host waits for the queue.
+//! Every operator computes in f32 (integers in their own type) and rounds once. Products accumulate in f32, and use
+//! TF32 only if the options permit it. Sums have a fixed order without atomic operations, so that results are
+//! bit-equal between runs. No kernel waits for the device: a failure that depends on data is written to a word of the
+//! queue, and the host reports it with its node when it waits for the queue.
 //!
-//! `presence/` finds the libraries and devices. `memory.rs`, `staging.rs`, `queue.rs`, `record.rs` and `clock.rs` are the
-//! device. `compile.rs`, `cache.rs`, `text.rs`, `launch.rs`, `names.rs` and `dump.rs` make, launch and name kernels.
-//! `products.rs` and `dnn/` call cuBLASLt and cuDNN, and `kernels/` has the kernels by family.
+//! `presence/` finds the libraries and devices. `memory.rs`, `staging.rs`, `queue.rs`, `record.rs` and `clock.rs`
+//! implement the device. `compile.rs`, `cache.rs`, `text.rs`, `launch.rs`, `names.rs` and `dump.rs` write, compile,
+//! launch and name kernels. `products.rs` and `dnn/` call cuBLASLt and cuDNN, and `kernels/` has the kernels by
+//! family.
 
 mod cache;
 mod choices;
@@ -57,25 +59,25 @@ use std::sync::Arc;
 /// The settings of a [`Cuda`].
 #[derive(Clone, Debug)]
 pub struct CudaOptions {
-    /// The number of the device.
+    /// The index of the device.
     pub device: usize,
-    /// Folders that are searched for libraries that the dynamic loader does not find, such as [`standard_folders`].
+    /// Folders that are searched for libraries after those of the dynamic loader, such as [`standard_folders`].
     pub folders: Vec<PathBuf>,
-    /// A folder for compiled kernels, so that later processes need not compile them; at most 1 GiB is kept there.
+    /// The disk cache of compiled kernels, for later processes. Its maximum size is 1 GiB.
     pub cache: Option<PathBuf>,
-    /// True if the host waits for every kernel, so that a crash of a kernel names its node.
+    /// True if the host waits for every kernel, so that the error of a crashed kernel names its node.
     pub waits_for_kernels: bool,
     /// True if sessions record runs as CUDA graphs.
     pub records: bool,
-    /// The number of streams of a session, to which nodes are dealt out in turn.
+    /// The number of streams of a session. Nodes are assigned to streams in turn.
     pub queues: usize,
-    /// True if products and convolutions of f32 may round their operands to TF32, which has a mantissa of 10 bits.
+    /// True if f32 products and convolutions may round their operands to TF32, which has a 10-bit mantissa.
     pub tf32: bool,
-    /// True if every node rounds to its element type: no fused operation of a library keeps intermediate values in f32. Sums
-    /// may still be in another order.
+    /// True if every node rounds to its element type: no fused library operation keeps intermediate values in f32.
+    /// The order of sums may still differ.
     pub exact_rounding: bool,
-    /// A folder for the texts of the kernels that are launched, and `index.tsv`, a list of the launches. It is created. A
-    /// folder that cannot be written is an error.
+    /// The folder for the sources of launched kernels and `index.tsv`, a list of the launches. It is created. An
+    /// unwritable folder is an error.
     pub dump: Option<PathBuf>,
 }
 
@@ -95,13 +97,13 @@ impl Default for CudaOptions {
     }
 }
 
-/// True if GPUs have a kernel of an operator, for some element types at least. Other operators are computed by the host if
-/// their operands are constants, and are refused otherwise.
+/// True if the backend has a kernel of an operator for at least some element types. An operator without a kernel is
+/// computed by the host if its operands are constants, and is rejected otherwise.
 pub fn has_kernel(kind: OpKind) -> bool {
     kernels::find(kind).is_some()
 }
 
-/// The CUDA backend of one device.
+/// The CUDA backend for one device.
 pub struct Cuda {
     host: Arc<dyn Backend>,
     device: CudaDevice,
@@ -111,7 +113,7 @@ pub struct Cuda {
 pub(crate) struct Shared {
     context: Arc<CudaContext>,
     name: String,
-    /// True if the device converts to bf16: from compute capability 8.0 on.
+    /// True if the device converts to bf16: compute capability 8.0 or higher.
     has_bf16: bool,
     compiler: Compiler,
     products: Products,
@@ -121,7 +123,7 @@ pub(crate) struct Shared {
     version: (u32, u32),
     waits_for_kernels: bool,
     clock: Option<Clock>,
-    /// Memory for copies to the host.
+    /// Pinned memory for copies to the host.
     pinned: Pool,
     records: bool,
     queues: usize,
@@ -134,10 +136,10 @@ pub(crate) struct Shared {
 struct CudaDevice(Arc<Shared>);
 
 impl Cuda {
-    /// Opens a device. `host` computes nodes whose operands are all constants.
+    /// Opens a device. `host` evaluates nodes whose operands are all constants.
     ///
     /// # Errors
-    /// If a library is absent or too old, there is no such device, or the folder of the dump cannot be written.
+    /// If a library is absent or too old, the device does not exist, or the dump folder cannot be written.
     pub fn open(options: &CudaOptions, host: Arc<dyn Backend>) -> Result<Cuda, CudaError> {
         let dump = options.dump.as_deref().map(Dump::new).transpose();
         let dump = dump.map_err(|reason| CudaError::NoDump { reason })?;
@@ -172,12 +174,12 @@ impl Cuda {
         Ok(Cuda { host, device: CudaDevice(Arc::new(shared)) })
     }
 
-    /// The name of the device, as its driver says it.
+    /// The name of the device from the driver.
     pub fn device_name(&self) -> &str {
         &self.device.0.name
     }
 
-    /// The plan of cuDNN for a convolution on this device. cuDNN is loaded for the first convolution.
+    /// The cuDNN plan of a convolution on this device. The first call loads cuDNN.
     ///
     /// # Errors
     /// If cuDNN is absent, too old, has no engine for the convolution, or fails.
@@ -186,20 +188,20 @@ impl Cuda {
         Ok(self.device.0.dnn.plan(convolution)?.described())
     }
 
-    /// The number of attentions that cuDNN computed so far, without those of recorded runs.
+    /// The number of attentions that cuDNN has computed so far, except in replays of recorded runs.
     #[doc(hidden)]
     pub fn attentions_launched(&self) -> u64 {
         self.device.0.dnn.attentions_launched()
     }
 
-    /// The number of different kernels of the plans so far, compiled or read from the cache.
+    /// The number of distinct kernels of all plans so far, compiled or read from the cache.
     #[doc(hidden)]
     pub fn kernels_compiled(&self) -> usize {
         self.device.0.compiler.len()
     }
 }
 
-/// A prepared kernel whose texts are compiled when it is part of a plan.
+/// Wraps a prepared kernel: its sources are compiled when it becomes part of a plan.
 fn compiled_when_planned(
     sites: &[Site<'_>],
     prepare: impl FnOnce() -> Result<Prepared, KernelError>,
@@ -284,12 +286,12 @@ impl Backend for Cuda {
 
     fn install(&self, hint: RunHint, work: &mut (dyn FnMut() + Send)) -> bool {
         let mut bound = || {
-            // Calls bind the context of the thread by themselves if this fails, and return the error.
+            // If this fails, later calls bind the context of the thread themselves and return the error.
             let _ = self.device.0.context.bind_to_thread();
             work();
         };
         match hint {
-            // The host backend has threads with large stacks, and its kernels fold constants within a binding.
+            // The host backend has threads with large stacks, and its kernels fold constants during binding.
             RunHint::NeedsStack => self.host.install(hint, &mut bound),
             RunHint::Parallel | RunHint::Sequential => {
                 bound();
@@ -299,15 +301,15 @@ impl Backend for Cuda {
     }
 }
 
-/// The alignment of tensors: that of cuBLASLt's fastest kernels, and of the driver's allocations.
+/// The alignment of tensors. cuBLASLt's fastest kernels need it, and the driver's allocations have it.
 const ALIGNMENT: usize = 256;
 
-/// The alignment of inputs in memory of the caller: the widest loads of kernels, and those that cuDNN and the epilogues of
-/// cuBLASLt assume for operands whose alignment they are not told.
+/// The alignment of inputs in the caller's memory: the widest loads of kernels need it, and cuDNN and cuBLASLt's
+/// epilogues assume it.
 const INPUT_ALIGNMENT: usize = 16;
 
-/// The part of the free memory that is left to work that allocates memory by itself: the code of kernels, handles of
-/// cuBLASLt and cuDNN, and CUDA graphs.
+/// Free memory that is reserved for implicit allocations: kernel code, handles of cuBLASLt and cuDNN, and CUDA
+/// graphs.
 const RESERVE: u64 = 256 << 20;
 
 impl Device for CudaDevice {

@@ -1,8 +1,9 @@
-//! Names of kernels: profilers show the name of the entry, such as `softmax_f16` or `mul_add_tanh_and_2_f32`.
+//! Names of kernels: profilers show the name of the entry function, such as `softmax_f16` or
+//! `mul_add_tanh_and_2_f32`.
 //!
-//! Texts name their entry [`ENTRY`], or `run_` with a suffix that tells stages apart. The entry becomes the operators of the
-//! node or group that the text is written for, in lower case, and the element type of its last result. A label is set while
-//! nodes are prepared, so that kernels need not be given names.
+//! A source names its entry [`ENTRY`], or `run_` with a suffix that distinguishes stages. The entry is renamed after
+//! the operators of the node or group, in lower case, and the element type of its last result. A label is set while
+//! nodes are prepared, so that kernels need no name of their own.
 
 use super::kernels;
 use crate::kernel::Site;
@@ -10,19 +11,19 @@ use std::cell::RefCell;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The declaration of the entry in texts, before bounds of its launches and its name.
+/// The start of the entry's declaration, before the launch bounds and the name.
 const ENTRY: &str = "extern \"C\" __global__ void ";
 
-/// The operators of a group that its name spells out.
+/// The maximum number of operators of a group that its name lists.
 const MOST_SPELLED: usize = 3;
 
-/// A node or group that kernels are made for.
+/// The node or group that kernels are made for.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Label {
     pub(super) family: &'static str,
-    /// The name of the entry without a suffix.
+    /// The name of the entry, without a suffix.
     entry: String,
-    /// The nodes, for people.
+    /// The names of the nodes, for display.
     pub(super) nodes: String,
 }
 
@@ -52,7 +53,7 @@ impl Label {
         Label { family, entry, nodes: nodes.join(" ") }
     }
 
-    /// The result of `prepare`, whose kernels have this label.
+    /// Calls `prepare` with this label set for the kernels that it makes.
     pub(super) fn while_set<R>(self, prepare: impl FnOnce() -> R) -> R {
         let before = LABEL.replace(Some(Arc::new(self)));
         let made = prepare();
@@ -72,12 +73,12 @@ fn named_node(site: &Site<'_>) -> String {
     }
 }
 
-/// The label of the node or group that is prepared.
+/// The label of the node or group being prepared.
 pub(super) fn label() -> Option<Arc<Label>> {
     LABEL.with_borrow(Clone::clone)
 }
 
-/// A text whose entry has the name of its label, and that name.
+/// Renames the entry of a source after its label; returns the source and the name.
 pub(super) fn named(text: &str, label: Option<&Label>) -> (String, String) {
     let found = text.split_once(ENTRY).and_then(|(before, rest)| Some((before, rest.split_once("run")?)));
     let Some((before, (bounds, rest))) = found else { return (text.to_owned(), "run".to_owned()) };

@@ -1,5 +1,5 @@
-//! Matrix products of cuBLASLt. Matrices are in rows, those of cuBLASLt in columns: so the transposed product is computed,
-//! of the second matrix with the first.
+//! Matrix products of cuBLASLt. Our matrices are row-major and cuBLASLt's are column-major, so cuBLASLt computes the
+//! transposed product, with the operands exchanged.
 
 mod descriptors;
 
@@ -16,17 +16,17 @@ use std::ffi::c_void;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The most bytes of memory that one product may take for itself.
+/// The maximum workspace of a product in bytes.
 const WORKSPACE: usize = 32 << 20;
 
 /// The alignment of tensors, in bytes.
 const ALIGNMENT: u32 = 256;
 
-/// cuBLASLt, which threads share.
+/// The handle of cuBLASLt, shared between threads.
 #[derive(Clone)]
 pub(super) struct Products {
     handle: Arc<Handle>,
-    /// True if products of f32 may use TF32.
+    /// True if f32 products may use TF32.
     tf32: bool,
     choices: Arc<Recorded>,
 }
@@ -48,22 +48,22 @@ impl Drop for Handle {
     }
 }
 
-/// A product of matrices in rows: `m` × `k` and `k` × `n`, each as it is or stored transposed.
+/// The product of row-major matrices, `m` × `k` and `k` × `n`; each may be stored transposed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) m: usize,
     pub(super) n: usize,
     pub(super) k: usize,
     pub(super) transposed: [bool; 2],
-    /// The number of products, and the elements from one matrix to the next of both operands.
+    /// The number of products, and the distance in elements between consecutive matrices of each operand.
     pub(super) batch: usize,
     pub(super) strides: [usize; 2],
     pub(super) alpha: f32,
     pub(super) elem: Elem,
     pub(super) to: Elem,
-    /// True if a vector of `n` elements is added to each row.
+    /// True if a vector of `n` elements is added to each row (bias epilogue).
     pub(super) has_bias: bool,
-    /// The function of the sums, before they are rounded.
+    /// The activation of the epilogue, applied before the sums are rounded.
     pub(super) activation: Option<Activation>,
 }
 
@@ -86,14 +86,14 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The version of cuBLASLt, which is loaded, in NVIDIA's numbering.
+/// The version of the loaded cuBLASLt, in NVIDIA's numbering.
 #[expect(unsafe_code, reason = "a call of cuBLASLt")]
 pub(super) fn version() -> usize {
     // SAFETY: the library is loaded, and has the function.
     unsafe { sys::cublasLtGetVersion() }
 }
 
-/// The addresses of a product.
+/// The addresses of operands, bias, result and workspace.
 pub(super) struct Places {
     pub(super) a: u64,
     pub(super) b: u64,
@@ -105,9 +105,9 @@ pub(super) struct Places {
 /// A product that is ready to run.
 pub(super) struct Product {
     shape: Shape,
-    /// The addresses of operands and results are multiples of it.
+    /// The alignment of operands and results that the algorithm requires.
     alignment: u32,
-    /// Products for addresses that are multiples of less, made when they are met.
+    /// Products for addresses with a smaller alignment, created on demand.
     others: Mutex<Vec<Arc<Product>>>,
     products: Products,
     /// Locked while the address of the bias is set.
@@ -124,7 +124,7 @@ impl Products {
         Ok(Products { handle: Arc::new(Handle(result::create_handle()?)), tf32, choices })
     }
 
-    /// Prepares a product, with the algorithm that cuBLASLt estimates to be the fastest.
+    /// Prepares a product with the algorithm that cuBLASLt's heuristics rank first.
     ///
     /// # Errors
     /// If cuBLASLt has no algorithm.
@@ -132,7 +132,7 @@ impl Products {
         self.product_at(shape, ALIGNMENT)
     }
 
-    /// As [`product`](Self::product), for matrices whose addresses are multiples of `alignment` bytes.
+    /// Like [`product`](Self::product), for matrices whose addresses are multiples of `alignment` bytes.
     ///
     /// # Errors
     /// If cuBLASLt has no algorithm.
@@ -140,13 +140,13 @@ impl Products {
         self.product_within(shape, alignment, WORKSPACE)
     }
 
-    /// As [`product_at`](Self::product_at), with at most so many bytes of workspace.
+    /// Like [`product_at`](Self::product_at), with at most `workspace` bytes of workspace.
     fn product_within(&self, shape: &Shape, alignment: u32, workspace: usize) -> Result<Product> {
         let unsupported = || KernelError::unsupported(format!("a product of {:?}", shape.elem));
         let (elem, to) = (type_of(shape.elem), type_of(shape.to));
         let (elem, to) = (elem.ok_or_else(unsupported)?, to.ok_or_else(unsupported)?);
         let Shape { m, n, k, transposed: [trans_a, trans_b], .. } = *shape;
-        // Sums are in f32.
+        // Sums accumulate in f32.
         let compute = match shape.elem {
             Elem::F32 if self.tf32 => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
             _ => sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
@@ -186,7 +186,7 @@ impl Products {
         let preference = Preference(result::create_matmul_pref().map_err(failed)?);
         type PreferenceAttribute = sys::cublasLtMatmulPreferenceAttributes_t;
         preference.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace)?;
-        // Partial sums of a split product are added in f32: a result is rounded once.
+        // Partial sums of a split-K product are added in f32, so that a result is rounded once.
         let scheme = sys::cublasLtReductionScheme_t::CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE as u32;
         preference.set(PreferenceAttribute::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &scheme)?;
         for least in [
@@ -219,20 +219,20 @@ impl Products {
     }
 }
 
-/// The largest power of two, at most `most`, that divides all `numbers`, such as addresses and offsets. Every power of
-/// two divides 0.
+/// The largest power of two, at most `most`, that divides all `numbers`, such as addresses and offsets. Every power
+/// of two divides 0.
 pub(super) fn alignment_of(numbers: impl IntoIterator<Item = impl Borrow<u64>>, most: u32) -> u32 {
     let all = numbers.into_iter().fold(u64::from(most), |all, number| all | number.borrow());
     1 << all.trailing_zeros()
 }
 
 impl Product {
-    /// The bytes of memory that it takes for itself.
+    /// The size of the workspace in bytes.
     pub(super) fn workspace(&self) -> usize {
         self.workspace
     }
 
-    /// Adds the product to a queue. Addresses may be multiples of less than the product was prepared for.
+    /// Enqueues the product. Addresses may have a smaller alignment than the product was prepared for.
     ///
     /// # Errors
     /// If cuBLASLt fails, or has no algorithm for these addresses.

@@ -1,4 +1,4 @@
-//! The queue of a session: one stream, pinned memory for uploads, and the words that tell of a failed kernel.
+//! The queue of a session: a stream, pinned memory for uploads, and the failure words that a failed kernel writes.
 
 use super::Shared;
 use super::memory::{Block, Pinned, failed};
@@ -14,10 +14,10 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The bytes of the words of a failure: the kernel and its node, and the number that it found.
+/// The size of the failure words in bytes: the kernel, its node, and the offending number.
 const FAILURE: usize = 16;
 
-/// The words of a failure on the device, which kernels of one queue write.
+/// The failure words on the device, which the kernels of one queue write.
 struct FailureWords {
     shared: Arc<Shared>,
     stream: Arc<CudaStream>,
@@ -28,7 +28,7 @@ impl FailureWords {
     #[expect(unsafe_code, reason = "calls of the driver")]
     fn clear(&self) -> Result<(), DeviceError> {
         let (at, stream) = (self.words.address(), self.stream.cu_stream());
-        // No name, and the least number.
+        // No kernel, and the smallest number.
         for (offset, byte, len) in [(0, 0, 15), (15, 0x80, 1)] {
             // SAFETY: the words are as long, and live as long as the value.
             unsafe { result::memset_d8_async(at + offset, byte, len, stream) }.map_err(failed)?;
@@ -36,10 +36,10 @@ impl FailureWords {
         Ok(())
     }
 
-    /// Begins to copy the words to the host.
+    /// Starts a copy of the words to the host.
     ///
     /// # Safety
-    /// The target lives until the stream has done the copy, and nothing else uses it meanwhile.
+    /// The target lives and is not used until the stream has finished the copy.
     #[expect(unsafe_code, reason = "a call of the driver")]
     unsafe fn copy_to(&self, to: &mut [u8]) -> Result<(), DeviceError> {
         // SAFETY: the caller keeps the target; the words live as long as the value.
@@ -47,7 +47,7 @@ impl FailureWords {
             .map_err(failed)
     }
 
-    /// The failure that a copy of the words tells of. It surfaces once.
+    /// The failure in a copy of the words. It is reported once.
     fn check(&self, copy: &[u8]) -> Result<(), DeviceError> {
         let word = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).unwrap_or_default();
         let (name, found) = (word(&copy[..8]), word(&copy[8..FAILURE]).cast_signed());
@@ -69,7 +69,7 @@ impl FailureWords {
 /// An event of a queue.
 struct Signal {
     event: CudaEvent,
-    /// The recording that the event is a part of. A queue that waits for the event joins it.
+    /// The recording that the event belongs to. A queue that waits for the event joins the recording.
     capture: Option<Capture>,
 }
 
@@ -79,13 +79,13 @@ pub(super) struct CudaQueue {
     node: Option<Node>,
     staging: Staging,
     failure: Arc<FailureWords>,
-    /// Memory for a copy of the words.
+    /// Pinned memory for a copy of the failure words.
     seen: Pinned,
-    /// True if a kernel was launched that may fail.
+    /// True if a kernel that may fail was launched.
     may_fail: bool,
-    /// The last recording that the queue began or joined.
+    /// The recording that the queue began or joined last.
     capture: Option<Capture>,
-    /// Another number for each node that is entered.
+    /// A number that differs between runs of nodes.
     entered: u64,
 }
 
@@ -108,7 +108,7 @@ impl CudaQueue {
         })
     }
 
-    /// The recording that the queue is a part of.
+    /// The active recording of the queue.
     fn capture(&self) -> Option<&Capture> {
         self.capture.as_ref().filter(|capture| capture.is_active())
     }
@@ -117,17 +117,18 @@ impl CudaQueue {
         &self.stream
     }
 
-    /// The arguments of a kernel that may fail: where it writes its failure, and the words that name it.
+    /// The arguments of a kernel that may fail: the address of the failure words, and the words that identify the
+    /// kernel.
     pub(super) fn failure(&mut self, message: u32) -> [u64; 2] {
         self.may_fail = true;
         let node = self.node.map_or(0, |node| node.index() as u64 + 1);
         [self.failure.words.address(), u64::from(message) << 32 | node]
     }
 
-    /// Notes a launch, if kernels are dumped.
+    /// Records a launch in the dump, if there is one.
     ///
     /// # Errors
-    /// If the text cannot be written.
+    /// If the source cannot be written.
     pub(super) fn note_launch(
         &self,
         (label, (entry, text)): (&Arc<Label>, (&str, &str)),
@@ -139,13 +140,13 @@ impl CudaQueue {
         Ok(())
     }
 
-    /// The failure of the work so far, after a library has refused a call: it may be the reason. `None` in a recording.
+    /// The failure of earlier work, which may be the reason for a failed library call. `None` in a recording.
     pub(super) fn failure_of_device(&self) -> Option<DeviceError> {
         let waited = if self.capture().is_none() { self.stream.synchronize() } else { Ok(()) };
         waited.err().map(failed)
     }
 
-    /// Called after each launch.
+    /// Completes each launch: waits for it if the options say so.
     pub(super) fn launched(&mut self) -> Result<(), DeviceError> {
         if !self.shared.waits_for_kernels || self.capture().is_some() {
             return Ok(());
@@ -160,7 +161,7 @@ impl CudaQueue {
 
 impl Drop for CudaQueue {
     fn drop(&mut self) {
-        // Copies may still read the staging memory. If the device is lost, nothing does any more.
+        // Copies may still read the staging memory. If the device is lost, no copy is running.
         let _ = self.stream.synchronize();
         if let Some(dump) = &self.shared.dump {
             // An earlier wait has returned the error of the folder.
@@ -169,11 +170,11 @@ impl Drop for CudaQueue {
     }
 }
 
-/// Bytes on the way to the host, with the words of a failure behind them.
+/// A copy to the host in progress, followed by a copy of the failure words.
 struct Landing {
     failure: Arc<FailureWords>,
     event: CudaEvent,
-    /// There until the copy has ended.
+    /// Present until the copy has finished.
     memory: Option<Pinned>,
     len: usize,
 }
@@ -197,7 +198,7 @@ impl Download for Landing {
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        // The copy may still write to the memory. If the device is lost, nothing does any more.
+        // The copy may still write to the memory. If the device is lost, no copy is running.
         if let Some(memory) = self.memory.take() {
             let _ = self.event.synchronize();
             self.failure.shared.pinned.give_back(memory);
@@ -208,7 +209,7 @@ impl Drop for Landing {
 /// The address of the first byte of a range.
 ///
 /// # Errors
-/// If the memory is that of another backend.
+/// If the memory belongs to another backend.
 pub(super) fn address(memory: &Arc<dyn DeviceMemory>, offset: usize) -> Result<u64, DeviceError> {
     let memory: &dyn Any = &**memory;
     match memory.downcast_ref::<Block>() {
@@ -231,7 +232,7 @@ impl Queue for CudaQueue {
         if let (Some(capture), false) = (self.capture(), from.is_empty()) {
             let mut own = Pinned::new(&self.shared.context, from.len())?;
             own.bytes().copy_from_slice(from);
-            // SAFETY: the bytes are kept with the graph, and the target is as long.
+            // SAFETY: the graph keeps the bytes, and the target has the same length.
             unsafe { result::memcpy_htod_async(to, own.bytes(), self.stream.cu_stream()) }.map_err(failed)?;
             capture.keep(own);
             return Ok(());
@@ -248,7 +249,7 @@ impl Queue for CudaQueue {
         let words = &mut rest[..FAILURE];
         words.fill(0);
         if len > 0 {
-            // SAFETY: the source is as long, and the memory stays with the download until the copy is done.
+            // SAFETY: the source has the same length, and the download keeps the memory until the copy is done.
             unsafe { result::memcpy_dtoh_async(bytes, from, self.stream.cu_stream()) }.map_err(failed)?;
         }
         if self.may_fail {
@@ -301,7 +302,7 @@ impl Queue for CudaQueue {
     fn finish(&mut self) -> Result<(), DeviceError> {
         self.shared.context.bind_to_thread().map_err(failed)?;
         if self.may_fail {
-            // SAFETY: the queue has the memory, and waits for the copy.
+            // SAFETY: the queue owns the memory, and waits for the copy.
             unsafe { self.failure.copy_to(self.seen.bytes()) }?;
         }
         self.stream.synchronize().map_err(failed)?;
@@ -344,7 +345,7 @@ pub(super) fn copy(
         return Ok(());
     }
     if count == 1 || (from_stride == len && to_stride == len) {
-        // SAFETY: the caller names ranges of live blocks, which the driver frees after the copy.
+        // SAFETY: the caller passes ranges of live blocks, which the driver frees only after the copy.
         return unsafe { result::memcpy_dtod_async(target, source, count * len, stream.cu_stream()) };
     }
     let rows = sys::CUDA_MEMCPY2D_st {

@@ -1,4 +1,4 @@
-//! Recordings: CUDA graphs of the work that a stream was given while it was captured.
+//! Recordings: CUDA graphs captured from the work of streams.
 
 use super::memory::{Pinned, failed};
 use crate::backend::DeviceError;
@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUstreamCaptureStatus as Status};
 use cudarc::driver::{CudaGraph, CudaStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Work that can be launched again. Bytes that it copies from the host stay with it.
+/// A CUDA graph, with the host bytes that its copies read.
 pub(super) struct Graph {
     graph: CudaGraph,
     stream: Arc<CudaStream>,
@@ -15,12 +15,12 @@ pub(super) struct Graph {
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        // Launches may still read the uploads. If the device is lost, nothing does any more.
+        // Launches may still read the uploads. If the device is lost, no launch is running.
         let _ = self.stream.synchronize();
     }
 }
 
-// SAFETY: a queue launches the graph, and it has one thread at a time.
+// SAFETY: only a queue launches the graph, and one thread at a time uses a queue.
 #[expect(unsafe_code, reason = "the graph is a pointer")]
 unsafe impl Send for Graph {}
 
@@ -30,15 +30,15 @@ impl Graph {
     }
 }
 
-/// Work that is being recorded, on one stream or on several. Streams that join the recording share the value.
+/// A recording in progress, on one or more streams. Streams that join the recording share the value.
 #[derive(Clone)]
 pub(super) struct Capture {
-    /// The bytes that copies of the recording read; `None` when the recording has ended.
+    /// The bytes that copies of the recording read; `None` after the recording has ended.
     uploads: Arc<Mutex<Option<Vec<Pinned>>>>,
 }
 
 impl Capture {
-    /// Begins to capture a stream. Calls of other sessions that allocate memory are no part of it, and are permitted.
+    /// Starts to capture a stream. Allocations by other sessions are permitted and are not captured.
     pub(super) fn begin(stream: &CudaStream) -> Result<Capture, DeviceError> {
         let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         stream.begin_capture(mode).map_err(failed)?;
@@ -54,16 +54,16 @@ impl Capture {
         self.uploads().is_some()
     }
 
-    /// Keeps bytes that a copy in the graph reads.
+    /// Keeps the bytes that a copy of the graph reads.
     pub(super) fn keep(&self, upload: Pinned) {
         self.uploads().get_or_insert_default().push(upload);
     }
 
-    /// Ends to capture. The stream does work again in any case.
+    /// Ends the capture. The stream leaves capture mode in any case.
     pub(super) fn end(self, stream: &Arc<CudaStream>) -> Result<Graph, DeviceError> {
         let _uploads = self.uploads().take().unwrap_or_default();
         let graph = stream.end_capture(sys::CUgraphInstantiate_flags(0)).map_err(|error| {
-            // A stream that still captures would swallow all later work.
+            // A stream that is still capturing would capture all later work.
             match (failed(error), stream.capture_status()) {
                 (DeviceError::Failed(reason), Ok(Status::CU_STREAM_CAPTURE_STATUS_NONE)) => {
                     DeviceError::Failed(reason)

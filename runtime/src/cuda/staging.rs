@@ -1,10 +1,10 @@
-//! Pinned memory through which uploads go, so that the host goes on while the device copies.
+//! A ring of pinned blocks for uploads, so that the host continues while the device copies.
 //!
-//! Uploads fill blocks in turn. A full block waits until the device has copied its bytes, and is then used again:
+//! Uploads fill blocks in turn. A full block is reused once the device has copied its bytes:
 //!
 //! ```text
 //! upload 3 MiB   block 0  [3 MiB.]                     copied at event a
-//! upload 3 MiB   block 1  [3 MiB.]   block 0 behind a
+//! upload 3 MiB   block 1  [3 MiB.]   block 0 is full until event a
 //! upload 3 MiB   block 0  if a has happened; otherwise a third block
 //! ```
 
@@ -14,10 +14,10 @@ use cudarc::driver::{CudaContext, CudaEvent, CudaStream, result};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The bytes of a block.
+/// The size of a block in bytes.
 const BLOCK: usize = 4 << 20;
 
-/// The most blocks of a queue: an upload waits if the device has to copy the bytes of all of them.
+/// The maximum number of blocks of a queue. If all are in use, an upload waits for the oldest block.
 const MOST_BLOCKS: usize = 16;
 
 /// The alignment of uploads in a block.
@@ -28,9 +28,9 @@ pub(super) struct Staging {
     context: Arc<CudaContext>,
     /// The block that uploads are written to.
     block: Option<Pinned>,
-    /// The bytes of it that are taken.
+    /// The used bytes of the block.
     taken: usize,
-    /// Full blocks with the event behind the last copy of each, the oldest first.
+    /// Full blocks, oldest first, each with the event after its last copy.
     full: VecDeque<(CudaEvent, Pinned)>,
 }
 
@@ -39,10 +39,10 @@ impl Staging {
         Staging { context, block: None, taken: 0, full: VecDeque::new() }
     }
 
-    /// Begins to copy bytes to the address `to` of the device.
+    /// Starts a copy of bytes to the device address `to`.
     ///
     /// # Errors
-    /// If the driver refuses memory, or earlier work of the device failed.
+    /// If the driver cannot allocate memory, or earlier work of the device failed.
     #[expect(unsafe_code, reason = "a call of the driver")]
     pub(super) fn upload(
         &mut self,
@@ -61,7 +61,7 @@ impl Staging {
             };
             let place = &mut self.block.insert(block).bytes()[self.taken..][..piece.len()];
             place.copy_from_slice(piece);
-            // SAFETY: the place is not written again before the copy is done, and the target is as long.
+            // SAFETY: the place is not overwritten before the copy is done, and the target has the same length.
             unsafe { result::memcpy_htod_async(to, place, stream.cu_stream()) }.map_err(failed)?;
             self.taken = (self.taken + piece.len()).next_multiple_of(ALIGNMENT);
             to += piece.len() as u64;
@@ -69,21 +69,21 @@ impl Staging {
         Ok(())
     }
 
-    /// Uses the block from its beginning again. The caller has waited for the stream, so no copy reads the block.
+    /// Resets the block to its beginning. The caller has waited for the stream, so no copy reads the block.
     pub(super) fn reuse_block(&mut self) {
         self.taken = 0;
     }
 
-    /// Puts the block behind the full ones.
+    /// Appends the block to the full blocks.
     fn fill(&mut self, stream: &CudaStream) -> Result<(), DeviceError> {
-        // Copies may read the block until the event, so without an event the block stays.
+        // Copies may read the block until the event, so the block must not be reused without an event.
         let event = stream.record_event(None).map_err(failed)?;
         self.full.extend(self.block.take().map(|block| (event, block)));
         self.taken = 0;
         Ok(())
     }
 
-    /// A block that no copy reads: the oldest, or another if there may be more.
+    /// A block that no copy reads: the oldest full block, or a new one below the maximum.
     fn next(&mut self) -> Result<Pinned, DeviceError> {
         if let Some((event, block)) = self.full.pop_front() {
             if self.full.len() + 1 >= MOST_BLOCKS {

@@ -1,10 +1,10 @@
-//! CUDA C as text: element types, constants, and indices.
+//! CUDA C source text: element types, constants, and index expressions.
 
 use crate::kernel::Dims;
 use ampc_ir::DType;
 use std::fmt::Write;
 
-/// An element type, as kernels read and write it.
+/// An element type as kernels load and store it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Elem {
     F64,
@@ -20,12 +20,12 @@ pub(super) enum Elem {
     U16,
     U8,
     Bool,
-    /// So many bytes that are moved as they are: 1, 2, 4 or 8.
+    /// Elements of 1, 2, 4 or 8 bytes that are moved without conversion.
     Raw(usize),
 }
 
 impl Elem {
-    /// The numbers that kernels compute with.
+    /// The element type for arithmetic kernels; `None` if they do not support it.
     pub(super) fn number(dtype: DType) -> Option<Elem> {
         Some(match dtype {
             DType::F64 => Elem::F64,
@@ -45,12 +45,12 @@ impl Elem {
         })
     }
 
-    /// The floats that compute in f32.
+    /// The element type for kernels that compute in f32; `None` for other types.
     pub(super) fn float(dtype: DType) -> Option<Elem> {
         Elem::number(dtype).filter(|elem| matches!(elem, Elem::F32 | Elem::F16 | Elem::BF16))
     }
 
-    /// Elements that are moved as they are.
+    /// The element type for kernels that only move elements.
     pub(super) fn raw(dtype: DType) -> Option<Elem> {
         let bytes = dtype.bits()? / 8;
         matches!(bytes, 1 | 2 | 4 | 8).then_some(Elem::Raw(bytes as usize))
@@ -74,12 +74,12 @@ impl Elem {
         !self.is_float() && !matches!(self, Elem::Bool | Elem::Raw(_))
     }
 
-    /// True if an integer has a sign.
+    /// True if the type is a signed integer.
     pub(super) fn is_signed(self) -> bool {
         matches!(self, Elem::I64 | Elem::I32 | Elem::I16 | Elem::I8)
     }
 
-    /// The type in memory.
+    /// The C type in memory.
     pub(super) fn stored(self) -> &'static str {
         match self {
             Elem::F64 => "double",
@@ -95,7 +95,7 @@ impl Elem {
         }
     }
 
-    /// The type that is computed with.
+    /// The C type of computations.
     pub(super) fn wide(self) -> &'static str {
         match self {
             Elem::F16 | Elem::BF16 => "float",
@@ -104,7 +104,7 @@ impl Elem {
         }
     }
 
-    /// A stored element as a number to compute with.
+    /// An expression that loads a stored element and widens it.
     pub(super) fn load(self, from: &str) -> String {
         match self {
             Elem::F16 => format!("from_f16({from})"),
@@ -114,7 +114,7 @@ impl Elem {
         }
     }
 
-    /// A number as it is stored, rounded once.
+    /// An expression that narrows a number to its stored type, rounding once.
     pub(super) fn store(self, number: &str) -> String {
         match self {
             Elem::F16 => format!("to_f16({number})"),
@@ -125,7 +125,7 @@ impl Elem {
     }
 }
 
-/// The types and conversions before every kernel. CUDA's headers are not there when a kernel is compiled.
+/// The prelude of every kernel: types and conversions. Kernels are compiled without CUDA's headers.
 pub(super) const HEAD: &str = r#"
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -141,7 +141,8 @@ __device__ __forceinline__ u64 first() { return blockIdx.x * (u64)blockDim.x + t
 __device__ __forceinline__ u64 step() { return gridDim.x * (u64)blockDim.x; }
 "#;
 
-/// `to_odd`: an f64 as an f32 such that a rounding to 16 bits rounds the f64 once (Boldo & Melquiond 2008).
+/// `to_odd`: rounds an f64 to an f32 so that a later rounding to 16 bits gives the correctly rounded f64 (round to
+/// odd, Boldo & Melquiond 2008).
 pub(super) const TO_ODD: &str = r"
 __device__ __forceinline__ float to_odd(double x) {
   float y = (float)x;
@@ -151,7 +152,7 @@ __device__ __forceinline__ float to_odd(double x) {
 }
 ";
 
-/// Sums and maxima over the threads of a block, in one order; every thread has the result.
+/// Reductions to sums and maxima over the threads of a block, in a fixed order; every thread gets the result.
 pub(super) const FOLDS: &str = r"
 #define FOLD(name, join) \
 __device__ float name(float x) { \
@@ -169,7 +170,7 @@ FOLD(block_max, (x != x || x > y) ? x : y)
 FOLD(block_min, (x != x || x < y) ? x : y)
 ";
 
-/// The failure of a kernel: the first kernel that fails is named, with the greatest number that it found.
+/// The failure of a kernel: names the first kernel that fails, with the largest offending number.
 pub(super) const FAIL: &str = r"
 __device__ void fail(u64* failure, u64 name, i64 found) {
   u64 before = atomicCAS(failure, 0ull, name);
@@ -177,25 +178,25 @@ __device__ void fail(u64* failure, u64 name, i64 found) {
 }
 ";
 
-/// A constant of f32.
+/// An f32 literal.
 pub(super) fn f32_text(x: f32) -> String {
     format!("__int_as_float(0x{:08x})", x.to_bits())
 }
 
-/// A constant of f64.
+/// An f64 literal.
 pub(super) fn f64_text(x: f64) -> String {
     format!("__longlong_as_double(0x{:016x}ll)", x.to_bits())
 }
 
-/// How operands are walked along a result: extents, and for each operand the elements from one index to the next, and
-/// where it begins.
+/// The iteration space of a result with its operands: the extents, and for each operand its strides and first
+/// element.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {
     pub(super) dims: Dims,
     pub(super) operands: Vec<Steps>,
 }
 
-/// The elements from one index of each axis to the next.
+/// The strides of a tensor in elements, and its first element.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Steps {
     pub(super) first: i64,
@@ -203,7 +204,7 @@ pub(super) struct Steps {
 }
 
 impl Steps {
-    /// A tensor that is broadcast to `dims`; `None` if it cannot be.
+    /// A tensor broadcast to `dims`; `None` if the dims are incompatible.
     pub(super) fn broadcast(of: &[usize], dims: &[usize]) -> Option<Steps> {
         let leading = dims.len().checked_sub(of.len())?;
         let mut steps = vec![0; dims.len()];
@@ -221,7 +222,7 @@ impl Steps {
 }
 
 impl Walk {
-    /// Joins axes that are walked as one, and drops axes of one element.
+    /// Merges axes that are contiguous in all operands, and drops axes with one element.
     pub(super) fn new(dims: &[usize], operands: Vec<Steps>) -> Walk {
         let mut joined = Dims::new();
         let mut steps: Vec<Vec<i64>> = vec![Vec::new(); operands.len()];
@@ -253,19 +254,19 @@ impl Walk {
         self.dims.iter().product()
     }
 
-    /// True if operand `i` is walked element by element from its first.
+    /// True if operand `i` is contiguous, from its first element.
     pub(super) fn is_plain(&self, i: usize) -> bool {
         let Steps { first, steps } = &self.operands[i];
         *first == 0 && (steps.is_empty() || steps[..] == [1])
     }
 
-    /// The position in operand `i` of the element of the result at the index `at`, an expression.
+    /// The offset in operand `i` for the flat index `at` of the result, an expression.
     pub(super) fn index(&self, i: usize, at: &str) -> String {
         index_of(&self.dims, &self.operands[i], at)
     }
 }
 
-/// The position that belongs to the index `at`, an expression, of a tensor of `dims`.
+/// The offset for the flat index `at`, an expression, of a tensor of `dims`.
 pub(super) fn index_of(dims: &[usize], Steps { first, steps }: &Steps, at: &str) -> String {
     let mut text = first.to_string();
     let mut below = 1usize;
@@ -280,7 +281,7 @@ pub(super) fn index_of(dims: &[usize], Steps { first, steps }: &Steps, at: &str)
     format!("({text})")
 }
 
-/// The type of indices below `n`: divisions of 32 bits are faster.
+/// The type of indices below `n`: 32-bit divisions are faster.
 pub(super) fn index_type(n: usize) -> &'static str {
     if n < 1 << 31 { "u32" } else { "u64" }
 }

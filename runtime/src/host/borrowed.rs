@@ -1,7 +1,7 @@
 //! Tensors somewhere in memory, borrowed, and how their elements are read.
 
-use super::error::HostError;
 use super::{Element, Elements, HostTensor, copies_of_strings};
+use crate::error::HostError;
 use crate::float::Format;
 use ampc_ir::DType;
 use half::slice::HalfFloatSliceExt;
@@ -34,7 +34,7 @@ impl<'a> TensorRef<'a> {
         TensorRef { dtype, dims, elements: ElementsRef::Numbers(bytes), owner: None }
     }
 
-    /// The same elements with other dims, as many of them.
+    /// The same elements with other dims, which have the same number of elements.
     pub(crate) fn with_dims(self, dims: &'a [u64]) -> TensorRef<'a> {
         TensorRef { dims, ..self }
     }
@@ -298,7 +298,7 @@ pub(crate) fn pack(bits: u32, from: &[u8], to: &mut [u8]) {
     }
 }
 
-/// Type and dims; never the elements.
+/// Shows type and dims, but no elements.
 impl fmt::Debug for TensorRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "TensorRef({}{:?})", self.dtype, self.dims)

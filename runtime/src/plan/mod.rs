@@ -25,13 +25,14 @@
 //! every call that the nodes of the function do not stand in place of.
 
 pub(crate) mod arena;
+mod carry;
 mod peak;
 mod queues;
 mod text;
 
+pub use carry::Carry;
 pub use peak::Peak;
 
-use crate::backend::Carry;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::op::OpKind;

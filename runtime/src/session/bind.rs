@@ -1,5 +1,5 @@
-//! Binding: from a module and the types of its inputs to a program with plans, kernels, and folded results: those that
-//! depend on constants and dims alone, which are computed when the module is bound.
+//! Binding: makes a program with plans, kernels and folded results from a module and the types of its inputs. Folded
+//! results depend only on constants and dims, and are computed during binding.
 
 use super::control::Parts;
 use super::error::ExecuteError;
@@ -31,24 +31,24 @@ pub(super) type ResultTypes = Vec<Option<(DType, Vec<u64>)>>;
 
 pub(super) type Constants = SecondaryMap<Value, Option<Arc<HostTensor>>>;
 
-/// The results of a node that is computed before the graph runs.
+/// The results of a folded node.
 type Folded = Vec<(Value, Arc<HostTensor>)>;
 
-/// Constants in the memory of a device.
+/// Constants in device memory.
 pub(super) type OnDevice = SecondaryMap<Value, Option<DeviceTensor>>;
 
-/// A module for certain dims of its inputs, with plans and kernels.
+/// A module bound to dims of its inputs, with plans and kernels.
 pub(crate) struct Program {
     pub(crate) module: Module,
     pub(crate) constants: Arc<Constants>,
-    /// The folded results that depend on dims of the inputs: they are valid for this program only.
+    /// The folded results that depend on dims of the inputs and are therefore valid for this program only.
     dim_dependent: FxHashSet<Value>,
-    /// The constants in the memory of a device; empty where kernels read host memory.
+    /// The constants in device memory; empty if kernels read host memory.
     on_device: OnDevice,
     pub(super) plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>>,
     pub(super) graphs: Vec<GraphId>,
     kernels: SecondaryMap<Node, Option<Arc<Prepared>>>,
-    /// The calls that nodes of the module stand in place of.
+    /// The calls that were inlined into the module.
     inlined: Option<Arc<Inlined>>,
     /// The default attributes of functions.
     defaults: SecondaryMap<FunctionId, Defaults>,
@@ -86,17 +86,17 @@ impl Program {
         self.plan(self.module.main())
     }
 
-    /// The kernel of a node, if it could be made before the graph runs.
+    /// The kernel of a node, if it was prepared before the graph runs.
     pub(crate) fn prepared(&self, node: Node) -> Option<&Prepared> {
         self.kernels[node].as_deref()
     }
 
-    /// The node that a node is a copy of, if it stands in place of a call; otherwise the node itself.
+    /// The original node, if a node is a copy that replaces a call; otherwise the node itself.
     pub(crate) fn source(&self, node: Node) -> Node {
         self.inlined.as_ref().map_or(node, |inlined| inlined.calls.source(node))
     }
 
-    /// The calls that nodes of the module stand in place of.
+    /// The calls that were inlined into the module.
     pub(super) fn inlined(&self) -> Option<&Arc<Inlined>> {
         self.inlined.as_ref()
     }
@@ -142,7 +142,8 @@ impl Program {
 }
 
 impl Program {
-    /// Copies the constants that are read to the device. `uploaded` has those that other programs read.
+    /// Copies the constants that are read to the device. `uploaded` has the constants of other programs on the
+    /// device.
     ///
     /// # Errors
     /// If the device has no memory for them.
@@ -164,35 +165,35 @@ impl Program {
                 }
             }
         }
-        // Queues of other sessions may read the constants from now on.
+        // From now on, queues of other sessions may read the constants.
         space.finish()?;
         new.into_iter().for_each(|(value, tensor)| uploaded[value] = Some(tensor));
         Ok(())
     }
 }
 
-/// The depth of bodies within bodies that fits a stack of 2 MiB, which Rust gives a thread, with room to spare: a level
-/// takes some kilobytes, in debug builds some ten.
+/// The nesting depth of bodies that fits a stack of 2 MiB, Rust's default for threads, with a margin. A level takes
+/// some kilobytes, or some tens of kilobytes in debug builds.
 const SHALLOW: usize = 4;
 
-/// The parts that a program is made from.
+/// The inputs of binding.
 pub(super) struct Binder<'a> {
     pub(super) runtime: &'a Runtime,
-    /// The values that stay visible: they are not folded if they depend on dims, and not kept inside of groups.
+    /// The values that stay visible: they are not folded if they depend on dims, and not internal to groups.
     pub(super) watch: &'a Watch,
     pub(super) module: &'a Module,
-    /// The module with functions in place of their calls, unless an observer sees the nodes.
+    /// The module with inlined functions, unless an observer sees the nodes.
     pub(super) inlined: Option<&'a Arc<Inlined>>,
-    /// The constants of both.
+    /// The constants of both modules.
     pub(super) constants: &'a Constants,
     /// The folded results of the last program that do not depend on dims.
     pub(super) folded: &'a Constants,
-    /// The end of the time for computing results of constants.
+    /// The deadline for folding.
     pub(super) deadline: Option<Instant>,
 }
 
 impl Binder<'_> {
-    /// The program for inputs of these types; an input with a default may be `None`.
+    /// The program for inputs of these types. The type of an input with a default may be `None`.
     pub(super) fn program(&self, space: &mut Space, types: &[Option<Type>]) -> Result<Program, ExecuteError> {
         let declare = |module: &mut Module| self.declare(module, types);
         let (mut module, facts, inlined) = typed(self.inlined, self.module, declare)?;
@@ -275,7 +276,7 @@ impl Binder<'_> {
         })
     }
 
-    /// Gives the inputs of the main graph their types.
+    /// Sets the types of the main graph's inputs.
     fn declare(&self, module: &mut Module, types: &[Option<Type>]) -> Result<(), ExecuteError> {
         let formals = module.graph(module.main()).inputs().to_vec();
         for (input, &value) in formals.iter().enumerate() {
@@ -294,7 +295,8 @@ impl Binder<'_> {
         Ok(())
     }
 
-    /// The results of a node that depends on constants and dims alone; `None` if the node fails or the time is over.
+    /// Computes the results of a node that depends only on constants and dims; `None` if the node fails or the
+    /// deadline has passed.
     ///
     /// # Errors
     /// If the device fails.
@@ -316,7 +318,7 @@ impl Binder<'_> {
             queue.enter(node);
         }
         let data = module.node(node);
-        // Shape and Size kernels do not read the operand.
+        // Kernels of Shape and Size do not read the operand.
         let operand =
             |v: &Option<Value>| v.and_then(|v| constants[v].as_ref()).map(|c| DataRef::Tensor(c.view()));
         let operands: Vec<_> = data.formal_operands().iter().map(operand).collect();
@@ -331,7 +333,7 @@ impl Binder<'_> {
             Err(_) => None,
         };
         if made.is_none() {
-            // The node may have failed in more than one result.
+            // The node may have failed in more than one result, so all failures are consumed.
             match space.finish() {
                 Err(DeviceError::Kernel { node: failed, .. }) if failed == node => {}
                 finished => finished?,
@@ -342,7 +344,7 @@ impl Binder<'_> {
     }
 }
 
-/// The folding of the nodes of a program.
+/// Folds the nodes of a program.
 struct Folder<'a, 'b> {
     binder: &'a Binder<'b>,
     space: &'a mut Space,
@@ -358,7 +360,7 @@ impl Fold for Folder<'_, '_> {
             && (reads_dims(data) || data.formal_operands().iter().flatten().all(is_known))
     }
 
-    /// Large results are computed in each run instead, and an error of the node shows when it runs.
+    /// Large results are computed in each run instead. An error of the node is reported when it runs.
     fn fold(&mut self, node: Node, prepared: &Prepared) -> Result<bool, KernelError> {
         let Folder { binder, space, module, folding } = self;
         let constants = &folding.constants;
@@ -386,30 +388,31 @@ impl Fold for Folder<'_, '_> {
     }
 }
 
-/// The constants of a program with the folded results, which are computed when a module is bound.
+/// The constants of a program, including the results folded so far.
 struct Folding {
     constants: Constants,
     results: FxHashSet<Value>,
     budget: FoldBudget,
 }
 
-/// A folded result is larger than its operands by at most this many bytes. One that depends on dims has no more bytes.
+/// The maximum growth of a folded result over its operands, in bytes. A result that depends on dims has at most this
+/// size.
 const FOLDED_BYTES: u64 = 1 << 16;
 
-/// All folded results are together larger than the constants by at most this many bytes.
+/// The maximum growth of all folded results over the constants, in bytes.
 const ALL_FOLDED_BYTES: u64 = 1 << 28;
 
-/// All results of a program that depend on dims have together at most this many bytes.
+/// The maximum total size of a program's folded results that depend on dims, in bytes.
 const DIM_DEPENDENT_BYTES: u64 = 1 << 20;
 
-/// The choice of nodes that are folded: their operands are constants, or only the dims of an operand are read, and their
+/// Chooses the nodes to fold: their operands are constants, or only the dims of an operand are read, and their
 /// results are small. A run and the prediction of its memory make the same choice.
 pub(super) struct FoldBudget {
     /// The folded results that depend on dims of the inputs.
     dim_dependent: FxHashSet<Value>,
-    /// The bytes by which other results may still be larger than their operands.
+    /// The remaining growth in bytes of results that do not depend on dims.
     left: u64,
-    /// The bytes that results that depend on dims may still have.
+    /// The remaining size in bytes of results that depend on dims.
     left_of_dims: u64,
 }
 
@@ -421,13 +424,14 @@ impl Default for FoldBudget {
 }
 
 impl FoldBudget {
-    /// True if the results of a node depend on dims of the inputs, if the node is folded.
+    /// True if the results of a node, once folded, depend on dims of the inputs.
     fn is_dim_dependent(&self, node: &NodeData) -> bool {
         reads_dims(node)
             || node.formal_operands().iter().flatten().any(|value| self.dim_dependent.contains(value))
     }
 
-    /// The types of the results of a node, if it is folded. `size` returns the bytes of a constant or folded result.
+    /// The types of a node's results if it is folded, otherwise `None`. `size` returns the bytes of a constant or
+    /// folded result.
     pub(super) fn types(
         &mut self,
         module: &Module,
@@ -441,7 +445,7 @@ impl FoldBudget {
         }
         let mut given = 0u64;
         for &value in data.formal_operands().iter().flatten().filter(|_| !reads_dims(data)) {
-            // The default of an input may be replaced.
+            // A caller may replace the default of an input.
             given += size(value).filter(|_| !is_input(module, value))? as u64;
         }
         let ty = |v: &Option<Value>| match v {
@@ -470,19 +474,19 @@ impl FoldBudget {
     }
 }
 
-/// True if a node reads the dims of its operand, which are known when a module is bound, and no element.
+/// True if a node reads the dims of its operand, which are known during binding, and no element.
 pub(super) fn reads_dims(node: &NodeData) -> bool {
     node.schema().is_some_and(|schema| matches!(schema.kind, OpKind::Shape | OpKind::Size))
 }
 
-/// The graphs around a graph.
+/// The nesting of a graph.
 pub(super) struct Where {
     pub(super) in_function: bool,
     /// True if the graph is a body, which may never run.
     pub(super) in_body: bool,
     /// True if the graph is in a branch of an If, which may never run.
     pub(super) in_branch: bool,
-    /// The number of bodies that the graph is in, itself included.
+    /// The number of nested bodies, including the graph itself.
     pub(super) depth: usize,
 }
 

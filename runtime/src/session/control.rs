@@ -1,6 +1,7 @@
 //! Nodes with bodies, and calls: the inputs of a body, and its outputs.
 //!
-//! A body reads captures in the memory of the graph around it. Its inputs and outputs are handed over one by one.
+//! A body reads captures directly from the memory of the enclosing graph. Its inputs and outputs are passed as
+//! values.
 
 mod flex;
 mod loops;
@@ -61,7 +62,7 @@ pub(super) fn run(
                 _ => Err(at_node(KernelError::unsupported(format!("bodies of {}", schema.name)))),
             }
         }
-        Op::Custom { .. } => Err(at_node(KernelError::unsupported("operators that it does not know"))),
+        Op::Custom { .. } => Err(at_node(KernelError::unsupported("unknown operators"))),
     }
 }
 
@@ -75,7 +76,7 @@ fn body(
     node: Node,
 ) -> Result<Vec<Option<Data>>, ExecuteError> {
     let frame = frames.entry(graph).or_default();
-    // An observer that sees a function sees its calls.
+    // An observer that sees a function also sees its calls.
     let is_seen = run.program.source(node) == node;
     if let Some(observer) = run.observer.as_mut().filter(|_| is_seen) {
         observer.enter(node, graph)?;
@@ -91,7 +92,7 @@ fn body(
     taken.collect::<Result<_, KernelError>>().map_err(|error| ExecuteError::of_kernel(node, error))
 }
 
-/// The error of a body. If it names no node, it names the node with the body.
+/// Adds the node with the body to an error that names no node.
 fn named(error: ExecuteError, owner: Node) -> ExecuteError {
     match error {
         ExecuteError::Time { node: None, calls, limit } => {
@@ -149,7 +150,7 @@ impl<'a> Call<'_, '_, 'a> {
         self.body(graph, &[])
     }
 
-    /// The one element of a boolean tensor.
+    /// The element of a boolean tensor with one element.
     fn flag(&mut self, data: Option<DataRef<'_>>) -> Result<Option<bool>, ExecuteError> {
         let Some(data) = data.filter(|data| is_one(*data)) else { return Ok(None) };
         let read = self.run.space.on_host(data, flag);
@@ -166,7 +167,7 @@ impl<'a> Call<'_, '_, 'a> {
     }
 }
 
-/// True if it is a tensor of one element.
+/// True if the value is a tensor with one element.
 fn is_one(data: DataRef<'_>) -> bool {
     data.shape().is_some_and(|(_, dims)| dims.iter().all(|&d| d == 1))
 }

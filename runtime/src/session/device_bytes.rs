@@ -1,7 +1,7 @@
-//! The memory of a device that a session takes: everything that is allocated there, known when the module is bound.
+//! The device memory of a session: all allocations there, known during binding.
 
 use super::bind::{OnDevice, Program};
-use super::device_heap::{Certainty, Walked};
+use super::device_heap::{Certainty, MemoryPrediction};
 use super::error::ExecuteError;
 use crate::data::DataRef;
 use crate::plan::{GraphPlan, Place};
@@ -19,30 +19,30 @@ pub struct DeviceBytes {
     pub inputs: u64,
     /// States of known sizes, which stay from run to run.
     pub states: u64,
-    /// Values and scratch memory of the main graph, of bodies, and of functions that are called.
+    /// Values and scratch memory of the main graph, of bodies, and of called functions.
     pub arenas: u64,
-    /// Values outside of arenas, all that are there at a time: results of nodes with bodies and of calls, and the
-    /// values that iterations make.
+    /// The peak of values outside of arenas: results of nodes with bodies and of calls, and the values that
+    /// iterations produce.
     pub heap: u64,
     /// The relation of these bytes to the bytes that a run allocates.
     pub certainty: Certainty,
 }
 
 impl DeviceBytes {
-    /// All bytes, for runs that the host waits for.
+    /// The total for runs that the host waits for.
     pub fn total(&self) -> u64 {
         [self.constants, self.inputs, self.states, self.arenas, self.heap]
             .into_iter()
             .fold(0, u64::saturating_add)
     }
 
-    /// All bytes, for runs in flight: the inputs of the next run are copied while the kernels of a run work, so that there
-    /// are two sets of inputs.
+    /// The total for runs in flight, which have two sets of inputs: the inputs of the next run are copied while the
+    /// kernels of a run work.
     pub fn total_in_flight(&self) -> u64 {
         self.total().saturating_add(self.inputs)
     }
 
-    /// The memory of a program for inputs of these types, with the constants that earlier programs have on the device.
+    /// The memory of a program for inputs of these types, including the constants of earlier programs on the device.
     pub(super) fn of(
         program: &Program,
         types: &[Option<Type>],
@@ -61,13 +61,13 @@ impl DeviceBytes {
         let inputs = types.iter().zip(is_state).filter(|&(_, &is_state)| !is_state);
         let inputs = inputs.filter_map(|(ty, _)| tensor_bytes(ty.as_ref()?)).fold(0, u64::saturating_add);
         let states = program.main_plan().state_bytes as u64;
-        let mut walked = Walked::new(program);
-        let arenas = walked.arenas(program.module.main()).saturating_sub(states);
-        let heap = walked.main();
-        DeviceBytes { constants, inputs, states, arenas, heap, certainty: walked.certainty }
+        let mut prediction = MemoryPrediction::new(program);
+        let arenas = prediction.arenas(program.module.main()).saturating_sub(states);
+        let heap = prediction.main();
+        DeviceBytes { constants, inputs, states, arenas, heap, certainty: prediction.certainty }
     }
 
-    /// An error if runs in flight take more than `limit` bytes.
+    /// Checks that runs in flight take at most `limit` bytes.
     pub(super) fn check(&self, program: &Program, limit: Option<u64>) -> Result<(), ExecuteError> {
         let bytes = self.total_in_flight();
         match limit {
@@ -94,10 +94,10 @@ fn constant_bytes(program: &Program, value: Value) -> u64 {
     }
 }
 
-/// The number of values that an error names.
+/// The number of values that an error lists.
 const NAMED: usize = 3;
 
-/// The largest values of a graph, with their bytes.
+/// The largest values of a graph, with their sizes in bytes.
 fn largest(module: &Module, plan: &GraphPlan) -> Vec<(String, u64)> {
     let is_there = |place: Place| matches!(place, Place::Arena { .. } | Place::Constant | Place::Input(_));
     let sized = plan.values.iter().filter(|planned| is_there(planned.place)).filter_map(|planned| {

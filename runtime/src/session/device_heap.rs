@@ -8,7 +8,7 @@
 //! %y = If(%c) {then { %p = Conv(…) output %p }, else { %q = Relu(…) output %q }}
 //! ```
 //!
-//! the prediction has the arenas of both branches, and the larger one of %p and %q.
+//! the prediction has the arenas of both branches, and the larger of %p and %q.
 
 use super::bind::Program;
 use super::control::is_control;
@@ -27,27 +27,27 @@ pub enum Certainty {
     /// Every run allocates these bytes.
     #[default]
     Exact,
-    /// No run allocates more: branches and numbers of iterations decide how much.
+    /// No run allocates more. Branches and numbers of iterations decide the amount.
     AtMost,
-    /// Runs allocate more: sizes or numbers of iterations are known only while a graph runs.
+    /// Runs may allocate more: sizes or numbers of iterations are known only while a graph runs.
     AtLeast,
 }
 
 /// The device memory of graphs, in bytes.
-pub(super) struct Walked<'a> {
+pub(super) struct MemoryPrediction<'a> {
     program: &'a Program,
     arenas: FxHashMap<GraphId, u64>,
     heaps: FxHashMap<GraphId, u64>,
     pub(super) certainty: Certainty,
 }
 
-impl<'a> Walked<'a> {
-    pub(super) fn new(program: &'a Program) -> Walked<'a> {
+impl<'a> MemoryPrediction<'a> {
+    pub(super) fn new(program: &'a Program) -> MemoryPrediction<'a> {
         let (arenas, heaps) = (FxHashMap::default(), FxHashMap::default());
-        Walked { program, arenas, heaps, certainty: Certainty::Exact }
+        MemoryPrediction { program, arenas, heaps, certainty: Certainty::Exact }
     }
 
-    /// The arenas of a graph and of all graphs below it.
+    /// The arenas of a graph and of all graphs nested in it.
     pub(super) fn arenas(&mut self, graph: GraphId) -> u64 {
         if let Some(&known) = self.arenas.get(&graph) {
             return known;
@@ -80,7 +80,7 @@ impl<'a> Walked<'a> {
         self.certainty = self.certainty.max(certainty);
     }
 
-    /// The bytes of a value on the device.
+    /// The size of a value on the device, in bytes.
     fn bytes(&mut self, plan: &GraphPlan, index: u32) -> u64 {
         let planned = &plan.values[index as usize];
         let module = &self.program.module;
@@ -96,13 +96,13 @@ impl<'a> Walked<'a> {
         bytes.unwrap_or(0)
     }
 
-    /// The most bytes outside of arenas while the main graph runs.
+    /// The peak of bytes outside of arenas while the main graph runs.
     pub(super) fn main(&mut self) -> u64 {
         let graph = self.program.module.main();
         self.steps(self.program.plan(graph), 0).0
     }
 
-    /// The most bytes outside of arenas while a body or function runs, with its outputs.
+    /// The peak of bytes outside of arenas while a body or function runs, including its outputs.
     fn body(&mut self, graph: GraphId) -> u64 {
         if let Some(&known) = self.heaps.get(&graph) {
             return known;
@@ -113,7 +113,7 @@ impl<'a> Walked<'a> {
         let owned: Vec<u64> = owned.map(|at| self.bytes(plan, at)).collect();
         let (most, mut held) = self.steps(plan, owned.iter().sum());
         for (i, &output) in plan.outputs.iter().enumerate() {
-            // Values on the heap are handed over, others are copied.
+            // Heap values are moved, other values are copied.
             if !is_on_heap(plan, output) || plan.outputs[i + 1..].contains(&output) {
                 held = held.saturating_add(self.bytes(plan, output));
             }
@@ -123,7 +123,8 @@ impl<'a> Walked<'a> {
         most
     }
 
-    /// The most bytes on the heap while the steps of a plan run, which begin with `held` bytes, and the bytes afterwards.
+    /// The peak of heap bytes while the steps of a plan run, starting from `held` bytes, and the heap bytes after
+    /// them.
     fn steps(&mut self, plan: &GraphPlan, mut held: u64) -> (u64, u64) {
         let mut most = held;
         for step in &plan.steps {
@@ -131,7 +132,7 @@ impl<'a> Walked<'a> {
                 let inside = self.nested(plan, step);
                 most = most.max(held.saturating_add(inside));
             } else if !step.view && self.program.prepared(step.node()).is_none() && !step.nodes.is_empty() {
-                // Scratch memory of a kernel that is prepared while the graph runs.
+                // The kernel is prepared while the graph runs, so its scratch memory is unknown.
                 self.is_at_least(Certainty::AtLeast);
             }
             if step.moves(plan) {
@@ -148,7 +149,7 @@ impl<'a> Walked<'a> {
         (most, held)
     }
 
-    /// The most bytes outside of arenas while a node with bodies or a call runs, with its results.
+    /// The peak of bytes outside of arenas while a node with bodies or a call runs, including its results.
     fn nested(&mut self, plan: &GraphPlan, step: &Step) -> u64 {
         let program = self.program;
         let node = step.node();
@@ -175,18 +176,18 @@ impl<'a> Walked<'a> {
         let inner = program.plan(body);
         let n_state = step.n_formal.saturating_sub(2);
         let trips = step.operands.first().copied().flatten();
-        // The default of an input is a constant too, which a caller may replace.
+        // A caller may replace the default of an input, although it is a constant.
         let constant = |index: u32| {
             let planned = &plan.values[index as usize];
             (planned.place == Place::Constant).then(|| program.constant_on_host(planned.value))?
         };
         let trips = trips.and_then(constant).and_then(|data| data.tensor()?.ints()?.next());
-        // Loops that end by their condition have the largest number of iterations that there is.
+        // Loops that end by their condition have the maximum number of iterations as trip count.
         let trips = trips.and_then(|trips| u32::try_from(trips.max(0)).ok()).map(u64::from);
-        // States that the body does not take over are held for its iteration.
+        // States that the body does not take over are held during its iteration.
         let carried = (0..n_state).filter(|i| u32::try_from(2 + i).is_ok_and(|at| !is_on_heap(inner, at)));
         let carried: Vec<usize> = carried.map(|i| 1 + i).collect();
-        // The number of the iteration and the condition.
+        // The iteration number and the condition.
         let scalars = 8 + 1;
         let all = (1..inner.outputs.len()).map(|i| (i, i > n_state)).collect::<Vec<_>>();
         self.iterations(body, trips, scalars, &carried, &all)
@@ -220,8 +221,9 @@ impl<'a> Walked<'a> {
         self.iterations(body, trips, slices, &carried, &all)
     }
 
-    /// The most bytes of iterations: `each` are allocated for an iteration, `carried` are the outputs of the last iteration
-    /// that the next one reads, and `all` has the outputs that stay, with true for those that are stacked.
+    /// The peak of bytes of iterations. `each` bytes are allocated per iteration, `carried` are the outputs of the
+    /// last iteration that the next iteration reads, and `all` has the outputs that stay, with true for stacked
+    /// outputs.
     fn iterations(
         &mut self,
         body: GraphId,

@@ -1,4 +1,4 @@
-//! Errors of preparing a module, and of runs.
+//! Errors of preparing a module, and of running it.
 
 use crate::device::DeviceError;
 use crate::host::HostError;
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Error of preparing a module.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// Some nodes have no kernels: all of them.
+    /// Some nodes have no kernels. All such nodes are listed.
     #[error("the {backend} backend lacks {} of the operators in use, the first is {}", nodes.len(), first(nodes))]
     Unsupported {
         /// The name of the backend.
@@ -32,7 +32,7 @@ pub enum PrepareError {
 }
 
 impl PrepareError {
-    /// True if the system refused memory.
+    /// True if an allocation failed.
     pub fn is_no_memory(&self) -> bool {
         match self {
             PrepareError::Constant { error, .. } => error.is_no_memory(),
@@ -57,7 +57,7 @@ pub enum ExecuteError {
     /// An input is missing, or is not declared by the graph.
     #[error("input {input}: expected {expected}, found {found}")]
     Input {
-        /// The number of the input.
+        /// The index of the input.
         input: usize,
         /// The type in the graph.
         expected: String,
@@ -67,7 +67,7 @@ pub enum ExecuteError {
     /// The dims of the inputs do not fit the graph.
     #[error("the dims of the inputs do not fit the graph: {}", .0.first().map_or_else(String::new, ToString::to_string))]
     Shapes(Vec<InferError>),
-    /// The backend has no kernels for several nodes that run in any case: all of them.
+    /// The backend has no kernels for nodes that run in any case. All such nodes are listed.
     #[error("the {backend} backend lacks {} of the kernels in use, the first is {}", .nodes.len(), first(.nodes))]
     Unsupported {
         /// The name of the backend.
@@ -80,39 +80,39 @@ pub enum ExecuteError {
     Node {
         /// The node.
         node: Node,
-        /// The calls of functions that it runs in, the outermost call first.
+        /// The function calls around the node, outermost first.
         calls: Vec<Node>,
-        /// Why.
+        /// The cause.
         error: KernelError,
     },
-    /// The graph needs more memory than it may take.
+    /// The graph needs more memory than the limit.
     #[error(
         "expected at most {limit} bytes, found {bytes} for the inputs, constants and results of the graph"
     )]
     Memory {
-        /// The node whose result is the largest, if it has one.
+        /// The node with the largest result, if there is one.
         node: Option<Node>,
-        /// The calls of functions that it runs in, the outermost call first.
+        /// The function calls around the node, outermost first.
         calls: Vec<Node>,
-        /// Bytes needed.
+        /// The bytes needed.
         bytes: u64,
         /// The limit.
         limit: u64,
     },
-    /// The system does not give as much memory as the graph may take and needs.
+    /// The system cannot allocate memory that the graph needs and the limit permits.
     #[error("out of memory: cannot allocate {bytes} bytes for the graph")]
     NoMemory {
-        /// The node whose result is the largest, if it has one.
+        /// The node with the largest result, if there is one.
         node: Option<Node>,
-        /// The calls of functions that it runs in, the outermost call first.
+        /// The function calls around the node, outermost first.
         calls: Vec<Node>,
-        /// Bytes needed.
+        /// The bytes needed.
         bytes: u64,
     },
-    /// The graph needs more device memory than it may take. Nothing of the plan was allocated.
+    /// The graph needs more device memory than the limit. Nothing of the plan was allocated.
     #[error("the model needs {bytes} bytes of device memory, and the limit is {limit}; the largest values are {}", listed(.largest))]
     DeviceMemory {
-        /// Bytes needed.
+        /// The bytes needed.
         bytes: u64,
         /// The limit.
         limit: u64,
@@ -124,44 +124,44 @@ pub enum ExecuteError {
     Iterations {
         /// The Loop.
         node: Node,
-        /// The calls of functions that it runs in, the outermost call first.
+        /// The function calls around the node, outermost first.
         calls: Vec<Node>,
         /// The limit.
         limit: u64,
     },
-    /// The run takes longer than it may.
-    #[error("the time limit of {limit:?} is over")]
+    /// The run exceeds its time limit.
+    #[error("the time limit of {limit:?} is exceeded")]
     Time {
-        /// The node that would have been next, unless the graph has none.
+        /// The next node, unless the graph has none.
         node: Option<Node>,
-        /// The calls of functions that it runs in, the outermost call first.
+        /// The function calls around the node, outermost first.
         calls: Vec<Node>,
         /// The limit.
         limit: Duration,
     },
-    /// Another thread requested the end.
+    /// Another thread requested the end of the run.
     #[error("stopped")]
     Stopped,
     /// The next value of a state has another type than the state.
     #[error("state {input}: expected {expected} as its next value, found {found}")]
     State {
-        /// The number of the input that is the state.
+        /// The index of the input that is the state.
         input: usize,
         /// The type of the state in the graph.
         expected: String,
         /// The type of the next value.
         found: String,
     },
-    /// A failed run has updated some states in place, and they were not all set again.
-    #[error("a run that failed had updated some of the states: set all of them before the next one")]
+    /// A failed run has updated some states in place, and not all states were set again.
+    #[error("a failed run has updated only some of the states; set all states before the next run")]
     TornStates,
-    /// An output has no value: its producer returned none.
+    /// An output has no value: its producer returned no value.
     #[error("output {output} has no value")]
     NoOutput {
-        /// The number of the output.
+        /// The index of the output.
         output: usize,
     },
-    /// The device refused a call, or is lost.
+    /// The device rejected a call, or is lost.
     #[error(transparent)]
     Device(DeviceError),
     /// An output cannot be copied.
@@ -176,7 +176,7 @@ impl From<DeviceError> for ExecuteError {
 }
 
 impl ExecuteError {
-    /// The error of a kernel. A failure that surfaces late names its own node.
+    /// The error of a kernel. A failure that is reported late has its own node.
     pub(super) fn of_kernel(node: Node, error: KernelError) -> ExecuteError {
         match error {
             KernelError::Device(error) => ExecuteError::of_device(Some(node), *error),
@@ -193,7 +193,7 @@ impl ExecuteError {
         }
     }
 
-    /// The error of a device while `node` runs.
+    /// The error of a device that is reported while `node` runs.
     pub(super) fn of_device(node: Option<Node>, error: DeviceError) -> ExecuteError {
         match error {
             DeviceError::NoMemory { bytes } => ExecuteError::NoMemory { node, calls: Vec::new(), bytes },
@@ -206,7 +206,7 @@ impl ExecuteError {
         }
     }
 
-    /// True if the device refused a call, after which other calls may succeed.
+    /// True if the device rejected a call and later calls may succeed.
     pub(super) fn is_refusal(&self) -> bool {
         let is_failed =
             |error: &DeviceError| matches!(error, DeviceError::Failed(_) | DeviceError::OutOfMemory(_));
@@ -217,7 +217,7 @@ impl ExecuteError {
         }
     }
 
-    /// The node that the error is about, and the calls of functions that it runs in, the outermost call first.
+    /// The node of the error, and the function calls around it, outermost first.
     pub fn place(&self) -> Option<(Node, &[Node])> {
         match self {
             ExecuteError::Node { node, calls, .. }
@@ -229,7 +229,7 @@ impl ExecuteError {
         }
     }
 
-    /// Like [`place`](Self::place), to be changed.
+    /// Like [`place`](Self::place), but mutable.
     pub(super) fn place_mut(&mut self) -> Option<(&mut Node, &mut Vec<Node>)> {
         match self {
             ExecuteError::Node { node, calls, .. }
@@ -241,7 +241,7 @@ impl ExecuteError {
         }
     }
 
-    /// The error of a function, with the call that it is in.
+    /// Adds the call to the error of a function.
     pub(super) fn in_call(mut self, call: Node) -> ExecuteError {
         if let Some((node, calls)) = self.place_mut()
             && *node != call
@@ -251,7 +251,7 @@ impl ExecuteError {
         self
     }
 
-    /// True if the system refused memory.
+    /// True if an allocation failed.
     pub fn is_no_memory(&self) -> bool {
         match self {
             ExecuteError::NoMemory { .. } => true,

@@ -1,5 +1,4 @@
-//! A module that is ready to run, which sessions share: its constants, folded results, and the programs for the latest
-//! kinds of dims.
+//! A prepared module, which sessions share: its constants, folded results, and the programs for the most recent dims.
 
 use super::bind::{Binder, Constants, OnDevice, Program};
 use super::device_bytes::DeviceBytes;
@@ -23,18 +22,18 @@ use std::time::Instant;
 /// A backend, and the limits of its runs.
 #[derive(Clone, Debug)]
 pub struct Runtime {
-    /// The device.
+    /// The backend.
     pub backend: Arc<dyn Backend>,
     /// The limits of every session.
     pub limits: Limits,
-    /// True if nodes that depend on constants and dims alone are computed when a module is bound to the dims of its inputs;
-    /// a [`NodeObserver`](super::NodeObserver) does not see them. Results that depend on dims and that an observer watches
-    /// are computed in each run all the same.
+    /// True if nodes that depend only on constants and dims are computed when a module is bound. A
+    /// [`NodeObserver`](super::NodeObserver) does not see such nodes. Results that depend on dims and that an
+    /// observer watches are computed in each run regardless.
     pub fold: bool,
 }
 
 impl Runtime {
-    /// A runtime with the default limits, which are those of the memory that the backend computes in.
+    /// A runtime with default limits: those of the memory that the backend computes in.
     pub fn new(backend: Arc<dyn Backend>) -> Runtime {
         let available = backend.device().and_then(Device::available_memory);
         let mut limits = Limits::default();
@@ -43,52 +42,52 @@ impl Runtime {
     }
 
     /// Reads the constants of a module and checks that there is a kernel for each of its operators. Functions that
-    /// are called nowhere need no kernels.
+    /// are never called need no kernels.
     ///
     /// # Errors
-    /// With all nodes that have none, or if a constant cannot be read or the device fails.
+    /// If nodes have no kernel (all are listed), a constant cannot be read, or the device fails.
     pub fn prepare(&self, module: &Module) -> Result<Session, PrepareError> {
         Session::new(Arc::new(Executable::new(module, self)?)).map_err(PrepareError::Device)
     }
 }
 
-/// The most programs that are kept. A training run has two (its batches and the smaller last one), and evaluation as
-/// many.
+/// The maximum number of cached programs. A training run has two (for its batches and the smaller last batch), and
+/// evaluation has two.
 const MOST_PROGRAMS: usize = 4;
 
-/// A module that is ready to run.
+/// A prepared module.
 pub struct Executable {
     runtime: Runtime,
     module: Module,
-    /// The module with functions in place of their calls, if it has calls.
+    /// The module with inlined functions, if it has calls.
     inlined: Option<Arc<Inlined>>,
     constants: Constants,
-    /// The constants of the last program, with the folded results that do not depend on dims.
+    /// The constants of the last program, including the folded results that do not depend on dims.
     folded: Mutex<Arc<Constants>>,
-    /// The constants in the memory of a device, as far as a program reads them.
+    /// The constants in device memory, if a program reads them.
     uploaded: Mutex<OnDevice>,
-    /// The latest last.
+    /// The programs, least recently used first.
     programs: Mutex<Vec<Arc<Slot>>>,
     programs_made: AtomicU64,
 }
 
-/// Room for the program of the dims of some inputs.
+/// A cache entry for the program of some input types.
 struct Slot {
     types: Vec<Option<Type>>,
     watch: Watch,
-    /// `None` until the program is made: sessions that need it at the same time wait for the first of them.
+    /// `None` until the program is bound. Sessions that need it at the same time wait for the first session.
     bound: Mutex<Option<Arc<Bound>>>,
 }
 
-/// The program for the types of some inputs.
+/// The program for some input types.
 pub(super) struct Bound {
     pub(super) types: Vec<Option<Type>>,
     /// The values that an observer can see.
     pub(super) watch: Watch,
-    /// For each input, true if it is a state that the arena has.
+    /// For each input, true if it is a state in the arena.
     is_state: Vec<bool>,
     pub(super) program: Program,
-    /// The memory that a session takes of a device; `None` if the backend computes in host memory.
+    /// The device memory of a session; `None` if the backend computes in host memory.
     pub(super) device_bytes: Option<DeviceBytes>,
     /// True if a run may need a large stack.
     is_deep: bool,
@@ -112,7 +111,7 @@ impl Bound {
         }
     }
 
-    /// Records whether a run was sequential. A run that failed may have ended before its parallel work.
+    /// Records if a run was sequential. A failed run may have ended before its parallel work.
     pub(super) fn note_run(&self, is_sequential: bool, is_complete: bool) {
         let now = if is_sequential { SEQUENTIAL } else { PARALLEL };
         if (is_complete || !is_sequential) && self.seen.load(Ordering::Relaxed) < now {
@@ -120,12 +119,12 @@ impl Bound {
         }
     }
 
-    /// True if an input is a state that the arena has.
+    /// True if an input is a state in the arena.
     pub(super) fn is_state(&self, input: usize) -> bool {
         self.is_state.get(input).copied().unwrap_or(false)
     }
 
-    /// True if the program is that for these inputs. A state that is not given has the type it had.
+    /// True if the program fits these inputs. A state that is not given keeps its type.
     pub(super) fn fits(&self, inputs: &[Option<DataRef<'_>>]) -> bool {
         let fits = |(at, given): (usize, &Option<DataRef<'_>>)| match (given, &self.types[at]) {
             (Some(data), Some(ty)) => data.is_of(ty),
@@ -139,10 +138,10 @@ impl Bound {
 
 impl Executable {
     /// Reads the constants of a module and checks that there is a kernel for each of its operators. Functions that
-    /// are called nowhere need no kernels.
+    /// are never called need no kernels.
     ///
     /// # Errors
-    /// With all nodes that have none, or if a constant cannot be read.
+    /// If nodes have no kernel (all are listed), or a constant cannot be read.
     pub fn new(module: &Module, runtime: &Runtime) -> Result<Executable, PrepareError> {
         let mut lacking = Vec::new();
         let mut constants = Constants::default();
@@ -199,19 +198,20 @@ impl Executable {
         &self.runtime
     }
 
-    /// The number of times that the module was planned, once for each kind of input dims as long as the plan is kept.
+    /// The number of times that the module was planned: once for each set of input dims, as long as the plan stays
+    /// cached.
     pub fn programs_made(&self) -> u64 {
         self.programs_made.load(Ordering::Relaxed)
     }
 
-    /// Bytes of all constants. Sessions share them.
+    /// The size of all constants in bytes. Sessions share them.
     pub fn constant_bytes(&self) -> u64 {
         let values = self.module.graph_ids().flat_map(|graph| self.module.defined(graph));
         let constants = values.filter_map(|value| self.constants[value].as_ref());
         constants.map(|tensor| DataRef::Tensor(tensor.view()).byte_count()).sum()
     }
 
-    /// An error with the nodes of the module that was given, in place of copies of them.
+    /// Replaces copied nodes in an error by nodes of the given module.
     pub(super) fn named(&self, error: ExecuteError) -> ExecuteError {
         match &self.inlined {
             Some(inlined) => inlined.named(error),
@@ -219,8 +219,8 @@ impl Executable {
         }
     }
 
-    /// The program for inputs of these types, in which an observer can see these values: an earlier program, or a new
-    /// program. Nodes of functions stand in place of their calls, unless it sees results of the calls.
+    /// The program for inputs of these types in which an observer can see the values of `watch`; it is taken from the
+    /// cache or bound. Functions are inlined, unless the observer sees results of their calls.
     pub(super) fn program(
         &self,
         space: &mut Space,
@@ -237,7 +237,7 @@ impl Executable {
         let Executable { runtime, module, constants, .. } = self;
         let watch = &slot.watch;
         let inlined = self.inlined.as_ref().filter(|inlined| !inlined.hides(watch));
-        // A failure of earlier work is none of the work that computes constants.
+        // A failure of earlier work must not be reported as one of folding.
         space.finish()?;
         let binder = Binder { runtime, watch, module, inlined, constants, folded: &folded, deadline };
         let mut program = installed(&*runtime.backend, || binder.program(space, &slot.types))?;
@@ -261,7 +261,7 @@ impl Executable {
         Ok(made)
     }
 
-    /// The room for a program, which is the latest one from now on.
+    /// The cache entry of a program, which becomes the most recently used.
     fn slot(&self, types: Vec<Option<Type>>, watch: Watch) -> Arc<Slot> {
         let mut programs = locked(&self.programs);
         let known = programs.iter().position(|slot| slot.types == types && slot.watch == watch);
@@ -277,12 +277,12 @@ impl Executable {
     }
 }
 
-/// The content of a mutex. A thread that panicked with it left it as it was: contents are replaced as a whole.
+/// Locks a mutex. Poison is ignored, because contents are only replaced as a whole.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An error if a constant has more bytes than a tensor may.
+/// Checks that a constant does not exceed the size limit of a tensor.
 fn check_size(payload: &Payload, limit: u64) -> Result<(), HostError> {
     let (dtype, dims) = match payload {
         Payload::Dense(data) => (data.dtype(), data.dims().to_vec()),
@@ -297,7 +297,7 @@ fn check_size(payload: &Payload, limit: u64) -> Result<(), HostError> {
     }
 }
 
-/// The main graph, and all bodies and functions that its nodes reach.
+/// The main graph, and all bodies and functions reachable from it.
 fn graphs_that_run(module: &Module) -> FxHashSet<GraphId> {
     let mut found: FxHashSet<GraphId> = FxHashSet::default();
     let mut next = vec![module.main()];

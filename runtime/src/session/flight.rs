@@ -1,7 +1,7 @@
-//! Runs on a device that the host does not wait for, and their outputs on the way back.
+//! Runs in flight: runs on a device that the host does not wait for, and the downloads of their outputs.
 //!
-//! While the kernels of a run work, the inputs of the next run are copied on a queue of their own, into other memory
-//! (`inputs.rs`). With two sets of inputs, `U` for copies to the device and `D` for copies to the host,
+//! While the kernels of a run work, the inputs of the next run are copied on a separate queue, into other memory
+//! (`inputs.rs`). With two sets of inputs, `U` for uploads and `D` for downloads:
 //!
 //! ```text
 //! transfers:  U set 0 | U set 1          | U set 0 (waits for run 0)      | ..
@@ -9,8 +9,8 @@
 //! host:       begin 0   begin 1            end 0 (waits for D of run 0)     begin 2   end 1 ..
 //! ```
 //!
-//! The downloads of a run end with its failure, so that every run in flight knows its own failure
-//! ([`device`](crate::device)). An operation that fails waits for all work and lets all runs end ([`Session::failed`]).
+//! The downloads of a run return its failure, so every run in flight knows its own failure
+//! ([`device`](crate::device)). A failed operation waits for all work and lets all runs end ([`Session::failed`]).
 
 use super::Session;
 use super::error::ExecuteError;
@@ -22,12 +22,12 @@ use crate::kernel::KernelError;
 use ampc_ir::DType;
 use std::collections::VecDeque;
 
-/// Runs that were begun and have not ended, the oldest first.
+/// Runs in flight, oldest first.
 pub(super) type Flights = VecDeque<Flight>;
 
-/// A run that was begun.
+/// A run in flight.
 pub(super) enum Flight {
-    /// Its outputs are on the way.
+    /// Its downloads are in progress.
     Begun(Begun),
     /// Its work has ended.
     Landed(Result<Vec<Data>, ExecuteError>),
@@ -36,24 +36,25 @@ pub(super) enum Flight {
 /// The downloads of a run in flight.
 pub(super) struct Begun {
     outputs: Vec<Returning>,
-    /// Downloads of no bytes, for the queues of kernels that no output is copied on.
+    /// Downloads of 0 bytes, for kernel queues without a download of an output.
     ends: Vec<Box<dyn Download>>,
 }
 
-/// An output on the way to the host.
+/// An output being copied to the host.
 pub(super) enum Returning {
     Tensor(DType, Vec<u64>, Box<dyn Download>),
     There(Data),
 }
 
 impl Session {
-    /// Begins a run, and returns before the work is done if the session computes on a device. `wanted` lists the outputs, by
-    /// position, that are copied to the host; [`end_run`](Self::end_run) returns them. Several runs may be begun before the
-    /// first is ended. Each run reads the states that the previous run leaves.
+    /// Begins a run. If the session computes on a device, it returns before the work is done. `wanted` lists the
+    /// indices of the outputs that are copied to the host; [`end_run`](Self::end_run) returns them. Several runs may
+    /// be begun before the first is ended. Each run reads the states that the previous run leaves.
     ///
     /// # Errors
-    /// As [`run`](Self::run) where the errors show before the work is done. All runs in flight have then ended, and
-    /// [`end_run`](Self::end_run) returns the outputs or the error of each: the cause, if a run in flight has torn the states.
+    /// Like [`run`](Self::run), for errors that are known before the work is done. All runs in flight have then
+    /// ended, and [`end_run`](Self::end_run) returns the outputs or the error of each run. If a run in flight has
+    /// torn the states, its error is the cause.
     pub fn begin_run(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
@@ -69,7 +70,7 @@ impl Session {
         });
         let ended = started.and_then(|()| {
             let with_first = !outputs.iter().any(|output| matches!(output, Returning::Tensor(..)));
-            // Without the ends it is not known if the run fails.
+            // Without these downloads, a failure of the run would stay unknown.
             let ends = self.space.ends(with_first);
             ends.map_err(|error| {
                 self.frame.states.set_torn(true);
@@ -81,12 +82,12 @@ impl Session {
         Ok(())
     }
 
-    /// The wanted outputs of the oldest run that was begun and not ended, in host memory, when its work is done; `None` if
-    /// there is no such run.
+    /// Waits for the oldest run in flight and returns its wanted outputs in host memory; `None` if no run is in
+    /// flight.
     ///
     /// # Errors
-    /// If the run failed, or the host has no memory for an output. The runs that were begun after it have failed with it, and
-    /// the states are [torn](Self::has_torn_states): they are not those before the run.
+    /// If the run failed, or the allocation of an output failed. The runs that were begun later have then failed too,
+    /// and the states are [torn](Self::has_torn_states): they differ from those before the run.
     pub fn end_run(&mut self) -> Result<Option<Vec<Data>>, ExecuteError> {
         match self.flights.pop_front() {
             None => Ok(None),
@@ -95,12 +96,12 @@ impl Session {
         }
     }
 
-    /// The number of runs that were begun and not ended.
+    /// The number of runs in flight.
     pub fn runs_begun(&self) -> usize {
         self.flights.len()
     }
 
-    /// Waits for the outputs and the end of a run. If it fails, the runs after it fail with it.
+    /// Waits for the outputs and the end of a run. If it fails, all later runs fail.
     fn land(&mut self, begun: Begun) -> Result<Vec<Data>, ExecuteError> {
         let mut outputs = Vec::with_capacity(begun.outputs.len());
         let (mut failure, mut lacking): (Option<DeviceError>, Option<KernelError>) = (None, None);
@@ -118,7 +119,7 @@ impl Session {
                 failure = Some(error.or_of_kernel(failure));
             }
         }
-        // A failure may surface once more, and a download that had no memory did not end with it.
+        // A failure may be reported once more, and a download whose allocation failed has not returned it.
         let is_last = self.flights.is_empty();
         if (is_last || failure.is_some() || lacking.is_some())
             && let Err(error) = self.space.finish()
@@ -131,12 +132,12 @@ impl Session {
             (None, Some(error)) => ExecuteError::of_transfer(error),
         };
         self.flights.clear();
-        // The states have moved on, or are wrong.
+        // The states have advanced, or are wrong.
         self.frame.states.set_torn(true);
         Err(self.named(error))
     }
 
-    /// Waits for all runs that were begun; their outputs stay for [`end_run`](Self::end_run).
+    /// Waits for all runs in flight; their outputs stay for [`end_run`](Self::end_run).
     pub(super) fn land_all(&mut self) {
         if self.flights.iter().all(|flight| matches!(flight, Flight::Landed(_))) {
             return;
@@ -152,9 +153,9 @@ impl Session {
         self.inputs.forget_reads();
     }
 
-    /// The error of an operation, after all work has ended. Runs in flight have their own results.
+    /// The error of an operation, after all work has ended. Runs in flight keep their own results.
     pub(super) fn failed(&mut self, error: ExecuteError) -> ExecuteError {
-        // Work that was given before the error reads and writes memory of the session.
+        // Work submitted before the error accesses memory of the session, so it must end first.
         let error = match (error, self.space.finish()) {
             (ExecuteError::Device(_), Err(late @ DeviceError::Kernel { .. })) => late.into(),
             (error, _) => error,
@@ -163,7 +164,7 @@ impl Session {
         self.named(error)
     }
 
-    /// An error with the nodes of the module that was given.
+    /// Replaces copied nodes in an error by nodes of the given module.
     fn named(&self, error: ExecuteError) -> ExecuteError {
         match self.bound.as_ref().and_then(|bound| bound.program.inlined()) {
             Some(inlined) => inlined.named(error),
@@ -173,7 +174,7 @@ impl Session {
 }
 
 impl Returning {
-    /// Begins to copy an output to the host.
+    /// Starts to copy an output to the host.
     pub(super) fn of(space: &mut Space, data: DataRef<'_>) -> Result<Returning, KernelError> {
         if let (DataRef::Device(tensor), Some(queue)) = (data, space.queue()) {
             let download = queue.start_download(tensor.span)?;

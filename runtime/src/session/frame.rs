@@ -1,4 +1,4 @@
-//! The memory of a graph that runs, and the places of its values.
+//! The memory of a running graph, and the locations of its values.
 
 use super::ExecuteError;
 use super::bind::Program;
@@ -16,23 +16,23 @@ use ampc_ir::module::Def;
 use ampc_ir::{GraphId, Module, Node};
 use rustc_hash::FxHashMap;
 
-/// The memory of a graph that runs. It stays for the next run.
+/// The memory of a running graph. It is kept for the next run.
 #[derive(Default)]
 pub(crate) struct Frame {
-    /// The states, which are the beginning of the arena.
+    /// The states, at the beginning of the arena.
     pub(super) states: StateMemory,
-    /// The arena behind the states.
+    /// The arena after the states.
     pub(super) arena: Option<Block>,
-    /// Memory of an earlier plan.
+    /// The memory of an earlier plan, for reuse.
     spare: Option<Block>,
     pub(super) heap: Vec<Option<Data>>,
     pub(super) lists: Lists,
-    /// The events that later steps of a run wait for, by the step that they follow.
+    /// The events that later steps of a run wait for, by the index of the preceding step.
     pub(super) events: Vec<Option<Event>>,
     pub(crate) children: FxHashMap<GraphId, Box<Frame>>,
 }
 
-/// Lists that a step makes. Their memory stays from step to step.
+/// Scratch lists of a step. Their allocations are reused by later steps.
 #[derive(Default)]
 pub(super) struct Lists {
     pub(super) parts: Vec<Part<'static>>,
@@ -42,19 +42,19 @@ pub(super) struct Lists {
     pub(super) made: Vec<Option<Data>>,
 }
 
-/// The values that a graph is given when it runs.
+/// The values passed to a graph when it runs.
 #[derive(Clone, Copy)]
 pub(crate) struct Given<'a> {
     /// Its formal inputs.
     pub(crate) inputs: &'a [Option<DataRef<'a>>],
-    /// The operands of the owning node, of which its captures are some.
+    /// The operands of the owning node, which include its captures.
     pub(crate) operands: &'a [Option<DataRef<'a>>],
-    /// The attributes of the call, in functions.
+    /// The attributes of the call, for a function.
     pub(crate) attrs: Option<&'a CallAttrs>,
 }
 
 impl Frame {
-    /// Allocates the memory of a plan, unless it is there. `taken` is the memory that the run takes besides.
+    /// Allocates the memory of a plan, unless it is allocated. `taken` is the other memory of the run, in bytes.
     pub(crate) fn reserve(
         &mut self,
         space: &Space,
@@ -78,21 +78,21 @@ impl Frame {
             self.states = StateMemory::of_plan(space, plan).map_err(failed)?;
         }
         let rest = plan.arena - plan.state_bytes;
-        // A spare that is too small goes before the arena is taken.
+        // A spare block that is too small is freed before the arena is allocated.
         let spare = self.spare.take().filter(|spare| spare.len() >= rest);
         self.arena = Some(spare.map_or_else(|| space.block(rest), Ok).map_err(failed)?);
         self.heap = vec![None; plan.values.len()];
         Ok(())
     }
 
-    /// Drops the memory of a plan. The states stay, and the arena if the next plan needs no more.
+    /// Frees the memory of a plan. The states stay, and the arena is kept if it suffices for the next plan.
     pub(super) fn release(&mut self) {
         let (states, spare) = (std::mem::take(&mut self.states), self.arena.take());
         let lists = std::mem::take(&mut self.lists);
         *self = Frame { states, spare, lists, ..Frame::default() };
     }
 
-    /// The states and the arena behind them.
+    /// The states and the arena after them.
     fn memory(&self) -> Memory<'_> {
         Memory::of(self.states.block(), self.arena.as_ref())
     }
@@ -112,12 +112,12 @@ impl Frame {
         scope.find(&self.heap, index, &mut |offset, len| Some(memory.bytes(offset, len)))
     }
 
-    /// Output `i` of the graph, after it ran.
+    /// Output `i` of the graph, after the run.
     pub(crate) fn output<'a>(&'a self, scope: Scope<'a>, i: usize) -> Option<DataRef<'a>> {
         self.get(scope, *scope.plan.outputs.get(i)?)
     }
 
-    /// Output `i` of the graph, owned. A value on the heap is moved, so that an output can be taken once.
+    /// Output `i` of the graph, owned. A heap value is moved, so such an output can be taken once.
     pub(crate) fn take_output(
         &mut self,
         space: &mut Space,
@@ -133,7 +133,7 @@ impl Frame {
     }
 }
 
-/// An error if a plan needs more memory than the limit, with the memory that is `taken` besides.
+/// Checks that a plan and the other memory `taken` stay within the limit.
 pub(super) fn check_memory(
     module: &Module,
     plan: &GraphPlan,
@@ -147,7 +147,7 @@ pub(super) fn check_memory(
     Ok(())
 }
 
-/// The arena in its two blocks, to be read.
+/// The two blocks of the arena, for reading.
 #[derive(Clone, Copy)]
 pub(super) struct Memory<'a> {
     states: &'a Block,
@@ -167,7 +167,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-/// The node whose result takes the most bytes of the arena.
+/// The node with the largest result in the arena.
 fn largest(module: &Module, plan: &GraphPlan) -> Option<Node> {
     let bytes = |place: Place| if let Place::Arena { len, .. } = place { len } else { 0 };
     let results = plan.values.iter().filter_map(|v| match module.value(v.value).def {
@@ -177,7 +177,7 @@ fn largest(module: &Module, plan: &GraphPlan) -> Option<Node> {
     results.max_by_key(|(bytes, node)| (*bytes, std::cmp::Reverse(*node))).map(|(_, node)| node)
 }
 
-/// A graph that runs, with the values that it is given.
+/// A running graph with the values passed to it.
 #[derive(Clone, Copy)]
 pub(crate) struct Scope<'a> {
     pub(crate) program: &'a Program,
@@ -186,7 +186,7 @@ pub(crate) struct Scope<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// A value of the graph, wherever it is; `arena` has bytes by offset and length.
+    /// A value of the graph, in any location; `arena` returns bytes by offset and length.
     pub(super) fn find(
         self,
         heap: &'a [Option<Data>],
@@ -195,7 +195,7 @@ impl<'a> Scope<'a> {
     ) -> Option<DataRef<'a>> {
         let planned = &self.plan.values[index as usize];
         match planned.place {
-            // An initializer that is listed as an input need not be given.
+            // An initializer that is listed as an input is optional.
             Place::Input(i) => {
                 let given = self.given.inputs.get(i as usize).copied().flatten();
                 given.or_else(|| self.program.constant(planned.value))

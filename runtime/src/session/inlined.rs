@@ -1,6 +1,6 @@
-//! Functions in place of their calls: the module that runs without an observer.
+//! Inlining of functions, for runs without an observer.
 //!
-//! Observers and errors name nodes of the module that was given ([`InlinedCalls`]).
+//! Observers and errors name nodes of the given module ([`InlinedCalls`]).
 
 use super::{ExecuteError, Watch};
 use ampc_ir::edit::InlinedCalls;
@@ -8,21 +8,22 @@ use ampc_ir::infer::{Facts, infer_module};
 use ampc_ir::module::{Def, Op};
 use ampc_ir::{Module, Node, Value};
 
-/// Copies of functions that have no more parts than this together are made whatever the size of the module.
+/// Copies of functions with at most this many parts in total are made regardless of the size of the module.
 const SMALL_PARTS: u64 = 1 << 18;
 
-/// Copies of functions that have no more parts than this many times the nodes and values of the module are made.
+/// The maximum ratio of the parts of copied functions to the nodes and values of the module.
 const MAX_RATIO: u64 = 4;
 
-/// A module with functions in place of their calls.
+/// A module with inlined functions.
 #[derive(Debug)]
 pub(super) struct Inlined {
     pub(super) module: Module,
     pub(super) calls: InlinedCalls,
 }
 
-/// A module with the types that `declare` gives its inputs, with functions in place of their calls, and those functions. If
-/// a function fits no call with these types, its calls stay: then errors show as the calls run, or are those of the module.
+/// The module with the input types that `declare` sets and with inlined functions, and the inlined functions. If a
+/// function fits no call with these types, its calls are kept; errors are then those of the module, or are reported
+/// when the calls run.
 ///
 /// # Errors
 /// Errors of `declare`, and if the types do not fit the module.
@@ -45,7 +46,7 @@ pub(super) fn typed<I: AsRef<Inlined>>(
 }
 
 impl Inlined {
-    /// The module with functions in place of their calls; `None` if no call is replaced.
+    /// The module with inlined functions; `None` if no call is replaced.
     pub(super) fn of(module: &Module) -> Option<Inlined> {
         let mut nodes = module.graph_ids().flat_map(|graph| module.nodes(graph));
         if !nodes.any(|node| matches!(module.node(node).op, Op::Call(_))) {
@@ -57,7 +58,7 @@ impl Inlined {
         (calls.n_calls > 0).then_some(Inlined { module, calls })
     }
 
-    /// True if an observer of these values sees a call that nodes stand in place of.
+    /// True if an observer of these values sees a call that was inlined.
     pub(super) fn hides(&self, watch: &Watch) -> bool {
         let is_gone = |&value: &Value| matches!(self.module.value(value).def, Def::Erased);
         match watch {
@@ -66,18 +67,18 @@ impl Inlined {
         }
     }
 
-    /// The node of the module that was given which a node is, or stands in place of, in the graph that it is in.
+    /// The node of the given module from which a node was copied: the outermost call, or the node itself.
     pub(super) fn outermost(&self, node: Node) -> Node {
         let calls = self.calls.calls(node);
         calls.first().copied().unwrap_or_else(|| self.calls.source(node))
     }
 
-    /// The value of the module that was given which a result is a copy of; other values as they are.
+    /// The value of the given module of which a result is a copy; other values are returned unchanged.
     pub(super) fn source_value(&self, value: Value) -> Value {
         let Some((node, slot)) = self.module.producer(value) else { return value };
         let source = self.module.node(self.calls.source(node));
         let name = |value: Value| self.module.value(value).name;
-        // A node that stands for a call as a whole copies one of its results.
+        // A node that replaces a whole call copies one of its results.
         let found = match source.op {
             Op::Call(_) => {
                 source.results().iter().flatten().copied().find(|&result| name(result) == name(value))
@@ -87,7 +88,7 @@ impl Inlined {
         found.unwrap_or(value)
     }
 
-    /// The error of a run with the nodes of the module that was given.
+    /// Replaces copied nodes in the error of a run by nodes of the given module.
     pub(super) fn named(&self, mut error: ExecuteError) -> ExecuteError {
         if let ExecuteError::Unsupported { nodes, .. } = &mut error {
             nodes.iter_mut().for_each(|(node, _)| *node = self.calls.source(*node));

@@ -1,4 +1,4 @@
-//! Inputs in the memory of a device: copies of the inputs of two runs, so that those of the next run are copied while the
+//! Inputs in device memory: copies of the inputs of two runs, so that the next run's inputs are copied while the
 //! kernels of a run work.
 
 use super::error::ExecuteError;
@@ -6,26 +6,26 @@ use super::space::{Space, copy_span};
 use crate::data::{Data, DataRef};
 use crate::device::{DeviceError, Event};
 
-/// Memory for the inputs of two runs. States and strings are not here.
+/// Memory for the inputs of two runs, without states and strings.
 #[derive(Default)]
 pub(super) struct InputSets {
     sets: [Inputs; 2],
-    /// The set that the next run takes.
+    /// The index of the set for the next run.
     next: usize,
 }
 
-/// Memory of a device for the inputs of a run.
+/// Device memory for the inputs of a run.
 #[derive(Default)]
 struct Inputs {
     tensors: Vec<Option<Data>>,
-    /// The end of the last run that read them, if the host has not waited for it.
+    /// The end of the last run that read the inputs, unless the host has waited for it.
     read: Option<Event>,
 }
 
 impl InputSets {
-    /// The inputs in the memory of a device, for a session that computes there; `None` for all that kernels can read where
-    /// they are.
-    /// `is_state` is true of inputs that are states in the arena. The host waits for the run if `waits`.
+    /// Copies the inputs to the device for a session that computes there; an entry is `None` if kernels can read the
+    /// input in place. `is_state` is true of inputs that are states in the arena. The host waits for the run if
+    /// `waits`.
     pub(super) fn bring(
         &mut self,
         space: &mut Space,
@@ -39,7 +39,7 @@ impl InputSets {
         let set = &mut self.sets[self.next];
         let mut tensors = std::mem::take(&mut set.tensors);
         tensors.resize_with(inputs.len(), || None);
-        // A session that waits for its runs has no queue for transfers.
+        // A session that waits for its runs has no transfer queue.
         if !waits
             && let Some(event) = set.read.take()
             && let Some(transfers) = space.transfers()?
@@ -58,7 +58,7 @@ impl InputSets {
                     let made = space.tensor(from.dtype, from.dims).map_err(ExecuteError::of_transfer)?;
                     *place = Some(made);
                 }
-                // The first queue has done the work that has made the input.
+                // The first queue has finished the work that produces the input.
                 if let (Some(Data::Device(to)), Some(queue)) = (&*place, space.queue()) {
                     copy_span(queue, from.span, to.view().span)?;
                 }
@@ -84,7 +84,7 @@ impl InputSets {
         Ok(Some(tensors))
     }
 
-    /// Keeps the memory of the inputs of a run for a later run.
+    /// Keeps the memory of a run's inputs for a later run.
     pub(super) fn give_back(
         &mut self,
         space: &mut Space,
@@ -101,13 +101,13 @@ impl InputSets {
         Ok(())
     }
 
-    /// Forgets the runs that read the inputs: the host has waited for them.
+    /// Forgets the runs that read the inputs, because the host has waited for them.
     pub(super) fn forget_reads(&mut self) {
         self.sets.iter_mut().for_each(|set| set.read = None);
     }
 }
 
-/// Inputs, with their copies on a device for those that have one.
+/// The inputs, replaced by their device copies if they have copies.
 pub(super) fn over<'a>(
     inputs: &[Option<DataRef<'a>>],
     brought: &'a [Option<Data>],

@@ -1,9 +1,9 @@
-//! The copy of a module in which images have channels last where the backend asks for it ([`crate::layouts`]).
+//! The copy of a module in which the images chosen by the backend have channels last ([`crate::layouts`]).
 //!
-//! An image that a node makes with channels last has permuted dims. A node that needs the dims of the model reads a
-//! copy, which a Transpose makes before the first such node. If both layouts have the same order of elements, or the
-//! node reads only dims, the copy is an Identity, which is a view. Values that observers see, states, and graphs other
-//! than the main graph are unchanged.
+//! An image that a node produces with channels last has permuted dims. A node that needs the dims of the model reads
+//! a copy, which a Transpose makes before the first such node. If both layouts have the same element order, or the
+//! node reads only dims, the copy is an Identity, which is a view. Values that observers see, states, and graphs
+//! other than the main graph are unchanged.
 
 use super::bind::reads_dims;
 use super::inlined::Inlined;
@@ -31,12 +31,12 @@ use std::sync::Arc;
 pub(super) struct Layouts {
     /// The nodes whose kernels read the layout.
     pub(super) channels_last: FxHashSet<Node>,
-    /// Inserted nodes that are not folded. Programs of other dims have other nodes with the same ids.
+    /// Inserted nodes that are not folded, because programs for other dims have other nodes with the same ids.
     pub(super) in_each_run: FxHashSet<Node>,
 }
 
-/// Gives images channels last where the backend asks for it. Returns the layouts, and the sources of nodes with those of
-/// the inserted nodes.
+/// Permutes the images that the backend chooses. Returns the layouts, and the source nodes extended by those of
+/// inserted nodes.
 pub(super) fn lay_out(
     backend: &dyn Backend,
     module: &mut Module,
@@ -44,7 +44,7 @@ pub(super) fn lay_out(
     inlined: Option<Arc<Inlined>>,
 ) -> (Layouts, Option<Arc<Inlined>>) {
     let graph = module.main();
-    // Ids of inserted values would be those of copies of functions.
+    // Inserted values would have the ids of values of function copies.
     let is_call = |node| matches!(module.node(node).op, Op::Call(_));
     if *watch == Watch::All || module.graph_ids().flat_map(|graph| module.nodes(graph)).any(is_call) {
         return (Layouts::default(), inlined);
@@ -101,14 +101,14 @@ fn images(module: &Module, graph: GraphId, watch: &Watch) -> Vec<Image> {
     images
 }
 
-/// The dims of a copy of a value.
+/// The form of a copy of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Form {
     /// An image with channels last.
     Last,
     /// An image with the dims of the model.
     First,
-    /// The dims of the model, and elements in any order.
+    /// The dims of the model, with elements in any order.
     Dims,
     /// One axis.
     Channels,
@@ -122,7 +122,7 @@ struct Editor<'m> {
     copies: FxHashMap<(Value, Form), Value>,
     /// The inserted nodes, each with the node that it was inserted for.
     inserted: Vec<(Node, Node)>,
-    /// The inserted nodes with the same ids in all programs, which share folded results.
+    /// The inserted nodes that have the same ids in all programs, which share folded results.
     shared: FxHashSet<Node>,
     /// Constants with the axes of reductions.
     axes: FxHashMap<Vec<i64>, Value>,
@@ -134,7 +134,7 @@ impl<'m> Editor<'m> {
         Editor { module, graph, roles, copies, inserted, shared, axes }
     }
 
-    /// Transposes the constant filters of all convolutions. Copies that no node reads are no steps.
+    /// Transposes the constant filters of all convolutions. Copies without readers become no steps.
     fn transpose_filters(&mut self) {
         for node in self.module.nodes(self.graph).collect::<Vec<Node>>() {
             let data = self.module.node(node);
@@ -151,7 +151,7 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// Adds constants for the axes of all reductions that have them as an operand.
+    /// Adds constants for the axes of all reductions that take axes as an operand.
     fn add_axes(&mut self) {
         for node in self.module.nodes(self.graph).collect::<Vec<Node>>() {
             let Some(view) = NodeView::new(self.module, node) else { continue };
@@ -187,7 +187,7 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// Gives nodes the operands with the dims that they need, and images their dims.
+    /// Gives nodes operands with the dims that they need, and permutes the dims of images.
     fn edit(&mut self) {
         let mut made: Vec<Value> = Vec::new();
         for node in self.module.nodes(self.graph) {
@@ -237,7 +237,7 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// Moves the axes that a Concat or a reduction names.
+    /// Permutes the axes of a Concat or a reduction.
     fn move_axes(&mut self, node: Node) {
         let Some(view) = NodeView::new(self.module, node) else { return };
         let dims = view.operand(0).and_then(|value| dims_of(self.module, value));
@@ -261,7 +261,8 @@ impl<'m> Editor<'m> {
         }
     }
 
-    /// The type of a copy of a value. Types of images are changed last, so that this is the type of the model.
+    /// The type of a copy of a value. The types of images are changed last, so the value still has the type of the
+    /// model.
     fn copy_type(&self, value: Value, form: Form) -> Type {
         let ty = &self.module.value(value).ty;
         let mut dims = dims_of(self.module, value).unwrap_or_default();
@@ -273,7 +274,7 @@ impl<'m> Editor<'m> {
         Type::tensor(ty.dtype().unwrap_or(DType::F32), Shape::known(&dims))
     }
 
-    /// A copy of an image with channels last, with the dims of the model and with one reader.
+    /// A copy, with the dims of the model, of an image with channels last, for one reader.
     fn read_back(&mut self, value: Value, is_image: bool, reader: Node) -> Value {
         let (from, ty) = match is_image {
             true => (value, self.copy_type(value, Form::First)),
@@ -286,7 +287,7 @@ impl<'m> Editor<'m> {
         self.insert(from, ty, Some(perm(rank, Form::First)), Position::Before(reader), reader)
     }
 
-    /// A copy of a value, which is made before its first reader.
+    /// A copy of a value, inserted before its first reader.
     fn transposed(&mut self, value: Value, form: Form, at: Position, reader: Node) -> Value {
         if let Some(&made) = self.copies.get(&(value, form)) {
             return made;
@@ -300,7 +301,7 @@ impl<'m> Editor<'m> {
         made
     }
 
-    /// Inserts a Transpose, or an Identity without a permutation.
+    /// Inserts a Transpose, or an Identity if there is no permutation.
     fn insert(
         &mut self,
         value: Value,
@@ -328,7 +329,7 @@ impl<'m> Editor<'m> {
     }
 }
 
-/// The permutation that makes a copy of an image.
+/// The permutation that gives a copy of an image its form.
 fn perm(rank: usize, form: Form) -> Vec<i64> {
     let mut perm: Vec<i64> = (0..i64::try_from(rank).unwrap_or(0)).collect();
     match form {

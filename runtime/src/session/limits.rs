@@ -1,4 +1,4 @@
-//! The limits of a run, and the memory that the process can still have.
+//! The limits of a run, and the memory available to the process.
 
 use std::fs;
 use std::sync::Arc;
@@ -8,25 +8,26 @@ use std::time::Duration;
 /// The limits of a run.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes. The limit holds for the main graph as a whole (arena, constants, inputs, outputs), and separately for each
-    /// tensor outside of an arena and for the arena of each body or function.
+    /// The memory limit in bytes. It applies to the main graph as a whole (arena, constants, inputs, outputs), and
+    /// separately to each tensor outside of an arena and to the arena of each body or function.
     pub max_bytes: u64,
-    /// Bytes of device memory for constants, states, arenas and two sets of inputs, as
-    /// [`DeviceBytes::total_in_flight`](super::DeviceBytes::total_in_flight) counts them; `None` for no other limit than
-    /// `max_bytes`. A module that needs more is refused when it is bound, before the device allocates memory for it.
+    /// The limit in bytes of device memory for constants, states, arenas and two sets of inputs, as
+    /// [`DeviceBytes::total_in_flight`](super::DeviceBytes::total_in_flight) counts them; with `None`, only
+    /// `max_bytes` applies. A module that exceeds the limit is rejected during binding, before the device allocates
+    /// memory for it.
     pub max_device_bytes: Option<u64>,
-    /// The most iterations of one Loop or Scan.
+    /// The maximum number of iterations of one Loop or Scan.
     pub max_iterations: u64,
-    /// The longest time of one run. Work that was launched on a device is not interrupted: the limit is compared before each
-    /// launch, and when the host has waited for the work.
+    /// The maximum duration of one run. Work that was launched on a device is not interrupted: the limit is checked
+    /// before each launch, and when the host has waited for the work.
     pub time_limit: Option<Duration>,
-    /// Set from another thread, it ends a run before the next node.
+    /// A flag that, when another thread sets it, ends the run before the next node.
     pub stop: Option<Arc<AtomicBool>>,
 }
 
 impl Default for Limits {
-    /// As much host memory as there is ([`available_memory`]), no other limits. [`Runtime::new`](super::Runtime::new) asks
-    /// a device for its memory.
+    /// Limits the host memory to the available memory ([`available_memory`]), and nothing else.
+    /// [`Runtime::new`](super::Runtime::new) asks a device for its memory.
     fn default() -> Limits {
         Limits {
             max_bytes: available_memory(),
@@ -38,11 +39,12 @@ impl Default for Limits {
     }
 }
 
-/// The assumption if the available memory is unknown.
+/// The assumed memory in bytes if the available memory is unknown.
 const OTHERWISE: u64 = 16 << 30;
 
-/// The bytes that the program can still allocate: on Linux the least of the available memory of the system, the
-/// rest of the limit of the control group, and the rest of the limit of the address space; elsewhere 16 GiB.
+/// The number of bytes that the program can still allocate. On Linux, it is the minimum of the available memory of
+/// the system, the remainder of the control group's limit, and the remainder of the address space limit; elsewhere it
+/// is 16 GiB.
 pub fn available_memory() -> u64 {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_meminfo(&text));
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
@@ -54,7 +56,7 @@ pub fn available_memory() -> u64 {
     system.into_iter().chain(group).chain(left_of_limit()).min().unwrap_or(OTHERWISE)
 }
 
-/// The memory that a control group uses and cannot give back: without the page cache, by `memory.stat`.
+/// The memory that a control group uses and cannot reclaim: usage without the page cache, from `memory.stat`.
 fn taken_of_group(current: u64, stat: &str) -> u64 {
     let counted = |name: &str| {
         let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -63,15 +65,15 @@ fn taken_of_group(current: u64, stat: &str) -> u64 {
     current.saturating_sub(counted("active_file")).saturating_sub(counted("inactive_file"))
 }
 
-/// The bytes left of the limit of the address space of the process (`ulimit -v`); `None` if there is no limit,
-/// or it is unknown. Stacks of threads count whole, used or not.
+/// The bytes left of the address space limit of the process (`ulimit -v`); `None` if it is unlimited or unknown.
+/// Thread stacks count in full, used or not.
 pub fn left_of_limit() -> Option<u64> {
     let limit = of_limits(&fs::read_to_string("/proc/self/limits").ok()?)?;
     let taken = of_status(&fs::read_to_string("/proc/self/status").ok()?).unwrap_or(0);
     Some(limit.saturating_sub(taken))
 }
 
-/// The soft limit in the line `Max address space  123  unlimited  bytes`; none if it is unlimited.
+/// The soft limit in the line `Max address space  123  unlimited  bytes`; `None` if it is unlimited.
 fn of_limits(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("Max address space"))?;
     line.split_whitespace().next()?.parse().ok()

@@ -1,17 +1,16 @@
-//! Sessions: a module runs any number of times, on any backend.
+//! Sessions run a module any number of times, on any backend.
 //!
 //! - [`Runtime`]: a backend, and the limits of every run.
-//! - [`Executable`]: a module that is ready to run. Its constants, and the programs for the dims that were asked for
-//!   last, are shared by its sessions.
+//! - [`Executable`]: a prepared module. Its sessions share the constants, and the programs for the most recent dims.
 //! - [`Session`]: the memory of one run at a time: the arena, the states, and values whose sizes are known only at run
 //!   time. Sessions of one executable run in any number of threads.
 //!
-//! A session plans the graph for the dims of the inputs at hand ([`plan`](crate::plan)), and walks the plan. In the
-//! order of a run: `executable.rs` finds or makes the program (`inlined.rs`: functions in place of their calls, once for
-//! all runs; `bind.rs`: types, folding, kernels, plans), `walk.rs` runs its steps in a frame (`frame.rs`), `control.rs`
-//! runs bodies, and `states.rs` moves states on. On a device, `inputs.rs` copies inputs, `recording.rs` replays kernels, and
-//! `flight.rs` has the runs that the host does not wait for. `needs.rs` computes the memory of a run, without running, and
-//! `device_bytes.rs` that of a device before it is allocated.
+//! A session plans the graph for the dims of the inputs at hand ([`plan`](crate::plan)), and executes the plan. In
+//! the order of a run: `executable.rs` finds or makes the program (`inlined.rs`: inlined functions, once for all
+//! runs; `bind.rs`: types, folding, kernels, plans); `walk.rs` runs its steps in a frame (`frame.rs`); `control.rs`
+//! runs bodies; and `states.rs` advances states. On a device, `inputs.rs` copies inputs, `recording.rs` replays
+//! kernels, and `flight.rs` has the runs that the host does not wait for. `needs.rs` predicts the memory of a run,
+//! and `device_bytes.rs` predicts device memory before it is allocated.
 
 mod bind;
 mod control;
@@ -70,26 +69,26 @@ use walk::Run;
 pub struct Session {
     executable: Arc<Executable>,
     space: Space,
-    /// Set from another thread, it ends a run of this session before the next node.
+    /// A flag that, when another thread sets it, ends a run of this session before the next node.
     stop: Option<Arc<AtomicBool>>,
     bound: Option<Arc<Bound>>,
-    /// The memory of the main graph. That of its states is there before it is planned if they were set, and stays.
+    /// The memory of the main graph. States that were set before planning have memory, which is kept.
     frame: Frame,
-    /// States that are not in an arena, as the last run left them, by formal input.
+    /// States outside of an arena, as the last run left them, by formal input.
     moved: BTreeMap<usize, Data>,
     flights: Flights,
     inputs: InputSets,
     recordings: Recordings,
-    /// The states in host memory, as they were when a caller looked at them last.
+    /// Host copies of the states, as a caller last read them.
     copied: Vec<(usize, Data)>,
 }
 
-/// True if nodes of an operator can be run.
+/// True if nodes of an operator can run.
 pub(crate) fn has_kernel(backend: &dyn Backend, kind: OpKind) -> bool {
     control::is_control(kind) || backend.has_kernel(kind)
 }
 
-/// Inputs, with states for inputs that are not given.
+/// The inputs, with states for missing inputs.
 fn with_states<'a>(
     inputs: &[Option<DataRef<'a>>],
     states: &'a BTreeMap<usize, Data>,
@@ -99,10 +98,10 @@ fn with_states<'a>(
 }
 
 impl Session {
-    /// A session without memory: the first run takes it.
+    /// A session without memory; the first run allocates it.
     ///
     /// # Errors
-    /// If a device refuses a queue.
+    /// If the device cannot create a queue.
     pub fn new(executable: Arc<Executable>) -> Result<Session, DeviceError> {
         let space = Space::of(&executable.runtime().backend)?;
         Ok(Session {
@@ -119,24 +118,24 @@ impl Session {
         })
     }
 
-    /// The module that is ready to run, for more sessions.
+    /// The prepared module, for further sessions.
     pub fn executable(&self) -> &Arc<Executable> {
         &self.executable
     }
 
-    /// True if the session computes on a device, whose memory the host does not address.
+    /// True if the session computes on a device, whose memory the host cannot address.
     pub fn is_on_device(&self) -> bool {
         matches!(self.space, Space::Device(_))
     }
 
-    /// Gives this session a flag that ends its runs before their next node when another thread sets it, besides
+    /// Sets a flag with which another thread ends runs of this session before their next node, in addition to
     /// [`Limits::stop`].
     pub fn set_stop(&mut self, stop: Arc<AtomicBool>) {
         self.stop = Some(stop);
     }
 
-    /// Computes the outputs, in order, in host memory. There is an input for every formal input of the graph, in order.
-    /// An input with a default may be `None`, and a state that was given before.
+    /// Computes the outputs, in order, in host memory. There is an input for every formal input of the graph, in
+    /// order. An input may be `None` if it has a default, or is a state that was given before.
     ///
     /// # Errors
     /// If inputs do not fit the graph, a node cannot be computed, or a limit is reached.
@@ -144,7 +143,7 @@ impl Session {
         self.run_observed(inputs, None)
     }
 
-    /// Like [`run`](Self::run); `observer` sees the values that it [watches](NodeObserver::watch).
+    /// Like [`run`](Self::run), with an observer of the values that it [watches](NodeObserver::watch).
     ///
     /// # Errors
     /// Errors of [`run`](Self::run).
@@ -174,7 +173,6 @@ impl Session {
 
     /// Like [`run`](Self::run), but the outputs stay in the memory that the session computes in. Such tensors can be
     /// inputs of the next run of any session on the device; [`fetch`](Self::fetch) copies them to the host.
-    ///
     /// # Errors
     /// Errors of [`run`](Self::run).
     pub fn run_in_place(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<Vec<Data>, ExecuteError> {
@@ -183,26 +181,26 @@ impl Session {
             for output in 0..scope.plan.outputs.len() {
                 outputs.extend(frame.take_output(space, scope, output)?);
             }
-            // Queues of other sessions may read the outputs at once.
+            // Queues of other sessions may read the outputs immediately.
             Ok(space.finish()?)
         })?;
         Ok(outputs)
     }
 
-    /// A copy of a value in host memory, when the work that makes the value is done.
+    /// Waits for the work that produces a value, and copies the value to host memory.
     ///
     /// # Errors
-    /// If there is no memory for it, or the device fails.
+    /// If the allocation fails, or the device fails.
     pub fn fetch(&mut self, data: DataRef<'_>) -> Result<Data, ExecuteError> {
-        // The failure of a run in flight is that of the run.
+        // A failure of a run in flight must be reported by that run.
         self.land_all();
         let fetched = self.space.fetch(data);
         fetched.map_err(|error| self.failed(ExecuteError::of_transfer(error)))
     }
 
     /// Like [`run`](Self::run), but without copies in host memory: `visit` sees each output in place. From the second
-    /// run with the same dims on, a graph whose dims are all known before it runs allocates no tensor, and nothing else
-    /// except scratch memory of the crate `gemm-common` and a block of the thread queue with every 63rd run.
+    /// run with the same dims on, a graph whose dims are all known before it runs allocates no tensor, and nothing
+    /// else except scratch memory of the crate `gemm-common` and a block of the thread queue in every 63rd run.
     ///
     /// # Errors
     /// Errors of [`run`](Self::run).
@@ -214,7 +212,7 @@ impl Session {
         self.run_to_observed(inputs, None, visit)
     }
 
-    /// Like [`run_to`](Self::run_to); `observer` sees the values that it [watches](NodeObserver::watch).
+    /// Like [`run_to`](Self::run_to), with an observer of the values that it [watches](NodeObserver::watch).
     ///
     /// # Errors
     /// Errors of [`run`](Self::run).
@@ -234,11 +232,11 @@ impl Session {
         })
     }
 
-    /// Copies of the states in host memory as they are now, by formal input. A state is given with the first run and
-    /// stays: later runs may leave it out.
+    /// Copies of the current states in host memory, by formal input. A state is given with the first run and kept:
+    /// later runs may omit it.
     ///
     /// # Errors
-    /// If there is no memory for copies, or the device fails.
+    /// If the allocation of copies fails, or the device fails.
     pub fn states(&mut self) -> Result<Vec<(usize, Data)>, ExecuteError> {
         self.land_all();
         let Session { frame, moved, space, .. } = self;
@@ -247,10 +245,10 @@ impl Session {
         copies.map_err(|error| self.failed(ExecuteError::of_transfer(error)))
     }
 
-    /// The states in host memory, by formal input. Nothing is copied if the session computes there.
+    /// The states in host memory, by formal input. No state is copied if the session computes there.
     ///
     /// # Errors
-    /// If there is no memory for copies, or the device fails.
+    /// If the allocation of copies fails, or the device fails.
     pub fn state_views(&mut self) -> Result<Vec<(usize, DataRef<'_>)>, ExecuteError> {
         if let Space::Device(_) = self.space {
             self.copied = self.states()?;
@@ -259,30 +257,30 @@ impl Session {
         Ok(states_of(&self.frame, &self.moved))
     }
 
-    /// The states that [`set_states`](Self::set_states) sets, by formal input: those whose sizes are known. Others are
-    /// given with a run.
+    /// The states that [`set_states`](Self::set_states) sets, by formal input: the states with known sizes. Other
+    /// states are given with a run.
     pub fn placed_states(&self) -> Vec<usize> {
         self.frame.states.inputs(self.module())
     }
 
-    /// True if the states are torn: a run that failed had updated some of them in place, and not the others. No run begins
-    /// then until all of them are set, or given with a run.
+    /// True if the states are torn: a failed run has updated some of them in place, but not all. No run begins until
+    /// all states are set, or given with a run.
     pub fn has_torn_states(&self) -> bool {
         self.frame.states.is_torn() && (self.frame.states.iter().next().is_some() || !self.moved.is_empty())
     }
 
-    /// True if the states are torn, and stay so if these are given, because not all of them are.
+    /// True if the states are torn, and `given` does not contain all of them.
     fn stays_torn(&self, given: &[Option<DataRef<'_>>]) -> bool {
         let is_given = |at: usize| given.get(at).is_some_and(Option::is_some);
         let all = self.frame.states.are_given(given) && self.moved.keys().all(|&at| is_given(at));
         self.frame.states.is_torn() && !all
     }
 
-    /// Sets the states in the memory of the session, so that no run has to be given them. `write` is called for each state
-    /// with the number of its formal input, and writes its bytes, which are zeros before.
+    /// Sets the states in the memory of the session, so that no run needs them as inputs. `write` is called for each
+    /// state with the index of its formal input, and writes its bytes, which are initially zero.
     ///
     /// # Errors
-    /// Errors of `write`, and if the states exceed the limit or there is no memory for them. The states are then unchanged.
+    /// If `write` fails, the states exceed the limit, or the allocation fails. The states are then unchanged.
     pub fn set_states<E: From<HostError>>(
         &mut self,
         write: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
@@ -295,7 +293,7 @@ impl Session {
         states.fill(&mut self.space, write)?;
         self.space.finish().map_err(|error| HostError::Device(Box::new(error)))?;
         if self.frame.states.is_torn() {
-            // They are as wrong as the states that are set.
+            // They are as outdated as the states that are set.
             self.moved.clear();
         }
         self.frame.states = states;
@@ -312,8 +310,8 @@ impl Session {
         self.start(inputs, observer, true, visit).map_err(|error| self.failed(error))
     }
 
-    /// Runs the module, up to the end of the work if the session waits for it. The caller settles an error
-    /// ([`failed`](Self::failed)).
+    /// Runs the module, to the end of the work if the session waits for it. The caller handles an error with
+    /// [`failed`](Self::failed).
     fn start(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
@@ -346,7 +344,7 @@ impl Session {
         self.moved = self.walk(inputs, observer, (deadline, waits), visit)?;
         let given_back = self.inputs.give_back(&mut self.space, brought, waits);
         given_back.map_err(|error| {
-            // The states are those after a run that is not known to succeed.
+            // Until the run is known to succeed, the states are torn.
             self.frame.states.set_torn(true);
             error.into()
         })
@@ -360,7 +358,7 @@ impl Session {
         &self.executable.runtime().limits
     }
 
-    /// Walks the program, shows `visit` the outputs, and moves the states on. Returns the states that are not in the
+    /// Executes the program, shows `visit` the outputs, and advances the states. Returns the states outside of the
     /// arena.
     fn walk<'a>(
         &'a mut self,
@@ -379,7 +377,7 @@ impl Session {
         let scope = Scope { program, plan: program.plan(main), given };
         let (moved, is_sequential) = installed_run(&*runtime.backend, bound.hint(), || {
             recordings.run_or_replay(&mut run, main, frame, given)?;
-            // No failure may surface once states are overwritten, if the session waits for the work.
+            // If the session waits for the work, no failure may follow once states are overwritten.
             if waits {
                 run.space.finish()?;
                 run.in_time(None)?;
@@ -404,14 +402,14 @@ impl Session {
         moved
     }
 
-    /// The device memory that the session takes for the inputs that it was bound to last; `None` before that, and if the
+    /// The device memory of the session for the inputs that it was last bound to; `None` before that, or if the
     /// backend computes in host memory.
     pub fn device_bytes(&self) -> Option<DeviceBytes> {
         self.bound.as_ref()?.device_bytes
     }
 
-    /// Plans the graph for these inputs, unless it is planned for their dims. Given states replace the old
-    /// states; all other states stay.
+    /// Plans the graph for these inputs, unless a plan for their dims exists. Given states replace the old states;
+    /// all other states are kept.
     ///
     /// # Errors
     /// If inputs do not fit the graph.
@@ -419,8 +417,8 @@ impl Session {
         self.bind_for(inputs, Watch::nothing())
     }
 
-    /// Plans the graph for inputs of these types, as [`bind`](Self::bind) does for values, before states are set. On a
-    /// device, it copies constants only, and nothing if the plan exceeds the limit. `None` stands for an absent input.
+    /// Plans the graph for inputs of these types, like [`bind`](Self::bind), before states are set. On a device, it
+    /// copies only constants, and nothing if the plan exceeds the limit. `None` stands for an absent input.
     ///
     /// # Errors
     /// If the types do not fit the graph, or the plan needs more device memory than the limit.
@@ -431,7 +429,7 @@ impl Session {
         Ok(next.device_bytes.unwrap_or_default())
     }
 
-    /// Like [`bind`](Self::bind), for a run with an observer that sees every value.
+    /// Like [`bind`](Self::bind), for a run with an observer of every value.
     ///
     /// # Errors
     /// If inputs do not fit the graph.
@@ -447,7 +445,7 @@ impl Session {
         taken.map_err(|error| self.failed(error))
     }
 
-    /// Takes the states that are given, in place of the old states.
+    /// Stores the given states over the old states.
     fn take_states(&mut self, given: &[Option<DataRef<'_>>]) -> Result<(), KernelError> {
         let is_torn = self.stays_torn(given);
         let Session { space, bound, frame, moved, .. } = self;
@@ -474,8 +472,8 @@ impl Session {
         if self.bound.as_ref().is_some_and(fits) {
             return Ok(());
         }
-        // Binding folds constants and copies them. The memory of the last program goes, or is that of the next program,
-        // before more is taken.
+        // Binding folds constants and copies them. The memory of the last program is freed or reused before more is
+        // allocated.
         self.land_all();
         let types = self.types_of(inputs);
         let next = self.executable.program(&mut self.space, types, watch, deadline)?;
@@ -496,7 +494,7 @@ impl Session {
         Ok(())
     }
 
-    /// An error if a sequence or an optional has an element of other dims than the model declares.
+    /// Checks that no sequence or optional has an element with other dims than the model declares.
     fn check_elements(&self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
         let module = self.module();
         let formals = module.graph(module.main()).inputs();
@@ -510,7 +508,7 @@ impl Session {
         Ok(())
     }
 
-    /// The types of inputs; a state that is not given has the one it had.
+    /// The types of inputs; a state that is not given keeps its type.
     fn types_of(&self, inputs: &[Option<DataRef<'_>>]) -> Vec<Option<Type>> {
         let mut types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
         for (at, data) in self.frame.states.iter() {
@@ -521,7 +519,7 @@ impl Session {
         types
     }
 
-    /// Moves the states into the layout of `program`. States that were never given are as they are by default.
+    /// Moves the states into the layout of `program`. States that were never given get their defaults.
     fn place_states(&mut self, program: &Program) -> Result<(), ExecuteError> {
         let plan = program.main_plan();
         let left = states::left_over(&mut self.space, &self.frame.states, plan);
@@ -534,7 +532,7 @@ impl Session {
             let moved = self.moved.iter().map(|(&at, data)| (at, data.view()));
             self.frame.states.iter().chain(moved).for_each(|(at, data)| first[at] = Some(data));
             states.take(&mut self.space, &first).map_err(ExecuteError::of_transfer)?;
-            // The old states go when the copies are done.
+            // The old states are freed after the copies are done.
             self.space.finish()?;
             states.set_torn(self.frame.states.is_torn());
             self.frame.states = states;
@@ -556,28 +554,29 @@ impl Session {
         self.bound.as_ref().map(|bound| Plans::of(&bound.program))
     }
 
-    /// Bytes of the arena of the main graph for the inputs of the last [`bind`](Self::bind).
+    /// The size of the main graph's arena in bytes, for the inputs of the last [`bind`](Self::bind).
     pub fn arena_bytes(&self) -> usize {
         self.bound.as_ref().map_or(0, |bound| bound.program.main_plan().arena)
     }
 
-    /// The plan of a graph of the module for the inputs of the last [`bind`](Self::bind). Its steps name nodes of the module
-    /// only after [`bind_observed`](Self::bind_observed); otherwise nodes of functions stand in place of their calls.
+    /// The plan of a graph of the module for the inputs of the last [`bind`](Self::bind). Its steps name nodes of the
+    /// module only after [`bind_observed`](Self::bind_observed); otherwise calls are replaced by the nodes of their
+    /// functions.
     pub fn plan(&self, graph: GraphId) -> Option<&GraphPlan> {
         self.bound.as_ref().and_then(|bound| bound.program.plans[graph].as_deref())
     }
 
-    /// Bytes of all constants. Sessions of one executable share them.
+    /// The size of all constants in bytes. Sessions of one executable share them.
     pub fn constant_bytes(&self) -> u64 {
         self.executable.constant_bytes()
     }
 
-    /// Bytes that the arenas of all graphs hold now.
+    /// The bytes that the arenas of all graphs hold now.
     pub fn allocated_bytes(&self) -> usize {
         self.frame.arena_bytes()
     }
 
-    /// The module it runs.
+    /// The module of the session.
     pub fn module(&self) -> &Module {
         self.executable.module()
     }
@@ -591,7 +590,7 @@ fn states_of<'a>(frame: &'a Frame, moved: &'a BTreeMap<usize, Data>) -> Vec<(usi
     found
 }
 
-/// Bytes of the outputs that are copied out of the arena.
+/// The bytes of outputs that are copied out of the arena.
 fn output_bytes(plan: &GraphPlan) -> u64 {
     let bytes = |&output: &u32| match plan.values[output as usize].place {
         Place::Arena { len, .. } => len as u64,
@@ -600,7 +599,7 @@ fn output_bytes(plan: &GraphPlan) -> u64 {
     plan.outputs.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
-/// The type of the first element of a sequence or an optional that an input of type `declared` may not have.
+/// The type of the first element of a sequence or optional that the type `declared` does not permit.
 fn other_element(declared: &Type, data: DataRef<'_>) -> Option<Type> {
     let (declared, items) = match (declared, data) {
         (Type::Sequence(element), DataRef::Sequence(sequence)) => (element, sequence.items()),
@@ -615,8 +614,8 @@ fn other_element(declared: &Type, data: DataRef<'_>) -> Option<Type> {
     })
 }
 
-/// True if a value of type `given` may be an input of type `declared`. The elements of sequences and optionals are checked
-/// with their values, since a type of a value names no dims of elements.
+/// True if a value of type `given` may be an input of type `declared`. The elements of sequences and optionals are
+/// checked with their values, because the type of such a value has no dims of elements.
 pub fn admits(declared: &Type, given: &Type) -> bool {
     match (declared, given) {
         (Type::Unknown, _) => true,

@@ -1,7 +1,7 @@
-//! The memory that a run takes, before a constant is read and without running a node.
+//! Predicts the memory of a run, before any constant is read and without running a node.
 //!
-//! The module is typed and planned as for a run ([`plan`](crate::plan)). A run knows folded results; here their sizes
-//! stand for them, by the same rule, so that the plan is that of the run.
+//! The module is typed and planned as for a run ([`plan`](crate::plan)). The prediction knows only the sizes of
+//! folded results, and chooses them by the same rule, so the plan is that of the run.
 
 use super::bind::{FoldBudget, Program, reads_dims};
 use super::inlined::{Inlined, typed};
@@ -19,7 +19,7 @@ use ampc_ir::{GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// The memory that a run of a module takes, in bytes.
+/// The memory of a run of a module, in bytes.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryNeeds {
     /// The arenas of the main graph and of all bodies. The states of the main graph are in its arena.
@@ -28,16 +28,16 @@ pub struct MemoryNeeds {
     pub states: u64,
     /// The constants.
     pub constants: u64,
-    /// The contents of the main graph's arena at its fullest step; `None` of an empty arena.
+    /// The contents of the main graph's arena at its fullest step; `None` for an empty arena.
     pub peak: Option<Peak>,
-    /// The scratch memory of each node of the main graph; of a call, the most that a node of the function needs.
+    /// The scratch memory of each node of the main graph; for a call, the maximum over the nodes of the function.
     pub scratch: SecondaryMap<Node, u64>,
-    /// The values of the main graph whose sizes are not known before they are computed; they are not counted.
+    /// The values of the main graph whose sizes are known only after their computation. They are not counted.
     pub unsized_values: Vec<Value>,
 }
 
 impl Runtime {
-    /// The memory that a run of a module takes for inputs of these types; `None` stands for the declared type.
+    /// The memory of a run for inputs of these types; `None` stands for the declared type.
     ///
     /// # Errors
     /// If the types do not fit the module.
@@ -50,8 +50,8 @@ impl Runtime {
         Ok(needs_of(&self.plans(module, types)?, constants))
     }
 
-    /// The plans of all graphs of a module for inputs of these types, which are those of a run without an observer; `None`
-    /// stands for the declared type. No constant is read and nothing is computed.
+    /// The plans of all graphs of a module for inputs of these types; `None` stands for the declared type. They are
+    /// the plans of a run without an observer. No constant is read and nothing is computed.
     ///
     /// # Errors
     /// If the types do not fit the module, or the backend has no kernel for a node.
@@ -104,7 +104,7 @@ impl Runtime {
     }
 }
 
-/// The plans of a module for certain types of its inputs ([`Runtime::plans`], [`Session::plans`](super::Session::plans)).
+/// The plans of a module for types of its inputs ([`Runtime::plans`], [`Session::plans`](super::Session::plans)).
 #[derive(Debug)]
 pub struct Plans {
     module: Module,
@@ -119,8 +119,8 @@ impl Plans {
         Plans { module: program.module.clone(), plans, inlined: program.inlined().cloned() }
     }
 
-    /// The module whose nodes the plans name: a copy of the given module, with these types and with functions in place of
-    /// their calls.
+    /// The module whose nodes the plans name: a copy of the given module, with these types and with inlined
+    /// functions.
     pub fn module(&self) -> &Module {
         &self.module
     }
@@ -130,7 +130,7 @@ impl Plans {
         &self.plans
     }
 
-    /// The node of the given module that a node is a copy of, as observers name it.
+    /// The node of the given module of which a node is a copy, as observers name it.
     pub fn source(&self, node: Node) -> Node {
         self.inlined.as_ref().map_or(node, |inlined| inlined.calls.source(node))
     }
@@ -141,7 +141,7 @@ impl Plans {
     }
 }
 
-/// The memory of plans, with so many bytes of constants.
+/// The memory of plans with this many bytes of constants.
 fn needs_of(plans: &Plans, constants: u64) -> MemoryNeeds {
     let Plans { module, plans, inlined } = plans;
     let mut needs = MemoryNeeds { constants, ..MemoryNeeds::default() };
@@ -158,7 +158,7 @@ fn needs_of(plans: &Plans, constants: u64) -> MemoryNeeds {
             let given = |value| inlined.as_ref().map_or(value, |inlined| inlined.source_value(value));
             needs.unsized_values = unsized_values.map(|planned| given(planned.value)).collect();
         }
-        // The arena of a function depends on its calls.
+        // The arena of a function depends on its calls and is not counted.
         if !matches!(module.graph(plan.graph).owner, GraphOwner::Function(_)) {
             needs.arenas = needs.arenas.saturating_add(plan.arena as u64);
         }
@@ -166,7 +166,7 @@ fn needs_of(plans: &Plans, constants: u64) -> MemoryNeeds {
     needs
 }
 
-/// The choice of the nodes that are folded, without their results.
+/// Chooses the nodes that are folded, without computing their results.
 struct Sizing<'a> {
     module: &'a Module,
     folds: bool,
@@ -199,7 +199,7 @@ impl Fold for Sizing<'_> {
     }
 }
 
-/// Gives the inputs of the main graph these types.
+/// Sets the types of the main graph's inputs.
 fn declare(module: &mut Module, types: &[Option<Type>]) -> Result<(), ExecuteError> {
     let formals = module.graph(module.main()).inputs().to_vec();
     for (input, (&value, ty)) in formals.iter().zip(types).enumerate() {
@@ -214,7 +214,7 @@ fn declare(module: &mut Module, types: &[Option<Type>]) -> Result<(), ExecuteErr
     Ok(())
 }
 
-/// The bytes of each constant, and of each default of an input, as a run holds it; `None` of strings.
+/// The size in bytes of each constant, and of each default of an input, as a run holds it; `None` for strings.
 fn constant_sizes(module: &Module) -> SecondaryMap<Value, Option<usize>> {
     let mut sizes = SecondaryMap::default();
     for value in module.graph_ids().flat_map(|graph| module.defined(graph)) {

@@ -1,4 +1,4 @@
-//! Observers: code that sees the values of a run.
+//! Observers, which see the values of a run.
 
 use super::bind::Program;
 use super::error::ExecuteError;
@@ -18,9 +18,10 @@ use std::time::Duration;
 /// The values that an observer sees.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Watch {
-    /// Every value, also those of bodies and functions, each time that they run. The backend then joins no nodes.
+    /// Every value, including those of bodies and functions in each of their runs. The backend then fuses no nodes.
     All,
-    /// Values of the main graph, in the order of their ids. The backend joins nodes, as long as these values are made.
+    /// Values of the main graph, sorted by their ids. The backend may fuse nodes as long as these values are
+    /// computed.
     Values(Arc<[Value]>),
 }
 
@@ -38,7 +39,7 @@ impl Watch {
         Watch::Values(values.into())
     }
 
-    /// True of a value that the observer sees.
+    /// True if the observer sees the value.
     pub fn contains(&self, value: Value) -> bool {
         match self {
             Watch::All => true,
@@ -46,7 +47,7 @@ impl Watch {
         }
     }
 
-    /// The values that either sees.
+    /// The union of two sets of values.
     #[must_use]
     pub fn and(self, other: Watch) -> Watch {
         match (self, other) {
@@ -59,10 +60,10 @@ impl Watch {
     }
 }
 
-/// Sees values as they are computed, in the order of the nodes. They are handed over in host memory: an observer sees a
-/// value of a device some time after it was computed, at the latest when the run ends.
+/// Sees values as they are computed, in the order of the nodes. Values are passed in host memory: an observer sees a
+/// value of a device some time after its computation, at the latest when the run ends.
 pub trait NodeObserver {
-    /// The values that the observer sees. It is asked once, before a run.
+    /// The values that the observer sees. Called once before a run.
     fn watch(&self) -> Watch {
         Watch::All
     }
@@ -70,26 +71,26 @@ pub trait NodeObserver {
     /// Result `slot` of `node` was computed.
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>);
 
-    /// The nodes of a step have run; on a device, work that computes them was begun. Nodes that stand in place of a call
-    /// are the nodes of the function.
+    /// Called when the nodes of a step have run; on a device, when their work was submitted. For an inlined call,
+    /// these are the nodes of the function.
     fn ran(&mut self, nodes: &[Node]) {
         let _ = nodes;
     }
 
-    /// True if the observer wants the times of steps on a device ([`took`](Self::took)). It is asked once, before a run.
+    /// True if the observer requests the times of steps on a device ([`took`](Self::took)). Called once before a run.
     fn wants_times(&self) -> bool {
         false
     }
 
-    /// Reports the time of a step on the device, from the end of earlier work of its queue: a step that is launched late
-    /// includes the wait for its launch. Called after the step has run, at the latest when the run ends. Not called for
-    /// nodes with bodies, in host memory, or if the device has no clock.
+    /// Reports the time of a step on the device, from the end of earlier work of its queue: a step that is launched
+    /// late includes the wait for its launch. Called after the step has run, at the latest when the run ends. Not
+    /// called for nodes with bodies, in host memory, or if the device has no clock.
     fn took(&mut self, nodes: &[Node], time: Duration) {
         let _ = (nodes, time);
     }
 
-    /// A body of `node`, or the function that it calls, starts to run: the next values are of its nodes, until
-    /// [`leave`](Self::leave). A body that runs several times is entered as often.
+    /// A body of `node`, or the function that it calls, starts to run: the next values belong to its nodes, until
+    /// [`leave`](Self::leave). Called once for each run of a body.
     fn enter(&mut self, node: Node, graph: GraphId) {
         let _ = (node, graph);
     }
@@ -97,8 +98,9 @@ pub trait NodeObserver {
     /// The graph that was entered last has run.
     fn leave(&mut self) {}
 
-    /// False ends the run with [`ExecuteError::Stopped`](super::ExecuteError::Stopped): asked before every node that writes to a state in place, and
-    /// before the next values of states are taken. All values until then have been seen.
+    /// Returns false to end the run with [`ExecuteError::Stopped`](super::ExecuteError::Stopped). Called before every
+    /// node that writes to a state in place, and before the next values of states are stored. All values until then
+    /// have been seen.
     fn permits_updates(&mut self) -> bool {
         true
     }
@@ -137,24 +139,24 @@ impl<A: NodeObserver, B: NodeObserver> NodeObserver for (A, B) {
     }
 }
 
-/// The bytes of values that may be on the way from a device to an observer. A larger value is on the way alone.
+/// The maximum size of values in transfer from a device to an observer. A larger value is transferred alone.
 const MOST_BYTES_ON_THE_WAY: usize = 64 << 20;
 
-/// An observer of a run, and the values that are on the way to it.
+/// An observer of a run, and the values in transfer to it.
 pub(crate) struct Observing<'a> {
     observer: &'a mut (dyn NodeObserver + Send),
     watch: Watch,
     on_the_way: VecDeque<Sent>,
     bytes: usize,
     wants_times: bool,
-    /// The steps whose times the observer has not been told.
+    /// The steps whose times the observer has not received yet.
     timed: Vec<Timed>,
 }
 
-/// The most steps whose times are noted on a device before the host waits for them.
+/// The maximum number of timed steps on a device before the host waits for them.
 const MOST_TIMED: usize = 4096;
 
-/// The nodes of a step that a device runs, its queue, and the events before and behind it.
+/// The nodes of a step on a device, its queue, and the events before and after it.
 struct Timed {
     nodes: SmallVec<[Node; 8]>,
     queue: usize,
@@ -162,7 +164,7 @@ struct Timed {
     to: Event,
 }
 
-/// A value on the way from a device.
+/// A value in transfer from a device.
 struct Sent {
     node: Node,
     slot: usize,
@@ -189,12 +191,12 @@ impl<'a> Observing<'a> {
         step.results.iter().flatten().any(|index| self.watch.contains(value(index)))
     }
 
-    /// Tells the observer that a step has run.
+    /// Notifies the observer that a step has run.
     pub(super) fn ran(&mut self, program: &Program, step: &Step) {
         self.observer.ran(&sources(program, step));
     }
 
-    /// The event before a step, if the observer wants times and the device tells them.
+    /// Records the event before a step, if the observer requests times and the device has a clock.
     pub(super) fn mark(&self, space: &mut Space, step: &Step) -> Result<Option<Event>, DeviceError> {
         match space.queue_at(step.queue).filter(|_| self.wants_times) {
             Some(queue) => queue.mark(),
@@ -202,7 +204,7 @@ impl<'a> Observing<'a> {
         }
     }
 
-    /// Notes the event behind a step, which began at `from`.
+    /// Records the event after a step, which began at `from`.
     pub(super) fn marked(
         &mut self,
         space: &mut Space,
@@ -216,7 +218,7 @@ impl<'a> Observing<'a> {
         if self.timed.len() < MOST_TIMED { Ok(()) } else { self.tell_times(space) }
     }
 
-    /// Tells the observer the times of the steps so far, when they are done.
+    /// Reports the times of the steps so far to the observer, after waiting for them.
     pub(super) fn tell_times(&mut self, space: &mut Space) -> Result<(), DeviceError> {
         for Timed { nodes, queue, from, to } in std::mem::take(&mut self.timed) {
             if let Some(queue) = space.queue_at(queue) {
@@ -234,7 +236,7 @@ impl<'a> Observing<'a> {
         step: &Step,
         frame: &Frame,
     ) -> Result<(), ExecuteError> {
-        // The results of a group are results of any of its nodes.
+        // Any node of a group may have produced a result of the group.
         let is_group = step.nodes.len() > 1;
         for (slot, index) in step.results.iter().enumerate() {
             let Some(index) = *index else { continue };
@@ -273,7 +275,7 @@ impl<'a> Observing<'a> {
         Ok(())
     }
 
-    /// Hands over the value of the oldest pending download.
+    /// Passes the value of the oldest pending download to the observer.
     fn receive(&mut self) -> Result<(), KernelError> {
         let Some(Sent { node, slot, dtype, dims, bytes, download }) = self.on_the_way.pop_front() else {
             return Ok(());
@@ -284,7 +286,7 @@ impl<'a> Observing<'a> {
         Ok(())
     }
 
-    /// Hands over all values that are on the way.
+    /// Passes all values in transfer to the observer.
     pub(super) fn settle(&mut self) -> Result<(), KernelError> {
         while !self.on_the_way.is_empty() {
             self.receive()?;
@@ -310,7 +312,7 @@ impl<'a> Observing<'a> {
     }
 }
 
-/// The nodes of a step, as the module that was given has them.
+/// The nodes of a step, as nodes of the given module.
 fn sources(program: &Program, step: &Step) -> SmallVec<[Node; 8]> {
     step.nodes.iter().map(|&node| program.source(node)).collect()
 }

@@ -25,7 +25,7 @@ impl Bundle {
         self.groups.iter().any(|group| group.contains(&node))
     }
 
-    /// The bytes of carried values that are not stored.
+    /// The size in bytes of carried values that are not stored.
     pub(super) fn spared(&self, module: &Module) -> usize {
         let bytes = |tensor: &(DType, Vec<u64>)| {
             let bytes = tensor.0.tensor_bytes(&tensor.1).and_then(|bytes| usize::try_from(bytes).ok());
@@ -39,8 +39,8 @@ impl Bundle {
     }
 }
 
-/// The groups of a backend, as pairs and as single groups. Both groups of a pair are left out if another node reads a
-/// carried value, or if a carried value is an output, a state or watched. The same holds for a group with two partners.
+/// The groups of a backend, as pairs and as single groups. Both groups of a pair are dropped if another node reads a
+/// carried value, or if a carried value is an output, a state or watched; so is a group with two partners.
 pub(super) fn bundles(
     (module, graph): (&Module, GraphId),
     watch: &Watch,
@@ -90,8 +90,8 @@ pub(super) fn bundles(
     (paired, single)
 }
 
-/// Halves of a list of groups; a single group becomes two groups. Operands of the first half may die before the second
-/// half runs. Single nodes are no groups, and a single pair has no halves.
+/// Splits a list of groups into halves; a single group is split into two groups. Operands of the first half may die
+/// before the second half runs. Single nodes are not groups, and a single pair is not split.
 pub(super) fn halves(mut bundles: Vec<Bundle>) -> Vec<Vec<Bundle>> {
     if let [bundle] = &mut bundles[..] {
         let [group] = &mut bundle.groups[..] else { return Vec::new() };

@@ -1,8 +1,8 @@
-//! Kernels that are recorded once and replayed.
+//! Recording and replay of a program's kernels.
 //!
-//! The kernels of a plan have their operands and results in the same places in every run, but for the inputs. A run is
-//! recorded when its inputs are where those of one of the last runs were: inputs that the session copies are, and inputs in
-//! fresh memory of the caller are not.
+//! In every run, the kernels of a plan have the same operands and results at the same addresses, except the inputs. A
+//! run is recorded when its inputs have the same addresses as those of a recent run: inputs that the session copies
+//! do, and inputs in new allocations of the caller do not.
 
 use super::error::ExecuteError;
 use super::frame::{Frame, Given, Scope};
@@ -15,24 +15,24 @@ use ampc_ir::GraphId;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// The most recordings of a program, and the most earlier runs whose inputs are remembered: a session has two sets of
-/// inputs.
+/// The maximum number of recordings of a program, and of earlier runs whose input addresses are remembered: a session
+/// has two sets of inputs.
 const MOST: usize = 2;
 
 /// Recordings of the program that a session is bound to.
 #[derive(Default)]
 pub(super) struct Recordings {
     recorded: Vec<(Places, Recording)>,
-    /// The places of the inputs of the last runs.
+    /// The input addresses of the last runs.
     seen: VecDeque<Places>,
-    /// True if the device refused to record the program.
+    /// True if the device cannot record the program.
     is_refused: bool,
 }
 
-/// The places of the inputs of a run; `None` of inputs that are not in the memory of the device.
+/// The addresses of the inputs of a run; `None` for inputs outside of device memory.
 struct Places(Vec<Option<Address>>);
 
-/// A range of memory of a device. It does not keep the memory.
+/// A range of device memory. It does not keep the memory alive.
 struct Address {
     memory: Weak<dyn DeviceMemory>,
     offset: usize,
@@ -70,19 +70,19 @@ impl Places {
             })
     }
 
-    /// True if the memory is there.
+    /// True if the memory still exists.
     fn are_there(&self) -> bool {
         self.0.iter().flatten().all(|address| address.memory.strong_count() > 0)
     }
 }
 
 impl Recordings {
-    /// Drops all recordings: the memory that they read or write goes.
+    /// Drops all recordings, because memory that they access is freed.
     pub(super) fn forget(&mut self) {
         *self = Recordings::default();
     }
 
-    /// Runs the main graph. A graph of kernels with places that stay is recorded and replayed.
+    /// Runs the main graph. A graph of kernels with fixed addresses is recorded and replayed.
     pub(super) fn run_or_replay(
         &mut self,
         run: &mut Run<'_>,
@@ -120,7 +120,7 @@ impl Recordings {
         Ok(())
     }
 
-    /// True if the inputs are where those of one of the last runs were. Remembers them otherwise.
+    /// True if the inputs have the addresses of a recent run. Remembers them otherwise.
     fn has_seen(&mut self, inputs: &[Option<DataRef<'_>>]) -> bool {
         if self.seen.iter().any(|places| places.are_of(inputs)) {
             return true;
@@ -132,7 +132,7 @@ impl Recordings {
         false
     }
 
-    /// Keeps a recording, and returns its number.
+    /// Keeps a recording, and returns its index.
     fn keep(&mut self, inputs: &[Option<DataRef<'_>>], recording: Recording) -> usize {
         self.recorded.retain(|(places, _)| places.are_there());
         if self.recorded.len() == MOST {
@@ -143,7 +143,7 @@ impl Recordings {
     }
 }
 
-/// The kernels of the steps, recorded; `None` if the device refuses to record them.
+/// Records the kernels of the steps; `None` if the device cannot record them.
 fn recorded(
     run: &mut Run<'_>,
     scope: Scope<'_>,
@@ -154,12 +154,12 @@ fn recorded(
     let recorded = run.space.record(|space| {
         run_steps(&mut Run { runtime, space, program, observer: None, deadline, stop, within }, scope, frame)
     });
-    // Nothing has run.
+    // No work has run.
     frame.states.set_torn(was_torn);
     recorded
 }
 
-/// True if every step has a kernel that can be recorded, and every value that a step reads or writes a place that stays from run to run.
+/// True if every step has a recordable kernel, and every value that a step accesses has the same address in all runs.
 fn can_be_recorded(scope: Scope<'_>) -> bool {
     let Scope { program, plan, given } = scope;
     let is_fixed = |index: &u32| match plan.values[*index as usize].place {

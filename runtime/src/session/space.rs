@@ -1,5 +1,5 @@
-//! The memory that a session computes in: the host's, or that of a device. Blocks of it hold arenas, and copies go
-//! between it and the host.
+//! The memory that a session computes in: host memory or device memory. Arenas are blocks of this memory, and copies
+//! connect it with the host.
 
 use super::error::ExecuteError;
 use crate::backend::Backend;
@@ -15,24 +15,24 @@ use std::sync::Arc;
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// The memory that a session computes in, with the queue of its work on a device.
+/// The memory that a session computes in, with the queues of its work on a device.
 pub(crate) enum Space {
-    /// Host memory: work is done when a kernel returns.
+    /// Host memory. Work is done when a kernel returns.
     Host,
-    /// The memory of a device. Strings stay in host memory.
+    /// Device memory. Strings stay in host memory.
     Device(OnDevice),
 }
 
 /// A device, and the queues of a session.
 pub(crate) struct OnDevice {
     backend: Arc<dyn Backend>,
-    /// The first queue of kernels, and of all copies but those of [`transfers`](Space::transfers).
+    /// The first queue of kernels, which also has all copies except those of [`transfers`](Space::transfers).
     queue: Box<dyn Queue>,
     /// The other queues of kernels.
     others: Vec<Box<dyn Queue>>,
     /// The queue on which inputs of later runs are copied while kernels run.
     transfers: Option<Box<dyn Queue>>,
-    /// A block without bytes.
+    /// A block of 0 bytes.
     nothing: Arc<dyn DeviceMemory>,
 }
 
@@ -40,7 +40,7 @@ impl Space {
     /// The memory of a backend.
     ///
     /// # Errors
-    /// If the device refuses a queue.
+    /// If the device cannot create a queue.
     pub(crate) fn of(backend: &Arc<dyn Backend>) -> std::result::Result<Space, DeviceError> {
         Ok(match backend.device() {
             Some(device) => {
@@ -61,7 +61,7 @@ impl Space {
     /// A queue of a device.
     ///
     /// # Panics
-    /// If there is no such queue: kernels of other queues are refused when they are prepared.
+    /// If the index is out of range: kernels with such a queue are rejected when they are prepared.
     pub(super) fn queue_at(&mut self, at: usize) -> Option<&mut (dyn Queue + 'static)> {
         let Space::Device(device) = self else { return None };
         Some(if at == 0 { &mut *device.queue } else { &mut *device.others[at - 1] })
@@ -70,7 +70,7 @@ impl Space {
     /// The queue of a device on which inputs are copied while kernels run.
     ///
     /// # Errors
-    /// If the device refuses another queue.
+    /// If the device cannot create another queue.
     pub(super) fn transfers(
         &mut self,
     ) -> std::result::Result<Option<&mut (dyn Queue + 'static)>, DeviceError> {
@@ -86,7 +86,7 @@ impl Space {
         matches!(self, Space::Device(device) if !device.others.is_empty())
     }
 
-    /// True if kernels can read an input where it is: in memory of the device, at an offset that the device accepts.
+    /// True if kernels can read an input in place: in device memory, at an offset that the device accepts.
     pub(super) fn reads_in_place(&self, input: DataRef<'_>) -> bool {
         match (self, input) {
             (Space::Device(device), DataRef::Device(tensor)) => {
@@ -123,31 +123,31 @@ impl Space {
         others.iter_mut().try_for_each(|other| queue.wait(&other.signal()?))
     }
 
-    /// Records the kernels that `launch` launches; `None` if the device refuses to record them.
+    /// Records the kernels that `launch` launches; `None` if the device cannot record them.
     pub(super) fn record(
         &mut self,
         launch: impl FnOnce(&mut Space) -> std::result::Result<(), ExecuteError>,
     ) -> std::result::Result<Option<Recording>, ExecuteError> {
-        // Work that was given before is no part of the recording.
+        // Earlier work does not belong to the recording.
         self.fence()?;
         let Some(queue) = self.queue() else { return Ok(None) };
         let refused = |error: ExecuteError| if error.is_refusal() { Ok(None) } else { Err(error) };
         if let Err(error) = queue.begin_recording() {
             return refused(error.into());
         }
-        // Recording ends, whatever happens.
+        // The recording ends even after an error.
         let launched = self.spread().map_err(ExecuteError::from).and_then(|()| launch(self));
         let launched = launched.and_then(|()| Ok(self.gather()?));
         let recorded = self.queue().map(Queue::end_recording).transpose().map_err(ExecuteError::from);
         match (launched, recorded) {
-            // A queue that is lost does no later work.
+            // A lost queue does no later work.
             (_, Err(error)) if !error.is_refusal() => Err(error),
             (launched, recorded) => launched.and(recorded).or_else(refused),
         }
     }
 
-    /// Begins downloads of no bytes, on all queues of kernels but the first, and on the first if `with_first`. They end when
-    /// the work that was given so far is done, with its failure.
+    /// Starts downloads of 0 bytes, on all queues of kernels except the first, and on the first if `with_first`. They
+    /// end when the work submitted so far is done, with its failure.
     pub(super) fn ends(
         &mut self,
         with_first: bool,
@@ -158,10 +158,10 @@ impl Space {
         first.chain(others).map(|queue| queue.start_download(span)).collect()
     }
 
-    /// A block of this memory: zeros in host memory, anything on a device.
+    /// A block of this memory: zeroed on the host, uninitialized on a device.
     ///
     /// # Errors
-    /// If there is no memory for it, or the device fails.
+    /// If the allocation fails, or the device fails.
     pub(super) fn block(&self, bytes: usize) -> std::result::Result<Block, DeviceError> {
         match self {
             Space::Host => {
@@ -172,7 +172,7 @@ impl Space {
         }
     }
 
-    /// A tensor in this memory: zeros in host memory, anything on a device.
+    /// A tensor in this memory: zeroed on the host, uninitialized on a device.
     pub(super) fn tensor(&self, dtype: DType, dims: &[u64]) -> Result<Data> {
         match self {
             Space::Device(device) if dtype != DType::String => Ok(Data::Device(device.tensor(dtype, dims)?)),
@@ -180,7 +180,8 @@ impl Space {
         }
     }
 
-    /// A copy in this memory of a value in any memory. Parts that are there already and own their elements are shared.
+    /// A copy in this memory of a value in any memory. Parts that are already in this memory and own their elements
+    /// are shared.
     pub(super) fn bring(&mut self, data: DataRef<'_>) -> Result<Data> {
         match (self, data) {
             (Space::Host, _) => Ok(data.to_data()?),
@@ -213,7 +214,7 @@ impl Space {
         }
     }
 
-    /// A copy in host memory, when everything that makes it is done.
+    /// A copy in host memory, after all work that produces the value.
     pub(super) fn fetch(&mut self, data: DataRef<'_>) -> Result<Data> {
         match (self, data) {
             (Space::Device(device), DataRef::Device(tensor)) => {
@@ -234,7 +235,7 @@ impl Space {
         }
     }
 
-    /// Shows `visit` a value in host memory; a value that is there is not copied.
+    /// Shows `visit` a value in host memory; a value that is already there is not copied.
     pub(super) fn on_host<R>(
         &mut self,
         data: DataRef<'_>,
@@ -246,7 +247,7 @@ impl Space {
         }
     }
 
-    /// Waits for all work. If work of several queues failed, the error is that of the first queue.
+    /// Waits for all work. If work of several queues failed, returns the error of the first queue.
     pub(super) fn finish(&mut self) -> std::result::Result<(), DeviceError> {
         let Space::Device(OnDevice { queue, others, transfers, .. }) = self else { return Ok(()) };
         let rest = others.iter_mut().chain(transfers).map(|queue| queue.finish());
@@ -277,7 +278,7 @@ impl OnDevice {
     }
 }
 
-/// Copies a range of device memory, as long as the target.
+/// Copies a range of device memory to a target of the same length.
 pub(super) fn copy_span(
     queue: &mut dyn Queue,
     from: Span<'_>,
@@ -297,7 +298,7 @@ pub(super) enum Block {
 }
 
 impl Default for Block {
-    /// No bytes.
+    /// A block of 0 bytes.
     fn default() -> Block {
         Block::Host(AlignedBytes::default())
     }
@@ -311,7 +312,7 @@ impl Block {
         }
     }
 
-    /// The bytes of host memory; none of a device.
+    /// The bytes of host memory; empty for a device.
     pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
         match self {
             Block::Host(bytes) => bytes.as_mut_slice(),
@@ -319,7 +320,7 @@ impl Block {
         }
     }
 
-    /// A range of bytes, to be read.
+    /// A range of bytes, for reading.
     pub(super) fn range(&self, offset: usize, len: usize) -> Bytes<'_> {
         match self {
             Block::Host(bytes) => Bytes::Host(&bytes.as_slice()[offset..offset + len]),
@@ -327,7 +328,7 @@ impl Block {
         }
     }
 
-    /// Writes bytes of the host to a range.
+    /// Writes host bytes to a range.
     pub(super) fn write(&mut self, space: &mut Space, offset: usize, from: &[u8]) -> Result<()> {
         match (self, space.queue()) {
             (Block::Host(bytes), _) => {
@@ -350,7 +351,7 @@ pub(super) enum Bytes<'a> {
 }
 
 impl<'a> Bytes<'a> {
-    /// The tensor of numbers that these bytes are.
+    /// The bytes as a tensor of numbers.
     pub(super) fn as_tensor(self, dtype: DType, dims: &'a [u64]) -> DataRef<'a> {
         match self {
             Bytes::Host(bytes) => DataRef::Tensor(TensorRef::of_numbers(dtype, dims, bytes)),

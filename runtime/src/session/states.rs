@@ -1,8 +1,8 @@
-//! States: inputs that stay in memory from run to run, and from plan to plan.
+//! States: inputs that stay in memory between runs and between plans.
 //!
-//! States have a block of their own, the beginning of the arena as plans lay it out. The block is there before the
-//! first run if a caller sets the states, and every plan that puts the states where the last plan did takes the block
-//! over, so that no state is copied.
+//! States have a separate block, the beginning of the arena in the layout of plans. The block exists before the first
+//! run if a caller sets the states. A plan with the same layout of states as the last plan takes the block over, so
+//! that no state is copied.
 
 use super::error::ExecuteError;
 use super::frame::{Frame, Scope};
@@ -24,14 +24,14 @@ use std::collections::BTreeMap;
 pub(super) struct StateMemory {
     slots: Vec<Slot>,
     block: Block,
-    /// True if a run has written to some of the states and has not ended.
+    /// True if an unfinished run has written to some of the states.
     is_torn: bool,
 }
 
 /// A state and its place.
 #[derive(Clone)]
 struct Slot {
-    /// The number of the formal input.
+    /// The index of the formal input.
     input: usize,
     offset: usize,
     len: usize,
@@ -40,10 +40,10 @@ struct Slot {
 }
 
 impl StateMemory {
-    /// Memory for the states that a plan keeps: zeros in host memory, anything on a device.
+    /// Memory for the states that a plan keeps: zeroed on the host, uninitialized on a device.
     ///
     /// # Errors
-    /// If there is no memory for them, or the device fails.
+    /// If the allocation fails, or the device fails.
     pub(super) fn of_plan(space: &Space, plan: &GraphPlan) -> Result<StateMemory, DeviceError> {
         let block = space.block(plan.state_bytes)?;
         let slots = placed(plan).map(|(input, offset, len, dtype, dims)| Slot {
@@ -56,10 +56,11 @@ impl StateMemory {
         Ok(StateMemory { slots: slots.collect(), block, is_torn: false })
     }
 
-    /// Other memory for the same states; before there are any, for the states that the plan of a module will have.
+    /// New memory for the same states, or, if there are none yet, for the states that the plan of the module will
+    /// have.
     ///
     /// # Errors
-    /// If there is no memory for them, or they have more than `most` bytes.
+    /// If the allocation fails, or the states exceed `most` bytes.
     pub(super) fn anew(
         &self,
         space: &Space,
@@ -81,7 +82,7 @@ impl StateMemory {
         Ok(StateMemory { slots, block, is_torn: false })
     }
 
-    /// The formal inputs that have a place here, or will have a place when the module is planned, in order.
+    /// The formal inputs that have a place here, or will have one when the module is planned, in order.
     pub(super) fn inputs(&self, module: &Module) -> Vec<usize> {
         let slots: Cow<'_, [Slot]> = match self.slots.is_empty() {
             true => slots_of_module(module, 1).0.into(),
@@ -92,7 +93,7 @@ impl StateMemory {
         inputs
     }
 
-    /// True if the states are where a plan has them.
+    /// True if the layout of the states is that of a plan.
     pub(super) fn is_of(&self, plan: &GraphPlan) -> bool {
         self.block.len() == plan.state_bytes && self.slots.iter().map(Slot::as_placed).eq(placed(plan))
     }
@@ -113,10 +114,10 @@ impl StateMemory {
         })
     }
 
-    /// Lets `fill` write the bytes of each state, which are zeros before. It is given the formal input.
+    /// Calls `fill` with the formal input and the bytes of each state, which are initially zero.
     ///
     /// # Errors
-    /// Errors of `fill`, and if a copy to the device fails.
+    /// If `fill` fails, or a copy to the device fails.
     pub(super) fn fill<E: From<HostError>>(
         &mut self,
         space: &mut Space,
@@ -140,7 +141,7 @@ impl StateMemory {
         Ok(())
     }
 
-    /// True if some states were updated by a run that has not ended, and others were not.
+    /// True if an unfinished run has updated some states but not all.
     pub(super) fn is_torn(&self) -> bool {
         self.is_torn
     }
@@ -154,7 +155,7 @@ impl StateMemory {
         self.slots.iter().all(|slot| given.get(slot.input).is_some_and(Option::is_some))
     }
 
-    /// Takes the states that are given. On a device they are torn until the caller knows that the copies are done.
+    /// Stores the given states. On a device they are torn until the caller knows that the copies are done.
     ///
     /// # Errors
     /// If a copy to or on the device fails.
@@ -164,7 +165,7 @@ impl StateMemory {
         given: &[Option<DataRef<'_>>],
     ) -> Result<(), KernelError> {
         let stays_torn = self.is_torn && !self.are_given(given);
-        // A copy may fail behind others, also late.
+        // A copy may fail after others have succeeded, also later.
         self.is_torn |= self.slots.iter().any(|slot| given.get(slot.input).is_some_and(Option::is_some));
         for slot in &self.slots {
             match (given.get(slot.input).copied().flatten(), &mut self.block) {
@@ -198,8 +199,7 @@ impl Slot {
     }
 }
 
-/// The states whose sizes follow from the types of a module, where the plan of the module will put them, and the bytes
-/// of all.
+/// The states whose sizes follow from the types of a module, in the layout of its future plan, and their total size.
 fn slots_of_module(module: &Module, alignment: usize) -> (Vec<Slot>, usize) {
     let graph = module.graph(module.main());
     let ty = |value| {
@@ -217,7 +217,7 @@ fn slots_of_module(module: &Module, alignment: usize) -> (Vec<Slot>, usize) {
     (slots, layout.bytes())
 }
 
-/// The states that a plan keeps, in their places.
+/// The states that a plan keeps, with their layout.
 fn placed(plan: &GraphPlan) -> impl Iterator<Item = Placed<'_>> {
     plan.states.iter().filter_map(|state| {
         let planned = &plan.values[state.now as usize];
@@ -234,8 +234,8 @@ pub(super) fn writes_states(plan: &GraphPlan, step: &Step) -> bool {
     step.results.iter().flatten().any(is_state)
 }
 
-/// The range of the next value of a state if it can be copied into the place of the state as it is: it is in the arena
-/// behind the states, where no other state is written.
+/// The range of a state's next value if it can be copied directly into the place of the state: it is in the arena
+/// after the states, where no other state is written.
 fn copied_from(plan: &GraphPlan, state: &State) -> Option<(usize, usize)> {
     match plan.values[state.next as usize].place {
         Place::Arena { offset, len } if offset >= plan.state_bytes => Some((offset, len)),
@@ -243,10 +243,10 @@ fn copied_from(plan: &GraphPlan, state: &State) -> Option<(usize, usize)> {
     }
 }
 
-/// Compares the types of the next values that are known before a run with the types that the graph declares for states.
+/// Checks the types of next values that are known before a run against the declared types of states.
 ///
 /// # Errors
-/// If a next value is no value of its state.
+/// If a next value does not fit its state.
 pub(super) fn check_planned(module: &Module, plan: &GraphPlan) -> Result<(), ExecuteError> {
     plan.states.iter().chain(&plan.moved).try_for_each(|state| {
         match &plan.values[state.next as usize].tensor {
@@ -256,10 +256,10 @@ pub(super) fn check_planned(module: &Module, plan: &GraphPlan) -> Result<(), Exe
     })
 }
 
-/// [`check_planned`] for the next values whose types only a run shows, before they replace states.
+/// Like [`check_planned`], for next values whose types are known only after a run, before they replace states.
 ///
 /// # Errors
-/// If a next value is no value of its state.
+/// If a next value does not fit its state.
 pub(super) fn check_made(module: &Module, scope: Scope<'_>, frame: &Frame) -> Result<(), ExecuteError> {
     let plan = scope.plan;
     let is_open = |state: &&State| plan.values[state.next as usize].tensor.is_none();
@@ -281,11 +281,11 @@ fn check_next(module: &Module, state: &State, next: &Type) -> Result<(), Execute
     Err(ExecuteError::State { input, expected: describe(declared), found: describe(next) })
 }
 
-/// Copies of the next values of states that neither are in place already nor can be copied there as they are, by formal
-/// input. They are read before any output is taken and any state is written.
+/// Copies of the next values of states that are neither in place nor directly copyable, by formal input. They are
+/// read before any output is taken and any state is written.
 ///
 /// # Errors
-/// If there is no memory for a copy.
+/// If the allocation of a copy fails.
 pub(super) fn next_states(
     space: &mut Space,
     scope: Scope<'_>,
@@ -301,7 +301,7 @@ pub(super) fn next_states(
     Ok(next)
 }
 
-/// Puts next values of states into their places, and gives back the values that have no place.
+/// Stores next values of states in their places, and returns the values that have no place.
 ///
 /// # Errors
 /// If a copy on the device fails.
@@ -346,10 +346,10 @@ pub(super) fn store_states(
     Ok(next)
 }
 
-/// Copies of the states of an earlier plan for which a new plan has no place, by formal input.
+/// Copies of the states of an earlier plan that have no place in a new plan, by formal input.
 ///
 /// # Errors
-/// If there is no memory for a copy.
+/// If the allocation of a copy fails.
 pub(super) fn left_over(
     space: &mut Space,
     states: &StateMemory,

@@ -1,4 +1,4 @@
-//! The walk over a plan: for each step the operands where they are, the results where they go, and the kernel.
+//! Executes a plan: locates the operands and results of each step, and runs its kernel.
 
 use super::bind::Program;
 use super::control;
@@ -25,21 +25,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The parts of a run that are the same for every graph of the module.
+/// The state of a run that all graphs of the module share.
 pub(crate) struct Run<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) space: &'a mut Space,
     pub(crate) program: &'a Program,
     pub(crate) observer: Option<Observing<'a>>,
     pub(crate) deadline: Option<Instant>,
-    /// The flag of the session.
+    /// The stop flag of the session.
     pub(crate) stop: Option<&'a AtomicBool>,
-    /// The node whose part the program is; errors name it.
+    /// The node to which the program belongs, if it is a part of a node; errors name it.
     pub(crate) within: Option<Node>,
 }
 
 impl Run<'_> {
-    /// An error if the time is over or the run is stopped; `node` would be next.
+    /// Returns an error if the time limit has passed or the run is stopped; `node` is the next node.
     pub(super) fn in_time(&self, node: Option<Node>) -> Result<(), ExecuteError> {
         let mut flags = self.stop.into_iter().chain(self.runtime.limits.stop.as_deref());
         if flags.any(|stop| stop.load(Ordering::Relaxed)) {
@@ -59,7 +59,7 @@ impl Run<'_> {
         self.within.unwrap_or(step.node())
     }
 
-    /// An error if the observer permits no change of states.
+    /// Returns an error if the observer permits no change of states.
     fn permits_updates(&mut self) -> Result<(), ExecuteError> {
         match self.observer.as_mut().map(Observing::permits_updates) {
             None | Some(Ok(true)) => Ok(()),
@@ -69,7 +69,7 @@ impl Run<'_> {
     }
 }
 
-/// Runs a graph: afterwards its outputs are in the frame. `owned` has the formal inputs that the plan has on the heap.
+/// Runs a graph; its outputs are then in the frame. `owned` has the formal inputs that the plan has on the heap.
 pub(crate) fn run_graph(
     run: &mut Run<'_>,
     graph: GraphId,
@@ -81,14 +81,14 @@ pub(crate) fn run_graph(
     let plan = program.plan(graph);
     frame.reserve(run.space, &program.module, plan, 0, run.runtime.limits.max_bytes)?;
     frame.states.take(run.space, given.inputs).map_err(ExecuteError::of_transfer)?;
-    // Outputs of the last run on the heap have no reader.
+    // Heap outputs of the last run have no reader any more.
     for &output in &plan.outputs {
         frame.heap[output as usize] = None;
     }
     for (input, data) in owned {
         frame.heap[input as usize] = Some(data);
     }
-    // A body without steps takes time as well.
+    // A body without steps also takes time.
     run.in_time(None)?;
     run.space.fence()?;
     run_steps(run, Scope { program, plan, given }, frame)?;
@@ -105,8 +105,8 @@ pub(crate) fn run_graph(
     run.in_time(None)
 }
 
-/// Runs the steps of a plan whose memory is there and whose inputs are given. All queues are in order before, and the
-/// caller orders them afterwards.
+/// Runs the steps of a plan whose memory is allocated and whose inputs are given. The queues are synchronized before
+/// the call, and the caller synchronizes them afterwards.
 pub(super) fn run_steps(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) -> Result<(), ExecuteError> {
     let Scope { program, plan, .. } = scope;
     let has_several_queues = run.space.has_several_queues();
@@ -149,7 +149,7 @@ pub(super) fn run_steps(run: &mut Run<'_>, scope: Scope<'_>, frame: &mut Frame) 
             observer.ran(program, step);
         }
         if let Some(observer) = run.observer.as_mut().filter(|observer| observer.sees(scope, step)) {
-            // A value is copied when it is made, and before other queues take its memory.
+            // A value is copied after its computation, and before other queues reuse its memory.
             run.space.fence()?;
             observer.see(run.space, scope, step, frame)?;
             run.space.fence()?;
@@ -175,7 +175,7 @@ fn wait_for_others(space: &mut Space, step: &Step, frame: &Frame) -> Result<(), 
     Ok(())
 }
 
-/// True if a node has bodies or may have, or is a call: its results are on the heap.
+/// True if a node has or may have bodies, or is a call: its results are on the heap.
 pub(crate) fn is_nested(module: &Module, node: Node) -> bool {
     let op = module.node(node).op;
     matches!(op, Op::Call(_)) || matches!(op, Op::Schema(s) if control::is_control(s.kind))
@@ -205,7 +205,7 @@ fn run_nested(
     Ok(())
 }
 
-/// The types of the operands that are present, and the elements of the small ones.
+/// The types of present operands, and the elements of small operands.
 struct Found {
     types: Vec<Option<Type>>,
     values: Vec<Option<Arc<TensorData>>>,
@@ -238,7 +238,7 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
     if step.view {
         return Ok(());
     }
-    // Results on the heap are made apart, so that operands there can be read meanwhile.
+    // Heap results are stored separately, so that heap operands can be read meanwhile.
     let (own, mut own_bytes);
     let mut made = std::mem::take(&mut frame.lists.made);
     made.resize_with(step.results.len(), || None);
@@ -298,7 +298,7 @@ pub(super) enum Placed<'a> {
 
 /// The memory that a step reads and writes.
 struct Reach<'a> {
-    /// The formal operands without those in whose place results are computed.
+    /// The formal operands, except those that results alias.
     operands: Vec<Option<DataRef<'a>>>,
     /// The results that are in the arena.
     placed: Vec<Option<Placed<'a>>>,
@@ -373,7 +373,7 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// The range of a value in the arena, if it has one.
+/// The arena range of a value, if it has one.
 fn in_arena(plan: &GraphPlan, index: Option<u32>) -> Option<(usize, usize)> {
     match plan.values[index? as usize].place {
         Place::Arena { offset, len } => Some((offset, len)),
@@ -381,8 +381,8 @@ fn in_arena(plan: &GraphPlan, index: Option<u32>) -> Option<(usize, usize)> {
     }
 }
 
-/// The formal operands of a step, without those in whose place results are computed. `arena` is asked once for each
-/// operand in the arena, captures included, in order.
+/// The formal operands of a step, except those that results alias. `arena` is called once for each operand in the
+/// arena, including captures, in order.
 fn operands_of<'a>(
     scope: Scope<'a>,
     step: &Step,
@@ -400,7 +400,7 @@ fn operands_of<'a>(
     operands
 }
 
-/// A node with a kernel, as it runs.
+/// A running node with a kernel.
 #[derive(Clone, Copy)]
 struct Job<'r> {
     backend: &'r dyn Backend,
@@ -411,7 +411,7 @@ struct Job<'r> {
 }
 
 impl<'r> Job<'r> {
-    /// The types of the results of a node whose operands are these.
+    /// The types of a node's results for these operands.
     fn result_types(&self, actual: Actual<'_>) -> Result<Vec<Option<Type>>, KernelError> {
         let module = &self.program.module;
         let inferred = infer_actual(module, self.step.node(), actual)?;
@@ -423,13 +423,13 @@ impl<'r> Job<'r> {
 
     fn prepare(&self, actual: Actual<'_>, results: &[Option<Type>]) -> Result<Prepared, KernelError> {
         let view = NodeView::with_actual(&self.program.module, self.step.node(), actual);
-        let view = view.ok_or_else(|| KernelError::unsupported("operators that it does not know"))?;
+        let view = view.ok_or_else(|| KernelError::unsupported("unknown operators"))?;
         let (source, room) = (self.program.source(self.step.node()), Room::of(self.max_bytes));
         let channels_last = self.program.channels_last.contains(&self.step.node());
         self.backend.prepare(&Site { view, source, results, channels_last, room })
     }
 
-    /// Runs a kernel. `types` are the types of the results where they follow from the operands at hand. Results outside
+    /// Runs a kernel. `types` are the types of the results, if they follow from the operands at hand. Results outside
     /// of the arena are left in `made`.
     fn execute<'d>(
         &self,
@@ -445,8 +445,8 @@ impl<'r> Job<'r> {
     {
         for (slot, data) in made.iter_mut().enumerate() {
             let known = types.get(slot).and_then(Option::as_ref).and_then(known_tensor);
-            // A view of a value outside of the arena says itself whose bytes it shares. The bytes of other operands are
-            // those of other values later.
+            // A view of a value outside of the arena chooses itself whose bytes it shares. The bytes of other
+            // operands belong to other values later.
             let is_shared = slot == 0 && prepared.needs.view && self.is_on_heap(0);
             if let (Some(index), Some(known)) = (self.step.results[slot], known) {
                 *data = self.room_for(space, &self.plan.values[index as usize], known, is_shared)?;
@@ -483,8 +483,8 @@ impl<'r> Job<'r> {
         operand.is_some_and(|index| self.plan.values[index as usize].place == Place::Heap)
     }
 
-    /// The tensor for a result on the heap whose type is known by now, unless the result shares bytes. A result in the
-    /// arena has to be of the planned type.
+    /// The tensor for a heap result whose type is known by now, unless the result shares bytes. A result in the arena
+    /// must have the planned type.
     fn room_for(
         &self,
         space: &Space,
@@ -510,7 +510,8 @@ impl<'r> Job<'r> {
     }
 }
 
-/// Runs a kernel outside of a graph. The results are tensors of these types and dims, in host memory as the operands.
+/// Runs a kernel outside of a graph. The results are tensors of these types and dims, in host memory like the
+/// operands.
 pub(crate) fn run_alone(
     space: &mut Space,
     prepared: &Prepared,
@@ -518,7 +519,7 @@ pub(crate) fn run_alone(
     results: &[Option<(DType, Vec<u64>)>],
     max_bytes: u64,
 ) -> Result<Vec<Option<HostTensor>>, KernelError> {
-    // A view says itself whose bytes it shares.
+    // A view chooses itself whose bytes it shares.
     let is_shared = |slot: usize| slot == 0 && prepared.needs.view;
     let made = match space {
         Space::Host => {
@@ -569,12 +570,12 @@ pub(crate) fn run_alone(
     Ok(made.into_iter().map(tensor).collect())
 }
 
-/// A block as a range; `None` of no bytes.
+/// A whole block as a range; `None` for a block of 0 bytes.
 fn whole(memory: &Arc<dyn DeviceMemory>) -> Option<Span<'_>> {
     (!memory.is_empty()).then(|| Span { memory, offset: 0, len: memory.len() })
 }
 
-/// The memory that a kernel needs for itself.
+/// The scratch memory of a kernel.
 fn scratch_of(space: &Space, prepared: &Prepared, max_bytes: u64) -> Result<Block, KernelError> {
     let bytes = prepared.needs.scratch;
     check_size(bytes as u64, max_bytes)?;
@@ -584,8 +585,8 @@ fn scratch_of(space: &Space, prepared: &Prepared, max_bytes: u64) -> Result<Bloc
     })
 }
 
-/// The bytes of a tensor of this type with dims of 0 counted as 1, so that no product of its dims is larger; 0 without
-/// known dims, `None` beyond 64 bits.
+/// The size of a tensor of this type in bytes, with dims of 0 counted as 1, so that no partial product of dims is
+/// larger; 0 without known dims, `None` beyond 64 bits.
 pub(crate) fn span(ty: &Type) -> Option<u64> {
     let Some((dtype, dims)) = known_tensor(ty) else { return Some(0) };
     dtype.storage_bytes(dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d.max(1)))?)

@@ -1,7 +1,8 @@
-//! Attention in 16 bits as one graph of cuDNN: the operator, and products around a softmax.
+//! Attention in 16 bits as one graph of cuDNN: the operator, and products with a softmax between them.
 //!
-//! The reference computes in f32 on the CPU, from the same operands. Weights of values are rounded to 16 bits, so that a
-//! result differs by the greatest value times the half distance of numbers below one, and by its own rounding.
+//! The reference computes in f32 on the CPU, from the same operands. cuDNN rounds the attention probabilities to 16
+//! bits, so a result differs by the largest value times half the spacing of numbers below one, and by its own
+//! rounding.
 
 use crate::cases::{Case, Tolerance, bools, module, numbers, on, random, tensor};
 use ampc_ir::DType;
@@ -11,21 +12,21 @@ use half::{bf16, f16};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The text of a graph of an element type, which has this name in text and this number in ONNX.
+/// The body of a graph for an element type, by its name in the text form and its number in ONNX.
 type Body = Box<dyn Fn(&str, u8) -> String>;
 
 struct Attention {
     name: &'static str,
     body: Body,
     inputs: Vec<Operand>,
-    /// True if cuDNN computes it.
+    /// True if cuDNN computes the attention.
     is_fused: bool,
 }
 
-/// An input; those of the element type under test are rounded to it.
+/// An input. Inputs of the element type under test are rounded to it.
 enum Operand {
     Low(Vec<u64>, u64),
-    /// As `Low`, where every multiple of a number is −∞.
+    /// Like `Low`, with −∞ at every multiple of a number.
     Hidden(Vec<u64>, u64, usize),
     Same(HostTensor),
 }
@@ -133,7 +134,7 @@ fn cases() -> Vec<Attention> {
     // The transposed keys are an output too.
     let body = move |t: &str, n| body(t, n) + &format!("  output %kt : {t}[2, 4, 8, 21]\n");
     add("pattern with keys read", both(Operand::Same(masks())), false, Box::new(body));
-    // A Where with −∞, and no transposes behind the product.
+    // A Where with −∞, and no transposes after the product.
     for (name, operands) in [("pattern where hidden", "%d, %i, %m"), ("pattern where kept", "%d, %m, %i")] {
         let mask = || {
             let bytes: Vec<u8> = (0..13 * 21).map(|i| u8::from(i % 5 == 0 || i / 21 == 3)).collect();
@@ -195,7 +196,7 @@ fn cases() -> Vec<Attention> {
     add("pattern positions first", inputs(), true, Box::new(body));
     let body = move |t: &str, n| body(t, n) + "  output %p : f32[2, 3, 11, 11]\n";
     add("pattern with weights read", inputs(), false, Box::new(body));
-    // Heads of keys and values that are repeated.
+    // Repeated heads of keys and values.
     let body = |t: &str, _| {
         format!(
             "  const %u : i64[1] = [2]
@@ -252,7 +253,7 @@ fn low_f64s(data: &Data) -> Vec<f64> {
     tensor.f64s().unwrap().collect()
 }
 
-/// The largest part of the permitted distance that a result takes, or an error.
+/// The largest error as a fraction of the tolerance, or a failure.
 fn passes(cuda: &Arc<Cuda>, case: &Attention, (dtype, t, number): (DType, &str, u8)) -> Result<f64, String> {
     let inputs: Vec<HostTensor> = case.inputs.iter().map(|input| input.tensor(dtype)).collect();
     // The same numbers in f32.
@@ -277,7 +278,7 @@ fn passes(cuda: &Arc<Cuda>, case: &Attention, (dtype, t, number): (DType, &str, 
     let mut most = 0.0;
     for (got, want) in got.iter().zip(&want) {
         let (got, want) = (low_f64s(got), low_f64s(want));
-        // Values are at most 2; without cuDNN the nodes round one by one.
+        // Values are at most 2. Without cuDNN, each node rounds.
         let weights = if case.is_fused { epsilon } else { 16.0 * epsilon };
         for (i, (got, want)) in got.iter().zip(&want).enumerate() {
             let permitted = weights + 1e-4 + epsilon * want.abs();
@@ -293,7 +294,7 @@ fn passes(cuda: &Arc<Cuda>, case: &Attention, (dtype, t, number): (DType, &str, 
     Ok(most)
 }
 
-/// Attention without cuDNN is computed otherwise.
+/// Without cuDNN, kernels of the backend compute the attention.
 fn without(cuda: &Arc<Cuda>) -> usize {
     let mut failed = 0;
     for mut case in cases().into_iter().filter(|case| ["operator", "pattern"].contains(&case.name)) {
@@ -309,7 +310,7 @@ fn without(cuda: &Arc<Cuda>) -> usize {
     failed
 }
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 #[expect(clippy::disallowed_methods, reason = "a test reads its settings")]
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     if let Ok(error) = std::env::var("AMPC_CUDNN_ERROR") {

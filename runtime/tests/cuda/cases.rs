@@ -1,4 +1,4 @@
-//! Graphs of one operator or a few.
+//! Graphs with one operator or a few.
 
 use ampc_ir::text::{NoData, parse};
 use ampc_ir::{DType, Module};
@@ -10,22 +10,22 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The distance that is permitted: a share of the result or of the sum of magnitudes, and units in the last place.
+/// The permitted error: relative to the result or to the sum of magnitudes, and in units in the last place.
 #[derive(Clone, Copy)]
 pub(crate) enum Tolerance {
-    /// Elements that are computed by themselves.
+    /// Element-wise results.
     Elements,
     /// Sums and products.
     Sums,
-    /// Normalized rows: a share of the greatest element.
+    /// Normalized rows: relative to the largest element.
     Rows,
-    /// Several operators in 16 bits, each of which may round to a neighbour.
+    /// Several operators in 16 bits, each of which may round to a neighbor.
     Model,
     /// Equal bits.
     Exact,
 }
 
-/// A graph of a few nodes. A body that begins with a line `opset=N` is of that opset.
+/// A graph of a few nodes. If the body begins with a line `opset=N`, that is its opset.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) body: String,
@@ -33,7 +33,7 @@ pub(crate) struct Case {
     pub(crate) tolerance: Tolerance,
 }
 
-/// Numbers between -2 and 2 that depend on the seed.
+/// Pseudorandom numbers between -2 and 2.
 pub(crate) fn numbers(n: u64, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut next = || {
@@ -47,7 +47,7 @@ pub(crate) fn numbers(n: u64, seed: u64) -> Vec<f32> {
     (0..n).map(|_| next()).collect()
 }
 
-/// Numbers as a tensor, rounded.
+/// Numbers as a tensor, rounded to the element type.
 pub(crate) fn tensor(dtype: DType, dims: &[u64], numbers: &[f32]) -> HostTensor {
     match dtype {
         DType::F16 => {
@@ -111,13 +111,13 @@ fn refs(inputs: &[HostTensor]) -> Vec<Option<DataRef<'_>>> {
 /// The results of a session.
 fn results(mut session: Session, inputs: &[HostTensor]) -> Result<Vec<Data>, ExecuteError> {
     let refs = refs(inputs);
-    // The second run is recorded where the device can, and the third replays it.
+    // If the device can record, the second run is recorded, and the third run replays it.
     session.run(&refs)?;
     session.run(&refs)?;
     session.run(&refs)
 }
 
-/// The bits behind the point of one.
+/// The number of fraction bits.
 fn digits(dtype: DType) -> i32 {
     match dtype {
         DType::F16 => 10,
@@ -126,7 +126,7 @@ fn digits(dtype: DType) -> i32 {
     }
 }
 
-/// The distance of a number to the next of its type.
+/// The spacing of an element type at a number.
 fn ulp(x: f64, dtype: DType) -> f64 {
     let least = if dtype == DType::F16 { -14 } else { -126 };
     #[expect(clippy::cast_possible_truncation, reason = "an exponent")]
@@ -143,7 +143,7 @@ fn magnitudes(input: &HostTensor) -> HostTensor {
     tensor(input.dtype(), input.dims(), &numbers)
 }
 
-/// The largest part of the permitted distance that a result takes, or an error.
+/// The largest error as a fraction of the tolerance, or a failure.
 pub(crate) fn compare(
     got: &Data,
     want: &Data,
@@ -193,7 +193,7 @@ pub(crate) fn compare(
     Ok(most)
 }
 
-/// The session of a case, whose kernels are being compiled; `None` if it cannot be bound.
+/// The session of a case, whose kernels are being compiled; `None` if binding fails.
 fn bound(cuda: &Arc<Cuda>, case: &Case) -> Option<Session> {
     let bind = || {
         let mut session = Runtime::new(cuda.clone()).prepare(&module(&case.body, &case.inputs)).ok()?;
@@ -225,22 +225,22 @@ fn passes(cuda: &Arc<Cuda>, case: &Case, session: Option<Session>) -> Result<f64
     Ok(most)
 }
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     run_all(cuda, &cases(), filter) + failures(cuda, filter)
 }
 
-/// The share of the cases to run, as a divisor, which `AMPC_CUDA_SHARE` sets.
+/// The divisor of the number of cases to run, from `AMPC_CUDA_SHARE`.
 #[expect(clippy::disallowed_methods, reason = "a test reads its settings")]
 fn share() -> usize {
     let set = std::env::var("AMPC_CUDA_SHARE").ok();
     set.and_then(|share| share.parse().ok()).unwrap_or(1).max(1)
 }
 
-/// The number of cases whose kernels are compiled while an earlier case runs.
+/// The number of cases that are compiled while an earlier case runs.
 const AHEAD: usize = 6;
 
-/// Runs those of the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run_all(cuda: &Arc<Cuda>, cases: &[Case], filter: &str) -> usize {
     let (mut passed, mut failed) = (0, 0);
     let chosen: Vec<&Case> =
@@ -266,7 +266,7 @@ pub(crate) fn run_all(cuda: &Arc<Cuda>, cases: &[Case], filter: &str) -> usize {
     failed
 }
 
-/// Errors that depend on data surface with the node, and the session goes on.
+/// Errors that depend on data are reported with the node, and the session continues.
 fn failures(cuda: &Arc<Cuda>, filter: &str) -> usize {
     if !"failure".contains(filter) {
         return 0;
@@ -295,7 +295,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut add = |name: String, tolerance, body: String, inputs: Vec<HostTensor>| {
         cases.push(Case { name, body, inputs, tolerance });
     };
-    // In 16 bits, the group rounds once: its cases are those of `library.rs`.
+    // In 16 bits, the group rounds once; `library.rs` has those cases.
     for &(dtype, t) in &LOW[..1] {
         let body = format!(
             "  %p = MatMul(%a, %b) : {t}[5, 9]\n  %s = Add(%p, %c) : {t}[5, 9]\n  %r = Relu(%s) : {t}[5, 9]\n  output %r : {t}[5, 9]\n"
@@ -381,7 +381,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 let body = format!(
                     "  const %x : i64[{n}] = {axes}\n  %y = {op}(%a, %x) {{keepdims=0}} : {t}{y}\n  output %y : {t}{y}\n"
                 );
-                // Sums of f16 stay in its range.
+                // Sums stay in the range of f16.
                 let some: Vec<f32> = numbers(dims.iter().product(), 16).iter().map(|x| x / 2.0).collect();
                 add(format!("{op} {t} {dims:?} {axes}"), kind, body, vec![tensor(dtype, dims, &some)]);
             }

@@ -1,4 +1,5 @@
-//! Chains of element-wise nodes: a group has the bits of its nodes one by one, and groups of other sizes share a kernel.
+//! Chains of element-wise nodes: a group gives the same bits as its separate nodes, and groups of other sizes share a
+//! kernel.
 
 use crate::cases::Tolerance;
 use crate::elements::{Named, matches_cpu, outputs, passing, refs, same_bits};
@@ -10,7 +11,7 @@ use ampc_runtime::device::{DeviceTensor, Span};
 use ampc_runtime::{Backend, DataRef, HostTensor, Runtime};
 use std::sync::Arc;
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     let mut cases: Vec<Named> = Vec::new();
     for seed in 1..9 {
@@ -33,7 +34,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("group: unaligned operands", unaligned),
 ];
 
-/// A run with groups and a run without have equal bits, recorded and replayed too.
+/// Runs with and without groups are bit-equal, also when recorded and replayed.
 pub(crate) fn same(cuda: &Arc<Cuda>, text: &str, inputs: &[HostTensor]) -> Result<String, String> {
     let module = parse(text, &NoData).map_err(|errors| format!("{errors}\n{text}"))?;
     let refs = refs(inputs);
@@ -67,7 +68,7 @@ fn random_groups(cuda: &Arc<Cuda>, seed: u64) -> Result<(), String> {
     if found > 0 { Ok(()) } else { Err("no group".into()) }
 }
 
-/// The product between the nodes of a group stands before the group.
+/// The product between the nodes of a group precedes the group.
 fn gated(cuda: &Arc<Cuda>) -> Result<(), String> {
     let mut random = Random::new(2);
     for dtype in [DType::F32, DType::F16, DType::BF16] {
@@ -129,7 +130,7 @@ fn shared_kernels(cuda: &Arc<Cuda>) -> Result<(), String> {
     }
 }
 
-/// Operands in device memory whose addresses are no multiples of 16 bytes.
+/// Operands in device memory whose addresses are not multiples of 16 bytes.
 fn unaligned(cuda: &Arc<Cuda>) -> Result<(), String> {
     let device = cuda.device().ok_or("no device")?;
     for (dtype, offset) in

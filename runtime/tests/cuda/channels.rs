@@ -1,4 +1,4 @@
-//! Channel groups: batch normalization and its gradient, with what stands around them, next to the CPU.
+//! Channel groups: batch normalization and its gradient with adjacent nodes, compared with the CPU.
 
 use crate::cases::{Tolerance, numbers, tensor};
 use crate::elements::{Named, matches_cpu, outputs, passing, refs};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const LOW: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     let mut cases: Vec<Named> = Vec::new();
     for dtype in LOW {
@@ -38,7 +38,7 @@ pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     passing(&cases, filter)
 }
 
-/// Batch, channels, and the dims behind them.
+/// Batch, channels, and the following dims.
 const DIMS: &[&[u64]] = &[
     &[8, 64, 4, 4],
     &[3, 3, 7, 5],
@@ -48,6 +48,10 @@ const DIMS: &[&[u64]] = &[
     &[2, 3, 2, 3, 5],
     &[4, 20, 1, 1],
     &[64, 2, 40, 8],
+    // Channels in several parts: 3 and 36 of neighbouring channels, and 11 of others.
+    &[300, 33],
+    &[4500, 17],
+    &[35, 3, 33, 37],
     &[0, 4, 2, 2],
 ];
 
@@ -102,7 +106,7 @@ impl Graph {
         self
     }
 
-    /// True if the results are near those of the CPU, and none of these operators has a kernel of its own.
+    /// Checks that the results are close to those of the CPU, and that none of these operators has a separate kernel.
     fn matches(&self, cuda: &Arc<Cuda>, grouped: &[&str]) -> Result<(), String> {
         matches_cpu(cuda, &self.text, &self.inputs, Tolerance::Rows)?;
         let plan = self.plan(cuda)?;
@@ -121,7 +125,7 @@ impl Graph {
     }
 }
 
-/// Means of 1000 with deviations of 1 cost no digits: results are near those of the CPU in f64.
+/// Means of 1000 with deviations of 1 lose no accuracy: results are close to those of the CPU in f64.
 fn large_means(cuda: &Arc<Cuda>, graph: fn(DType, &[u64], f32) -> Graph) -> Result<(), String> {
     let dims = [4, 3, 16, 16];
     let [exact, graph] = [DType::F64, DType::F32].map(|dtype| graph(dtype, &dims, 1000.0));
@@ -131,7 +135,7 @@ fn large_means(cuda: &Arc<Cuda>, graph: fn(DType, &[u64], f32) -> Graph) -> Resu
         let (got, want) = (floats(got), floats(want));
         let greatest = want.iter().copied().map(f64::abs).fold(0.0, f64::max);
         for (at, (got, want)) in got.iter().zip(&want).enumerate() {
-            // The distance of 1000 to the next number of f32.
+            // The spacing of f32 at 1000.
             let away = (got - want).abs();
             if away.is_nan() || away > 6.1e-5 * greatest {
                 return Err(format!("output {i}, element {at}: {got} instead of {want}\n{}", graph.text));
@@ -151,8 +155,8 @@ fn reduced(dims: &[u64]) -> String {
     format!("[{}]", axes.join(", "))
 }
 
-/// The gradient of a batch normalization behind that of a Relu and a sum, as training steps have it. `d` is the gradient of
-/// `relu(bn(x) + …)`, whose result is `y`; `p` is the prefix of the names.
+/// The gradient of a batch normalization after the gradients of a Relu and a sum, as training steps have it. `d` is
+/// the gradient of `relu(bn(x) + …)`, whose result is `y`; `p` is the prefix of the names.
 fn backward(graph: &mut Graph, p: &str, dtype: DType, dims: &[u64], [x, g]: [&str; 2]) {
     let is_double = dtype == DType::F64;
     let acc = if is_double { DType::F64 } else { DType::F32 };
@@ -181,7 +185,7 @@ fn backward(graph: &mut Graph, p: &str, dtype: DType, dims: &[u64], [x, g]: [&st
         graph.line(&format!("%{p}x = Cast(%{x}) {{to=1}} : {wide}"));
         graph.line(&format!("%{p}g = Cast(%{g}) {{to=1}} : {wide}"));
     }
-    // Without casts, the nodes read the tensors themselves.
+    // Without casts, the nodes read the tensors directly.
     let named = |line: String| match dtype == acc {
         true => [(x, 'x', ')'), (x, 'x', ','), (g, 'g', ')'), (g, 'g', ',')]
             .iter()
@@ -228,7 +232,7 @@ fn backward(graph: &mut Graph, p: &str, dtype: DType, dims: &[u64], [x, g]: [&st
     graph.line(&named(format!("%{p}db = ReduceSum(%{p}g, %{p}axes) {{keepdims=0}} : {acc}[{channels}]")));
 }
 
-/// The gradient of a Relu behind the sum of two gradients.
+/// The gradient of a Relu after the sum of two gradients.
 fn masked(graph: &mut Graph, dtype: DType, dims: &[u64]) {
     let of = ty(dtype, dims);
     graph.line(&format!("const %zero : {dtype} = 0.0"));
@@ -247,11 +251,11 @@ fn gradient(dtype: DType, dims: &[u64], mean: f32) -> Graph {
     graph.input("bn_weight", of_weight, &dims[1..2], 1.0);
     masked(&mut graph, dtype, dims);
     backward(&mut graph, "bn_", dtype, dims, ["x", "g"]);
-    // The other branch reads the gradient too.
+    // The other branch also reads the gradient.
     graph.output(&["bn_dx", "bn_dw", "bn_db", "g"])
 }
 
-/// A batch normalization with a sum and a Relu behind it.
+/// A batch normalization followed by a sum and a Relu.
 fn normalization(dtype: DType, dims: &[u64], mean: f32) -> Graph {
     let acc = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let (of, few) = (ty(dtype, dims), ty(acc, &dims[1..2]));
@@ -270,7 +274,7 @@ fn normalization(dtype: DType, dims: &[u64], mean: f32) -> Graph {
     graph.output(&["y", "m", "v"])
 }
 
-/// A gradient is a pass, a launch with a thread per channel, and a loop.
+/// A gradient is a pass, a launch for the numbers of channels, and a loop.
 fn launches(cuda: &Arc<Cuda>) -> Result<(), String> {
     let Some(records) = Records::find() else { return Ok(()) };
     for (graph, expected) in
@@ -290,7 +294,8 @@ fn launches(cuda: &Arc<Cuda>) -> Result<(), String> {
     Ok(())
 }
 
-/// Channels with NaN or infinities are not finite where those of the CPU are not; other channels are as they are.
+/// Channels with NaN or infinities are not finite where those of the CPU are not finite; other channels are
+/// unaffected.
 fn not_finite(cuda: &Arc<Cuda>) -> Result<(), String> {
     let dims = [2, 6, 4, 4];
     for graph in [gradient(DType::F32, &dims, 0.0), normalization(DType::F32, &dims, 0.0)] {
@@ -325,7 +330,7 @@ fn not_finite(cuda: &Arc<Cuda>) -> Result<(), String> {
     Ok(())
 }
 
-/// Values of the middle of a group are results too.
+/// Intermediate values of a group can be results.
 fn middle(cuda: &Arc<Cuda>) -> Result<(), String> {
     for dtype in LOW {
         let dims = [3, 16, 5, 4];
@@ -340,7 +345,7 @@ fn middle(cuda: &Arc<Cuda>) -> Result<(), String> {
     Ok(())
 }
 
-/// The gradients of two normalizations whose sum was activated.
+/// The gradients of two normalizations with an activated sum.
 fn two(cuda: &Arc<Cuda>) -> Result<(), String> {
     for dtype in LOW {
         let dims = [4, 12, 6, 6];
@@ -353,7 +358,7 @@ fn two(cuda: &Arc<Cuda>) -> Result<(), String> {
         }
         masked(&mut graph, dtype, &dims);
         backward(&mut graph, "a_", dtype, &dims, ["x", "g"]);
-        // What reads the first gradient stands before the nodes of the second.
+        // The reader of the first gradient precedes the nodes of the second.
         graph.line(&format!("%t = Transpose(%a_dx) {{perm=[1, 0, 2, 3]}} : {}", ty(dtype, &[12, 4, 6, 6])));
         backward(&mut graph, "b_", dtype, &dims, ["z", "g"]);
         let graph = graph.output(&["t", "a_dw", "a_db", "b_dx", "b_dw", "b_db"]);
@@ -366,9 +371,10 @@ fn two(cuda: &Arc<Cuda>) -> Result<(), String> {
     Ok(())
 }
 
-/// Operands that nothing else reads are replaced: one by the values that need no sum, one by those behind the sums.
+/// Operands without other readers are overwritten: one by the values that depend on no sum, one by the values after
+/// the sums.
 fn in_place(cuda: &Arc<Cuda>) -> Result<(), String> {
-    // In f32 the nodes one by one have as small an arena.
+    // In f32, the arena of separate nodes is as small.
     for dtype in [DType::F16, DType::BF16] {
         let dims = [4, 12, 6, 6];
         let mut graph = Graph::new();
@@ -397,7 +403,7 @@ fn in_place(cuda: &Arc<Cuda>) -> Result<(), String> {
     Ok(())
 }
 
-/// Sums that keep two neighbouring axes, and operands that are broadcast along others.
+/// Sums that keep two adjacent axes, and operands that are broadcast along other axes.
 fn instances(cuda: &Arc<Cuda>) -> Result<(), String> {
     let mut graph = Graph::new();
     graph.input("x", DType::F16, &[6, 2, 3, 8], 0.0);

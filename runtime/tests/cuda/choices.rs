@@ -1,5 +1,5 @@
-//! The record of algorithms: equal models on equal devices have equal records, with an entry for each product, convolution and
-//! attention.
+//! The record of algorithms: equal models on equal devices have equal records, with an entry for each product,
+//! convolution and attention.
 
 use crate::cases::{module, random};
 use crate::elements::refs;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// Opens a device.
 pub(crate) type Open = dyn Fn(&CudaOptions) -> Result<Arc<Cuda>, CudaError>;
 
-/// Runs the case if `filter` is part of its name; returns how many fail.
+/// Runs the case if its name contains `filter`; returns the number of failures.
 pub(crate) fn run(opened: &Open, options: &CudaOptions, filter: &str) -> usize {
     let record = |body: &str, inputs: &[HostTensor]| -> Result<Choices, String> {
         let cuda = opened(options).map_err(|error| error.to_string())?;
@@ -51,7 +51,7 @@ pub(crate) fn run(opened: &Open, options: &CudaOptions, filter: &str) -> usize {
         }
         Ok(())
     };
-    // Without cuDNN there is no convolution; its cases say so.
+    // Without cuDNN there is no convolution; its own cases test that error.
     if std::env::var_os("AMPC_CUDNN_ERROR").is_some() {
         return 0;
     }

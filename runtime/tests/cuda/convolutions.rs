@@ -43,6 +43,7 @@ const SHAPES: &[Shape] = &[
     ("Conv", "of an empty image", &[2, 3, 0, 4], &[3, 3, 2, 2], &[2, 3, 1, 3], "pads=[1, 0, 1, 0]"),
     ("Conv", "empty batch", &[0, 3, 4, 4], &[3, 3, 2, 2], &[0, 3, 3, 3], ""),
     ("ConvTranspose", "2-D", &[2, 3, 5, 4], &[3, 4, 3, 3], &[2, 4, 5, 4], "pads=[1, 1, 1, 1]"),
+    ("ConvTranspose", "odd sizes", &[2, 40, 5, 7], &[40, 72, 3, 3], &[2, 72, 5, 7], "pads=[1, 1, 1, 1]"),
     ("ConvTranspose", "up 2x2", &[2, 3, 5, 4], &[3, 4, 2, 2], &[2, 4, 10, 8], "strides=[2, 2]"),
     (
         "ConvTranspose",
@@ -115,8 +116,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Runs the cases whose names contain `filter`; returns how many fail. With `AMPC_CUDNN_ERROR`, a Conv has to fail with this
-/// text, while nodes before it are prepared.
+/// Runs the cases whose names contain `filter`; returns the number of failures. With `AMPC_CUDNN_ERROR`, a Conv must
+/// fail with this text, while the nodes before it are prepared.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     if let Some(expected) = std::env::var_os("AMPC_CUDNN_ERROR") {
         return fails(cuda, &expected.to_string_lossy());
@@ -144,7 +145,7 @@ fn fails(cuda: &Arc<Cuda>, expected: &str) -> usize {
     failed + report("Conv without cuDNN", found.contains(expected), &found)
 }
 
-/// Plans of each direction. The first engines of the simulated device are those that the backend refuses.
+/// Plans of each direction. The simulated device lists engines first that the backend rejects.
 fn plans(cuda: &Arc<Cuda>, filter: &str) -> usize {
     if !"Conv plans".contains(filter) {
         return 0;

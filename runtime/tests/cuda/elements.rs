@@ -1,5 +1,5 @@
-//! Element-wise operators next to the CPU: floats with NaNs, infinities and subnormal numbers, integers of every width, casts
-//! between all types, random numbers.
+//! Element-wise operators compared with the CPU: floats with NaN, infinities and subnormal numbers, integers of every
+//! width, casts between all types, random numbers.
 
 use crate::cases::{Tolerance, compare};
 use crate::random::{HEAD, ONE, Random, TWO, bits, elements};
@@ -11,7 +11,7 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     let mut cases: Vec<Named> = Vec::new();
     for (name, text, inputs, tolerance) in
@@ -28,7 +28,7 @@ pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
 /// A name and a check.
 pub(crate) type Named = (String, Box<dyn Fn() -> Result<(), String>>);
 
-/// Makes the checks whose names contain `filter`; returns how many fail.
+/// Runs the checks whose names contain `filter`; returns the number of failures.
 pub(crate) fn passing(cases: &[Named], filter: &str) -> usize {
     let (mut passed, mut failed) = (0, 0);
     for (name, check) in cases.iter().filter(|(name, _)| name.contains(filter)) {
@@ -45,7 +45,7 @@ pub(crate) fn passing(cases: &[Named], filter: &str) -> usize {
     failed
 }
 
-/// A name, the text of a graph, its inputs, and how far results may be from those of the CPU.
+/// The name of a case, the text of its graph, its inputs, and the tolerance.
 type Case = (String, String, Vec<HostTensor>, Tolerance);
 
 const FLOATS: [DType; 4] = [DType::F32, DType::F16, DType::BF16, DType::F64];
@@ -84,7 +84,7 @@ pub(crate) fn matches_cpu(
     Ok(())
 }
 
-/// Equal bits, of NaNs but that they are NaNs.
+/// Checks that bits are equal; NaNs may have different bits.
 pub(crate) fn same_bits(got: &Data, want: &Data) -> Result<(), String> {
     let (Data::Tensor(got), Data::Tensor(want)) = (got, want) else { return Err("no tensors".into()) };
     if got.dtype() != want.dtype() || got.dims() != want.dims() {
@@ -106,7 +106,7 @@ fn raw(tensor: &HostTensor, size: usize) -> Vec<u64> {
     words.map(|word| if is_nan(word) { u64::MAX } else { word }).collect()
 }
 
-/// Elements; of f64, some are not representable in f32.
+/// Random elements; some f64 elements are not representable in f32.
 fn some(random: &mut Random, dtype: DType, dims: &[u64]) -> HostTensor {
     if dtype != DType::F64 {
         return elements(random, dtype, dims);
@@ -116,14 +116,14 @@ fn some(random: &mut Random, dtype: DType, dims: &[u64]) -> HostTensor {
     HostTensor::from_slice(dims, &numbers).unwrap()
 }
 
-/// Integers as elements of a type, wrapped.
+/// Integers converted to an element type, wrapped.
 fn ints(dtype: DType, numbers: &[i128]) -> HostTensor {
     let size = usize::try_from(dtype.bits().unwrap() / 8).unwrap();
     let bytes: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()[..size].to_vec()).collect();
     HostTensor::from_bytes(dtype, &[numbers.len() as u64], &bytes).unwrap()
 }
 
-/// Every operator of floats that has an expression, with operands that are broadcast.
+/// Every operator of floats that has an expression, with broadcast operands.
 fn floats() -> Vec<Case> {
     let mut random = Random::new(11);
     let one = ONE.iter().filter(|form| **form != "Identity(@)").map(|form| form.replace('@', "%x"));
@@ -188,7 +188,7 @@ fn floats() -> Vec<Case> {
     cases
 }
 
-/// Operators of integers, at the ends of their ranges.
+/// Operators of integers, at the limits of their ranges.
 fn integers() -> Vec<Case> {
     let calls = [
         "Add(%a, %b)",
@@ -269,7 +269,7 @@ fn integers() -> Vec<Case> {
     cases
 }
 
-/// Casts of numbers that are exact, between two others, and out of range.
+/// Casts of numbers that are exact, between two representable numbers, and out of range.
 fn casts() -> Vec<Case> {
     let all: Vec<DType> = FLOATS.iter().chain(&INTS).chain(&[DType::Bool]).copied().collect();
     let middle = (1i128 << 62) + (1 << 54);
@@ -330,7 +330,7 @@ fn casts() -> Vec<Case> {
     cases
 }
 
-/// Random numbers with the words of the CPU.
+/// Random numbers with the same words as on the CPU.
 fn randoms() -> Vec<Case> {
     let mut random = Random::new(6);
     let mut cases = Vec::new();
@@ -379,7 +379,7 @@ fn randoms() -> Vec<Case> {
     cases
 }
 
-/// An invalid ratio surfaces as an error of the node.
+/// An invalid ratio is reported as an error of the node.
 fn wrong_ratio(cuda: &Arc<Cuda>) -> Result<(), String> {
     let text = format!(
         "{HEAD}graph @main {{\n  input %x : f32[40]\n  input %r : f32\n  const %yes : bool = true\n  \

@@ -1,7 +1,8 @@
-//! Attention in 16 bits with its written-out gradient, as training steps have it: a pair of graphs of cuDNN.
+//! Attention in 16 bits with its explicit gradient, as in training steps: a pair of graphs of cuDNN.
 //!
-//! The reference computes in f32 on the CPU, from the same operands. cuDNN rounds probabilities, the result and gradients of scores to
-//! 16 bits before products, so that a gradient differs by a few of these roundings of the largest elements.
+//! The reference computes in f32 on the CPU, from the same operands. cuDNN rounds probabilities, the result and
+//! gradients of scores to 16 bits before products, so a gradient differs by a few such roundings of the largest
+//! elements.
 
 use crate::cases::{module, random, tensor};
 use ampc_ir::DType;
@@ -11,7 +12,7 @@ use half::{bf16, f16};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// The roundings of the largest element by which a gradient may differ.
+/// The permitted error of a gradient in roundings of the largest element.
 const ROUNDINGS: f64 = 4.0;
 
 /// The mask that hides keys.
@@ -29,14 +30,14 @@ enum Mask {
 struct Gradient {
     name: &'static str,
     lengths: [u64; 2],
-    /// The elements of a head of query and value.
+    /// The head sizes of query and value.
     sizes: [u64; 2],
     mask: Mask,
-    /// More nodes and outputs.
+    /// Additional nodes and outputs.
     end: &'static str,
-    /// True if cuDNN computes it.
+    /// True if cuDNN computes the gradient.
     is_fused: bool,
-    /// True if the gradient casts the probabilities again.
+    /// True if the gradient repeats the cast of the probabilities.
     recomputes: bool,
 }
 
@@ -59,7 +60,7 @@ fn cases() -> Vec<Gradient> {
         let hidden = |i: u64| if i % 5 == 3 { f32::MIN } else { 0.0 };
         tensor(DType::F32, &[2, 1, 1, n], &(0..2 * n).map(hidden).collect::<Vec<_>>())
     };
-    // Rows of numbers that absorb scores, that have no exact statistics, and that are not special.
+    // Mask rows that absorb scores, rows without exact statistics, and ordinary rows.
     let least = per_score([9, 12], |row, key| match row {
         2 => f32::MIN,
         4 if key < 7 => f32::MIN,
@@ -68,6 +69,12 @@ fn cases() -> Vec<Gradient> {
         _ => 0.25,
     });
     let none = per_score([9, 12], |row, key| if row == 3 || key == 5 { f32::NEG_INFINITY } else { 0.0 });
+    // Every third row of more rows, keys and columns than a tile has.
+    let many = per_score([46, 150], |row, key| match row % 3 {
+        1 => f32::MIN,
+        2 if key % 2 == 0 => -1e9,
+        _ => 0.5,
+    });
     let per_score = random(DType::F32, &[2, 3, 13, 21], 9);
     let plain = case("plain", [13, 21], [8, 16], Mask::None);
     vec![
@@ -79,6 +86,7 @@ fn cases() -> Vec<Gradient> {
         case("333 positions", [333, 333], [8, 8], Mask::None),
         case("heads of 128", [16, 9], [128, 128], Mask::None),
         case("rows of least numbers", [9, 12], [8, 8], Mask::Added(least)),
+        case("many rows of least numbers", [46, 150], [72, 88], Mask::Added(many)),
         case("masked row", [9, 12], [8, 8], Mask::Added(none)),
         case("one query", [1, 12], [8, 8], Mask::None),
         Gradient { recomputes: true, ..case("casts again", [13, 21], [8, 16], Mask::None) },
@@ -183,17 +191,17 @@ pub(crate) struct Compared<'a> {
     /// The text in an element type, which has this name in text and this number in ONNX.
     pub(crate) body: &'a dyn Fn(&str, u8) -> String,
     pub(crate) inputs: Vec<HostTensor>,
-    /// The graphs of cuDNN.
+    /// The number of cuDNN graphs that run.
     pub(crate) launches: u64,
     /// True if cuDNN computes the gradient.
     pub(crate) is_fused: bool,
-    /// The bytes that the arena may not reach.
+    /// The size in bytes that the arena stays below.
     pub(crate) bound: Option<u64>,
 }
 
 fn passes(cuda: &Arc<Cuda>, case: &Gradient, low: (DType, &str, u8)) -> Result<f64, String> {
     let [s, k] = case.lengths;
-    // The probabilities in f32 and 16 bits. The workspace has a matrix of 16 bits while the gradient is computed.
+    // The probabilities in f32 and 16 bits. The workspace has a 16-bit matrix while the gradient is computed.
     let probabilities = 6 * s * k * (4 + 2);
     let compared = Compared {
         body: &|t, n| case.body(t, n),
@@ -206,7 +214,7 @@ fn passes(cuda: &Arc<Cuda>, case: &Gradient, low: (DType, &str, u8)) -> Result<f
 }
 
 impl Compared<'_> {
-    /// The largest part of the permitted distance that a result takes, or an error.
+    /// The largest error as a fraction of the tolerance, or a failure.
     pub(crate) fn passes(
         &self,
         cuda: &Arc<Cuda>,
@@ -240,7 +248,7 @@ impl Compared<'_> {
         if let Some(bound) = case.bound.filter(|&bound| arena as u64 >= bound) {
             return Err(format!("{arena} bytes of memory, of less than {bound}"));
         }
-        // Recorded runs have the same bits.
+        // Recorded runs are bit-equal.
         let (again, _) = run(&Runtime::new(cuda.clone()), &(case.body)(t, number), inputs, 3)?;
         for results in &again {
             let same = |(a, b): (&Data, &Data)| match (a, b) {
@@ -256,7 +264,7 @@ impl Compared<'_> {
         for (output, (got, want)) in got[0].iter().zip(&want[0]).enumerate() {
             let (got, want) = (f64s(got), f64s(want));
             let largest = want.iter().filter(|x| x.is_finite()).fold(0.0, |most, x| f64::max(most, x.abs()));
-            // Without cuDNN the nodes round one by one.
+            // Without cuDNN, each node rounds.
             let roundings = if case.is_fused { ROUNDINGS } else { 8.0 * ROUNDINGS };
             for (i, (got, want)) in got.iter().zip(&want).enumerate() {
                 let permitted = roundings * epsilon * largest + epsilon * want.abs() + 1e-5;
@@ -273,7 +281,7 @@ impl Compared<'_> {
     }
 }
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(
     cuda: &Arc<Cuda>,
     opened: &dyn Fn(&CudaOptions) -> Result<Arc<Cuda>, CudaError>,

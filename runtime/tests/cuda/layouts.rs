@@ -1,4 +1,4 @@
-//! Images with channels last: results next to the CPU, and the transposes of plans.
+//! Images with channels last: results compared with the CPU, and the transposes of plans.
 
 use crate::cases::{Tolerance, compare, random};
 use crate::elements::{Named, outputs, passing, refs};
@@ -10,8 +10,8 @@ use ampc_runtime::session::{NodeObserver, Watch};
 use ampc_runtime::{Data, DataRef, HostTensor, Runtime};
 use std::sync::Arc;
 
-/// A graph of 16-bit tensors of type `T`, with an input `%x`, and the convolutions with channels last and the transposes
-/// of its plan.
+/// A graph of 16-bit tensors of type `T`, with an input `%x`, and the numbers of convolutions with channels last and
+/// of transposes in its plan.
 struct Net {
     name: &'static str,
     input: &'static [u64],
@@ -19,7 +19,7 @@ struct Net {
     expected: [usize; 2],
 }
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     let mut cases: Vec<Named> = Vec::new();
     for net in NETS {
@@ -43,7 +43,36 @@ pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
 
 type Check = fn(&Arc<Cuda>) -> Result<(), String>;
 
-const CHECKS: &[(&str, Check)] = &[("layouts: watched values", watched), ("layouts: other dims", other_dims)];
+const CHECKS: &[(&str, Check)] = &[
+    ("layouts: watched values", watched),
+    ("layouts: other dims", other_dims),
+    ("layouts: normalization of many elements", |cuda| normalization(cuda, 24, [297, 300])),
+    ("layouts: normalization of many channels", |cuda| normalization(cuda, 32_792, [10, 13])),
+];
+
+/// A batch normalization whose threads compute several vectors: of the same channels, or of others where a thread cannot
+/// keep its channels.
+fn normalization(cuda: &Arc<Cuda>, channels: u64, [height, width]: [u64; 2]) -> Result<(), String> {
+    let batch = if channels < 100 { 2 } else { 1 };
+    let of = format!("f16[{batch}, {channels}, {height}, {width}]");
+    let [rows, columns] = [height, width].map(|n| n.div_ceil(2));
+    let text = format!(
+        "module ir=10\nopset ai.onnx=22\n\ngraph @main {{
+  input %x : f16[{batch}, 8, {height}, {width}]
+  const %w : f16[{channels}, 8, 1, 1] = random(1, 0.1)
+  const %v : f16[8, {channels}, 1, 1] = random(2, 0.01)
+  const %s : f16[{channels}] = random(3, 0.5)
+  const %b : f16[{channels}] = random(4, 0.5)
+  %q = Exp(%b) : f16[{channels}]
+  %a = Conv(%x, %w) : {of}
+  %n = BatchNormalization(%a, %s, %b, %b, %q) : {of}
+  %c = Conv(%n, %v) {{strides=[2, 2]}} : f16[{batch}, 8, {rows}, {columns}]
+  output %c : f16[{batch}, 8, {rows}, {columns}]
+}}
+"
+    );
+    matches(cuda, &text, &[random(DType::F16, &[batch, 8, height, width], 1)], [2, 2])
+}
 
 fn text_of(net: &Net, t: &str) -> String {
     let dims = format!("{:?}", net.input);
@@ -56,7 +85,7 @@ fn text_of(net: &Net, t: &str) -> String {
     head + &body.concat() + "}\n"
 }
 
-/// The convolutions whose results have channels last, and the transposes of the main graph.
+/// The numbers of convolutions whose results have channels last, and of transposes of the main graph.
 fn counts(module: &Module, given: &Module, nodes: impl Iterator<Item = (Node, usize)>) -> [usize; 2] {
     let mut counts = [0; 2];
     for (node, together) in nodes {
@@ -406,7 +435,7 @@ const NETS: &[Net] = &[
     },
 ];
 
-/// Sees a value.
+/// An observer of one value.
 struct Watching {
     value: Value,
     seen: Option<Data>,
@@ -439,7 +468,7 @@ fn watched(cuda: &Arc<Cuda>) -> Result<(), String> {
     compare(&seen(Runtime::new(cuda.clone()))?, &want, None, Tolerance::Model).map(|_| ())
 }
 
-/// Programs of other dims share the filters of the first, and have other transposes.
+/// Programs for other dims share the filters of the first program, and have other transposes.
 fn other_dims(cuda: &Arc<Cuda>) -> Result<(), String> {
     let text =
         text_of(&NETS[2], "f16").replace("input %x : f16[2, 3, 12, 12]", "input %x : f16[n, 3, h, 12]");

@@ -1,5 +1,5 @@
-//! The device memory of sessions: what is allocated is what was predicted, and a module that needs more than the limit is
-//! refused before anything is allocated. The simulated device counts.
+//! The device memory of sessions: allocations equal the prediction, and a module that exceeds the limit is rejected
+//! before anything is allocated. The simulated device counts allocations.
 
 use crate::cases::{module, random};
 use crate::elements::{Named, passing};
@@ -13,10 +13,10 @@ use ampc_runtime::{DataRef, HostTensor, Runtime, Session};
 use libloading::os::unix::{Library, Symbol};
 use std::sync::Arc;
 
-/// The device memory of a queue: the words of a failure.
+/// The device memory of a queue: its failure words.
 const QUEUE: u64 = 16;
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     let Some(counter) = Counter::new() else {
         println!("skipped: the peak of device memory, which the simulated device counts");
@@ -53,8 +53,8 @@ pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     passing(&cases, filter)
 }
 
-/// Graphs with bodies and a call, with inputs of some runs, and the bytes by which the bound of the prediction exceeds the
-/// bytes that these runs allocate.
+/// Graphs with bodies and a call, the inputs of some runs, and the number of bytes by which the predicted bound
+/// exceeds the allocations of these runs.
 fn bodies() -> Vec<(&'static str, String, Vec<Vec<HostTensor>>, u64)> {
     const HEAD: &str = "module ir=10\nopset ai.onnx=22\n\n";
     let flag = |flag: bool| HostTensor::from_bytes(DType::Bool, &[], &[u8::from(flag)]).unwrap();
@@ -87,7 +87,7 @@ fn bodies() -> Vec<(&'static str, String, Vec<Vec<HostTensor>>, u64)> {
     ]
 }
 
-/// Runs allocate no more bytes than the session predicts, and so many less.
+/// Checks that runs allocate `beyond` bytes less than the session predicts.
 fn bounded(
     cuda: &Arc<Cuda>,
     counter: &Counter,
@@ -109,7 +109,7 @@ fn bounded(
     }
 }
 
-/// A function that is called because an observer sees every node.
+/// A function that is called, not inlined, because an observer sees every node.
 fn called(cuda: &Arc<Cuda>, counter: &Counter) -> Result<(), String> {
     let module = parse(
         "module ir=10\nopset ai.onnx=22, local=1\n\nfunction local::F {\n  opset ai.onnx=22\n  input %a : f32[*]\n  \
@@ -145,7 +145,7 @@ fn graphs() -> Vec<(&'static str, &'static str, Vec<HostTensor>)> {
     ]
 }
 
-/// The function of the simulated device that counts.
+/// The allocation counter of the simulated device.
 struct Counter {
     peak: Symbol<unsafe extern "C" fn() -> usize>,
     _library: Library,
@@ -162,7 +162,7 @@ impl Counter {
         }
     }
 
-    /// The most bytes that were allocated at a time since the last call.
+    /// The peak of allocated bytes since the last call.
     fn peak(&self) -> u64 {
         // SAFETY: as above.
         #[expect(unsafe_code, reason = "a function of a library")]
@@ -186,7 +186,7 @@ fn text(error: ExecuteError) -> String {
     error.to_string()
 }
 
-/// A session allocates as many bytes as it predicts when it is bound.
+/// Checks that a session allocates the number of bytes that it predicts during binding.
 fn predicted(
     cuda: &Arc<Cuda>,
     counter: &Counter,
@@ -221,7 +221,7 @@ fn predicted(
     }
 }
 
-/// A session runs within the limit of what it needs, and allocates nothing within a lower limit.
+/// Checks that a session runs within the predicted limit, and allocates nothing under a lower limit.
 fn limited(
     cuda: &Arc<Cuda>,
     counter: &Counter,

@@ -1,4 +1,4 @@
-//! The list of operators that the CPU computes and the device does not, as docs/cuda-operators.md has it.
+//! The list of operators that the CPU computes and the device does not, in docs/cuda-operators.md.
 
 use ampc_ir::op::OpKind;
 use ampc_runtime::cuda::has_kernel;
@@ -8,9 +8,10 @@ const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cuda-operat
 
 const HEAD: &str = "# Operators without a kernel for GPUs
 
-The CPU computes the operators of this list, and a GPU does not. A model that needs one of them on a GPU is refused when it
-is planned, with exit code 4; results that depend on constants and dims alone are computed on the host and are no failure.
-If, Loop and Scan need no kernel. The list is generated: `AMPC_REGENERATE=1 scripts/cuda-sim missing` writes it.
+The CPU has kernels for the operators of this list, and the CUDA backend has none. A model that needs one of these
+operators on a GPU is rejected when it is planned, with exit code 4. Operators that depend only on constants and dims
+need no kernel, because the host computes them. If, Loop and Scan need no kernel either.
+The list is generated: `AMPC_REGENERATE=1 scripts/cuda-sim missing` writes it.
 
 | operator | reason |
 |---|---|
@@ -45,12 +46,12 @@ fn reason(kind: OpKind) -> &'static str {
     ) {
         "it computes with strings, which stay on the host"
     } else if matches!(kind, K::Compress | K::NonZero | K::NonMaxSuppression | K::Unique) {
-        "the size of its result depends on elements, and a run waits for no element"
+        "the size of its result depends on data, and a run does not wait for data"
     } else if matches!(
         kind,
         K::BlackmanWindow | K::HammingWindow | K::HannWindow | K::MelWeightMatrix | K::Constant
     ) {
-        "its operands are constants in practice: the host computes it once"
+        "its operands are constants in practice, so the host computes it once"
     } else if matches!(
         kind,
         K::ConvInteger
@@ -62,11 +63,11 @@ fn reason(kind: OpKind) -> &'static str {
             | K::ContribDequantizeLinear
             | K::ContribQuantizeLinear
     ) {
-        "quantized models are not mixed precision, and no kernel was written"
+        "no kernel yet: quantized models are not mixed-precision models"
     } else if kind == K::Multinomial {
-        "its draws depend on a sum in one order over all classes, and no kernel was written"
+        "no kernel yet: its draws depend on a sum over all classes in a fixed order"
     } else {
-        "no kernel was written"
+        "no kernel yet"
     }
 }
 
@@ -83,7 +84,7 @@ fn list() -> String {
     text
 }
 
-/// Compares the document with the list; returns how many checks fail.
+/// Compares the document with the list; returns the number of failures.
 pub(crate) fn run(filter: &str) -> usize {
     if !"missing operators".contains(filter) {
         return 0;

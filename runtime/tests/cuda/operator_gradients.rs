@@ -12,12 +12,12 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// How operands and results lie in memory.
+/// The memory layout of operands and results.
 #[derive(Clone, Copy, PartialEq)]
 enum Layout {
     /// Batch, heads, positions.
     Heads,
-    /// Batch, positions, heads, which Transposes change.
+    /// Batch, positions, heads; Transposes exchange them.
     Positions,
     /// Rank 3.
     Packed,
@@ -30,14 +30,14 @@ struct Gradient {
     /// The heads of queries and keys.
     heads: [u64; 2],
     lengths: [u64; 2],
-    /// The elements of a head of query and value.
+    /// The head sizes of query and value.
     sizes: [u64; 2],
     layout: Layout,
     is_causal: bool,
     mask: Option<HostTensor>,
     /// A part of the text, and its replacement.
     edit: [&'static str; 2],
-    /// More nodes and outputs.
+    /// Additional nodes and outputs.
     end: &'static str,
     /// The graphs of cuDNN: 1 if the gradient is computed otherwise.
     launches: u64,
@@ -70,7 +70,7 @@ fn case(name: &'static str, lengths: [u64; 2], sizes: [u64; 2]) -> Gradient {
 
 fn cases() -> Vec<Gradient> {
     let plain = case("plain", [13, 21], [8, 16]);
-    // Rows of numbers that absorb scores, that have no exact statistics, that hide all keys, and that are not special.
+    // Mask rows that absorb scores, rows without exact statistics, a row that hides all keys, and ordinary rows.
     let least = per_score([9, 12], |row, key| match row {
         1 => f32::NEG_INFINITY,
         2 => f32::MIN,
@@ -79,6 +79,12 @@ fn cases() -> Vec<Gradient> {
         6 => -20_000.0,
         _ if key == 5 => f32::NEG_INFINITY,
         _ => 0.25,
+    });
+    // Every third row of more rows, keys and columns than a tile has.
+    let many = per_score([46, 150], |row, key| match row % 3 {
+        1 => f32::MIN,
+        2 if key % 2 == 0 => -1e9,
+        _ => 0.5,
     });
     let hides = |i: usize| u8::from(i / 21 % 4 != 1 && !(i / 21 + i).is_multiple_of(3));
     let rows = HostTensor::from_bytes(DType::Bool, &[13, 21], &(0..13 * 21).map(hides).collect::<Vec<_>>());
@@ -126,6 +132,13 @@ fn cases() -> Vec<Gradient> {
             mask: least,
             heads: [4, 1],
             ..case("", [9, 12], [8, 8])
+        },
+        Gradient {
+            name: "many rows of least numbers, causal groups",
+            heads: [4, 2],
+            is_causal: true,
+            mask: Some(many),
+            ..case("", [46, 150], [72, 88])
         },
         Gradient { name: "333 positions", ..case("", [333, 333], [8, 8]) },
         Gradient { name: "128 positions, causal", is_causal: true, ..case("", [128, 128], [32, 32]) },
@@ -341,7 +354,7 @@ fn passes(cuda: &Arc<Cuda>, case: &Gradient, low: (DType, &str, u8)) -> Result<f
     compared.passes(cuda, low)
 }
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(
     cuda: &Arc<Cuda>,
     opened: &dyn Fn(&CudaOptions) -> Result<Arc<Cuda>, CudaError>,

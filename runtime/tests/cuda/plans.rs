@@ -1,5 +1,5 @@
-//! Plans of models as a table: groups, launches by family, and kernels, next to `plans.tsv`. `AMPC_REGENERATE` writes the
-//! table instead.
+//! Plans of models as a table: groups, launches by family, and kernels, compared with `plans.tsv`. With
+//! `AMPC_REGENERATE`, writes the table instead.
 
 use crate::steps::{ATTENTION_STEP, STEPS, sized, train};
 use ampc_ir::Module;
@@ -35,7 +35,7 @@ fn row(options: &CudaOptions, name: &str, module: &Module) -> String {
     format!("{name}\t{}\t{launches}\t{}\n", files.len(), families.join(", "))
 }
 
-/// Compares the plans with the table; returns how many differ.
+/// Compares the plans with the table; returns the number of differences.
 pub(crate) fn run(options: &CudaOptions, filter: &str) -> usize {
     if !"plans of models".contains(filter) {
         return 0;

@@ -1,4 +1,5 @@
-//! Times of steps on the device: each step that launches a kernel has one, and the results are those of any other run.
+//! Times of steps on the device: each step that launches a kernel has a time, and the results are those of any other
+//! run.
 
 use crate::cases::{numbers, tensor};
 use ampc_ir::text::{NoData, parse};
@@ -10,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Steps that ran, and the times that the device told.
+/// The steps that ran, and the times that the device reported.
 #[derive(Default)]
 struct Times {
     ran: BTreeMap<Vec<Node>, u32>,
@@ -81,7 +82,7 @@ fn profiled(cuda: &Arc<Cuda>) -> Result<String, String> {
     }
 }
 
-/// Runs the checks whose names contain `filter`; returns how many fail.
+/// Runs the checks whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(backends: &[Arc<Cuda>; 3], filter: &str) -> usize {
     let mut failed = 0;
     for (name, cuda) in ["profile", "profile, launched", "profile, 3 queues"].iter().zip(backends) {

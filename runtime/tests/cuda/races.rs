@@ -1,5 +1,5 @@
-//! A kernel of each family on the simulated device, compiled so that two threads that touch a byte without a barrier
-//! between them fail the launch.
+//! A kernel of each family on the simulated device, compiled with race detection: a launch fails if two threads touch
+//! the same byte without a barrier between them.
 
 use crate::cases::{self, Case, Tolerance, module, on, random};
 use crate::operators;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Families, and operators of them whose smallest cases run.
+/// Families, with the operators whose smallest cases run.
 const OPERATORS: [(&str, &[&str]); 21] = [
     ("pointwise", &["Add", "Transpose"]),
     ("reduce", &["ReduceSum"]),
@@ -52,10 +52,10 @@ fn runs(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("panicked".into()))
 }
 
-/// Runs the families whose names contain `filter`, if that is part of `race`; returns how many fail.
+/// Runs the families whose names contain `filter`, if `filter` is part of `race`; returns the number of failures.
 pub(crate) fn run(options: &CudaOptions, filter: &str) -> usize {
     let Some(records) = Records::find() else { return 0 };
-    // Races are found in any order.
+    // Races are found in any order of threads.
     if seed() != 0 || !"race of a family".contains(filter) {
         return 0;
     }
@@ -91,7 +91,7 @@ pub(crate) fn run(options: &CudaOptions, filter: &str) -> usize {
             report(&format!("{family}, {operator}"), done);
         }
     }
-    // Generated kernels around plans of cuDNN, and attention that products compute.
+    // Generated kernels around plans of cuDNN, and attention computed by products.
     let convolutions = convolutions::cases().into_iter().filter(|case| case.name.ends_with(" f16 bias"));
     for case in convolutions.chain(attention::in_f16()) {
         let done = runs(|| {

@@ -1,5 +1,5 @@
-//! Training steps next to the records of the simulated device: launches, copies, waits of the host, memory, and the order
-//! of streams.
+//! Training steps compared with the records of the simulated device: launches, copies, waits of the host, memory, and
+//! the order of streams.
 
 use crate::cases::random;
 use crate::steps::{STEPS, Trained, loss, refs, sized, states_differ, train};
@@ -11,14 +11,14 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Batch, features and width of the steps here.
+/// Batch, features and width of the steps in this file.
 const SIZES: [u64; 3] = [2, 4, 8];
 
-/// Handles and blocks, as a counter of those that are made and of those that are released.
+/// Handles and blocks: the counter of creations and the counter of releases.
 const PAIRS: [(&str, &str); 5] =
     [("allocations", "frees"), ("pinned", "unpinned"), ("streams", ""), ("events", ""), ("graphs", "")];
 
-/// The records of the simulated device, by functions that its library exports.
+/// The records of the simulated device, through functions that its library exports.
 pub(crate) struct Records {
     count: unsafe extern "C" fn(*const c_char) -> u64,
     set: unsafe extern "C" fn(*const c_char, u64),
@@ -42,22 +42,22 @@ impl Records {
     #[expect(unsafe_code, reason = "a function of a library")]
     pub(crate) fn count(&self, counter: &str) -> u64 {
         let name = CString::new(counter).unwrap();
-        // SAFETY: the name ends with a zero.
+        // SAFETY: the name is NUL-terminated.
         unsafe { (self.count)(name.as_ptr()) }
     }
 
     #[expect(unsafe_code, reason = "a function of a library")]
     pub(crate) fn set(&self, setting: &CStr, value: u64) {
-        // SAFETY: the name ends with a zero.
+        // SAFETY: the name is NUL-terminated.
         unsafe { (self.set)(setting.as_ptr(), value) };
     }
 
-    /// Runs a piece of work while the next call of a function returns a code.
+    /// Runs `work` while the next call of a function returns an error code.
     #[expect(unsafe_code, reason = "a function of a library")]
     fn failing<R>(&self, function: &str, code: u32, work: impl FnOnce() -> R) -> R {
         let fail = |fault: String| {
             let fault = CString::new(fault).unwrap();
-            // SAFETY: the text ends with a zero.
+            // SAFETY: the text is NUL-terminated.
             unsafe { (self.fail)(fault.as_ptr()) };
         };
         fail(format!("{function}:1:{code}"));
@@ -66,7 +66,7 @@ impl Records {
         done
     }
 
-    /// The counters that a piece of work adds to.
+    /// The amounts that `work` adds to the counters.
     fn during<R>(&self, counters: &[&str], work: impl FnOnce() -> R) -> (R, Vec<u64>) {
         let before: Vec<u64> = counters.iter().map(|counter| self.count(counter)).collect();
         let done = work();
@@ -74,13 +74,13 @@ impl Records {
         (done, added.collect())
     }
 
-    /// The blocks and handles that are alive.
+    /// The numbers of live blocks and handles.
     fn alive(&self) -> Vec<u64> {
         PAIRS.iter().map(|(made, released)| self.count(made) - self.count(released)).collect()
     }
 }
 
-/// The seed of the environment.
+/// The seed from the environment.
 pub(crate) fn seed() -> u64 {
     let seed = std::env::var_os("AMPC_SIM_SEED");
     seed.and_then(|seed| seed.to_str().and_then(|seed| seed.parse().ok())).unwrap_or(0)
@@ -90,7 +90,7 @@ fn module(text: &str) -> Module {
     parse(&sized(text, SIZES), &NoData).unwrap_or_else(|errors| panic!("{errors}"))
 }
 
-/// Steps of which two are in flight; returns their losses.
+/// Runs steps, two of them in flight; returns their losses.
 fn steps(trained: &mut Trained, steps: usize) -> Vec<f64> {
     let mut losses = Vec::new();
     for step in 0..steps {
@@ -103,7 +103,7 @@ fn steps(trained: &mut Trained, steps: usize) -> Vec<f64> {
     losses
 }
 
-/// A step that is captured is one launch of a graph. The host waits for the loss, and for nothing else.
+/// A captured step is one launch of a graph. The host waits for the loss, and for nothing else.
 fn captured(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
     const STEPS: u64 = 20;
     let mut trained = train(&Runtime::new(cuda.clone()), &module(text), 4);
@@ -124,7 +124,7 @@ fn captured(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, S
         ("call.cuMemFreeHost", 0),
     ];
     let counters = [&expected.map(|(counter, _)| counter)[..], &["launches.generated", "copies.h2d.bytes"]];
-    // One step stays in flight: the host waits for everything when the last step ends.
+    // One step stays in flight: the host waits for all work when the last step ends.
     trained.session.begin_run(&refs(&trained.data), &[0]).unwrap();
     let (_, added) = records.during(&counters.concat(), || {
         for _ in 0..STEPS {
@@ -139,14 +139,14 @@ fn captured(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, S
         }
     }
     let [.., launches, bytes] = added[..] else { return Err("no counters".into()) };
-    // In a random order, works of a step may run when another step has begun.
+    // In a random order, work of a step may run after another step has begun.
     if launches == 0 || (seed() == 0 && launches % STEPS != 0) {
         return Err(format!("{launches} kernels in {STEPS} steps"));
     }
     Ok(format!("1 graph of {} generated kernels, {} bytes to the device", launches / STEPS, bytes / STEPS))
 }
 
-/// Batches that are larger than a block of pinned memory are copied while the host goes on.
+/// Batches larger than a block of pinned memory are copied while the host continues.
 fn large_batches(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
     const RUNS: u64 = 6;
     const N: usize = 3 << 18;
@@ -171,7 +171,7 @@ fn large_batches(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> 
             false => Err(format!("run {run} has another result")),
         }
     };
-    // Blocks are allocated, and the plan is recorded.
+    // Allocates blocks, and records the plan.
     for run in 0..4 {
         begin(&mut session, run);
         end(&mut session, run)?;
@@ -194,10 +194,10 @@ fn large_batches(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> 
     }
 }
 
-/// Kernels on several queues that copy constants of the host are recorded, and their copies keep their bytes.
+/// Kernels on several queues that copy host constants are recorded, and their copies keep their bytes.
 fn constants(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
     const CONSTANTS: u64 = 24;
-    // Each list is a node's result, and nodes are dealt out to the queues in turn.
+    // Each list is the result of a node, and nodes are assigned to the queues in turn.
     let mut text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[4]\n".to_owned();
     let mut sum = "%x".to_owned();
     for i in 0..CONSTANTS {
@@ -230,14 +230,14 @@ fn constants(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
     }
     let [pinned, graphs] = counters.map(|counter| records.count(counter));
     let [pinned, graphs] = [pinned - before[0], graphs - before[1]];
-    // Each copy of the graph has pinned memory of its own.
+    // Each copy in the graph has its own pinned memory.
     match pinned >= CONSTANTS && graphs == 3 {
         true => Ok("4 runs".into()),
         false => Err(format!("{pinned} blocks of pinned memory, {graphs} graphs")),
     }
 }
 
-/// The memory that blocks may take leaves a reserve for work that allocates by itself.
+/// The available memory excludes a reserve for implicit allocations.
 fn reserve(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
     const TOTAL: u64 = 8 << 30;
     let device = cuda.device().ok_or("no device")?;
@@ -248,7 +248,7 @@ fn reserve(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
     }
 }
 
-/// Calls that are refused because memory is exhausted, and the code of each.
+/// Calls that fail because memory is exhausted, with their error codes.
 const REFUSALS: [(&str, u32); 9] = [
     ("cuMemAlloc_v2", 2),
     ("cuMemHostAlloc", 2),
@@ -261,54 +261,67 @@ const REFUSALS: [(&str, u32); 9] = [
     ("cudnnBackendExecute", 4004),
 ];
 
-/// A refused call ends with an error that says that memory is exhausted; a refused graph is replaced by single launches.
-fn refused_memory(records: &Records, cuda: &Arc<Cuda>) -> Result<String, String> {
-    // Each width has kernels of its own, so that they are loaded anew.
-    let module = |width: usize| {
-        let nodes = format!(
-            "  const %w : f32[3, {width}] = random(1)\n  const %f : f32[2, 1, 3] = random(2)\n  \
-             %p = MatMul(%a, %w) : f32[4, {width}]\n  %r = Reshape(%p, %s) : f32[4, 1, {width}]\n  \
-             %c = Conv(%r, %f) : f32[4, 2, {}]\n  %y = LeakyRelu(%c) {{alpha=0.{width}}} : f32[4, 2, {}]\n  output %y\n",
-            width - 2,
-            width - 2
-        );
-        let text = format!(
-            "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %a : f32[4, 3]\n  const %s : i64[3] = [4, 1, {width}]\n{nodes}}}\n"
-        );
-        parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
-    };
+/// The third run of a product and a convolution with a LeakyRelu of a width. A failure is its text, with true if it says that
+/// memory is exhausted.
+fn run_of_width(runtime: &Runtime, width: usize) -> Result<Vec<Data>, (bool, String)> {
+    let text = format!(
+        "module ir=10\nopset ai.onnx=21\n\ngraph @main {{
+  input %a : f32[4, 3]
+  const %s : i64[3] = [4, 1, {width}]
+  const %w : f32[3, {width}] = random(1)
+  const %f : f32[2, 1, 3] = random(2)
+  %p = MatMul(%a, %w) : f32[4, {width}]
+  %r = Reshape(%p, %s) : f32[4, 1, {width}]
+  %c = Conv(%r, %f) : f32[4, 2, {shorter}]
+  %y = LeakyRelu(%c) {{alpha=0.{width}}} : f32[4, 2, {shorter}]
+  output %y
+}}
+",
+        shorter = width - 2
+    );
+    let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     let x = random(DType::F32, &[4, 3], 1);
     let x = [Some(DataRef::Tensor(x.view()))];
-    let runtime = Runtime::new(cuda.clone());
-    let runs = |width: usize| -> Result<Vec<Data>, (bool, String)> {
-        let prepared = runtime.prepare(&module(width));
-        let mut session = prepared.map_err(|error| (error.is_no_memory(), error.to_string()))?;
-        let mut run = || session.run(&x).map_err(|error| (error.is_no_memory(), error.to_string()));
-        run()?;
-        run()?;
-        run()
+    let prepared = runtime.prepare(&module);
+    let mut session = prepared.map_err(|error| (error.is_no_memory(), error.to_string()))?;
+    let mut run = || session.run(&x).map_err(|error| (error.is_no_memory(), error.to_string()));
+    run()?;
+    run()?;
+    run()
+}
+
+/// A refused call ends with an error that says that memory is exhausted; a refused graph is replaced by single launches.
+fn refused_memory(records: &Records, cuda: &Arc<Cuda>, options: &CudaOptions) -> Result<String, String> {
+    let refused = |runtime: &Runtime, (function, code): (&str, u32), width: usize| match records.failing(
+        function,
+        code,
+        || run_of_width(runtime, width),
+    ) {
+        Err((true, text)) if text.contains("out of") && text.contains("memory") => Ok(()),
+        Err((_, text)) => Err(format!("{function}: {text}")),
+        Ok(_) => Err(format!("{function}: no error")),
     };
-    for (at, (function, code)) in REFUSALS.into_iter().enumerate() {
-        match records.failing(function, code, || runs(20 + at)) {
-            Err((true, text)) if text.contains("out of") && text.contains("memory") => {}
-            Err((_, text)) => return Err(format!("{function}: {text}")),
-            Ok(_) => return Err(format!("{function}: no error")),
-        }
+    // A backend of its own has compiled no kernel, and no other backend is compiling: all kernels of earlier runs have run.
+    let fresh = Cuda::open(options, Arc::new(Cpu::new(1))).map_err(|error| error.to_string())?;
+    refused(&Runtime::new(Arc::new(fresh)), ("nvrtcCompileProgram", 1), 19)?;
+    let runtime = Runtime::new(cuda.clone());
+    for (at, call) in REFUSALS.into_iter().enumerate() {
+        refused(&runtime, call, 20 + at)?;
     }
     let graphs = || records.count("call.cuGraphLaunch");
     let before = graphs();
     records
-        .failing("cuGraphInstantiateWithFlags", 2, || runs(40))
+        .failing("cuGraphInstantiateWithFlags", 2, || run_of_width(&runtime, 40))
         .map_err(|(_, text)| format!("cuGraphInstantiateWithFlags: {text}"))?;
     match graphs() == before {
-        true => Ok(format!("{} calls", REFUSALS.len() + 1)),
+        true => Ok(format!("{} calls", REFUSALS.len() + 2)),
         false => Err("a graph was launched that the driver had refused".into()),
     }
 }
 
-/// Blocks and handles that are alive stay as many.
+/// The numbers of live blocks and handles stay constant.
 fn no_leak(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
-    // Works in random order take longer.
+    // Random orders take longer.
     let count = if seed() == 0 { 1000 } else { 100 };
     let mut trained = train(&Runtime::new(cuda.clone()), &module(text), 4);
     steps(&mut trained, 6);
@@ -334,7 +347,7 @@ fn bits(cuda: &Arc<Cuda>, module: &Module, count: usize) -> Result<(Vec<u64>, Tr
     Ok((trained.losses.iter().chain(&flying).map(|loss| loss.to_bits()).collect(), trained))
 }
 
-/// Results that do not depend on the elements of fresh memory.
+/// Results do not depend on the contents of fresh memory.
 fn poisoned(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
     let module = module(text);
     let (want, mut first) = bits(cuda, &module, 4)?;
@@ -350,7 +363,7 @@ fn poisoned(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, S
     Ok("fresh memory of 3 kinds".into())
 }
 
-/// Equal bits under three orders of streams, blocks, warps and lanes.
+/// Results are bit-equal under three orders of streams, blocks, warps and lanes.
 fn reordered(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
     let module = module(text);
     let (want, mut first) = bits(cuda, &module, 4)?;
@@ -366,7 +379,7 @@ fn reordered(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, 
     Ok("3 seeds".into())
 }
 
-/// A wait for an event that is left out changes the step under a seed: reordering shows that a wait is missing.
+/// Without a wait for an event, a seed changes the step: reordering reveals missing waits.
 fn missing_wait(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
     let module = module(text);
     let (want, mut first) = bits(cuda, &module, 3)?;
@@ -394,7 +407,7 @@ fn missing_wait(records: &Records, cuda: &Arc<Cuda>, text: &str) -> Result<Strin
     Err(format!("{tried} runs without a wait have the same losses and states"))
 }
 
-/// Runs the checks whose names contain `filter`; returns how many fail.
+/// Runs the checks whose names contain `filter`; returns the number of failures.
 pub(crate) fn run([cuda, _, queues]: &[Arc<Cuda>; 3], options: &CudaOptions, filter: &str) -> usize {
     let Some(records) = Records::find() else {
         println!("skipped: records, which the simulated device has");
@@ -425,7 +438,7 @@ pub(crate) fn run([cuda, _, queues]: &[Arc<Cuda>; 3], options: &CudaOptions, fil
         constants(&records, &Arc::new(cuda))
     });
     check("record of the reserve", &|| reserve(&records, cuda));
-    check("record of refused memory", &|| refused_memory(&records, cuda));
+    check("record of refused memory", &|| refused_memory(&records, cuda, options));
     check("record of many steps", &|| no_leak(&records, cuda, f32_step));
     check(&format!("record of poisoned memory {name}"), &|| poisoned(&records, cuda, low_step));
     check(&format!("record of three orders {name}"), &|| reordered(&records, queues, low_step));

@@ -1,4 +1,4 @@
-//! Groups along rows: reductions, normalizations and element-wise nodes around them as one kernel.
+//! Groups along rows: reductions, normalizations and adjacent element-wise nodes as one kernel.
 
 use crate::cases::{Case, LOW, Tolerance, bools, compare, random, run_all, tensor};
 use crate::elements::{Named, outputs, passing, refs};
@@ -10,7 +10,7 @@ use ampc_runtime::{Cpu, HostTensor, Runtime};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, options: &CudaOptions, filter: &str) -> usize {
     let mut checks: Vec<Named> = Vec::new();
     let of_random = cuda.clone();
@@ -47,7 +47,7 @@ fn launched(options: &CudaOptions, text: &str, inputs: &[HostTensor]) -> Result<
     Ok((steps, launches.sum()))
 }
 
-/// The body of the gradient of a layer normalization of `a` with the gradient `b` and the scale `c`: three results.
+/// The gradient of a layer normalization of `a` with the gradient `b` and the scale `c`: three results.
 fn layer_norm_gradient(t: &str, [rows, n]: [u64; 2]) -> String {
     let number = if t == "bf16" { 16 } else { 10 };
     let (full, row, column) = (format!("[2, {rows}, {n}]"), format!("[2, {rows}, 1]"), format!("[{n}]"));
@@ -79,7 +79,8 @@ fn of_layer_norm(dtype: DType, [rows, n]: [u64; 2]) -> Vec<HostTensor> {
     vec![random(dtype, &[2, rows, n], 1), random(dtype, &[2, rows, n], 2), random(dtype, &[n], 3)]
 }
 
-/// The loss of classes and the gradient of its logits, written out: `a` are logits and `b` is one for the class of a row.
+/// The classification loss and the gradient of its logits, as separate nodes: `a` are logits, and `b` is 1 for the
+/// class of a row.
 fn loss_gradient([rows, n]: [u64; 2]) -> String {
     let (full, row) = (format!("[{rows}, {n}]"), format!("[{rows}, 1]"));
     format!(
@@ -90,7 +91,7 @@ fn loss_gradient([rows, n]: [u64; 2]) -> String {
     )
 }
 
-/// Names, texts, inputs, and how many steps and launches a run has.
+/// Names, texts, inputs, and the numbers of steps and launches of a run.
 fn counted() -> Vec<(&'static str, String, Vec<HostTensor>, usize, usize)> {
     let graph = |inputs: &[HostTensor], body: &str| {
         let mut text = format!("{HEAD}graph @main {{\n");
@@ -143,7 +144,7 @@ fn cases() -> Vec<Case> {
             );
             let mut inputs = vec![random(dtype, &[4, 3, n], 8), random(dtype, &[4, 3, n], 9)];
             inputs.extend([random(dtype, &[n], 10), random(dtype, &[n], 11)]);
-            // In 16 bits, the Gelu reads a normalized number that may be rounded to a neighbour.
+            // In 16 bits, the Gelu reads a normalized number that may be rounded to a neighbor.
             let tolerance = if dtype == DType::F32 { Tolerance::Rows } else { Tolerance::Model };
             add(format!("residual and layer normalization {t} {n}"), tolerance, body, inputs);
             let body = format!(
@@ -197,7 +198,8 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Random nodes along rows with products between them: groups are convex, and results are those of single nodes.
+/// Random nodes along rows with products between them: groups are convex, and results agree with those of separate
+/// nodes.
 fn random_graphs(cuda: &Arc<Cuda>) -> Result<(), String> {
     let mut joined = 0;
     for seed in 3..39 {

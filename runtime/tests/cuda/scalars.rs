@@ -1,4 +1,5 @@
-//! Chains of scalars: nodes of one element are one kernel, of floats, integers and truth values, as far apart as they are.
+//! Chains of scalars: nodes with one element form one kernel, for floats, integers and bools, at any distance in the
+//! program.
 
 use crate::cases::Tolerance;
 use crate::chains::same;
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 const HEAD: &str = "module ir=10\nopset ai.onnx=22, ai.ampc=1\n\n";
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     type Check = fn(&Arc<Cuda>) -> Result<(), String>;
     let checks: [(&str, Check); 4] = [
@@ -32,7 +33,7 @@ fn f32s(dims: &[u64], numbers: &[f32]) -> HostTensor {
     HostTensor::from_slice(dims, numbers).unwrap()
 }
 
-/// The groups of a plan; `expected` has to be one of them.
+/// Checks that `expected` is one of the groups of the plan.
 fn with_group(cuda: &Arc<Cuda>, text: &str, inputs: &[HostTensor], expected: &str) -> Result<(), String> {
     let plan = same(cuda, text, inputs)?;
     match plan.contains(expected) {
@@ -41,7 +42,7 @@ fn with_group(cuda: &Arc<Cuda>, text: &str, inputs: &[HostTensor], expected: &st
     }
 }
 
-/// The step counter and the loss scale after a step with finite gradients, and after one without.
+/// The step counter and the loss scale after a step with finite gradients, and after a step without.
 fn end_of_step(cuda: &Arc<Cuda>) -> Result<(), String> {
     for bad in ["", ", %bad_steps"] {
         for (gradient, scale) in [(0.5f32, 8.0f32), (f32::INFINITY, 8.0), (0.0, f32::MAX), (f32::NAN, 1.0)] {
@@ -91,7 +92,7 @@ fn types(cuda: &Arc<Cuda>) -> Result<(), String> {
     Ok(())
 }
 
-/// Scalars with other nodes between them are no group.
+/// Scalars with other nodes between them do not form a group.
 fn path_between(cuda: &Arc<Cuda>) -> Result<(), String> {
     let text = format!(
         "{HEAD}graph @main {{\n  input %s : f32\n  input %x : f32[3]\n  const %axes : i64[1] = [0]\n  \

@@ -1,7 +1,7 @@
 //! Training steps of an MLP, on the CPU and on the device, from the same state and data.
 //!
-//! The modules were written by `ampc train-step shared/data/train/mlp/mlp.train.onnx --loss output:loss`, with `--fp32`,
-//! with `--to bf16`, and as it is.
+//! The modules were written by `ampc train-step shared/data/train/mlp/mlp.train.onnx --loss output:loss`, with
+//! `--fp32`, with `--to bf16`, and without a format.
 
 use crate::cases::{numbers, tensor};
 use ampc_ir::text::{NoData, parse};
@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A step, and the distance of losses that is permitted, as a share of the loss.
+/// A step, and the permitted relative error of its loss.
 pub(crate) const STEPS: [(&str, &str, f64); 3] = [
     ("f32", include_str!("step_fp32.ir"), 1e-4),
     ("bf16", include_str!("step_bf16.ir"), 0.01),
@@ -25,18 +25,18 @@ pub(crate) const ATTENTION_STEP: &str = include_str!("step_attention.ir");
 
 const TAKEN: usize = 20;
 
-/// The text without outputs but the loss.
+/// The text with the loss as the only output.
 pub(crate) fn loss_alone(text: &str) -> String {
     let is_other = |line: &&str| line.starts_with("  output %") && !line.starts_with("  output %loss ");
     text.lines().filter(|line| !is_other(line)).map(|line| format!("{line}\n")).collect()
 }
 
-/// The text with other sizes in place of the batch, the features and the width, and with the loss as its only output.
+/// The text with other sizes for the batch, the features and the width, and with the loss as the only output.
 pub(crate) fn sized(text: &str, sizes: [u64; 3]) -> String {
     resized(&loss_alone(text), sizes)
 }
 
-/// The text with other sizes in place of the batch, the features and the width.
+/// The text with other sizes for the batch, the features and the width.
 fn resized(text: &str, [batch, features, width]: [u64; 3]) -> String {
     let mut sized = String::new();
     for line in text.lines() {
@@ -65,7 +65,7 @@ fn resized(text: &str, [batch, features, width]: [u64; 3]) -> String {
     sized
 }
 
-/// The inputs of the first step: data, and states by their names.
+/// The inputs of the first step: data, and states by name.
 pub(crate) fn inputs(module: &Module) -> Vec<HostTensor> {
     let formals = module.graph(module.main()).inputs();
     let mut inputs = Vec::new();
@@ -126,7 +126,7 @@ pub(crate) fn train(runtime: &Runtime, module: &Module, steps: usize) -> Trained
     let start = Instant::now();
     let mut losses = vec![loss(&session.run(&refs(&all)).unwrap_or_else(|error| panic!("{error}")))];
     let first = start.elapsed();
-    // States stay with the session.
+    // The session keeps the states.
     let states: Vec<usize> = session.placed_states();
     let data: Vec<Option<HostTensor>> =
         all.into_iter().enumerate().map(|(at, x)| x.filter(|_| !states.contains(&at))).collect();
@@ -138,7 +138,7 @@ pub(crate) fn train(runtime: &Runtime, module: &Module, steps: usize) -> Trained
     Trained { session, losses, first, each, data }
 }
 
-/// The greatest distance of the states, as a share of the greatest element of each.
+/// The largest difference of the states, relative to the largest element of each state.
 pub(crate) fn states_differ(a: &mut Session, b: &mut Session) -> f64 {
     let (a, b) = (a.states().unwrap(), b.states().unwrap());
     let mut most = 0.0;
@@ -199,8 +199,8 @@ fn attention_step(unrecorded: &Arc<Cuda>) -> Result<String, String> {
     Ok(report)
 }
 
-/// Steps that are recorded as CUDA graphs, next to steps whose kernels are launched each time: equal bits, one after the
-/// other and in flight.
+/// Steps recorded as CUDA graphs are bit-equal to steps whose kernels are launched each time, both in sequence and in
+/// flight.
 fn recorded(
     [cuda, unrecorded, queues]: &[Arc<Cuda>; 3],
     text: &str,
@@ -230,7 +230,7 @@ fn recorded(
     if apart == 0.0 { Ok(report) } else { Err(report) }
 }
 
-/// The losses of steps of which two are in flight, and the time of each.
+/// The losses of steps, two of them in flight, and the time of each step.
 fn in_flight(runtime: &Runtime, module: &Module, steps: usize) -> Result<(Vec<f64>, Duration), String> {
     let mut first = train(runtime, module, 2);
     let mut losses = first.losses;
@@ -249,7 +249,7 @@ fn in_flight(runtime: &Runtime, module: &Module, steps: usize) -> Result<(Vec<f6
     Ok((losses, start.elapsed() / u32::try_from(steps - 2).unwrap()))
 }
 
-/// A tensor that stays on the device is read by another session at once.
+/// Another session immediately reads a tensor that stays on the device.
 fn handed_over(cuda: &Arc<Cuda>) -> Result<String, String> {
     let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %a : f32[4096, 4096]\n  %b = Neg(%a) : f32[4096, 4096]\n  output %b : f32[4096, 4096]\n}\n";
     let module = parse(text, &NoData).map_err(|errors| errors.to_string())?;
@@ -269,7 +269,7 @@ fn handed_over(cuda: &Arc<Cuda>) -> Result<String, String> {
     Ok("10 tensors".into())
 }
 
-/// The time of a run that also copies every next state to the host, next to runs that copy the loss.
+/// The time of a run that also copies every next state to the host, compared with runs that copy only the loss.
 fn outputs(cuda: &Arc<Cuda>, text: &str, sizes: [u64; 3]) -> Result<String, String> {
     let mut times = Vec::new();
     for text in [loss_alone(text), text.to_owned()] {
@@ -290,7 +290,7 @@ fn outputs(cuda: &Arc<Cuda>, text: &str, sizes: [u64; 3]) -> Result<String, Stri
     ))
 }
 
-/// Sessions of one backend in several threads have the results of one session alone.
+/// Sessions of one backend in several threads have the same results as a session alone.
 fn threads(cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
     let module = parse(&loss_alone(text), &NoData).map_err(|errors| errors.to_string())?;
     let runtime = Runtime::new(cuda.clone());
@@ -303,10 +303,10 @@ fn threads(cuda: &Arc<Cuda>, text: &str) -> Result<String, String> {
     if all { Ok("4 sessions have equal losses".into()) } else { Err("a session has other losses".into()) }
 }
 
-/// Runs the steps whose names contain `filter`; returns how many fail.
+/// Runs the steps whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(backends: &[Arc<Cuda>; 3], filter: &str) -> usize {
     let [cuda, ..] = backends;
-    // Large products take minutes on a device that the host simulates.
+    // Large products take minutes on the simulated device.
     let is_simulated = cuda.device_name() == "simulated device";
     let steps = if is_simulated { 10 } else { 200 };
     let mut failed = 0;

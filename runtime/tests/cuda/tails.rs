@@ -1,4 +1,4 @@
-//! The tail of training steps: checks of many gradients, and optimizers that are launched together.
+//! The tail of training steps: checks of many gradients, and optimizers that share a launch.
 
 use crate::cases::{Tolerance, numbers, tensor};
 use crate::chains::same;
@@ -28,7 +28,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("tail: steps", steps),
 ];
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     let mut cases: Vec<Named> = Vec::new();
     for (name, check) in CHECKS {
@@ -38,7 +38,7 @@ pub(crate) fn run(cuda: &Arc<Cuda>, filter: &str) -> usize {
     passing(&cases, filter)
 }
 
-/// A graph that is written line by line.
+/// A graph written line by line.
 struct Graph {
     text: String,
     inputs: Vec<HostTensor>,
@@ -57,7 +57,7 @@ impl Graph {
         self.inputs.push(input);
     }
 
-    /// The scalars of optimizers: rate, multiplier, count of steps, and whether a gradient is not finite.
+    /// The scalars of optimizers: rate, multiplier, step count, and the flag of a gradient that is not finite.
     fn scalars(&mut self, found: f32) {
         self.input("rate", tensor(DType::F32, &[], &[0.01]));
         self.input("mult", tensor(DType::F32, &[], &[0.25]));
@@ -89,7 +89,7 @@ fn positive(dims: &[u64], seed: u64) -> HostTensor {
     tensor(DType::F32, dims, &numbers)
 }
 
-/// An optimizer: its name and attributes, and the number of states beside the weights.
+/// An optimizer: its name and attributes, and the number of states besides the weights.
 struct Optimizer {
     call: &'static str,
     attributes: &'static str,
@@ -123,8 +123,8 @@ const MOMENTUM: Optimizer = Optimizer {
 };
 
 impl Optimizer {
-    /// The node of weights `%w{i}` with the gradient `%g{i}` and the states `%m{i}` and `%v{i}`; results are named after them, with
-    /// `_` behind.
+    /// The node of weights `%w{i}` with the gradient `%g{i}` and the states `%m{i}` and `%v{i}`; the names of results
+    /// have the suffix `_`.
     fn node(&self, i: usize, dims: &[u64], low: Option<DType>) -> String {
         let (f32s, scalars) = (ty(DType::F32, dims), "%rate, %mult, %count, %found");
         let (mut results, mut types) = (format!("%w{i}_"), f32s.clone());
@@ -136,7 +136,7 @@ impl Optimizer {
         let states = match self.states {
             2 => &["m", "v"][..],
             1 => &["v"],
-            // There is no momentum, but a low copy is the third result.
+            // There is no momentum, and a low copy is the third result.
             _ => &[],
         };
         for state in states {
@@ -181,8 +181,8 @@ fn launched(plan: &str, optimizer: &str) -> usize {
     plan.lines().filter(|line| line.contains(" = ") && line.contains(optimizer)).count()
 }
 
-/// Optimizers of tensors of all sizes: groups have the bits of single nodes, which are close to those of the CPU; a step that is
-/// skipped changes nothing.
+/// Optimizers of tensors of all sizes: groups give the same bits as single nodes, which are close to those of the
+/// CPU; a skipped step changes nothing.
 fn updated(cuda: &Arc<Cuda>, optimizer: &Optimizer) -> Result<(), String> {
     let dims: [&[u64]; 9] = [&[7], &[3, 5], &[0], &[], &[4096], &[2049], &[3, 2047], &[1], &[64, 3]];
     for found in [0.0, 1.0] {
@@ -218,7 +218,7 @@ fn updated(cuda: &Arc<Cuda>, optimizer: &Optimizer) -> Result<(), String> {
     Ok(())
 }
 
-/// Tensors in two launches and more.
+/// Tensors that take two or more launches.
 fn many(cuda: &Arc<Cuda>) -> Result<(), String> {
     let mut graph = Graph::new();
     graph.scalars(0.0);
@@ -226,7 +226,7 @@ fn many(cuda: &Arc<Cuda>) -> Result<(), String> {
     (0..115).for_each(|i| ADAMW.inputs(&mut graph, i, &dims(i), DType::BF16));
     (0..115).for_each(|i| graph.line(&ADAMW.node(i, &dims(i), Some(DType::BF16))));
     for i in 0..115 {
-        // The states of some are read by nothing.
+        // Some states have no reader.
         let lines = ADAMW.outputs(i, true);
         let lines = if i % 5 == 0 { &lines[..1] } else { &lines[..] };
         lines.iter().for_each(|line| graph.line(line));
@@ -239,14 +239,15 @@ fn many(cuda: &Arc<Cuda>) -> Result<(), String> {
     matches_cpu(cuda, &text, &inputs, Tolerance::Elements)
 }
 
-/// An update that reads an update is no part of its group, also if nodes of one group stand between them.
+/// An update that depends on another update is not in its group, even if nodes of one group stand between them.
 fn twice(cuda: &Arc<Cuda>) -> Result<(), String> {
     let mut graph = Graph::new();
     graph.scalars(0.0);
     (0..4).for_each(|i| ADAMW.inputs(&mut graph, i, &[33], DType::F32));
     graph.line(&ADAMW.node(0, &[33], None));
     graph.line(&ADAMW.node(1, &[33], None));
-    // The gradient of the third update reads the first, and is in a group with a node that the fourth does not read.
+    // The gradient of the third update depends on the first, and is in a group with a node that the fourth does not
+    // read.
     graph.line("%a = Neg(%w0_) : f32[33]");
     graph.line("%b = Mul(%a, %g2) : f32[33]");
     graph.line("%c = Add(%b, %a) : f32[33]");
@@ -280,7 +281,7 @@ fn shared(cuda: &Arc<Cuda>) -> Result<(), String> {
     matches_cpu(cuda, &text, &inputs, Tolerance::Elements)
 }
 
-/// Optimizers of two rates are two groups.
+/// Optimizers with two rates form two groups.
 fn scalars(cuda: &Arc<Cuda>) -> Result<(), String> {
     let mut graph = Graph::new();
     graph.scalars(0.0);
@@ -299,8 +300,8 @@ fn scalars(cuda: &Arc<Cuda>) -> Result<(), String> {
     matches_cpu(cuda, &text, &inputs, Tolerance::Elements)
 }
 
-/// The optimizers of a step are one group for each type of gradients, and update their states in place. The steps in f32 and
-/// bf16 have no check that all gradients wait for, and their groups are split so that gradients die early.
+/// The optimizers of a step form one group for each gradient type, and update their states in place. The steps in f32
+/// and bf16 have no check that waits for all gradients, and their groups are split so that gradients die early.
 fn steps(cuda: &Arc<Cuda>) -> Result<(), String> {
     for (name, text, _) in STEPS {
         let module = parse(&loss_alone(text), &NoData).map_err(|errors| errors.to_string())?;
@@ -324,7 +325,8 @@ fn steps(cuda: &Arc<Cuda>) -> Result<(), String> {
     Ok(())
 }
 
-/// Values that a skipped step keeps, of several lengths, are selected by one launch; a chain of two is a kernel of its own.
+/// Values of several lengths that a skipped step keeps are selected by one launch; a chain of two is a separate
+/// kernel.
 fn selections(cuda: &Arc<Cuda>) -> Result<(), String> {
     for skipped in [false, true] {
         let mut graph = Graph::new();
@@ -352,7 +354,7 @@ fn selections(cuda: &Arc<Cuda>) -> Result<(), String> {
     Ok(())
 }
 
-/// Gradients of three types and all sizes, in two launches, of which one element may be infinite.
+/// Gradients of three types and all sizes, in two launches, with one element that may be infinite.
 fn gradients(cuda: &Arc<Cuda>) -> Result<(), String> {
     let types = [DType::F32, DType::F16, DType::BF16];
     for (n, wrong) in [(1, None), (8, Some(f32::NAN)), (140, None), (140, Some(f32::INFINITY))] {

@@ -9,7 +9,7 @@ pub(super) fn help_of_bits(name: &str, dtype: DType, bits: DType) -> String {
     format!("store the bits as {unsigned} under the name `{name}__{dtype}`")
 }
 
-/// Advice for a value of another type than the declared type.
+/// Advice for a value whose type differs from the declared type.
 pub(in crate::execute) fn help_of_type(name: &str, declared: &Type, given: &Type, in_npz: bool) -> String {
     match (declared, given) {
         (Type::Tensor(_), Type::Tensor(_)) => {}
@@ -41,7 +41,7 @@ pub(in crate::execute) fn help_of_type(name: &str, declared: &Type, given: &Type
     }
 }
 
-/// True if a value has an axis more than the integers that are declared: a row for each integer, as one-hot labels have.
+/// True if a value has one axis more than the declared integers, with a row per integer, like one-hot labels.
 fn are_scores_of_classes(declared: &Type, given: &Type) -> bool {
     let rank = |ty: &Type| Some(ty.shape()?.dims()?.len());
     let (Some(want), Some(got)) = (rank(declared), rank(given)) else { return false };

@@ -1,9 +1,10 @@
 //! Folders of test data, as in ONNX's own tests: a file per input and output.
 
-use super::{InputProblem, Named, describe, io_error, no_memory, regular};
+use super::{Named, io_error, no_memory, regular};
+use crate::bytes::SourceBytes;
 use crate::error::Error;
-use crate::execute::{output_names, output_types};
-use crate::onnx::bytes::SourceBytes;
+use crate::error::run::InputProblem;
+use crate::interface::{describe, output_names, output_types};
 use crate::onnx::data::{self, DataError};
 use ampc_ir::{Module, Type};
 use ampc_passes::suggest::listed;
@@ -15,17 +16,18 @@ use std::sync::Arc;
 /// One data set of a test-data folder.
 #[derive(Debug)]
 pub struct TestData {
-    /// The inputs, in order; `None` where the default holds.
+    /// The inputs, in order; `None` for an input that uses its default.
     pub inputs: Vec<Option<Data>>,
     /// The outputs, in order.
     pub outputs: Vec<Data>,
 }
 
-/// Reads `input_0.pb` … as [`Inputs::read`](super::Inputs::read) does, and `output_0.pb` … in the order of the model.
+/// Reads `input_0.pb` … like [`Inputs::read`](super::Inputs::read), and `output_0.pb` … in the order of the
+/// model.
 ///
 /// # Errors
-/// If a file cannot be read or is not a value of the type that the model has there; if files are missing or are for no
-/// input or output: all of them.
+/// If a file cannot be read or is not a value of the declared type, or if files are missing or belong to no input or
+/// output. All such files are listed.
 pub fn read_test_data(folder: &Path, module: &Module, most: u64) -> Result<TestData, Error> {
     let mut named = Named::of(module);
     named.read_folder(folder, most)?;
@@ -45,7 +47,7 @@ fn read_outputs(folder: &Path, module: &Module, most: u64) -> Result<(Vec<Data>,
         (output_types(module), numbered(folder, "output").map_err(|e| io_error(folder, e))?);
     let mut problems = Vec::new();
     let mut problem = |code, number: usize, message: String| {
-        // Once is enough.
+        // The help is given once.
         let help = problems.is_empty().then(|| {
             let names = output_names(module);
             format!("its outputs are {}", listed(names.iter().map(String::as_str)))

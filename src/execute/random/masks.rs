@@ -1,23 +1,23 @@
-//! Masks: rows with some hidden elements, as in batches of texts that are padded to one length.
+//! Masks: rows with some hidden elements, as in batches of texts padded to one length.
 
 use ampc_ir::DType;
 use ampc_runtime::float::Format;
 
 /// The rows of a mask, along its last axis.
 ///
-/// In a row of `n > 1` elements, `1 + (w · (n div 2)) div 2^32` elements are hidden: at the end of the row if
-/// the numbers of the row and of the draw are both even or both odd, at its beginning otherwise.
+/// In a row of `n > 1` elements, `1 + (w · (n div 2)) div 2^32` elements are hidden: at the end of the row if row
+/// number and draw number have the same parity, otherwise at its beginning.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) dims: &'a [u64],
     pub(super) draw: u32,
 }
 
-/// The value that an additive mask has at hidden positions, in each draw: a value that fits in 16 bits, a value
-/// that overflows in f16, and the lowest f32.
+/// The value of an additive mask at hidden positions, by draw: a value that fits 16 bits, a value that overflows in
+/// f16, and the lowest f32.
 const UNSEEN: [f32; 3] = [-1e4, -1e9, f32::MIN];
 
-/// In the last draw the first of every so many queries sees nothing.
+/// In the last draw, the first of every this many queries sees nothing.
 const BLIND: u64 = 8;
 
 impl Rows<'_> {
@@ -31,7 +31,7 @@ impl Rows<'_> {
         if width < 2 { 0 } else { 1 + u64::try_from(more).unwrap_or(0) }
     }
 
-    /// For each element, true if it is visible, row by row.
+    /// For each element in row order, true if it is visible.
     pub(super) fn seen(self, mut word: impl FnMut() -> u32) -> impl Iterator<Item = bool> {
         let (width, draw) = (self.width(), u64::from(self.draw));
         (0u64..).flat_map(move |row| {
@@ -41,9 +41,9 @@ impl Rows<'_> {
         })
     }
 
-    /// Additive mask for scores, row by row: 0 at visible positions. In the last draw the first of every eight
-    /// queries (the axis before the last, of masks of three axes and more) sees nothing at all, like the
-    /// padding on the left of a text under a causal mask.
+    /// An additive mask for scores, row by row: 0 at visible positions. In the last draw, the first of every eight
+    /// queries (the second-last axis, of masks with at least three axes) sees nothing at all, like left padding under
+    /// a causal mask.
     pub(super) fn additive(self, dtype: DType, word: impl FnMut() -> u32) -> impl Iterator<Item = f32> {
         let width = self.width().max(1);
         let queries = match self.dims {
@@ -63,7 +63,7 @@ fn lowest(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => -65504.0,
         DType::BF16 => f32::from_bits(0xff7f_0000),
-        // Formats of 8 bits and less reach less far.
+        // Formats of 8 bits or less have a smaller range.
         _ if Format::of(dtype).is_some_and(|format| format.precision < 8) => -1.0,
         _ => f32::MIN,
     }

@@ -1,36 +1,35 @@
 //! Roles of inputs, inferred from their names and from the graph.
 
-use crate::execute::input_names;
+use crate::interface::input_names;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::module::Op;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The role of an input, which determines its numbers.
+/// The role of an input, which determines its random values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// Unknown use: any float; for integers a flag, or the value of a pixel.
+    /// Unknown use: any float; for integers a flag or a pixel value.
     Any,
-    /// Mask with 1 for visible and 0 for hidden: its name contains `mask`, or it selects the scores of a
-    /// Softmax.
+    /// A mask with 1 for visible and 0 for hidden: its name contains `mask`, or it selects the scores of a Softmax.
     Mask,
-    /// Added to scores before a Softmax: 0 for visible elements, a large negative number for hidden ones.
+    /// An addend of scores before a Softmax: 0 for visible elements, a large negative number for hidden elements.
     Additive,
-    /// `position` is in its name: 0, 1, 2 …, below this extent.
+    /// Positions 0, 1, 2 …, below this extent: its name contains `position`.
     Position(u64),
-    /// Indices or class numbers: below this extent.
+    /// Indices or class numbers below this extent.
     Index(u64),
     /// Lengths of sequences: from 1 to this extent.
     Length(u64),
     /// Trip count of a loop: from 1 to 4.
     Trips,
-    /// A shape, or a number of elements: 1.
+    /// A shape or a number of elements: 1.
     Extent,
 }
 
 impl Role {
-    /// The least integer and how many there are.
+    /// The minimum integer, and the number of integers.
     pub(super) fn range(self) -> (u64, u64) {
         match self {
             Role::Any | Role::Mask | Role::Additive => (0, 2),
@@ -42,7 +41,7 @@ impl Role {
     }
 }
 
-/// The role of each input, in a module whose values have their types.
+/// The role of each input, in a module with inferred types.
 pub(crate) fn roles(module: &Module) -> Vec<Role> {
     let inputs = module.graph(module.main()).inputs();
     let names = input_names(module);
@@ -50,19 +49,19 @@ pub(crate) fn roles(module: &Module) -> Vec<Role> {
     inputs.iter().zip(&names).map(|(&input, name)| uses.role(input, name)).collect()
 }
 
-/// The facts that are known of values.
+/// The known facts of values.
 type Known<T> = FxHashMap<Value, T>;
 
-/// A value whose uses are being visited: the facts of its own uses, and the values that are followed.
+/// A value whose uses are being visited: the facts of its own uses, and the values to follow.
 struct Open<T> {
     value: Value,
     own: T,
     followed: Vec<Value>,
 }
 
-/// The facts of all uses of a value, and of the values that have its elements. `visit` gives the facts of a
-/// use, and a further value to follow. The facts of every visited value are kept, so that all calls together
-/// visit every use once.
+/// The facts of all uses of a value, and of the values that have its elements. `visit` returns the facts of a use,
+/// and optionally a further value to follow. The facts of every visited value are cached, so all calls together visit
+/// every use once.
 fn of_uses<T: Copy + Default>(
     module: &Module,
     known: &mut Known<T>,
@@ -102,16 +101,16 @@ fn of_uses<T: Copy + Default>(
     known.get(&value).copied().unwrap_or_default()
 }
 
-/// The ways of a float to the scores of a Softmax.
+/// The paths from a float to the scores of a Softmax.
 #[derive(Clone, Copy, Default)]
 struct Scores {
-    /// True if an operator takes it as the mask of scores.
+    /// True if an operator takes the float as the mask of scores.
     is_given: bool,
-    /// True if a use neither moves it nor adds it to computed values.
+    /// True if a use neither moves the float nor adds it to computed values.
     is_elsewhere: bool,
-    /// True if a sum with computed values goes into a Softmax.
+    /// True if a sum with computed values reaches a Softmax.
     reaches: bool,
-    /// True if a sum with computed values does not go into a Softmax.
+    /// True if a sum with computed values does not reach a Softmax.
     misses: bool,
 }
 
@@ -126,7 +125,7 @@ impl Scores {
     }
 }
 
-/// The uses of values, each of which is visited once for all inputs.
+/// The uses of values; each is visited once for all inputs.
 struct Uses<'m> {
     module: &'m Module,
     roles: Known<Option<Role>>,
@@ -172,14 +171,14 @@ impl<'m> Uses<'m> {
         found.unwrap_or(if is_mask { Role::Mask } else { Role::Any })
     }
 
-    /// The role of an input by the nodes that read its elements unchanged.
+    /// The role of an input, from the nodes that read its elements unchanged.
     fn role_by_use(&mut self, input: Value) -> Option<Role> {
         let module = self.module;
         of_uses(module, &mut self.roles, input, stricter, |node, slot| (role_at(module, node, slot), None))
     }
 
-    /// True if an input is only added to computed values on the way to a Softmax: once the sum is made, it may be
-    /// scaled, bounded and moved. An input that is a mask by its name needs only a part of this evidence.
+    /// True if an input is only added to computed values on the way to a Softmax; the sum may be scaled, clamped and
+    /// moved. If its name says mask, part of this evidence suffices.
     fn is_added_to_scores(&mut self, input: Value, is_named: bool) -> bool {
         let Uses { module, scores, softmax, computed, .. } = self;
         let module = *module;
@@ -215,7 +214,7 @@ impl<'m> Uses<'m> {
         to_scores && (is_named || !found.is_elsewhere && !found.misses)
     }
 
-    /// True if flags or integers select the scores of a Softmax: as the condition of a Where, or converted into an
+    /// True if flags or integers select the scores of a Softmax: as the condition of a Where, or converted to an
     /// additive mask.
     fn chooses_scores(&mut self, input: Value) -> bool {
         let Uses { module, chosen, softmax, .. } = self;
@@ -243,7 +242,7 @@ impl<'m> Uses<'m> {
     }
 }
 
-/// True if a value goes into a Softmax after nothing but sums, scales, bounds and moves.
+/// True if a value reaches a Softmax through sums, scales, clamps and moves only.
 fn reaches_softmax(module: &Module, known: &mut Known<bool>, value: Value) -> bool {
     of_uses(
         module,
@@ -268,12 +267,12 @@ fn reaches_softmax(module: &Module, known: &mut Known<bool>, value: Value) -> bo
     )
 }
 
-/// True if all that an operator does with an operand is to move it.
+/// True if an operator only moves the elements of an operand.
 fn moves_whole(kind: OpKind, slot: u32) -> bool {
     ampc_ir::op::moves(kind, slot as usize).is_some()
 }
 
-/// The role that leaves less.
+/// The more restrictive role.
 fn stricter(old: Option<Role>, new: Option<Role>) -> Option<Role> {
     let size = |role: Role| (role.range().0.saturating_add(role.range().1), role.range().1);
     match (old, new) {
@@ -312,8 +311,8 @@ fn role_at(module: &Module, node: Node, slot: u32) -> Option<Role> {
     }
 }
 
-/// The least extent of the axes that rows of indices of GatherND and ScatterND are for: as many as a row is long, from
-/// `batch_dims` on.
+/// The minimum extent of the axes indexed by GatherND and ScatterND: the axes from `batch_dims` on, as many as an
+/// index row is long.
 fn least_indexed(module: &Module, node: Node) -> Option<u64> {
     let data = module.node(node);
     let dims = |operand: usize| module.value(data.operand(operand)?).ty.shape()?.dims();
@@ -327,7 +326,7 @@ fn least_indexed(module: &Module, node: Node) -> Option<u64> {
     known?.into_iter().min()
 }
 
-/// The results to which the elements of an operand pass unchanged.
+/// The results that have the elements of an operand unchanged.
 fn follow(module: &Module, node: Node, slot: u32, work: &mut Vec<Value>) {
     let data = module.node(node);
     let slot = slot as usize;

@@ -110,7 +110,7 @@ fn attention(mask: &str, between: &str, masked: &str) -> String {
 
 #[test]
 fn random_masks_are_masks() {
-    // Whatever it is called: it is added to scores, and to nothing else.
+    // The name does not matter: the input is only added to scores.
     let added = attention("%k : f32[2, 1, 16, 16]", "", "Add(%s, %k)");
     for (draw, values) in drawn(&added)[1].iter().enumerate() {
         let low = [-1e4, -1e9, f64::from(f32::MIN)][draw];
@@ -122,11 +122,12 @@ fn random_masks_are_masks() {
                 if is_blind { unseen == 16 } else { (1..=8).contains(&unseen) },
                 "{draw} {row}: {values:?}"
             );
-            // At the end of even rows, at the beginning of others, and the other way round.
+            // Even rows hide their end and odd rows their beginning, or the other way round.
             assert!(is_blind || (values[0] == low) == ((row + draw) % 2 == 1), "{draw} {row}: {values:?}");
         }
     }
-    // Masks by name of 0 and 1: integers, flags and floats that are not added; flags by what they choose.
+    // Masks of 0 and 1 by name: integers, flags, and floats that are not added; flags also by the values that they
+    // select.
     let subtracted = "  %n = Sub(%one, %mask) : f32[2, 1, 1, 16]\n  %a = Mul(%n, %low) : f32[2, 1, 1, 16]\n";
     let chosen = "  %e = Expand(%keep, %shape) : bool[2, 1, 16, 16]\n";
     for (mask, between, masked) in [
@@ -148,7 +149,7 @@ fn random_masks_are_masks() {
             }
         }
     }
-    // What is added to scores and read elsewhere as well is not a mask, nor is what is added to an input.
+    // An addend of scores with another reader is not a mask, nor is an addend of an input.
     let read = added.replace(
         "  output %p",
         "  %r = MatMul(%k, %k) : f32[2, 1, 16, 16]\n  output %r : f32[2, 1, 16, 16]\n  output %p",
@@ -160,8 +161,8 @@ fn random_masks_are_masks() {
     }
 }
 
-/// Inputs that share a way have the role at its end, and each use on it is visited once: a chain of many inputs
-/// takes no quadratic time.
+/// Inputs that share a path get the role at its end. Each use on the path is visited once, so a chain of many inputs
+/// does not take quadratic time.
 #[test]
 fn inputs_of_one_chain_have_its_role() {
     let chain = |n: usize, end: &str| {
@@ -218,10 +219,10 @@ fn draws_are_of_several_magnitudes() {
         let (least, most) = reach(&values);
         assert!(if is_pixel { (0.0..255.0).contains(&least) } else { least < -7.0 && most < 8.0 }, "{dims}");
     }
-    // Where only numbers would differ, one is enough.
+    // One draw suffices if draws would differ only in individual numbers.
     let ids = "  input %ids : i64[4]\n  const %t : f32[30, 2] = random(1)\n  %g = Gather(%t, %ids) : f32[4, 2]\n  output %g : f32[4, 2]\n";
     assert_eq!(drawn(ids)[0].len(), 1);
-    // The first is what a model runs on.
+    // A model runs on the first draw.
     let module = parsed("  input %x : f32[5]\n  output %x : f32[5]\n");
     let first = Inputs::random(&module, 7, &Dims::default(), 1 << 20).unwrap();
     assert_eq!(first.values[0].as_ref().unwrap().tensor().unwrap().as_slice::<f32>().unwrap(), floats(7, 0));

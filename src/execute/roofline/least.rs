@@ -1,14 +1,14 @@
-//! The least possible bytes of a graph, beside those of its plan.
+//! The minimum bytes of a graph, for comparison with those of its plan.
 //!
-//! Products, convolutions and attention are groups, and so are the maximal regions of other nodes between them. A group
-//! reads every operand from outside once and writes every result that is read outside once; batch statistics add one read
-//! in each direction. A group is convex: no path leaves it and enters it again.
+//! Products, convolutions and attention are groups, and so are the maximal regions of other nodes between them. A
+//! group reads every operand from outside once and writes every result that is read outside once; batch statistics
+//! add one read in each direction. Groups are convex: no path leaves a group and enters it again.
 //!
-//! - The *level* of a node is the largest number of products on a path to it. A region is a connected component of the
-//!   other nodes of one level, where nodes are connected that share a value.
-//! - An attention is a Softmax with the products that make and read its scores, and everything in between; the scores are
-//!   not in memory. Its gradient is another group, which computes the scores again.
-//! - The check of all gradients ends before the first weight is updated, so gradients are read twice.
+//! - The *level* of a node is the largest number of products on a path to it. A region is a connected component of
+//!   the other nodes of one level, where nodes that share a value are connected.
+//! - An attention is a Softmax with the products that produce and read its scores, and everything in between; the
+//!   scores are not in memory. Its gradient is another group, which recomputes the scores.
+//! - The check of all gradients finishes before the first weight is updated, so gradients are read twice.
 //! - A view (Reshape) has the bytes of its operand.
 
 use super::{GraphBound, elements, is_nested, moved_elements, statistics_bytes};
@@ -26,41 +26,41 @@ use std::collections::BTreeMap;
 pub struct Region {
     /// True of a product, a convolution, an attention, or a node with bodies.
     pub is_product: bool,
-    /// The first node, as the given module names it.
+    /// The first node, with its name in the given module.
     pub first: Node,
-    /// The number of nodes of each operator.
+    /// The number of nodes by operator.
     pub operators: BTreeMap<String, u64>,
-    /// The least bytes that the group reads and writes.
+    /// The minimum number of bytes that the group reads and writes.
     pub least: u64,
-    /// The bytes of the steps of the plan that compute it.
+    /// The number of bytes of the plan's steps that compute it.
     pub planned: u64,
-    /// The launches of these steps.
+    /// The number of launches of these steps.
     pub launches: u64,
 }
 
 impl Region {
-    /// The bytes that the plan moves beyond the least possible.
+    /// The number of bytes that the plan moves beyond the minimum.
     pub fn excess(&self) -> u64 {
         self.planned.saturating_sub(self.least)
     }
 }
 
-/// The bytes of the plan of the main graph, and the least possible bytes.
+/// The bytes of the main graph's plan, and the minimum.
 #[derive(Clone, Debug, Default)]
 pub struct LeastBytes {
-    /// The groups, those with the largest excess first.
+    /// The groups, sorted by descending excess.
     pub regions: Vec<Region>,
-    /// The least bytes of all groups.
+    /// The minimum number of bytes of all groups.
     pub least: u64,
-    /// The bytes of the plan.
+    /// The number of bytes of the plan.
     pub planned: u64,
-    /// The launches of products, convolutions and attention.
+    /// The number of launches of products, convolutions and attention.
     pub product_launches: u64,
-    /// All other launches.
+    /// The number of other launches.
     pub other_launches: u64,
 }
 
-/// Compares the bytes of the main graph, whose steps are `bound`, with the least possible.
+/// Compares the bytes of the main graph, whose steps are `bound`, with the minimum.
 pub fn least(plans: &Plans, bound: &GraphBound) -> LeastBytes {
     let module = plans.module();
     let Some(plan) = plans.plans().iter().find(|plan| plan.graph == bound.graph) else {
@@ -88,27 +88,28 @@ pub fn least(plans: &Plans, bound: &GraphBound) -> LeastBytes {
         }
     }
     found.least = regions.iter().map(|region| region.least).fold(0, u64::saturating_add);
-    // A group stands at its first node.
+    // A group is listed at its first node.
     regions.retain(|region| !region.operators.is_empty());
     regions.sort_by_key(|region| (Reverse(region.excess()), region.first));
     found.regions = regions;
     found
 }
 
-/// The nodes of a plan that compute, with the values that they read and write; views stand for their operands.
+/// The computing nodes of a plan, with the values that they read and write; a view is replaced by its operand, the
+/// root.
 struct Graph<'a> {
     module: &'a Module,
     nodes: Vec<Node>,
     at: FxHashMap<Node, usize>,
-    /// Roots of the operands and results of each node.
+    /// The roots of the operands and results of each node.
     reads: Vec<Vec<Value>>,
     writes: Vec<Vec<Value>>,
-    /// The node that makes a root, and the nodes that read it.
+    /// The producer of a root, and its readers.
     maker: FxHashMap<Value, usize>,
     readers: FxHashMap<Value, Vec<usize>>,
-    /// Roots that are outputs, or next values of states.
+    /// Roots that are outputs or next values of states.
     kept: FxHashSet<Value>,
-    /// Nodes that are groups of their own.
+    /// True for nodes that form a group by themselves.
     is_alone: Vec<bool>,
 }
 
@@ -174,7 +175,7 @@ impl<'a> Graph<'a> {
         (0..self.nodes.len()).map(|at| sets.root(at)).collect()
     }
 
-    /// Joins the nodes of each attention in each phase, and marks them.
+    /// Merges the nodes of each attention in each phase, and marks them.
     fn attention(&self, sets: &mut Sets) -> Vec<bool> {
         let mut is_member = vec![false; self.nodes.len()];
         for at in (0..self.nodes.len()).filter(|&at| self.kind(at) == Some(OpKind::Softmax)) {
@@ -203,7 +204,7 @@ impl<'a> Graph<'a> {
             let is_here = |&&node: &&usize| self.is_alone[node] && self.phase(node) == phase;
             let makes = |&node: &usize| self.writes[node].iter().any(|value| seen.contains(value));
             let products: Vec<usize> = members.iter().filter(is_here).copied().collect();
-            // Scores of classes have no product behind them.
+            // Scores of classes have no product after them.
             if !(products.iter().any(makes) && products.iter().any(|node| !makes(node))) {
                 continue;
             }
@@ -216,10 +217,10 @@ impl<'a> Graph<'a> {
         is_member
     }
 
-    /// The number of groups of their own on the longest path to each node.
+    /// The number of product groups on the longest path to each node.
     fn levels(&self, sets: &mut Sets, is_alone: &[bool]) -> Vec<usize> {
-        // The level of a group is known when those of all its nodes are: nodes stand in program order, so that a second walk
-        // sees the levels of groups whose nodes lie apart.
+        // The level of a group is known after those of all its nodes. Because nodes are in program order, a second
+        // iteration sees the levels of groups with scattered nodes.
         let mut of_group = vec![0; self.nodes.len()];
         loop {
             let mut is_stable = true;
@@ -236,7 +237,7 @@ impl<'a> Graph<'a> {
                 is_stable &= level == of_group[group];
                 of_group[group] = level;
             }
-            // A group that is not convex would have ever larger levels.
+            // The levels of a group that is not convex would grow without bound.
             if is_stable || of_group.iter().any(|&level| level > self.nodes.len()) {
                 break;
             }
@@ -282,14 +283,15 @@ impl<'a> Graph<'a> {
         for (group, _, bytes) in traffic {
             regions[group].least = regions[group].least.saturating_add(bytes);
         }
-        // The bytes of bodies are those of their graphs.
+        // The bytes of bodies are counted in their graphs.
         for (at, _) in self.nodes.iter().enumerate().filter(|&(_, &node)| is_nested(self.module, node)) {
             regions[groups[at]].least = 0;
         }
         regions
     }
 
-    /// True of the scores of an attention, which its gradient computes again: a value between two groups with scores in them.
+    /// True for the scores of an attention, which its gradient recomputes: a value between two groups that contain
+    /// scores.
     fn is_score(&self, value: Value, regions: &[Region], groups: &[usize]) -> bool {
         let Some(&maker) = self.maker.get(&value) else { return false };
         let has_many =
@@ -300,7 +302,7 @@ impl<'a> Graph<'a> {
             && self.readers.get(&value).into_iter().flatten().all(|&at| has_many(groups[at]))
     }
 
-    /// Bytes of a value, of so many elements at most.
+    /// The size of a value in bytes, limited to `most` elements.
     fn bytes(&self, value: Value, most: u64) -> u64 {
         let dtype = self.module.value(value).ty.dtype();
         let count = elements(self.module, value).min(most);
@@ -319,7 +321,7 @@ fn is_product(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_none_or(|schema| work(schema.kind) == Work::Product)
 }
 
-/// Disjoint sets of numbers.
+/// Disjoint sets of indices (union-find).
 struct Sets(Vec<usize>);
 
 impl Sets {
@@ -327,7 +329,7 @@ impl Sets {
         Sets((0..n).collect())
     }
 
-    /// The number that stands for the set.
+    /// The representative of the set.
     fn root(&mut self, mut at: usize) -> usize {
         while self.0[at] != at {
             self.0[at] = self.0[self.0[at]];

@@ -40,7 +40,7 @@ fn fp32_products_of_large_matrices_are_bound_by_arithmetic() {
     let body = "  input %x : f32[4096, 4096]\n  %y = MatMul(%x, %x) : f32[4096, 4096]\n  output %y : f32[4096, 4096]\n";
     let graph = bound(&planned(body));
     assert_eq!(graph.steps[0].bottleneck, Bottleneck::Arithmetic);
-    // An operand that is read twice counts once.
+    // An operand with two reads counts once.
     assert_eq!(graph.steps[0].load.read, 4 * 4096 * 4096);
     assert_eq!(graph.steps[0].load.least, 2_000_000 + picoseconds(2 * 4096 * 4096 * 4096, 67_000_000));
 }
@@ -71,7 +71,7 @@ fn steps_of_a_loop_count_as_often_as_they_run() {
     assert_eq!((mul.load.read, mul.load.written, mul.load.elementwise), (20, 16, 4));
     assert_eq!(roofline.total.elementwise, 20);
     assert_eq!(roofline.load_of(&mul.nodes), Some(mul.load));
-    // The bytes of the body are those of its graph.
+    // The bytes of the body are counted in its graph.
     let found = least(&plans, &bound(&plans));
     assert_eq!((found.planned, found.least), (0, 0));
 }
@@ -102,7 +102,7 @@ fn nodes_between_products_are_one_group() {
     assert!(found.planned > found.least, "{found:?}");
 }
 
-/// Nodes before and behind a product are no group, although they share an operand.
+/// Nodes before and after a product do not form a group, although they share an operand.
 #[test]
 fn a_group_is_convex() {
     let found = least_of(
@@ -114,7 +114,7 @@ fn a_group_is_convex() {
     assert_eq!(least, [2, 2, 3]);
 }
 
-/// The scores are not in memory, and softmax over classes is no attention.
+/// The scores are not in memory, and a softmax over classes is not an attention.
 #[test]
 fn an_attention_is_one_group() {
     let found = least_of(

@@ -1,18 +1,17 @@
 //! The arrays of files: of `.npz` and `.safetensors` files, of folders of them, and of test data.
 //!
-//! Several arrays of one name, in several files, are the pieces of one list. Arrays of safetensors files stay
-//! in their files, other arrays are read.
+//! Several arrays with the same name, in several files, are the pieces of one list. Arrays of safetensors files stay
+//! in their files; other arrays are read into memory.
 
 use super::super::inputs::test_data::{DataFile, numbered};
 use super::super::inputs::{io_error, no_memory, no_npz, regular};
-use super::super::{input_names, input_types};
-use super::fit::fits;
+use crate::bytes::SourceBytes;
 use crate::error::Error;
-use crate::onnx::bytes::SourceBytes;
+use crate::interface::{input_names, input_types};
 use crate::onnx::data;
 use crate::safetensors::Tensors;
 use ampc_ir::tensor::{FileRange, Storage};
-use ampc_ir::{DType, Module, Shape, Type};
+use ampc_ir::{DType, Dim, Module, Shape, Type};
 use ampc_runtime::npy::NpyError;
 use ampc_runtime::npz::{self, Archive, NpzError};
 use ampc_runtime::{Data, HostTensor};
@@ -29,16 +28,16 @@ pub(super) struct Array {
     pub(super) dtype: DType,
     pub(super) dims: Vec<u64>,
     pub(super) bytes: Bytes,
-    /// The file; none if it never was in one.
+    /// The file of the array; `None` if it was never in a file.
     pub(super) file: Option<Arc<Path>>,
 }
 
-/// The place of the bytes of an array.
+/// The location of an array's bytes.
 #[derive(Debug)]
 pub(super) enum Bytes {
     Memory(HostTensor),
     File(FileRange),
-    /// The bytes of an array that does not fit its input, which are not read.
+    /// Not read, because the array does not fit its input.
     Unread,
 }
 
@@ -60,10 +59,10 @@ impl Array {
         }
     }
 
-    /// All of it, in memory.
+    /// The whole array, in memory.
     ///
     /// # Errors
-    /// If the file cannot be read any more, or there is not enough memory for it.
+    /// If the file cannot be read any more, or the allocation fails.
     pub(super) fn into_tensor(self, name: &str) -> Result<HostTensor, Error> {
         let range = match self.bytes {
             Bytes::Memory(tensor) => return Ok(tensor),
@@ -78,7 +77,7 @@ impl Array {
         Ok(tensor)
     }
 
-    /// Reads bytes of it.
+    /// Reads bytes of the array.
     pub(super) fn read(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
         match &self.bytes {
             Bytes::Memory(tensor) => {
@@ -101,16 +100,16 @@ pub(super) struct Arrays {
     /// The names of arrays that match no input, each once.
     pub(super) unread: Vec<String>,
     left_out: FxHashSet<String>,
-    /// The inputs that arrays are for, and their types where they are known.
+    /// The inputs that need arrays, and their types if known.
     wanted: FxHashMap<String, Option<Type>>,
-    /// The names of the arrays that the file or data set at hand has given so far.
+    /// The names of the arrays in the current file or data set so far.
     given: BTreeSet<String>,
     /// The files.
     pub(super) files: Vec<Arc<SourceBytes>>,
-    /// The files from which samples are read batch by batch.
+    /// The files from which samples are read in batches.
     pub(super) streamed: Vec<Arc<SourceBytes>>,
     pub(super) is_npz: bool,
-    /// The bytes that may still be held in memory.
+    /// The remaining memory in bytes.
     left: u64,
 }
 
@@ -118,7 +117,7 @@ impl Arrays {
     /// Finds the arrays of the inputs `wanted` of a module at a path: a file, or a folder.
     ///
     /// # Errors
-    /// If nothing is there, it cannot be read, or takes more than `most` bytes in memory.
+    /// If nothing exists at the path, it cannot be read, or its arrays exceed `most` bytes in memory.
     pub(super) fn open(path: &Path, module: &Module, wanted: &[String], most: u64) -> Result<Arrays, Error> {
         let mut arrays = Arrays::of(wanted.iter().cloned(), most);
         for (name, ty) in input_names(module).into_iter().zip(input_types(module)) {
@@ -135,7 +134,7 @@ impl Arrays {
         Ok(arrays)
     }
 
-    /// An empty collection for the arrays of these inputs, which may take so many bytes in memory.
+    /// An empty collection of arrays for these inputs, with at most `most` bytes in memory.
     pub(super) fn of(wanted: impl IntoIterator<Item = String>, most: u64) -> Arrays {
         Arrays {
             by_name: BTreeMap::new(),
@@ -163,7 +162,7 @@ impl Arrays {
         }
     }
 
-    /// Adds an array of the file or data set at hand, which has one array of a name.
+    /// Adds an array of the current file or data set, unless it already has an array of this name.
     fn add_once(&mut self, name: &str, array: Array) -> Result<(), Error> {
         if !self.given.insert(name.to_owned()) {
             let path = array.file.as_deref().unwrap_or(Path::new(name)).to_owned();
@@ -174,7 +173,7 @@ impl Arrays {
         Ok(())
     }
 
-    /// Reads a file of arrays; false if its name is not that of one.
+    /// Reads a file of arrays; returns false if its name is not that of an array file.
     fn read_file(&mut self, path: &Path) -> Result<bool, Error> {
         match ending(path).as_str() {
             "npz" => self.read_npz(path)?,
@@ -203,7 +202,7 @@ impl Arrays {
                 self.leave(&entry);
                 continue;
             }
-            // An archive of a few bytes holds any number of zeros: only an array that fits its input is read.
+            // An archive of a few bytes can hold any number of zeros, so only an array that fits its input is read.
             let (dtype, dims) = archive.header(index).map_err(|e| bad(&e))?;
             let (name, dtype) = match is_wanted(&entry) {
                 true => (entry.as_str(), dtype),
@@ -271,7 +270,7 @@ impl Arrays {
         let mut found = 0;
         for file in &paths {
             if !file.is_file() {
-                // A link to nothing, a pipe or a folder with such a name would be samples that are missed.
+                // A dangling link, a pipe or a folder with such a name would silently drop samples.
                 if is_array_file(file) && !regular(file)?.is_file() {
                     let reason = "expected a file of arrays by its name, found a folder".to_owned();
                     return Err(Error::Data { path: file.clone(), reason });
@@ -293,8 +292,8 @@ impl Arrays {
         )))
     }
 
-    /// Ends a file or data set. One without an array that those before it have is refused: its samples would move against
-    /// theirs.
+    /// Ends a file or data set. It must have an array for each input that the files before it have; otherwise its
+    /// samples would be misaligned.
     fn next_file(&mut self, path: &Path, wanted: &[String]) -> Result<(), Error> {
         let given = std::mem::take(&mut self.given);
         if given.len() == self.by_name.len() {
@@ -306,7 +305,7 @@ impl Arrays {
         Err(Error::Data { path: path.to_owned(), reason })
     }
 
-    /// Reads a data set: a file per input, counted as in test data of the step, or named.
+    /// Reads a data set: a file per input, numbered like test data of the step, or named.
     fn read_set(&mut self, folder: &Path, module: &Module, wanted: &[String]) -> Result<(), Error> {
         let (names, types) = (input_names(module), input_types(module));
         let places: FxHashMap<&String, usize> = names.iter().zip(0..).collect();
@@ -332,7 +331,7 @@ impl Arrays {
     }
 }
 
-/// A key by which paths are in the order that people count in: digits by their number, so that `part_2` is before `part_10`.
+/// A sort key for natural order: digits compare as numbers, so that `part_2` precedes `part_10`.
 fn natural(path: &Path) -> (Vec<(String, usize, String)>, PathBuf) {
     let text = path.to_string_lossy();
     let (mut parts, mut rest) = (Vec::new(), &*text);
@@ -356,8 +355,8 @@ fn is_array_file(path: &Path) -> bool {
     ["npz", "safetensors"].contains(&ending(path).as_str())
 }
 
-/// Refuses a folder with samples of several kinds, of which only one kind would be read: test data in the folder itself, the
-/// first data set in it, and the first file of arrays.
+/// Rejects a folder with samples of several kinds, of which only one kind would be read: test data in the folder
+/// itself, the first data set in it, and the first file of arrays.
 fn refuse_mixture(folder: &Path, set: Option<&PathBuf>, file: Option<&PathBuf>) -> Result<(), Error> {
     let own = is_set(folder).then(|| folder.join("input_0.pb"));
     let kinds = own.iter().chain(set).chain(file);
@@ -378,6 +377,16 @@ fn is_set(path: &Path) -> bool {
     path.join("input_0.pb").is_file()
 }
 
+/// True if an array has the element type of an input, and its dims except the first.
+pub(super) fn fits(array: &Array, ty: &Type) -> bool {
+    let dims = ty.shape().and_then(Shape::dims).is_none_or(|dims| {
+        let mut inner = dims.iter().zip(&array.dims).skip(1);
+        let is_row = |(dim, &size): (&Dim, &u64)| dim.known().is_none_or(|known| known == size);
+        dims.len() == array.dims.len() && inner.all(is_row)
+    });
+    ty.dtype() == Some(array.dtype) && dims
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
 mod tests {
@@ -394,7 +403,7 @@ mod tests {
         );
     }
 
-    /// The limit is of all arrays together, not of each.
+    /// The limit applies to all arrays together.
     #[test]
     fn the_limit_is_of_all_arrays() {
         let folder = tempfile::tempdir().unwrap();

@@ -4,19 +4,19 @@ use crate::error::{Error, Finding};
 use ampc_ir::random::{philox4x32, words};
 use std::ops::Range;
 
-/// Handling of the last samples of an epoch if they do not fill a batch.
+/// The handling of the last samples of an epoch if they do not fill a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Incomplete {
-    /// They are a smaller batch.
+    /// They form a smaller batch.
     Kept,
-    /// They are left out; in a shuffled order, different samples in every epoch.
+    /// They are dropped; in a shuffled order, different samples in every epoch.
     Dropped,
 }
 
 /// The batches of all epochs.
 ///
-/// An epoch goes once over all samples. The samples of a batch depend on its number, the seed, the number of samples, the
-/// batch size and [`Incomplete`] alone, so a resumed run sees the same batches.
+/// An epoch visits all samples once. The samples of a batch depend only on its number, the seed, the number of
+/// samples, the batch size and [`Incomplete`], so a resumed run sees the same batches.
 #[derive(Clone, Debug)]
 pub struct Batches {
     samples: u64,
@@ -24,13 +24,14 @@ pub struct Batches {
     seed: u64,
     is_shuffled: bool,
     per_epoch: u64,
-    /// The order of the epoch that the last batch was of, if it is shuffled, and which epoch; else the samples of that batch.
+    /// The order of the last batch's epoch and the number of that epoch, if samples are shuffled; otherwise the
+    /// samples of that batch.
     order: Vec<u64>,
     epoch: Option<u64>,
 }
 
 impl Batches {
-    /// Splits `samples` samples into batches of `size` (clamped to 1..=`samples`). An epoch has at least one batch.
+    /// Splits `samples` samples into batches of `size`, clamped to 1..=`samples`. An epoch has at least one batch.
     pub fn new(samples: u64, size: u64, incomplete: Incomplete) -> Batches {
         let size = size.clamp(1, samples.max(1));
         let per_epoch = match incomplete {
@@ -48,7 +49,7 @@ impl Batches {
         }
     }
 
-    /// The same batches in an order that `seed` shuffles anew for every epoch.
+    /// The same batches in an order that `seed` shuffles anew in every epoch.
     #[must_use]
     pub fn shuffled(self, seed: u64) -> Batches {
         Batches { seed, is_shuffled: true, epoch: None, ..self }
@@ -59,7 +60,7 @@ impl Batches {
         self.per_epoch
     }
 
-    /// The number of samples that an epoch leaves out.
+    /// The number of samples that an epoch drops.
     pub fn left_out(&self) -> u64 {
         self.samples.saturating_sub(self.per_epoch.saturating_mul(self.size))
     }
@@ -67,7 +68,7 @@ impl Batches {
     /// The samples of batch `step`, counted from 0 over all epochs. A shuffled order takes 8 bytes per sample.
     ///
     /// # Errors
-    /// If there is not enough memory for the order.
+    /// If the allocation of the order fails.
     pub fn samples(&mut self, step: u64) -> Result<&[u64], Error> {
         let (epoch, batch) = (step / self.per_epoch, step % self.per_epoch);
         let start = batch.saturating_mul(self.size).min(self.samples);
@@ -102,11 +103,11 @@ impl Batches {
     }
 }
 
-/// Shuffles a list (Durstenfeld, "Algorithm 235: Random permutation", CACM 7, 1964): from the last place on, the element of a
-/// place changes places with one before it, or with itself.
+/// Shuffles a list (Durstenfeld, "Algorithm 235: Random permutation", CACM 7, 1964): from the last index on, the
+/// element is swapped with an element at the same or a lower index.
 ///
-/// The two 64-bit numbers that Philox4x32-10 gives for the counter (k, epoch) and the seed as key are draws 2k and 2k + 1;
-/// a draw d chooses place ⌊d · n / 2⁶⁴⌋ of n.
+/// The two 64-bit numbers that Philox4x32-10 gives for the counter (k, epoch) and the seed as key are draws 2k and 2k
+/// + 1; a draw d chooses index ⌊d · n / 2⁶⁴⌋ of n.
 fn shuffle(list: &mut [u64], seed: u64, epoch: u64) {
     let (key, [high0, high1]) = (words(seed), words(epoch));
     let mut drawn = [0u64; 2];
@@ -143,7 +144,7 @@ mod tests {
                 assert_eq!(sorted, (0..samples).collect::<Vec<_>>());
             }
             assert!(samples < 9 || orders[0] != orders[1] && orders[1] != orders[2]);
-            // Any batch, asked for alone.
+            // A batch requested without the batches before it.
             let mut again = Batches::new(samples, size, Incomplete::Kept).shuffled(3);
             let step = 2 * batches.per_epoch();
             let found = again.samples(step).unwrap();
@@ -161,7 +162,7 @@ mod tests {
         assert_eq!(kept.samples(5).unwrap(), [8, 9]);
     }
 
-    /// A list in order takes the memory of a batch; too little memory for a shuffled list is an error.
+    /// A sequential order takes the memory of one batch; a failed allocation of a shuffled order is an error.
     #[test]
     fn many_samples_take_little_memory_or_are_an_error() {
         let many = 1 << 60;
@@ -184,8 +185,8 @@ mod tests {
         assert!(counts.iter().flatten().all(|n| (3_700..4_300).contains(n)), "{counts:?}");
     }
 
-    /// The order is documented: a change would make resumed runs differ from uninterrupted runs. The list is
-    /// that of the same formulas written down in Python.
+    /// The order is documented: a change would make resumed runs differ from uninterrupted runs. The expected list
+    /// comes from the same formulas in Python.
     #[test]
     fn the_order_is_fixed() {
         let mut list: Vec<u64> = (0..10).collect();

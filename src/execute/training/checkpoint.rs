@@ -1,15 +1,17 @@
 //! Checkpoints: the state of a step in a safetensors file, with the position of the training.
 //!
-//! The tensors have the names of the step's inputs, as in the state that `train-step` writes. The position of
-//! the training is JSON text beside them, under [`POSITION`]: other readers of the file ignore it. A
+//! The tensors have the names of the step's inputs, as in the state that `train-step` writes. The position of the
+//! training is JSON text in the metadata, under [`POSITION`]; other readers of the file ignore it. A
 //! [hash](crate::state_hash) of both reveals a damaged or edited file.
 
 use super::dataset::Dataset;
-use super::{Incomplete, Schedule, TrainingOptions};
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::execute::inputs::regular;
 use crate::execute::trainer::Trainer;
+use crate::execute::training::batches::Incomplete;
+use crate::execute::training::options::TrainingOptions;
+use crate::execute::training::schedule::Schedule;
 use crate::onnx::ExportError;
 use crate::safetensors::{self, Tensors};
 use crate::state_hash::{self, HASH, POSITION};
@@ -27,27 +29,27 @@ use xxhash_rust::xxh3::xxh3_128;
 /// The position of a training, and its options.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Position {
-    /// The number of steps that were taken.
+    /// The number of steps taken.
     pub step: u64,
     /// The number of steps that were skipped because a gradient was not finite.
     pub skipped: u64,
-    /// The number of steps just before the next one, one after the other, without finite gradients or a finite loss.
+    /// The number of most recent consecutive steps without finite gradients or a finite loss.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub failed_in_a_row: u64,
     /// The total number of steps.
     pub steps: u64,
-    /// The learning-rate schedule, as it is spelled.
+    /// The spelling of the learning-rate schedule.
     pub lr: String,
-    /// Samples of a batch.
+    /// The batch size.
     pub batch: u64,
     /// The number of samples.
     pub samples: u64,
-    /// The seed of their order; none if it is that of the data.
+    /// The seed of the sample order; `None` for the order of the data.
     pub seed: Option<u64>,
-    /// True if an epoch leaves out samples that are fewer than a batch.
+    /// True if an epoch drops samples that do not fill a batch.
     pub drops_incomplete: bool,
-    /// The identity of the run, which its log has as well: a hash of what it began with. Runs that go on from a checkpoint
-    /// keep it; none in checkpoints of older versions.
+    /// The identity of the run, which is also in its log: a hash of its initial conditions. Resumed runs keep it.
+    /// `None` in checkpoints of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
 }
@@ -57,13 +59,13 @@ fn is_zero(number: &u64) -> bool {
     *number == 0
 }
 
-/// Counts of the steps that were taken.
+/// Counts of the steps taken.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Taken {
     pub(super) steps: u64,
-    /// The number of steps that were skipped.
+    /// The number of skipped steps.
     pub(super) skipped: u64,
-    /// The number of last steps, one after the other, that were skipped or had an infinite loss.
+    /// The number of most recent consecutive steps that were skipped or had an infinite loss.
     pub(super) failed_in_a_row: u64,
 }
 
@@ -83,7 +85,7 @@ impl Position {
         }
     }
 
-    /// The identity of a run that begins here with a state of this hash. Two runs with the same identity and the same
+    /// The identity of a run that begins with a state of this hash. Two runs with the same identity and the same
     /// samples take the same steps.
     pub(super) fn identity(&self, step: Option<&str>, state: &str, schedule: &Schedule) -> String {
         let Position { steps, batch, samples, seed, drops_incomplete, .. } = self;
@@ -95,12 +97,12 @@ impl Position {
         format!("{:032x}", xxh3_128(text.as_bytes()))
     }
 
-    /// A contradiction within the position, as in a file that was edited or damaged: expected and found.
+    /// A contradiction within the position of an edited or damaged file: expected and found.
     fn contradiction(&self) -> Option<String> {
         let Position { step, skipped, steps, batch, samples, .. } = self;
         if step > steps {
             return Some(format!(
-                "expected at most {steps} steps, which there are (`steps`), found {step} (`step`)"
+                "expected at most {steps} steps, the total (`steps`), found {step} (`step`)"
             ));
         }
         if skipped > step {
@@ -119,8 +121,8 @@ impl Position {
         Some(format!("`lr`: {lr}"))
     }
 
-    /// The options in which another position differs from this one and which affect the continued training: the
-    /// name of each, its value here, and its value there.
+    /// The options that differ in another position and affect the continued training: the name of each, its value
+    /// here, and its value there.
     pub fn differences(&self, other: &Position) -> Vec<(&'static str, String, String)> {
         let mut found = Vec::new();
         let mut compare = |name, a: String, b: String| {
@@ -140,11 +142,11 @@ impl Position {
     }
 }
 
-/// The key of the [`Algorithms`] of a checkpoint in the metadata of its file.
+/// The metadata key of a checkpoint's [`Algorithms`].
 const ALGORITHMS: &str = "ampc.algorithms";
 
-/// The device that wrote a checkpoint, and the algorithms that its libraries chose. Other devices and algorithms add in
-/// another order, so that a resumed run differs in the last bits.
+/// The device that wrote a checkpoint, and the algorithms that its libraries chose. Other devices and algorithms use
+/// another order of additions, so a resumed run differs in its last bits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Algorithms {
     /// The name of the device and the versions of its libraries.
@@ -165,8 +167,8 @@ impl Algorithms {
         (!device.is_empty()).then_some(Algorithms { device, algorithms, digest })
     }
 
-    /// The entries in which another record differs: the name of each, its value here, and its value there. Algorithms are
-    /// compared only on equal devices with equal libraries, and only for operations that both have.
+    /// The entries that differ in another record: the name of each, its value here, and its value there. Algorithms
+    /// are compared only between equal devices with equal libraries, and only for operations that both have.
     pub fn differences(&self, other: &Algorithms) -> Vec<(String, String, String)> {
         let of_device = differing(&self.device, &other.device);
         if of_device.is_empty() && self.digest != other.digest {
@@ -182,21 +184,22 @@ fn differing(a: &BTreeMap<String, String>, b: &BTreeMap<String, String>) -> Vec<
     both.filter(|(_, a, b)| a != b).map(|(key, a, b)| (key.clone(), a.clone(), b.clone())).collect()
 }
 
-/// The state of a file, and where the training stood that wrote it.
+/// The state of a file, and the position of the training that wrote it.
 #[derive(Debug)]
 pub struct Checkpoint {
     /// The tensors, by the names of the step's inputs.
     pub state: State,
-    /// The position of the training; `None` if the file is a state that was not trained yet.
+    /// The position of the training; `None` for an initial state.
     pub position: Option<Position>,
-    /// The [identity](crate::train::identity_of) of the step that it is the state of, if the file says it.
+    /// The [identity](crate::train::identity_of) of the step of the state, if the file has it.
     pub identity: Option<String>,
-    /// The device that wrote the file; `None` if no result depends on it, or an older version of ampc wrote the file.
+    /// The device that wrote the file; `None` if no result depends on it, or if an older version of ampc wrote the
+    /// file.
     pub algorithms: Option<Algorithms>,
 }
 
 impl Checkpoint {
-    /// Reads a safetensors file. Tensors are ranges of the file until they are read.
+    /// Opens a safetensors file. Tensors are ranges of the file until they are read.
     ///
     /// # Errors
     /// If the file cannot be read, is damaged, or has an impossible position.
@@ -216,7 +219,7 @@ impl Checkpoint {
             return Err(bad(format!("its metadata `{POSITION}` contradicts itself: {what}")));
         }
         let identity = tensors.metadata(IDENTITY).map(str::to_owned);
-        // A record of another version of ampc is no error.
+        // An unreadable record of another version of ampc is not an error.
         let algorithms = tensors.metadata(ALGORITHMS).and_then(|text| serde_json::from_str(text).ok());
         Ok(Checkpoint { state, position, identity, algorithms })
     }
@@ -237,8 +240,8 @@ fn hash_of(views: &[(&str, TensorRef<'_>)], position: &str) -> String {
     state_hash::hash_of(hashed, position)
 }
 
-/// Writes the state of a trainer and where the training stands to a file, whole or not at all. An existing file
-/// is replaced if `force` is set. Returns how many bytes it has.
+/// Writes the state of a trainer and the position of the training to a file atomically. An existing file is replaced
+/// if `force` is set. Returns the size of the file in bytes.
 pub(super) fn save(
     trainer: &mut Trainer,
     position: &Position,

@@ -1,9 +1,9 @@
-//! Samples to train on: from `.npz` and `.safetensors` files, and folders of them.
+//! Samples to train on, from `.npz` and `.safetensors` files and folders of such files.
 //!
-//! A file has an array per input of the step, whose axis 0 counts samples. Arrays of safetensors files are read
-//! from the file, a batch at a time, arrays of `.npz` files once. An array that has exactly the dims that the
-//! step declares for its input, all of them numbers, is not a list of samples: it goes into every batch as it is,
-//! such as the weights of classes.
+//! A file has an array per input of the step, whose axis 0 counts samples. Arrays of safetensors files are read from
+//! the file batch by batch; arrays of `.npz` files are read once. An array with exactly the dims that the step
+//! declares for its input, all of them numbers, is not a list of samples: every batch uses the whole array, such as
+//! class weights.
 //!
 //! ```text
 //! input %x : f32[N, 3, 32, 32]     x        f32[50000, 3, 32, 32]     50,000 samples
@@ -11,14 +11,16 @@
 //! input %weights : f32[10]         weights  f32[10]                   the same for every batch
 //! ```
 
+mod fit;
+
+use self::fit::Problems;
 use super::super::batch_row::BatchRow;
 use super::super::inputs::{io_error, no_memory};
 use super::super::trainer::Trainer;
-use super::super::{input_names, input_types};
 use super::arrays::{Array, Arrays};
-use super::fit::Problems;
+use crate::bytes::SourceBytes;
 use crate::error::Error;
-use crate::onnx::bytes::SourceBytes;
+use crate::interface::{input_names, input_types};
 use ampc_ir::module::Def;
 use ampc_ir::{DType, Module, Shape, Type};
 use ampc_runtime::HostTensor;
@@ -27,7 +29,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Values for the inputs of a step, sample by sample.
+/// Values for the inputs of a step, by sample.
 #[derive(Debug)]
 pub struct Dataset {
     path: PathBuf,
@@ -52,13 +54,13 @@ pub(super) struct Column {
 
 #[derive(Debug)]
 pub(super) enum Values {
-    /// For every batch the same, as so many files have it.
+    /// The same value for every batch, and the number of files that have it.
     Whole { tensor: HostTensor, files: usize },
-    /// Along axis 0, in one or more pieces.
+    /// Samples along axis 0, in one or more pieces.
     Samples(Vec<Piece>),
 }
 
-/// Samples that lie one after the other.
+/// Consecutive samples.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) samples: Range<u64>,
@@ -66,22 +68,22 @@ pub(super) struct Piece {
 }
 
 impl Dataset {
-    /// Opens the samples of the inputs `wanted` of a module: of an `.npz` or `.safetensors` file, of all such
-    /// files of a folder, in the order of their names with digits as numbers, or of a folder of test data,
-    /// whose data sets are samples one after the other. Data that takes more than `most` bytes in memory is an
-    /// error.
+    /// Opens the samples of the inputs `wanted` of a module: of an `.npz` or `.safetensors` file; of all such files
+    /// of a folder, in natural order of their names; or of a folder of test data, whose data sets are consecutive
+    /// samples. Data of more than `most` bytes in memory is an error.
     ///
     /// # Errors
-    /// If nothing is there, it cannot be read, or does not fit the inputs: all that it does not fit.
+    /// If nothing exists at the path, it cannot be read, or does not fit the inputs. All inputs that do not fit are
+    /// listed.
     pub fn open(path: &Path, module: &Module, wanted: &[String], most: u64) -> Result<Dataset, Error> {
         let arrays = Arrays::open(path, module, wanted, most)?;
         Dataset::of(path.to_owned(), arrays, module, wanted)
     }
 
-    /// Samples that are in memory, by the names of the inputs that a step takes in a batch.
+    /// Samples in memory, by the names of the inputs that a step takes in a batch.
     ///
     /// # Errors
-    /// If they do not fit the inputs: all that they do not fit.
+    /// If samples do not fit the inputs. All inputs that do not fit are listed.
     pub fn of_tensors(tensors: Vec<(String, HostTensor)>, trainer: &Trainer) -> Result<Dataset, Error> {
         let wanted = wanted_by(trainer);
         let mut arrays = Arrays::of(wanted.iter().cloned(), u64::MAX);
@@ -134,7 +136,7 @@ impl Dataset {
         let lists = || dataset.columns.iter().zip(&declared).filter(|(column, _)| column.samples().is_some());
         match lists().next() {
             Some((column, _)) => dataset.samples = column.samples().unwrap_or(1),
-            // Whatever the step takes at once is one batch.
+            // Everything that the step takes at once is one batch.
             None => {
                 let first = dataset.columns.iter().find_map(|column| column.dims.first().copied());
                 dataset.samples = first.unwrap_or(1).max(1);
@@ -153,10 +155,10 @@ impl Dataset {
         Ok(dataset)
     }
 
-    /// [`open`](Self::open) for all that a step takes in a batch, but for the learning rate.
+    /// Like [`open`](Self::open), for all inputs in a batch except the learning rate.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Like [`open`](Self::open).
     pub fn of_batches(path: &Path, trainer: &Trainer, most: u64) -> Result<Dataset, Error> {
         Dataset::open(path, trainer.module(), &wanted_by(trainer), most)
     }
@@ -166,37 +168,37 @@ impl Dataset {
         self.samples
     }
 
-    /// The batch size of the step, if it takes no other.
+    /// The batch size of the step, if it is fixed.
     pub fn batch(&self) -> Option<u64> {
         self.batch
     }
 
-    /// Inputs whose array is the same for every batch although it has as many rows as a batch: it may be meant as samples of
-    /// one batch.
+    /// Inputs whose array is the same for every batch although it has as many rows as a batch: the user may have
+    /// meant samples of one batch.
     pub fn same_for_all(&self) -> &[String] {
         &self.same_for_all
     }
 
-    /// Arrays of the files that no input has the name of.
+    /// Arrays of the files whose names match no input.
     pub fn unread(&self) -> &[String] {
         &self.unread
     }
 
-    /// The files that samples are from.
+    /// The files of the samples.
     pub fn files(&self) -> &[Arc<SourceBytes>] {
         &self.files
     }
 
-    /// The files that samples are read from batch by batch and that were written to meanwhile: batches may have had some of the
-    /// old samples and some of the new ones.
+    /// The files that were modified while samples were read from them batch by batch: batches may mix old and new
+    /// samples.
     pub fn written_to(&self) -> impl Iterator<Item = &Path> {
         self.streamed.iter().filter(|file| file.was_written()).filter_map(|file| file.path())
     }
 
-    /// Memory for batches of `rows` samples.
+    /// Allocates memory for batches of `rows` samples.
     ///
     /// # Errors
-    /// If the system refuses it.
+    /// If the allocation fails.
     pub fn buffer(&self, rows: u64) -> Result<Batch, Error> {
         let buffer = |column: &Column| {
             let tensor = match &column.values {
@@ -211,7 +213,7 @@ impl Dataset {
         Ok(Batch { rows, tensors: self.columns.iter().map(buffer).collect::<Result<_, _>>()? })
     }
 
-    /// Reads samples into a batch of as many.
+    /// Reads samples into a batch of the same size.
     ///
     /// # Errors
     /// If a file cannot be read any more, or a sample has a NaN.
@@ -233,7 +235,7 @@ impl Dataset {
         Ok(())
     }
 
-    /// A sample as messages name it: by its number, and where it is if there are several files.
+    /// The name of a sample in messages: its number, and its file if there are several.
     pub fn describe_sample(&self, sample: u64) -> String {
         let lists = self.columns.iter().filter_map(|column| match &column.values {
             Values::Samples(pieces) if pieces.len() > 1 => pieces.get(piece_of(pieces, sample)),
@@ -249,7 +251,7 @@ impl Dataset {
         }
     }
 
-    /// The error of a run over `samples`, with the sample that it is about.
+    /// Adds the sample to the error of a run over `samples`.
     pub(super) fn with_sample(&self, error: Error, found: Option<&BatchRow>, samples: &[u64]) -> Error {
         let Some(found) = found else { return error };
         let sample = usize::try_from(found.row).ok().and_then(|row| samples.get(row));
@@ -264,12 +266,12 @@ impl Dataset {
         }
     }
 
-    /// The values of a batch, by the names of inputs.
+    /// The values of a batch, with the names of inputs.
     pub fn named<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = (&'a str, &'a HostTensor)> {
         self.columns.iter().map(|column| column.name.as_str()).zip(&batch.tensors)
     }
 
-    /// Refuses samples that have no element, of which a file can claim any number.
+    /// Rejects samples without elements, of which a file can claim any number.
     fn refuse_empty<'a>(&self, mut lists: impl Iterator<Item = &'a Column>) -> Result<(), Error> {
         let Some(first) = lists.next() else { return Ok(()) };
         if first.sample_bytes() > 0 || lists.any(|column| column.sample_bytes() > 0) {
@@ -280,7 +282,7 @@ impl Dataset {
         Err(Error::Data { path: self.path.clone(), reason })
     }
 
-    /// Refuses values with a NaN that are the same for every batch.
+    /// Rejects a NaN in values that are the same for every batch.
     fn refuse_nan(&self) -> Result<(), Error> {
         let whole = self.columns.iter().filter_map(|column| match &column.values {
             Values::Whole { tensor, .. } => Some((column, tensor)),
@@ -330,7 +332,7 @@ impl Column {
         self.dtype.storage_bytes(elements).unwrap_or(0)
     }
 
-    /// Reads samples; consecutive samples are read at once. `path` is where the data is.
+    /// Reads samples; consecutive samples are read in one call. `path` is the path of the data.
     fn read(&self, samples: &[u64], to: &mut [u8], path: &Path) -> Result<(), Error> {
         let Values::Samples(pieces) = &self.values else { return Ok(()) };
         let bytes = usize::try_from(self.sample_bytes()).unwrap_or(usize::MAX);
@@ -350,12 +352,12 @@ impl Column {
     }
 }
 
-/// The piece of a list that has a sample.
+/// The piece of a list that contains a sample.
 fn piece_of(pieces: &[Piece], sample: u64) -> usize {
     pieces.partition_point(|piece| piece.samples.end <= sample)
 }
 
-/// The number of samples that the step takes at once, if its input says so.
+/// The fixed batch size of the step, if the type of its input has one.
 fn declared_batch(ty: &Type) -> Option<u64> {
     ty.shape().and_then(Shape::dims).and_then(|dims| dims.first()?.known())
 }

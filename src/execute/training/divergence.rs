@@ -1,89 +1,25 @@
-//! Diverging trainings: the step and the node at which the divergence began.
+//! Divergence of a training: the step and the node at which it began.
 
 use super::checkpoint::Taken;
 use super::finite::{FirstNonFinite, Observers, StepWatch, node_in_words};
 use crate::error::Error;
+pub use crate::error::run::{Divergence, Symptom};
 use crate::execute::trainer::{StepError, StepResult, Trainer};
 use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor};
-use std::fmt;
 
-/// A training that cannot continue.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Divergence {
-    /// The first step, counted from 1, that was not as it should be.
-    pub began: u64,
-    /// The kind of divergence.
-    pub symptom: Symptom,
-    /// The first node that made a number that is not finite of numbers that are, in words, as far as it is known.
-    pub cause: Option<String>,
-}
-
-impl fmt::Display for Divergence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the training diverged: {}", self.symptom)?;
-        if let Some(cause) = &self.cause {
-            write!(f, "; {cause}")?;
-        }
-        Ok(())
-    }
-}
-
-/// Kinds of divergence.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Symptom {
-    /// Step after step was skipped, or had an infinite loss.
-    Skipped {
-        /// The first of these steps.
-        from: u64,
-        /// The last of these steps, which was observed.
-        to: u64,
-    },
-    /// The loss of a step that would be taken is a NaN. The step was stopped before it updated a weight.
-    Loss {
-        /// The step.
-        step: u64,
-    },
-    /// A weight that was finite is not any more.
-    Weight {
-        /// The step that updated the weight.
-        step: u64,
-        /// The name of the weight.
-        name: String,
-    },
-}
-
-impl fmt::Display for Symptom {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Symptom::Skipped { from, to } => write!(
-                f,
-                "from step {from} to step {to}, {} in a row, no step had finite gradients and a finite loss",
-                to - from + 1
-            ),
-            Symptom::Loss { step } => write!(f, "step {step}: expected a number as the loss, found a NaN"),
-            Symptom::Weight { step, name } => {
-                write!(
-                    f,
-                    "step {step}: expected finite numbers as the next value of weight `{name}`, found others"
-                )
-            }
-        }
-    }
-}
-
-/// The next step of a training, and the numbers that show if it diverges.
+/// The next step of a training, with the counts that reveal a divergence.
 pub(super) struct WatchedStep<'a> {
     pub(super) trainer: &'a mut Trainer,
     pub(super) watch: &'a mut StepWatch,
     pub(super) taken: &'a mut Taken,
     pub(super) max_skipped: u64,
-    /// True if no step follows.
+    /// True if it is the last step.
     pub(super) is_final: bool,
 }
 
 impl WatchedStep<'_> {
-    /// Takes the step and counts it, unless it is stopped because its loss is a NaN.
+    /// Takes the step and counts it, unless it is stopped because its loss is NaN.
     pub(super) fn run(
         &mut self,
         batch: &[(&str, &HostTensor)],
@@ -91,8 +27,8 @@ impl WatchedStep<'_> {
         visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<(StepResult, Option<Divergence>), StepError> {
         self.watch.begin();
-        // The step with which the training may have diverged is observed as a whole. That takes another plan, and maybe more
-        // memory, so that a step after steps that were as they should be is not.
+        // Only a step that may complete a divergence is observed as a whole, because that takes another plan and
+        // perhaps more memory.
         let failed = self.taken.failed_in_a_row;
         let may_end = failed + 1 >= self.max_skipped || self.is_final && failed > 0;
         let mut first = match may_end {
@@ -116,7 +52,7 @@ impl WatchedStep<'_> {
         Ok((result, divergence))
     }
 
-    /// The divergence that shows after a step that was taken or skipped.
+    /// The divergence that a taken or skipped step reveals.
     pub(super) fn divergence_of(
         &self,
         result: &StepResult,
@@ -131,7 +67,7 @@ impl WatchedStep<'_> {
         if result.loss.is_some_and(f64::is_nan) && !result.skipped {
             return Some(self.nan_loss(step, None));
         }
-        // A run must not end with a loss that is no number, even after few such steps.
+        // A run must not end with a loss that is not finite, even after few such steps.
         let ends_failing = self.is_final && result.loss.is_some_and(|loss| !loss.is_finite());
         if self.taken.failed_in_a_row < self.max_skipped && !ends_failing {
             return None;
@@ -154,11 +90,11 @@ impl WatchedStep<'_> {
                     node_in_words(module, node)
                 )
             }
-            None => format!("{} made it of finite gradients", node_in_words(module, maker)),
+            None => format!("{} made it from finite gradients", node_in_words(module, maker)),
         }
     }
 
-    /// The first of the steps without finite gradients or loss that lead to step `number`.
+    /// The first of the consecutive steps without finite gradients or loss up to step `number`.
     fn began(&self, number: u64) -> u64 {
         (self.taken.steps - self.taken.failed_in_a_row + 1).min(number)
     }
@@ -170,11 +106,11 @@ impl WatchedStep<'_> {
         self.taken.failed_in_a_row = if failed { self.taken.failed_in_a_row + 1 } else { 0 };
     }
 
-    /// Runs the step again, up to its first update, and observes it.
+    /// Runs the step again, up to its first update, with an observer.
     pub(super) fn cause_of_nan(&mut self, batch: &[(&str, &HostTensor)]) -> Option<String> {
         self.trainer.accept_torn_state().ok()?;
         let mut first = FirstNonFinite::new(self.trainer, batch, false).ok()?;
-        // It is stopped before the first update, which is an error.
+        // The observer stops the step before the first update, which is an error.
         self.trainer.try_step(batch, Some(&mut first), |_, _| {}).err()?;
         first.told()
     }

@@ -1,13 +1,15 @@
-//! The loss, and the accuracy of a classification, on samples that are not trained on.
+//! The loss, and the accuracy of a classifier, on samples that are not trained on.
 
 use super::batches::{Batches, Incomplete};
 use super::dataset::Dataset;
 use super::reader::BatchReader;
 use crate::error::Error;
 use crate::execute::batch_row::BatchRow;
+use crate::execute::session::prepare;
 use crate::execute::trainer::Trainer;
-use crate::execute::{input_names, of_run, prepare};
-use crate::model::Model;
+use crate::interface::input_names;
+use crate::loaded::Model;
+use crate::run_errors::of_run;
 use crate::train::loss_model;
 use ampc_ir::Module;
 use ampc_passes::step::accuracy::add_classes;
@@ -15,16 +17,16 @@ use ampc_runtime::{DataRef, HostTensor, Runtime, Session};
 use rustc_hash::FxHashMap;
 use std::path::Path;
 
-/// Evaluates the loss of a step with the current weights of a [`Trainer`], BatchNormalization with running
-/// statistics, and no dropout.
+/// Evaluates the loss of a step with the current weights of a [`Trainer`], with running statistics in
+/// BatchNormalization, and without dropout.
 pub struct Evaluation {
     session: Session,
     /// The names of its inputs.
     inputs: Vec<String>,
     reader: BatchReader,
-    /// True if the chosen classes, and the classes of the labels, are outputs after the loss.
+    /// True if predicted classes and label classes are outputs after the loss.
     has_classes: bool,
-    /// The label that counts for nothing.
+    /// The label that is ignored.
     ignored: Option<i64>,
 }
 
@@ -40,10 +42,10 @@ impl std::fmt::Debug for Evaluation {
 /// The loss on the samples of an evaluation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Evaluated {
-    /// The mean of the losses of batches, each counted with its samples, or with its labels that count if some are ignored.
+    /// The mean loss of batches, weighted by their samples, or by labels that are not ignored if some are ignored.
     pub loss: f64,
-    /// The share of labels whose class has the largest score; absent if the loss is not a loss of classes, or
-    /// no label counts.
+    /// The fraction of labels whose class has the largest score; `None` if the loss is not a classification loss, or
+    /// all labels are ignored.
     pub accuracy: Option<f64>,
     /// The number of samples.
     pub samples: u64,
@@ -90,8 +92,8 @@ impl Evaluation {
         self.session.allocated_bytes() as u64
     }
 
-    /// Computes the loss with the state that the trainer has now. `goes_on` is asked before each batch: the evaluation ends
-    /// without a result once it says no.
+    /// Computes the loss with the trainer's current state. `goes_on` is called before each batch: if it returns
+    /// false, the evaluation ends without a result.
     ///
     /// # Errors
     /// If samples cannot be read or a node cannot be computed.
@@ -111,7 +113,7 @@ impl Evaluation {
             let before = hits.labels;
             let (loss, rows) = self.batch(step, &states, &mut hits)?;
             let of_batch = if self.ignored.is_some() { hits.labels - before } else { rows };
-            // The mean over no label is NaN, and counts for nothing.
+            // The mean over no label is NaN, and has weight 0.
             if of_batch > 0 {
                 sum += loss * of_batch as f64;
             }
@@ -122,7 +124,7 @@ impl Evaluation {
         Ok(Some(Evaluated { loss: sum / counted as f64, accuracy, samples }))
     }
 
-    /// Computes the loss of a batch, counts its labels, and says how many samples it has.
+    /// Computes the loss of a batch, counts its labels, and returns its number of samples.
     fn batch(
         &mut self,
         step: u64,

@@ -1,5 +1,5 @@
-//! Numbers that are not finite: the step of a training in which they appear, and the node that makes the first
-//! of them.
+//! Numbers that are not finite: the training step in which they first appear, and the node that produces the first of
+//! them.
 
 use crate::error::Error;
 use crate::execute::trainer::Trainer;
@@ -31,13 +31,13 @@ pub(super) fn has_non_finite(tensor: &TensorRef<'_>) -> bool {
         && tensor.f64s().is_ok_and(|mut numbers| numbers.any(|number| !number.is_finite()))
 }
 
-/// True if `is` holds for a number. A block without branches is looked at several numbers at a time.
+/// True if `is` holds for a number. Blocks are checked without branches, several numbers at a time.
 fn is_any<T: Copy>(numbers: &[T], is: impl Fn(T) -> bool) -> bool {
     const BLOCK: usize = 1024;
     numbers.chunks(BLOCK).any(|block| block.iter().fold(false, |found, &number| found | is(number)))
 }
 
-/// The largest magnitude of the elements of a tensor; 0 of a tensor without elements. A NaN counts for nothing.
+/// The largest magnitude of a tensor's elements, ignoring NaN; 0 without elements.
 fn largest(tensor: &TensorRef<'_>) -> f64 {
     match (tensor.as_slice::<f32>(), tensor.f64s()) {
         (Ok(numbers), _) => f64::from(numbers.iter().fold(0f32, |most, number| most.max(number.abs()))),
@@ -54,20 +54,20 @@ pub(super) fn largest_weight(trainer: &mut Trainer) -> Result<Option<(String, f6
     Ok(sized.max_by(|a, b| a.1.total_cmp(&b.1)))
 }
 
-/// The names of the weights of a step, with the names of the outputs that are their next values.
+/// The names of a step's weights, by the names of the outputs with their next values.
 fn weights_of(step: &Module) -> FxHashMap<String, String> {
     let states = states_of(step).unwrap_or_default().into_iter();
     states.filter(|state| state.kind == StateKind::Weight).map(|state| (state.input, state.output)).collect()
 }
 
-/// Looks, in every step, at the loss, at the gradients of weights and at the next weights, and stops a step before its
-/// first update if the loss is a NaN and the step would be taken.
+/// Observes the loss, the gradients of weights and the next weights in every step, and stops a step before its first
+/// update if the loss is NaN and the step would be taken.
 #[derive(Debug)]
 pub(super) struct StepWatch {
     loss: Option<(Node, usize)>,
     found: Option<(Node, usize)>,
     gradients: FxHashSet<(Node, usize)>,
-    /// The name of the weight that a result is next.
+    /// The name of the weight whose next value is a result.
     weights: FxHashMap<(Node, usize), String>,
     watch: Watch,
     seen: Seen,
@@ -79,9 +79,9 @@ pub(super) struct Seen {
     loss_is_nan: bool,
     /// True if the gradient check found a number that is not finite; `None` before it has run.
     is_skipped: Option<bool>,
-    /// The maker of the first gradient that is not finite.
+    /// The node that produced the first gradient that is not finite.
     pub(super) gradient: Option<Node>,
-    /// The first weight that is not finite next, and the node that made it.
+    /// The first weight whose next value is not finite, and the node that produced it.
     pub(super) weight: Option<(Node, String)>,
     /// True if the step was stopped before its first update.
     pub(super) is_stopped: bool,
@@ -108,13 +108,13 @@ impl StepWatch {
             |&node: &Node| step.node(node).schema().is_some_and(|schema| schema.kind == OpKind::GradCheck);
         let found = step.nodes(main).find(is_check).map(|node| (node, 0));
         let mut gradients = FxHashSet::default();
-        // The gradient check looks at gradients itself.
+        // The gradient check covers the gradients itself.
         let updates = step.nodes(main).filter(|&node| phase_of(step, node) == Some(Phase::Update));
         for node in updates.filter(|_| found.is_none()) {
             let read = step.node(node).operands().iter().flatten().filter_map(|&value| maker(value));
             gradients.extend(read.filter(|&(node, _)| phase_of(step, node) == Some(Phase::Backward)));
         }
-        // A weight that has an infinity from the beginning, such as a mask, may keep it.
+        // A weight with an infinity in the initial state, such as a mask, may keep it.
         let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views()?.into_iter().collect();
         let is_finite = |name: &str| views.get(name).is_none_or(|view| !has_non_finite(view));
         let weights = weights_of(step).into_iter().filter(|(name, _)| is_finite(name));
@@ -169,20 +169,20 @@ impl NodeObserver for StepWatch {
     }
 }
 
-/// Finds the first node, in program order, that has a result which is not finite though its operands are.
+/// Finds the first node, in program order, with a result that is not finite although its operands are finite.
 #[derive(Debug)]
 pub(super) struct FirstNonFinite {
     module: Module,
     /// The values that are not finite.
     bad: FxHashSet<Value>,
-    /// For each graph that runs inside the main graph, true if it was given a value that is not finite.
+    /// For each nested running graph, true if it received a value that is not finite.
     inside: Vec<bool>,
     found: Option<(Node, Value)>,
     permits_updates: bool,
 }
 
 impl FirstNonFinite {
-    /// Observes a step of a trainer on a batch, with its updates or without.
+    /// Observes a step of a trainer on a batch, with or without its updates.
     pub(super) fn new(
         trainer: &mut Trainer,
         batch: &[(&str, &HostTensor)],
@@ -202,7 +202,7 @@ impl FirstNonFinite {
         Ok(FirstNonFinite { module, bad, inside: Vec::new(), found: None, permits_updates })
     }
 
-    /// True if a value is not finite, constants included.
+    /// True if a value, which may be a constant, is not finite.
     fn is_bad(&self, value: Value) -> bool {
         let has_bad = |payload: &Payload| payload.dense().is_some_and(|data| constant_has_non_finite(data));
         self.bad.contains(&value)
@@ -216,8 +216,8 @@ impl FirstNonFinite {
         self.module.node(node).operands().iter().flatten().any(|&value| self.is_bad(value))
     }
 
-    /// The node in words, with its path and the value, if a node of the forward or backward part was found; else the inputs
-    /// of the step that are not finite, with the node that makes the first of them.
+    /// A description of the node, with its path and the value, if it belongs to the forward or backward part;
+    /// otherwise of the step's inputs that are not finite, with the node that produces the first of them.
     pub(super) fn told(&self) -> Option<String> {
         let module = &self.module;
         let is_update = |&(node, _): &(Node, Value)| phase_of(module, node) == Some(Phase::Update);
@@ -256,7 +256,7 @@ impl FirstNonFinite {
 
 /// The operator and path of a node.
 pub(super) fn node_in_words(module: &Module, node: Node) -> String {
-    format!("{} `{}`", crate::rewrite::op_of(module, node), Paths::of(module).path(node))
+    format!("{} `{}`", crate::error::findings::op_of(module, node), Paths::of(module).path(node))
 }
 
 fn constant_has_non_finite(data: &TensorData) -> bool {
@@ -290,7 +290,7 @@ impl NodeObserver for FirstNonFinite {
     }
 }
 
-/// The observers of a step as one.
+/// Combines the observers of a step.
 pub(super) struct Observers<'a, 'o> {
     pub(super) watch: &'a mut StepWatch,
     pub(super) first: Option<&'a mut FirstNonFinite>,
@@ -298,7 +298,7 @@ pub(super) struct Observers<'a, 'o> {
 }
 
 impl Observers<'_, '_> {
-    /// The observers that look at every value.
+    /// The observers of every value.
     fn others(&mut self) -> impl Iterator<Item = &mut dyn NodeObserver> {
         let first = self.first.as_deref_mut().map(|first| first as &mut dyn NodeObserver);
         let other = self.other.as_deref_mut().map(|other| other as &mut dyn NodeObserver);
@@ -341,7 +341,7 @@ mod tests {
     use super::*;
     use ampc_ir::DType;
 
-    /// One infinity or NaN among numbers that fill more than a block, in every type of float.
+    /// One infinity or NaN among numbers that fill more than a block, in every float type.
     #[test]
     fn infinities_and_nans_are_found() {
         for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {

@@ -1,8 +1,8 @@
-//! Histograms of the exponents of the elements of gradients.
+//! Histograms of the exponents of gradient elements.
 //!
-//! The share of gradient elements below 2⁻²⁴, the smallest fp16 number, shows if fp16 holds the gradients of a
-//! model, and with which loss scale (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, figure
-//! 3); elements of at most 2⁻²⁵ are rounded to 0.
+//! The fraction of gradient elements below 2⁻²⁴, the smallest fp16 number, shows if fp16 can represent the
+//! gradients of a model, and with which loss scale (Micikevicius et al., "Mixed Precision Training", arXiv
+//! 1710.03740, figure 3); elements of at most 2⁻²⁵ are rounded to 0.
 
 use crate::execute::trainer::Trainer;
 use ampc_ir::module::Def;
@@ -12,7 +12,7 @@ use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{DataRef, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Elements counted by ⌊log₂ |x|⌋.
+/// Numbers of elements by ⌊log₂ |x|⌋.
 #[derive(Clone, Debug)]
 pub struct Log2Histogram {
     counts: Vec<u64>,
@@ -24,7 +24,7 @@ pub struct Log2Histogram {
     pub nan: u64,
 }
 
-/// The least exponent that an element may have, that of f64's smallest number, and how many there are.
+/// The minimum exponent of an element, that of f64's smallest number, and the number of exponents.
 const LEAST: i32 = -1074;
 const EXPONENTS: usize = 1024 + 1074;
 
@@ -49,13 +49,13 @@ impl Log2Histogram {
         }
     }
 
-    /// Exponents that elements have, in order, and how many have each.
+    /// The exponents that occur, in order, with their counts.
     pub fn counts(&self) -> impl Iterator<Item = (i32, u64)> {
         let counts = (LEAST..).zip(&self.counts);
         counts.filter(|(_, count)| **count > 0).map(|(exponent, count)| (exponent, *count))
     }
 
-    /// All elements that were counted.
+    /// The number of counted elements.
     pub fn total(&self) -> u64 {
         self.counts.iter().sum::<u64>() + self.zero + self.inf + self.nan
     }
@@ -98,12 +98,12 @@ enum Kind {
     Activation,
 }
 
-/// Counts the gradients of one step as the graph computes them, so still multiplied by the loss scale.
+/// Counts the gradients of one step as the graph computes them, that is, still multiplied by the loss scale.
 ///
-/// `weights`: backward results that a node of the update phase reads. `activations`: all other float results of the backward
-/// phase that depend on the loss scale, intermediate values of gradient formulas included. A step without a loss scale has
-/// nothing to trace from: there all float results of the backward phase count except recomputed activations. Tensors without
-/// axes are not counted.
+/// `weights`: backward results that a node of the update phase reads. `activations`: all other float results of the
+/// backward phase that depend on the loss scale, including intermediate values of gradient formulas. A step without a
+/// loss scale cannot be traced: there, all float results of the backward phase count, except recomputed activations.
+/// Tensors without axes are not counted.
 #[derive(Debug)]
 pub struct GradientHistograms {
     kinds: FxHashMap<(Node, usize), Kind>,
@@ -118,7 +118,7 @@ impl GradientHistograms {
     pub fn new(trainer: &Trainer) -> GradientHistograms {
         let step = trainer.module();
         let main = step.main();
-        // An input, or the constant of a static scale.
+        // The loss scale is an input, or the constant of a static scale.
         let is_unscale = |&node: &Node| role_of(step, node) == Some(Purpose::Unscale.spelling());
         let unscale = step.nodes(main).find(is_unscale);
         let scale = unscale.and_then(|node| step.node(node).operand(0));

@@ -1,17 +1,17 @@
-//! Batches of a dataset, read into memory that stays.
+//! Reads the batches of a dataset into reused memory.
 
 use super::batches::Batches;
 use super::dataset::{Batch, Dataset};
 use crate::error::Error;
 
-/// Reads the batches of a dataset, one after the other.
+/// Reads the batches of a dataset in sequence.
 #[derive(Debug)]
 pub(super) struct BatchReader {
     data: Dataset,
     batches: Batches,
-    /// Samples of a whole batch.
+    /// The number of samples of a full batch.
     size: u64,
-    /// A whole batch, and the one at the end of an epoch if that has fewer samples.
+    /// A full batch, and the last batch of an epoch if it has fewer samples.
     buffers: [Option<Batch>; 2],
 }
 
@@ -40,7 +40,7 @@ impl BatchReader {
     /// Reads batch `step`, counted from 0 over all epochs.
     ///
     /// # Errors
-    /// If a file cannot be read any more, a sample has a NaN, or there is not enough memory.
+    /// If a file cannot be read any more, a sample has a NaN, or the allocation fails.
     pub(super) fn read(&mut self, step: u64) -> Result<ReadBatch<'_>, Error> {
         let samples = self.batches.samples(step)?;
         let buffer = &mut self.buffers[usize::from((samples.len() as u64) < self.size)];

@@ -10,19 +10,20 @@ use std::str::FromStr;
 /// | kind | rate of step t, of n |
 /// |---|---|
 /// | `constant` | lr |
-/// | `linear` | from lr down to `final`, in a line |
-/// | `cosine` | from lr down to `final`, in half a cosine |
-/// | `one-cycle` | up from `start` to lr over the first share `rise` of the steps, then down to `final`, in half a cosine each |
+/// | `linear` | linearly from lr down to `final` |
+/// | `cosine` | from lr down to `final` along half a cosine |
+/// | `one-cycle` | up from `start` to lr over the fraction `rise` of the steps, then down to `final`, each along half
+/// a cosine |
 ///
-/// The first three begin with a warm-up: of its w steps, step t has the rate lr · (t + 1) / w. With p = (t − w) / (n − w),
-/// `linear` is lr + (final − lr) · p and `cosine` is final + (lr − final) · (1 + cos πp) / 2, as
-/// `torch.optim.lr_scheduler.CosineAnnealingLR` has it after a warm-up. `one-cycle` is `OneCycleLR` of the same module,
-/// without its cycle of momenta.
+/// The first three begin with a warm-up: step t of its w steps has the rate lr · (t + 1) / w. With p = (t − w) /
+/// (n − w), `linear` is lr + (final − lr) · p, and `cosine` is final + (lr − final) · (1 + cos πp) / 2, like
+/// `torch.optim.lr_scheduler.CosineAnnealingLR` after a warm-up. `one-cycle` is `OneCycleLR` of the same module,
+/// without its momentum cycle.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Schedule {
     /// The course of the rate.
     pub kind: ScheduleKind,
-    /// The rate after the warm-up; for `one-cycle`, the rate at the top.
+    /// The rate after the warm-up; for `one-cycle`, the maximum rate.
     pub lr: f64,
     /// The number of warm-up steps.
     pub warmup: u64,
@@ -35,17 +36,17 @@ pub struct Schedule {
 /// The course of a learning rate.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ScheduleKind {
-    /// It does not, after the warm-up.
+    /// Constant after the warm-up.
     Constant,
-    /// It falls in a line.
+    /// Falls linearly.
     Linear,
-    /// It falls in half a cosine.
+    /// Falls along half a cosine.
     Cosine,
-    /// It rises and falls.
+    /// Rises and then falls.
     OneCycle {
         /// The rate of the first step.
         start: f64,
-        /// The share of the steps in which it rises.
+        /// The fraction of the steps in which the rate rises.
         rise: f64,
     },
 }
@@ -56,7 +57,7 @@ impl Schedule {
         Schedule { kind: ScheduleKind::Constant, lr, warmup: 0, final_lr: lr, steps: None }
     }
 
-    /// The rate of step `step`, counted from 0, in a run of `steps`.
+    /// The rate of step `step`, counted from 0, in a run of `steps` steps.
     #[expect(clippy::cast_precision_loss, reason = "steps are counted, and far fewer than 2^53")]
     pub fn rate_of(&self, step: u64, steps: u64) -> f64 {
         if step < self.warmup {
@@ -82,13 +83,13 @@ impl Schedule {
         }
     }
 
-    /// True if the rate of a step depends on how many there are.
+    /// True if the rate of a step depends on the number of steps.
     pub fn depends_on_steps(&self) -> bool {
         self.steps.is_none() && self.kind != ScheduleKind::Constant
     }
 }
 
-/// Default settings of `one-cycle`, as in torch: a start of lr / 25, and an end of the start / 10⁴.
+/// The defaults of `one-cycle`, as in torch: the start is lr / 25, and the end is the start / 10⁴.
 const START: f64 = 25.0;
 const LAST: f64 = 1e4;
 const RISE: f64 = 0.3;
@@ -96,7 +97,7 @@ const RISE: f64 = 0.3;
 /// The kinds of schedules.
 const KINDS: [&str; 4] = ["constant", "linear", "cosine", "one-cycle"];
 
-/// A schedule with the name of its rate, if its first setting is a number without a name.
+/// Names the rate of a schedule whose first setting is a plain number.
 fn with_rate_named(text: &str) -> Option<String> {
     let (kind, settings) = text.split_once(':')?;
     let first = settings.split(',').next()?;
@@ -164,7 +165,7 @@ impl FromStr for Schedule {
 /// Description of a valid rate.
 const RATE: &str = "a finite learning rate, 0 or more";
 
-/// True if a number is a rate that f32 holds, in which a step takes it.
+/// True if a number is a valid rate in f32, the type in which a step takes it.
 fn is_rate(rate: f64) -> bool {
     (0.0..=f64::from(f32::MAX)).contains(&rate)
 }
@@ -177,7 +178,7 @@ fn rate_of(settings: &mut Settings<'_>, key: &str) -> Result<Option<f64>, SpecEr
 }
 
 impl fmt::Display for Schedule {
-    /// Its spelling.
+    /// Writes the spelling of the schedule.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Schedule { kind, lr, warmup, final_lr, steps } = self;
         let name = match kind {
@@ -225,8 +226,8 @@ mod tests {
         near(&rates("linear:lr=1,steps=2", 4), &[1.0, 0.5, 0.0, 0.0]);
     }
 
-    /// The rates of torch 2.15: CosineAnnealingLR(T_max=8, eta_min=0.1) of a rate of 1, and OneCycleLR(max_lr=1)
-    /// of 10, 1 and 3 steps.
+    /// The rates of torch 2.15: CosineAnnealingLR(T_max=8, eta_min=0.1) with a rate of 1, and OneCycleLR(max_lr=1)
+    /// with 10, 1 and 3 steps.
     #[test]
     fn rates_are_those_of_torch() {
         let cosine = [
@@ -253,7 +254,7 @@ mod tests {
             0.000_004,
         ];
         near(&rates("one-cycle:lr=1", 10), &one_cycle);
-        // So few steps that the top lies before the first.
+        // With so few steps, the maximum lies before the first step.
         near(&rates("one-cycle:lr=1", 1), &[0.000_004]);
         near(&rates("one-cycle:lr=1", 3), &[0.994_415_435_450_911_7, 0.462_637_102_666_975, 0.000_004]);
     }

@@ -1,8 +1,8 @@
-//! Lost updates: elements of weights that keep their value though their gradient is not 0.
+//! Lost updates: weight elements that keep their value although their gradient is not 0.
 //!
-//! If an update is smaller than half a unit in the last place of the weight, rounding gives back the old weight. For fp16
-//! that limit is 2^-12 to 2^-11 of the weight, for bf16 2^-9 to 2^-8, for fp32 2^-25 to 2^-24. This is why master weights
-//! are kept in fp32 (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, section 3.1).
+//! If an update is smaller than half a unit in the last place of the weight, rounding gives the old weight again. For
+//! fp16 the threshold is 2^-12 to 2^-11 of the weight, for bf16 2^-9 to 2^-8, for fp32 2^-25 to 2^-24. This is why
+//! master weights are fp32 (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, section 3.1).
 
 use crate::error::Error;
 use crate::execute::trainer::Trainer;
@@ -18,22 +18,22 @@ use rustc_hash::FxHashMap;
 
 /// Counts the updates of one step, and the lost updates.
 ///
-/// [`begin`](Self::begin) notes the weights before a step, the step is observed, and [`end`](Self::end) compares. Weights
-/// that a custom optimizer updates are not counted.
+/// [`begin`](Self::begin) copies the weights before a step, the step is observed, and [`end`](Self::end) compares.
+/// Weights that a custom optimizer updates are not counted.
 #[derive(Debug)]
 pub struct LostUpdates {
     weights: Vec<Weight>,
     /// For each (node, result slot) that is a weight gradient: indices into `weights`.
     of_gradients: FxHashMap<(Node, usize), Vec<usize>>,
-    /// Elements with a gradient that is not 0.
+    /// The number of elements with a gradient that is not 0.
     pub updates: u64,
-    /// The number of weights that kept their value.
+    /// The number of these elements that kept their value.
     pub lost: u64,
 }
 
 #[derive(Debug)]
 struct Weight {
-    /// The input that is its state.
+    /// The state input of the weight.
     name: String,
     before: Option<HostTensor>,
     /// For each element, true if its gradient is not 0.
@@ -44,7 +44,7 @@ impl LostUpdates {
     /// Empty counts for the weights of a trainer's step.
     ///
     /// # Errors
-    /// If the step does not say which states it has.
+    /// If the step does not declare its states.
     pub fn new(trainer: &Trainer) -> Result<LostUpdates, Error> {
         let step = trainer.module();
         let outputs = step.graph(step.main()).outputs();
@@ -68,7 +68,7 @@ impl LostUpdates {
     /// Copies the weights before a step.
     ///
     /// # Errors
-    /// If there is not enough memory for them.
+    /// If the allocation of copies fails.
     pub fn begin(&mut self, trainer: &mut Trainer) -> Result<(), Error> {
         (self.updates, self.lost) = (0, 0);
         let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views()?.into_iter().collect();
@@ -82,7 +82,7 @@ impl LostUpdates {
         Ok(())
     }
 
-    /// Counts, after the step.
+    /// Compares and counts after the step.
     ///
     /// # Errors
     /// If the state cannot be read from the device.
@@ -102,7 +102,7 @@ impl LostUpdates {
     }
 }
 
-/// The gradient by which the optimizer that makes the next value of a weight moves it.
+/// The gradient with which the optimizer updates the weight whose next value is `next`.
 fn gradient_of(step: &Module, next: Value) -> Option<Value> {
     const GRADIENT: usize = 1;
     let (maker, _) = step.producer(next)?;

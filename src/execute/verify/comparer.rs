@@ -1,10 +1,10 @@
 //! Values of two models, compared as they are computed.
 
 use super::{Compared, is_worse, of_outputs};
+use crate::error::findings::op_of;
 use crate::execute::agree::agree;
 use crate::execute::bound;
 use crate::execute::scope::{Closed, Event, Scope, Side, is_nested};
-use crate::rewrite::op_of;
 use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::{GraphId, Node, Value};
 use ampc_runtime::{Data, HostError, Tolerance};
@@ -13,25 +13,25 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
-/// Compares values as they come, in the order of the model.
+/// Compares values as they arrive, in the order of the model.
 pub(super) struct Comparer<'a> {
     side: &'a Side<'a>,
     tolerance: Tolerance,
-    /// The draw of inputs that is compared.
+    /// The current draw of inputs.
     draw: usize,
     pub(super) values: Vec<Compared>,
     pub(super) first: Option<Compared>,
     /// The index in `values` of a value by path.
     index: FxHashMap<(Arc<str>, Value), usize>,
-    /// The error of each value when it was computed last.
+    /// The error of each value in its last computation.
     errors: FxHashMap<Value, f64>,
-    /// The noise of each value when it was computed last.
+    /// The noise of each value in its last computation.
     noises: FxHashMap<Value, f64>,
-    /// The call that a function runs for.
+    /// The call of each running function.
     calls: FxHashMap<GraphId, Node>,
-    /// Values of the other model that came before their turn, by scope and name.
+    /// Values of the other model that arrived early, by scope and name.
     pub(super) waiting: BTreeMap<(Arc<str>, Arc<str>), Result<Data, HostError>>,
-    /// Values that the other one did not compute in the same place.
+    /// Values that the other model did not compute at the same place.
     missed: FxHashSet<Value>,
     /// Scopes that this model has finished and the other has not.
     pub(super) done: Closed,
@@ -58,7 +58,7 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// Begins with another draw of inputs: held values of the previous draw are dropped, findings stay.
+    /// Starts another draw of inputs: held values of the previous draw are dropped, findings are kept.
     pub(super) fn begin(&mut self, draw: usize) {
         self.draw = draw;
         self.first = None;
@@ -67,7 +67,7 @@ impl<'a> Comparer<'a> {
         (self.done, self.closed) = (Closed::default(), Closed::default());
     }
 
-    /// True if a value was computed, and never by the other model as well.
+    /// True if a value was computed, but never by the other model.
     pub(super) fn is_lone(&self, value: Value) -> bool {
         self.missed.contains(&value) && !self.errors.contains_key(&value)
     }
@@ -80,12 +80,12 @@ impl<'a> Comparer<'a> {
         for event in wanted {
             self.event(event, found)?;
         }
-        // What nobody asked for.
+        // Drops the values without a counterpart.
         found.iter().for_each(drop);
         Ok(())
     }
 
-    /// Takes the values that the model reports.
+    /// Handles an event of the model.
     pub(super) fn event(&mut self, event: Event, found: &Receiver<Event>) -> Result<(), HostError> {
         match event {
             Event::Enter { node, graph } => {
@@ -106,7 +106,7 @@ impl<'a> Comparer<'a> {
         Ok(())
     }
 
-    /// Closes a scope: the model has finished all keys with this prefix, and they are not needed any more.
+    /// Closes a scope: the model has finished all keys with this prefix, so they are not needed any more.
     fn leave(&mut self, prefix: Arc<str>) {
         let inside = |(scope, _): &(Arc<str>, Arc<str>)| scope.starts_with(&*prefix);
         let first = (prefix.clone(), "".into());
@@ -115,13 +115,13 @@ impl<'a> Comparer<'a> {
         for key in keys.into_iter().cloned().collect::<Vec<_>>() {
             self.waiting.remove(&key);
         }
-        // If the other one has it behind it too, nothing comes that would have to be dropped.
+        // If the other model has finished the scope too, no later value must be dropped.
         if !self.closed.forget(&prefix) {
             self.done.close(prefix);
         }
     }
 
-    /// The other model's value of this name, if it computes one.
+    /// The value of this name in the other model, if it computes one.
     fn find(
         &mut self,
         scope: &Scope,

@@ -15,21 +15,18 @@ mod patch;
 mod plan;
 mod value_info;
 
-use super::bytes::SourceBytes;
-use super::data_file;
+use super::batch::Batch;
 use super::error::{ExportError, Warning};
-use super::import::{ReadOptions, read};
 use super::layout::{Digest, Layout};
 use super::provenance;
 use super::source::Source;
 use super::target;
 use super::wire::{Reader, WireError};
-use crate::batch::Batch;
+use crate::bytes::SourceBytes;
 use ampc_ir::module::GraphOwner;
 use ampc_ir::tensor::ByteSource;
 use ampc_ir::{GraphId, Module, Payload, Value};
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::ffi::OsStr;
+use rustc_hash::FxHashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -168,26 +165,6 @@ fn lay_out_for(
         }
     };
     Ok((limited(written)?, kept_files))
-}
-
-/// The data files that are named after the model at `path` and that it refers to; none if it is not a model.
-pub(crate) fn data_files_of(path: &Path) -> Vec<PathBuf> {
-    let (folder, name) = (target::folder_of(path), path.file_name().and_then(OsStr::to_str));
-    let Some(name) = name.filter(|_| path.is_file()) else { return Vec::new() };
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    // Most models have none, and are not read for it.
-    let named = |entry: fs::DirEntry| entry.file_name().into_string().ok();
-    let mut files: Vec<String> =
-        entries.flatten().filter_map(named).filter(|file| data_file::is_data_of(name, file)).collect();
-    if files.is_empty() {
-        return Vec::new();
-    }
-    let Ok((_, source, _)) = read(path, &ReadOptions::default()) else { return Vec::new() };
-    let opened: FxHashSet<&str> =
-        source.external.opened().iter().map(|opened| opened.location.as_str()).collect();
-    files.retain(|file| opened.contains(file.as_str()));
-    files.sort();
-    files.into_iter().map(|file| path.with_file_name(file)).collect()
 }
 
 /// True if [`write()`] will make a data file beside `path`, even if constants are converted to 16 bits or

@@ -2,7 +2,7 @@
 
 use super::names::NameTable;
 use super::raw::{RawAttr, RawAttrValue, RawFunction, RawGraph, RawNode, RawOwner, Tables};
-use crate::onnx::bytes::SourceBytes;
+use crate::bytes::SourceBytes;
 use crate::onnx::external::ExternalFiles;
 use crate::onnx::provenance;
 use crate::onnx::scan::Located;

@@ -21,13 +21,13 @@ mod operator;
 mod raw;
 mod scope;
 
-use super::bytes::SourceBytes;
 use super::error::{ImportError, Problem, ProblemKind, Warning};
 use super::external::ExternalFiles;
 use super::source::Source;
 use super::sparse::MAX_DENSE;
 use super::wellformed;
 use super::wire::{Reader, WireError, WireErrorKind};
+use crate::bytes::SourceBytes;
 use ampc_ir::tensor::ByteSource;
 use ampc_ir::{Module, Symbol};
 use rustc_hash::{FxHashMap, FxHashSet};

@@ -15,7 +15,7 @@ mod run;
 
 use crate::backend::{Candidates, GroupSite};
 use crate::elementwise::Member;
-use crate::groups::{Groups, Joiner, Limits, Open, Order};
+use crate::groups::{GraphIndex, Groups, Joiner, Limits, Open, Order, unsupported_group};
 use crate::kernel::{Dims, KernelError, Prepared, Result};
 use ampc_ir::{Module, Node};
 use program::{Program, member_of};
@@ -45,7 +45,8 @@ const LIMITS: Limits = Limits {
 pub(super) fn join(candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
     // Products and convolutions that a group may begin with, and the dims of their results.
     let mut products: FxHashMap<Node, Dims> = FxHashMap::default();
-    let joiner = Joiner::new(candidates, LIMITS, |site| {
+    let index = GraphIndex::new(candidates.module, candidates.graph);
+    let joiner = Joiner::new(candidates, &index, LIMITS, |site| {
         member_of(site).or_else(|| {
             products.extend(products::dims_of(site).map(|dims| (site.view.node, dims)));
             None
@@ -74,10 +75,14 @@ fn with_product(
 ) -> Option<(usize, Vec<Node>)> {
     let dims = products.get(&product)?;
     let &[Some(value)] = module.node(product).results() else { return None };
-    let readers = joiner.readers.get(&value).filter(|_| !joiner.roots.contains(&value))?;
+    let index = joiner.index;
+    let readers = index.readers_of_value(value);
+    if index.is_root(value) {
+        return None;
+    }
     let group = *groups.group_of.get(readers.first()?)?;
     let Open { dims: group_dims, nodes, .. } = &groups.open[group];
-    let is_near = joiner.position[nodes.first()?].abs_diff(joiner.position[&product]) <= FARTHEST;
+    let is_near = index.position(*nodes.first()?).abs_diff(index.position(product)) <= FARTHEST;
     let begins_with_product = nodes.iter().any(|node| products.contains_key(node));
     if group_dims[..] != dims[..]
         || !is_near
@@ -88,8 +93,8 @@ fn with_product(
     }
     let mut all = nodes.clone();
     all.push(product);
-    all.sort_unstable_by_key(|node| joiner.position[node]);
-    let interface = joiner.interface(&all);
+    all.sort_unstable_by_key(|&node| index.position(node));
+    let interface = index.interface(&all);
     let members: Vec<&Member> = nodes.iter().filter_map(|node| joiner.members.get(node)).collect();
     let dtype = module.value(value).ty.dtype()?;
     let program = Program::new(&members, &interface.operands, &interface.results, Some((value, dtype)))?;
@@ -108,7 +113,7 @@ pub(super) fn prepare(group: &GroupSite<'_>) -> Result<Prepared> {
         return Err(KernelError::unsupported("groups of so many operands and results"));
     }
     let members: Option<Vec<Member>> = group.sites.iter().map(member_of).collect();
-    let members = members.ok_or_else(|| KernelError::unsupported("groups of other operators"))?;
+    let members = members.ok_or_else(unsupported_group)?;
     let members: Vec<&Member> = members.iter().collect();
     let program = Program::new(&members, group.operands, group.results, None)
         .filter(|program| program.n_slots <= MOST_SLOTS)

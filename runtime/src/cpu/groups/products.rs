@@ -31,7 +31,7 @@ pub(super) fn prepare(group: &GroupSite<'_>, at: usize) -> Result<Prepared> {
     let members: Vec<&Member> = members.iter().collect();
     let &[Some(value)] = site.view.data().results() else { return Err(unsupported()) };
     let &[_] = group.results else { return Err(unsupported()) };
-    let place = |value: Value| group.operands.iter().position(|&operand| operand == value);
+    let place = |value: Value| group.operand(value);
     let mut operands = [None; OPERANDS];
     for (i, operand) in operands.iter_mut().enumerate() {
         *operand = site.view.operand(i).and_then(place);

@@ -4,10 +4,10 @@
 //! equivalent function without the loss is computed.
 
 use super::functions::{erf, exp, gelu, gelu_tanh, mish, sigmoid, tanh};
-use super::lanes::{Real, Wide, apply, for_int, for_real, map, map_cells};
+use super::lanes::{Real, Wide, apply, clamp, for_int, for_real, map, map_cells, operand_of_result};
 use super::pointwise::{walk_of, zipped};
 use crate::host::Element;
-use crate::kernel::{Io, Prepare, Prepared, Result, Site};
+use crate::kernel::{Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use num_traits::{Float, Zero};
@@ -100,11 +100,6 @@ fn domain<W: Float>(x: W) -> W {
     if x < W::one() { W::nan() } else { x }
 }
 
-/// The elements of the first operand; `None` if the result is computed in its place.
-pub(super) fn operand_of_result<'a, T: Element>(io: &Io<'a>) -> Result<Option<&'a [T]>> {
-    if io.in_place.is_some() { Ok(None) } else { io.slice(0).map(Some) }
-}
-
 /// A kernel that computes `f` of every element.
 pub(super) fn mapped<T: Real>(f: impl Fn(T::Wide) -> T::Wide + Copy + Send + Sync + 'static) -> Prepared {
     Prepared::new(move |io| {
@@ -129,12 +124,6 @@ pub(super) fn mapped_int<T: Element + Send + Sync>(
 /// A float attribute.
 fn attr(site: &Site<'_>, name: &str, default: f32) -> f64 {
     f64::from(site.view.float(name).unwrap_or(default))
-}
-
-/// NaN stays NaN.
-pub(super) fn clamp<T: PartialOrd>(x: T, low: T, high: T) -> T {
-    let x = if x < low { low } else { x };
-    if x > high { high } else { x }
 }
 
 fn relu(site: &Site<'_>) -> Result<Prepared> {

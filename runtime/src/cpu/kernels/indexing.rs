@@ -5,7 +5,7 @@
 
 use super::elements::{Cell, Movement, around, moved, rows, size};
 use super::gather::axis_of;
-use super::lanes::{BLOCK, Real, for_int, for_real};
+use super::lanes::{BLOCK, Real, for_int, for_number, for_real};
 use super::parallel::{PIECE, pieces};
 use super::top_k;
 use crate::host::Element;
@@ -65,15 +65,6 @@ impl Ordered for Box<[u8]> {
         self.cmp(other)
     }
 }
-
-/// As `for_int` and `for_real`, for all of them.
-macro_rules! for_number {
-    ($dtype:expr, $site:expr, $T:ident => $work:expr) => {
-        if $dtype.is_integer() { for_int!($dtype, $site, $T => $work) } else { for_real!($dtype, $site, $T => $work) }
-    };
-}
-
-pub(super) use for_number;
 
 fn arg_reduce(site: &Site<'_>, max: bool) -> Result<Prepared> {
     let view = ArgReduceView::read(&site.view)?;

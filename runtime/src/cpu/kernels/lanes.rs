@@ -8,6 +8,7 @@ use super::linear::HasProduct;
 use super::parallel::{PIECE, pieces};
 use super::vector::widest;
 use crate::host::Element;
+use crate::kernel::{Io, Result};
 use ampc_ir::convert::round_to_odd;
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -213,6 +214,17 @@ pub(crate) fn widened_by_task<'a, T: Real>(from: &'a [T], room: &'a mut [T::Wide
     room
 }
 
+/// The elements of the first operand; `None` if the result is computed in its place.
+pub(super) fn operand_of_result<'a, T: Element>(io: &Io<'a>) -> Result<Option<&'a [T]>> {
+    if io.in_place.is_some() { Ok(None) } else { io.slice(0).map(Some) }
+}
+
+/// NaN stays NaN.
+pub(super) fn clamp<T: PartialOrd>(x: T, low: T, high: T) -> T {
+    let x = if x < low { low } else { x };
+    if x > high { high } else { x }
+}
+
 /// Calls a generic function or expression with `T` bound to the Rust type of a float element type.
 macro_rules! for_real {
     ($dtype:expr, $site:expr, $T:ident => $work:expr) => {
@@ -279,4 +291,11 @@ macro_rules! for_int {
     };
 }
 
-pub(crate) use {for_int, for_real};
+/// As `for_int` and `for_real`, for all of them.
+macro_rules! for_number {
+    ($dtype:expr, $site:expr, $T:ident => $work:expr) => {
+        if $dtype.is_integer() { for_int!($dtype, $site, $T => $work) } else { for_real!($dtype, $site, $T => $work) }
+    };
+}
+
+pub(crate) use {for_int, for_number, for_real};

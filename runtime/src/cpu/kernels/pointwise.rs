@@ -3,10 +3,9 @@
 //! Operands are broadcast by the rule of the operator's version ([`Broadcast`]). Integers wrap; a division of
 //! integers by 0 gives 0.
 
-use super::activation::{clamp, operand_of_result};
 use super::broadcast::{Walk, fold_real, pairs, zip, zip_in_place, zip_parts, zip_real};
 use super::lane::Lane;
-use super::lanes::{Real, Wide, apply, for_int, for_real, map, map_cells};
+use super::lanes::{Real, Wide, apply, clamp, for_int, for_real, map, map_cells, operand_of_result};
 use super::shape::same;
 use crate::elementwise::aligned;
 use crate::host::Element;

@@ -11,25 +11,14 @@ use super::fold::{
 };
 use super::lanes::{Real, Wide, for_real};
 use crate::kernel::{KernelError, Prepare, Prepared, Result, Site};
+use crate::layouts::is_reduction;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::reduce::ReduceView;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    Some(match kind {
-        OpKind::ReduceL1
-        | OpKind::ReduceL2
-        | OpKind::ReduceLogSum
-        | OpKind::ReduceLogSumExp
-        | OpKind::ReduceMax
-        | OpKind::ReduceMean
-        | OpKind::ReduceMin
-        | OpKind::ReduceProd
-        | OpKind::ReduceSum
-        | OpKind::ReduceSumSquare => reduce,
-        _ => return None,
-    })
+    is_reduction(kind).then_some(reduce)
 }
 
 fn reduce(site: &Site<'_>) -> Result<Prepared> {

@@ -13,8 +13,7 @@
 //! ```
 
 use super::elements::{around, count};
-use super::indexing::for_number;
-use super::lanes::{for_int, for_real};
+use super::lanes::{for_int, for_number, for_real};
 use super::window::work_through;
 use crate::host::Element;
 use crate::kernel::{KernelError, Prepared, Result, Site};

@@ -5,8 +5,8 @@
 
 use super::elements::{Cell, Movement, around, cells, made, strides, texts};
 use super::gather::pick;
-use super::indexing::{Ordered, for_number};
-use super::lanes::{for_int, for_real};
+use super::indexing::Ordered;
+use super::lanes::{for_int, for_number, for_real};
 use super::parallel::sort_unstable_by;
 use crate::host::{Element, HostTensor, TensorRef};
 use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};

@@ -8,10 +8,10 @@ pub(super) use sys::cudnnBackendAttributeName_t as Attribute;
 use sys::cudnnBackendAttributeType_t as Type;
 pub(super) use sys::cudnnBackendDescriptorType_t as Kind;
 
-/// A descriptor, destroyed with the value.
+/// A descriptor, destroyed on drop.
 pub(super) struct Descriptor(sys::cudnnBackendDescriptor_t);
 
-// SAFETY: a descriptor belongs to no thread. Its calls take it by `&mut` until it is finalized, and only read it later.
+// SAFETY: a descriptor is bound to no thread. Calls take it by `&mut` until it is finalized, and only read it later.
 #[expect(unsafe_code, reason = "the descriptor is a pointer")]
 unsafe impl Send for Descriptor {}
 // SAFETY: as above.
@@ -59,14 +59,14 @@ elements! {
     sys::cudnnBackendHeurMode_t: CUDNN_TYPE_HEUR_MODE
 }
 
-/// An error if a call of cuDNN fails, with the message that cuDNN has for it.
+/// The error of a failed cuDNN call, with cuDNN's own message.
 #[expect(unsafe_code, reason = "calls of cuDNN")]
 pub(super) fn check(status: sys::cudnnStatus_t, call: &'static str) -> Result<(), DnnError> {
     if status == sys::cudnnStatus_t::CUDNN_STATUS_SUCCESS {
         return Ok(());
     }
     let mut message = [0u8; 256];
-    // SAFETY: the text of a status is static and ends with a zero, and the message is as long as the call says.
+    // SAFETY: the name of a status is static and NUL-terminated, and the message buffer has the given length.
     let name = unsafe {
         sys::cudnnGetLastErrorString(message.as_mut_ptr().cast::<c_char>(), message.len());
         CStr::from_ptr(sys::cudnnGetErrorString(status))
@@ -91,7 +91,7 @@ impl Descriptor {
     /// Sets an attribute.
     ///
     /// # Errors
-    /// If cuDNN refuses the value.
+    /// If cuDNN rejects the value.
     pub(super) fn set<T: Element>(
         mut self,
         attribute: Attribute,
@@ -104,7 +104,7 @@ impl Descriptor {
     /// Sets an attribute that refers to finalized descriptors.
     ///
     /// # Errors
-    /// If cuDNN refuses the value.
+    /// If cuDNN rejects the value.
     pub(super) fn set_descriptors(
         mut self,
         attribute: Attribute,
@@ -124,15 +124,15 @@ impl Descriptor {
         elements: *const c_void,
     ) -> Result<(), DnnError> {
         let count = i64::try_from(count).unwrap_or(i64::MAX);
-        // SAFETY: the descriptor is alive, and there are as many elements of the type.
+        // SAFETY: the descriptor is alive, and `elements` has `count` elements of the type.
         let status = unsafe { sys::cudnnBackendSetAttribute(self.0, attribute, ty, count, elements) };
         check(status, "cudnnBackendSetAttribute")
     }
 
-    /// Ends the description.
+    /// Finalizes the descriptor.
     ///
     /// # Errors
-    /// If the attributes are incomplete, disagree, or are not supported.
+    /// If the attributes are incomplete, inconsistent, or not supported.
     #[expect(unsafe_code, reason = "a call of cuDNN")]
     pub(super) fn finalized(self) -> Result<Descriptor, DnnError> {
         // SAFETY: the descriptor is alive.
@@ -140,7 +140,7 @@ impl Descriptor {
         Ok(self)
     }
 
-    /// An integer attribute.
+    /// Reads an integer attribute.
     ///
     /// # Errors
     /// If the descriptor has no such attribute.
@@ -151,10 +151,10 @@ impl Descriptor {
         Ok(number)
     }
 
-    /// The numerical notes of an engine. They are read as integers: newer versions have further notes.
+    /// Reads the numerical notes of an engine, as integers: newer versions of cuDNN may have further notes.
     ///
     /// # Errors
-    /// If the descriptor is no engine.
+    /// If the descriptor is not an engine.
     pub(super) fn numerical_notes(&self) -> Result<Vec<i32>, DnnError> {
         let mut notes = [0i32; 32];
         let place = notes.as_mut_ptr().cast();
@@ -163,7 +163,7 @@ impl Descriptor {
         Ok(notes[..found.min(notes.len())].to_vec())
     }
 
-    /// The bytes of a text attribute.
+    /// Reads the bytes of a text attribute.
     ///
     /// # Errors
     /// If the descriptor has no such attribute.
@@ -175,7 +175,7 @@ impl Descriptor {
         Ok(text)
     }
 
-    /// The descriptors of an attribute, `kind` each, at most `limit`.
+    /// Reads at most `limit` descriptors of an attribute, each of the given `kind`.
     ///
     /// # Errors
     /// If the descriptor has no such attribute.
@@ -194,7 +194,7 @@ impl Descriptor {
         Ok(made)
     }
 
-    /// Reads an attribute; returns the number of elements that it has.
+    /// Reads an attribute; returns the number of its elements.
     #[expect(unsafe_code, reason = "a call of cuDNN")]
     fn get_raw(
         &self,
@@ -204,20 +204,21 @@ impl Descriptor {
         place: *mut c_void,
     ) -> Result<usize, DnnError> {
         let (mut found, room) = (0, i64::try_from(room).unwrap_or(i64::MAX));
-        // SAFETY: the descriptor is alive, and the place has room for as many elements of the type.
+        // SAFETY: the descriptor is alive, and the buffer has room for that many elements of the type.
         let status =
             unsafe { sys::cudnnBackendGetAttribute(self.0, attribute, ty, room, &raw mut found, place) };
         check(status, "cudnnBackendGetAttribute")?;
         Ok(usize::try_from(found).unwrap_or(0))
     }
 
-    /// Runs the plan that the descriptor is, with the tensors of a variant pack.
+    /// Runs the plan that the descriptor describes, with the tensors of a variant pack.
     ///
     /// # Errors
     /// If cuDNN fails.
     ///
     /// # Safety
-    /// The handle is alive and no other thread uses it; the pack has the addresses of live memory of the described sizes.
+    /// The handle is alive and no other thread uses it; the pack has the addresses of live memory of the described
+    /// sizes.
     #[expect(unsafe_code, reason = "a call of cuDNN")]
     pub(super) unsafe fn execute(
         &self,

@@ -1,8 +1,8 @@
 //! The operation graph of the gradients of an attention.
 
 use super::attention::{
-    Attention, BIAS, GRADIENT, KEY, KEY_GRADIENT, ONE, QUERY, QUERY_GRADIENT, RESULT, SCALE, STATISTICS,
-    SUMS, Strided, VALUE, VALUE_GRADIENT, causal,
+    Attention, BIAS, GRADIENT, KEY, KEY_GRADIENT, MASKED, ONE, QUERY, QUERY_GRADIENT, RESULT, SCALE,
+    STATISTICS, SUMS, Strided, VALUE, VALUE_GRADIENT, causal,
 };
 use super::graph::{Graph, data_type};
 use super::operations::{Builder, Storage};
@@ -11,14 +11,14 @@ use cudarc::cudnn::sys;
 use sys::cudnnDataType_t as DataType;
 use sys::cudnnPointwiseMode_t as Mode;
 
-/// The gradients of an attention, from that of its result, the result and the statistics: everything that a plan depends
-/// on. Heads of queries that share keys and values have a gradient of them each.
+/// The gradients of an attention, from the gradient of its result, the result and the statistics: everything that a
+/// plan depends on. Keys and values have a gradient for each query head, also where query heads share them.
 ///
 /// ```text
 /// dV = Pᵀ dO    dS = scale · P (dO Vᵀ − Σ dO O)    dQ = dS K    dK = dSᵀ Q
 /// ```
 ///
-/// The order of all sums is fixed: dS is in the workspace, in the element type of the operands.
+/// All sums have a fixed order: dS is stored in the workspace, in the element type of the operands.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct AttentionGradient {
     /// The attention.
@@ -30,10 +30,19 @@ pub struct AttentionGradient {
 }
 
 impl AttentionGradient {
+    /// The names of the tensors of a variant pack.
+    pub(super) fn ids(&self) -> Vec<i64> {
+        let mut ids: Vec<i64> = (QUERY..=SUMS).collect();
+        ids.extend([SCALE, ONE]);
+        ids.extend(self.of.bias.is_some().then_some(BIAS));
+        ids.extend(self.of.is_causal.then_some(MASKED));
+        ids
+    }
+
     /// The operation graph; `handle` is that of the device, if there is one.
     ///
     /// # Errors
-    /// If cuDNN refuses a descriptor.
+    /// If cuDNN rejects a descriptor.
     pub(super) fn graph(&self, handle: Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError> {
         const FLOAT: DataType = DataType::CUDNN_DATA_FLOAT;
         let (of, dims) = (&self.of, self.of.scores());
@@ -52,14 +61,14 @@ impl AttentionGradient {
         let key_gradient = b.tensor(KEY_GRADIENT, of_key, elem, Storage::Device)?;
         let value_gradient = b.tensor(VALUE_GRADIENT, of_value, elem, Storage::Device)?;
         let scale = b.tensor(SCALE, one, FLOAT, Storage::Host)?;
-        // Engines know the graph by this product with one and the sums in memory.
+        // cuDNN's engines match this pattern: a multiplication by 1, and the sums in memory.
         let number_one = b.tensor(ONE, one, FLOAT, Storage::Host)?;
         let sums = b.tensor(SUMS, Strided::dense(rows), FLOAT, Storage::Device)?;
         let terms = b.computed(Mode::CUDNN_POINTWISE_MUL, &[gradient, result], of.result.dims)?;
         let sum = b.between(rows, FLOAT)?;
         b.reduction(sys::cudnnReduceTensorOp_t::CUDNN_REDUCE_TENSOR_ADD, terms, sum)?;
         b.pointwise(Mode::CUDNN_POINTWISE_MUL, None, &[sum, number_one], sums)?;
-        // The probabilities, again.
+        // Recomputes the probabilities.
         let product = b.between(dims, FLOAT)?;
         b.product(query, key, product)?;
         let mut scores = b.computed(Mode::CUDNN_POINTWISE_MUL, &[product, scale], dims)?;
@@ -76,8 +85,8 @@ impl AttentionGradient {
         b.product(transposed, gradient, value_gradient)?;
         let of_value = b.between(dims, FLOAT)?;
         b.product(gradient, value, of_value)?;
-        let centred = b.computed(Mode::CUDNN_POINTWISE_SUB, &[of_value, sums], dims)?;
-        let of_scores = b.computed(Mode::CUDNN_POINTWISE_MUL, &[centred, probabilities], dims)?;
+        let difference = b.computed(Mode::CUDNN_POINTWISE_SUB, &[of_value, sums], dims)?;
+        let of_scores = b.computed(Mode::CUDNN_POINTWISE_MUL, &[difference, probabilities], dims)?;
         let scaled = b.computed(Mode::CUDNN_POINTWISE_MUL, &[of_scores, scale], dims)?;
         let transposed = b.transposed(scaled, Strided::dense(dims), elem)?;
         b.product(transposed, query, key_gradient)?;
@@ -86,8 +95,7 @@ impl AttentionGradient {
         builder.graph(handle)
     }
 
-    /// The most bytes of workspace. The limit is at least the size of the f32 scores, which the separate nodes would
-    /// store.
+    /// The maximum workspace in bytes: at least the size of the f32 scores, which the separate nodes would store.
     pub(super) fn workspace(&self) -> usize {
         let n = self.of.scores().iter().fold(4, |n: i64, &extent| n.saturating_mul(extent));
         MOST_WORKSPACE.max(usize::try_from(n).unwrap_or(usize::MAX))

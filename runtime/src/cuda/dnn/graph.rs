@@ -1,8 +1,8 @@
 //! Operation graphs of convolutions.
 //!
-//! A convolution has three tensors: the *image* `[n, c, …]`, the *filter* `[k, c / groups, …]` and the *grid* `[n, k, …]`
-//! of positions of the filter over the image. Each direction computes one of them from the other two, in f32, and rounds
-//! once; an addend per channel of the result is added before.
+//! A convolution has three tensors: the *image* `[n, c, …]`, the *filter* `[k, c / groups, …]` and the *grid*
+//! `[n, k, …]` of positions of the filter over the image. Each direction computes one of them from the other two,
+//! in f32, and rounds once. A bias per channel of the result is added before rounding.
 
 use super::DnnError;
 use super::descriptor::{Attribute as A, Descriptor, Kind};
@@ -13,11 +13,11 @@ use sys::cudnnPointwiseMode_t as Pointwise;
 /// The tensor that a convolution computes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
-    /// The grid, from image and filter.
+    /// Computes the grid from image and filter.
     Forward,
-    /// The image, from filter and grid: a transposed convolution.
+    /// Computes the image from filter and grid: a transposed convolution.
     DataGradient,
-    /// The filter, from image and grid.
+    /// Computes the filter from image and grid.
     FilterGradient,
 }
 
@@ -32,10 +32,10 @@ pub enum Layout {
 
 /// A convolution: everything that a plan depends on.
 ///
-/// The number of groups is the channels of the image over those of the filter.
+/// The number of groups is the channels of the image divided by the channels of the filter.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Convolution {
-    /// The tensor computed.
+    /// The computed tensor.
     pub direction: Direction,
     /// Element type of the operands: f32, f16 or bf16.
     pub dtype: DType,
@@ -51,42 +51,42 @@ pub struct Convolution {
     pub before: Vec<i64>,
     /// Padding after each spatial dim of the image.
     pub after: Vec<i64>,
-    /// Steps between positions.
+    /// The stride of positions, for each spatial dim.
     pub strides: Vec<i64>,
-    /// Steps between elements of the filter.
+    /// The dilation of the filter, for each spatial dim.
     pub dilations: Vec<i64>,
-    /// True if an element per channel, of the operands' type, is added to the result.
+    /// True if a bias, one element of the operands' type per channel, is added to the result.
     pub has_bias: bool,
-    /// True if negative elements of the sum become 0; NaN stays NaN.
+    /// True if a ReLU follows. NaN stays NaN.
     pub has_relu: bool,
     /// The order of dims of all tensors.
     pub layout: Layout,
 }
 
-/// Names of tensors in a graph and its variant packs.
+/// Unique ids of tensors in a graph and its variant packs.
 pub(super) const IMAGE: i64 = 1;
 pub(super) const FILTER: i64 = 2;
 pub(super) const GRID: i64 = 3;
 pub(super) const BIAS: i64 = 4;
-/// The result without the operations behind the convolution, in f32, which is never stored.
+/// The result before the epilogue, a virtual tensor in f32.
 const SUM: i64 = 5;
-/// The result with the bias and without the activation.
+/// The result after the bias and before the activation.
 const SHIFTED: i64 = 6;
 
-/// The alignment of operands and results in bytes, which the widest loads require.
+/// The alignment in bytes of operands and results, which the widest loads require.
 pub(super) const ALIGNMENT: u32 = 16;
 
-/// A finalized operation graph, with the descriptors that it refers to.
+/// A finalized operation graph, with its descriptors.
 pub(super) struct Graph {
     pub(super) descriptor: Descriptor,
     _parts: Vec<Descriptor>,
 }
 
 impl Graph {
-    /// The graph of some operations, which refer to the parts.
+    /// Builds the graph of operations that refer to `parts`.
     ///
     /// # Errors
-    /// If cuDNN refuses it.
+    /// If cuDNN rejects the graph.
     pub(super) fn new(
         handle: Option<sys::cudnnHandle_t>,
         operations: Vec<Descriptor>,
@@ -112,7 +112,7 @@ pub(super) fn data_type(dtype: DType) -> Result<sys::cudnnDataType_t, DnnError> 
     }
 }
 
-/// The elements from one index of each dim to the next.
+/// The strides of dims in a layout.
 fn strides_of(dims: &[i64], layout: Layout) -> Vec<i64> {
     let mut strides = vec![1; dims.len()];
     let order: Vec<usize> = match layout {
@@ -134,7 +134,7 @@ fn tensor(
     dtype: DType,
     is_virtual: bool,
 ) -> Result<Descriptor, DnnError> {
-    // Tensors that are not stored are of f32.
+    // Virtual tensors are in f32.
     let alignment = i64::from(alignment).max(if dtype == DType::F32 { 4 } else { 2 });
     Descriptor::new(Kind::CUDNN_BACKEND_TENSOR_DESCRIPTOR)?
         .set(A::CUDNN_ATTR_TENSOR_UNIQUE_ID, &[id])?
@@ -186,7 +186,15 @@ fn attributes(direction: Direction) -> (Kind, [A; 6]) {
 }
 
 impl Convolution {
-    /// The name and dims of the result.
+    /// The names of the tensors of a variant pack.
+    pub(super) fn ids(&self) -> Vec<i64> {
+        let mut ids = self.operands().to_vec();
+        ids.push(self.computed().0);
+        ids.extend(self.has_bias.then_some(BIAS));
+        ids
+    }
+
+    /// The unique id and dims of the result.
     pub(super) fn computed(&self) -> (i64, &[i64]) {
         match self.direction {
             Direction::Forward => (GRID, &self.grid),
@@ -195,7 +203,7 @@ impl Convolution {
         }
     }
 
-    /// The names of the two operands: filter after image, grid after filter.
+    /// The unique ids of the two operands: filter after image, grid after filter.
     pub(super) fn operands(&self) -> [i64; 2] {
         match self.direction {
             Direction::Forward => [IMAGE, FILTER],
@@ -220,11 +228,11 @@ impl Convolution {
             .finalized()
     }
 
-    /// The operation graph of tensors whose addresses are multiples of `alignment` bytes; `handle` is that of the device, if
-    /// there is one.
+    /// The operation graph for tensors whose addresses are multiples of `alignment` bytes; `handle` is that of the
+    /// device, if there is one.
     ///
     /// # Errors
-    /// If cuDNN refuses a descriptor.
+    /// If cuDNN rejects a descriptor.
     pub(super) fn graph(
         &self,
         handle: Option<sys::cudnnHandle_t>,
@@ -250,7 +258,7 @@ impl Convolution {
             .set_descriptors(of_filter, &[&filter])?
             .set_descriptors(of_grid, &[&grid])?
             .finalized()?;
-        // The tensor that the next operation reads, among the parts.
+        // The index among the parts of the tensor that the next operation reads.
         let mut last = match self.direction {
             Direction::Forward => 2,
             Direction::DataGradient => 0,
@@ -282,8 +290,8 @@ impl Convolution {
         Graph::new(handle, operations, parts)
     }
 
-    /// An element-wise operation in f32 of one or two of the parts. Its result becomes the last part; it is stored if the
-    /// operation is the last one.
+    /// Appends an element-wise operation in f32 on one or two of the parts. Its result becomes the last part, and is
+    /// stored if the operation is the last.
     fn pointwise(
         &self,
         mode: Pointwise,

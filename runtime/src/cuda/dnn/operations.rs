@@ -8,16 +8,16 @@ use cudarc::cudnn::sys;
 use sys::cudnnDataType_t as DataType;
 use sys::cudnnPointwiseMode_t as Mode;
 
-/// The first name of virtual tensors.
+/// The first unique id of virtual tensors.
 const VIRTUAL: i64 = 100;
 
-/// Where a tensor is.
+/// The storage of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Storage {
     Device,
-    /// In the host's memory; the value is read when the plan is executed.
+    /// Host memory; the value is read when the plan is executed.
     Host,
-    /// In registers and shared memory of the kernel.
+    /// Registers and shared memory of the kernel.
     Virtual,
 }
 
@@ -52,7 +52,7 @@ impl Builder {
         Ok(self.parts.len() - 1)
     }
 
-    /// A virtual tensor.
+    /// Adds a virtual tensor.
     pub(super) fn between(&mut self, dims: [i64; 4], dtype: DataType) -> Result<usize, DnnError> {
         self.n_virtual += 1;
         self.tensor(VIRTUAL + self.n_virtual, Strided::dense(dims), dtype, Storage::Virtual)
@@ -130,8 +130,8 @@ impl Builder {
         Ok(())
     }
 
-    /// The matrices of a tensor, transposed: a virtual tensor `[n, h, b, a]` of the bytes of `x`, which has `of`. `dtype` is
-    /// its element type.
+    /// Adds a virtual tensor `[n, h, b, a]`: the transposed matrices of `x`, whose layout is `of` and whose element
+    /// type is `dtype`.
     pub(super) fn transposed(&mut self, x: usize, of: Strided, dtype: DataType) -> Result<usize, DnnError> {
         self.n_virtual += 1;
         let y = self.tensor(VIRTUAL + self.n_virtual, of.transposed(), dtype, Storage::Virtual)?;
@@ -143,7 +143,7 @@ impl Builder {
         Ok(y)
     }
 
-    /// The result of an element-wise operation: a virtual tensor of f32.
+    /// Adds an element-wise operation; its result is a virtual f32 tensor.
     pub(super) fn computed(
         &mut self,
         mode: Mode,
@@ -155,10 +155,10 @@ impl Builder {
         Ok(y)
     }
 
-    /// The operation graph.
+    /// Finalizes the operation graph.
     ///
     /// # Errors
-    /// If cuDNN refuses it.
+    /// If cuDNN rejects the graph.
     pub(super) fn graph(self, handle: Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError> {
         Graph::new(handle, self.operations, self.parts)
     }

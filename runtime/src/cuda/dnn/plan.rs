@@ -1,20 +1,21 @@
-//! The choice of an engine, from the heuristics of cuDNN and never from timing.
+//! The choice of an engine by cuDNN's heuristics, never by timing.
 //!
-//! Engine configurations are taken in the order of the heuristics (mode A, then the fallback). The first that rounds as
-//! the backend promises, finalizes, and stays below the limit of workspace is the plan; so it depends on the graph,
-//! the device and the version of cuDNN alone.
+//! Engine configurations are tried in the order of the heuristics (mode A, then the fallback). The plan is the first
+//! that rounds as the backend promises, finalizes, and respects the workspace limit. So the plan depends only on the
+//! graph, the device and the version of cuDNN.
 
 use super::DnnError;
 use super::descriptor::{Attribute as A, Descriptor, Kind};
 use super::graph::Graph;
+use super::problem::Problem;
 use ampc_ir::DType;
 use cudarc::cudnn::sys;
 use std::fmt;
 
-/// The most bytes of workspace that a plan may take.
+/// The maximum workspace of a plan in bytes.
 pub const MOST_WORKSPACE: usize = 256 << 20;
 
-/// The most configurations that are asked for in each mode.
+/// The maximum number of configurations to request in each mode.
 const MOST_CONFIGURATIONS: usize = 64;
 
 /// Numerical notes of an engine.
@@ -37,11 +38,11 @@ const NOTES: [&str; 10] = [
 
 const TENSOR_CORE: u32 = 0;
 
-/// Notes of engines that are never used, with the reason.
+/// Numerical notes for which an engine is rejected, each with the reason.
 const REFUSED: [(u32, &str); 8] = [
     (1, "converts inputs down"),
     (2, "reduces in low precision"),
-    // A NaN or infinity spreads over the tile of a transform, and errors relate to the whole tile.
+    // A NaN or infinity spreads over the tile of a transform, and errors are relative to the whole tile.
     (3, "computes by FFT"),
     (4, "is nondeterministic"),
     (5, "computes by Winograd"),
@@ -65,7 +66,8 @@ impl Notes {
         self.has(TENSOR_CORE)
     }
 
-    /// Why an engine with these notes does not compute operands of `dtype` as the backend promises; `None` if it does.
+    /// The reason to reject an engine with these notes for operands of `dtype`; `None` if it computes as the backend
+    /// promises.
     pub fn refusal(self, dtype: DType, tf32: bool) -> Option<&'static str> {
         let is_tf32 = dtype == DType::F32 && self.has_tensor_cores();
         if is_tf32 && !tf32 {
@@ -84,12 +86,12 @@ impl fmt::Display for Notes {
     }
 }
 
-/// The device that plans are for.
+/// The device of a plan.
 #[derive(Clone, Copy)]
 pub(super) enum Target<'a> {
     /// A device that is present.
     Handle(sys::cudnnHandle_t),
-    /// A device that is described.
+    /// A described device.
     Properties(&'a Descriptor),
 }
 
@@ -102,10 +104,10 @@ impl Target<'_> {
     }
 }
 
-/// An engine of a plan or a refused one.
+/// The engine of a plan, or a rejected engine.
 #[derive(Clone, Debug)]
 pub struct Engine {
-    /// The number of the engine among those for the graph.
+    /// The index of the engine among those for the graph.
     pub index: i64,
     /// Its numerical notes.
     pub notes: Notes,
@@ -116,23 +118,24 @@ pub(super) struct Choice {
     pub(super) plan: Descriptor,
     pub(super) workspace: usize,
     pub(super) engine: Engine,
-    /// Engines that the heuristics prefer and that are not used, with the reason.
+    /// Engines that the heuristics prefer but that are rejected, each with the reason.
     pub(super) refused: Vec<(Engine, String)>,
-    /// The number of configurations up to that of the plan.
+    /// The number of configurations tried, including that of the plan.
     pub(super) seen: usize,
-    /// The descriptors that the plan refers to; none of a restored plan.
+    /// The descriptors that the plan refers to; `None` if the plan was deserialized.
     _parts: Option<(Graph, Descriptor)>,
 }
 
 impl Choice {
-    /// The engine, with its notes and its workspace, which depends on the values of its knobs.
+    /// A description of the algorithm: the engine, its notes and its workspace, which depends on the values of its
+    /// knobs.
     pub(super) fn algorithm(&self) -> String {
         let Choice { engine: Engine { index, notes }, workspace, .. } = self;
         format!("engine {index}, notes {notes}, workspace {workspace}")
     }
 
-    /// The plan in cuDNN's own form behind its numbers, for [`restored`](Choice::restored). `None` if cuDNN has no such form
-    /// for the engine.
+    /// Serializes the plan after its numbers, for [`restored`](Choice::restored). `None` if cuDNN cannot serialize
+    /// plans of the engine.
     pub(super) fn saved(&self) -> Option<Vec<u8>> {
         let json = self.plan.text(A::CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION).ok()?;
         let Engine { index, notes } = &self.engine;
@@ -146,7 +149,7 @@ impl Choice {
         Some(numbers.chain(json).collect())
     }
 
-    /// A plan that was saved for the device of the handle. `None` if cuDNN refuses it.
+    /// Deserializes a plan that was saved for the device of the handle. `None` if cuDNN rejects it.
     pub(super) fn restored(handle: sys::cudnnHandle_t, saved: &[u8]) -> Option<Choice> {
         let (numbers, json) = saved.split_at_checked(32)?;
         let (numbers, _) = numbers.as_chunks::<8>();
@@ -172,39 +175,32 @@ impl Choice {
 /// The conditions of a choice.
 #[derive(Clone, Copy)]
 pub(super) struct Conditions {
-    /// True if convolutions of f32 may use TF32.
+    /// True if f32 convolutions may use TF32.
     pub(super) tf32: bool,
-    /// The addresses of tensors are multiples of so many bytes.
+    /// The alignment in bytes of the tensors.
     pub(super) alignment: u32,
-    /// The most bytes of workspace.
+    /// The maximum workspace in bytes.
     pub(super) workspace: usize,
-    /// The number of configurations, from the first on, that are not taken.
+    /// The number of configurations to skip, from the first on.
     pub(super) skipped: usize,
 }
 
-impl Conditions {
-    /// The conditions of tensors in memory of their own, without TF32.
-    pub(super) const USUAL: Conditions =
-        Conditions { tf32: false, alignment: super::graph::ALIGNMENT, workspace: MOST_WORKSPACE, skipped: 0 };
-}
-
-/// Chooses the plan of a graph with operands of `dtype`; an error lists the refused engines.
+/// Chooses the plan of a problem; an error lists the refused engines.
 ///
 /// # Errors
-/// If cuDNN refuses the graph, or has no engine that computes it as the backend promises.
+/// If cuDNN rejects the graph, or has no engine that computes it as the backend promises.
 pub(super) fn choose(
     target: Target<'_>,
-    dtype: DType,
+    problem: &Problem,
     conditions: Conditions,
-    graph: impl FnOnce(Option<sys::cudnnHandle_t>) -> Result<Graph, DnnError>,
 ) -> Result<Choice, DnnError> {
     type Mode = sys::cudnnBackendHeurMode_t;
-    let graph = graph(target.handle())?;
+    let graph = problem.graph(target.handle(), conditions.alignment)?;
     let (mut refused, mut seen, mut failure) = (Vec::new(), 0, None);
     for mode in [Mode::CUDNN_HEUR_MODE_A, Mode::CUDNN_HEUR_MODE_FALLBACK] {
         let configurations = match configurations(target, &graph.descriptor, mode) {
             Ok(configurations) => configurations,
-            // A mode without engines for the graph.
+            // The mode has no engines for the graph.
             Err(DnnError::Call { is_unsupported: true, .. }) => continue,
             Err(error) => return Err(error),
         };
@@ -214,7 +210,7 @@ pub(super) fn choose(
                 continue;
             }
             let engine = engine_of(&configuration)?;
-            if let Some(reason) = engine.notes.refusal(dtype, conditions.tf32) {
+            if let Some(reason) = engine.notes.refusal(problem.dtype(), conditions.tf32) {
                 refused.push((engine, reason.to_owned()));
                 continue;
             }
@@ -226,7 +222,7 @@ pub(super) fn choose(
                 Ok((_, workspace)) => refused.push((engine, format!("{workspace} bytes of workspace"))),
                 Err(error) if error.is_of_engine() => {
                     refused.push((engine, error.to_string()));
-                    // The failure of an engine that cuDNN says it supports may be that of the device.
+                    // If cuDNN claims to support an engine that fails, the device may be the cause.
                     if !error.is_unsupported() {
                         failure.get_or_insert(error);
                     }

@@ -1,9 +1,9 @@
-//! Functions of recurrent operators, as CUDA C.
+//! Activation functions of recurrent operators, as CUDA C.
 
 use crate::cuda::text::f32_text;
 use ampc_ir::views::recurrent::Activation;
 
-/// The text of a function of the argument `x`, bounded before.
+/// The statements of an activation of the argument `x`, which is clipped first.
 pub(super) fn function_text(name: &str, function: Activation, clip: Option<f32>) -> String {
     let number = f32_text;
     let formula = match function {

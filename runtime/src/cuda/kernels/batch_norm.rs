@@ -1,14 +1,17 @@
-//! Normalisation whose statistics are reductions: BatchNormalization, InstanceNormalization, GroupNormalization,
+//! Normalizations by reduced statistics: BatchNormalization, InstanceNormalization, GroupNormalization,
 //! LpNormalization, MeanVarianceNormalization; and LRN.
 //!
 //! Moments are computed in one pass ([`super::moments`]), and a second pass normalizes.
 
+mod channel;
+
+use self::channel::{Channel, blocks_of_channels};
 use super::fold::{Fold, function, wide_float};
 use super::moments::{MOMENTS, Moments, moments};
 use super::reduce::Reduction;
 use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare};
-use crate::cuda::elements::VECTORS;
+use crate::cuda::elements::{VECTORS, reciprocal};
 use crate::cuda::launch::{THREADS, blocks_for};
 use crate::cuda::text::{Elem, f32_text, f64_text};
 use crate::kernel::{KernelError, Prepared, Result};
@@ -29,7 +32,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// A constant of the type that is computed in.
+/// A literal of the accumulator type.
 fn number(acc: Elem, x: f64) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "rounding")]
     if acc == Elem::F64 { f64_text(x) } else { f32_text(x as f32) }
@@ -43,14 +46,14 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let mut dims = site.dims(0)?;
     if site.channels_last {
-        // The images are the batch, with one element of each channel.
+        // All positions of all images become the batch, with one element per channel.
         dims = [dims[..dims.len() - 1].iter().product(), dims[dims.len() - 1]].into_iter().collect();
     }
     let view = BatchNormView::read(&site.view);
     let elem = maker.real(0)?;
     let acc = wide_float(elem);
     let behind = |axis: usize| dims.get(axis..).unwrap_or_default().iter().product();
-    // A vector is a batch with one channel; without `spatial` every element behind the batch is one.
+    // A vector is a batch with one channel. Without `spatial`, each element after the batch axis is a channel.
     let (channels, run): (usize, usize) = match (view.spatial, dims.get(1)) {
         (true, Some(&channels)) => (channels, behind(2)),
         (true, None) => (1, 1),
@@ -86,17 +89,14 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
         read + &coefficients(maker, &mut source, acc, view.epsilon)?
     };
     let lanes = 16 / elem.bytes();
-    // The elements of a vector belong to one channel, or to as many neighbouring channels.
-    let channel =
-        |at: &str| format!("{index} c = ({index})({at}) / run % channels; {read}", index = source.index);
-    let (of_vector, of_element) = match site.channels_last {
-        false => (channel("at * V"), String::new()),
-        true => (String::new(), channel("at * V + k")),
-    };
+    source.signed("run_by", reciprocal(run).cast_signed());
+    source.signed("channels_by", reciprocal(channels).cast_signed());
     let normalized = |vector: usize| {
+        let Channel { before, of_vector, of_element, behind } =
+            Channel::new(source.index, site.channels_last, &read);
         format!(
             "{{
-    constexpr int V = {vector};
+    constexpr int V = {vector};{before}
     for (u64 at = first(); at < n / V; at += step()) {{
       {of_vector}
       Vector<{stored}, V> v = load<V>(x + at * V);
@@ -106,7 +106,7 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
         A z = ((A){load} - mean) * factor + offset;
         v.at[k] = {store};
       }}
-      store(y + at * V, v);
+      store(y + at * V, v);{behind}
     }}
   }}",
             stored = elem.stored(),
@@ -121,12 +121,16 @@ fn batch_norm(maker: &Maker<'_>) -> Result<Prepared> {
         normalized(1)
     );
     let extent = if site.channels_last { channels } else { run };
-    let vectors = if extent.is_multiple_of(lanes) { n / lanes } else { n };
-    stages.push(source.launch(maker, &body, [blocks_for(vectors), THREADS as usize])?);
+    let lanes = if extent.is_multiple_of(lanes) { lanes } else { 1 };
+    let blocks = match site.channels_last {
+        true => blocks_of_channels(n / lanes, lanes, channels),
+        false => blocks_for(n / lanes),
+    };
+    stages.push(source.launch(maker, &body, [blocks, THREADS as usize])?);
     Ok(staged(stages, &scratch).in_place(&[0]))
 }
 
-/// Declares scale and bias. The statements set `factor` and `offset` of channel `c` from its moments.
+/// Declares scale and bias. The returned statements compute `factor` and `offset` of channel `c` from its moments.
 fn coefficients(maker: &Maker<'_>, source: &mut Source, acc: Elem, epsilon: f32) -> Result<String> {
     source.from("scales", maker.real(1)?, Place::operand(1));
     source.from("biases", maker.real(2)?, Place::operand(2));
@@ -140,7 +144,8 @@ fn coefficients(maker: &Maker<'_>, source: &mut Source, acc: Elem, epsilon: f32)
     ))
 }
 
-/// Running and saved statistics, which are results 1 to 4, and factors and offsets of the channels.
+/// The launch that computes the running and saved statistics (results 1 to 4), and the factors and offsets of the
+/// channels.
 fn running(
     maker: &Maker<'_>,
     view: &BatchNormView,
@@ -222,7 +227,7 @@ fn channel_norm(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(stages, &scratch).in_place(&[0]))
 }
 
-/// The index of the statistics of an element, along the axes that are kept.
+/// The index of an element's statistics along the axes that are kept.
 fn kept_index(source: &mut Source, dims: &[usize], is_reduced: &dyn Fn(usize) -> bool) -> String {
     let mut steps = vec![0; dims.len()];
     let mut step = 1i64;
@@ -233,7 +238,7 @@ fn kept_index(source: &mut Source, dims: &[usize], is_reduced: &dyn Fn(usize) ->
     source.position(dims, &crate::cuda::text::Steps { first: 0, steps }, "i")
 }
 
-/// `x / ‖x‖` along one axis, 0 where all are 0.
+/// `x / ‖x‖` along one axis, or 0 if the norm is 0.
 fn lp_norm(maker: &Maker<'_>) -> Result<Prepared> {
     let dims = maker.site.dims(0)?;
     let (axis, p) = lp_normalization(&maker.site.view)?;
@@ -270,7 +275,7 @@ fn lp_norm(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(stages, &scratch).in_place(&[0]))
 }
 
-/// `(x - mean) / (√var + 1e-9)`, as the operator's function body has it.
+/// `(x - mean) / (√var + 1e-9)`, as in the operator's function body.
 fn mean_variance_norm(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let dims = site.dims(0)?;
@@ -302,7 +307,7 @@ fn mean_variance_norm(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(stages, &scratch).in_place(&[0]))
 }
 
-/// `x / (bias + alpha / size · Σ x²)^beta` with the sum over neighbouring channels.
+/// `x / (bias + alpha / size · Σ x²)^beta`, with the sum over neighboring channels.
 fn lrn(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let dims = site.dims(0)?;

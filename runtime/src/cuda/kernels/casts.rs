@@ -1,17 +1,17 @@
-//! Cast and CastLike with integers, and BitCast. Casts between floats and truth values are expressions.
+//! Cast and CastLike with integers, and BitCast. Casts between floats and bools are expressions.
 //!
-//! Floats become integers without their fraction; out of range, they take the low bits of the 64-bit integer, as integers
-//! do. Integers become floats rounded to nearest even, once.
+//! A cast from a float to an integer truncates; out of range, it takes the low bits of the 64-bit integer, like casts
+//! of integers. A cast from an integer to a float rounds to nearest even, once.
 
 use super::Maker;
 use super::integers::{Formula, TO_BITS};
-use super::movement::same;
+use super::movement::identity;
 use super::pointwise::{computed, operands};
 use crate::cuda::text::{Elem, TO_ODD};
 use crate::kernel::{Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 
-/// `sticky`: an integer as an f64 that rounds to 24 digits or fewer as the integer does.
+/// `sticky`: converts an integer to an f64 that rounds to 24 bits or fewer like the integer itself.
 const STICKY: &str = r"
 __device__ __forceinline__ double sticky(u64 size) {
   return size >> 53 ? (double)((size >> 11) | ((size & 0x7ff) != 0)) * 2048.0 : (double)size;
@@ -24,7 +24,7 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (from, to) = (site.dtype(0)?, site.result_dtype(0)?);
     if from == to {
-        return same(maker);
+        return identity(maker);
     }
     if site.kind() == OpKind::BitCast {
         let raw = [from, to].map(Elem::raw);
@@ -40,7 +40,7 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
     formula(site).ok_or_else(|| site.no_kernel())?.prepare(maker)
 }
 
-/// The formula of a Cast or CastLike between numbers and truth values of different types.
+/// The formula of a Cast or CastLike between different types of numbers or bools.
 pub(super) fn formula(site: &Site<'_>) -> Option<Formula> {
     let [from, to] = [site.dtype(0).ok()?, site.result_dtype(0).ok()?].map(Elem::number);
     let (from, to) = (from?, to?);

@@ -1,19 +1,23 @@
 //! Conv and ConvTranspose, by cuDNN.
 //!
-//! Both are one convolution of an *image*, a *filter* and a *grid* of positions ([`Convolution`]): Conv computes the grid,
-//! ConvTranspose the image. Channels stand before spatial dims, unless the session gives images channels last. A 1-D convolution is one of
-//! images with one row. Paddings may differ before and after an axis.
+//! Both are one convolution of an *image*, a *filter* and a *grid* of positions ([`Convolution`]): Conv computes the
+//! grid, ConvTranspose the image. Channels precede spatial dims, unless the session stores images with channels last.
+//! A 1-D convolution becomes a 2-D convolution of images with one row. Paddings before and after an axis may differ.
 //!
-//! The bias is added in f32, and the sum is rounded once, in the first of these ways that cuDNN has an engine for:
+//! The bias is added in f32, and the sum is rounded once. The first of these methods for which cuDNN has an engine is
+//! used:
 //!
-//! 1. by cuDNN's graph;
-//! 2. by cuDNN's graph, for a 16-bit ConvTranspose, on tensors that are transposed to channels last in scratch memory;
-//! 3. by a kernel that reads a convolution stored in f32;
-//! 4. as 3, with 16-bit operands that are widened to f32 before.
+//! 1. cuDNN's graph with the bias;
+//! 2. for a 16-bit ConvTranspose, cuDNN's graph on tensors transposed to channels last in scratch memory;
+//! 3. cuDNN's graph with an f32 result in scratch memory, to which a kernel of ours adds the bias;
+//! 4. like 3, with 16-bit operands that are widened to f32 first.
 //!
-//! The kernel that adds the bias also writes elements of a ConvTranspose that no position of the filter meets.
+//! The kernel that adds the bias also writes the elements of a ConvTranspose that no filter position covers.
 
 pub(super) mod moves;
+mod sizes;
+
+pub(super) use self::sizes::{Axis, Sizes};
 
 use self::moves::{Placement, Transposition, Widening};
 use super::{Maker, PART, Prepare};
@@ -34,109 +38,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// A spatial axis. Position `o` and tap `k` meet the image at `o · stride + k · dilation - before`.
-#[derive(Clone, Copy)]
-pub(super) struct Axis {
-    pub(super) image: i64,
-    pub(super) taps: i64,
-    pub(super) grid: i64,
-    pub(super) stride: i64,
-    pub(super) dilation: i64,
-    pub(super) before: i64,
-}
-
-impl Axis {
-    pub(super) const ONE: Axis = Axis { image: 1, taps: 1, grid: 1, stride: 1, dilation: 1, before: 0 };
-
-    /// The padding behind the image that has the grid's positions as result, the padding before it if possible; `None` if
-    /// the image is larger than the positions reach.
-    pub(super) fn after(&self) -> Option<i64> {
-        let least = self.reached().checked_sub(self.image)?;
-        let most = least.checked_add(self.stride - 1)?;
-        (most >= 0).then(|| self.before.clamp(least.max(0), most))
-    }
-
-    /// The extent of the image up to the last element that a position meets; it may be negative.
-    fn reached(&self) -> i64 {
-        (self.grid - 1)
-            .saturating_mul(self.stride)
-            .saturating_add((self.taps - 1).saturating_mul(self.dilation).saturating_add(1))
-            .saturating_sub(self.before)
-    }
-}
-
-/// The sizes of a convolution.
-pub(super) struct Sizes {
-    pub(super) batch: usize,
-    /// Channels of the image and of the grid.
-    pub(super) channels: [usize; 2],
-    pub(super) groups: usize,
-    pub(super) axes: Vec<Axis>,
-}
-
-fn int(n: impl TryInto<i64>) -> Result<i64> {
-    n.try_into().map_err(|_| KernelError::value("a window that fits memory", "a larger one"))
-}
-
 /// The spatial dims of a tensor of at least two dims.
 fn spatial<'a>(maker: &Maker<'_>, dims: &'a Dims) -> Result<&'a [usize]> {
     dims.get(2..).ok_or_else(|| maker.site.no_kernel())
-}
-
-impl Sizes {
-    /// Reads the window of images, filters and grids of these spatial dims; `before` is the padding before an axis.
-    fn axes(
-        view: &WindowView,
-        [image, taps, grid]: [&[usize]; 3],
-        before: impl Fn(usize, u64, u64) -> u64,
-    ) -> Result<Vec<Axis>> {
-        let axis = |i: usize| {
-            Ok(Axis {
-                image: int(image[i])?,
-                taps: int(taps[i])?,
-                grid: int(grid[i])?,
-                stride: int(view.strides[i])?,
-                dilation: int(view.dilations[i])?,
-                before: int(before(i, image[i] as u64, grid[i] as u64))?,
-            })
-        };
-        let mut axes = (0..image.len()).map(axis).collect::<Result<Vec<_>>>()?;
-        if axes.iter().any(|axis| axis.taps == 0) {
-            return Err(KernelError::value("a window of at least one element", "none"));
-        }
-        while axes.len() < 2 {
-            axes.insert(0, Axis::ONE);
-        }
-        Ok(axes)
-    }
-
-    /// The convolution without a bias; the result has the element type of the operands.
-    pub(super) fn convolution(&self, direction: Direction, dtype: DType) -> Result<Option<Convolution>> {
-        let Some(after) = self.axes.iter().map(Axis::after).collect::<Option<Vec<_>>>() else {
-            return Ok(None);
-        };
-        let [c, k] = self.channels;
-        let dims = |first: [usize; 2], of: fn(&Axis) -> i64| -> Result<Vec<i64>> {
-            let first = first.into_iter().map(int).collect::<Result<Vec<_>>>()?;
-            Ok(first.into_iter().chain(self.axes.iter().map(of)).collect())
-        };
-        let each = |of: fn(&Axis) -> i64| self.axes.iter().map(of).collect();
-        Ok(Some(Convolution {
-            direction,
-            dtype,
-            result: dtype,
-            image: dims([self.batch, c], |axis| axis.image)?,
-            filter: dims([k, c / self.groups], |axis| axis.taps)?,
-            grid: dims([self.batch, k], |axis| axis.grid)?,
-            before: each(|axis| axis.before),
-            after,
-            strides: each(|axis| axis.stride),
-            dilations: each(|axis| axis.dilation),
-            has_bias: false,
-            has_relu: false,
-            layout: Layout::ChannelsFirst,
-        }))
-    }
 }
 
 /// The window of a node with `n` spatial axes, and the number of groups.
@@ -153,10 +57,10 @@ fn conv(maker: &Maker<'_>) -> Result<Prepared> {
     finish(maker, Direction::Forward, sizes, &all, is_empty)
 }
 
-/// The sizes of a Conv, and if it has no terms.
+/// The sizes of a Conv, and true if its sums are empty.
 ///
 /// # Errors
-/// If the node is invalid, or not of floats.
+/// If the node is invalid, or its element types are not floats.
 pub(super) fn forward(maker: &Maker<'_>) -> Result<(Sizes, bool)> {
     let site = maker.site;
     maker.float(0)?;
@@ -179,10 +83,10 @@ fn conv_transpose(maker: &Maker<'_>) -> Result<Prepared> {
     finish(maker, Direction::DataGradient, sizes, &all, is_empty)
 }
 
-/// The sizes of a ConvTranspose, the spatial dims of its result, and if it has no terms.
+/// The sizes of a ConvTranspose, the spatial dims of its result, and true if its sums are empty.
 ///
 /// # Errors
-/// If the node is invalid, or not of floats.
+/// If the node is invalid, or its element types are not floats.
 fn transposed(maker: &Maker<'_>) -> Result<(Sizes, Vec<i64>, bool)> {
     let site = maker.site;
     maker.float(0)?;
@@ -195,9 +99,9 @@ fn transposed(maker: &Maker<'_>) -> Result<(Sizes, Vec<i64>, bool)> {
         return Err(KernelError::value(format!("{} channels in {groups} groups", w[0]), x[1]));
     }
     let all: Vec<i64> = axes.iter().map(|axis| axis.image).collect();
-    // Elements behind the last position are no part of the convolution.
+    // Elements after the last position do not belong to the convolution.
     for axis in &mut axes {
-        if axis.after().is_none() {
+        if axis.padding_after().is_none() {
             axis.image = axis.reached();
         }
     }
@@ -206,7 +110,7 @@ fn transposed(maker: &Maker<'_>) -> Result<(Sizes, Vec<i64>, bool)> {
     Ok((Sizes { batch: x[0], channels, groups, axes }, all, is_empty))
 }
 
-/// The dims of input, filter and result, channels before spatial dims.
+/// The dims of input, filter and result, with channels before spatial dims.
 fn tensors(site: &Site<'_>) -> Result<(Dims, Dims, Dims)> {
     let first = |dims: Result<Dims>| dims.map(|dims| site.channels_first(dims));
     Ok((first(site.dims(0))?, first(site.dims(1))?, first(site.result_dims(0))?))
@@ -217,7 +121,8 @@ pub(super) fn layout_of(site: &Site<'_>) -> Layout {
     if site.channels_last { Layout::ChannelsLast } else { Layout::ChannelsFirst }
 }
 
-/// The convolution of 16-bit tensors with channels last and its plan, if cuDNN has an engine for it with its bias.
+/// The convolution of 16-bit tensors with channels last and its plan, if cuDNN has an engine for it including the
+/// bias.
 pub(in crate::cuda) fn with_channels_last(maker: &Maker<'_>) -> Result<Option<(Convolution, Plan)>> {
     let site = maker.site;
     let (direction, (sizes, is_whole)) = match site.kind() {
@@ -240,8 +145,8 @@ pub(in crate::cuda) fn with_channels_last(maker: &Maker<'_>) -> Result<Option<(C
     Ok(maker.shared.dnn.plan(&convolution).ok().map(|plan| (convolution, plan)))
 }
 
-/// The kernel of a convolution whose result has the spatial dims `all`; the convolution itself may have less. If it is
-/// empty, the result is the bias.
+/// The kernel of a convolution whose result has the spatial dims `all`; the convolution itself may cover fewer
+/// elements. If its sums are empty, the result is the bias.
 fn finish(
     maker: &Maker<'_>,
     direction: Direction,
@@ -250,7 +155,7 @@ fn finish(
     is_empty: bool,
 ) -> Result<Prepared> {
     let site = maker.site;
-    let (dtype, elem, has_bias) = (site.dtype(0)?, maker.float(0)?, site.has(2));
+    let (dtype, elem) = (site.dtype(0)?, maker.float(0)?);
     if site.channels_last {
         let (_, plan) = with_channels_last(maker)?.ok_or_else(|| site.no_kernel())?;
         return Ok(whole(plan));
@@ -263,52 +168,75 @@ fn finish(
     }
     let of_result = |axis: &Axis| if direction == Direction::Forward { axis.grid } else { axis.image };
     let part: Vec<i64> = sizes.axes.iter().map(of_result).collect();
-    let placement = |from| Placement::new(maker, from, elem, all, if is_empty { None } else { Some(&part) });
     if is_empty {
-        let placement = placement(elem)?;
+        let placement = Placement::new(maker, elem, elem, all, None)?;
         return Ok(Prepared::new(move |io| {
             let args = placement.args(0, operand_or_none(io, 2)?, result(io, 0)?);
             placement.kernel.launch(queue(io)?, &args)
         }));
     }
     let convolution = sizes.convolution(direction, dtype)?.ok_or_else(|| site.no_kernel())?;
-    let (dnn, is_whole) = (&maker.shared.dnn, part == all);
-    if is_whole && has_bias {
-        let fused = Convolution { has_bias, ..convolution.clone() };
-        match dnn.plan(&fused) {
-            Ok(plan) => return Ok(whole(plan)),
-            Err(DnnError::NoEngine { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        if direction == Direction::DataGradient && elem != Elem::F32 {
-            match dnn.plan(&Convolution { layout: Layout::ChannelsLast, ..fused }) {
-                Ok(plan) => return channels_last(maker, plan),
-                Err(DnnError::NoEngine { .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
-        }
+    if part == all
+        && let Some(prepared) = by_graph(maker, &convolution)?
+    {
+        return Ok(prepared);
     }
-    if is_whole && !has_bias {
-        return Ok(whole(dnn.plan(&convolution)?));
+    placed(maker, convolution, all, &part)
+}
+
+/// The plan of a convolution; `None` if cuDNN has no engine for it.
+fn plan_of(maker: &Maker<'_>, convolution: &Convolution) -> Result<Option<Plan>> {
+    match maker.shared.dnn.plan(convolution) {
+        Ok(plan) => Ok(Some(plan)),
+        Err(DnnError::NoEngine { .. }) => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    let (plan, from, read) = match has_bias {
-        // Nothing is added, and elements may be rounded before they are placed.
-        false => (dnn.plan(&convolution)?, elem, elem),
-        true => {
-            let wide = Convolution { result: DType::F32, ..convolution };
-            match dnn.plan(&wide) {
-                Ok(plan) => (plan, Elem::F32, elem),
-                Err(DnnError::NoEngine { .. }) if elem != Elem::F32 => {
-                    (dnn.plan(&Convolution { dtype: DType::F32, ..wide })?, Elem::F32, Elem::F32)
-                }
-                Err(error) => return Err(error.into()),
-            }
+}
+
+/// The kernel of a convolution that computes the whole result, with the bias in cuDNN's graph; `None` if there is a
+/// bias and no such graph has an engine.
+fn by_graph(maker: &Maker<'_>, convolution: &Convolution) -> Result<Option<Prepared>> {
+    if !maker.site.has(2) {
+        return Ok(Some(whole(maker.shared.dnn.plan(convolution)?)));
+    }
+    let fused = Convolution { has_bias: true, ..convolution.clone() };
+    if let Some(plan) = plan_of(maker, &fused)? {
+        return Ok(Some(whole(plan)));
+    }
+    if fused.direction != Direction::DataGradient || maker.float(0)? == Elem::F32 {
+        return Ok(None);
+    }
+    let plan = plan_of(maker, &Convolution { layout: Layout::ChannelsLast, ..fused })?;
+    plan.map(|plan| channels_last(maker, plan)).transpose()
+}
+
+/// The plan of a convolution whose result is stored in scratch memory, with the element types of the result and of the
+/// operands.
+fn plan_before_placement(maker: &Maker<'_>, convolution: Convolution) -> Result<(Plan, Elem, Elem)> {
+    let (dnn, elem) = (&maker.shared.dnn, maker.float(0)?);
+    if !maker.site.has(2) {
+        // Without a bias, elements may be rounded before they are copied to the result.
+        return Ok((dnn.plan(&convolution)?, elem, elem));
+    }
+    let wide = Convolution { result: DType::F32, ..convolution };
+    match dnn.plan(&wide) {
+        Ok(plan) => Ok((plan, Elem::F32, elem)),
+        Err(DnnError::NoEngine { .. }) if elem != Elem::F32 => {
+            Ok((dnn.plan(&Convolution { dtype: DType::F32, ..wide })?, Elem::F32, Elem::F32))
         }
-    };
-    let placement = placement(from)?;
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The kernel of a convolution whose result is stored in scratch memory, and then copied with the bias to the spatial
+/// dims `all`. `part` are the spatial dims of the convolution's result.
+fn placed(maker: &Maker<'_>, convolution: Convolution, all: &[i64], part: &[i64]) -> Result<Prepared> {
+    let (site, elem, direction) = (maker.site, maker.float(0)?, convolution.direction);
+    let computed = if direction == Direction::Forward { &convolution.grid } else { &convolution.image };
+    let elements = computed.iter().try_fold(1usize, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
+    let (plan, from, read) = plan_before_placement(maker, convolution)?;
+    let placement = Placement::new(maker, from, elem, all, Some(part))?;
     let widens = [Widening::new(maker, 0, read)?, Widening::new(maker, 1, read)?];
-    let elements = sizes.batch * sizes.channels[usize::from(direction == Direction::Forward)];
-    let elements = part.iter().try_fold(elements, |n, &d| n.checked_mul(usize::try_from(d).ok()?));
     let stored = elements.and_then(|n| n.checked_mul(from.bytes())).ok_or_else(|| site.no_kernel())?;
     let parts = [stored, Widening::bytes(&widens[0]), Widening::bytes(&widens[1])];
     let parts = parts.map(|bytes| bytes.next_multiple_of(PART));
@@ -334,7 +262,7 @@ fn finish(
     Ok(prepared.scratch(parts.iter().sum::<usize>() + workspace))
 }
 
-/// The kernel of a plan for 16-bit tensors with channels behind spatial dims, of input, filter and result.
+/// The kernel of a plan for 16-bit input, filter and result with channels last.
 fn channels_last(maker: &Maker<'_>, plan: Plan) -> Result<Prepared> {
     let site = maker.site;
     let split = |dims: &Dims| [dims[0], dims[1], dims[2..].iter().product()];
@@ -362,12 +290,12 @@ fn channels_last(maker: &Maker<'_>, plan: Plan) -> Result<Prepared> {
     Ok(prepared.scratch(parts.iter().sum::<usize>() + workspace))
 }
 
-/// The operands of a node, the second of which is the filter, in the order of image, filter, grid.
+/// Reorders the operands of a node, whose second operand is the filter, to image, filter, grid.
 fn in_order(direction: Direction, [a, b]: [u64; 2]) -> [u64; 2] {
     if direction == Direction::DataGradient { [b, a] } else { [a, b] }
 }
 
-/// The kernel of a plan that computes the result of the node.
+/// The kernel of a plan that computes the whole result of the node.
 fn whole(plan: Plan) -> Prepared {
     let workspace = plan.workspace();
     let prepared = Prepared::new(move |io| {
@@ -380,26 +308,4 @@ fn whole(plan: Plan) -> Prepared {
         plan.launch(queue(io)?, &places)
     });
     prepared.scratch(workspace)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Axis;
-
-    fn after(image: i64, taps: i64, grid: i64, stride: i64, before: i64) -> Option<i64> {
-        Axis { image, taps, grid, stride, dilation: 1, before }.after()
-    }
-
-    #[test]
-    fn padding_behind_an_axis() {
-        assert_eq!(after(5, 3, 5, 1, 1), Some(1));
-        // Equal paddings are preferred where the floor of the positions permits them.
-        assert_eq!(after(224, 7, 112, 2, 3), Some(3));
-        assert_eq!(after(224, 3, 112, 2, 0), Some(1));
-        assert_eq!(after(3, 1, 2, 2, 0), Some(0));
-        // A ConvTranspose with an element more than the positions reach, and with three more.
-        assert_eq!(after(6, 2, 3, 2, 0), Some(0));
-        assert_eq!(after(7, 2, 3, 2, 0), Some(0));
-        assert_eq!(after(9, 2, 3, 2, 0), None);
-    }
 }

@@ -1,9 +1,9 @@
 //! Sums of products of labelled axes: Einsum.
 //!
-//! Operands are contracted two at a time, from the left, as products of matrices. *Batch labels* are in both operands and
-//! in the result or a later operand; *contracted labels* are in both operands alone; *free labels* are in one operand, and
-//! are the rows and columns. An operand with its axes in another order is copied, and summed along labels that are in no
-//! other operand and not in the result.
+//! Operands are contracted pairwise, from the left, as matrix products. *Batch labels* are in both operands and in
+//! the result or a later operand. *Contracted labels* are only in both operands. *Free labels* are in one operand,
+//! and are the rows and columns. An operand with another axis order is copied, and summed along labels that are
+//! neither in another operand nor in the result.
 
 use super::fold::{Fold, wide_float};
 use super::matrix::Contraction;
@@ -24,7 +24,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     }
 }
 
-/// Elements with the steps between them along axes of more than one element, each once.
+/// A strided tensor: its axes with more than one element, each once, and their strides.
 #[derive(Clone, Debug)]
 struct Tensor {
     place: Place,
@@ -46,13 +46,13 @@ impl Tensor {
 struct Plan<'a> {
     maker: &'a Maker<'a>,
     extents: Vec<(Axis, usize)>,
-    /// The type that is computed in.
+    /// The accumulator type.
     acc: Elem,
     scratch: Scratch,
     stages: Vec<Stage>,
 }
 
-/// The axes of an operand of more than one element, with the elements from one index to the next.
+/// The axes of an operand with more than one element, and their strides.
 fn steps_of(axes: &[Axis], dims: &[usize]) -> Vec<(Axis, i64)> {
     let signed = |(axis, step)| (axis, super::signed(step));
     einsum::steps(axes, dims).into_iter().map(signed).collect()
@@ -130,7 +130,7 @@ impl Plan<'_> {
         Ok(())
     }
 
-    /// A tensor whose axes are in the order `kept`, one after the other, in the type `elem`, summed along `reduced`.
+    /// A dense copy of a tensor with its axes in the order `kept`, in the type `elem`, summed along `reduced`.
     fn packed(&mut self, from: &Tensor, kept: &[Axis], reduced: &[Axis], elem: Elem) -> Result<Place> {
         let walk = Walk::new(&self.dims(kept), vec![from.along(kept)]);
         if reduced.is_empty() && walk.is_plain(0) && from.elem == elem {
@@ -141,7 +141,7 @@ impl Plan<'_> {
         Ok(place)
     }
 
-    /// Contracts two tensors; nothing where that makes the result.
+    /// Contracts two tensors; returns nothing if the product writes the result.
     fn pair(
         &mut self,
         a: &Tensor,

@@ -1,7 +1,8 @@
-//! Kernels of the scalar expressions of element-wise operators, of one node or of a group of nodes.
+//! Kernels of the scalar expressions of element-wise operators, for one node or a group of nodes.
 //!
-//! A node is the terms of its expression in f32, or in f64 if it reads an f64, and a rounding to its element type. A later
-//! node of the group reads the rounded bits, so that a group has the bits of its nodes one by one. `y = -Relu(a + b)` in f16:
+//! A node evaluates its expression in f32, or in f64 if it reads an f64, and rounds the result to its element type. A
+//! later node of the group reads the rounded bits, so a group gives the same bits as its separate nodes.
+//! `y = -Relu(a + b)` in f16:
 //!
 //! ```text
 //! float t0 = from_f16(b0); float t1 = from_f16(b1); float t2 = t0 + t1; u16 t3 = to_f16(t2);
@@ -16,7 +17,8 @@ use crate::cuda::Shared;
 use crate::cuda::elements::{Elements, Source};
 use crate::cuda::text::{Elem, TO_ODD, f32_text, f64_text};
 use crate::elementwise::{Member, Read};
-use crate::kernel::{Dims, KernelError, Prepared, Result};
+use crate::groups::unsupported_group;
+use crate::kernel::{Dims, Prepared, Result};
 use ampc_ir::views::expression::{Arithmetic, Logic, Order, Term};
 use ampc_ir::{DType, Value};
 use rustc_hash::FxHashMap;
@@ -24,12 +26,12 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Element types that expressions read and make.
+/// True if expressions can read and produce the element type.
 pub(super) fn is_known(dtype: DType) -> bool {
     dtype.is_low() || matches!(dtype, DType::F64 | DType::F32 | DType::Bool)
 }
 
-/// The kernel of a node, if it has an expression.
+/// The kernel of a node; `None` if the node has no expression.
 pub(super) fn prepare(maker: &Maker<'_>) -> Option<Result<Prepared>> {
     let view = &maker.site.view;
     let member = Member::read(maker.site, is_known)?;
@@ -38,27 +40,24 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Option<Result<Prepared>> {
     Some(of_members(maker.shared, &[member], operand_of, &results))
 }
 
-/// The kernel of nodes in program order, which have results of the same dims. `operand_of` is the number of the operand of the
-/// kernel that has a value from outside; `results` are the values of its results.
+/// The kernel of nodes in program order whose results have the same dims. `operand_of` maps a value from outside to
+/// the index of the kernel's operand; `results` are the values of its results.
 pub(super) fn of_members(
     shared: &Arc<Shared>,
     members: &[Member],
     operand_of: impl Fn(Value) -> Option<usize>,
     results: &[Value],
 ) -> Result<Prepared> {
-    let dims = &members.first().ok_or_else(unknown)?.dims;
+    let dims = &members.first().ok_or_else(unsupported_group)?.dims;
     let mut printer = Printer::default();
     for member in members {
-        printer.member(member).ok_or_else(unknown)?;
+        printer.member(member).ok_or_else(unsupported_group)?;
     }
     of_printed(shared, printer, dims, operand_of, results)
 }
 
-fn unknown() -> KernelError {
-    KernelError::unsupported("groups of other operators")
-}
-
-/// The kernel of printed nodes, with results of these dims. `operand_of` and `results` are those of [`of_members`].
+/// The kernel of printed nodes whose results have the dims `dims`. `operand_of` and `results` are those of
+/// [`of_members`].
 pub(super) fn of_printed(
     shared: &Arc<Shared>,
     mut printer: Printer,
@@ -68,19 +67,19 @@ pub(super) fn of_printed(
 ) -> Result<Prepared> {
     let mut elems = Vec::new();
     for (j, value) in results.iter().enumerate() {
-        let made = printer.values.get(value).ok_or_else(unknown)?;
+        let made = printer.values.get(value).ok_or_else(unsupported_group)?;
         let _ = writeln!(printer.body, "    r{j} = {};", made.bits);
         elems.push(made.elem);
     }
     let Printer { body, functions, sources, .. } = printer;
     let functions = functions.into_iter().collect::<String>();
-    let (values, sources): (Vec<Key>, Vec<Source>) = sources.into_iter().unzip();
-    let operand_of = |key: &Key| match key {
-        Key::Value(value) => operand_of(*value),
-        Key::Array(_) => None,
+    let (values, sources): (Vec<Input>, Vec<Source>) = sources.into_iter().unzip();
+    let operand_of = |key: &Input| match key {
+        Input::Value(value) => operand_of(*value),
+        Input::Array(_) => None,
     };
     let operands: Option<Vec<usize>> = values.iter().map(operand_of).collect();
-    let operands = operands.ok_or_else(unknown)?;
+    let operands = operands.ok_or_else(unsupported_group)?;
     let elements = Elements {
         functions: &functions,
         dims,
@@ -93,7 +92,7 @@ pub(super) fn of_printed(
     let (mut first, mut others) = (Vec::new(), Vec::new());
     for (j, elem) in elems.iter().enumerate() {
         for (at, source) in sources.iter().enumerate() {
-            // A value with two walks is read by other threads too.
+            // Other threads also read a value that has two different access patterns.
             let is_alone = values.iter().filter(|&&key| key == values[at]).count() == 1;
             if is_alone && kernel.is_whole(at) && source.elem.bytes() == elem.bytes() {
                 match j {
@@ -112,14 +111,14 @@ pub(super) fn of_printed(
 #[derive(Clone)]
 pub(super) struct Printed {
     pub(super) elem: Elem,
-    /// The element as it is stored.
+    /// The stored element.
     pub(super) bits: String,
-    /// The number or truth value, if it was computed.
+    /// The widened number or the bool, if it was computed.
     wide: Option<String>,
 }
 
 impl Printed {
-    /// A stored element.
+    /// A stored element, not widened.
     pub(super) fn stored(elem: Elem, bits: String) -> Printed {
         Printed { elem, bits, wide: None }
     }
@@ -127,39 +126,39 @@ impl Printed {
 
 /// The tensor that a body reads.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Key {
+pub(super) enum Input {
     Value(Value),
-    /// An array that is no value of the graph.
+    /// An array that is not a value of the graph.
     Array(usize),
 }
 
-/// Statements of nodes, and their values so far.
+/// Prints the statements of nodes; holds the values printed so far.
 #[derive(Default)]
 pub(super) struct Printer {
     pub(super) body: String,
     pub(super) functions: BTreeSet<&'static str>,
-    /// The values of the nodes so far.
+    /// The printed values.
     pub(super) values: FxHashMap<Value, Printed>,
-    /// The operands from outside; the variable `b` with the number of the operand is an element as it is stored.
-    pub(super) sources: Vec<(Key, Source)>,
+    /// The operands from outside. Variable `b` with the operand's index is the stored element.
+    pub(super) sources: Vec<(Input, Source)>,
     loaded: Vec<Printed>,
     variables: usize,
 }
 
 impl Printer {
-    /// A printer for statements in a scope of its own, which see the values of this one.
+    /// A printer for an inner scope, which sees the values of this printer.
     pub(super) fn inner(&self) -> Printer {
         Printer { values: self.values.clone(), variables: self.variables, ..Printer::default() }
     }
 
-    /// Takes functions and the numbers of variables from an inner printer.
-    pub(super) fn after(&mut self, inner: Printer) {
+    /// Takes functions and the numbering of variables from an inner printer.
+    pub(super) fn absorb(&mut self, inner: Printer) {
         self.functions.extend(inner.functions);
         self.variables = inner.variables;
     }
 
-    /// Sets a value.
-    pub(super) fn give(&mut self, value: Value, printed: Printed) {
+    /// Defines a value.
+    pub(super) fn define(&mut self, value: Value, printed: Printed) {
         self.values.insert(value, printed);
     }
 
@@ -171,12 +170,12 @@ impl Printer {
         self.values.get(&value).cloned()
     }
 
-    /// A value as it is stored.
+    /// The stored form of a value.
     pub(super) fn bits(&self, value: Value) -> Option<String> {
         Some(self.values.get(&value)?.bits.clone())
     }
 
-    /// Sets a new variable.
+    /// Declares a new variable with an initial value; returns its name.
     pub(super) fn set(&mut self, ty: &str, to: &str) -> String {
         let name = format!("t{}", self.variables);
         self.variables += 1;
@@ -188,13 +187,13 @@ impl Printer {
         if self.values.contains_key(&read.value) {
             return self.values.get_mut(&read.value);
         }
-        let at = self.source(Key::Value(read.value), Elem::number(read.dtype)?, &read.dims);
+        let at = self.source(Input::Value(read.value), Elem::number(read.dtype)?, &read.dims);
         self.loaded.get_mut(at)
     }
 
-    /// The number of the operand with these dims, which is added if it is new.
-    pub(super) fn source(&mut self, key: Key, elem: Elem, dims: &Dims) -> usize {
-        let is_same = |(other, source): &(Key, Source)| *other == key && source.dims == *dims;
+    /// The index of the operand with these dims, which is added if it is new.
+    pub(super) fn source(&mut self, key: Input, elem: Elem, dims: &Dims) -> usize {
+        let is_same = |(other, source): &(Input, Source)| *other == key && source.dims == *dims;
         let at = self.sources.iter().position(is_same).unwrap_or(self.sources.len());
         if at == self.sources.len() {
             self.sources.push((key, Source { elem, dims: Dims::clone(dims) }));
@@ -203,7 +202,7 @@ impl Printer {
         at
     }
 
-    /// The number or truth value of an operand.
+    /// The widened number, or the bool, of an operand.
     pub(super) fn wide(&mut self, read: &Read) -> Option<String> {
         let Printed { elem, bits, wide } = self.printed(read)?.clone();
         if wide.is_some() {
@@ -217,8 +216,8 @@ impl Printer {
         Some(name)
     }
 
-    /// Computes results by statements, which read the numbers of the operands by their names and set the variables of the
-    /// results. `None` if an operand has another element type.
+    /// Computes results by statements, which read the operands' numbers by name and assign the results' variables.
+    /// `None` if an operand has another element type.
     pub(super) fn statements(
         &mut self,
         functions: &[&'static str],
@@ -247,7 +246,7 @@ impl Printer {
         Some(())
     }
 
-    /// A new variable for a stored element.
+    /// Declares a new variable for a stored element.
     fn declared(&mut self, elem: Elem) -> String {
         let name = format!("t{}", self.variables);
         self.variables += 1;
@@ -255,12 +254,12 @@ impl Printer {
         name
     }
 
-    /// Computes a node; `None` if an operand has another element type.
+    /// Prints a node; `None` if an operand has another element type.
     pub(super) fn member(&mut self, member: &Member) -> Option<()> {
         let elem = Elem::number(member.dtype)?;
         let terms = member.expression.terms();
         let read = |i: usize| member.operands.get(i)?.as_ref();
-        // Where moves elements: bits stay what they are.
+        // Where moves elements without changing their bits.
         if let &[Term::Operand(0), Term::Operand(x), Term::Operand(y), Term::Choose(0, 1, 2)] = terms
             && read(x)?.dtype == member.dtype
             && read(y)?.dtype == member.dtype
@@ -329,12 +328,12 @@ impl Printer {
             names.push(name);
         }
         let last = names.pop()?;
-        self.give_rounded(member.result, elem, last, is_double);
+        self.define_rounded(member.result, elem, last, is_double);
         Some(())
     }
 
-    /// Sets a value to a number, which is rounded to the element type.
-    pub(super) fn give_rounded(&mut self, value: Value, elem: Elem, number: String, is_double: bool) {
+    /// Defines a value as a number, rounded to the element type.
+    pub(super) fn define_rounded(&mut self, value: Value, elem: Elem, number: String, is_double: bool) {
         let printed = match elem {
             Elem::Bool => {
                 let bits = self.set("u8", &format!("{number} ? 1 : 0"));

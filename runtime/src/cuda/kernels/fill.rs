@@ -1,4 +1,4 @@
-//! Tensors made of sizes and numbers: ConstantOfShape, EyeLike, Range, Size.
+//! Tensors made from sizes and numbers: ConstantOfShape, EyeLike, Range, Size.
 
 use super::stage::{Place, Scratch, Source, staged};
 use super::{Maker, Prepare, uploaded};
@@ -44,7 +44,7 @@ fn constant_of_shape(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(vec![source.each(maker, n, &body)?], &Scratch::default()))
 }
 
-/// Ones on the diagonal that is `k` to the right of the main one.
+/// Ones on diagonal `k`, counted to the right of the main diagonal.
 fn eye_like(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let elem = Elem::number(site.result_dtype(0)?).ok_or_else(|| site.no_kernel())?;
@@ -62,7 +62,7 @@ fn eye_like(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(vec![source.each(maker, n, &body)?], &Scratch::default()))
 }
 
-/// start + i · delta; their number is in the shape that inference found.
+/// `start + i · delta`; the shape that inference computed has their count.
 fn range(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let n: usize = site.result_dims(0)?.iter().product();
@@ -70,7 +70,7 @@ fn range(maker: &Maker<'_>) -> Result<Prepared> {
     let in_f64 = site.view.int("stash_type") == Some(i64::from(DType::F64.number()));
     let formula = match elem {
         Elem::Bool => return Err(site.no_kernel()),
-        // One rounding, not two.
+        // An f64 intermediate would round twice.
         Elem::F16 | Elem::BF16 if in_f64 => return Err(site.no_kernel()),
         Elem::F64 => "start + (double)i * delta",
         elem if elem.is_float() => "start + (float)i * delta",

@@ -1,20 +1,20 @@
-//! Folds of numbers: sums, products and extremes, as CUDA C.
+//! Reductions of numbers as CUDA C: sums, products, minima and maxima.
 
 use crate::cuda::text::{Elem, f32_text, f64_text};
 use ampc_ir::op::OpKind;
 
-/// A function of the elements of a result.
+/// A reduction: its formulas.
 #[derive(Clone)]
 pub(super) struct Fold {
-    /// The type that is computed in.
+    /// The accumulator type.
     pub(super) acc: Elem,
-    /// The result for no elements.
+    /// The identity: the result for no elements.
     pub(super) start: String,
-    /// The result for the element `x`. The result has the number `shift` if there are shifts.
+    /// The formula for the element `x`. If the reduction has shifts, `shift` is that of the result.
     pub(super) term: String,
-    /// The result for two parts, `acc` and `term`.
+    /// The formula that combines two partial results, `acc` and `term`.
     pub(super) join: String,
-    /// The result from the whole `acc`, of `count` elements, with `shift`.
+    /// The formula for the final result from the total `acc` of `count` elements, with `shift`.
     pub(super) end: String,
 }
 
@@ -25,12 +25,12 @@ impl Fold {
         Fold { acc, start: "0".into(), term, join: "acc + term".into(), end }
     }
 
-    /// The greatest element, or NaN.
+    /// The maximum, or NaN.
     pub(super) fn greatest(acc: Elem) -> Fold {
         Fold::extreme(acc, ">", [f64::NEG_INFINITY, f64::INFINITY])
     }
 
-    /// The least element, or NaN.
+    /// The minimum, or NaN.
     pub(super) fn least(acc: Elem) -> Fold {
         Fold::extreme(acc, "<", [f64::INFINITY, f64::NEG_INFINITY])
     }
@@ -58,29 +58,29 @@ impl Fold {
     }
 }
 
-/// A function of C for `acc`: `sqrt` is `sqrtf` in f32.
+/// The name of a C function for `acc`, such as `sqrtf` for `sqrt` in f32.
 pub(super) fn function(acc: Elem, name: &str) -> String {
     if acc == Elem::F64 { name.to_owned() } else { format!("{name}f") }
 }
 
-/// The type that floats are computed in.
+/// The type in which floats accumulate.
 pub(super) fn wide_float(elem: Elem) -> Elem {
     if elem == Elem::F64 { Elem::F64 } else { Elem::F32 }
 }
 
-/// The text of a double as an integer: rounded towards zero, saturated at `least` and `most`, 0 for NaN.
+/// An expression that converts a double to an integer: truncated, saturated at `least` and `most`, 0 for NaN.
 fn cut(ty: &str, [least, most]: [&str; 2], x: &str) -> String {
     format!(
         "({x} != {x} ? ({ty})0 : {x} <= (double){least} ? {least} : {x} >= (double){most} ? {most} : ({ty})({x}))"
     )
 }
 
-/// The fold of a reduction of `elem`, if there is one.
+/// The fold of a reduction of `elem`; `None` if there is none.
 pub(super) fn fold_of(kind: OpKind, elem: Elem) -> Option<Fold> {
     if elem.is_float() {
         return Some(fold_of_floats(kind, wide_float(elem)));
     }
-    // Bools and narrow integers have extremes only.
+    // Bools and narrow integers have minima and maxima only.
     let (signed, wraps) = match elem {
         Elem::I64 => (Elem::I64, Elem::U64),
         Elem::I32 => (Elem::I32, Elem::U32),

@@ -1,19 +1,19 @@
-//! The functions of expressions in CUDA C, in f32 and in f64.
+//! The functions of scalar expressions in CUDA C, in f32 and in f64.
 //!
-//! A function is one of CUDA's where CUDA has it. The others are overloaded for both types. None of their sums cancels, and
-//! their limits are those of the other backends: `x · Φ(x)` (Gelu), its form with a tanh, and `x · tanh(ln(1 + eˣ))` (Mish) are
-//! NaN of −∞ and of NaN, and keep their digits far below 0.
+//! CUDA's own functions are used where they exist. The others are overloaded for both types. None of their sums
+//! cancels, and their limits are those of the other backends: `x · Φ(x)` (Gelu), its tanh approximation, and
+//! `x · tanh(ln(1 + eˣ))` (Mish) are NaN for −∞ and NaN, and keep their relative accuracy far below 0.
 
 use ampc_ir::views::expression::Function;
 
-/// 1 / (1 + e⁻ˣ), which overflows nowhere.
+/// 1 / (1 + e⁻ˣ), without overflow.
 const SIGMOID: &str = r"
 __device__ __forceinline__ float sigmoid(float x) { float e = expf(-fabsf(x)); return (x < 0.0f ? e : 1.0f) / (1.0f + e); }
 __device__ __forceinline__ double sigmoid(double x) { double e = exp(-fabs(x)); return (x < 0.0 ? e : 1.0) / (1.0 + e); }
 ";
 
-/// x / 2 · erfc(−x / √2). In f32 the error of the quotient is one of the result, as many times larger as the quotient is; it is
-/// added to the first order.
+/// x / 2 · erfc(−x / √2). erfc amplifies the rounding error of the quotient by a factor of about the quotient,
+/// so the f32 version adds a first-order correction.
 const GELU: &str = r"
 __device__ __forceinline__ float gelu(float x) {
   float t = x * -0.707106769f, y = erfcf(t);
@@ -23,7 +23,8 @@ __device__ __forceinline__ float gelu(float x) {
 __device__ __forceinline__ double gelu(double x) { return 0.5 * x * erfc(-x * 0.70710678118654752); }
 ";
 
-/// x · σ(2u) with u = √(2/π) · (x + 0.044715 · x³). In f32 the exponent is computed in f64 and taken in two parts.
+/// x · σ(2u) with u = √(2/π) · (x + 0.044715 · x³). The f32 version computes the exponent in f64 and splits
+/// it in two.
 const GELU_TANH: &str = r"
 __device__ __forceinline__ float gelu_tanh(float x) {
   double size = fabsf(x), exponent = size * (1.5957691216057308 + 0.07135481627260025 * size * size);
@@ -46,13 +47,13 @@ __device__ __forceinline__ double mish(double x) { double e = exp(x > 20.0 ? 20.
 
 /// A function in CUDA C.
 pub(super) struct Printed {
-    /// The function of an f32, and that of an f64.
+    /// The names of the f32 and f64 functions.
     pub(super) names: [&'static str; 2],
-    /// The definition of both; empty if CUDA has them.
+    /// The definition of both; empty for functions of CUDA.
     pub(super) definition: &'static str,
 }
 
-/// A function in CUDA C.
+/// The CUDA C form of a function.
 pub(super) fn printed(function: Function) -> Printed {
     let cuda = |narrow, wide| Printed { names: [narrow, wide], definition: "" };
     let own = |name, definition| Printed { names: [name, name], definition };

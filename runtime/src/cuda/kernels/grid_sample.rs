@@ -1,7 +1,7 @@
-//! GridSample, an image at the positions of a grid, and AffineGrid.
+//! GridSample, which samples an image at the positions of a grid, and AffineGrid.
 //!
-//! Positions are computed in f32, or in f64 for a grid of f64; elements and weights near a position in f64. A thread adds
-//! up the elements of all axes for one result.
+//! Positions are computed in f32, or in f64 for an f64 grid; elements and weights near a position in f64. A thread
+//! computes one result, a weighted sum over all axes.
 
 use super::fold::wide_float;
 use super::resize::CUBIC;
@@ -22,7 +22,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The element of an axis that a position names, computed as in f64; -1 for none.
+/// The element index of a position along an axis, or -1 for no element, computed as in f64.
 fn axis_functions(maker: &Maker<'_>, is_cubic: bool, is_nearest: bool) -> Result<String> {
     let site = maker.site;
     let padding = site.view.string("padding_mode").unwrap_or("zeros");
@@ -47,7 +47,7 @@ fn axis_functions(maker: &Maker<'_>, is_cubic: bool, is_nearest: bool) -> Result
     let clamped = "x = x < 0.0 ? 0.0 : x > (double)n - 1.0 ? (double)n - 1.0 : x;";
     let moved = match padding {
         "zeros" => String::new(),
-        // A cubic goes on beyond the border, through elements that are like it.
+        // Cubic interpolation continues beyond the border with the border elements.
         "border" if is_cubic => format!("if (!(fabs(x) <= 1.7976931348623157e308)) {clamped}"),
         "border" => clamped.to_owned(),
         _ => "x = reflected(x, low, high);".into(),
@@ -116,7 +116,7 @@ fn grid_sample(maker: &Maker<'_>) -> Result<Prepared> {
         let number = grid_elem.load(&format!("grid[at + {}]", rank - 1 - axis));
         begin += &format!("    double p{axis} = moved(position({number}, extent{axis}), extent{axis});\n");
         let indices: Vec<String> = match taps {
-            // Truncated, for a reflected position may be between elements.
+            // Truncated, because a reflected position may lie between elements.
             1 => vec![format!("element(whole(trunc(p{axis})), extent{axis})")],
             2 => (0..2).map(|k| format!("element(whole(p{axis}) + {k}, extent{axis})")).collect(),
             _ => (-1..3).map(|k| format!("element(whole(p{axis}) + ({k}), extent{axis})")).collect(),

@@ -22,7 +22,7 @@ pub(super) fn axis_of(maker: &Maker<'_>, default: i64, rank: usize) -> Result<us
     Ok(normalize_axis(axis, rank, Part::Attr("axis".into()))?)
 }
 
-/// An error unless indices have no larger extents than the data but at their axis.
+/// Checks that the extents of indices do not exceed those of the data, except along `axis`.
 pub(super) fn check_extents(data: &[usize], indices: &[usize], axis: usize) -> Result<()> {
     let fits = data.iter().zip(indices).enumerate().all(|(i, (data, indices))| i == axis || indices <= data);
     if fits && data.len() == indices.len() {
@@ -32,7 +32,7 @@ pub(super) fn check_extents(data: &[usize], indices: &[usize], axis: usize) -> R
     Err(OpError::operand(1, expected, format!("{indices:?}")).into())
 }
 
-/// The values of indices along an axis, for errors.
+/// A description of the valid indices along an axis, for error messages.
 pub(super) fn range_of(n: usize) -> String {
     format!("an index in [-{n}, {n})")
 }
@@ -63,17 +63,17 @@ fn gather_elements(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(vec![source.each(maker, n, &body)?], &Scratch::default()))
 }
 
-/// Tuples of indices, each of which names a row of `inner` elements of the data.
+/// Index tuples, each of which selects a row of `inner` elements of the data.
 pub(super) struct Tuples {
-    /// Tuples.
+    /// The number of tuples.
     pub(super) n: usize,
     pub(super) inner: usize,
-    /// The statements that compute `row`, the row that tuple `u` names, or fail.
+    /// Statements that compute `row`, the row that tuple `u` selects, or fail.
     pub(super) text: String,
 }
 
 impl Tuples {
-    /// Operand 1 of a node has tuples for operand 0, whose first `batch` axes are those of the tuples.
+    /// Reads operand 1 as tuples for operand 0; the first `batch` axes of both are the same.
     pub(super) fn of(maker: &Maker<'_>, batch: usize, source: &mut Source, failed: &str) -> Result<Tuples> {
         let (data, indices) = (maker.site.dims(0)?, maker.site.dims(1)?);
         let (&k, outer) =
@@ -91,7 +91,7 @@ impl Tuples {
       if (j < 0 || j >= extent{c}) {{ fail(failure, name, found); {failed} }} row = row * extent{c} + j; }}\n"
             );
         }
-        // One message for all axes: that of the axis with the fewest elements.
+        // All axes share one message: that of the axis with the fewest elements.
         source.fails(maker, range_of(named.iter().copied().min().unwrap_or(0)));
         let n = outer.iter().product();
         Ok(Tuples { n, inner: data[batch + k..].iter().product(), text })
@@ -115,7 +115,7 @@ fn gather_nd(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(vec![source.each(maker, n, &body)?], &Scratch::default()))
 }
 
-/// For each sequence of the batch a position from which on its updates are.
+/// Writes updates into each sequence of the batch, from the sequence's start position on.
 fn tensor_scatter(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (dims, update) = (site.dims(0)?, site.dims(1)?);
@@ -154,7 +154,7 @@ fn tensor_scatter(maker: &Maker<'_>) -> Result<Prepared> {
         },
     );
     let (valid, away) = match is_circular {
-        // The last of several updates of an element counts.
+        // The last of several updates of an element is used.
         true => (
             "first >= 0",
             "i64 away = (at - first % length + length) % length; if (away < count) away += (count - 1 - away) / length * length;",

@@ -1,4 +1,5 @@
-//! MatMulInteger: products of bytes less their zero points, in 32-bit integers, which wrap. A thread computes one result.
+//! MatMulInteger: products of 8-bit integers minus zero points, in wrapping 32-bit integers. A thread computes one
+//! result.
 
 use super::linear::{broadcast, split};
 use super::stage::{Place, Scratch, Source, staged};
@@ -16,8 +17,8 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     }
 }
 
-/// Declares the zero point of operand `i`, one for all elements or one for each of `n` rows or columns; returns the text
-/// of that at `at`.
+/// Declares the zero point of operand `i`, one for all elements or one for each of `n` rows or columns; returns an
+/// expression for the zero point at `at`.
 fn zero_point(maker: &Maker<'_>, source: &mut Source, i: usize, n: usize, at: &str) -> Result<String> {
     let site = maker.site;
     if !site.has(i) {

@@ -1,15 +1,16 @@
-//! Element-wise operators of integers, which compute in their own type and wrap, and of floats without an expression: Pow, Mod.
+//! Element-wise operators of integers, which compute in their own type and wrap, and of floats without an expression:
+//! Pow, Mod.
 
 use super::Maker;
-use super::movement::same;
+use super::movement::identity;
 use super::pointwise::{Operand, computed, operands};
 use crate::cuda::text::{Elem, TO_ODD, f64_text};
 use crate::kernel::{Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::{Bound, ClipView, Shift};
 
-/// `to_bits64`: a float without its fraction as an integer of 64 bits. NaN is 0, numbers above the signed range have the bits of
-/// the unsigned one, and numbers beyond both are the nearest integer.
+/// `to_bits64`: truncates a float to a 64-bit integer. NaN becomes 0; numbers above the signed range have the bits of
+/// the unsigned integer; numbers beyond both ranges saturate.
 pub(super) const TO_BITS: &str = r"
 template <class T> __device__ __forceinline__ i64 to_bits64(T x) {
   if (x != x) return 0;
@@ -19,7 +20,7 @@ template <class T> __device__ __forceinline__ i64 to_bits64(T x) {
 }
 ";
 
-/// `power`: x to the power of an integer, wrapped; 0 for negative powers but of 1 and −1.
+/// `power`: x to an integer power, wrapped. Negative powers are 0, except of 1 and −1.
 const POWER: &str = r"
 template <class T> __device__ T power(T x, i64 n) {
   bool is_unit = x == (T)1 || x == (T)-1 && (T)-1 < (T)0;
@@ -30,7 +31,7 @@ template <class T> __device__ T power(T x, i64 n) {
 }
 ";
 
-/// `saturated`: an f64 as the nearest integer of a type towards 0; NaN is 0.
+/// `saturated`: an f64 truncated to an integer type, with saturation; NaN becomes 0.
 const SATURATED: &str = r"
 template <class T> __device__ T saturated(double x) {
   const bool is_signed = (T)-1 < (T)0;
@@ -40,7 +41,7 @@ template <class T> __device__ T saturated(double x) {
 }
 ";
 
-/// The remainder of floats that has the sign of the divisor.
+/// The remainder of floats, with the sign of the divisor.
 const FLOOR_MOD: &str = r"
 __device__ __forceinline__ float remainder_of(float a, float b) {
   float rest = fmodf(a, b);
@@ -54,12 +55,12 @@ __device__ __forceinline__ double remainder_of(double a, double b) {
 }
 ";
 
-/// The type without a sign in which integers wrap.
+/// The unsigned type in which integers wrap.
 fn unsigned(elem: Elem) -> &'static str {
     if elem.bytes() == 8 { "u64" } else { "u32" }
 }
 
-/// A formula of the numbers `a0`, `a1`, … of the first operands.
+/// A formula of `a0`, `a1`, …, the numbers of the first operands.
 pub(super) struct Formula {
     /// The number of operands.
     pub(super) n: usize,
@@ -71,13 +72,13 @@ pub(super) struct Formula {
 }
 
 impl Formula {
-    /// The kernel of a node that is a formula.
+    /// The kernel of a node that computes the formula.
     pub(super) fn prepare(&self, maker: &Maker<'_>) -> Result<Prepared> {
         computed(maker, &operands(maker, self.n)?, self.to, &self.functions.concat(), &self.text)
     }
 }
 
-/// The formula of an operator of one or two integers of the same type.
+/// The formula of an operator with one or two integer operands of the same type.
 pub(super) fn formula(site: &Site<'_>) -> Option<Formula> {
     let elem = Elem::number(site.dtype(0).ok()?).filter(|elem| elem.is_integer())?;
     let (ty, wide, is_signed) = (elem.stored(), unsigned(elem), elem.is_signed());
@@ -98,7 +99,7 @@ pub(super) fn formula(site: &Site<'_>) -> Option<Formula> {
         OpKind::Mul => two(&wrapped("*")),
         OpKind::PRelu if is_signed => two(&format!("a0 < 0 ? {} : a0", wrapped("*"))),
         OpKind::PRelu => two("a0"),
-        // A division by 0 gives 0, and the least integer by -1 itself.
+        // A division by 0 gives 0, and the minimum integer divided by -1 gives itself.
         OpKind::Div if is_signed => two(&format!("a1 == 0 ? 0 : a1 == -1 ? {negated} : a0 / a1")),
         OpKind::Div => two("a1 == 0 ? 0 : a0 / a1"),
         OpKind::Mod => {
@@ -131,7 +132,7 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
         OpKind::Pow => return pow(maker),
         OpKind::Mod if site.dtype(0)?.is_float() => return float_mod(maker),
         OpKind::Max | OpKind::Min | OpKind::Sum | OpKind::Mean if site.view.n_operands() == 1 => {
-            return same(maker);
+            return identity(maker);
         }
         _ => {}
     }
@@ -157,7 +158,7 @@ pub(super) fn prepare(maker: &Maker<'_>) -> Result<Prepared> {
     }
 }
 
-/// The greatest or least of the integers of all operands.
+/// The maximum or minimum of the integers of all operands.
 fn extreme(maker: &Maker<'_>, elem: Elem) -> Result<Prepared> {
     let n = maker.site.view.n_operands();
     let sign = if maker.site.kind() == OpKind::Max { ">" } else { "<" };
@@ -168,7 +169,7 @@ fn extreme(maker: &Maker<'_>, elem: Elem) -> Result<Prepared> {
     computed(maker, &operands(maker, n)?, elem, &best, &formula)
 }
 
-/// An integer between bounds, which are operands of one element.
+/// An integer clamped to bounds, which are operands with one element.
 fn clip(maker: &Maker<'_>, elem: Elem) -> Result<Prepared> {
     let ClipView { min, max } = ClipView::read(&maker.site.view);
     let mut all = operands(maker, 1)?;
@@ -194,11 +195,11 @@ __device__ __forceinline__ {ty} at_most({ty} x, {ty} high) {{ return x > high ? 
     computed(maker, &all, elem, &functions, &formula)
 }
 
-/// x + bias below −lambd, x − bias above lambd, 0 between.
+/// x + bias below −lambd, x − bias above lambd, 0 otherwise.
 fn shrink(maker: &Maker<'_>, elem: Elem) -> Result<Prepared> {
     let attr = |name: &str, default: f32| f64::from(maker.site.view.float(name).unwrap_or(default));
     let (bias, lambd, ty) = (attr("bias", 0.0), attr("lambd", 0.5), elem.stored());
-    // A bias without a fraction is added to the integer, which loses no digit.
+    // An integral bias is added to the integer exactly.
     let moved = |by: f64| match by.fract() == 0.0 {
         true => format!("({ty})((u64)a0 + (u64)saturated<i64>({}))", f64_text(by)),
         false => format!("({ty})saturated<i64>((double)a0 + {})", f64_text(by)),
@@ -224,7 +225,8 @@ fn float_mod(maker: &Maker<'_>) -> Result<Prepared> {
     computed(maker, &operands(maker, 2)?, elem, functions, formula)
 }
 
-/// Pow: an exponent of another type than a float base is computed with in f64. One exponent of 2 or 3 is a product.
+/// Pow. If the exponent's type differs from that of a float base, the power is computed in f64. If the exponent has one
+/// element, the kernel tests it for 2 and 3, which are multiplications.
 fn pow(maker: &Maker<'_>) -> Result<Prepared> {
     let (base, exponent) = (maker.number(0)?, maker.number(1)?);
     let ty = base.stored();

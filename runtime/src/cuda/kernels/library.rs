@@ -1,51 +1,52 @@
-//! Groups of several nodes that are one operation of a library: products of cuBLASLt with transposes, bias and activation;
-//! convolutions of cuDNN with an activation; and weight gradients of convolutions.
+//! Groups of nodes that a library computes in one operation: products of cuBLASLt with transposes, bias and
+//! activation; convolutions of cuDNN with an activation; and weight gradients of convolutions.
 //!
-//! A group has one product or convolution, its *anchor*. The nodes before and behind the anchor join it if nothing else reads
-//! the values between them. A group with a bias or an activation keeps the values between its nodes in f32 and rounds once,
-//! which [`exact_rounding`](crate::cuda::CudaOptions::exact_rounding) rules out. A group without them has the bits of its
-//! nodes, but for the order of sums.
+//! A group has one product or convolution, its *anchor*. Nodes before and after the anchor join the group if nothing
+//! else reads the values between them. A group with a bias or an activation keeps intermediate values in f32 and
+//! rounds once; [`exact_rounding`](crate::cuda::CudaOptions::exact_rounding) disables such groups. Other groups give
+//! the same bits as their separate nodes, except for the order of sums.
 
 mod convolution;
 mod filter_gradient;
 mod product;
 
 use super::Maker;
-use crate::backend::{Candidates, GroupSite};
+use crate::backend::{Candidates, GroupSite, result_types};
 use crate::cuda::Shared;
 use crate::cuda::compile::requested_by;
+use crate::groups::unsupported_group;
 use crate::kernel::{KernelError, Prepared, Result, Site};
 use crate::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::views::expression::{Expression, Function, Term};
-use ampc_ir::{Node, Type, Value};
+use ampc_ir::{Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// An activation that a library applies to the elements of a result, in f32.
+/// An activation in the epilogue of a library, computed in f32.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(in crate::cuda) enum Activation {
     /// max(x, 0).
     Relu,
-    /// x · Φ(x), approximated by a tanh.
+    /// x · Φ(x), in the tanh approximation.
     GeluTanh,
 }
 
-/// The nodes of a graph or of a group, with makers and readers of values.
+/// The nodes of a graph or group, with the producer and readers of each value.
 struct Nodes<'a> {
     sites: &'a [Site<'a>],
-    /// The node that makes a value.
+    /// The node that produces a value.
     makers: FxHashMap<Value, usize>,
-    /// The nodes that read a value, one entry for each operand; `None` for a reader that is no candidate.
+    /// The readers of a value, one entry per operand; `None` for a reader that is not a candidate.
     readers: FxHashMap<Value, Vec<Option<usize>>>,
 }
 
-/// The nodes of a group by their positions, and its result.
+/// A group: the positions of its nodes, and its result.
 struct Found {
     nodes: Vec<usize>,
     result: Value,
-    /// True if values between the nodes are not rounded.
+    /// True if values between the nodes stay unrounded.
     rounds_once: bool,
 }
 
@@ -61,12 +62,12 @@ impl<'a> Nodes<'a> {
         Nodes { sites, makers, readers }
     }
 
-    /// Adds a reader outside of the nodes.
+    /// Adds a reader that is not one of the nodes.
     fn read_outside(&mut self, value: Value) {
         self.readers.entry(value).or_default().push(None);
     }
 
-    /// The node that makes operand `i` of a node, if it is of one of these operators and nothing else reads the value.
+    /// The producer of operand `i` of a node, if its operator is in `kinds` and nothing else reads the value.
     fn maker(&self, at: usize, i: usize, kinds: &[OpKind]) -> Option<usize> {
         let value = self.sites[at].view.operand(i)?;
         let maker = self.makers.get(&value).copied()?;
@@ -91,7 +92,7 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// The group around an anchor; with an epilogue, values between its nodes may not be rounded.
+/// The group of an anchor. With an epilogue, values between its nodes may stay unrounded.
 fn read(nodes: &Nodes<'_>, anchor: usize, with_epilogue: bool) -> Option<Found> {
     match nodes.sites[anchor].kind() {
         OpKind::MatMul | OpKind::Gemm => product::Group::read(nodes, anchor, with_epilogue).map(|g| g.found),
@@ -102,8 +103,8 @@ fn read(nodes: &Nodes<'_>, anchor: usize, with_epilogue: bool) -> Option<Found> 
     }
 }
 
-/// Weight gradients of 16-bit images that have a kernel for channels last: the nodes that exchange batch and channels of
-/// image and gradient, these two values, and the gradient of the filter.
+/// Weight gradients of 16-bit images that have a kernel for channels last: the nodes that exchange batch and channels
+/// of image and gradient, these two values, and the gradient of the filter.
 pub(in crate::cuda) fn weight_gradients(
     shared: &Arc<Shared>,
     candidates: &Candidates<'_>,
@@ -119,14 +120,10 @@ pub(in crate::cuda) fn weight_gradients(
     })
 }
 
-/// Calls a function with the candidates and their readers.
+/// Calls `work` with the candidates and their readers.
 fn with_nodes<R>(candidates: &Candidates<'_>, work: impl FnOnce(&Nodes<'_>) -> R) -> R {
     let Candidates { module, graph, nodes: of_graph, channels_last } = *candidates;
-    let types = |&node: &Node| -> Vec<Option<Type>> {
-        let results = module.node(node).results().iter();
-        results.map(|value| value.map(|value| module.value(value).ty.clone())).collect()
-    };
-    let results: Vec<_> = of_graph.iter().map(types).collect();
+    let results: Vec<_> = of_graph.iter().map(|&node| result_types(module, node)).collect();
     let sites = of_graph.iter().zip(&results).filter_map(|(&node, results)| {
         let (view, channels_last) = (NodeView::new(module, node)?, channels_last.contains(&node));
         Some(Site { view, source: node, results, channels_last, room: Room::of(0) })
@@ -164,7 +161,7 @@ fn joined(shared: &Arc<Shared>, nodes: &Nodes<'_>) -> Vec<Vec<Node>> {
             }
             let (members, operands) = interface(sites, &group);
             let site = GroupSite { sites: &members, operands: &operands, results: &[result], carries: &[] };
-            // The texts are compiled when the group is prepared for a plan.
+            // The sources are compiled only when the group is prepared for a plan.
             let (prepared, _) = requested_by(|| prepare(shared, &site));
             if matches!(prepared, Some(Ok(_))) {
                 taken.extend(group.iter().copied());
@@ -187,7 +184,7 @@ fn interface<'a>(sites: &'a [Site<'a>], group: &[usize]) -> (Vec<Site<'a>>, Vec<
     (members, operands)
 }
 
-/// The kernel of a group; `None` if it has no product and no convolution.
+/// The kernel of a group; `None` if the group has no product and no convolution.
 pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
     let is_anchor = |site: &Site<'_>| matches!(site.kind(), OpKind::MatMul | OpKind::Gemm | OpKind::Conv);
     let anchor = group.sites.iter().position(is_anchor)?;
@@ -195,7 +192,6 @@ pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Res
 }
 
 fn prepared(shared: &Arc<Shared>, group: &GroupSite<'_>, anchor: usize) -> Result<Prepared> {
-    let unknown = || KernelError::unsupported("groups of other operators");
     let mut nodes = Nodes::new(group.sites);
     group.results.iter().for_each(|&value| nodes.read_outside(value));
     let maker = Maker { shared, site: &group.sites[anchor] };
@@ -206,23 +202,22 @@ fn prepared(shared: &Arc<Shared>, group: &GroupSite<'_>, anchor: usize) -> Resul
     };
     if maker.site.kind() != OpKind::Conv {
         let product = product::Group::read(&nodes, anchor, true).filter(|found| is_whole(&found.found));
-        return product.ok_or_else(unknown)?.prepare(&maker, group);
+        return product.ok_or_else(unsupported_group)?.prepare(&maker, group);
     }
     if let Some(gradient) = filter_gradient::Group::read(&nodes, anchor) {
         let gradient = Some(gradient).filter(|found| is_whole(&found.found));
-        return gradient.ok_or_else(unknown)?.prepare(&maker, group);
+        return gradient.ok_or_else(unsupported_group)?.prepare(&maker, group);
     }
-    convolution::read(&nodes, anchor).filter(is_whole).ok_or_else(unknown)?;
+    convolution::read(&nodes, anchor).filter(is_whole).ok_or_else(unsupported_group)?;
     convolution::prepare(&maker, group)
 }
 
-/// The number of the operand of a group that is a value.
+/// The index of the group's operand that is a value.
 fn operand_of(group: &GroupSite<'_>, value: Value) -> Result<usize> {
-    let at = group.operands.iter().position(|&operand| operand == value);
-    at.ok_or_else(|| KernelError::unsupported("groups of other operands"))
+    group.operand(value).ok_or_else(|| KernelError::unsupported("groups of other operands"))
 }
 
-/// The activation of a node with one operand.
+/// The activation that a node with one operand computes.
 fn activation_of(site: &Site<'_>) -> Option<Activation> {
     if site.kind() == OpKind::Relu {
         return Some(Activation::Relu);

@@ -43,7 +43,7 @@ fn matmul(maker: &Maker<'_>) -> Result<Prepared> {
         return Err(OpError::operand(1, format!("{k} rows"), k_b.to_string()).into());
     }
     let batch = if batch_b.iter().product::<usize>() == 1 && batch_b.len() <= batch_a.len() {
-        // The matrices of the first operand are one below the other.
+        // The matrices of the first operand are stacked into one matrix.
         m *= batch_a.iter().product::<usize>();
         Walk::new(&[], vec![Steps { first: 0, steps: Vec::new() }, Steps { first: 0, steps: Vec::new() }])
     } else {
@@ -64,7 +64,7 @@ fn matmul(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(product.stages(maker, &mut scratch)?, &scratch))
 }
 
-/// The dims that both broadcast to.
+/// The dims to which both broadcast.
 pub(super) fn broadcast(a: &[usize], b: &[usize]) -> Option<Dims> {
     let rank = a.len().max(b.len());
     let at = |dims: &[usize], i: usize| (i + dims.len()).checked_sub(rank).map_or(1, |j| dims[j]);
@@ -75,7 +75,7 @@ pub(super) fn broadcast(a: &[usize], b: &[usize]) -> Option<Dims> {
     (0..rank).map(joined).collect()
 }
 
-/// The dims before the last two, and these.
+/// Splits dims into the batch dims and the last two.
 pub(super) fn split(dims: &Dims) -> (&[usize], [usize; 2]) {
     let (batch, last) = dims.split_at(dims.len() - 2);
     (batch, [last[0], last[1]])
@@ -113,7 +113,7 @@ fn gemm(maker: &Maker<'_>) -> Result<Prepared> {
     product(maker, &shape, c.filter(|_| !has_bias).map(|c| (c, view.beta)))
 }
 
-/// A product by stages: of f64, and products without terms.
+/// A product by separate stages: for f64, and for products with empty sums.
 fn by_stages(maker: &Maker<'_>, shape: &Shape, addend: Option<(Dims, f32)>) -> Result<Prepared> {
     let elems = shape.m * shape.n;
     let mut scratch = Scratch::default();
@@ -139,7 +139,7 @@ fn by_stages(maker: &Maker<'_>, shape: &Shape, addend: Option<(Dims, f32)>) -> R
     Ok(staged(stages, &scratch))
 }
 
-/// The kernel of a product. An addend that is no row is added to the product in f32, by a kernel of its own.
+/// The kernel of a product. A separate kernel adds an addend that is not a row, in f32.
 fn product(maker: &Maker<'_>, shape: &Shape, addend: Option<(Dims, f32)>) -> Result<Prepared> {
     let elems = shape.batch * shape.m * shape.n;
     let has_bias = shape.has_bias;

@@ -1,8 +1,8 @@
 //! NegativeLogLikelihoodLoss and SoftmaxCrossEntropyLoss.
 //!
-//! A block computes the loss of a position, or a thread where neighbours are other positions. It reads the scores once for
-//! their maximum and their sum, and once more if log-probabilities are a result. The losses are then added up in one
-//! order: by one block, or first in parts by several.
+//! A block computes the loss of a position; if neighboring elements are other positions, a thread does. The scores
+//! are read once for their maximum and sum, and again if log-probabilities are a result. The losses are then summed
+//! in a fixed order, by one block or in parts by several blocks.
 
 use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare, signed};
@@ -19,13 +19,13 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     }
 }
 
-/// Positions whose losses one block adds up.
+/// The number of positions whose losses one block sums.
 const PART: usize = 1 << 13;
 
-/// Neighbouring positions whose scores a warp reads at once.
+/// The number of neighboring positions whose scores a warp reads at once.
 const NEIGHBOURS: usize = 16;
 
-/// The greatest score `most` so far, and the sum of all `expf(x - most)`, with the score `x` as well.
+/// Updates the maximum score `most` and the sum of all `expf(x - most)` with the score `x` (online softmax).
 const MET: &str = "if (x > most) { sum *= expf(most - x); most = x; } if (x != LEAST) sum += expf(x - most);";
 
 fn loss(maker: &Maker<'_>) -> Result<Prepared> {
@@ -42,7 +42,8 @@ fn loss(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(stages, &scratch))
 }
 
-/// The loss and the weight of each position, and log-probabilities. Scores are `[batch, classes, behind]`.
+/// Computes the loss and the weight of each position, and the log-probabilities. Scores are
+/// `[batch, classes, behind]`.
 fn each(maker: &Maker<'_>, [batch, n, behind]: [usize; 3], [losses, counts]: [Place; 2]) -> Result<Stage> {
     let site = maker.site;
     let (elem, class) = (maker.float(0)?, maker.index(1)?);
@@ -124,7 +125,7 @@ fn each(maker: &Maker<'_>, [batch, n, behind]: [usize; 3], [losses, counts]: [Pl
     source.launch(maker, &body, shape)
 }
 
-/// The launches that compute result 0 of losses and weights.
+/// The launches that compute result 0 from the losses and weights.
 fn total(
     maker: &Maker<'_>,
     positions: usize,
@@ -152,7 +153,7 @@ fn total(
     Ok(stages)
 }
 
-/// The sums of losses and of weights, in parts of as many positions. An empty formula is not written.
+/// Sums losses and weights over parts of equal numbers of positions. An empty formula writes nothing.
 fn added(
     maker: &Maker<'_>,
     ([losses, counts], n): ([Place; 2], usize),

@@ -1,4 +1,4 @@
-//! Products of matrices as stages: by cuBLASLt in f32 and 16 bits, by a kernel of ours in f64 and integers.
+//! Matrix products as stages: by cuBLASLt in f32 and 16 bits, by a kernel of ours in f64 and integers.
 
 use super::Maker;
 use super::stage::{Place, Scratch, Source, Stage, converted};
@@ -9,21 +9,21 @@ use crate::kernel::Result;
 /// Products of row-major matrices, `m` × `k` and `k` × `n`.
 pub(super) struct Contraction {
     pub(super) sizes: [usize; 3],
-    /// True for a matrix whose transpose is in memory.
+    /// True for each matrix that is stored transposed.
     pub(super) transposed: [bool; 2],
     pub(super) alpha: f32,
-    /// Along the products: matrices from one to the next of both operands.
+    /// The batch axes, with the strides between matrices of both operands.
     pub(super) batch: Walk,
     pub(super) elem: Elem,
     pub(super) from: [Place; 2],
     pub(super) to: (Place, Elem),
 }
 
-/// Rows and columns of the tile that a block computes.
+/// Rows and columns of the tile of a block.
 const TILE: usize = 16;
 
 impl Contraction {
-    /// The stages of the products. Results without terms are 0.
+    /// The stages of the products. Results of empty sums are 0.
     ///
     /// # Errors
     /// If there is no kernel for the element types.
@@ -44,7 +44,7 @@ impl Contraction {
             if self.elem != Elem::F32 || to_elem == Elem::F32 {
                 return Ok(vec![self.of_library(maker, scratch)?]);
             }
-            // cuBLASLt rounds no product of f32 to 16 bits.
+            // cuBLASLt cannot round an f32 product to 16 bits.
             let part = (scratch.part(total * 4), Elem::F32);
             let whole = Contraction { batch: self.batch.clone(), to: part, ..*self };
             let walk = Walk::new(&[total], vec![Steps { first: 0, steps: vec![1] }]);
@@ -53,7 +53,7 @@ impl Contraction {
         Ok(vec![self.generated(maker)?])
     }
 
-    /// The last axis of the batch is one call, others are several calls.
+    /// The last batch axis is one batched call; the other axes repeat the call.
     fn of_library(&self, maker: &Maker<'_>, scratch: &mut Scratch) -> Result<Stage> {
         let [m, n, k] = self.sizes;
         let Walk { dims, operands } = &self.batch;
@@ -161,7 +161,7 @@ impl Contraction {
     }
 }
 
-/// `β · c` added to a product in the type `acc`, and rounded to the result: `c` is walked along the result.
+/// Adds `β · c` to a product in the type `acc`, and rounds to the result. `c` is broadcast to the result.
 pub(super) fn with_addend(
     maker: &Maker<'_>,
     (product, acc): (Place, Elem),

@@ -55,26 +55,26 @@ use ampc_ir::op::{self, OpKind};
 use ampc_ir::{DType, Type};
 use std::sync::Arc;
 
-/// A node that a kernel is made for, and the device.
+/// The node being prepared, and the device.
 pub(super) struct Maker<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) site: &'a Site<'a>,
 }
 
-/// Makes the kernel of a node.
+/// Prepares the kernel of a node.
 pub(super) type Prepare = fn(&Maker<'_>) -> Result<Prepared>;
 
-/// The function that prepares the kernel of an operator, if there is a kernel.
+/// The function that prepares kernels of an operator; `None` if the operator has no kernel.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     FAMILIES.iter().find_map(|(_, find)| find(kind))
 }
 
-/// The name of the family that has the kernel of an operator.
+/// The name of the family with the kernel of an operator.
 pub(super) fn family(kind: OpKind) -> Option<&'static str> {
     FAMILIES.iter().find(|(_, find)| find(kind).is_some()).map(|(name, _)| *name)
 }
 
-/// Families with their names, from the names of their modules.
+/// Lists the families with the names of their modules.
 macro_rules! families {
     ($($family:ident,)*) => { &[$((stringify!($family), $family::find)),*] };
 }
@@ -109,42 +109,43 @@ const FAMILIES: &[Family] = families! {
     random,
 };
 
-/// The most bytes of results that are computed on the host and copied in each run.
+/// The maximum size of results that the host computes and every run copies.
 const MOST_CONSTANT: u64 = 1 << 16;
 
 impl Maker<'_> {
-    /// The element type of operand `i`, a number.
+    /// The element type of operand `i`, which must be a number.
     fn number(&self, i: usize) -> Result<Elem> {
         Elem::number(self.site.dtype(i)?).ok_or_else(|| self.site.no_kernel())
     }
 
-    /// The element type of operand `i`, a float that computes in f32.
+    /// The element type of operand `i`, which must be a float that computes in f32.
     fn float(&self, i: usize) -> Result<Elem> {
         Elem::float(self.site.dtype(i)?).ok_or_else(|| self.site.no_kernel())
     }
 
-    /// The element type of result `j`, a float that computes in f32.
+    /// The element type of result `j`, which must be a float that computes in f32.
     fn float_result(&self, j: usize) -> Result<Elem> {
         Elem::float(self.site.result_dtype(j)?).ok_or_else(|| self.site.no_kernel())
     }
 
-    /// The element type of operand `i`, a float.
+    /// The element type of operand `i`, which must be a float.
     fn real(&self, i: usize) -> Result<Elem> {
         Elem::number(self.site.dtype(i)?).filter(|elem| elem.is_float()).ok_or_else(|| self.site.no_kernel())
     }
 
-    /// The element type of operand `i`, which is moved as it is.
+    /// The element type of operand `i`, which is moved unchanged.
     fn raw(&self, i: usize) -> Result<Elem> {
         Elem::raw(self.site.dtype(i)?).ok_or_else(|| self.site.no_kernel())
     }
 
-    /// The element type of operand `i`, indices.
+    /// The element type of operand `i`, which must be an index type.
     fn index(&self, i: usize) -> Result<Elem> {
         let elem = self.number(i)?;
         if matches!(elem, Elem::I64 | Elem::I32) { Ok(elem) } else { Err(self.site.no_kernel()) }
     }
 
-    /// A node whose operands are all constants: the host computes it once, and the device gets copies.
+    /// If all operands are constants, evaluates the node on the host, once; each run copies the results to the
+    /// device.
     pub(super) fn constant(&self, host: &dyn Backend) -> Result<Option<Prepared>> {
         let site = self.site;
         if !op::is_deterministic(site.kind()) || !host.has_kernel(site.kind()) {
@@ -163,7 +164,7 @@ impl Maker<'_> {
             wanted.push(match ty {
                 None => Wanted::Absent,
                 Some(ty) => {
-                    // The size of the result depends on elements.
+                    // The size of the result depends on the values of operands.
                     let (Ok(dtype), Ok(dims)) = (site.result_dtype(j), site.result_dims(j)) else {
                         return Ok(None);
                     };
@@ -180,13 +181,13 @@ impl Maker<'_> {
             .iter()
             .map(|operand| operand.as_ref().map(|tensor| DataRef::Tensor(tensor.view())))
             .collect();
-        // An error of the node shows when the node runs.
+        // An error of the node is reported when the node runs.
         let made = host.prepare(site)?.run_alone(&views, &wanted, u64::MAX);
         Ok(made.ok().map(uploaded))
     }
 }
 
-/// A kernel whose results are the same in each run.
+/// A kernel that copies the same results in each run.
 fn uploaded(made: Vec<Option<Data>>) -> Prepared {
     Prepared::new(move |io| {
         for (j, data) in made.iter().enumerate() {
@@ -201,20 +202,20 @@ fn uploaded(made: Vec<Option<Data>>) -> Prepared {
     })
 }
 
-/// The alignment of parts of scratch memory.
+/// The alignment of parts of the scratch memory.
 const PART: usize = 256;
 
-/// The elements before an axis, along it, and behind it.
+/// The number of elements before an axis, along it, and after it.
 fn around(dims: &[usize], axis: usize) -> [usize; 3] {
     [dims[..axis].iter().product(), dims[axis], dims[axis + 1..].iter().product()]
 }
 
-/// An extent with a sign.
+/// An extent as a signed integer.
 fn signed(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// Dims in 64 bits.
+/// Dims as 64-bit integers.
 fn wide(dims: &Dims) -> Vec<u64> {
     dims.iter().map(|&n| n as u64).collect()
 }

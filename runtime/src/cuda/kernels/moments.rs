@@ -1,37 +1,37 @@
-//! Means and variances along some axes, in one pass over the elements.
+//! Means and variances along some axes, in one pass.
 //!
-//! The moments are those of the distances `d` from an element of each result, which is subtracted first, so that a mean
-//! that is large beside the deviation costs no digits. A thread has the count, the mean and the sum of squared
-//! distances from the mean, `M2`, of what it has read. It reads 8 elements at a time and merges their moments with its own,
-//! as do threads and parts (Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm for computing sample
-//! variances", 1979):
+//! First, an element of each result is subtracted as a shift, so that a mean much larger than the deviation costs no
+//! digits; the moments are those of the distances `d`. A thread keeps the count, the mean, and the sum of squared
+//! distances from the mean, `M2`, of its elements. It reads 8 elements at a time and merges their moments with its
+//! own; threads and parts merge in the same way (Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm
+//! for computing sample variances", 1979):
 //!
 //! ```text
 //! N = n + c    mean' = mean + (m - mean) · c / N    M2' = M2 + q + (m - mean)² · n · c / N
 //! ```
 //!
-//! Merges are in one order, which depends on the dims alone. A plain sum of the distances beside them gives the mean that
-//! is written, since it is infinite where the sum of the elements is.
+//! The order of merges is fixed and depends on the dims only. The reported mean comes from a plain sum of the
+//! distances, which is infinite if the sum of the elements is infinite.
 
 use super::Maker;
 use super::fold::{function, wide_float};
-use super::reduce::{MANY_BLOCKS, PART_ELEMENTS, TILE, axes};
+use super::reduce::{TILE, axes, parts_of, tiles_of};
 use super::stage::{Place, Scratch, Source, Stage};
 use crate::cuda::launch::{THREADS, threads_for};
 use crate::cuda::text::{Elem, f32_text, f64_text};
 use crate::kernel::Result;
 
-/// Moments of operand 0 for each index along the axes that are kept.
+/// The moments of operand 0, for each index along the axes that are kept.
 pub(super) struct Moments {
-    /// One of the elements, or 0 if that is not finite.
+    /// The shift: one of the elements, or 0 if that element is not finite.
     shift: Place,
-    /// The mean of the distances from it.
+    /// The mean of the distances from the shift.
     rest: Place,
     variance: Place,
 }
 
 impl Moments {
-    /// Declares the arrays, which have the type `acc`.
+    /// Declares the arrays as inputs of the type `acc`.
     pub(super) fn read(&self, source: &mut Source, acc: Elem) {
         source.from("means", acc, self.shift);
         source.from("rests", acc, self.rest);
@@ -39,10 +39,10 @@ impl Moments {
     }
 }
 
-/// Statements for the moments of index `c`: the mean is `mean + rest`.
+/// Statements that load the moments at index `c`: the mean is `mean + rest`.
 pub(super) const MOMENTS: &str = "A mean = means[c], rest = rests[c], variance = variances[c];";
 
-/// `State`: moments of elements. `merged`: those of two.
+/// `State`: the moments of some elements. `merged`: merges two states.
 const STATE: &str = r"
 struct State { A count, mean, square, sum; };
 __device__ __forceinline__ State merged(State a, State b) {
@@ -80,7 +80,7 @@ __device__ State block_state(State x) {
 }
 ";
 
-/// Adds the launches that compute moments of operand 0, of dims `dims`.
+/// The launches that compute the moments of operand 0, whose dims are `dims`.
 ///
 /// # Errors
 /// If there are too many blocks or dims.
@@ -100,12 +100,7 @@ pub(super) fn moments(
     let made = Moments { shift: part(n), rest: part(n), variance: part(n) };
     let are_neighbours =
         kept_steps.steps.last() == Some(&1) && kept.last().is_some_and(|&extent| extent >= TILE / 2);
-    let groups = if are_neighbours { n.div_ceil(TILE) } else { n };
-    let most = if are_neighbours { PART_ELEMENTS / TILE } else { PART_ELEMENTS };
-    let parts = match groups < MANY_BLOCKS && count >= 2 * most {
-        true => count.div_ceil(most).min(2 * MANY_BLOCKS / groups.max(1)).max(1),
-        false => 1,
-    };
+    let parts = parts_of(tiles_of(n, are_neighbours), count, are_neighbours);
     let partial = part(if parts > 1 { 4 * parts * n } else { 0 });
 
     let mut source = Source::new(dims.iter().product::<usize>().max(n * parts));
@@ -201,7 +196,7 @@ pub(super) fn moments(
     Ok(made)
 }
 
-/// Declares the arrays that are written.
+/// Declares the arrays as outputs.
 fn written(source: &mut Source, acc: Elem, made: &Moments) {
     source.to("shifts", acc, made.shift);
     source.to("rests", acc, made.rest);

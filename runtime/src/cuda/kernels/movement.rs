@@ -17,7 +17,9 @@ use ampc_ir::views::{Part, normalize_axis};
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
-        OpKind::Flatten | OpKind::Identity | OpKind::Reshape | OpKind::Squeeze | OpKind::Unsqueeze => same,
+        OpKind::Flatten | OpKind::Identity | OpKind::Reshape | OpKind::Squeeze | OpKind::Unsqueeze => {
+            identity
+        }
         OpKind::Shape => shape,
         OpKind::Gather => gather,
         OpKind::OneHot => one_hot,
@@ -26,8 +28,8 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The bytes of operand 0.
-pub(super) fn same(maker: &Maker<'_>) -> Result<Prepared> {
+/// Copies the bytes of operand 0.
+pub(super) fn identity(maker: &Maker<'_>) -> Result<Prepared> {
     if !is_tensor(maker.site.view.operand_type(0)) {
         return Err(maker.site.no_kernel());
     }
@@ -53,7 +55,7 @@ fn shape(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(uploaded(vec![Some(made.into())]))
 }
 
-/// Each thread copies 16 bytes where rows and addresses are multiples of them, else an element.
+/// Each thread copies 16 bytes if rows and addresses are multiples of 16 bytes, else one element.
 fn gather(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (elem, index) = (maker.raw(0)?, maker.index(1)?);

@@ -1,12 +1,12 @@
-//! Elements moved from steps of an operand to the order of a result: transposes, slices, repetitions.
+//! Strided copies: transposes, slices, repetitions.
 //!
-//! Axes that are walked as one are joined first. Then there are three kernels:
+//! Axes are merged where strides permit. Then one of three kernels is used:
 //!
-//! - Rows: neighbours in the result are neighbours in the operand. Each thread copies the widest unit, up to 16 bytes, that
-//!   divides rows and steps.
-//! - Tiles: neighbours in the operand are along another axis than neighbours in the result. A block moves 32 × 32 elements
-//!   through shared memory, so that both sides are read and written along their own axis.
-//! - Elements: each thread looks up one element.
+//! - Rows: the innermost axis of the result is contiguous in the operand. Each thread copies the widest unit, up to
+//!   16 bytes, that divides rows and strides.
+//! - Tiles: another axis of the operand is contiguous. A block transposes 32 × 32 elements through shared memory, so
+//!   that both reads and writes are coalesced.
+//! - Elements: each thread copies one element.
 
 use super::Maker;
 use super::stage::{Place, Source, Stage};
@@ -14,16 +14,16 @@ use crate::cuda::launch::{THREADS, blocks_for};
 use crate::cuda::text::{Elem, Steps, Walk, index_type};
 use crate::kernel::{Dims, Result};
 
-/// The elements of a tile in each direction.
+/// The extent of a tile in each direction.
 const TILE: usize = 32;
 
-/// The fewest elements along both axes for which tiles are used: smaller axes leave most of a tile empty.
+/// The minimum extent of both axes for tiles: smaller axes leave most of a tile empty.
 const LEAST: usize = 12;
 
-/// Bytes of the widest unit.
+/// The size of the widest unit in bytes.
 const UNIT: usize = 16;
 
-/// A launch that writes the element at a position of `from` for each element of `to`.
+/// A launch that copies to each element of `to` the element of `from` that `walk` gives.
 ///
 /// # Errors
 /// If there are too many blocks.
@@ -49,7 +49,7 @@ fn elements(maker: &Maker<'_>, walk: &Walk, elem: Elem, [from, to]: [Place; 2]) 
     source.each(maker, n, &format!("y[i] = x[{at}];"))
 }
 
-/// The greatest power of two up to `most` that divides all numbers.
+/// The largest power of two, at most `most`, that divides all numbers.
 fn common_power(most: usize, numbers: impl Iterator<Item = u64>) -> usize {
     numbers.fold(most, |power, n| if n == 0 { power } else { power.min(1 << n.trailing_zeros().min(16)) })
 }
@@ -87,7 +87,7 @@ fn rows(maker: &Maker<'_>, walk: &Walk, elem: Elem, [from, to]: [Place; 2]) -> R
     ));
     let is_plain = walk.is_plain(0);
     let at = if is_plain { "i".to_owned() } else { source.position(&dims, &in_units, "i") };
-    // Views begin anywhere: units are used where both addresses are theirs.
+    // Views may begin at any element: units are used if both addresses are aligned to them.
     let body = format!(
         "  const bool is_aligned = (((u64)x | (u64)y) & (sizeof(Unit) - 1)) == 0;
   for (u64 flat = first(); flat < n; flat += step()) {{
@@ -127,7 +127,7 @@ fn tiles(maker: &Maker<'_>, walk: &Walk, axis: usize, elem: Elem, [from, to]: [P
     source.signed("to_column", own[axis]);
     let from_base = source.position(&dims, &from_steps, "b");
     let to_base = source.position(&dims, &to_steps, "b");
-    // A line has the elements of the operand that are neighbours; columns of lines are neighbours in the result.
+    // A line has elements that are contiguous in the operand; columns of lines are contiguous in the result.
     let body = format!(
         "  __shared__ {stored} tile[{TILE}][{TILE} + 1];
   {index} b = blockIdx.x / across / down;

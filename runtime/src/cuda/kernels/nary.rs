@@ -1,6 +1,6 @@
-//! Sum, Mean, Max and Min of many operands: several kernels, each of which folds a few operands into a running value.
+//! Sum, Mean, Max and Min of many operands: several kernels, each of which folds a few operands into an accumulator.
 //!
-//! A kernel has at most [`MOST_PARAMETERS`] parameters. The running value is wide, so that the result is rounded once.
+//! A kernel has at most [`MOST_PARAMETERS`] parameters. The accumulator is wide, so that the result is rounded once.
 
 use super::Maker;
 use super::stage::{MOST_PARAMETERS, Place, Scratch, Source, staged};
@@ -10,15 +10,15 @@ use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::op::OpKind;
 use std::fmt::Write;
 
-/// The most operands of a node that one kernel reads.
+/// The maximum number of operands of a node that one kernel reads.
 pub(super) const MOST_OPERANDS: usize = 128;
 
-/// The most operands that a kernel here folds into the running value.
+/// The maximum number of operands that a kernel of this module folds into the accumulator.
 const AT_ONCE: usize = 16;
 
-/// The operands of a kernel that walks `rank` axes: each has an address and up to three parameters for each axis.
+/// The number of operands of a kernel over `rank` axes: each has an address and up to three parameters per axis.
 fn at_once(rank: usize) -> usize {
-    // Beside the operands are the running value, the result and the number of elements.
+    // Other parameters are the accumulator, the result and the number of elements.
     ((MOST_PARAMETERS - 3) / (1 + 3 * rank)).clamp(1, AT_ONCE)
 }
 

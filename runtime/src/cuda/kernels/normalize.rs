@@ -21,7 +21,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// An element from `x`, the greatest element `most` of its row, and the sum of all `expf(x - most)`.
+/// The formula of an element from `x`, its row's maximum `most`, and the sum of all `expf(x - most)`.
 fn formula(is_log: bool) -> &'static str {
     if is_log { "(x - most) - logf(sum)" } else { "expf(x - most) / sum" }
 }
@@ -55,7 +55,7 @@ fn softmax_of_rows(maker: &Maker<'_>, elem: Elem, [n, rows]: [usize; 2], is_log:
     let least = f32_text(f32::NEG_INFINITY);
     let mut body = format!("  float most = {least}, sum = 0.0f;\n");
     if row.reads_anew() {
-        // Sums are scaled where a greater element is met.
+        // Sums are rescaled when the maximum changes (online softmax).
         body += &row.each(&format!(
             "if (x > most) {{ sum *= expf(most - x); most = x; }} if (x != {least}) sum += expf(x - most);"
         ));
@@ -78,8 +78,8 @@ fn softmax_of_rows(maker: &Maker<'_>, elem: Elem, [n, rows]: [usize; 2], is_log:
     row.launch(maker, source, &body, rows)
 }
 
-/// Elements of a row are `behind` elements apart: a block has 32 neighbouring rows, and each warp every eighth element of
-/// them.
+/// Softmax along an axis whose elements are `behind` elements apart: a block has 32 neighboring rows, and each of its
+/// warps every eighth element of them.
 fn softmax_of_columns(
     maker: &Maker<'_>,
     elem: Elem,
@@ -114,7 +114,7 @@ fn softmax_of_columns(
     source.launch(maker, &body, [rows.div_ceil(32), 256])
 }
 
-/// Sums and maxima over the eight threads of a block that have a column.
+/// Sums and maxima over the eight threads of a block that share a column.
 const COLUMN_FOLDS: &str = r"
 #define FOLD(name, join) \
 __device__ float name(float x) { \
@@ -131,18 +131,18 @@ FOLD(column_sum, x + y)
 FOLD(column_max, (x != x || x > y) ? x : y)
 ";
 
-/// A coefficient of layer norm: scale or bias.
+/// A coefficient of layer normalization: scale or bias.
 struct Coefficient {
     name: &'static str,
     elem: Elem,
-    /// Where its elements are along a row; `None` if it is the row's own order.
+    /// The strides of its elements along a row; `None` if they are in the row's order.
     walk: Option<Walk>,
 }
 
 fn coefficient(maker: &Maker<'_>, (i, name): (usize, &'static str), row: &[usize]) -> Result<Coefficient> {
     let own = maker.site.dims(i)?;
     let first = own.iter().position(|&n| n != 1).unwrap_or(own.len());
-    // Each row has the same coefficients, which are broadcast along its axes.
+    // All rows have the same coefficients, which are broadcast along the axes of a row.
     let steps = Steps::broadcast(&own[first..], row).ok_or_else(|| maker.site.no_kernel())?;
     let walk = Walk::new(row, vec![steps]);
     let walk = if walk.is_plain(0) { None } else { Some(walk) };
@@ -150,7 +150,7 @@ fn coefficient(maker: &Maker<'_>, (i, name): (usize, &'static str), row: &[usize
 }
 
 impl Coefficient {
-    /// Statements that set the numbers `{name}_[m]` for the elements from `low` on.
+    /// Statements that set the numbers `{name}_[m]` of a vector, whose first element is `low`.
     fn loaded(&self, source: &mut Source, i: usize) -> String {
         let Coefficient { name, elem, walk } = self;
         source.from(name, *elem, Place::operand(i));
@@ -208,7 +208,7 @@ fn layer_norm(maker: &Maker<'_>) -> Result<Prepared> {
         coefficients.iter().filter(|one| one.walk.is_none()).map(|one| one.name).collect();
     row.declare(&mut source, [n, rows], [elem, to], &aligned);
     let mut statistics = String::new();
-    // Without a mean, result 1 is the inverse deviation.
+    // Without centering, result 1 is the inverse deviation.
     for (j, number) in [(1, if is_centered { "mean + rest" } else { "inverse" }), (2, "inverse")] {
         if site.wants(j) {
             let to = maker.float_result(j)?;

@@ -1,11 +1,12 @@
-//! The optimizers of ai.ampc: Adam, AdamW and SGD. Values that depend on scalars alone are computed in f64 and rounded to f32
-//! once, elements in f32, in the order in which the optimizers are defined.
+//! The optimizers of ai.ampc: Adam, AdamW and SGD. Values that depend only on scalars are computed in f64 and rounded
+//! to f32 once; elements are computed in f32, in the order of the optimizers' definitions.
 //!
-//! Nodes of the same attributes and element types that read the same scalars are one group. It has the bits of its nodes one
-//! by one, because a chunk of a tensor is computed by the same statements. So are the nodes Where that keep the old running
-//! statistics if a step is skipped.
+//! Nodes with the same attributes, element types and scalar operands form one group. A group gives the same bits as
+//! its separate nodes, because the same statements compute a chunk of a tensor. Where nodes that keep the old running
+//! statistics of a skipped step form groups in the same way.
 
-use super::tensors::{Argument, Tensor, Tensors};
+use super::stage::Argument;
+use super::tensors::{Tensor, Tensors};
 use super::{Maker, Prepare};
 use crate::backend::GroupSite;
 use crate::cuda::Shared;
@@ -27,51 +28,67 @@ pub(super) fn is_optimizer(kind: OpKind) -> bool {
     matches!(kind, OpKind::Adam | OpKind::AdamW | OpKind::SGD)
 }
 
-/// True of a Where of f32 with one condition for all elements, as skipped steps select the old values of states.
+/// True for a Where of f32 with one condition for all elements, by which skipped steps keep the old states.
 pub(super) fn is_selection(site: &Site<'_>) -> bool {
     site.kind() == OpKind::Where && selection(site).is_ok()
 }
 
-/// The elements that a thread updates at a time, if all tensors are aligned.
+/// The number of elements that a thread updates at a time, if all tensors are aligned.
 const LANES: usize = 4;
 
-/// A tensor of a node that has the elements of the weights.
+/// An operand or result of a node.
+#[derive(Clone, Copy)]
+enum Port {
+    Operand(usize),
+    Result(usize),
+}
+
+impl Port {
+    fn argument(self) -> Argument {
+        match self {
+            Port::Operand(i) => Argument::operand(i),
+            Port::Result(j) => Argument::result(j),
+        }
+    }
+}
+
+/// A tensor of a node that has the weights' dims.
 #[derive(Clone, Copy)]
 struct Field {
     name: &'static str,
-    argument: Argument,
+    port: Port,
     elem: Elem,
 }
 
 impl Field {
     fn ty(self) -> String {
-        match self.argument {
-            Argument::Result(_) => format!("{}*", self.elem.stored()),
-            _ => format!("const {}*", self.elem.stored()),
+        match self.port {
+            Port::Result(_) => format!("{}*", self.elem.stored()),
+            Port::Operand(_) => format!("const {}*", self.elem.stored()),
         }
     }
 }
 
-/// A node as text, and the operands and results that the text names.
+/// A node as source text, with the operands and results that the text names.
 pub(super) struct Optimizer {
     /// The number of weights.
     n: usize,
-    /// Scalars: type, name, and operand.
+    /// The scalars: type, name, and index of the operand.
     scalars: Vec<(&'static str, &'static str, usize)>,
     fields: Vec<Field>,
-    /// Statements before the elements of a chunk.
+    /// Statements before the loop over the elements of a chunk.
     before: String,
-    /// Statements that set the numbers `w`, `m` and `v` of an element to the next ones, from the gradient `g_`.
+    /// Statements that update `w`, `m` and `v` of an element with the gradient `g_`.
     update: String,
-    /// Results, each with the operand that it can be computed in place of.
+    /// Pairs of a result and the operand that it may alias.
     in_place: Vec<(usize, usize)>,
 }
 
 impl Optimizer {
-    /// Reads a node.
+    /// Reads the optimizer of a node.
     ///
     /// # Errors
-    /// If there is no kernel for it.
+    /// If the node has no kernel.
     pub(super) fn read(site: &Site<'_>) -> Result<Optimizer> {
         match site.kind() {
             OpKind::Adam | OpKind::AdamW => adam(site),
@@ -81,16 +98,16 @@ impl Optimizer {
         }
     }
 
-    /// True if the nodes can be launched together, as far as the text is concerned.
+    /// True if the source text permits one launch for both nodes.
     pub(super) fn has_text_of(&self, other: &Optimizer) -> bool {
-        let same = |(a, b): (&Field, &Field)| (a.name, a.elem) == (b.name, b.elem);
+        let has_same_text = |(a, b): (&Field, &Field)| (a.name, a.elem) == (b.name, b.elem);
         self.before == other.before
             && self.update == other.update
             && self.fields.len() == other.fields.len()
-            && self.fields.iter().zip(&other.fields).all(same)
+            && self.fields.iter().zip(&other.fields).all(has_same_text)
     }
 
-    /// The operands that are scalars.
+    /// The indices of scalar operands.
     pub(super) fn scalars(&self) -> impl Iterator<Item = usize> {
         self.scalars.iter().map(|&(_, _, operand)| operand)
     }
@@ -113,10 +130,10 @@ impl Optimizer {
         )
     }
 
-    /// The statements for so many elements from `i` on: all are loaded before one is stored.
+    /// The statements for `lanes` elements from `i` on; they load all elements before the first store.
     fn piece(&self, lanes: usize) -> String {
         let mut text = String::new();
-        let is_read = |field: &&Field| matches!(field.argument, Argument::Operand(_));
+        let is_read = |field: &&Field| matches!(field.port, Port::Operand(_));
         for Field { name, .. } in self.fields.iter().filter(is_read) {
             let _ = writeln!(text, "      auto {name}_at = load<{lanes}>({name} + i);");
         }
@@ -146,36 +163,34 @@ impl Optimizer {
 fn single(maker: &Maker<'_>) -> Result<Prepared> {
     let node = Optimizer::read(maker.site)?;
     let in_place = node.in_place.clone();
-    prepared(maker.shared, &[node], |_, argument| argument, &in_place)
+    prepared(maker.shared, &[node], |_, port| port.argument(), &in_place)
 }
 
-/// The kernel of nodes of one text. The operands of the group are those of `group.operands`.
+/// The kernel of nodes with the same source text. The operands of the group are those of `group.operands`.
 ///
 /// # Errors
-/// If the nodes have several texts, or read several scalars.
+/// If the nodes differ in source text or scalar operands.
 pub(super) fn of_group(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Prepared> {
     let other = || KernelError::unsupported("groups of different optimizers");
     let nodes = group.sites.iter().map(Optimizer::read).collect::<Result<Vec<Optimizer>>>()?;
     let operand = |at: usize, i: usize| group.sites[at].view.operand(i);
     let result = |at: usize, j: usize| group.sites[at].view.data().result(j);
-    let place_of = |values: &[Value], value: Value| values.iter().position(|&other| other == value);
     for (at, node) in nodes.iter().enumerate() {
         if !node.has_text_of(&nodes[0]) || node.scalars().any(|i| operand(at, i) != operand(0, i)) {
             return Err(other());
         }
     }
-    let within = |at: usize, argument: Argument| match argument {
-        Argument::Operand(i) => operand(at, i).and_then(|value| place_of(group.operands, value)),
-        Argument::Result(j) => result(at, j).and_then(|value| place_of(group.results, value)),
-        Argument::Scratch(_) | Argument::Number(_) => None,
+    let within = |at: usize, port: Port| match port {
+        Port::Operand(i) => operand(at, i).and_then(|value| group.operand(value)),
+        Port::Result(j) => result(at, j).and_then(|value| group.result(value)),
     };
     let mut in_place = Vec::new();
     let read: Vec<Value> =
         group.sites.iter().flat_map(|site| site.view.data().operands()).flatten().copied().collect();
     for (at, node) in nodes.iter().enumerate() {
         for &(j, i) in &node.in_place {
-            let places = (within(at, Argument::Result(j)), within(at, Argument::Operand(i)));
-            // Blocks of other nodes may read an operand before or after it is overwritten.
+            let places = (within(at, Port::Result(j)), within(at, Port::Operand(i)));
+            // Blocks of other nodes may read an operand after it is overwritten.
             let is_alone =
                 operand(at, i).is_some_and(|value| read.iter().filter(|&&v| v == value).count() == 1);
             if let (Some(result), Some(operand), true) = (places.0, places.1, is_alone) {
@@ -186,24 +201,25 @@ pub(super) fn of_group(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Pr
     if nodes
         .iter()
         .enumerate()
-        .any(|(at, node)| node.scalars().any(|i| within(at, Argument::Operand(i)).is_none()))
+        .any(|(at, node)| node.scalars().any(|i| within(at, Port::Operand(i)).is_none()))
     {
         return Err(other());
     }
-    let argument = |at: usize, argument: Argument| match (argument, within(at, argument)) {
-        (Argument::Operand(_), Some(place)) => Argument::Operand(place),
-        (Argument::Result(_), Some(place)) => Argument::Result(place),
-        // A result that nothing outside reads.
-        _ => Argument::Number(0),
+    let argument = |at: usize, port: Port| match (port, within(at, port)) {
+        (Port::Operand(_), Some(i)) => Argument::operand(i),
+        (Port::Result(_), Some(j)) => Argument::result(j),
+        // Nothing outside the group reads the result.
+        (_, None) => Argument::Number(0),
     };
     prepared(shared, &nodes, argument, &in_place)
 }
 
-/// The kernel of nodes of one text. `argument` is an operand or result of a node as one of the kernel.
+/// The kernel of nodes with the same source text. `argument` maps an operand or result of a node to one of the
+/// kernel.
 fn prepared(
     shared: &Shared,
     nodes: &[Optimizer],
-    argument: impl Fn(usize, Argument) -> Argument,
+    argument: impl Fn(usize, Port) -> Argument,
     in_place: &[(usize, usize)],
 ) -> Result<Prepared> {
     let first = &nodes[0];
@@ -213,10 +229,10 @@ fn prepared(
     let scalars: Vec<(&str, &str)> = first.scalars.iter().map(|&(ty, name, _)| (ty, name)).collect();
     let tensors = nodes.iter().enumerate().map(|(at, node)| Tensor {
         n: node.n,
-        fields: node.fields.iter().map(|field| argument(at, field.argument)).collect(),
+        fields: node.fields.iter().map(|field| argument(at, field.port)).collect(),
     });
     let tensors: Vec<Tensor> = tensors.collect();
-    let arguments: Vec<Argument> = first.scalars().map(|i| argument(0, Argument::Operand(i))).collect();
+    let arguments: Vec<Argument> = first.scalars().map(|i| argument(0, Port::Operand(i))).collect();
     let body = first.body();
     let kernel = Tensors { functions: VECTORS, shared: &scalars, fields: &fields, body: &body };
     let launches = kernel.launches(shared, &arguments, &tensors)?;
@@ -225,11 +241,11 @@ fn prepared(
     Ok(Prepared::new(move |io| launches.run(io)).in_place(&first).others_in_place(&others))
 }
 
-/// The field of the low copy of the weights.
+/// The field for the low-precision copy of the weights.
 fn low_copy(w_lo: Option<DType>, j: usize, site: &Site<'_>) -> Result<Option<Field>> {
     let Some(dtype) = w_lo.filter(|_| site.wants(j)) else { return Ok(None) };
     let elem = Elem::float(dtype).ok_or_else(|| site.no_kernel())?;
-    Ok(Some(Field { name: "w_low", argument: Argument::Result(j), elem }))
+    Ok(Some(Field { name: "w_low", port: Port::Result(j), elem }))
 }
 
 /// The element type of the gradient of a node.
@@ -238,11 +254,11 @@ fn gradient(site: &Site<'_>) -> Result<Elem> {
 }
 
 fn read_field(name: &'static str, i: usize, elem: Elem) -> Field {
-    Field { name, argument: Argument::Operand(i), elem }
+    Field { name, port: Port::Operand(i), elem }
 }
 
 fn written(name: &'static str, j: usize) -> Field {
-    Field { name, argument: Argument::Result(j), elem: Elem::F32 }
+    Field { name, port: Port::Result(j), elem: Elem::F32 }
 }
 
 fn selection(site: &Site<'_>) -> Result<Optimizer> {

@@ -1,11 +1,11 @@
-//! Positions and running values along an axis: ArgMax, ArgMin, CumSum, CumProd, Hardmax, TopK.
+//! Positions and prefix sums along an axis: ArgMax, ArgMin, CumSum, CumProd, Hardmax, TopK.
 //!
-//! The first of equal elements counts, unless the node selects the last. NaN is both the greatest and the least number
-//! for ArgMax, ArgMin and Hardmax. TopK is in [`super::top_k`].
+//! The first of equal elements is used, unless the node selects the last. For ArgMax, ArgMin and Hardmax, NaN is both
+//! the maximum and the minimum. TopK is in [`super::top_k`].
 //!
-//! A block reduces a row of neighbours. Where neighbours belong to different rows, a block reduces 32 of them, and each of
-//! its warps every eighth element. A block computes the running values of a row, unless there are many rows that
-//! are neighbours, each of which is then a thread's.
+//! A block reduces a contiguous row. If neighboring elements belong to different rows, a block reduces 32 neighboring
+//! rows, and each of its warps every eighth element. A block scans a row, unless there are many neighboring rows, of
+//! which each thread then scans one.
 
 use super::stage::{Place, Scratch, Source, Stage, staged};
 use super::{Maker, Prepare, around};
@@ -30,15 +30,15 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The order of elements that reductions to a position use. NaN is before all numbers.
+/// The order of elements in reductions to a position. NaN precedes all numbers.
 struct Order {
     greater: &'static str,
     last: bool,
 }
 
 impl Order {
-    /// `comes(a, i, b, j)`: true if element `a` at `i` comes before `b` at `j`; and the first of a block, whose threads
-    /// have one element each, or -1 for the position.
+    /// Two device functions. `comes(a, i, b, j)` is true if element `a` at `i` precedes `b` at `j`. `first_of_block`
+    /// finds the first element of a block whose threads have one element each, or none at position -1.
     fn functions(&self, elem: Elem) -> String {
         let Order { greater, last } = *self;
         let before = if last { "i > j" } else { "i < j" };
@@ -71,14 +71,14 @@ __device__ void first_of_block(T& x, i64& i) {{
     }
 }
 
-/// The parameters of rows of `n` elements that are `inner` elements apart.
+/// Declares the parameters of rows of `n` elements with stride `inner`.
 fn rows(source: &mut Source, n: usize, inner: usize) {
     source.number("n", n);
     source.number("inner", inner);
     source.local("u64 start = (u64)(blockIdx.x / inner) * n * inner + blockIdx.x % inner;");
 }
 
-/// Statements that find `best` at `place` among the elements of a row.
+/// Statements that find the element `best` of a row, at `place`.
 fn search(elem: Elem) -> String {
     format!(
         "T best = {}; i64 place = -1;
@@ -115,7 +115,7 @@ fn arg_reduce(maker: &Maker<'_>, greater: &'static str) -> Result<Prepared> {
     Ok(staged(vec![stage], &Scratch::default()))
 }
 
-/// The search of rows whose elements are `inner` elements apart: a block searches 32 neighbouring rows.
+/// The search along rows with stride `inner`: a block searches 32 neighboring rows.
 fn columns(
     maker: &Maker<'_>,
     mut source: Source,
@@ -149,7 +149,7 @@ fn columns(
     source.launch(maker, &body, [(outer * inner).div_ceil(32), 256])
 }
 
-/// Hardmax, 1 at the first greatest element and 0 elsewhere: floats x [outer, n, inner] to y of the same dims and type.
+/// Hardmax, 1 at the first maximum and 0 elsewhere: floats x [outer, n, inner] to y of the same dims and type.
 fn hardmax(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let elem = maker.real(0)?;
@@ -175,14 +175,13 @@ fn hardmax(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(vec![stage], &Scratch::default()))
 }
 
-/// Rows that keep a device busy if a thread has each.
+/// The number of rows that keep a device busy with one thread per row.
 const MANY_ROWS: usize = 1 << 12;
 
-/// Neighbouring rows whose elements a warp reads at once.
+/// The number of neighboring rows whose elements a warp reads at once.
 const NEIGHBOURS: usize = 16;
 
-/// The inclusive and the exclusive running value of a number of each thread of a block. `total` is the value of the
-/// whole block.
+/// The inclusive and exclusive scan of a number of each thread of a block. `total` is the total of the block.
 const SCAN: &str = r"
 __device__ A scan(A x, A& before, A& total) {
   __shared__ A part[32];

@@ -18,7 +18,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// Value of the padding.
+/// The value of the padding.
 enum Fill {
     Number(f32),
     Operand(usize),
@@ -47,7 +47,8 @@ fn center_crop_pad(maker: &Maker<'_>) -> Result<Prepared> {
     padded(maker, &befores, "constant", &Fill::Number(0.0))
 }
 
-/// The index in `[0, m)` that stands for `at`, which is outside; `m` is the number of elements that are kept.
+/// The index in `[0, m)` whose element pads index `at`, which is outside; `m` is the number of elements that are
+/// kept.
 fn outside(mode: &str) -> &'static str {
     match mode {
         "edge" => "at = at < 0 ? 0 : m - 1;",
@@ -58,7 +59,7 @@ fn outside(mode: &str) -> &'static str {
     }
 }
 
-/// The kernel of a result whose first element along each axis is `befores` before that of operand 0.
+/// The kernel of a result that starts `befores` elements before operand 0 along each axis.
 fn padded(maker: &Maker<'_>, befores: &[i64], mode: &str, fill: &Fill) -> Result<Prepared> {
     let site = maker.site;
     let (dims, result) = (site.dims(0)?, site.result_dims(0)?);
@@ -85,7 +86,7 @@ fn padded(maker: &Maker<'_>, befores: &[i64], mode: &str, fill: &Fill) -> Result
     let (mut below, mut stride) = (1usize, 1i64);
     for axis in (0..dims.len()).rev() {
         let (all, extent, before) = (signed(dims[axis]), signed(result[axis]), befores[axis]);
-        // Elements that are cropped at the end lie behind the result.
+        // The result ends before elements that are cropped at the end.
         let low = before.saturating_neg().clamp(0, all);
         let high = all.min(extent.saturating_sub(before)).max(low);
         if mode != "constant" && high == low && n > 0 {

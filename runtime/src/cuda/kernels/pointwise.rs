@@ -1,5 +1,5 @@
-//! Operators that compute each element by itself: arithmetic, functions, comparisons, Where, casts; and operators that read
-//! one element for each element of the result: Transpose, Expand.
+//! Operators that compute each element separately: arithmetic, functions, comparisons, Where, casts; and operators
+//! that read one element for each element of the result: Transpose, Expand.
 
 use super::stage::{Place, Scratch, moved, staged};
 use super::{Maker, Prepare, casts, expressions, integers, nary};
@@ -37,7 +37,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The kernel of the expression of a node, or else that of integers.
+/// The kernel of a node's scalar expression, or of its integer formula.
 fn expressed(maker: &Maker<'_>) -> Result<Prepared> {
     if maker.site.view.n_operands() > nary::MOST_OPERANDS {
         return nary::prepare(maker);
@@ -63,15 +63,15 @@ impl Operand {
     }
 }
 
-/// The first `n` operands, as they are broadcast to the result.
+/// The first `n` operands, broadcast to the result.
 pub(super) fn operands(maker: &Maker<'_>, n: usize) -> Result<Vec<Operand>> {
     let (_, dims) = aligned(maker.site, n)?;
     let of = |(i, dims)| Ok(Operand { i, elem: maker.number(i)?, dims });
     dims.into_iter().enumerate().map(of).collect()
 }
 
-/// The kernel of a formula, which names the numbers of the operands `a0`, `a1`, …. `functions` defines the functions that it
-/// calls.
+/// The kernel of a formula over `a0`, `a1`, …, the numbers of the operands. `functions` defines the functions that
+/// it calls.
 pub(super) fn computed(
     maker: &Maker<'_>,
     operands: &[Operand],
@@ -97,7 +97,7 @@ pub(super) fn computed(
     Ok(Prepared::new(move |io| kernel.launch(io, &sources, &[0], &[])).in_place(&takes))
 }
 
-/// Where of elements that are moved as bytes.
+/// Where, with elements moved as bytes.
 fn select(maker: &Maker<'_>) -> Result<Prepared> {
     let elem = Elem::raw(maker.site.dtype(1)?).ok_or_else(|| maker.site.no_kernel())?;
     let (_, dims) = aligned(maker.site, 3)?;

@@ -1,4 +1,4 @@
-//! Pools: MaxPool, AveragePool, LpPool, and the global ones, which are reductions. A thread computes one result.
+//! Pooling: MaxPool, AveragePool, LpPool, and global pooling, which is a reduction. A thread computes one result.
 
 use super::fold::{Fold, function, wide_float};
 use super::reduce::Reduction;
@@ -18,20 +18,20 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// A constant of the type that is computed in.
+/// A literal of the accumulator type.
 fn number(acc: Elem, x: f64) -> String {
     #[expect(clippy::cast_possible_truncation, reason = "rounding")]
     if acc == Elem::F64 { f64_text(x) } else { f32_text(x as f32) }
 }
 
-/// The exponent of a norm: an integer, and a float in the first version.
+/// The exponent of a norm: an integer attribute, or a float in the first version.
 fn exponent(maker: &Maker<'_>) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "no norm has such an exponent")]
     let whole = maker.site.view.int("p").map(|p| p as f64);
     whole.or_else(|| maker.site.view.float("p").map(f64::from)).unwrap_or(2.0)
 }
 
-/// `|x|^p`, and the p-th root of `acc`.
+/// The formulas `|x|^p`, and the p-th root of `acc`.
 fn norm(acc: Elem, p: f64) -> [String; 2] {
     let abs = format!("{}(x)", function(acc, "fabs"));
     if p == 1.0 {
@@ -92,7 +92,7 @@ struct Loops {
     by_column: String,
 }
 
-/// Declares the parameters of a window.
+/// Declares the parameters of a window and prints its loops.
 fn loops(source: &mut Source, view: &WindowView, image: &[usize], grid: &[usize]) -> Result<Loops> {
     let rank = image.len();
     let [mut begin, mut heads] = [String::new(), String::new()];
@@ -159,7 +159,8 @@ fn pool(maker: &Maker<'_>) -> Result<Prepared> {
         .collect::<Vec<_>>()
         .concat();
     let wide = acc.wide();
-    // Planes are one behind the other, or neighbouring elements belong to neighbouring channels.
+    // With channels first, planes are contiguous; with channels last, neighboring elements are those of other
+    // channels.
     let (plane, load) = match site.channels_last {
         false => ("i64 plane = i / grid; auto place = i;", format!("x_[plane * image{at}]")),
         true => {
@@ -188,7 +189,7 @@ fn pool(maker: &Maker<'_>) -> Result<Prepared> {
                 Elem::I8 => "-128".into(),
                 _ => number(acc, f64::NEG_INFINITY),
             };
-            // The first of the largest elements.
+            // The index of the first maximum.
             let index = match (site.wants(1), site.view.int("storage_order").unwrap_or(0)) {
                 (false, _) => "0".to_owned(),
                 (true, 0) => format!("0{at}"),
@@ -197,7 +198,7 @@ fn pool(maker: &Maker<'_>) -> Result<Prepared> {
             let each = format!(
                 "if (found < 0 || x > acc || (x != x && acc == acc)) {{ acc = x; found = {index}; }}"
             );
-            // A window without elements has none before the first.
+            // A window without elements has no first element.
             let indices =
                 if site.wants(1) { "indices[i] = plane * image + (found < 0 ? 0 : found);" } else { "" };
             text(&start, &each, &format!("{} {indices}", store("acc")))

@@ -1,7 +1,7 @@
-//! Random numbers: Dropout, PhiloxDropout, Bernoulli, RandomUniform, RandomNormal. The words are those of every backend: word
-//! `i mod 4` of Philox4x32-10 of counter `i div 4` belongs to element `i`.
+//! Random numbers: Dropout, PhiloxDropout, Bernoulli, RandomUniform, RandomNormal. All backends generate the same
+//! words: element `i` uses word `i mod 4` of Philox4x32-10 with counter `i div 4`.
 
-use super::movement::same;
+use super::movement::identity;
 use super::{Maker, Prepare};
 use crate::cuda::elements::{Elements, Source};
 use crate::cuda::launch::queue;
@@ -25,9 +25,10 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 
 /// `philox`: ten rounds of Philox4x32. `word`: one of its words. `uniform`: word `i` of a stream as an f64 in [0, 1).
 ///
-/// `COUNTER` and `WORD` are the counter and the word of element `at` of a loop. In a vector of at least 4 elements they
-/// depend on the first element and the place in the vector, so that the compiler sees one counter for 4 elements and calls
-/// `philox` once for them. The calls are in no branch, behind which the compiler would lose sight of them.
+/// `COUNTER` and `WORD` are the counter and the word of element `at` of a loop. In a vector of at least 4 elements
+/// they depend on the first element and the position in the vector, so that the compiler sees one counter for 4
+/// elements and calls `philox` once for them. No call is in a branch, because a branch would prevent this
+/// optimization.
 const PHILOX: &str = r"
 struct Words { u32 at[4]; };
 __device__ __forceinline__ Words philox(u32 a, u32 b, u32 c, u32 d, u32 k, u32 l) {
@@ -49,10 +50,10 @@ __device__ __forceinline__ double uniform(u64 counter, u32 i, u32 k, u32 l) {
 #define WORD (V % 4 == 0 ? (u32)(k % 4) : (u32)(at % 4))
 ";
 
-/// The number of the element that the body of a loop computes.
+/// The index of the element that the body of a loop computes.
 const AT: &str = "    u64 at = (u64)i + k;\n";
 
-/// An f64 as it is stored.
+/// An f64 converted to its stored form.
 fn stored(elem: Elem, number: &str) -> String {
     match elem {
         Elem::F16 | Elem::BF16 => elem.store(&format!("to_odd({number})")),
@@ -62,29 +63,29 @@ fn stored(elem: Elem, number: &str) -> String {
 
 /// The statements of Dropout and PhiloxDropout for an element.
 pub(super) struct Dropped {
-    /// The operands that are read as `b0`, `b1`, …: the elements, and operands of one element.
+    /// The operands read as `b0`, `b1`, …: the elements, and operands with one element.
     pub(super) operands: Vec<(usize, Elem)>,
-    /// The positions of the results that are set as `r0`, `r1`.
+    /// The indices of the results set as `r0`, `r1`.
     pub(super) results: Vec<(usize, Elem)>,
-    /// Statements for element `k` of the vector that begins with element `i`.
+    /// Statements for element `k` of the vector that begins at element `i`.
     pub(super) body: String,
-    /// The key of the words, read as `key0` and `key1`, if the node has one. Such a kernel may fail.
+    /// The Philox key, read as `key0` and `key1`, if the node has one. Such a kernel may fail.
     pub(super) key: Option<[u32; 2]>,
 }
 
-/// The error of a ratio of Dropout.
+/// The expected ratio of Dropout, for error messages.
 pub(super) const RATIO: &str = "a ratio in [0, 1)";
 
-/// The functions that the statements of [`Dropped`] call, but `fail`.
+/// The functions that the statements of [`Dropped`] call, except `fail`.
 pub(super) fn functions_of_dropout() -> [&'static str; 2] {
     [PHILOX, TO_ODD]
 }
 
 impl Dropped {
-    /// The statements of a node; `None` for a node that drops nothing.
+    /// The statements of a node; `None` for a node that drops no element.
     ///
     /// # Errors
-    /// If there is no kernel for the element types, or the ratio is no ratio.
+    /// If there is no kernel for the element types, or the ratio is invalid.
     pub(super) fn read(site: &Site<'_>) -> Result<Option<Dropped>> {
         match site.kind() {
             OpKind::PhiloxDropout => philox_dropped(site).map(Some),
@@ -92,7 +93,7 @@ impl Dropped {
         }
     }
 
-    /// The kernel.
+    /// The kernel of the statements.
     fn kernel(self, maker: &Maker<'_>) -> Result<Prepared> {
         let dims = maker.site.dims(0)?;
         let source = |&(i, elem): &(usize, Elem)| Source {
@@ -129,7 +130,7 @@ impl Dropped {
     }
 }
 
-/// The element type of operand `i`, which has one element.
+/// The element type of operand `i`, which must have one element.
 fn single(site: &Site<'_>, i: usize) -> Result<Elem> {
     if site.dims(i)?.iter().product::<usize>() != 1 {
         return Err(site.no_kernel());
@@ -141,7 +142,7 @@ fn philox_dropout(maker: &Maker<'_>) -> Result<Prepared> {
     philox_dropped(maker.site)?.kernel(maker)
 }
 
-/// PhiloxDropout: an element is dropped if its word, as a number in [0, 1) of 24 bits, is below the ratio.
+/// PhiloxDropout: drops an element if its word, as a 24-bit number in [0, 1), is below the ratio.
 fn philox_dropped(site: &Site<'_>) -> Result<Dropped> {
     let stream = PhiloxDropoutView::read(&site.view)?.stream;
     let elem = Elem::float(site.dtype(0)?).ok_or_else(|| site.no_kernel())?;
@@ -166,11 +167,11 @@ fn philox_dropped(site: &Site<'_>) -> Result<Dropped> {
 fn dropout(maker: &Maker<'_>) -> Result<Prepared> {
     match dropped(maker.site)? {
         Some(dropped) => dropped.kernel(maker),
-        None => same(maker),
+        None => identity(maker),
     }
 }
 
-/// Dropout: kept elements are scaled by 1 / (1 − ratio). The text has no seed: it is an argument.
+/// Dropout: scales kept elements by 1 / (1 − ratio). The seed is an argument of the kernel and not in its source.
 fn dropped(site: &Site<'_>) -> Result<Option<Dropped>> {
     let view = DropoutView::read(&site.view);
     let mask = if site.wants(1) {
@@ -227,7 +228,7 @@ fn dropped(site: &Site<'_>) -> Result<Option<Dropped>> {
     Ok(Some(Dropped { operands, results, body, key: Some(key(site)) }))
 }
 
-/// A result of numbers in f64: `number` is the number of element `at`, from `sources`.
+/// A result of f64 numbers: `number` is the expression for element `at`, from `sources`.
 fn generated(maker: &Maker<'_>, sources: &[Source], number: &str) -> Result<Prepared> {
     let (dims, elem) = (maker.site.result_dims(0)?, Elem::number(maker.site.result_dtype(0)?));
     let elem = elem.ok_or_else(|| maker.site.no_kernel())?;
@@ -247,7 +248,7 @@ fn generated(maker: &Maker<'_>, sources: &[Source], number: &str) -> Result<Prep
     Ok(Prepared::new(move |io| kernel.launch(io, &operands, &[0], &key)))
 }
 
-/// 1 where a uniform number is below the probability.
+/// 1 if a uniform number is below the probability, else 0.
 fn bernoulli(maker: &Maker<'_>) -> Result<Prepared> {
     let elem = maker.number(0)?;
     let sources = [Source { elem, dims: maker.site.dims(0)? }];

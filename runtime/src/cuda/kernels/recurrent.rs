@@ -1,9 +1,9 @@
 //! RNN, GRU and LSTM.
 //!
-//! One product has the products of all steps with W. Each step is the product of the states with R, and a kernel that
-//! computes the gates and the new states: for a GRU without `linear_before_reset` the reset state comes first, and a
-//! second product with the hidden gate of R. States stay in f32 from step to step; results are rounded once. A sequence
-//! that is shorter than the others has zeros in Y behind its end, and its last state in Y_h.
+//! One product multiplies the inputs of all steps by W. Each step multiplies the states by R and launches a kernel
+//! for the gates and the new states. For a GRU without `linear_before_reset`, the reset states are computed first and
+//! then multiplied by the hidden gate's part of R. States stay in f32 between steps; results are rounded once. After
+//! the end of a shorter sequence, Y is zero, and Y_h has the sequence's last state.
 
 use super::activations::function_text;
 use super::matrix::Contraction;
@@ -35,15 +35,15 @@ struct Recurrent<'a> {
     directions: usize,
 }
 
-/// The memory of a direction, in f32.
+/// The scratch memory of a direction, in f32.
 struct Memory {
-    /// The products with W, of all steps.
+    /// The products of all steps with W.
     x: Place,
-    /// The products of a step with R.
+    /// The product of a step with R.
     h: Place,
     state: Place,
     cell: Place,
-    /// The states times the reset gate, the product of these, and the update gate.
+    /// The reset states, their product with R, and the update gate.
     reset: Place,
     candidate: Place,
     update: Place,
@@ -84,7 +84,7 @@ impl Recurrent<'_> {
         source.each(self.maker, self.batch, body)
     }
 
-    /// `rows` rows of `from` times `columns` rows of a matrix of `inner` columns, transposed, in f32.
+    /// Multiplies `rows` rows of `from` by the transpose of a matrix with `columns` rows of length `inner`, in f32.
     fn product(
         &self,
         [rows, columns, inner]: [usize; 3],
@@ -106,7 +106,7 @@ impl Recurrent<'_> {
         product.stages(self.maker, scratch)
     }
 
-    /// The index of the state of unit `u` of sequence `s`.
+    /// An expression for the index of the state of unit `u` of sequence `s`.
     fn state_index(&self) -> &'static str {
         if self.view.batch_first {
             "(s * directions + direction) * hidden + u"
@@ -128,7 +128,7 @@ impl Recurrent<'_> {
         }
     }
 
-    /// Operand `i` in f32, at the matrix of direction `d` with `len` elements.
+    /// Widens the matrix of direction `d`, `len` elements, of operand `i` to f32.
     fn widened(&self, i: usize, d: usize, len: usize, to: Place) -> Result<Stage> {
         let from = Place::operand(i).plus(d * len * self.elem.bytes());
         let walk = Walk::new(&[len], vec![Steps { first: 0, steps: vec![1] }]);
@@ -185,7 +185,7 @@ impl Recurrent<'_> {
         self.last(d, &memory, stages)
     }
 
-    /// Initial states.
+    /// Copies the initial states.
     fn initial(&self, d: usize, memory: &Memory) -> Result<Stage> {
         let n = self.batch * self.hidden;
         let mut source = Source::new(n);
@@ -210,7 +210,7 @@ impl Recurrent<'_> {
         self.maker.site.kind() == OpKind::LSTM
     }
 
-    /// The results of the last states.
+    /// Writes the results with the last states.
     fn last(&self, d: usize, memory: &Memory, stages: &mut Vec<Stage>) -> Result<()> {
         for (result, from) in [(1, memory.state), (2, memory.cell)] {
             if !self.maker.site.wants(result) {
@@ -232,7 +232,7 @@ impl Recurrent<'_> {
         Ok(())
     }
 
-    /// The gates and states of a step, or of a GRU the gates up to the reset of its states.
+    /// Computes the gates and states of a step, or for a GRU the gates up to the reset states.
     fn cell(
         &self,
         d: usize,

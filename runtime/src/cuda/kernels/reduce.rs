@@ -1,9 +1,9 @@
-//! Reductions over axes. The order of each sum depends on the dims alone.
+//! Reductions over axes. The order of each sum depends only on the dims.
 //!
-//! A thread folds the elements of a result where there are few. Otherwise a block folds them, or a block folds the
-//! elements of 32 neighbouring results where these are neighbours in memory. Elements that are neighbours are read 16 bytes
-//! at a time, and up to 1024 of them are a warp's. Few results of many elements are folded in parts, whose results a second
-//! launch folds.
+//! A thread reduces the elements of a result if they are few; otherwise a block does. If neighboring elements belong
+//! to different results, a block reduces the elements of 32 neighboring results. Contiguous elements are read 16
+//! bytes at a time, and a warp reduces up to 1024 of them. Few results with many elements are reduced in parts, and a
+//! second launch reduces the partial results.
 
 use super::fold::{Fold, fold_of, function};
 use super::stage::{Place, Scratch, Source, Stage, staged};
@@ -12,53 +12,42 @@ use crate::cuda::elements::VECTORS;
 use crate::cuda::launch::{THREADS, threads_for};
 use crate::cuda::text::{Elem, Steps, Walk, f32_text, f64_text};
 use crate::kernel::{Dims, KernelError, Prepared, Result};
+use crate::layouts::is_reduction;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::reduce::ReduceView;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    Some(match kind {
-        OpKind::ReduceL1
-        | OpKind::ReduceL2
-        | OpKind::ReduceLogSum
-        | OpKind::ReduceLogSumExp
-        | OpKind::ReduceMax
-        | OpKind::ReduceMean
-        | OpKind::ReduceMin
-        | OpKind::ReduceProd
-        | OpKind::ReduceSum
-        | OpKind::ReduceSumSquare => reduce,
-        _ => return None,
-    })
+    is_reduction(kind).then_some(reduce)
 }
 
-/// A tensor that is folded along some axes.
+/// A tensor, reduced along some axes.
 pub(super) struct Reduction<'a> {
     pub(super) dims: &'a [usize],
-    /// True for an axis that is reduced.
+    /// True for a reduced axis.
     pub(super) is_reduced: &'a dyn Fn(usize) -> bool,
     pub(super) from: (Place, Elem),
-    /// A number for each result, in the type that is computed in.
+    /// The shift of each result, in the accumulator type.
     pub(super) shift: Option<Place>,
     pub(super) to: (Place, Elem),
 }
 
-/// The most elements that one thread folds.
+/// The maximum number of elements that one thread reduces.
 const MOST_OF_A_THREAD: usize = 64;
 
-/// The most neighbouring elements that one thread, or one warp folds.
+/// The maximum number of contiguous elements that one thread, or one warp, reduces.
 const MOST_NEIGHBOURS: [usize; 2] = [8, 1024];
 
-/// Elements of a part, at least.
-pub(super) const PART_ELEMENTS: usize = 1 << 12;
+/// The minimum number of elements of a part.
+const PART_ELEMENTS: usize = 1 << 12;
 
-/// Blocks that keep a device busy.
-pub(super) const MANY_BLOCKS: usize = 256;
+/// The number of blocks that keeps a device busy.
+const MANY_BLOCKS: usize = 256;
 
-/// Neighbouring results that a block folds together.
+/// The number of neighboring results that a block reduces together.
 pub(super) const TILE: usize = 32;
 
-/// The axes of a tensor that are chosen, joined where they are walked as one: extents and steps.
+/// The chosen axes of a tensor, merged where strides permit: extents and strides.
 ///
 /// # Errors
 /// If there are too many elements.
@@ -80,21 +69,16 @@ impl Reduction<'_> {
         axes(self.dims, self.is_reduced)
     }
 
-    /// The launches that compute a fold.
+    /// The launches of a reduction.
     ///
     /// # Errors
-    /// If the compiler refuses a text.
+    /// If the compiler rejects a source.
     pub(super) fn stages(&self, maker: &Maker<'_>, fold: &Fold, scratch: &mut Scratch) -> Result<Vec<Stage>> {
         let (kept, gone) = (self.kept()?, self.gone()?);
         let (n, count): (usize, usize) = (kept.0.iter().product(), gone.0.iter().product());
         let are_neighbours =
             kept.1.steps.last() == Some(&1) && kept.0.last().is_some_and(|&extent| extent >= TILE / 2);
-        let groups = if are_neighbours { n.div_ceil(TILE) } else { n };
-        let most = if are_neighbours { PART_ELEMENTS / TILE } else { PART_ELEMENTS };
-        let parts = match groups < MANY_BLOCKS && count >= 2 * most {
-            true => count.div_ceil(most).min(2 * MANY_BLOCKS / groups.max(1)).max(1),
-            false => 1,
-        };
+        let parts = parts_of(tiles_of(n, are_neighbours), count, are_neighbours);
         if parts == 1 {
             return Ok(vec![self.launch(maker, fold, [&kept, &gone], 1)?]);
         }
@@ -128,7 +112,7 @@ impl Reduction<'_> {
         self.launch_of(maker, fold, axes, parts, count)
     }
 
-    /// One launch that folds each of `parts` parts. `whole` is the number of elements of which these are parts.
+    /// A launch that reduces each of `parts` parts. `whole` is the number of elements of all parts.
     fn launch_of(
         &self,
         maker: &Maker<'_>,
@@ -208,8 +192,8 @@ impl Reduction<'_> {
 }
 
 impl Reduction<'_> {
-    /// The launch that folds elements that are neighbours. A vector of elements has the same thread whether it is read at
-    /// once or not.
+    /// The launch that reduces contiguous elements. The elements of a vector have the same thread whether or not they
+    /// are read as a vector.
     fn row(
         &self,
         maker: &Maker<'_>,
@@ -265,7 +249,7 @@ impl Reduction<'_> {
     }
 }
 
-/// The fold of a number of each thread of a warp, in one order; every thread has the result.
+/// The reduction over the threads of a warp, in a fixed order; every thread gets the result.
 const WARP_FOLD: &str = r"
 __device__ __forceinline__ A warp_fold(A x) {
   for (int o = 16; o; o >>= 1) { A y = __shfl_xor_sync(0xffffffffu, x, o); x = join(x, y); }
@@ -273,7 +257,22 @@ __device__ __forceinline__ A warp_fold(A x) {
 }
 ";
 
-/// The fold of a number of each thread of a block, in one order; every thread has the result.
+/// The number of blocks that reduce `n` results in one part: one for each result, or for each tile of neighbours.
+pub(super) fn tiles_of(n: usize, are_neighbours: bool) -> usize {
+    if are_neighbours { n.div_ceil(TILE) } else { n }
+}
+
+/// The number of parts that reduce the `count` elements of each result, if a part has so many `tiles`: more than one if
+/// there are few tiles of many elements.
+pub(super) fn parts_of(tiles: usize, count: usize, are_neighbours: bool) -> usize {
+    let most = if are_neighbours { PART_ELEMENTS / TILE } else { PART_ELEMENTS };
+    match tiles < MANY_BLOCKS && count >= 2 * most {
+        true => count.div_ceil(most).min(2 * MANY_BLOCKS / tiles.max(1)).max(1),
+        false => 1,
+    }
+}
+
+/// The reduction over the threads of a block, in a fixed order; every thread gets the result.
 pub(super) const BLOCK_FOLD: &str = r"
 __device__ A block_fold(A x) {
   __shared__ A part[32];

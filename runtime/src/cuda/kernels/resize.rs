@@ -1,7 +1,7 @@
 //! Resize and Upsample.
 //!
-//! Positions and weights of each resized axis are computed in f64, by a launch for each axis. A thread adds up the
-//! elements of all axes for one result.
+//! Positions and weights are computed in f64, by a launch per resized axis. A thread computes one result, a weighted
+//! sum over all axes.
 
 use super::fold::wide_float;
 use super::stage::{Place, Scratch, Source, Stage, staged};
@@ -26,7 +26,7 @@ fn float(n: usize) -> String {
     f64_text(n as f64)
 }
 
-/// The cubic of Keys.
+/// The cubic convolution kernel of Keys (1981).
 pub(super) const CUBIC: &str = "__device__ double cubic(double x, double a) {
   x = fabs(x);
   if (x <= 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
@@ -42,7 +42,7 @@ struct Axis {
     factor: (f64, f64),
     region: (f64, f64),
     taps: usize,
-    /// Indices, and weights or, without weights, whether the index is inside.
+    /// The indices, and the weights. Without weights, a flag says if the index is inside.
     indices: Place,
     weights: Place,
 }
@@ -52,7 +52,7 @@ fn is_one(x: f64) -> bool {
 }
 
 impl Axis {
-    /// The factor by which the weights of a smaller result are wider.
+    /// The factor by which antialiasing widens the filter of a smaller result.
     fn narrow(&self, sampling: &SamplingView) -> f64 {
         if sampling.antialias { (self.factor.0 / self.factor.1).min(1.0) } else { 1.0 }
     }
@@ -86,7 +86,7 @@ impl Axis {
     fn table(&self, maker: &Maker<'_>, sampling: &SamplingView) -> Result<Stage> {
         const EXACT: usize = 1 << 24;
         let is_nearest = matches!(sampling.interpolation, Interpolation::Nearest(_));
-        // A scale that the model gives is an f32: nearest elements are those of positions in f32.
+        // A scale that the model gives is an f32: positions of nearest elements are then computed in f32.
         let is_f32 = is_nearest && is_one(self.factor.1) && self.input.max(self.output) <= EXACT;
         let mut source = Source::new(self.output.max(self.input));
         source.function(CUBIC);
@@ -124,7 +124,7 @@ impl Axis {
                 true => "if (fabs(sum) > 0.0) for (i64 k = 0; k < taps; k++) weights[i * taps + k] /= sum;",
                 false => "",
             };
-            // Outside of the region the first index says so.
+            // The first index marks positions outside of the region.
             format!(
                 "double sum = 0.0;
     for (i64 k = 0; k < taps; k++) {{
@@ -161,7 +161,7 @@ impl Axis {
     }
 }
 
-/// The greatest number of taps of an axis.
+/// The maximum number of taps of an axis.
 const MOST_TAPS: f64 = 1e9;
 
 fn resize(maker: &Maker<'_>) -> Result<Prepared> {
@@ -218,7 +218,7 @@ fn resize(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(stages, &scratch))
 }
 
-/// The launch that adds up the elements.
+/// The launch that computes the weighted sums.
 fn sampled(maker: &Maker<'_>, sampling: &SamplingView, axes: &[Axis]) -> Result<Stage> {
     let site = maker.site;
     let (x, y) = (site.dims(0)?, site.result_dims(0)?);

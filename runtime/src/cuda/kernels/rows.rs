@@ -1,8 +1,8 @@
-//! Kernels that read a row of neighbours once and write it: the threads of a row keep its elements in registers.
+//! Kernels that read and write a contiguous row once: the threads of a row keep its elements in registers.
 //!
-//! A warp has a row of up to 1024 elements, and a block of 256 threads one of up to 8192. Threads of longer rows read their
-//! elements again. Each thread has vectors of 16 bytes, which are read and written at once where rows and addresses are
-//! multiples of them. The order of a sum depends on the extent of the row alone.
+//! A warp has a row of up to 1024 elements, and a block of 256 threads a row of up to 8192. Threads of longer rows
+//! read their elements again in each loop. Each thread has vectors of 16 bytes, which are single loads and stores if
+//! rows and addresses are multiples of 16 bytes. The order of a sum depends only on the extent of the row.
 
 use super::Maker;
 use super::stage::{Source, Stage};
@@ -13,14 +13,14 @@ use crate::kernel::Result;
 /// The threads of a block.
 const BLOCK: usize = 256;
 
-/// How a row is divided among threads.
+/// The distribution of a row over threads.
 #[derive(Clone, Copy)]
 pub(super) struct Row {
-    /// The threads of a row.
+    /// The number of threads of a row.
     lanes: usize,
-    /// The elements that a thread keeps in registers, or 0 if it reads its elements anew.
+    /// The number of elements that a thread keeps in registers, or 0 if it reads its elements again.
     items: usize,
-    /// The elements of a vector.
+    /// The number of elements of a vector.
     vector: usize,
 }
 
@@ -37,7 +37,7 @@ __device__ __forceinline__ float row_max(float x) {
 ";
 
 impl Row {
-    /// The division of a row of `n` elements, which are read as `elem`.
+    /// The distribution of a row of `n` elements, which are read as `elem`.
     pub(super) fn new(n: usize, elem: Elem) -> Row {
         let (lanes, items) = match n {
             0..=256 => (32, 8),
@@ -49,13 +49,13 @@ impl Row {
         Row { lanes, items, vector: 16 / elem.bytes() }
     }
 
-    /// Threads that read their elements anew for each loop.
+    /// True if threads read their elements again in each loop.
     pub(super) fn reads_anew(&self) -> bool {
         self.items == 0
     }
 
-    /// Declares the operand `from`, the result `to`, the extents, and functions. `aligned` names further pointers to
-    /// vectors.
+    /// Declares the operand `from`, the result `to`, the extents, and functions. `aligned` names further pointers
+    /// that are accessed as vectors.
     pub(super) fn declare(
         &self,
         source: &mut Source,
@@ -112,7 +112,7 @@ __device__ __forceinline__ void write(R* to, Vector<R, V> y, u32 k, u32 n, bool 
         }
     }
 
-    /// A loop of statements over each element `x` of a thread, at `k` in the row.
+    /// A loop that runs statements for each element `x` of a thread, at index `k` in the row.
     pub(super) fn each(&self, body: &str) -> String {
         let (head, at, tail) = match self.items {
             0 => (
@@ -135,7 +135,8 @@ __device__ __forceinline__ void write(R* to, Vector<R, V> y, u32 k, u32 n, bool 
         )
     }
 
-    /// A loop that writes the elements that `body` computes as `y.at[m]` from `x`, the element at `low + m` of the row.
+    /// A loop that stores the elements `y.at[m]`, which `body` computes from `x`, the element at `low + m` of the
+    /// row.
     pub(super) fn written(&self, body: &str) -> String {
         let head = match self.items {
             0 => {

@@ -1,14 +1,15 @@
-//! Groups of scalars: nodes whose operands and results have one element each are one kernel of one thread.
+//! Groups of scalar nodes: nodes whose operands and results have one element each become one kernel of one thread.
 //!
-//! A launch costs more than such a node. The end of a training step in f16 is a chain of four nodes, two of them on integers:
+//! A launch costs more than the computation of such a node. An f16 training step ends with a chain of four nodes, two
+//! of them on integers:
 //!
 //! ```text
 //! %ok = Equal(%found_inf, %zero)     %one = Cast(%ok) {to=i64}     %step_next = Add(%step, %one)
 //! %scale_next, %good_next = UpdateLossScale(%scale, %good, %found_inf)
 //! ```
 //!
-//! Nodes join if one reads the other, or both read the same result. Operands take next to no memory, so that the distance of
-//! nodes in the program does not matter. A group has the bits of its nodes one by one.
+//! Nodes join if one reads the other, or both read the same result. Operands take very little memory, so the distance
+//! between nodes in the program is not limited. A group gives the same bits as its separate nodes.
 
 use super::expressions::{Printer, is_known, of_printed};
 use super::integers::{self, Formula};
@@ -17,27 +18,28 @@ use crate::backend::{Candidates, GroupSite};
 use crate::cuda::Shared;
 use crate::cuda::text::Elem;
 use crate::elementwise::{Member, Read};
-use crate::kernel::{Dims, KernelError, Prepared, Result, Site};
+use crate::groups::{GraphIndex, unsupported_group};
+use crate::kernel::{Dims, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
-use ampc_ir::{DType, Node, Value};
+use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// The most nodes of a group; the time to compile a kernel grows with its text.
+/// The maximum number of nodes of a group; compile time grows with the size of the kernel.
 const MOST_NODES: usize = 48;
 
-/// The most operands and results of a group.
-const MOST_POINTERS: usize = 48;
+/// The most operands and results of a group. The kernel has one thread, which no number of registers slows down.
+const MOST_VALUES: usize = 48;
 
-/// The most scalars of a graph that are joined, and the most groups that are tried for each.
+/// The maximum number of scalar nodes of a graph that are joined, and of groups that are tried for each.
 const MOST_SCALARS: usize = 512;
 const MOST_TRIED: usize = 4;
 
-/// The most units that all searches for paths in a graph visit. Further scalars are not joined.
+/// The maximum number of units that all path searches of a graph visit. Beyond it, nodes are not joined.
 const MOST_VISITED: usize = 1 << 22;
 
-/// A node of one element.
+/// A node with one element.
 enum Scalar {
     Expression(Member),
     Formula {
@@ -53,7 +55,7 @@ enum Scalar {
 }
 
 impl Scalar {
-    /// A node, if its operands and results have one element and it has a formula.
+    /// Reads a node; `None` unless it has a formula and its operands and results have one element.
     fn read(site: &Site<'_>) -> Option<Scalar> {
         let n = site.view.n_operands();
         let is_one = |dims: Result<Dims>| dims.is_ok_and(|dims| dims.iter().product::<usize>() == 1);
@@ -116,36 +118,40 @@ impl Scalar {
     }
 }
 
-/// Operand `i`, of one element.
+/// Operand `i`, which must have one element.
 fn scalar(site: &Site<'_>, i: usize) -> Option<Read> {
     Some(Read { value: site.view.operand(i)?, dtype: site.dtype(i).ok()?, dims: Dims::new() })
 }
 
-/// Where of integers.
+/// The formula of Where for integers.
 fn select(site: &Site<'_>) -> Option<Formula> {
     let to = Elem::number(site.result_dtype(0).ok()?)?;
     Some(Formula { n: 3, to, functions: Vec::new(), text: "a0 ? a1 : a2".to_owned() })
 }
 
-/// True if a node can be one of a group.
+/// True if a node can be in a group.
 pub(super) fn is_scalar(site: &Site<'_>) -> bool {
     Scalar::read(site).is_some()
 }
 
-/// The kernel of a group of scalars; `None` if a node is no scalar.
+/// The kernel of a group of scalar nodes; `None` if a node is not scalar.
 pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
     let scalars = group.sites.iter().map(Scalar::read).collect::<Option<Vec<Scalar>>>()?;
     let mut printer = Printer::default();
-    let operand_of = |value| group.operands.iter().position(|&operand| operand == value);
     Some(match scalars.into_iter().try_for_each(|scalar| scalar.print(&mut printer)) {
-        Some(()) => of_printed(shared, printer, &[], operand_of, group.results),
-        None => Err(KernelError::unsupported("groups of other operators")),
+        Some(()) => of_printed(shared, printer, &[], |value| group.operand(value), group.results),
+        None => Err(unsupported_group()),
     })
 }
 
-/// The groups of scalars beside other groups, in program order.
-pub(super) fn join(candidates: &Candidates<'_>, lists: &[Vec<Node>], scalars: &[Node]) -> Vec<Vec<Node>> {
-    let mut units = Units::new(candidates, lists);
+/// The groups of scalar nodes, disjoint from `lists`, in program order.
+pub(super) fn join(
+    candidates: &Candidates<'_>,
+    index: &GraphIndex<'_>,
+    lists: &[Vec<Node>],
+    scalars: &[Node],
+) -> Vec<Vec<Node>> {
+    let mut units = Units::new(candidates, index, lists);
     let mut groups: Vec<usize> = Vec::new();
     for &node in scalars.iter().take(MOST_SCALARS) {
         let unit = units.of[&node];
@@ -161,26 +167,21 @@ pub(super) fn join(candidates: &Candidates<'_>, lists: &[Vec<Node>], scalars: &[
     lists.filter(|nodes| nodes.len() > 1).collect()
 }
 
-/// The nodes of a graph as groups and single nodes.
+/// The groups and single nodes of a graph.
 struct Units<'a> {
-    candidates: &'a Candidates<'a>,
+    module: &'a Module,
+    index: &'a GraphIndex<'a>,
     nodes: Vec<Vec<Node>>,
     of: FxHashMap<Node, usize>,
-    readers: FxHashMap<Value, Vec<Node>>,
-    /// The number of units that searches may still visit.
+    /// The remaining number of units that searches may visit.
     budget: Cell<usize>,
 }
 
 impl<'a> Units<'a> {
-    fn new(candidates: &'a Candidates<'a>, lists: &[Vec<Node>]) -> Units<'a> {
+    fn new(candidates: &Candidates<'a>, index: &'a GraphIndex<'a>, lists: &[Vec<Node>]) -> Units<'a> {
         let Candidates { module, graph, .. } = *candidates;
-        let mut units = Units {
-            candidates,
-            nodes: Vec::new(),
-            of: FxHashMap::default(),
-            readers: FxHashMap::default(),
-            budget: Cell::new(MOST_VISITED),
-        };
+        let (nodes, of, budget) = (Vec::new(), FxHashMap::default(), Cell::new(MOST_VISITED));
+        let mut units = Units { module, index, nodes, of, budget };
         for list in lists {
             units.of.extend(list.iter().map(|&node| (node, units.nodes.len())));
             units.nodes.push(list.clone());
@@ -190,38 +191,30 @@ impl<'a> Units<'a> {
                 units.of.insert(node, units.nodes.len());
                 units.nodes.push(vec![node]);
             }
-            for &value in module.node(node).operands().iter().flatten() {
-                units.readers.entry(value).or_default().push(node);
-            }
         }
         units
     }
 
     /// The results of other nodes that a unit reads.
     fn operands(&self, unit: usize) -> FxHashSet<Value> {
-        let module = self.candidates.module;
+        let module = self.module;
         let operands = self.nodes[unit].iter().flat_map(|&node| module.node(node).operands()).flatten();
         operands.copied().filter(|&value| module.producer(value).is_some()).collect()
     }
 
-    fn results(&self, unit: usize) -> impl Iterator<Item = Value> {
-        let module = self.candidates.module;
-        self.nodes[unit].iter().flat_map(|&node| module.node(node).results()).flatten().copied()
-    }
-
-    /// The units that read a unit.
+    /// The units that read a result of a unit.
     fn readers(&self, unit: usize) -> impl Iterator<Item = usize> {
-        let nodes = self.results(unit).filter_map(|value| self.readers.get(&value)).flatten();
-        nodes.map(|node| self.of[node]).filter(move |&reader| reader != unit)
+        let nodes = self.nodes[unit].iter().flat_map(|&node| self.index.readers_of(node));
+        nodes.map(|node| self.of[&node]).filter(move |&reader| reader != unit)
     }
 
-    /// True if a node is near a group, and the sizes permit that it joins it.
+    /// True if a node is adjacent to a group and may join it by the size limits.
     fn is_near(&self, group: usize, node: usize) -> bool {
         let pair = [group, node];
-        let module = self.candidates.module;
+        let module = self.module;
         let all = || pair.iter().flat_map(|&unit| &self.nodes[unit]).map(|&node| module.node(node));
         let values = all().map(|data| data.operands().iter().flatten().count() + data.results().len());
-        if all().count() > MOST_NODES || values.sum::<usize>() > MOST_POINTERS {
+        if all().count() > MOST_NODES || values.sum::<usize>() > MOST_VALUES {
             return false;
         }
         let of_group = self.operands(group);
@@ -229,7 +222,7 @@ impl<'a> Units<'a> {
             || self.readers(group).any(|reader| reader == node)
     }
 
-    /// True if a path leads from a unit to another one through a third, or may lead there for all that was searched.
+    /// True if a path leads from a unit to another through a third unit, or if the search exceeds its budget.
     fn has_path(&self, from: usize, to: usize) -> bool {
         let mut found: FxHashSet<usize> = FxHashSet::default();
         let mut open: Vec<usize> = self.readers(from).filter(|&unit| unit != to).collect();

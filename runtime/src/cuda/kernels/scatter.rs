@@ -1,11 +1,11 @@
-//! Elements written at indices: Scatter, ScatterElements, ScatterND.
+//! Writes of elements at indices: Scatter, ScatterElements, ScatterND.
 //!
-//! With a reduction, the updates are sorted by the row of the data that they change, and updates of one row keep their order
-//! ([`super::sort`]). A thread joins the updates of an element, or of several neighbours in a row, in that order. Rows with
-//! more than 256 updates are joined in parts of 256 by as many threads, and then the parts in order. The order of every
-//! sum thus depends on the indices of its row alone.
+//! With a reduction, the updates are sorted by the row of the data that they change; updates of one row keep their
+//! order ([`super::sort`]). A thread reduces the updates of an element, or of a vector of elements in a row, in that
+//! order. If a row has more than 256 updates, separate threads reduce parts of 256, and the parts are then reduced in
+//! order. So the order of every sum depends only on the indices of its row.
 //!
-//! Without a reduction the last update counts, which an atomic maximum of the numbers of updates finds.
+//! Without a reduction, the last update is used. An atomic maximum of the updates' numbers finds it.
 
 use super::indexing::{Tuples, axis_of, check_extents, range_of};
 use super::sort::Sort;
@@ -27,10 +27,10 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// How an update changes an element.
+/// The effect of an update on an element.
 struct Update {
     elem: Elem,
-    /// A formula of the element `acc` and the update `term`; `None` for the update itself.
+    /// A formula of the element `acc` and the update `term`; `None` for replacement.
     formula: Option<String>,
 }
 
@@ -67,10 +67,10 @@ impl Update {
     }
 }
 
-/// Updates of one row that one thread joins for an element. More updates are joined in parts.
+/// The number of updates of a row that one thread reduces for an element. More updates are reduced in parts.
 const PART: usize = 256;
 
-/// Rows of the data, elements of each, and updates of rows.
+/// The number of rows of the data, of elements per row, and of updates.
 #[derive(Clone, Copy)]
 struct Sizes {
     rows: usize,
@@ -79,19 +79,19 @@ struct Sizes {
 }
 
 impl Sizes {
-    /// A text with indices of every operand.
+    /// A source whose index type fits all operands.
     fn source(self) -> Source {
         Source::new((self.rows * self.inner).max(self.n * self.inner).max(self.n))
     }
 }
 
-/// Sets `acc` to the elements `x` from `place` on, in the type that is computed in.
+/// Loads the elements `x` from `place` on into `acc`, in the accumulator type.
 const LOADED: &str = "Vector<S, V> loaded = load<V>(x + place);
     A acc[V];
     #pragma unroll
     for (int k = 0; k < V; k++) acc[k] = wide(loaded.at[k]);";
 
-/// Joins the updates at the sorted positions from `q` to `end` to `acc`.
+/// Reduces the updates at the sorted positions `q..end` into `acc`.
 const JOINED: &str = "#pragma unroll 4
     for (; q < end; q++) {
       Vector<S, V> terms = load<V>(updates + (u64)ids[q] * inner + column);
@@ -99,25 +99,25 @@ const JOINED: &str = "#pragma unroll 4
       for (int k = 0; k < V; k++) acc[k] = join(acc[k], wide(terms.at[k]));
     }";
 
-/// A reduction of updates, sorted by their rows.
+/// A reduction of updates, sorted by row.
 struct Joined<'a> {
     maker: &'a Maker<'a>,
     elem: Elem,
     formula: &'a str,
     sizes: Sizes,
     sort: Sort,
-    /// The results of parts: two for each [`PART`] sorted updates.
+    /// The partial results: two for each [`PART`] sorted updates.
     parts: Place,
 }
 
 impl Joined<'_> {
-    /// The parts of long lists of updates. Between two multiples of [`PART`], at most one list that has begun before has a
-    /// part that begins, and at most one long list begins.
+    /// The number of partial results. Between two multiples of [`PART`], at most one part of an earlier long list
+    /// begins, and at most one long list begins.
     fn slots(&self) -> usize {
         if self.sizes.n <= PART { 0 } else { 2 * self.sizes.n.div_ceil(PART) }
     }
 
-    /// Declares functions for `V` elements of type `S` at a time, which are computed in the type `A`, and the operands.
+    /// Declares the operands, and functions for `V` elements of type `S` at a time in the accumulator type `A`.
     fn declare(&self, source: &mut Source, body: &str, call: &str) -> String {
         let Joined { elem, formula, .. } = self;
         source.function(VECTORS);
@@ -160,18 +160,18 @@ __device__ __forceinline__ S stored(A x) {{ return {}; }}
         )
     }
 
-    /// The elements that a thread joins at a time.
+    /// The number of elements that a thread reduces at a time.
     fn lanes(&self) -> usize {
         (16 / self.elem.bytes()).min(8)
     }
 
-    /// The blocks for so many rows.
+    /// The number of blocks for `rows` rows.
     fn blocks(&self, rows: usize) -> usize {
         let inner = self.sizes.inner;
         blocks_for(rows * if inner.is_multiple_of(self.lanes()) { inner / self.lanes() } else { inner })
     }
 
-    /// Joins the updates of the parts of long lists.
+    /// The launch that reduces the parts of long lists.
     fn partial(&self) -> Result<Stage> {
         let mut source = self.sizes.source();
         let body = format!(
@@ -199,7 +199,7 @@ __device__ __forceinline__ S stored(A x) {{ return {}; }}
         source.launch(self.maker, &body, [self.blocks(self.slots()), THREADS as usize])
     }
 
-    /// Joins elements and their updates, or the parts of their updates.
+    /// The launch that reduces elements with their updates or partial results.
     fn whole(&self) -> Result<Stage> {
         let mut source = self.sizes.source();
         let body = format!(
@@ -228,8 +228,8 @@ __device__ __forceinline__ S stored(A x) {{ return {}; }}
     }
 }
 
-/// The kernel of updates. `row` is text that sets `row`, the row of update `u`, or continues with the next update after an
-/// error; `source` has declared its operands.
+/// The kernel of updates. `row` is text that sets `row`, the row of update `u`, or continues with the next update
+/// after an error; `source` has declared its operands.
 fn prepared(
     maker: &Maker<'_>,
     update: &Update,
@@ -240,7 +240,7 @@ fn prepared(
     let Sizes { rows, inner, n } = sizes;
     let index = source.index;
     let mut scratch = Scratch::default();
-    // Without rows, indices are checked.
+    // Without rows, indices are still checked.
     let Some(formula) = update.formula.as_ref().filter(|_| rows > 0) else {
         if i32::try_from(n).is_err() {
             return Err(KernelError::unsupported("2^31 updates"));
@@ -287,7 +287,8 @@ fn prepared(
     Ok(staged(stages, &scratch).in_place(&[0]))
 }
 
-/// Scatter and ScatterElements: data [d0, …, dr], indices i64 or i32 and updates of the same rank, to a result like the data.
+/// Scatter and ScatterElements: data [d0, …, dr], i64 or i32 indices and updates of the same rank, to a result like
+/// the data.
 fn scatter_elements(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (data, dims) = (site.dims(0)?, site.dims(1)?);
@@ -312,7 +313,8 @@ fn scatter_elements(maker: &Maker<'_>) -> Result<Prepared> {
     prepared(maker, &update, sizes, source, &row)
 }
 
-/// ScatterND: data [d0, …, dr], indices i64 [i0, …, iq, m] and updates [i0, …, iq, dm, …, dr], to a result like the data.
+/// ScatterND: data [d0, …, dr], i64 indices [i0, …, iq, m] and updates [i0, …, iq, dm, …, dr], to a result
+/// like the data.
 fn scatter_nd(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let update = Update::of(maker)?;
@@ -320,7 +322,7 @@ fn scatter_nd(maker: &Maker<'_>) -> Result<Prepared> {
     let mut source =
         Source::new(total.max(site.dims(2)?.iter().product()).max(site.dims(1)?.iter().product()));
     let Tuples { n, inner, text } = Tuples::of(maker, 0, &mut source, "continue;")?;
-    // Rows without elements have indices all the same.
+    // The indices of rows without elements are checked too.
     let rows = total.checked_div(inner).unwrap_or(0);
     prepared(maker, &update, Sizes { rows, inner, n }, source, &text)
 }

@@ -1,42 +1,44 @@
 //! Stable sorts of unsigned keys, and the segments of equal keys.
 //!
-//! A block sorts up to [`SMALL`] keys in shared memory by a bitonic network, with the position of a key as its low bits.
-//! More keys, and several lists of them, are sorted digit by digit of 8 bits, from the lowest digit on (LSD radix sort; Satish, Harris & Garland,
-//! "Designing efficient sorting algorithms for manycore GPUs", 2009). A digit takes three launches:
+//! A block sorts up to [`SMALL`] keys in shared memory by a bitonic network; the low bits of each key are its
+//! position, which makes the sort stable. More keys, and several lists of keys, are sorted by 8-bit digits from the
+//! lowest on (LSD radix sort; Satish, Harris & Garland, "Designing efficient sorting algorithms for manycore GPUs",
+//! 2009). A digit takes three launches:
 //!
-//! 1. Each tile of [`TILE`] keys is counted by digits.
-//! 2. A block for each digit adds its counts up over the tiles.
-//! 3. Each tile writes its keys to their places. Keys of one digit keep their order: a ballot for each bit of the digit
-//!    finds the lanes of a warp that have it.
+//! 1. Each tile of [`TILE`] keys makes a histogram of its digits.
+//! 2. A block for each digit scans its counts over the tiles.
+//! 3. Each tile writes its keys to their places. Keys with equal digits keep their order: a ballot for each bit of
+//!    the digit finds the lanes of a warp that have the digit.
 //!
-//! Atomic additions are of integers, whose sums have no order.
+//! Atomic additions are of integers only, so their order does not matter.
 
 use super::Maker;
 use super::stage::{Place, Scratch, Source, Stage};
 use crate::kernel::{KernelError, Result};
 
-/// The most keys that one block sorts.
+/// The maximum number of keys that one block sorts.
 const SMALL: usize = 2048;
 
-/// The keys of a tile: 8 for each of 256 threads.
+/// The number of keys of a tile: 8 for each of 256 threads.
 const TILE: usize = 2048;
 
 /// The threads of each block.
 const THREADS: usize = 256;
 
-/// Bits of a digit.
+/// The bits of a digit.
 const DIGIT: u32 = 8;
 
-/// Stable radix sorts of several lists of keys at once: `keys` is unsigned integers [lists, n], and `ids` u32 [lists, n] are
-/// numbers that move with their keys. Each pass sorts by a digit, from one buffer to the other.
+/// Stable radix sorts of several lists of keys at once: `keys` is an array of unsigned integers [lists, n], and `ids`
+/// an array of u32 [lists, n] that are permuted with the keys. Each pass sorts by a digit, from one buffer to the
+/// other.
 pub(super) struct Radix {
     lists: usize,
     n: usize,
-    /// The type of keys in C, `u32` or `u64`.
+    /// The C type of keys, `u32` or `u64`.
     key: &'static str,
-    /// The digits by which keys differ.
+    /// The number of digits in which keys differ.
     digits: u32,
-    /// True if `ids` is given; otherwise a key's number is its position in its list.
+    /// True if `ids` is given; otherwise the id of a key is its position in its list.
     has_ids: bool,
     keys: [Place; 2],
     ids: [Place; 2],
@@ -45,7 +47,8 @@ pub(super) struct Radix {
 }
 
 impl Radix {
-    /// Scratch memory for the sort of `lists` lists of `n` keys of the type `key`, of which the lowest `bits` bits differ.
+    /// Allocates scratch memory to sort `lists` lists of `n` keys of the type `key`, of which the lowest `bits` bits
+    /// differ.
     ///
     /// # Errors
     /// If positions do not fit into 32 bits.
@@ -73,13 +76,13 @@ impl Radix {
         })
     }
 
-    /// Declares `keys` and `ids`, arrays for what is sorted.
+    /// Declares `keys` and `ids`, the arrays to sort, as outputs.
     pub(super) fn declare(&self, source: &mut Source) {
         source.pointer(self.key, "keys", self.keys[0]);
         source.pointer("u32", "ids", self.ids[0]);
     }
 
-    /// The sorted keys and their numbers.
+    /// The sorted keys and their ids.
     pub(super) fn sorted(&self) -> [Place; 2] {
         let half = self.digits as usize % 2;
         [self.keys[half], self.ids[half]]
@@ -99,7 +102,7 @@ impl Radix {
         Ok(stages)
     }
 
-    /// Declares the extents; a block has the tile `tile` of the list `list`, which begins at the key `start`.
+    /// Declares the extents. A block has the tile `tile` of the list `list`, which begins at the key `start`.
     fn tiles(&self, source: &mut Source, pass: u32) {
         source.number("n", self.n);
         source.number("shift", (pass * DIGIT) as usize);
@@ -157,7 +160,7 @@ impl Radix {
         source.pointer("const u32", "totals", self.totals);
         source.number("has_ids", usize::from(self.has_ids || pass > 0));
         self.tiles(&mut source, pass);
-        // Keys behind the last one have the last digit: they come behind all others of their tile.
+        // Keys past the end have the highest digit, so they follow all others of their tile.
         let body = format!(
             "  __shared__ u32 places[8][256];
   u32 warp = threadIdx.x >> 5, lane = threadIdx.x & 31, all;
@@ -197,22 +200,22 @@ impl Radix {
     }
 }
 
-/// Keys that are sorted, and where their segments are.
+/// A sort of keys, and the segments of equal keys.
 pub(super) struct Sort {
     /// The number of keys.
     n: usize,
-    /// Keys below this number have segments. A greater key is this number.
+    /// Only keys below this number have segments. A key that is not below it equals it.
     rows: usize,
-    /// Keys and their numbers before the sort, and after it.
+    /// Keys and their ids before and after the sort.
     unsorted: [Place; 2],
     sorted: [Place; 2],
-    /// For each row, the position of its first sorted key, and the position behind its last: two arrays of u32.
+    /// For each row, the positions of its first sorted key and past its last sorted key: two arrays of u32.
     bounds: [Place; 2],
     /// `None` if one block sorts the keys.
     radix: Option<Radix>,
 }
 
-/// The exclusive sum of a number of each thread of a block of 256 threads.
+/// The exclusive sum over the threads of a block of 256 threads.
 pub(super) const BLOCK_SCAN: &str = r"
 __device__ u32 block_scan(u32 x, u32& total) {
   __shared__ u32 part[8];
@@ -229,7 +232,7 @@ __device__ u32 block_scan(u32 x, u32& total) {
 ";
 
 impl Sort {
-    /// Scratch memory for the sort of `n` keys below `rows`, or equal to it.
+    /// Allocates scratch memory to sort `n` keys, each less than or equal to `rows`.
     ///
     /// # Errors
     /// If positions or keys do not fit into 32 bits.
@@ -250,8 +253,8 @@ impl Sort {
         Ok(Sort { n, rows, unsorted, sorted, bounds: [part(rows), part(rows)], radix })
     }
 
-    /// Declares `keys`, an array that gets the key of each number in order, and `begins` and `ends`, which are cleared by the
-    /// statement that is returned, for each row `i`.
+    /// Declares `keys`, the array of keys to sort, and `begins` and `ends`. The returned statement clears the latter
+    /// two for row `i`.
     pub(super) fn declare(&self, source: &mut Source) -> &'static str {
         source.pointer("u32", "keys", self.unsorted[0]);
         source.pointer("u32", "begins", self.bounds[0]);
@@ -259,8 +262,8 @@ impl Sort {
         "begins[i] = 0; ends[i] = 0;"
     }
 
-    /// Declares what sorted keys are read by: `sorted`, `ids`, the number of each sorted key before the sort, `begins` and
-    /// `ends`.
+    /// Declares the arrays by which sorted keys are read: `sorted`; `ids`, the position of each sorted key before the
+    /// sort; `begins` and `ends`.
     pub(super) fn read(&self, source: &mut Source) {
         source.pointer("const u32", "sorted", self.sorted[0]);
         source.pointer("const u32", "ids", self.sorted[1]);

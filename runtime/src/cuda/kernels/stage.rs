@@ -1,7 +1,7 @@
-//! Kernels of several launches: the text of a launch with its parameters, and the arguments that belong to them.
+//! Kernels of several launches: the source of a launch with its parameters, and the matching arguments.
 //!
-//! Extents and steps are parameters of a text, not parts of it, so that tensors of different dims share a kernel.
-//! Indices have 32 bits where all of them fit.
+//! Extents and strides are parameters and not in the source, so that tensors of different dims share a kernel.
+//! Indices have 32 bits if that suffices for all of them.
 
 use super::Maker;
 pub(super) use super::moves::moved;
@@ -15,19 +15,19 @@ use crate::kernel::{Io, KernelError, Prepared, Result};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The memory that a place is in.
-#[derive(Clone, Copy, Debug)]
+/// The memory of a place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Base {
     Operand(usize),
     Result(usize),
     Scratch,
 }
 
-/// An argument: an address on the device, 0 for an absent operand or result.
-#[derive(Clone, Copy, Debug)]
+/// An address on the device, 0 for an absent operand or result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Place {
     base: Base,
-    /// In bytes.
+    /// The offset in bytes.
     offset: u64,
 }
 
@@ -42,12 +42,17 @@ impl Place {
         Place { base: Base::Result(j), offset: 0 }
     }
 
-    /// The place so many bytes behind this one.
+    /// The start of the scratch memory.
+    pub(super) fn scratch() -> Place {
+        Place { base: Base::Scratch, offset: 0 }
+    }
+
+    /// The place `bytes` bytes later.
     pub(super) fn plus(self, bytes: usize) -> Place {
         Place { offset: self.offset + bytes as u64, ..self }
     }
 
-    /// The bytes from the start of the operand, result or scratch memory.
+    /// The offset in bytes in the operand, result or scratch memory.
     pub(super) fn offset(self) -> usize {
         usize::try_from(self.offset).unwrap_or(usize::MAX)
     }
@@ -62,7 +67,7 @@ impl Place {
     }
 }
 
-/// The parts of the scratch memory of a kernel, allocated one behind the other. Behind the parts is the workspace that all products share.
+/// The scratch memory of a kernel: parts in order of their allocation, then the workspace that all products share.
 #[derive(Default)]
 pub(super) struct Scratch {
     bytes: usize,
@@ -70,7 +75,7 @@ pub(super) struct Scratch {
 }
 
 impl Scratch {
-    /// A part of so many bytes.
+    /// Allocates a part of `bytes` bytes.
     pub(super) fn part(&mut self, bytes: usize) -> Place {
         let at = self.bytes;
         self.bytes += bytes.max(1).next_multiple_of(super::PART);
@@ -78,24 +83,47 @@ impl Scratch {
     }
 }
 
-/// The most parameters of a kernel: they are of 8 bytes each, and have 4096 bytes on every device.
+/// The maximum number of parameters of a kernel: each has 8 bytes, and every device permits 4096 bytes.
 pub(super) const MOST_PARAMETERS: usize = 512;
 
-/// The value of a parameter.
+/// The argument of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Argument {
     Place(Place),
     Number(u64),
 }
 
-/// A step of the work of a kernel.
+impl Argument {
+    /// Operand `i`.
+    pub(super) fn operand(i: usize) -> Argument {
+        Argument::Place(Place::operand(i))
+    }
+
+    /// Result `j`.
+    pub(super) fn result(j: usize) -> Argument {
+        Argument::Place(Place::result(j))
+    }
+
+    /// The value that a launch passes.
+    ///
+    /// # Errors
+    /// If an operand or result is not on the device.
+    pub(super) fn value(self, io: &Io<'_>) -> Result<u64> {
+        match self {
+            Argument::Place(place) => place.address(io),
+            Argument::Number(number) => Ok(number),
+        }
+    }
+}
+
+/// One operation of a kernel.
 #[derive(Clone)]
 pub(super) enum Stage {
-    /// A launch; `message` is that of its failure, if it can fail.
+    /// A launch; `message` is the index of its error message, if it can fail.
     Launch { kernel: Kernel, arguments: Vec<Argument>, message: Option<u32> },
-    /// A loop over elements, with the places of its sources and results.
+    /// An element-wise loop, with the places of its sources and results.
     Elements { elements: Arc<Loop>, places: Vec<Place> },
-    /// Products, one after the other: the bytes from one matrix to the next of both operands and the result.
+    /// Products in sequence, with the strides in bytes between matrices of both operands and the result.
     Product { product: Arc<Product>, a: Place, b: Place, to: Place, repeats: Vec<[usize; 3]> },
     /// An attention or its gradient. The tensors are in the order of [`AttentionPlaces`].
     Attention { plan: Arc<AttentionPlan>, tensors: Vec<Option<Place>>, bias: Option<Place>, scale: f32 },
@@ -120,16 +148,13 @@ impl Stage {
         Stage::Attention { plan: Arc::new(plan), tensors, bias, scale }
     }
 
-    /// `parts` is the size of the scratch memory before the workspace.
+    /// Runs the stage. `parts` is the size of the scratch memory before the workspace.
     fn run(&self, io: &mut Io<'_>, parts: u64) -> Result<()> {
         match self {
             Stage::Launch { kernel, arguments, message } => {
                 let mut args = Args::new();
                 for argument in arguments {
-                    args.push(match *argument {
-                        Argument::Place(place) => place.address(io)?,
-                        Argument::Number(number) => number,
-                    });
+                    args.push(argument.value(io)?);
                 }
                 let queue = queue(io)?;
                 if let Some(message) = message {
@@ -166,14 +191,14 @@ impl Stage {
     }
 }
 
-/// The kernel of some stages, in order.
+/// A kernel that runs stages in order.
 pub(super) fn staged(stages: Vec<Stage>, scratch: &Scratch) -> Prepared {
     let parts = scratch.bytes as u64;
     let prepared = Prepared::new(move |io| stages.iter().try_for_each(|stage| stage.run(io, parts)));
     prepared.scratch(scratch.bytes + scratch.workspace)
 }
 
-/// The text of a launch.
+/// The source of a launch with its parameters and arguments.
 pub(super) struct Source {
     /// The type of indices.
     pub(super) index: &'static str,
@@ -183,12 +208,12 @@ pub(super) struct Source {
     arguments: Vec<Argument>,
     message: Option<u32>,
     names: usize,
-    /// The most threads of a block, if the compiler has to know it.
+    /// The maximum number of threads of a block, if the compiler must know it.
     bound: Option<usize>,
 }
 
 impl Source {
-    /// A text with indices below `n`.
+    /// A source with indices below `n`.
     pub(super) fn new(n: usize) -> Source {
         Source {
             index: index_type(n),
@@ -215,38 +240,38 @@ impl Source {
         self.arguments.push(argument);
     }
 
-    /// A pointer to elements that are read.
+    /// Adds a pointer to elements that are read.
     pub(super) fn from(&mut self, name: &str, elem: Elem, place: Place) {
         self.pointer(&format!("const {}", elem.stored()), name, place);
     }
 
-    /// A pointer to elements that are written.
+    /// Adds a pointer to elements that are written.
     pub(super) fn to(&mut self, name: &str, elem: Elem, place: Place) {
         self.pointer(elem.stored(), name, place);
     }
 
-    /// A pointer to elements of a type of C.
+    /// Adds a pointer to elements of a C type.
     pub(super) fn pointer(&mut self, ty: &str, name: &str, place: Place) {
         self.parameter(&format!("{ty}* {name}"), Argument::Place(place));
     }
 
-    /// An extent.
+    /// Adds an extent.
     pub(super) fn number(&mut self, name: &str, value: usize) {
         self.parameter(&format!("u64 {name}_"), Argument::Number(value as u64));
         let _ = writeln!(self.locals, "  const {0} {name} = ({0}){name}_;", self.index);
     }
 
-    /// An integer with a sign.
+    /// Adds a signed integer.
     pub(super) fn signed(&mut self, name: &str, value: i64) {
         self.parameter(&format!("i64 {name}"), Argument::Number(value.cast_unsigned()));
     }
 
-    /// A statement before the body.
+    /// Adds a statement before the body.
     pub(super) fn local(&mut self, text: &str) {
         let _ = writeln!(self.locals, "  {text}");
     }
 
-    /// Limits the registers of a thread to those that blocks of so many threads have.
+    /// Limits the registers per thread to those available in blocks of `threads` threads.
     pub(super) fn bound(&mut self, threads: usize) {
         self.bound = Some(threads);
     }
@@ -256,7 +281,7 @@ impl Source {
         format!("{prefix}x{}", self.names)
     }
 
-    /// The position that belongs to the index `at` of a tensor of `dims`.
+    /// The offset for the index `at` of a tensor of `dims`.
     pub(super) fn position(&mut self, dims: &[usize], steps: &Steps, at: &str) -> String {
         let mut text = "(i64)0".to_owned();
         if steps.first != 0 {
@@ -287,7 +312,7 @@ impl Source {
         format!("({text})")
     }
 
-    /// The position in operand `i` of a walk at the index `at`.
+    /// The offset in operand `i` of a walk for the index `at`.
     pub(super) fn walked(&mut self, walk: &Walk, i: usize, at: &str) -> String {
         if walk.is_plain(i) {
             return at.to_owned();
@@ -295,12 +320,12 @@ impl Source {
         self.position(&walk.dims, &walk.operands[i], at)
     }
 
-    /// Lets the kernel fail: `fail(failure, name, found)`. `expected` describes the valid numbers.
+    /// Lets the kernel call `fail(failure, name, found)`. `expected` describes the valid numbers.
     pub(super) fn fails(&mut self, maker: &Maker<'_>, expected: String) {
         self.message = Some(maker.shared.compiler.expects(expected));
     }
 
-    /// The launch of so many blocks with so many threads each.
+    /// A launch of `blocks` blocks with `threads` threads each.
     ///
     /// # Errors
     /// If there are too many parameters or blocks.
@@ -327,10 +352,10 @@ impl Source {
         Ok(Stage::Launch { kernel, arguments, message })
     }
 
-    /// The launch of a body for each index `i` below `n`.
+    /// A launch that runs the body for each index `i` below `n`.
     ///
     /// # Errors
-    /// As [`launch`](Self::launch).
+    /// Like [`launch`](Self::launch).
     pub(super) fn each(mut self, maker: &Maker<'_>, n: usize, body: &str) -> Result<Stage> {
         self.number("n", n);
         let body = format!(
@@ -341,7 +366,7 @@ impl Source {
     }
 }
 
-/// As [`moved`](super::moves::moved), with numbers converted to another type.
+/// Like [`moved`](super::moves::moved), and converts numbers to another type.
 pub(super) fn converted(
     maker: &Maker<'_>,
     walk: &Walk,
@@ -357,8 +382,7 @@ pub(super) fn converted(
     source.each(maker, n, &format!("y[i] = {number};"))
 }
 
-/// Copies `count` rows of `len` bytes between operand `i` and result `j`, at these offsets and with these strides in
-/// bytes.
+/// Copies `count` rows of `len` bytes from operand `i` to result `j`, with offsets and strides in bytes.
 pub(super) fn copy_rows(
     io: &mut Io<'_>,
     [i, j]: [usize; 2],

@@ -1,4 +1,4 @@
-//! Operators whose results have elements of one operand at steps: Slice, Split, Tile, DepthToSpace, SpaceToDepth,
+//! Operators whose results are strided elements of one operand: Slice, Split, Tile, DepthToSpace, SpaceToDepth,
 //! Trilu, ReverseSequence.
 
 use super::stage::{Place, Scratch, Source, copy_rows, moved, staged};
@@ -23,7 +23,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The steps of a tensor of these dims, in elements, where it has any.
+/// The row-major strides of dims, in elements.
 fn strides(dims: &[usize]) -> Result<Vec<i64>> {
     let mut steps = vec![0; dims.len()];
     let mut step = 1i64;
@@ -35,7 +35,7 @@ fn strides(dims: &[usize]) -> Result<Vec<i64>> {
     Ok(steps)
 }
 
-/// The kernel of result 0 of `dims`, whose elements are those of operand 0 at these steps.
+/// The kernel of result 0 of `dims`, whose elements are elements of operand 0 at the strides `steps`.
 fn at_steps(maker: &Maker<'_>, dims: &[usize], steps: Steps) -> Result<Prepared> {
     let elem = maker.raw(0)?;
     let walk = Walk::new(dims, vec![steps]);
@@ -43,7 +43,7 @@ fn at_steps(maker: &Maker<'_>, dims: &[usize], steps: Steps) -> Result<Prepared>
     Ok(staged(vec![stage], &Scratch::default()))
 }
 
-/// A tensor of these dims with its axes in another order.
+/// The kernel that permutes the axes of a tensor of these dims.
 fn permuted(maker: &Maker<'_>, dims: &[usize], perm: &[usize]) -> Result<Prepared> {
     let own = strides(dims)?;
     let to: Dims = perm.iter().map(|&axis| dims[axis]).collect();
@@ -97,13 +97,13 @@ fn slice(maker: &Maker<'_>) -> Result<Prepared> {
     let mut steps = Steps { first: 0, steps: own.clone() };
     for Range { axis, first, step } in geometry::ranges(site)? {
         steps.first += i64::try_from(first).unwrap_or(0) * own[axis];
-        // A step beyond the extent is not taken.
+        // If there is only one element, the stride is not used.
         steps.steps[axis] = if result[axis] > 1 { own[axis].saturating_mul(step) } else { 0 };
     }
     at_steps(maker, &result, steps)
 }
 
-/// Each part is rows of the operand.
+/// Copies each part as rows of the operand.
 fn split(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (axis, sizes) = geometry::parts(site)?;
@@ -142,7 +142,7 @@ fn trilu(maker: &Maker<'_>) -> Result<Prepared> {
     source.to("y", elem, Place::result(0));
     source.number("rows", rows);
     source.number("columns", columns);
-    // No column is further than an extent from the diagonal, so that sums stay in 64 bits.
+    // The diagonal is clamped so that sums fit into 64 bits; no column is farther than an extent from it.
     source.signed("k", diagonal.clamp(-(1 << 62), 1 << 62));
     let order = if is_upper { ">=" } else { "<=" };
     let body = format!(
@@ -151,7 +151,7 @@ fn trilu(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(staged(vec![source.each(maker, n, &body)?], &Scratch::default()).in_place(&[0]))
 }
 
-/// The first elements of sequences in opposite order. One of the first two axes is time, the other the batch.
+/// Reverses the first elements of each sequence. One of the first two axes is time, the other the batch.
 fn reverse_sequence(maker: &Maker<'_>) -> Result<Prepared> {
     let dims = maker.site.dims(0)?;
     let (elem, index) = (maker.raw(0)?, maker.index(1)?);

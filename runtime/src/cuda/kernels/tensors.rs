@@ -1,8 +1,8 @@
 //! Launches over several tensors of different lengths: every block has one chunk of one tensor.
 //!
-//! The tensors are in the parameters of the kernel, so that a launch copies no table to the device. Parameters have 4 KiB,
-//! and more tensors take more launches. A block finds its tensor by the number of the first block of each. With the
-//! tensors `x0` of two chunks and `x1` of one, as far as it concerns them:
+//! The tensors are kernel parameters, so that a launch copies no table to the device. Parameters have 4 KiB, so many
+//! tensors take several launches. A block finds its tensor by comparing its number with the first block of each
+//! tensor. The relevant parts of the source for the tensors `x0` with two chunks and `x1` with one:
 //!
 //! ```text
 //! run(chunk, …, x0, n0, first0 = 0, x1, n1, first1 = 2)
@@ -11,43 +11,19 @@
 //!   … body …
 //! ```
 
-use super::stage::MOST_PARAMETERS;
+use super::stage::{Argument, MOST_PARAMETERS};
 use crate::cuda::Shared;
-use crate::cuda::launch::{Args, Kernel, THREADS, operand, queue, result, scratch};
+use crate::cuda::launch::{Args, Kernel, THREADS, queue};
 use crate::cuda::text::HEAD;
 use crate::kernel::{Io, Result};
 use std::fmt::Write;
 
-/// The parameters of every launch: the elements of a chunk, and the chunks of earlier launches.
+/// The number of parameters of every launch: the elements of a chunk, and the chunks of earlier launches.
 const OWN: usize = 2;
 
-/// The chunks of small and of all tensors together: a chunk is no shorter, and there are no more of them.
+/// The minimum length of a chunk, and the maximum number of chunks of all tensors.
 const LEAST_CHUNK: usize = 2048;
 const MOST_CHUNKS: usize = 4096;
-
-/// The argument of a parameter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Argument {
-    /// The address of operand `i`.
-    Operand(usize),
-    /// The address of result `j`, 0 if it is not requested.
-    Result(usize),
-    /// An address in the scratch memory, in bytes from its start.
-    Scratch(usize),
-    /// A number, or an address of 0.
-    Number(u64),
-}
-
-impl Argument {
-    fn value(self, io: &Io<'_>) -> Result<u64> {
-        match self {
-            Argument::Operand(i) => operand(io, i),
-            Argument::Result(j) => result(io, j),
-            Argument::Scratch(bytes) => Ok(scratch(io)? + bytes as u64),
-            Argument::Number(number) => Ok(number),
-        }
-    }
-}
 
 /// A tensor: its length, and the arguments of its fields.
 pub(super) struct Tensor {
@@ -59,12 +35,12 @@ pub(super) struct Tensor {
 pub(super) struct Tensors<'a> {
     /// Device functions.
     pub(super) functions: &'a str,
-    /// Parameters that all blocks share: types and names.
+    /// The types and names of parameters that all blocks share.
     pub(super) shared: &'a [(&'a str, &'a str)],
-    /// The parameters of each tensor: types and names.
+    /// The types and names of the parameters of each tensor.
     pub(super) fields: &'a [(&'a str, &'a str)],
-    /// Statements of a block. They read the parameters by their names, and `n`, `from`, `to` and `part`: the length of the tensor,
-    /// the bounds of the chunk, and the number of the chunk among the chunks of all tensors.
+    /// The statements of a block. They read the parameters by name, and `n`, `from`, `to` and `part`: the length of
+    /// the tensor, the bounds of the chunk, and the index of the chunk among the chunks of all tensors.
     pub(super) body: &'a str,
 }
 
@@ -76,10 +52,10 @@ pub(super) struct Launches {
 }
 
 impl Launches {
-    /// Adds the launches to the queue of the kernel that runs.
+    /// Enqueues the launches on the queue of the running kernel.
     ///
     /// # Errors
-    /// If a launch is refused, or earlier work failed.
+    /// If the driver rejects a launch, or earlier work failed.
     pub(super) fn run(&self, io: &mut Io<'_>) -> Result<()> {
         for (kernel, arguments) in &self.launches {
             let args: Args = arguments.iter().map(|argument| argument.value(io)).collect::<Result<_>>()?;
@@ -89,17 +65,18 @@ impl Launches {
     }
 }
 
-/// The elements of a chunk of tensors of these lengths: a power of two.
+/// The chunk length for tensors of these lengths: a power of two.
 fn chunk_of(lengths: impl Iterator<Item = usize>) -> usize {
     let total: usize = lengths.sum();
     total.div_ceil(MOST_CHUNKS).next_power_of_two().max(LEAST_CHUNK)
 }
 
 impl Tensors<'_> {
-    /// The launches over tensors. Tensors without elements have no block. `shared` are the arguments of the shared parameters.
+    /// The launches over tensors. Tensors without elements have no block. `shared` are the arguments of the shared
+    /// parameters.
     ///
     /// # Errors
-    /// If there are more chunks than a grid may have blocks.
+    /// If there are more chunks than a grid permits blocks.
     pub(super) fn launches(
         &self,
         device: &Shared,
@@ -111,7 +88,7 @@ impl Tensors<'_> {
         let most = (MOST_PARAMETERS - OWN - self.shared.len()) / (self.fields.len() + 2);
         let (mut launches, mut parts) = (Vec::new(), 0);
         for tensors in tensors.chunks(most) {
-            // Numbers of tensors that are close share a text.
+            // Rounded to a power of two, so that similar numbers of tensors share a source.
             let slots = tensors.len().next_power_of_two().min(most);
             let mut arguments = vec![Argument::Number(chunk as u64), Argument::Number(parts as u64)];
             arguments.extend(shared);
@@ -159,7 +136,7 @@ impl Tensors<'_> {
         )
     }
 
-    /// The statement that sets the locals to the slot of a block, which is one of `from..to`.
+    /// The statement that sets the locals to the tensor of a block, one of `from..to`.
     fn choice(&self, from: usize, to: usize) -> String {
         if to - from == 1 {
             let set = self.fields.iter().map(|(_, name)| format!("{name} = {name}_{from}; "));

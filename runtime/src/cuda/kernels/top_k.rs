@@ -1,16 +1,16 @@
-//! TopK: the greatest or the least elements of a row, in order. NaN is the greatest number, and the first of equal elements
+//! TopK: the largest or smallest elements of a row, sorted. NaN is the largest number; of equal elements, the first
 //! comes first.
 //!
-//! Each element has an integer as its key; elements come first in the order of their keys. A block has a row:
+//! Each element is mapped to an integer key whose order is the order of the result. A block has a row:
 //!
-//! 1. It finds the key of element `k`, digit by digit of 8 bits from the highest on, by counts of the elements that
-//!    have the digits found so far (radix select; Alabi et al., "Fast k-selection algorithms for graphics processing
-//!    units", 2012).
-//! 2. It takes all elements with lower keys, and the first ones with that key.
-//! 3. It sorts up to 1024 of them by key and place, in a bitonic network in shared memory.
+//! 1. It finds the key of element `k`, by 8-bit digits from the highest on, by counts of the elements that have the
+//!    digits found so far (radix select; Alabi et al., "Fast k-selection algorithms for graphics processing units",
+//!    2012).
+//! 2. It takes all elements with lower keys, and the first elements with that key.
+//! 3. It sorts up to 1024 of them by key and position, in a bitonic network in shared memory.
 //!
-//! More elements are sorted by all blocks, in time proportional to their number ([`Radix`]). Where that takes little memory,
-//! whole rows are sorted without steps 1 and 2, which one block does for a row.
+//! More elements are sorted by all blocks with a radix sort in linear time ([`Radix`]). If the memory suffices, whole
+//! rows are sorted without steps 1 and 2, which use only one block per row.
 
 use super::sort::{BLOCK_SCAN, Radix};
 use super::stage::{Place, Scratch, Source, Stage, staged};
@@ -19,7 +19,7 @@ use crate::cuda::text::Elem;
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::views::reduce::TopKView;
 
-/// The most elements that a block sorts in shared memory.
+/// The maximum number of elements that a block sorts in shared memory.
 const SHARED: usize = 1024;
 
 /// The type of keys, and the key of the element `x`, a float or an integer.
@@ -62,7 +62,7 @@ pub(super) fn top_k(maker: &Maker<'_>) -> Result<Prepared> {
         elem.wide(),
         if view.largest { "(Key)~" } else { "" },
     );
-    let rows = Rows { elem, key: ty, functions, outer, n, inner, k };
+    let rows = TopK { elem, key: ty, functions, outer, n, inner, k };
     let mut scratch = Scratch::default();
     let stages = match (k <= SHARED, rows.are_sorted_whole()) {
         (true, _) => vec![rows.selected(maker, None)?],
@@ -85,9 +85,9 @@ pub(super) fn top_k(maker: &Maker<'_>) -> Result<Prepared> {
 }
 
 /// The rows of an operand: elements [outer, n, inner], of which `k` along the middle axis are results.
-struct Rows {
+struct TopK {
     elem: Elem,
-    /// The type of keys in C.
+    /// The C type of keys.
     key: &'static str,
     /// The types `T` and `Key`, and the function `key_of`.
     functions: String,
@@ -97,20 +97,20 @@ struct Rows {
     k: usize,
 }
 
-/// The most elements of an operand whose rows are sorted whole, however few of the elements are results.
+/// The maximum number of elements of an operand whose rows are sorted whole, regardless of the number of results.
 const SORTED_WHOLE: usize = 1 << 20;
 
-impl Rows {
+impl TopK {
     fn count(&self) -> usize {
         self.outer * self.inner
     }
 
-    /// The type of keys, and their bits.
+    /// The type of keys, and its number of bits.
     fn bits(&self) -> (&'static str, u32) {
         (self.key, if self.key == "u64" { 64 } else { 32 })
     }
 
-    /// True if rows are sorted whole: the memory is limited, or in proportion to that of the results.
+    /// True if rows are sorted whole: if they are small, or their memory is proportional to that of the results.
     fn are_sorted_whole(&self) -> bool {
         self.n / 8 <= self.k || self.count() * self.n <= SORTED_WHOLE
     }
@@ -124,7 +124,7 @@ impl Rows {
         source
     }
 
-    /// The keys of all elements.
+    /// The launch that computes the keys of all elements.
     fn keys(&self, maker: &Maker<'_>, radix: &Radix) -> Result<Stage> {
         let mut source = self.source();
         radix.declare(&mut source);
@@ -133,7 +133,7 @@ impl Rows {
         source.each(maker, self.count() * self.n, &body)
     }
 
-    /// Writes the first `k` elements of lists of `length` sorted numbers of elements.
+    /// Writes the first `k` elements of sorted lists of `length` element indices.
     fn written(&self, maker: &Maker<'_>, radix: &Radix, length: usize) -> Result<Stage> {
         let mut source = self.source();
         let [_, ids] = radix.sorted();
@@ -149,9 +149,10 @@ impl Rows {
         source.each(maker, self.count() * self.k, body)
     }
 
-    /// The selection of the elements: to the results in order, or to the lists of a sort in the order of their places.
+    /// Selects the elements: writes them to the results in order, or to lists for a sort in the order of their
+    /// positions.
     fn selected(&self, maker: &Maker<'_>, radix: Option<&Radix>) -> Result<Stage> {
-        let Rows { elem, k, .. } = *self;
+        let TopK { elem, k, .. } = *self;
         let mut source = self.source();
         source.function(BLOCK_SCAN);
         source.number("k", k);

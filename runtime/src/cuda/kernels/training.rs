@@ -1,7 +1,8 @@
-//! Operators of ai.ampc around the optimizers: GradCheck, ClipCoef and UpdateLossScale. Values that depend on scalars alone
-//! are computed in f64 and rounded to f32 once.
+//! Operators of ai.ampc around the optimizers: GradCheck, ClipCoef and UpdateLossScale. Values that depend only on
+//! scalars are computed in f64 and rounded to f32 once.
 
-use super::tensors::{Argument, Tensor, Tensors};
+use super::stage::{Argument, Place};
+use super::tensors::{Tensor, Tensors};
 use super::{Maker, Prepare};
 use crate::cuda::elements::VECTORS;
 use crate::cuda::launch::{Args, Kernel, THREADS, operand_or_none, queue, result, scratch};
@@ -21,11 +22,11 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The bytes that a thread reads of a gradient at a time.
+/// The number of bytes of a gradient that a thread reads at a time.
 const VECTOR_BYTES: usize = 16;
 
-/// Gradients are checked by chunks: a block makes the sum of squares of a chunk, and whether an element is not finite. Then
-/// one block adds the sums of all chunks up.
+/// Gradients are checked in chunks: a block computes a chunk's sum of squares, and a flag for elements that are not
+/// finite. Then one block adds the sums of all chunks.
 fn grad_check(maker: &Maker<'_>) -> Result<Prepared> {
     let mut elems: Vec<Elem> = Vec::new();
     let mut gradients = Vec::new();
@@ -36,7 +37,7 @@ fn grad_check(maker: &Maker<'_>) -> Result<Prepared> {
             elems.push(elem);
         }
         let n = maker.site.dims(i)?.iter().product();
-        gradients.push(Tensor { n, fields: vec![Argument::Operand(i), Argument::Number(kind as u64)] });
+        gradients.push(Tensor { n, fields: vec![Argument::operand(i), Argument::Number(kind as u64)] });
     }
     let mut functions = format!("{VECTORS}{FOLDS}");
     let mut choice = String::new();
@@ -56,7 +57,7 @@ fn grad_check(maker: &Maker<'_>) -> Result<Prepared> {
         fields: &[("const void*", "g"), ("u64", "kind")],
         body: &body,
     };
-    let arguments = [Argument::Operand(0), Argument::Scratch(0)];
+    let arguments = [Argument::operand(0), Argument::Place(Place::scratch())];
     let launches = tensors.launches(maker.shared, &arguments, &gradients)?;
     let text = format!(
         "{HEAD}{FOLDS}extern \"C\" __global__ void run(u64 n, const float* parts, float* found, float* square) {{
@@ -77,8 +78,8 @@ fn grad_check(maker: &Maker<'_>) -> Result<Prepared> {
     Ok(prepared.scratch(parts.max(1) * 8))
 }
 
-/// The function that checks a part of a gradient of an element type. The elements of a thread do not depend on the address of
-/// the gradient, so that sums do not either.
+/// The function that checks a part of a gradient of an element type. The distribution of elements over threads does
+/// not depend on the address of the gradient, so neither do the sums.
 fn check_of(kind: usize, elem: Elem) -> String {
     format!(
         "__device__ __forceinline__ void check_{kind}(const void* of, u64 from, u64 to, float f, float* sum, float* bad) {{
@@ -131,8 +132,8 @@ fn clip_coef(maker: &Maker<'_>) -> Result<Prepared> {
     single(maker, &text, 2, 2)
 }
 
-/// Statements that update a loss scale: they read `scale`, `good`, `bad` and the flag `found`, and set `to`, `good` and
-/// `bad` to the next values.
+/// Statements that update a loss scale: they read `scale`, `good`, `bad` and the flag `found`, and set `to`, `good`
+/// and `bad` to the next values.
 ///
 /// # Errors
 /// If the attributes are invalid.

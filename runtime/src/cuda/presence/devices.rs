@@ -5,7 +5,7 @@ use super::error::CudaError;
 /// A device of the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundDevice {
-    /// The name, as the driver says it.
+    /// The name from the driver.
     pub name: String,
     /// The compute capability, major and minor.
     pub capability: (i32, i32),
@@ -13,7 +13,7 @@ pub struct FoundDevice {
     pub memory: u64,
 }
 
-/// The least compute capability: the lowest that NVRTC 13 compiles for.
+/// The minimum compute capability, which is also the minimum of NVRTC 13.
 const LEAST_CAPABILITY: (i32, i32) = (7, 5);
 
 pub(super) fn usable(devices: &[FoundDevice], number: usize) -> Result<(), CudaError> {
@@ -26,12 +26,12 @@ pub(super) fn usable(devices: &[FoundDevice], number: usize) -> Result<(), CudaE
     }
 }
 
-/// The newest architecture of which a device of this compute capability runs the code: it has the same major version.
+/// The newest architecture whose code a device of this compute capability runs: the major versions are equal.
 pub(super) fn architecture(architectures: &[i32], (major, minor): (i32, i32)) -> Option<i32> {
     architectures.iter().copied().filter(|of| of / 10 == major && of % 10 <= minor).max()
 }
 
-/// The architectures of NVRTC, whose functions have been checked.
+/// The architectures that NVRTC supports. The caller has checked the functions of NVRTC.
 pub(super) fn architectures() -> Vec<i32> {
     use cudarc::nvrtc::sys;
     let mut count = 0;
@@ -40,12 +40,12 @@ pub(super) fn architectures() -> Vec<i32> {
     let counted = unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) }.result();
     let mut list = vec![0; usize::try_from(count).unwrap_or(0)];
     #[expect(unsafe_code, reason = "a call of NVRTC")]
-    // SAFETY: the list has as many numbers as NVRTC says.
+    // SAFETY: the list has the length that NVRTC returned.
     let listed = counted.and_then(|_| unsafe { sys::nvrtcGetSupportedArchs(list.as_mut_ptr()) }.result());
     listed.map(|_| list).unwrap_or_default()
 }
 
-/// The devices of the driver, whose functions have been checked.
+/// The devices of the driver. The caller has checked the functions of the driver.
 pub(super) fn devices() -> Result<Vec<FoundDevice>, CudaError> {
     use cudarc::driver::result;
     use cudarc::driver::sys::CUdevice_attribute as Attribute;

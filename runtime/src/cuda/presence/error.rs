@@ -14,12 +14,12 @@ pub enum CudaError {
     NoLibrary {
         /// The library.
         library: Library,
-        /// The command that installs the library, in words.
+        /// Instructions to install the library.
         remedy: String,
-        /// The folders that were searched, besides those of the dynamic loader.
+        /// The searched folders, besides those of the dynamic loader.
         folders: Vec<PathBuf>,
     },
-    /// A library is there, and the dynamic loader refuses it.
+    /// The dynamic loader rejects a library file.
     #[error("{library} cannot be loaded: `{}`: {reason}", .path.display())]
     Unloadable {
         /// The library.
@@ -36,7 +36,7 @@ pub enum CudaError {
         library: Library,
         /// The file.
         path: PathBuf,
-        /// The version that the library says.
+        /// The version that the library reports.
         version: (u32, u32),
         /// The function.
         function: &'static str,
@@ -91,10 +91,10 @@ pub enum CudaError {
         /// The driver's error.
         reason: String,
     },
-    /// There is no device of this number.
+    /// The device index is out of range.
     #[error("expected a device number below {count}, found {device}")]
     NoDevice {
-        /// The number.
+        /// The index.
         device: usize,
         /// The number of devices.
         count: usize,
@@ -107,7 +107,7 @@ pub enum CudaError {
         /// The compute capability.
         capability: (i32, i32),
     },
-    /// NVRTC is older than the device, and compiles nothing that it runs.
+    /// The device is newer than all architectures that NVRTC compiles for.
     #[error("NVRTC {} does not support compute capability {}.{} ({name}); install a newer version", dotted(.version), .capability.0, .capability.1)]
     OldCompiler {
         /// The version of NVRTC.
@@ -125,7 +125,7 @@ pub enum CudaError {
         /// The library's error.
         reason: String,
     },
-    /// The device does not answer, or a call fails for another reason of the system.
+    /// The device does not respond, or a call fails for another reason of the system.
     #[error("a call of {library} failed: {reason}")]
     Refused {
         /// The library.
@@ -133,7 +133,7 @@ pub enum CudaError {
         /// The library's error.
         reason: String,
     },
-    /// A library refuses a call as invalid.
+    /// A library rejects a call as invalid.
     #[error("{library} rejects a call as invalid: {reason}")]
     Invalid {
         /// The library.
@@ -144,21 +144,21 @@ pub enum CudaError {
     /// The folder of [`CudaOptions::dump`](crate::cuda::CudaOptions::dump) cannot be written.
     #[error("{reason}")]
     NoDump {
-        /// The file, and the system's error.
+        /// The file, and the error of the system.
         reason: String,
     },
 }
 
-/// A party that can solve a [`CudaError`].
+/// The party that can solve a [`CudaError`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CudaErrorKind {
     /// The user installs or updates a library, or chooses another device.
     Unsupported,
-    /// Memory of the device or of the host is exhausted.
+    /// Device or host memory is exhausted.
     NoMemory,
-    /// The device does not answer, or a file cannot be written.
+    /// The device does not respond, or a file cannot be written.
     Refused,
-    /// A bug of this crate.
+    /// A bug in this crate.
     Bug,
 }
 
@@ -204,7 +204,7 @@ impl From<DriverError> for CudaError {
     }
 }
 
-/// Name and explanation of an error of the driver.
+/// The name and explanation of a driver error.
 pub(in crate::cuda) fn text_of(error: DriverError) -> String {
     let known =
         |text: Result<&std::ffi::CStr, DriverError>| text.map(|text| text.to_string_lossy().into_owned());

@@ -1,13 +1,13 @@
-//! The folders where toolkits and Python packages put the libraries.
+//! The folders in which toolkits and Python packages install the libraries.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// Existing folders where the libraries of CUDA usually are, in the order in which they are searched: the toolkit that
-/// `CUDA_HOME` or `CUDA_PATH` names, Python packages of the virtual environment, of conda, and of the interpreters on `PATH`,
-/// packages of the user, then toolkits of the system, the newest first. `variable` returns an environment variable.
+/// Existing folders that usually contain the libraries of CUDA, in search order: the toolkit of `CUDA_HOME` or
+/// `CUDA_PATH`; Python packages of the virtual environment, of conda, of the interpreters on `PATH`, and of the user;
+/// then the system's toolkits, newest first. `variable` returns an environment variable.
 ///
-/// The dynamic loader's own folders come before all of these.
+/// The dynamic loader's own folders are searched before all of these.
 pub fn standard_folders(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     let path = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut folders = Vec::new();
@@ -21,7 +21,7 @@ pub fn standard_folders(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Path
     for bin in variable("PATH").iter().flat_map(std::env::split_paths) {
         if bin.join("python3").exists() {
             bin.parent().into_iter().for_each(|prefix| packages(prefix, &mut folders));
-            // Debian's interpreter in /usr has the packages that are installed by hand below /usr/local.
+            // Debian's interpreter in /usr uses the packages that the administrator installed below /usr/local.
             bin.parent().into_iter().for_each(|prefix| packages(&prefix.join("local"), &mut folders));
         }
     }
@@ -44,12 +44,12 @@ pub fn standard_folders(variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<Path
     known
 }
 
-/// The folders of libraries of a toolkit.
+/// The library folders of a toolkit.
 fn toolkit(root: &Path, to: &mut Vec<PathBuf>) {
     to.extend(["lib64", "targets/x86_64-linux/lib"].map(|folder| root.join(folder)));
 }
 
-/// The folders of libraries of NVIDIA's Python packages below a prefix: `lib/python3.*/site-packages/nvidia/*/lib`.
+/// The library folders of NVIDIA's Python packages below a prefix: `lib/python3.*/site-packages/nvidia/*/lib`.
 fn packages(prefix: &Path, to: &mut Vec<PathBuf>) {
     for lib in ["lib", "lib64"] {
         for python in newest_first(&prefix.join(lib), &|name| name.starts_with("python3")) {
@@ -61,7 +61,7 @@ fn packages(prefix: &Path, to: &mut Vec<PathBuf>) {
     }
 }
 
-/// The entries of a folder whose names are wanted, numbers in names compared as numbers, the greatest first.
+/// The entries of a folder whose names satisfy `is_wanted`, greatest first. Numbers in names are compared as numbers.
 fn newest_first(folder: &Path, is_wanted: &dyn Fn(&str) -> bool) -> Vec<PathBuf> {
     let names = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let names = names.filter_map(|name| name.into_string().ok());

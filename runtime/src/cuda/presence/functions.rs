@@ -1,5 +1,5 @@
-//! The functions that the backend calls, by library. The crate `cudarc` panics at the call of a function that a library
-//! lacks, so all are looked up before the first call. The simulated device exports exactly these.
+//! The functions that the backend calls, by library. The crate `cudarc` panics when a missing function is called, so
+//! all functions are looked up before the first call. The simulated device exports exactly these functions.
 
 /// The functions of the driver.
 pub(super) const DRIVER: &[&str] = &[

@@ -18,7 +18,7 @@ pub enum Library {
     Compiler,
     /// cuBLASLt, which computes matrix products.
     Products,
-    /// cuDNN, which computes convolutions. Only models with convolutions need it.
+    /// cuDNN, which computes convolutions and attention. Other models do not need it.
     Convolutions,
 }
 
@@ -27,10 +27,10 @@ pub(super) const NEWEST: u32 = 13;
 
 /// A function that writes a version and returns a status, 0 for success.
 type WriteVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
-/// A function that writes a version in two numbers.
+/// A function that writes a major and a minor version.
 type WriteVersions = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
 impl Library {
-    /// All libraries, the driver first.
+    /// All libraries; the driver is first.
     pub const ALL: [Library; 4] =
         [Library::Driver, Library::Compiler, Library::Products, Library::Convolutions];
 
@@ -44,7 +44,7 @@ impl Library {
         }
     }
 
-    /// The name of the library without prefix and ending, as `cudarc` searches it.
+    /// The name of the library without prefix and extension, by which `cudarc` searches.
     pub(super) const fn stem(self) -> &'static str {
         match self {
             Library::Driver => "cuda",
@@ -54,7 +54,7 @@ impl Library {
         }
     }
 
-    /// The files that are searched in folders, the newest version first.
+    /// The file names to search in folders, newest version first.
     pub(super) const fn files(self) -> &'static [&'static str] {
         match self {
             Library::Driver => &["libcuda.so.1"],
@@ -64,12 +64,12 @@ impl Library {
         }
     }
 
-    /// The file of the newest version that is supported.
+    /// The file name of the newest supported version.
     pub const fn file(self) -> &'static str {
         self.files()[0]
     }
 
-    /// The package of PyPI that has the library for a major version of CUDA; the driver has none.
+    /// The PyPI package of the library for a major version of CUDA; `None` for the driver.
     const fn package(self, major: u32) -> Option<&'static str> {
         Some(match (self, major) {
             (Library::Driver, _) => return None,
@@ -82,11 +82,11 @@ impl Library {
         })
     }
 
-    /// The way to install the library for a major version of CUDA, in words.
+    /// Instructions to install the library for a major version of CUDA.
     fn remedy(self, major: u32) -> String {
         match self.package(major) {
             None => "install NVIDIA's driver".to_owned(),
-            // The versions of cuDNN are not those of CUDA.
+            // The versions of cuDNN differ from those of CUDA.
             Some(package) if self == Library::Convolutions => format!("`pip install {package}` installs it"),
             Some(package) => format!("`pip install '{package}=={major}.*'` installs it"),
         }
@@ -101,7 +101,7 @@ impl Library {
         }
     }
 
-    /// The oldest version that is supported.
+    /// The oldest supported version.
     const fn oldest(self) -> (u32, u32) {
         match self {
             Library::Convolutions => (9, 8),
@@ -109,7 +109,8 @@ impl Library {
         }
     }
 
-    /// Loads the library. `driver` is the version of CUDA that the driver supports; a library for `major` is preferred.
+    /// Loads the library. `driver` is the version of CUDA that the driver supports; a library for `major` is
+    /// preferred.
     pub(super) fn open(
         self,
         folders: &[PathBuf],
@@ -132,7 +133,7 @@ impl Library {
             return Err(CudaError::NoFunction { library: self, path, version, function });
         }
         let cuda = self.major(&handle, version).ok_or_else(unknown)?;
-        // The library stays for the rest of the process, as cudarc expects.
+        // The library stays loaded for the rest of the process, as cudarc expects.
         let _ = handle.into_raw();
         match driver {
             Some(driver) if driver.0 < cuda => {
@@ -150,7 +151,7 @@ impl Library {
         }
     }
 
-    /// The library as `cudarc` finds it, after a library of one of the folders has been loaded if there is no other.
+    /// The library as `cudarc` finds it. If `cudarc` finds none, first loads a library from one of the folders.
     fn handle(
         self,
         folders: &[PathBuf],
@@ -162,7 +163,7 @@ impl Library {
         if let Some(handle) = by_name() {
             return Ok(handle);
         }
-        // If there are newer libraries alone, the driver is too old for them, and the error says so.
+        // If only newer libraries exist, the driver is too old for them, and the error says so.
         let most = driver.map_or(NEWEST, |(of_driver, _)| of_driver);
         let rank = |file: &str| match of_major(file) {
             Some(number) if major == Some(number) => 0,
@@ -190,13 +191,13 @@ impl Library {
         other.ok_or_else(|| refused.unwrap_or_else(absent))
     }
 
-    /// True if a cuDNN, whose name does not say it, is for another major version of CUDA than `major`.
+    /// True if the file is a cuDNN for a major version of CUDA other than `major`. Its file name does not tell.
     fn is_for_another(self, path: &Path, handle: &Handle, major: Option<u32>) -> bool {
         let Some(major) = major.filter(|_| self == Library::Convolutions) else { return false };
         graph_of_dnn(path).is_ok() && self.major(handle, (0, 0)).is_some_and(|found| found != major)
     }
 
-    /// Loads the files beside a library that the library itself loads by name.
+    /// Loads the files next to a library that the library itself loads by name.
     fn companions(self, path: &Path) {
         if self != Library::Compiler {
             return;
@@ -208,12 +209,12 @@ impl Library {
                 .is_some_and(|name| name.starts_with("libnvrtc-builtins.so") && !name.contains(".alt"))
         };
         for path in entries.map(|entry| entry.path()).filter(is_builtins) {
-            // NVRTC reports their absence itself when it compiles.
+            // NVRTC reports a missing file itself when it compiles.
             let _ = dlopen(path.as_os_str()).map(Handle::into_raw);
         }
     }
 
-    /// The version that the library says, major and minor.
+    /// The major and minor version that the library reports.
     #[expect(unsafe_code, reason = "calls of functions that were looked up by name")]
     fn version(self, handle: &Handle) -> Option<(u32, u32)> {
         let number = |version: c_int| u32::try_from(version).ok();
@@ -243,7 +244,7 @@ impl Library {
             }
             Library::Convolutions => {
                 let version = returned(handle, "cudnnGetVersion")?;
-                // Before version 9, the major version stood four digits from the end.
+                // Before version 9, the major version started at the fourth digit from the end.
                 let major = if version < 10_000 { 1000 } else { 10_000 };
                 Some((version / major, version % major / 100))
             }
@@ -256,14 +257,14 @@ impl Library {
         let place = self.functions().iter().find_map(|function| symbol(handle, function));
         let Some(place) = place else { return PathBuf::from(self.file()) };
         let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: the address is that of a function, and the place has the size of the information.
+        // SAFETY: the address is that of a function, and the buffer has the size of the information.
         let found = unsafe { libc::dladdr(place, info.as_mut_ptr()) };
-        // SAFETY: all bytes were zero, or the call has written them.
+        // SAFETY: all bytes were zero-initialized, or the call has written them.
         let info = unsafe { info.assume_init() };
         if found == 0 || info.dli_fname.is_null() {
             return PathBuf::from(self.file());
         }
-        // SAFETY: the loader's name of a file ends with a zero, and lives as long as the library.
+        // SAFETY: the loader's file name is NUL-terminated, and lives as long as the library.
         let name = unsafe { CStr::from_ptr(info.dli_fname) };
         PathBuf::from(OsStr::from_bytes(name.to_bytes()))
     }
@@ -278,7 +279,8 @@ impl fmt::Display for Library {
     }
 }
 
-/// Loads the library that cuDNN loads at its first call, beside cuDNN's file: without it, cuDNN ends the process.
+/// Loads the library that cuDNN loads at its first call, from the folder of cuDNN. Without it, cuDNN aborts the
+/// process.
 fn graph_of_dnn(path: &Path) -> Result<(), String> {
     const GRAPH: &str = "libcudnn_graph.so.9";
     let beside = path.parent().map(|folder| folder.join(GRAPH));
@@ -288,7 +290,7 @@ fn graph_of_dnn(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// The major version of CUDA that is the ending of a file.
+/// The major version of CUDA in the extension of a file.
 pub(super) fn of_major(file: &str) -> Option<u32> {
     file.rsplit('.').next().and_then(|number| number.parse().ok())
 }

@@ -1,13 +1,14 @@
-//! The libraries of CUDA and the devices of its driver: where they are, their versions, and why they cannot be used.
+//! Detection of the libraries of CUDA and the devices of its driver: locations, versions, and reasons why they are
+//! unusable.
 //!
-//! Nothing of CUDA is linked. A library is searched by the names that the crate `cudarc` tries: first where the dynamic
-//! loader finds it, then in the folders that the caller gives. A library of such a folder is loaded by its full path, and
-//! the loader then finds it by its name. `cudarc` panics at the first call into a library or function that is absent, so
-//! both are checked here, by calls that `cudarc` has no part in.
+//! ampc links no library of CUDA. A library is searched under the names that the crate `cudarc` tries: first where
+//! the dynamic loader finds it, then in the caller's folders. A library from such a folder is loaded by its full
+//! path, and the loader then finds it by its name. `cudarc` panics at the first call into a missing library or
+//! function, so this module checks both itself, without `cudarc`.
 //!
-//! `library.rs` has the libraries and how each is loaded, `loader.rs` calls of the dynamic loader, and `devices.rs` the devices
-//! of the driver. `folders.rs` lists the folders of toolkits and Python packages, `functions.rs` the functions that the
-//! backend calls.
+//! `library.rs` has the libraries and how each is loaded, `loader.rs` calls of the dynamic loader, and `devices.rs`
+//! the devices of the driver. `folders.rs` lists the folders of toolkits and Python packages, and `functions.rs` the
+//! functions that the backend calls.
 
 mod devices;
 mod error;
@@ -30,7 +31,7 @@ use std::path::PathBuf;
 /// A library that was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundLibrary {
-    /// The version, major and minor. The version of the driver is the newest version of CUDA that it supports.
+    /// The major and minor version. The version of the driver is the newest version of CUDA that it supports.
     pub version: (u32, u32),
     /// The major version of CUDA that the library is for.
     pub cuda: u32,
@@ -41,26 +42,26 @@ pub struct FoundLibrary {
 /// The state of the libraries and devices of a machine.
 #[derive(Clone, Debug)]
 pub struct Presence {
-    /// Each library, or the reason why it cannot be used.
+    /// Each library, or the reason why it is unusable.
     pub libraries: Vec<(Library, Result<FoundLibrary, CudaError>)>,
-    /// The devices by their number, or the reason why there are none.
+    /// The devices by index, or the reason why there are none.
     pub devices: Result<Vec<FoundDevice>, CudaError>,
-    /// The folders that were searched, besides those of the dynamic loader.
+    /// The searched folders, besides those of the dynamic loader.
     pub folders: Vec<PathBuf>,
     /// The reason why the libraries cannot be used together.
     pub conflict: Option<CudaError>,
-    /// The architectures that NVRTC compiles for, as 90 for compute capability 9.0; none without NVRTC, or if it does not list
-    /// them.
+    /// The architectures that NVRTC compiles for, such as 90 for compute capability 9.0. Empty without NVRTC, or if
+    /// NVRTC does not list them.
     pub architectures: Vec<i32>,
 }
 
 impl Presence {
-    /// Looks for all libraries, and for the devices of the driver.
+    /// Probes all libraries, and the devices of the driver.
     pub fn probe(folders: &[PathBuf]) -> Presence {
         Presence::of(&Library::ALL, folders)
     }
 
-    /// Looks for libraries, the driver first, and for its devices.
+    /// Probes the wanted libraries, the driver first, and the devices of the driver.
     fn of(wanted: &[Library], folders: &[PathBuf]) -> Presence {
         let mut driver = None;
         let mut major = None;
@@ -73,7 +74,8 @@ impl Presence {
                     major = common_major(folders, of_driver.version.0);
                 }
                 (Library::Compiler, Ok(of_compiler)) => major = Some(of_compiler.cuda),
-                // Other models than those with convolutions do not need it: a conflict is its own.
+                // Only models with convolutions or attention need cuDNN, so a conflict with cuDNN does not affect
+                // other libraries.
                 (Library::Convolutions, Ok(of_dnn)) => {
                     let before = libraries.iter().find(|(library, _)| *library == Library::Compiler);
                     if let Some((_, Ok(of_compiler))) = before
@@ -102,13 +104,13 @@ impl Presence {
         Presence { libraries, devices, folders: folders.to_vec(), conflict, architectures }
     }
 
-    /// The reason why device `number` cannot be opened; `None` if it can. It can be opened without cuDNN.
+    /// The reason why a device cannot be opened; `None` if it can. A device can be opened without cuDNN.
     pub fn problem(&self, number: usize) -> Option<CudaError> {
         let error_of = |is_wanted: &dyn Fn(Library) -> bool| {
             let mut wanted = self.libraries.iter().filter(|(library, _)| is_wanted(*library));
             wanted.find_map(|(_, found)| found.as_ref().err())
         };
-        // Nobody installs the other libraries for a device that is not there.
+        // If there is no device, advice to install the other libraries would not help.
         let of_driver = error_of(&|library| library == Library::Driver);
         let of_library =
             error_of(&|library| library != Library::Convolutions).or(self.conflict.as_ref()).cloned();
@@ -119,7 +121,7 @@ impl Presence {
         of_driver.cloned().or(of_devices).or(of_library).or_else(|| self.old_compiler(number))
     }
 
-    /// The error of a device for which NVRTC does not compile.
+    /// The error of a device that NVRTC does not compile for.
     fn old_compiler(&self, number: usize) -> Option<CudaError> {
         let FoundDevice { name, capability, .. } = self.devices.as_ref().ok()?.get(number)?;
         let compiler = self.libraries.iter().find(|(library, _)| *library == Library::Compiler)?;
@@ -133,8 +135,8 @@ impl Presence {
     }
 }
 
-/// Loads all libraries but cuDNN, and checks that they can be used together with device `number`. Returns the device, the version
-/// of NVRTC, and the architecture to compile for.
+/// Loads all libraries but cuDNN, and checks that they can be used together with device `number`. Returns the device,
+/// the version of NVRTC, and the architecture to compile for.
 ///
 /// # Errors
 /// The first reason why the device cannot be opened.
@@ -156,10 +158,10 @@ pub(super) fn load(folders: &[PathBuf], number: usize) -> Result<(FoundDevice, (
     }
 }
 
-/// Loads cuDNN. `nvrtc` is the version of NVRTC, if that is used too: both have to be for one major version of CUDA.
+/// Loads cuDNN. `nvrtc` is the version of NVRTC, if it is used: both must be for the same major version of CUDA.
 ///
 /// # Errors
-/// If it is absent, too old, damaged, or of another major version of CUDA.
+/// If cuDNN is absent, too old, damaged, or for another major version of CUDA.
 pub(super) fn load_dnn(folders: &[PathBuf], nvrtc: Option<(u32, u32)>) -> Result<(), CudaError> {
     let library = Library::Convolutions;
     let major = nvrtc.map(|(major, _)| major);
@@ -198,7 +200,7 @@ fn conflict(
     })
 }
 
-/// The newest major version, of those that the driver supports, for which the folders have NVRTC and cuBLASLt.
+/// The newest major version that the driver supports and for which the folders have NVRTC and cuBLASLt.
 fn common_major(folders: &[PathBuf], most: u32) -> Option<u32> {
     let has = |file: &str| folders.iter().any(|folder| folder.join(file).exists());
     let libraries = [Library::Compiler, Library::Products];

@@ -1,4 +1,4 @@
-//! Descriptors of cuBLASLt, destroyed with their values, and its errors.
+//! Descriptors of cuBLASLt, destroyed on drop, and its errors.
 
 use crate::cuda::text::Elem;
 use crate::device::DeviceError;
@@ -11,13 +11,13 @@ pub(super) struct Description(pub(super) sys::cublasLtMatmulDesc_t);
 pub(super) struct Layout(pub(super) sys::cublasLtMatrixLayout_t);
 pub(super) struct Preference(pub(super) sys::cublasLtMatmulPreference_t);
 
-// SAFETY: plain memory of cuBLASLt, without a thread of its own.
+// SAFETY: the descriptor is plain memory of cuBLASLt and bound to no thread.
 #[expect(unsafe_code, reason = "descriptors are pointers")]
 unsafe impl Send for Description {}
 // SAFETY: as above.
 #[expect(unsafe_code, reason = "descriptors are pointers")]
 unsafe impl Send for Layout {}
-// SAFETY: a layout is not changed once it is made.
+// SAFETY: a layout is immutable after its construction.
 #[expect(unsafe_code, reason = "descriptors are pointers")]
 unsafe impl Sync for Layout {}
 
@@ -37,7 +37,7 @@ destroyed!(Description, result::destroy_matmul_desc);
 destroyed!(Layout, result::destroy_matrix_layout);
 destroyed!(Preference, result::destroy_matmul_pref);
 
-/// The attributes of an algorithm, with their names. Attributes that cuBLASLt does not tell are left out.
+/// The attributes of an algorithm, with their names. Attributes that cuBLASLt does not return are omitted.
 #[expect(unsafe_code, reason = "calls of cuBLASLt")]
 pub(super) fn algorithm_text(algorithm: &sys::cublasLtMatmulAlgo_t) -> String {
     type Attribute = sys::cublasLtMatmulAlgoConfigAttributes_t;
@@ -54,7 +54,7 @@ pub(super) fn algorithm_text(algorithm: &sys::cublasLtMatmulAlgo_t) -> String {
         let (mut value, mut written) = (0u32, 0usize);
         let place = (&raw mut value).cast::<c_void>();
         let len = size_of::<u32>();
-        // SAFETY: the algorithm and the places live during the call, and the value has the size of the attribute.
+        // SAFETY: the algorithm and the buffers live during the call, and the value has the size of the attribute.
         let status = unsafe {
             sys::cublasLtMatmulAlgoConfigGetAttribute(algorithm, attribute, place, len, &raw mut written)
         };
@@ -68,7 +68,7 @@ pub(super) fn bytes_of<T>(value: &T) -> (*const c_void, usize) {
     (std::ptr::from_ref(value).cast(), size_of::<T>())
 }
 
-/// The error of a failed call. The library's own messages are not used: they need a symbol of their own.
+/// The error of a failed call. cuBLASLt's own messages are not used: they would be one more required symbol.
 pub(super) fn failed(error: CublasError) -> KernelError {
     use sys::cublasStatus_t as Status;
     let reason = format!("cuBLASLt: {:?}", error.0);
@@ -78,7 +78,7 @@ pub(super) fn failed(error: CublasError) -> KernelError {
         }
         Status::CUBLAS_STATUS_ALLOC_FAILED => DeviceError::OutOfMemory(reason).into(),
         Status::CUBLAS_STATUS_INVALID_VALUE => DeviceError::Invalid(reason).into(),
-        // A lost device fails the next call of the driver too.
+        // A lost device also fails the next call of the driver.
         _ => DeviceError::Failed(reason).into(),
     }
 }
@@ -96,7 +96,7 @@ impl Description {
     #[expect(unsafe_code, reason = "a call of cuBLASLt")]
     pub(super) fn set<T>(&self, attribute: sys::cublasLtMatmulDescAttributes_t, value: &T) -> Result<()> {
         let (address, size) = bytes_of(value);
-        // SAFETY: the descriptor is alive, and the value is as long as it says.
+        // SAFETY: the descriptor is alive, and `size` is the size of the value.
         unsafe { result::set_matmul_desc_attribute(self.0, attribute, address, size) }.map_err(failed)
     }
 
@@ -111,7 +111,7 @@ impl Description {
 }
 
 impl Layout {
-    /// A matrix in columns without room between them, or several.
+    /// A dense column-major matrix, or a batch of such matrices.
     #[expect(unsafe_code, reason = "calls of cuBLASLt")]
     pub(super) fn new(
         elem: sys::cudaDataType_t,
@@ -128,7 +128,7 @@ impl Layout {
             type Attribute = sys::cublasLtMatrixLayoutAttribute_t;
             let count = i32::try_from(batch).map_err(|_| KernelError::unsupported("2^31 products"))?;
             let (address, size) = bytes_of(&count);
-            // SAFETY: the layout is alive, and the value is as long as it says.
+            // SAFETY: the layout is alive, and `size` is the size of the value.
             unsafe {
                 result::set_matrix_layout_attribute(
                     layout.0,
@@ -162,7 +162,7 @@ impl Preference {
         value: &T,
     ) -> Result<()> {
         let (address, size) = bytes_of(value);
-        // SAFETY: the preference is alive, and the value is as long as it says.
+        // SAFETY: the preference is alive, and `size` is the size of the value.
         unsafe { result::set_matmul_pref_attribute(self.0, attribute, address, size) }.map_err(failed)
     }
 }

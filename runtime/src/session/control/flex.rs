@@ -1,8 +1,8 @@
-//! FlexAttention: `softmax(score_mod(scale · Q·Kᵀ))` goes through `prob_mod` and is multiplied with V.
+//! FlexAttention: `prob_mod(softmax(score_mod(scale · Q·Kᵀ)))·V`.
 //!
-//! The three parts between the bodies are graphs of standard operators, written for the dims at hand, so that every
-//! backend runs them with its own kernels. The program keeps their programs. For Q of `f16[1, 4, 8, 16]`, K of `f16[1, 2, 8, 16]` (so that two heads of Q
-//! share a head of K) and scores in f32, the first part is
+//! The three parts between the bodies are graphs of standard operators, generated for the dims at hand, so that every
+//! backend runs them with its own kernels. The bound programs of the parts are cached. For Q of `f16[1, 4, 8, 16]`, K
+//! of `f16[1, 2, 8, 16]` (so that two heads of Q share a head of K) and scores in f32, the first part is
 //!
 //! ```text
 //! %q1 = Cast(%q) {to = f32}             f32[1, 4, 8, 16]
@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 type Result<T> = std::result::Result<T, ExecuteError>;
 
-/// The most heads, rows or columns; a product of four such numbers is representable.
+/// The maximum number of heads, rows or columns. A product of four such numbers is representable.
 const MOST_EXTENT: u64 = 1 << 31;
 
 /// The types of the operands and of the scores.
@@ -44,7 +44,7 @@ struct Types<'a> {
 }
 
 impl Types<'_> {
-    /// An error unless the dims fit each other.
+    /// Checks that the dims are consistent.
     fn check(&self) -> std::result::Result<(), KernelError> {
         let Types { q, k, v, .. } = self;
         let wrong =
@@ -72,7 +72,7 @@ impl Types<'_> {
         }
     }
 
-    /// Statements that make `%name` of `wide` with a head for each head of Q, from `%from` of these dims.
+    /// Statements that define `%name` of type `wide`, with a head for each head of Q, from `%from` with these dims.
     fn repeated(&self, from: &str, name: &str, dims: &[u64]) -> String {
         let [batch, kv_heads, rows, columns] = [dims[0], dims[1], dims[2], dims[3]];
         let (wide, heads) = (self.wide(), self.q[1]);
@@ -167,7 +167,7 @@ impl Call<'_, '_, '_> {
         Ok(vec![Some(result)])
     }
 
-    /// The output of a graph of standard operators.
+    /// Runs a graph of standard operators and returns its output.
     fn part(&mut self, body: &str, inputs: &[Option<DataRef<'_>>]) -> Result<Data> {
         let bound = match self.run.program.parts.get(body) {
             Some(bound) => bound,
@@ -185,7 +185,7 @@ impl Call<'_, '_, '_> {
         let node = self.node;
         let made = run_graph(&mut run, main, &mut frame, given, Vec::new());
         made.map_err(|error| match error {
-            // Steps name this node. The nodes of the part are unknown outside.
+            // Steps name this node, because callers do not know the nodes of the part.
             error @ ExecuteError::Node { .. } => error,
             error => named(error, node),
         })?;
@@ -194,7 +194,7 @@ impl Call<'_, '_, '_> {
         taken.ok_or_else(|| self.error(KernelError::value("a result", "none")))
     }
 
-    /// The program of a graph of standard operators.
+    /// The bound program of a graph of standard operators.
     fn bound(&mut self, body: &str, inputs: &[Option<DataRef<'_>>]) -> Result<Arc<Bound>> {
         let bug = |message: String| KernelError::unsupported(format!("FlexAttention: {message}"));
         let text = format!("module ir=10\nopset ai.onnx=24\n\ngraph @main {{\n{body}}}\n");
@@ -204,14 +204,14 @@ impl Call<'_, '_, '_> {
             PrepareError::Constant { error, .. } => self.error(error),
             error @ PrepareError::Unsupported { .. } => self.error(bug(error.to_string())),
         })?;
-        // A failure of earlier work has its own node.
+        // A failure of earlier work must be reported with its own node.
         self.run.space.finish()?;
         let types = inputs.iter().map(|data| data.map(DataRef::ty)).collect();
         let bound = executable.program(self.run.space, types, Watch::nothing(), self.run.deadline);
         bound.map_err(|error| named(error, self.node))
     }
 
-    /// The result of a body on a tensor; the tensor itself without a body.
+    /// The result of a body applied to a tensor, or the tensor itself without a body.
     fn modified(&mut self, name: &str, tensor: Data) -> Result<Data> {
         let Ok(graph) = self.graph(name) else { return Ok(tensor) };
         let outputs = self.body(graph, &[Some(tensor.view())])?;
@@ -226,7 +226,7 @@ impl Call<'_, '_, '_> {
     }
 }
 
-/// An error with this node in place of a node of a part.
+/// Replaces the node of a part in an error by this node.
 fn named(mut error: ExecuteError, owner: Node) -> ExecuteError {
     if let Some((node, calls)) = error.place_mut() {
         *node = owner;
@@ -235,11 +235,11 @@ fn named(mut error: ExecuteError, owner: Node) -> ExecuteError {
     super::named(error, owner)
 }
 
-/// The programs of the parts of FlexAttention, by the text of the parts, which has their dims.
+/// The programs of the parts of FlexAttention, by the source text of the parts, which includes their dims.
 #[derive(Default)]
 pub(crate) struct Parts(Mutex<FxHashMap<String, Arc<Bound>>>);
 
-/// The most programs of parts that are kept. A node has three parts for each kind of dims.
+/// The maximum number of cached programs. A node has three parts for each set of dims.
 const MOST_PARTS: usize = 48;
 
 impl Parts {

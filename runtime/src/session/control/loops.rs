@@ -1,4 +1,4 @@
-//! Loop, Scan and SequenceMap: a body that runs once for each of many.
+//! Loop, Scan and SequenceMap: bodies that run once per iteration or element.
 
 use super::rows::{Stacks, empty, slice_at};
 use super::{Call, Operands, body, is_one};
@@ -13,7 +13,7 @@ use ampc_ir::views::control::ScanView;
 use ampc_ir::views::{NodeView, OpError, Part, normalize_axis};
 use ampc_ir::{DType, GraphId, Type};
 
-/// A tensor that a Scan walks along: the axis, its extent, and true if the walk begins at the end.
+/// A tensor that a Scan iterates over: the axis, its extent, and true for the reverse direction.
 #[derive(Clone, Copy)]
 struct Scanned<'a> {
     tensor: DataRef<'a>,
@@ -34,7 +34,7 @@ impl Call<'_, '_, '_> {
         output.map_or(Type::Unknown, |o| module.value(o.value).ty.clone())
     }
 
-    /// A scalar of the type that formal `i` of a body has; some bodies declare a list of one element.
+    /// A scalar of the type of the body's formal input `i`; some bodies declare a list with one element.
     fn scalar(&mut self, graph: GraphId, i: usize, dtype: DType, bytes: &[u8]) -> Result<Data, ExecuteError> {
         let module = &self.run.program.module;
         let formal = module.graph(graph).inputs().get(i);
@@ -47,7 +47,7 @@ impl Call<'_, '_, '_> {
         }
     }
 
-    /// The number of iterations that a Loop may do by its first operand.
+    /// The maximum number of iterations of a Loop, from its first operand.
     fn trip_count(&mut self) -> Result<Option<i128>, ExecuteError> {
         let Some(data) = self.operand(0) else { return Ok(None) };
         let number = |data: DataRef<'_>| data.tensor().and_then(|t| t.ints()?.next());
@@ -59,7 +59,8 @@ impl Call<'_, '_, '_> {
         number.map(Some).ok_or_else(|| self.error(none()))
     }
 
-    /// Runs a Loop. The condition that the body returns ends a Loop without a condition too, as in other runtimes.
+    /// Runs a Loop. The condition that the body returns also ends a Loop without a condition operand, as in other
+    /// runtimes.
     pub(super) fn run_loop(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let graph = self.graph("body")?;
         let most = self.trip_count()?;
@@ -117,8 +118,8 @@ impl Call<'_, '_, '_> {
         Ok(results)
     }
 
-    /// The states that the plan of a Loop's body has on the heap, by formal input: taken out of `state`, or copies of the
-    /// Loop's operands before the first iteration.
+    /// The states that the plan of a Loop's body has on the heap, by formal input: moved out of `state`, or copies of
+    /// the Loop's operands before the first iteration.
     fn handed_over(
         &mut self,
         graph: GraphId,
@@ -151,14 +152,13 @@ impl Call<'_, '_, '_> {
         let graph = self.graph("body")?;
         let module = &self.run.program.module;
         let view = NodeView::new(module, self.node);
-        let view =
-            view.ok_or_else(|| self.error(KernelError::unsupported("operators that it does not know")))?;
+        let view = view.ok_or_else(|| self.error(KernelError::unsupported("unknown operators")))?;
         let scan = ScanView::read(&view).map_err(|e| self.error(e))?;
         if scan.batch == 0 {
             let operands: Vec<Option<DataRef<'_>>> = self.operands[..self.n_formal()].to_vec();
             return self.scan_one(graph, &scan, &operands, None);
         }
-        // Version 8: sequences along axis 0, each scanned apart, as far as operand 0 says.
+        // In version 8, sequences along axis 0 are scanned separately, with the lengths of operand 0.
         let n = self.n_formal();
         let batch = (scan.first..n).find_map(|i| self.operand(i)?.shape()?.1.first().copied());
         let read = |data: DataRef<'_>| data.tensor().and_then(|t| t.i64s().ok().map(Iterator::collect));
@@ -190,7 +190,7 @@ impl Call<'_, '_, '_> {
         stacked.collect::<Result<_, KernelError>>().map_err(|e| self.error(e))
     }
 
-    /// Results of the inferred types, without elements.
+    /// Results of the inferred types without elements.
     fn nothing(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let module = &self.run.program.module;
         let results = module.node(self.node).results().iter();
@@ -198,7 +198,7 @@ impl Call<'_, '_, '_> {
         none.collect::<Result<_, KernelError>>().map_err(|e| self.error(e))
     }
 
-    /// The tensors that a Scan walks along, and the number of its steps.
+    /// The tensors that a Scan iterates over, and the number of iterations.
     fn scanned<'t>(
         &self,
         scan: &ScanView,
@@ -278,7 +278,7 @@ impl Call<'_, '_, '_> {
             let row = self.output_type(graph, n_state + i);
             let stacked = stacks.stack(self.run.space, i, axis, reversed, &row).map_err(|e| self.error(e))?;
             let whole = scanned.first().map_or(0, |s| s.extent);
-            // Version 8: as many rows as a scan of the whole sequence gives.
+            // In version 8, a result has as many rows as a scan of the whole sequence.
             let stacked = if length.is_some() { padded(self.run.space, stacked, whole) } else { Ok(stacked) };
             results.push(Some(stacked.map_err(|e| self.error(e))?));
         }
@@ -324,7 +324,7 @@ impl Call<'_, '_, '_> {
     }
 }
 
-/// A tensor with rows of zeros behind, `rows` in all.
+/// Pads a tensor with rows of zeros to `rows` rows.
 fn padded(space: &mut Space, data: Data, rows: u64) -> Result<Data, KernelError> {
     let Data::Tensor(tensor) = space.fetch(data.view())? else { return Ok(data) };
     let padded = padded_on_host(tensor, rows)?;

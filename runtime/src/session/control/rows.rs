@@ -1,4 +1,4 @@
-//! Rows of tensors: Scan takes tensors apart, and Loop and Scan put them together.
+//! Rows of tensors: Scan slices tensors, and Loop and Scan stack them.
 
 use crate::data::{Data, DataRef, ELEMENT_BYTES};
 use crate::device::Rows;
@@ -11,7 +11,7 @@ use ampc_ir::{DType, Type};
 
 type Result<T> = std::result::Result<T, KernelError>;
 
-/// The rows of results that iterations make one by one.
+/// The rows of results, collected per iteration.
 pub(super) struct Stacks {
     rows: Vec<Vec<Data>>,
     bytes: u64,
@@ -20,7 +20,7 @@ pub(super) struct Stacks {
 }
 
 impl Stacks {
-    /// `count` results, which may have `most` bytes.
+    /// Collects `count` results, each of at most `most` bytes.
     pub(super) fn new(count: usize, most: u64) -> Stacks {
         Stacks { rows: vec![Vec::new(); count], bytes: 0, room: Room::of(most), most }
     }
@@ -39,16 +39,16 @@ impl Stacks {
         let bytes = self.bytes.saturating_add(more);
         check_size(bytes, self.most).map_err(|_| KernelError::Limit {
             limit: format!("{} bytes", self.most),
-            found: format!("{bytes} bytes of what iterations made"),
+            found: format!("{bytes} bytes of iteration results"),
         })
     }
 
-    /// The rows of result `i`, as they are.
+    /// The rows of result `i`, not stacked.
     pub(super) fn take(&mut self, i: usize) -> Vec<Data> {
         std::mem::take(&mut self.rows[i])
     }
 
-    /// The rows of result `i` joined along a new axis. Without rows there are none of this type.
+    /// Stacks the rows of result `i` along a new axis. Without rows, the result is an empty tensor of this type.
     pub(super) fn stack(
         &mut self,
         space: &mut Space,
@@ -71,23 +71,25 @@ impl Stacks {
     }
 }
 
-/// No rows of this type, in which unknown dims are 0.
+/// An empty stack of rows of this type, whose unknown dims become 0.
 fn no_rows(space: &mut Space, row: &Type) -> Result<Data> {
-    let tensor = row.as_tensor().ok_or_else(|| KernelError::unsupported("a list of no tensors"))?;
+    let tensor =
+        row.as_tensor().ok_or_else(|| KernelError::unsupported("lists of values other than tensors"))?;
     let inner = tensor.shape.dims().unwrap_or_default().iter().map(|d| d.known().unwrap_or(0));
     let dims: Vec<u64> = std::iter::once(0).chain(inner).collect();
     space.tensor(tensor.dtype, &dims)
 }
 
-/// A tensor of zeros of a type in which unknown dims are 0.
+/// A tensor of zeros of a type whose unknown dims become 0.
 pub(super) fn empty(space: &mut Space, ty: &Type) -> Result<Data> {
-    let tensor = ty.as_tensor().ok_or_else(|| KernelError::unsupported("a list of no tensors"))?;
+    let tensor =
+        ty.as_tensor().ok_or_else(|| KernelError::unsupported("lists of values other than tensors"))?;
     let dims = tensor.shape.dims().unwrap_or_default().iter().map(|d| d.known().unwrap_or(0));
     let zeros = HostTensor::zeros(tensor.dtype, &dims.collect::<Vec<u64>>())?;
     space.bring(DataRef::Tensor(zeros.view()))
 }
 
-/// Elements of a tensor before an axis, along it, and behind it.
+/// The number of elements of a tensor before an axis, along it, and after it.
 fn around(dims: &[u64], axis: usize) -> (usize, usize, usize) {
     let size = |dims: &[u64]| {
         dims.iter().map(|&d| usize::try_from(d).unwrap_or(usize::MAX)).fold(1, usize::saturating_mul)
@@ -95,7 +97,7 @@ fn around(dims: &[u64], axis: usize) -> (usize, usize, usize) {
     (size(&dims[..axis]), size(&dims[axis..=axis]), size(&dims[axis + 1..]))
 }
 
-/// Element `at` along an axis, without that axis.
+/// The slice at index `at` along an axis, without that axis.
 pub(super) fn slice_at(space: &mut Space, data: DataRef<'_>, axis: usize, at: u64) -> Result<Data> {
     let tensor = match data {
         DataRef::Tensor(tensor) => return Ok(slice_on_host(tensor, axis, at)?.into()),
@@ -119,12 +121,12 @@ pub(super) fn slice_at(space: &mut Space, data: DataRef<'_>, axis: usize, at: u6
     Ok(made)
 }
 
-/// The bytes of an element, if there are whole bytes.
+/// The size of an element in bytes; `None` for types smaller than a byte.
 fn whole_bytes(dtype: DType) -> Option<usize> {
     dtype.bits().filter(|bits| bits.is_multiple_of(8)).map(|bits| bits as usize / 8)
 }
 
-/// The result of `work` on a copy of a tensor in host memory.
+/// The result of `work` on a host copy of a tensor.
 fn in_host_memory(
     space: &mut Space,
     data: DataRef<'_>,
@@ -136,7 +138,7 @@ fn in_host_memory(
     space.bring(DataRef::Tensor(made.view()))
 }
 
-/// Tensors like `first` joined along a new axis, on a device.
+/// Stacks tensors like `first` along a new axis, on a device.
 fn join_on_device(space: &mut Space, first: DataRef<'_>, rows: &[Data], axis: i64) -> Result<Data> {
     let Some((dtype, row)) = first.shape() else {
         return Err(KernelError::value("a tensor", "another value"));
@@ -166,7 +168,7 @@ fn join_on_device(space: &mut Space, first: DataRef<'_>, rows: &[Data], axis: i6
     Ok(made)
 }
 
-/// The error of an iteration that gives another type than the first.
+/// The error of an iteration whose row differs in type from the first.
 fn differs(dims: &[u64], found: DataRef<'_>) -> KernelError {
     let found = found.shape().map_or_else(|| "something else".into(), |(_, dims)| format!("{dims:?}"));
     KernelError::value(format!("dims {dims:?} in every iteration"), found)
@@ -199,7 +201,7 @@ fn slice_on_host(tensor: TensorRef<'_>, axis: usize, at: u64) -> Result<HostTens
         })
     } else {
         let mut all = unpacked(tensor, outer * extent * inner)?;
-        // In place: ranges ascend, so each moves towards the front and overwrites none that is still to come.
+        // In place: ranges ascend, so each moves towards the front and never overwrites a later range.
         let mut end = 0;
         for range in ranges {
             let n = range.len();
@@ -215,7 +217,7 @@ fn slice_on_host(tensor: TensorRef<'_>, axis: usize, at: u64) -> Result<HostTens
     Ok(made?)
 }
 
-/// The elements of a tensor of less than a byte each, one per byte.
+/// The elements of a tensor with elements smaller than a byte, unpacked to one per byte.
 fn unpacked(tensor: TensorRef<'_>, n: usize) -> Result<Vec<u8>> {
     let mut elements = list_of(n)?;
     elements.resize(n, 0);
@@ -223,7 +225,7 @@ fn unpacked(tensor: TensorRef<'_>, n: usize) -> Result<Vec<u8>> {
     Ok(elements)
 }
 
-/// Tensors like `first` joined along a new axis.
+/// Stacks tensors like `first` along a new axis.
 fn join(first: &HostTensor, rows: &[Data], axis: i64) -> Result<HostTensor> {
     let axis = normalize_axis(axis, first.dims().len() + 1, Part::Node)?;
     let mut dims = first.dims().to_vec();
@@ -281,7 +283,7 @@ fn interleaved<'a, T>(parts: &'a [&'a [T]], outer: usize, inner: usize) -> impl 
 mod tests {
     use super::*;
 
-    /// Taken apart along each axis and put together again, a tensor is what it was.
+    /// Slicing a tensor along each axis and stacking the slices gives the tensor again.
     #[test]
     fn slices_make_the_whole_again() {
         let dims = [2u64, 3, 4];

@@ -1,4 +1,4 @@
-//! Weight gradients of convolutions, as a training step has them.
+//! Weight gradients of convolutions, as in training steps.
 
 use super::near;
 use crate::cases::{LOW, random};
@@ -10,15 +10,15 @@ use ampc_runtime::cuda::Cuda;
 use ampc_runtime::{Data, HostTensor, Runtime};
 use std::sync::Arc;
 
-/// The gradients of a model of four convolutions: with groups, a ReLU behind it, and asymmetric padding; of single elements
-/// with gaps between them; depthwise and dilated; and transposed. `ampc train-step --optimizer none` wrote the modules, with
-/// `--fp32` and with `--to bf16`.
+/// The gradients of a model of four convolutions: one with groups, asymmetric padding and a ReLU after it; a 1×1
+/// convolution with stride 2; a depthwise, dilated convolution; and a transposed convolution. The modules were written
+/// by `ampc train-step --optimizer none`, with `--fp32` and with `--to bf16`.
 ///
-/// The last number is the permitted distance as a share of the greatest element. bf16 has 8 bits.
+/// The number is the permitted error relative to the largest element. bf16 has 8 bits of precision.
 pub(super) const STEPS: [(&str, &str, f64); 2] =
     [("f32", include_str!("gradients_fp32.ir"), 1e-5), ("bf16", include_str!("gradients_bf16.ir"), 0.02)];
 
-/// Every weight gradient is one step of the plan, and the gradients are those of the CPU.
+/// Every weight gradient is one step of the plan, and the gradients agree with those of the CPU.
 pub(super) fn step(cuda: &Arc<Cuda>, text: &str, permitted: f64) -> Result<(), String> {
     let module = parse(text, &NoData).map_err(|errors| errors.to_string())?;
     let inputs = module.graph(module.main()).inputs().iter();
@@ -52,7 +52,7 @@ pub(super) fn step(cuda: &Arc<Cuda>, text: &str, permitted: f64) -> Result<(), S
     }
 }
 
-/// The weight gradient of a convolution as a training step has it.
+/// The weight gradient of a convolution, as in a training step.
 #[derive(Clone)]
 pub(super) struct Gradient {
     pub(super) name: String,
@@ -67,9 +67,9 @@ pub(super) struct Gradient {
     before: Vec<u64>,
     after: Vec<u64>,
     group: u64,
-    /// Extents that the convolution has behind the window.
+    /// Extents of the convolution after the window.
     behind: u64,
-    /// True with a Cast of the image and one of the result, between the nodes.
+    /// True with a Cast of the image and a Cast of the result between the nodes.
     has_casts: bool,
 }
 
@@ -135,7 +135,7 @@ pub(super) fn gradients() -> Vec<Gradient> {
 }
 
 impl Gradient {
-    /// Sets the extents of the grid, and takes elements behind its last position away from padding and image.
+    /// Sets the extents of the grid, and removes elements after its last position from padding and image.
     fn fit(&mut self) {
         for axis in 0..self.taps.len() {
             let reach = (self.taps[axis] - 1) * self.dilations[axis] + 1;
@@ -205,7 +205,7 @@ impl Gradient {
         text + &format!("  %dw = Transpose({last}) {{perm={perm:?}}} : {of}{result:?}\n  output %dw\n}}\n")
     }
 
-    /// The gradient is one step of the plan, and has the result of the CPU.
+    /// The gradient is one step of the plan, and agrees with the result of the CPU.
     pub(super) fn check(&self, cuda: &Arc<Cuda>, t: &str) -> Result<(), String> {
         let dtype = LOW.iter().find(|(_, name)| *name == t).map_or(DType::F32, |&(dtype, _)| dtype);
         let of = if self.has_casts { DType::F32 } else { dtype };

@@ -1,5 +1,5 @@
-//! Groups that a library computes as one operation: weight gradients, products and convolutions with what stands around
-//! them; and the options for TF32 and for exact rounding.
+//! Groups that a library computes as one operation: weight gradients, products and convolutions with adjacent nodes;
+//! and the options for TF32 and exact rounding.
 
 mod gradients;
 
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Opens a backend.
 pub(crate) type Open<'a> = &'a dyn Fn(&CudaOptions) -> Result<Arc<Cuda>, CudaError>;
 
-/// Runs the cases whose names contain `filter`; returns how many fail.
+/// Runs the cases whose names contain `filter`; returns the number of failures.
 pub(crate) fn run(cuda: &Arc<Cuda>, open: Open<'_>, options: &CudaOptions, filter: &str) -> usize {
     let (exact, tf32) = (
         open(&CudaOptions { exact_rounding: true, ..options.clone() }).unwrap(),
@@ -75,7 +75,8 @@ pub(crate) fn run(cuda: &Arc<Cuda>, open: Open<'_>, options: &CudaOptions, filte
     passing(&cases, filter)
 }
 
-/// Compares the results of a graph with those of a reference on the CPU, within the distance for sums, and returns the plan.
+/// Compares the results of a graph with those of a reference on the CPU, within the tolerance for sums, and returns
+/// the plan.
 fn near(cuda: &Arc<Cuda>, (text, reference): (&str, &str), inputs: &[HostTensor]) -> Result<String, String> {
     let module = parse(text, &NoData).map_err(|errors| format!("{errors}\n{text}"))?;
     let wanted = parse(reference, &NoData).map_err(|errors| format!("{errors}\n{reference}"))?;
@@ -106,8 +107,8 @@ const ATTENTION: &str = "  %k = Transpose(%b) {perm=[0, 1, 3, 2]} : T[2, 3, 8, 1
     %p = Softmax(%x) {axis=-1} : T[2, 3, 9, 11]\n  %y = MatMul(%p, %c) : T[2, 3, 9, 16]\n";
 const ATTENTION_DIMS: Dims = [&[2, 3, 9, 8], &[2, 3, 11, 8], &[2, 3, 11, 16]];
 
-/// Products and convolutions with a bias and an activation. T is the element type; the result is `%y`. Operators of a tanh
-/// are separate for f32.
+/// Products and convolutions with a bias and an activation. T is the element type; the result is `%y`. In f32, a GELU
+/// with a tanh is a separate kernel.
 const EPILOGUES: &[(&str, &str, Dims)] = &[
     (
         "product with bias",
@@ -161,7 +162,7 @@ const EPILOGUES: &[(&str, &str, Dims)] = &[
     ),
 ];
 
-/// Products with transposed operands, which have the bits of the nodes but for the order of sums.
+/// Products with transposed operands, which give the same bits as their separate nodes, except for the order of sums.
 const TRANSPOSED: &[(&str, &str, Dims)] = &[
     (
         "transposed operands",
@@ -193,7 +194,7 @@ fn text_of(t: &str, body: &str, dims: Dims) -> String {
     )
 }
 
-/// The same graph with f32 between its operands and its result.
+/// The same graph in f32 between its operands and its result.
 fn wide_text(t: &str, body: &str, dims: Dims) -> String {
     if t == "f32" {
         return text_of(t, body, dims);
@@ -219,7 +220,7 @@ fn inputs_of(dtype: DType, dims: Dims) -> Vec<HostTensor> {
     (21..).zip(dims).map(|(seed, dims)| random(dtype, dims, seed)).collect()
 }
 
-/// A group rounds once. With exact rounding, results have the bits of the nodes one by one.
+/// A group rounds once. With exact rounding, results have the same bits as those of separate nodes.
 fn epilogue(
     cuda: &Arc<Cuda>,
     exact: &Arc<Cuda>,
@@ -229,7 +230,7 @@ fn epilogue(
 ) -> Result<(), String> {
     let (text, inputs) = (text_of(t, body, dims), inputs_of(dtype, dims));
     let plan = near(cuda, (&text, &wide_text(t, body, dims)), &inputs)?;
-    // A tanh by cuBLASLt is not exact enough for f32, and cuDNN has no engine for some of the convolutions.
+    // cuBLASLt's tanh is not accurate enough for f32, and cuDNN has no engine for some of the convolutions.
     let stays = dtype == DType::F32 && (body.contains("Gelu") || body.contains("dilations"))
         || body.contains("Conv(%a, %b)");
     let is_one = plan.lines().filter(|line| line.contains(" = ")).count() == 1;
@@ -245,7 +246,7 @@ fn epilogue(
     keeps_nan(cuda, &text, inputs)
 }
 
-/// A NaN in the first operand reaches the results that are computed from it.
+/// A NaN in the first operand propagates to the results that are computed from it.
 fn keeps_nan(cuda: &Arc<Cuda>, text: &str, mut inputs: Vec<HostTensor>) -> Result<(), String> {
     let dims = inputs[0].dims().to_vec();
     let mut some = numbers(dims.iter().product(), 3);
@@ -288,7 +289,7 @@ fn output(cuda: &Arc<Cuda>, text: &str, refs: &[Option<DataRef<'_>>]) -> Result<
     }
 }
 
-/// TF32 is used for f32 where the option says so, and for nothing else.
+/// TF32 is used for f32 if the option permits it, and for nothing else.
 fn rounds_to_tf32(
     cuda: &Arc<Cuda>,
     tf32: &Arc<Cuda>,
@@ -308,7 +309,7 @@ fn rounds_to_tf32(
     if is_right { Ok(()) } else { Err(format!("a distance of {distance} from results without TF32\n{text}")) }
 }
 
-/// A plan of cuDNN is restored from a file; a file that is damaged is made again.
+/// A plan of cuDNN is restored from a file; a damaged file is rewritten.
 fn plans_are_kept(open: Open<'_>, options: &CudaOptions) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("ampc-plans-{}", std::process::id()));
     let options = CudaOptions { cache: Some(folder.clone()), ..options.clone() };
@@ -342,13 +343,13 @@ fn plans_are_kept(open: Open<'_>, options: &CudaOptions) -> Result<(), String> {
     }
     let [first, second, third] = [made[0].clone(), made[1].clone(), planned()?];
     std::fs::remove_dir_all(&folder).unwrap();
-    // The heuristics of the simulated device begin with engines that are refused.
+    // The heuristics of the simulated device list engines first that the backend rejects.
     let is_right =
         (first.0, first.1, &first.3) == (second.0, second.1, &second.3) && first == third && !second.2;
     if is_right { Ok(()) } else { Err(format!("plans {first:?}, {second:?}, {third:?}")) }
 }
 
-/// Operands in device memory whose addresses are multiples of an element alone.
+/// Operands in device memory whose addresses are only aligned to an element.
 fn unaligned(cuda: &Arc<Cuda>, (dtype, t): (DType, &str), body: &str, dims: Dims) -> Result<(), String> {
     let (text, inputs) = (text_of(t, body, dims), inputs_of(dtype, dims));
     let want = output(cuda, &text, &refs(&inputs))?;

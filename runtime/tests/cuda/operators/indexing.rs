@@ -52,7 +52,7 @@ pub(super) fn add(cases: &mut Vec<Case>) {
                 vec![x(&[4, 300]), index, random(dtype, &[5, 300], 43)],
             ));
             let many: Vec<i64> = (0..700).map(|i| i * 13 % 7).collect();
-            // One order of additions: that of the updates.
+            // Additions are in the order of the updates.
             cases.push(node(
                 &call,
                 Tolerance::Exact,
@@ -93,7 +93,7 @@ pub(super) fn add(cases: &mut Vec<Case>) {
     let inputs =
         vec![random(DType::F32, &[1, 5], 45), ints(&[1, 2], &[1, 3]), random(DType::F32, &[1, 2], 46)];
     cases.push(node("Scatter-9", Tolerance::Exact, call, &["f32[1, 5]"], inputs));
-    // Equal elements, and elements that are no numbers.
+    // Equal elements, and NaN.
     let some = [1.0f32, f32::NAN, 3.0, 3.0, f32::NAN, -0.0, 0.0, f32::NEG_INFINITY];
     let x = HostTensor::from_slice(&[8], &some).unwrap();
     for op in ["ArgMax", "ArgMin"] {

@@ -1,4 +1,4 @@
-//! Operators of more operands than the parameters of a kernel have room for.
+//! Operators with more operands than fit into the parameters of a kernel.
 
 use crate::cases::{Case, Tolerance, ints, random};
 use ampc_ir::DType;
@@ -13,7 +13,7 @@ pub(super) fn add(cases: &mut Vec<Case>) {
             cases.push(Case { name: format!("{op} of {count} {dtype}"), body, inputs, tolerance });
         }
     }
-    // Operands of many axes that are broadcast along every other axis have many parameters each.
+    // Operands that are broadcast along every other of many axes have many parameters each.
     let (whole, even, odd) = ([2u64; 12], [2u64, 1].repeat(6), [1u64, 2].repeat(6));
     for op in ["Sum", "Max"] {
         let mut values = String::new();
@@ -46,7 +46,7 @@ pub(super) fn add(cases: &mut Vec<Case>) {
     });
 }
 
-/// So many values by turns of the dims of `a`, `b` and `c`, and their names. Equal values would be one operand of a kernel.
+/// Values with the dims of `a`, `b` and `c` in turn, and their names. Equal values would be one operand of a kernel.
 fn operands(count: usize, dtype: &str) -> (String, String) {
     let mut values = String::new();
     for i in 0..count {

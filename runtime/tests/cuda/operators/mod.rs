@@ -38,7 +38,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Nodes whose indices are out of range, and nodes without kernels; returns how many do not fail, or fail in another way.
+/// Nodes whose indices are out of range, and nodes without kernels; returns the number that fail to fail as expected.
 pub(crate) fn failures(cuda: &Arc<Cuda>, filter: &str) -> usize {
     if !"failure".contains(filter) {
         return 0;
@@ -80,8 +80,8 @@ fn x_of(dims: &[u64]) -> HostTensor {
     random(DType::F32, dims, 2)
 }
 
-/// A case of a node. `call` is the node without results, after lines with an opset or constants. `results` are the types
-/// of the results.
+/// A case of one node. `call` is the node without results, after optional lines with an opset or constants. `results`
+/// are the types of the results.
 fn node(name: &str, tolerance: Tolerance, call: &str, results: &[&str], inputs: Vec<HostTensor>) -> Case {
     let (before, call) = call.rsplit_once('\n').unwrap_or(("", call));
     let (opset, before) = match before.strip_prefix("opset=") {
@@ -104,7 +104,7 @@ fn node(name: &str, tolerance: Tolerance, call: &str, results: &[&str], inputs: 
     Case { name: format!("{name} {}", types.join(" ")), body, inputs, tolerance }
 }
 
-/// The numbers 1 to `n` in a type of integers.
+/// The numbers 1 to `n` in an integer type.
 fn count(dtype: DType, dims: &[u64]) -> HostTensor {
     let n = dims.iter().product::<u64>();
     let numbers: Vec<i64> = (0..n).map(|i| i64::try_from(i * 7 % 23).unwrap() - 9).collect();

@@ -1,4 +1,4 @@
-//! Operators that move elements, and operators that make tensors of sizes.
+//! Operators that move elements, and operators that make tensors from sizes.
 
 use super::{count, node};
 use crate::cases::{Case, Tolerance, bools, ints, random};
@@ -100,7 +100,7 @@ pub(super) fn add(cases: &mut Vec<Case>) {
     exact("ReverseSequence", call, &["f32[3, 4, 2]"], vec![x(&[3, 4, 2]), ints(&[3], &[0, 4, 3])]);
     let call = "ReverseSequence(%a, %b) {time_axis=0, batch_axis=1}";
     exact("ReverseSequence", call, &["f32[4, 2]"], vec![x(&[4, 2]), ints(&[2], &[3, 1])]);
-    // The sizes are known when the graph runs.
+    // The sizes are known only when the graph runs.
     for (value, t) in [("f32[1] = [0.25]", "f32"), ("i64[1] = [-7]", "i64"), ("f16[1] = [2.0]", "f16")] {
         let call = format!("%s = Shape(%a) : i64[2]\nConstantOfShape(%s) {{value=tensor({value})}}");
         exact("ConstantOfShape", &call, &[&format!("{t}[3, 4]")], vec![x(&[3, 4])]);

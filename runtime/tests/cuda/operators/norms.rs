@@ -1,4 +1,4 @@
-//! Normalisation with statistics of channels, groups and axes.
+//! Normalization with statistics of channels, groups and axes.
 
 use super::{count, node};
 use crate::cases::{Case, LOW, Tolerance, numbers, random, tensor};
@@ -81,7 +81,7 @@ pub(super) fn add(cases: &mut Vec<Case>) {
         &["f16[2, 4, 3]", v, v],
         vec![random(DType::F16, &[2, 4, 3], 69), vector(1), vector(2), vector(3), vector(4)],
     ));
-    // Statistics of two launches.
+    // Statistics that take two launches.
     cases.push(node(
         "BatchNormalization large",
         Tolerance::Rows,

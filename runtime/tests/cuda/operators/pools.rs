@@ -1,4 +1,4 @@
-//! Pools.
+//! Pooling.
 
 use super::{count, node};
 use crate::cases::{Case, LOW, Tolerance, random};

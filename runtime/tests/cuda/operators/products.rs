@@ -1,4 +1,4 @@
-//! Products of matrices.
+//! Matrix products.
 
 use super::{count, node};
 use crate::cases::{Case, LOW, Tolerance, random};

@@ -51,7 +51,7 @@ pub(super) fn add(cases: &mut Vec<Case>) {
                 cases.push(node(&name, Tolerance::Rows, &call, &results, inputs));
             }
         }
-        // The batch is the first axis, and nothing is given but the weights.
+        // The batch is the first axis, and all optional operands are absent.
         for (op, gates) in [("LSTM", 4), ("GRU", 3), ("RNN", 1)] {
             let call = format!("{op}(%a, %b, %c) {{hidden_size=3, layout=1, direction=\"bidirectional\"}}");
             let inputs = vec![x(&[2, 5, 4], 98), x(&[2, gates * 3, 4], 99), x(&[2, gates * 3, 3], 100)];

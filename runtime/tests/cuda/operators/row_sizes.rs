@@ -1,5 +1,5 @@
-//! Rows and channels of sizes on both sides of the limits at which kernels divide work in another way: a warp, a block, a
-//! block that reads a row twice, parts of a channel.
+//! Rows and channels of sizes on both sides of the limits at which kernels distribute work differently: a warp, a
+//! block, a block that reads a row twice, parts of a channel.
 
 use super::node;
 use crate::cases::{Case, LOW, Tolerance, ints, module, numbers, on, random, tensor};
@@ -78,7 +78,7 @@ fn rows(cases: &mut Vec<Case>) {
             let call = "LayerNormalization(%a, %b, %c) {axis=-1}";
             let inputs = vec![random(dtype, &[9, n], 36), random(dtype, &[n], 37), random(dtype, &[n], 38)];
             let tolerance = Tolerance::Rows;
-            // The mean is large beside the deviation.
+            // The mean is much larger than the deviation.
             let far: Vec<f32> = numbers(9 * n, 36).iter().map(|x| x + 100.0).collect();
             cases.push(node(
                 "sizes LayerNormalization",
@@ -190,7 +190,7 @@ fn losses(cases: &mut Vec<Case>) {
     }
 }
 
-/// Runs a graph of `rows` and `n` on the device.
+/// Runs a graph with `rows` and `n` on the device.
 fn run(cuda: &Arc<Cuda>, rows: u64, n: u64) {
     let body = format!(
         "  const %last : i64[1] = [-1]
@@ -223,7 +223,7 @@ fn run(cuda: &Arc<Cuda>, rows: u64, n: u64) {
     on(&Runtime::new(cuda.clone()), &module(&body, &inputs), &inputs).unwrap();
 }
 
-/// Tensors of other dims share their kernels. Returns how many checks fail.
+/// Tensors of other dims share their kernels. Returns the number of failures.
 pub(crate) fn shared_kernels(cuda: &Arc<Cuda>, filter: &str) -> usize {
     if !"sizes share kernels".contains(filter) {
         return 0;

@@ -1,5 +1,5 @@
-//! Moves, scatters and positions of sizes on both sides of the limits at which kernels divide work in another way: vectors,
-//! blocks, parts.
+//! Moves, scatters and positions of sizes on both sides of the limits at which kernels distribute work differently:
+//! vectors, blocks, parts.
 
 use super::{count, node};
 use crate::cases::{Case, LOW, Tolerance, ints, numbers, random, tensor};
@@ -12,7 +12,7 @@ pub(super) fn add(cases: &mut Vec<Case>) {
     positions(cases);
 }
 
-/// Indices below `rows`, of which every third is that of one row, and some count from the end.
+/// Indices below `rows`: every third selects the same row, and some count from the end.
 fn indices(dims: &[u64], rows: i64) -> HostTensor {
     let some = numbers(dims.iter().product(), 7);
     let index = |(i, x): (usize, &f32)| {
@@ -25,12 +25,13 @@ fn indices(dims: &[u64], rows: i64) -> HostTensor {
 }
 
 fn scatters(cases: &mut Vec<Case>) {
-    // One block sorts up to 2048 updates; lists of more than 256 are joined in parts; rows are a multiple of vectors or not.
+    // One block sorts up to 2048 updates; lists of more than 256 are reduced in parts; rows are a multiple of vectors
+    // or not.
     for (rows, inner, n) in [(50u64, 24u64, 3000u64), (5, 7, 2500), (3, 1, 257), (400, 16, 40), (1, 8, 2049)]
     {
         for (dtype, t) in LOW {
             let call = "ScatterND(%a, %b, %c) {reduction=\"add\"}";
-            // The sums of f16 stay in its range.
+            // Sums stay in the range of f16.
             let some: Vec<f32> = numbers(n * inner, 43).iter().map(|x| x / 8.0).collect();
             let inputs = vec![
                 random(dtype, &[rows, inner], 41),
@@ -223,7 +224,8 @@ fn positions(cases: &mut Vec<Case>) {
         &["f32[1100]", "i64[1100]"],
         vec![tensor(DType::F32, &[n], &numbers(n, 64).iter().map(|x| (x * 3e4).round()).collect::<Vec<_>>())],
     ));
-    // Few elements are sorted by a block, more by all blocks, and rows of which few elements are results are selected first.
+    // A block sorts few elements, and all blocks sort more. Rows of which few elements are results are selected
+    // first.
     for (dims, axis, k) in [
         ([2u64, 700, 1], 1, 0u64),
         ([2, 700, 1], 1, 300),

@@ -1,17 +1,18 @@
-//! Attention and its gradient as a pair: the statistics of the rows of scores are stored, and the attention
-//! probabilities are not.
+//! Attention and its gradient as a pair of groups: the statistics of the rows of scores are stored, but not the
+//! attention probabilities.
 //!
 //! The gradient is one graph of cuDNN with deterministic sums. It recomputes the probabilities in f32, and rounds
-//! probabilities and gradients of scores to the element type of the operands before their products. Rows whose masks
-//! are far below zero have no exact statistics; another kernel adds their gradients (`masked_gradient.rs`).
+//! probabilities and gradients of scores to the element type of the operands before their products. Rows with masks
+//! far below zero have no exact statistics; another kernel adds their gradients (`masked_gradient.rs`).
 //!
-//! The gradient of an operator stands alone: it computes attention and statistics again, in scratch memory. Gradients
-//! of heads that share keys and values are rounded before they are added.
+//! The gradient of an operator is no part of such a pair: it computes attention and statistics again, in scratch
+//! memory. Gradients of heads that share keys and values are rounded before they are added.
 
 use super::super::Maker;
 use super::super::stage::{Place, Scratch, Source, Stage, staged};
 use super::fused::{Problem, forward, no_kernel, of_pattern, place_of, planned, size};
 use super::gradient::{Gradient, Pair};
+use super::masked_gradient::NUMBERS;
 use super::pattern::Mask;
 use crate::backend::{Carry, GroupSite};
 use crate::cuda::Shared;
@@ -22,7 +23,7 @@ use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// The problem of cuDNN for a gradient. Keys and values that heads share have a gradient for each head of the queries.
+/// The cuDNN problem of a gradient. Shared keys and values have a gradient for each query head.
 fn problem(attention: &Attention, gradient: &Gradient) -> AttentionGradient {
     let [of_query, of_key, of_value] = gradient.gradients.map(|(_, of)| of);
     let heads = attention.query.dims[1];
@@ -46,7 +47,7 @@ pub(super) fn has_plans(shared: &Shared, module: &Module, pair: &Pair) -> bool {
     }
     let of = Attention { has_statistics: true, ..found.attention };
     let gradient = dnn::Problem::Gradient(Box::new(problem(&of, &pair.gradient)));
-    let problems = [gradient, dnn::Problem::Forward(Box::new(of))];
+    let problems = [gradient, dnn::Problem::Attention(Box::new(of))];
     problems.into_iter().all(|problem| matches!(planned(shared, problem), Ok(Some(_))))
 }
 
@@ -95,7 +96,7 @@ pub(super) fn recomputing(maker: &Maker<'_>, group: &GroupSite<'_>, pair: &Pair)
     let n = batch.saturating_mul(heads).saturating_mul(rows);
     let statistics = scratch.part(n.saturating_mul(4));
     let mut found = found.with_statistics(Some(statistics));
-    // The operator has zeros where a query attends to nothing.
+    // The result of the operator is 0 where a query attends to no key.
     found.masked_row = 0.0;
     found.tensors[3] = scratch.part(n.saturating_mul(of_value).saturating_mul(2));
     let plan = found.plan(maker.shared)?.ok_or_else(no_kernel)?;
@@ -131,7 +132,7 @@ fn add(
     if let Some(bias) = bias
         && forward.masks.iter().any(|mask| matches!(mask, Mask::Added(_)))
     {
-        let parts = scratch.part(rows.saturating_mul(12));
+        let parts = scratch.part(rows.saturating_mul(4 * NUMBERS));
         let places = [statistics, of_result, bias, parts];
         stages.push(found.masked_gradient(maker, &problem, places, &gradients)?);
     }
@@ -139,7 +140,7 @@ fn add(
     Ok(())
 }
 
-/// The places of the gradients that cuDNN makes, and the sums of those over heads that share keys and values.
+/// The places of the gradients that cuDNN computes, and the stages that sum over heads that share keys and values.
 fn places(
     maker: &Maker<'_>,
     group: &GroupSite<'_>,
@@ -161,7 +162,7 @@ fn places(
     Ok((places, sums))
 }
 
-/// The sums of `heads` heads of gradients, of which as many have one sum as heads share keys and values.
+/// The sums of the gradients of `heads` query heads over the heads that share keys and values.
 fn sum_of_heads(
     maker: &Maker<'_>,
     (from, heads): (Place, i64),

@@ -1,8 +1,9 @@
-//! Attention by cuDNN, without a matrix of scores in memory.
+//! Attention by cuDNN, without a score matrix in memory.
 //!
-//! Inner values are in f32. The weights of the values are rounded to the element type of the operands before the product
-//! with the values, and the result is rounded once. A mask that cuDNN cannot read, such as one of bools, is converted first;
-//! it has the dims over which it varies. Rows whose keys are all masked are written by another kernel (`masks.rs`).
+//! Intermediate values are in f32. The attention probabilities are rounded to the element type of the operands before
+//! the product with the values, and the result is rounded once. A mask that cuDNN cannot read, such as a bool mask,
+//! is converted first; the converted mask has only the dims along which the mask varies. Another kernel writes rows
+//! whose keys are all masked (`masks.rs`).
 
 use super::super::stage::{Place, Scratch, Stage, staged};
 use super::super::{Maker, signed};
@@ -23,10 +24,10 @@ use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The most elements of a head.
+/// The maximum head size.
 const MOST_SIZE: i64 = 256;
 
-/// The elements of a head are a multiple of these.
+/// The head size must be a multiple of this number.
 const SIZE_STEP: i64 = 8;
 
 /// An attention to compute.
@@ -38,7 +39,7 @@ pub(super) struct Problem {
     /// The statistics of the rows of scores, for a gradient.
     pub(super) statistics: Option<Place>,
     pub(super) scale: f32,
-    /// The elements of rows whose masks are all −∞.
+    /// The elements of a result row whose masks are all −∞.
     pub(super) masked_row: f32,
 }
 
@@ -68,8 +69,8 @@ impl Problem {
         [query.dims[0], query.dims[1], query.dims[2], key.dims[2]]
     }
 
-    /// The kernel; `None` if cuDNN is absent or has no engine, or rounds the weights of the values while every rounding has
-    /// to be that of a node.
+    /// The kernel; `None` if cuDNN is absent, has no engine, or rounds the probabilities although every node must
+    /// round exactly.
     fn prepared(self, maker: &Maker<'_>) -> Result<Option<Prepared>> {
         if maker.shared.exact_rounding {
             return Ok(None);
@@ -82,10 +83,10 @@ impl Problem {
 
     /// The plan of the attention; `None` if cuDNN has none.
     pub(super) fn plan(&self, shared: &Shared) -> Result<Option<AttentionPlan>> {
-        planned(shared, dnn::Problem::Forward(Box::new(self.attention.clone())))
+        planned(shared, dnn::Problem::Attention(Box::new(self.attention.clone())))
     }
 
-    /// Adds the stages of the kernel; returns the place of what is added to the scores.
+    /// Adds the stages of the kernel; returns the place of the addend of the scores.
     pub(super) fn add(
         &self,
         maker: &Maker<'_>,
@@ -102,7 +103,7 @@ impl Problem {
         Ok(bias)
     }
 
-    /// The place of what is added to the scores. A mask is read as it is, if cuDNN can.
+    /// The place of the addend of the scores. cuDNN reads a mask directly if it can.
     pub(super) fn bias(
         &self,
         maker: &Maker<'_>,
@@ -119,7 +120,7 @@ impl Problem {
         Ok(Some(to))
     }
 
-    /// The mask that cuDNN reads as it is.
+    /// The mask that cuDNN can read without conversion.
     fn read_as_it_is(&self, dims: [i64; 4]) -> Option<&Masking> {
         match &self.masks[..] {
             [mask]
@@ -133,14 +134,14 @@ impl Problem {
         }
     }
 
-    /// The problem with statistics of rows, if they have a place.
+    /// The problem with statistics of rows, if there is a place for them.
     pub(super) fn with_statistics(mut self, place: Option<Place>) -> Problem {
         self.statistics = place;
         self.attention.has_statistics = place.is_some();
         self
     }
 
-    /// The problem with the form of what is added to the scores.
+    /// Sets the layout of the addend of the scores in the problem.
     fn with_bias(mut self) -> Problem {
         let mut dims = [1, 1, 1, self.scores()[3]];
         for mask in &self.masks {
@@ -152,7 +153,7 @@ impl Problem {
     }
 }
 
-/// The plan of a problem; `None` if cuDNN has none: products and a softmax compute what cuDNN does not.
+/// The plan of a problem; `None` if cuDNN has none, in which case products and a softmax compute the attention.
 pub(super) fn planned(shared: &Shared, problem: dnn::Problem) -> Result<Option<AttentionPlan>> {
     match shared.dnn.plan_attention(problem) {
         Ok(plan) => Ok(Some(plan)),
@@ -161,7 +162,7 @@ pub(super) fn planned(shared: &Shared, problem: dnn::Problem) -> Result<Option<A
     }
 }
 
-/// The operator Attention; `None` if it has other operands or results, or cuDNN has no engine.
+/// The operator Attention; `None` if it has unsupported operands or results, or cuDNN has no engine.
 pub(super) fn of_operator(
     maker: &Maker<'_>,
     view: &AttentionView,
@@ -201,7 +202,7 @@ pub(super) fn of_operator(
             return Ok(None);
         }
         dims.iter_mut().rev().zip(own.iter().rev()).for_each(|(n, &own)| *n = signed(own));
-        // A short mask masks the other keys.
+        // A mask shorter than the keys masks the other keys.
         let dtype = site.dtype(3)?;
         if !fits(dims, scores) || view.short_masks && dims[3] != scores[3] || !is_mask(dtype) {
             return Ok(None);
@@ -222,7 +223,7 @@ fn is_mask(dtype: DType) -> bool {
     matches!(dtype, DType::Bool | DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// The problem of a pattern; `place_of` returns the place of a value from outside, and of the result.
+/// The problem of a pattern. `place_of` returns the place of the result or of a value from outside.
 pub(super) fn of_pattern(
     module: &Module,
     pattern: &Pattern,
@@ -265,7 +266,7 @@ pub(super) fn of_pattern(
     is_supported(&problem.attention).then(|| problem.with_bias())
 }
 
-/// The attentions among the candidates, and the gradients that stand in pairs with them.
+/// The attentions among the candidates, and the gradients paired with them.
 pub(in super::super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -> Vec<Vec<Node>> {
     let Candidates { module, graph, nodes, .. } = *candidates;
     let is_softmax = |node: &Node| kind(module, *node) == Some(OpKind::Softmax);
@@ -299,7 +300,7 @@ pub(in super::super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) 
     groups
 }
 
-/// The group around a softmax that stands in no pair: the gradient of an operator, or an attention.
+/// The group of a softmax without a pair: the gradient of an operator, or an attention.
 fn alone(shared: &Shared, finder: Finder<'_>, softmax: Node) -> Vec<Vec<Node>> {
     let gradient = finder.operator_gradient(softmax);
     if let Some(pair) = gradient.filter(|pair| backward::has_plans(shared, finder.module, pair)) {
@@ -311,14 +312,14 @@ fn alone(shared: &Shared, finder: Finder<'_>, softmax: Node) -> Vec<Vec<Node>> {
     found.into_iter().map(|pattern| pattern.nodes).collect()
 }
 
-/// Returns a predicate that is true of values that only nodes read: values that are neither outputs nor next states.
+/// A predicate that is true of private values: only nodes read them, so they are neither outputs nor next states.
 pub(super) fn private(module: &Module, graph: GraphId) -> impl Fn(Value) -> bool {
     let kept: FxHashSet<Value> = module.graph(graph).states.iter().map(|&(_, next)| next).collect();
     move |value| !module.is_output(value) && !kept.contains(&value)
 }
 
-/// The values that attentions among the groups hand over to their gradients: statistics of the rows of scores in place
-/// of the attention probabilities.
+/// The values that attentions among the groups hand over to their gradients: the statistics of the rows of scores
+/// instead of the attention probabilities.
 pub(in super::super) fn carries(candidates: &Candidates<'_>, groups: &[Vec<Node>]) -> Vec<Carry> {
     let Candidates { module, graph, .. } = *candidates;
     let is_private = private(module, graph);
@@ -339,7 +340,8 @@ fn kind(module: &Module, node: Node) -> Option<OpKind> {
     NodeView::new(module, node).map(|view| view.kind())
 }
 
-/// The kernel of a group that [`join`] made; `None` if the group is no attention and no gradient of one.
+/// The kernel of a group made by [`join`]; `None` if the group is neither an attention nor the gradient of an
+/// attention.
 pub(in super::super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Result<Option<Prepared>> {
     if let Some(carry) = group.carries.iter().find(|carry| carry.stored.is_some()) {
         return backward::prepare(shared, group, carry.value).map(Some);
@@ -364,18 +366,18 @@ pub(in super::super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> 
     forward(&maker, group, &pattern, None).map(Some)
 }
 
-/// The error of a group that is no attention.
+/// The error of a group that is not an attention.
 pub(super) fn no_kernel() -> KernelError {
     KernelError::unsupported("a part of an attention")
 }
 
-/// The place of a value that a group reads or makes.
+/// The place of a value that a group reads or produces.
 pub(super) fn place_of(group: &GroupSite<'_>, value: Value) -> Option<Place> {
     let at = |values: &[Value]| values.iter().position(|&other| other == value);
     at(group.results).map(Place::result).or_else(|| at(group.operands).map(Place::operand))
 }
 
-/// The kernel of an attention, with the place of its statistics if it has them.
+/// The kernel of an attention. `statistics` is the place of its statistics, if they are stored.
 pub(super) fn forward(
     maker: &Maker<'_>,
     group: &GroupSite<'_>,

@@ -1,4 +1,4 @@
-//! The written-out gradient of an attention that is written as products and a softmax.
+//! Matches the explicit gradient of an attention that is written as products and a softmax.
 //!
 //! ```text
 //! P = softmax(scores)    A = P as the second product reads it    O = A V
@@ -31,7 +31,7 @@ pub(super) struct Gradient {
     pub(super) nodes: Vec<Node>,
     /// The result of the softmax.
     pub(super) probabilities: Value,
-    /// Other values that the attention makes and the gradient reads.
+    /// Other values that the attention produces and the gradient reads.
     pub(super) others: Vec<Value>,
     /// The gradient of the result.
     pub(super) result: (Value, Strided),
@@ -45,25 +45,25 @@ pub(super) struct Pair {
     pub(super) gradient: Gradient,
 }
 
-/// The nodes of a gradient, before the attention is known.
+/// The nodes of a gradient before the attention is matched.
 #[derive(Default)]
 pub(super) struct Parts {
     pub(super) nodes: Vec<Node>,
     /// The product of the probabilities and the values.
     pub(super) second: Option<Node>,
-    /// The gradient of the result, the operands of the products as they read them.
+    /// The gradient of the result, as the operands of the products.
     pub(super) of_result: Option<Value>,
     pub(super) query: Option<Value>,
     pub(super) key: Option<Value>,
-    /// Gradients as the products make them: those of the keys are transposed.
+    /// The gradients that the products compute; the gradient of the keys is transposed.
     pub(super) made: [Option<Value>; 3],
     pub(super) factor: f64,
-    /// The bools of a Where, and if a score is hidden where they are true.
+    /// The condition of a Where, and the value of the condition that hides a score.
     pub(super) hides: Option<(Value, bool)>,
 }
 
 impl Pair {
-    /// The attention around a softmax, with its gradient. `is_joinable` is true if nothing but nodes reads a value.
+    /// Matches the attention around a softmax and its gradient. `is_joinable` is true if only nodes read a value.
     pub(super) fn find(module: &Module, is_joinable: &dyn Fn(Value) -> bool, softmax: Node) -> Option<Pair> {
         let none = FxHashSet::default();
         let alone = Finder { module, is_joinable, others: &none };
@@ -74,7 +74,7 @@ impl Pair {
         let mut parts = alone.parts(probabilities)?;
         let mut chains = [None, None, None];
         for (i, chain) in chains.iter_mut().enumerate() {
-            *chain = Some(alone.behind(parts.made[i]?, i == 1)?);
+            *chain = Some(alone.consumed(parts.made[i]?, i == 1)?);
         }
         let [Some(of_query), Some(of_key), Some(of_value)] = chains else { return None };
         for chain in [&of_query, &of_key, &of_value] {
@@ -92,7 +92,7 @@ impl Pair {
             && forward.repeats == 1
             && of_result.factor == 1.0
             && of_value.factor == 1.0;
-        // A Where hides scores from the gradient too.
+        // A Where also hides the gradients of scores.
         let is_hidden = match (&forward.masks[..], parts.hides) {
             (&[Mask::Where { value, hides }], Some(found)) => found == (value, hides),
             (masks, None) => masks.iter().all(|mask| matches!(mask, Mask::Added(_))),
@@ -135,14 +135,14 @@ impl Finder<'_> {
         NodeView::new(self.module, node)
     }
 
-    /// The nodes that read a value, each once.
+    /// The nodes that read a value, without duplicates.
     pub(super) fn readers(&self, value: Value) -> Vec<Node> {
         let mut nodes: Vec<Node> = self.module.uses(value).map(|(node, _)| node).collect();
         nodes.dedup();
         nodes
     }
 
-    /// The only reader of a value, of a kind.
+    /// The only reader of a value, if its operator is `kind`.
     pub(super) fn reader_of(&self, value: Value, kind: OpKind) -> Option<NodeView<'_>> {
         self.view(self.reader(value)?).filter(|view| view.kind() == kind)
     }
@@ -160,18 +160,18 @@ impl Finder<'_> {
         (rank >= 2 && perm.iter().copied().eq(swapped)).then(|| view.operand(0))?
     }
 
-    /// The node that makes an operand of a product by transposing matrices, and the matrices.
+    /// The node that transposes matrices for the operand of a product, and the matrices.
     fn transposes(&self, operand: Value) -> Option<(Node, Value)> {
         let (node, _) = self.maker(operand)?;
         Some((node, self.untransposed(node)?))
     }
 
-    /// The gradient behind a softmax.
+    /// Matches the gradient of a softmax.
     fn parts(&self, probabilities: Value) -> Option<Parts> {
         let mut parts = Parts { factor: 1.0, ..Parts::default() };
         let readers = self.readers(probabilities);
         let (of_value, mut scores) =
-            readers.iter().find_map(|&node| self.centred(probabilities, node, &mut parts))?;
+            readers.iter().find_map(|&node| self.softmax_gradient(probabilities, node, &mut parts))?;
         let value = self.of_value(of_value, &mut parts)?;
         // The probabilities as the second product reads them.
         let (mut read, inner) = (probabilities, parts.nodes.clone());
@@ -182,11 +182,11 @@ impl Finder<'_> {
                 return None;
             }
             match readers[..] {
-                [node] => read = result(&self.same(node)?)?,
+                [node] => read = result(&self.passthrough(node)?)?,
                 [a, b] => {
                     let is_product = |node: Node| self.view(node).is_some_and(|v| v.kind() == OpKind::MatMul);
-                    // The gradient may recompute casts of the forward part.
-                    let sides = [self.through_same(a, read)?, self.through_same(b, read)?];
+                    // The gradient may repeat casts of the forward part.
+                    let sides = [self.skip_passthrough(a, read)?, self.skip_passthrough(b, read)?];
                     let [first, other] = sides;
                     let ((second, from, _), (transposed, again, passed)) =
                         if is_product(first.0) { (first, other) } else { (other, first) };
@@ -211,7 +211,7 @@ impl Finder<'_> {
                 _ => return None,
             }
         }
-        // From the gradient of the softmax to the products.
+        // Follows the gradient of the softmax to the products.
         loop {
             if !(self.is_joinable)(scores) {
                 return None;
@@ -254,10 +254,10 @@ impl Finder<'_> {
         }
     }
 
-    /// The first node behind casts that begin with `node`, which reads `value`; the value that it reads; and the casts.
-    fn through_same(&self, mut node: Node, mut value: Value) -> Option<(Node, Value, Vec<Node>)> {
+    /// Skips casts from `node` on, which reads `value`: the first other node, the value that it reads, and the casts.
+    fn skip_passthrough(&self, mut node: Node, mut value: Value) -> Option<(Node, Value, Vec<Node>)> {
         let mut passed = Vec::new();
-        while let Some(view) = self.same(node) {
+        while let Some(view) = self.passthrough(node) {
             value = result(&view).filter(|&value| (self.is_joinable)(value))?;
             passed.push(node);
             node = self.reader(value)?;
@@ -265,8 +265,8 @@ impl Finder<'_> {
         Some((node, value, passed))
     }
 
-    /// A Cast between floats, or a Dropout that drops nothing.
-    pub(super) fn same(&self, node: Node) -> Option<NodeView<'_>> {
+    /// A Cast between floats, or a Dropout that drops no element.
+    pub(super) fn passthrough(&self, node: Node) -> Option<NodeView<'_>> {
         let view = self.view(node)?;
         let is_same = match view.kind() {
             OpKind::Cast => is_float(view.dtype(0)?) && is_float(self.known(result(&view)?)?.0),
@@ -276,9 +276,9 @@ impl Finder<'_> {
         is_same.then_some(view)
     }
 
-    /// The gradients of the probabilities and of the scores, if `node` multiplies the former by the probabilities and
-    /// its result is summed.
-    pub(super) fn centred(
+    /// The gradients of the probabilities and of the scores, if `node` multiplies the gradient of the probabilities
+    /// by the probabilities and its result is summed.
+    pub(super) fn softmax_gradient(
         &self,
         probabilities: Value,
         node: Node,
@@ -296,18 +296,18 @@ impl Finder<'_> {
         if !reduced.keep || reduced.axes?.as_slice() != [sum.rank(0)?.checked_sub(1)?] {
             return None;
         }
-        let centred = self.reader_of(result(&sum)?, OpKind::Sub)?;
-        if centred.operand(0) != Some(gradient) || centred.operand(1) != result(&sum) {
+        let difference = self.reader_of(result(&sum)?, OpKind::Sub)?;
+        if difference.operand(0) != Some(gradient) || difference.operand(1) != result(&sum) {
             return None;
         }
-        let scores = self.reader_of(result(&centred)?, OpKind::Mul)?;
-        let is_whole = other(&scores, result(&centred)?) == Some(probabilities)
+        let scores = self.reader_of(result(&difference)?, OpKind::Mul)?;
+        let is_whole = other(&scores, result(&difference)?) == Some(probabilities)
             && (self.is_joinable)(gradient)
             && self.readers(gradient).len() == 2;
         if !is_whole {
             return None;
         }
-        parts.nodes.extend([node, sum.node, centred.node, scores.node]);
+        parts.nodes.extend([node, sum.node, difference.node, scores.node]);
         Some((gradient, result(&scores)?))
     }
 
@@ -333,9 +333,9 @@ impl Finder<'_> {
         }
     }
 
-    /// A gradient as it is read: behind factors and a Transpose. `is_transposed` is true of matrices that cuDNN makes
-    /// transposed.
-    pub(super) fn behind(&self, made: Value, is_transposed: bool) -> Option<super::viewed::Viewed> {
+    /// The gradient as its readers see it, after factors and a Transpose. `is_transposed` is true if the product
+    /// computes the transposed matrices.
+    pub(super) fn consumed(&self, made: Value, is_transposed: bool) -> Option<super::viewed::Viewed> {
         let mut found = self.dense(made)?;
         let rank = found.dims.len();
         let innermost = rank.checked_sub(1 + usize::from(is_transposed))?;

@@ -1,8 +1,8 @@
-//! Masks of attention: their sum as cuDNN reads it, and rows of the result whose keys are all masked.
+//! Masks of attention: their sum in the form that cuDNN reads, and result rows whose keys are all masked.
 //!
-//! NVIDIA does not document these rows, and engines multiply scores by log2 e, so that the least number of f32 becomes −∞.
-//! Where all masks are −∞, the operator Attention has 0, and a softmax NaN. Where the greatest is finite and absorbs every
-//! score, the result is the mean of the values that have it.
+//! NVIDIA does not document such rows, and engines multiply scores by log2 e, so that the lowest finite f32 becomes
+//! −∞. If all masks are −∞, the result is 0 for the operator Attention, and NaN for a softmax. If the largest
+//! mask is finite and absorbs every score, the result is the mean of the values at that mask.
 
 use super::super::Maker;
 use super::super::stage::{Place, Source, Stage};
@@ -13,26 +13,27 @@ use crate::cuda::text::{Elem, FOLDS, Steps, f32_text};
 use crate::kernel::Result;
 use ampc_ir::DType;
 
-/// Masks below this absorb the scores that they are added to.
+/// Masks below this bound absorb the scores that they are added to.
 const ABSORBS: f32 = -1e30;
 
-/// Rows whose greatest mask is below this bound have statistics of ∞. If the greatest mask is −∞, they are NaN where the
-/// result is NaN, and the greatest number where it is 0: probabilities computed from it are 0. Neighbouring f32 numbers
-/// are 2⁻¹⁰ apart at the bound, which is the relative error of probabilities that are computed from statistics.
+/// Rows whose largest mask is below this bound have the statistic ∞. If the largest mask is −∞, the statistic is
+/// NaN where the result is NaN, and the largest f32 number where the result is 0: probabilities computed from it are
+/// 0. At the bound, neighboring f32 numbers are 2⁻¹⁰ apart, which is the relative error of probabilities computed
+/// from statistics.
 const INEXACT: f32 = -8192.0;
 
-/// A tensor that masks scores: its dims are those of the scores or 1.
+/// A tensor that masks scores; each of its dims is that of the scores or 1.
 pub(super) struct Masking {
     pub(super) place: Place,
     pub(super) dtype: DType,
     pub(super) dims: [i64; 4],
-    /// True if it is added; otherwise scores are −∞ where the bool is `hides`.
+    /// True if the mask is added; otherwise scores are −∞ where the bool equals `hides`.
     pub(super) is_added: bool,
     pub(super) hides: bool,
 }
 
 impl Problem {
-    /// Writes the rows of the result whose keys are all masked, and the statistics of rows that have no exact ones.
+    /// Writes the result rows whose keys are all masked, and the statistics of rows without exact statistics.
     pub(super) fn masked_rows(&self, maker: &Maker<'_>, bias: Place) -> Result<Stage> {
         let Attention { value, result, is_causal, dtype, .. } = &self.attention;
         let (scores, Some((of_bias, strided))) = (self.scores(), &self.attention.bias) else {
@@ -41,7 +42,7 @@ impl Problem {
         let (Some(elem), Some(from)) = (Elem::float(*dtype), Elem::float(*of_bias)) else {
             return Err(maker.site.no_kernel());
         };
-        // The rows of the bias; causal rows differ from each other.
+        // The rows of the bias. Causal rows all differ.
         let mut rows = strided.dims;
         if *is_causal {
             rows[2] = scores[2];
@@ -129,7 +130,7 @@ impl Problem {
     }
 }
 
-/// The sum of masks in f32, with `dims`.
+/// Adds the masks in f32, into a tensor of `dims`.
 pub(super) fn sum(
     maker: &Maker<'_>,
     masks: &[Masking],

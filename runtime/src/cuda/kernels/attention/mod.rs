@@ -1,9 +1,10 @@
 //! Attention and RotaryEmbedding.
 //!
-//! Attention of 16-bit operands is one graph of cuDNN, if cuDNN has an engine for it (`fused.rs`), whether it is an operator
-//! or written as products and a softmax (`pattern.rs`). With its written-out gradient (`gradient.rs`) it is a pair of graphs
-//! (`backward.rs`). The written-out gradient of an operator (`operator.rs`) computes the attention again. Otherwise scores of all queries and keys are in scratch memory, in
-//! f32: a product, the softmax of each row, and a product with the values in f32. The result is rounded once.
+//! Attention with 16-bit operands is one graph of cuDNN, if cuDNN has an engine for it (`fused.rs`), whether it is an
+//! operator or written as products and a softmax (`pattern.rs`). Together with its explicit gradient (`gradient.rs`)
+//! it is a pair of graphs (`backward.rs`). The explicit gradient of an operator (`operator.rs`) computes the attention
+//! again. Otherwise the scores of all queries and keys are stored in scratch memory in f32: a product, the softmax of
+//! each row, and a product with the values in f32. The result is rounded once.
 
 mod backward;
 mod causal;
@@ -37,14 +38,14 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// How batch, heads, positions and the elements of a head lie in an operand of rank 3 or 4.
+/// The layout of batch, heads, positions and head elements in an operand of rank 3 or 4.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     batch: usize,
     heads: usize,
     length: usize,
     size: usize,
-    /// Rank 3: the heads of one position are neighbours.
+    /// True for rank 3, where the heads of a position are adjacent.
     is_packed: bool,
 }
 
@@ -65,7 +66,7 @@ impl Layout {
         self.batch * self.heads * self.length * self.size
     }
 
-    /// Steps between batches, heads and positions.
+    /// The strides of batch, head and position.
     fn steps(&self) -> [usize; 3] {
         let Layout { heads, length, size, .. } = *self;
         match self.is_packed {
@@ -75,7 +76,7 @@ impl Layout {
     }
 }
 
-/// Keys or values of operand `i` behind those of operand `past`, head by head, as `to`.
+/// Appends the keys or values of operand `i` to those of operand `past`, per head, as `to`.
 fn joined(
     maker: &Maker<'_>,
     (i, new): (usize, Layout),
@@ -197,7 +198,7 @@ fn inverse_root(size: usize) -> f32 {
     (1.0 / (size as f64).sqrt()) as f32
 }
 
-/// The softmax of each row of scores, in place; keys that a query does not attend to get 0.
+/// The softmax of each row of scores, in place. Keys that a query does not attend to get 0.
 fn softmax(
     maker: &Maker<'_>,
     view: &AttentionView,
@@ -287,7 +288,7 @@ fn softmax(
     source.launch(maker, &body, [if total == 0 { 0 } else { rows }, threads_for(total) as usize])
 }
 
-/// Pairs of elements of each head turn by the angle of their position.
+/// Rotates pairs of elements of each head by the angle of their position.
 fn rotary(maker: &Maker<'_>) -> Result<Prepared> {
     let site = maker.site;
     let view = RotaryView::read(&site.view)?;

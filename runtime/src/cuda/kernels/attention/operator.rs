@@ -7,9 +7,9 @@
 //! dQ, dK, dV     rank 3: Transpose, Reshape; casts to 16 bits; Transpose
 //! ```
 //!
-//! If there are masks, rows whose scores are all −∞ become 0 before the softmax and behind it. A mask of later keys is a
-//! flag of the graphs of cuDNN (`causal.rs`). P is made from Q and K here, so that all nodes are one group, of which only
-//! the three gradients are read elsewhere.
+//! If there are masks, rows whose scores are all −∞ become 0 before the softmax and after it. A mask of later keys is
+//! a flag of the graphs of cuDNN (`causal.rs`). P is made from Q and K here, so that all nodes are one group, of which
+//! only the three gradients are read elsewhere.
 
 use super::gradient::{Gradient, Pair, Parts, is_same_factor};
 use super::pattern::{Finder, Mask, Pattern, Scores, factor, is_over_rows, number, result};
@@ -35,8 +35,8 @@ impl Finder<'_> {
         let mut parts = Parts { factor: 1.0, ..Parts::default() };
         let rows = self.rows(softmax, &mut parts)?;
         let value = self.products(rows.probabilities, &mut parts)?;
-        let behind: FxHashSet<Node> = parts.nodes.iter().copied().collect();
-        let scores = Finder { others: &behind, ..*self }.scores(rows.scores, false)?;
+        let after: FxHashSet<Node> = parts.nodes.iter().copied().collect();
+        let scores = Finder { others: &after, ..*self }.scores(rows.scores, false)?;
         let product = NodeView::new(self.module, scores.product)?;
         let (transposed, key) = self.transposed_by(product.operand(1)?)?;
         let fits = [product.operand(0), Some(key)] == [parts.query, parts.key]
@@ -160,9 +160,9 @@ impl Finder<'_> {
     fn rows(&self, softmax: Node, parts: &mut Parts) -> Option<Rows> {
         let view = NodeView::new(self.module, softmax).filter(is_over_rows)?;
         parts.nodes.push(softmax);
-        let (before, behind) = (view.operand(0)?, result(&view)?);
-        let Some(zeroed) = self.reader_of(behind, OpKind::Where) else {
-            return Some(Rows { scores: before, probabilities: behind, is_masked: false });
+        let (before, after) = (view.operand(0)?, result(&view)?);
+        let Some(zeroed) = self.reader_of(after, OpKind::Where) else {
+            return Some(Rows { scores: before, probabilities: after, is_masked: false });
         };
         let chosen = self.maker_of(before, OpKind::Where)?;
         let (none, scores) = (chosen.operand(0)?, chosen.operand(2)?);
@@ -170,7 +170,7 @@ impl Finder<'_> {
         let most = self.maker_of(equal.operand(0)?, OpKind::ReduceMax)?;
         let reduced = ReduceView::read(&most).ok()?;
         let fits = zeroed.operand(0) == Some(none)
-            && zeroed.operand(2) == Some(behind)
+            && zeroed.operand(2) == Some(after)
             && [number(&zeroed, 1), number(&chosen, 1)] == [Some(0.0); 2]
             && number(&equal, 1) == Some(f64::NEG_INFINITY)
             && most.operand(0) == Some(scores)
@@ -184,7 +184,7 @@ impl Finder<'_> {
     fn products(&self, probabilities: Value, parts: &mut Parts) -> Option<Value> {
         let readers = self.readers(probabilities);
         let (of_weights, mut of_scores) =
-            readers.iter().find_map(|&node| self.centred(probabilities, node, parts))?;
+            readers.iter().find_map(|&node| self.softmax_gradient(probabilities, node, parts))?;
         let value = self.of_value(of_weights, parts)?;
         let turned = readers.iter().copied().find(|&node| self.untransposed(node) == Some(probabilities))?;
         let (of_value, of_result) = self.turned_product(turned)?;
@@ -225,8 +225,8 @@ impl Finder<'_> {
         Some((product, second))
     }
 
-    /// An f32 operand of a product as a view of the 16-bit tensor that it is cast from. The gradient reads most of these
-    /// values more than once.
+    /// An f32 operand of a product as a view of the 16-bit tensor that it is cast from. The gradient reads most of
+    /// these values more than once.
     fn widened(&self, value: Value, nodes: &mut Vec<Node>) -> Option<Viewed> {
         let (node, _) = self.module.producer(value)?;
         let view = NodeView::new(self.module, node)?;
@@ -266,7 +266,8 @@ impl Finder<'_> {
         }
     }
 
-    /// A gradient in 16 bits as it is read, behind the sum over heads that share keys and the nodes that make rank 3.
+    /// The 16-bit gradient as its readers see it, after the sum over heads that share keys and the nodes that
+    /// make rank 3.
     fn narrowed(&self, made: Value, repeats: i64, nodes: &mut Vec<Node>) -> Option<(Value, Strided)> {
         let value = if repeats == 1 { made } else { self.summed(made, repeats, nodes)? };
         let mut of = self.dense(value)?;
@@ -286,9 +287,9 @@ impl Finder<'_> {
         let cast = self.reader_of(of.value, OpKind::Cast)?;
         nodes.push(cast.node);
         of.value = result(&cast)?;
-        if !is_packed && let Some(behind) = self.behind(of.value, false).filter(|of| of.factor == 1.0) {
-            nodes.extend(&behind.nodes);
-            return Some((behind.value, strided(&behind)?));
+        if !is_packed && let Some(consumed) = self.consumed(of.value, false).filter(|of| of.factor == 1.0) {
+            nodes.extend(&consumed.nodes);
+            return Some((consumed.value, strided(&consumed)?));
         }
         Some((of.value, strided(&of)?))
     }

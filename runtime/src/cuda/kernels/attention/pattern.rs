@@ -1,13 +1,13 @@
-//! Attention that is written as products and a softmax.
+//! Matches attention that is written as products and a softmax.
 //!
 //! ```text
 //! Transpose, Reshape, factor, repeated heads   of queries, keys and values, each optional
 //! MatMul → factors → additive masks, Where with −∞ → Softmax → MatMul → Transpose
 //! ```
 //!
-//! Casts, and Dropouts that drop nothing, may stand between the nodes from the first MatMul to the second. Factors are constants of one element. Every value
-//! but the result has one reader, so that the nodes are one group. Transposes cost nothing: cuDNN reads and writes tensors
-//! with any steps between heads and positions.
+//! Casts, and Dropouts that drop no element, may stand between the nodes from the first MatMul to the second. Factors
+//! are constants with one element. Every value except the result has one reader, so that the nodes form a group.
+//! Transposes are free, because cuDNN supports any strides of heads and positions.
 
 use super::viewed::{four, strided};
 use crate::cuda::dnn::Strided;
@@ -19,12 +19,12 @@ use ampc_ir::views::{NodeView, TransposeView};
 use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashSet;
 
-/// A value that is added to the scores, or that says which scores are −∞.
+/// An addend of the scores, or a condition that sets scores to −∞.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mask {
-    /// Added.
+    /// An addend.
     Added(Value),
-    /// A bool mask: scores are −∞ where it is `hides`.
+    /// A bool mask: scores are −∞ where it equals `hides`.
     Where { value: Value, hides: bool },
 }
 
@@ -36,7 +36,7 @@ impl Mask {
     }
 }
 
-/// The nodes of an attention, and its parts.
+/// The nodes of an attention, and its operands.
 pub(super) struct Pattern {
     pub(super) nodes: Vec<Node>,
     pub(super) dtype: DType,
@@ -45,29 +45,29 @@ pub(super) struct Pattern {
     pub(super) value: (Value, Strided),
     pub(super) result: (Value, Strided),
     pub(super) scale: f32,
-    /// In the order of the scores' way to the softmax.
+    /// The masks in the order from the scores to the softmax.
     pub(super) masks: Vec<Mask>,
     /// True if query `i` attends to keys up to `i` only.
     pub(super) is_causal: bool,
     /// The rank of the scores, 3 or 4.
     pub(super) rank: usize,
-    /// The products.
+    /// The two products.
     pub(super) product: Node,
-    /// Absent if only the gradient is written as nodes.
+    /// The second product; absent if only the gradient is written as nodes.
     pub(super) second: Option<Node>,
-    /// The factors of query and key, which are parts of the scale.
+    /// The factors of query and key, which belong to the scale.
     pub(super) factors: [f64; 2],
-    /// How often the heads of keys and values are repeated.
+    /// The number of times that each head of keys and values is repeated.
     pub(super) repeats: i64,
 }
 
-/// Finds attentions in a module.
+/// Matches attentions in a module.
 #[derive(Clone, Copy)]
 pub(super) struct Finder<'a> {
     pub(super) module: &'a Module,
-    /// True if a value is made by a node that may be part of the pattern, and nothing but a node may read it.
+    /// True if a node that may be part of the pattern produces the value, and only nodes may read the value.
     pub(super) is_joinable: &'a dyn Fn(Value) -> bool,
-    /// The nodes of the gradient, which read values of the attention too.
+    /// The nodes of the gradient, which also read values of the attention.
     pub(super) others: &'a FxHashSet<Node>,
 }
 
@@ -80,21 +80,21 @@ pub(super) struct Scores {
 }
 
 impl Finder<'_> {
-    /// The element type and dims of a tensor.
+    /// The element type and dims of a tensor, if they are known.
     pub(super) fn known(&self, value: Value) -> Option<(DType, Vec<i64>)> {
         let (dtype, dims) = known_tensor(&self.module.value(value).ty)?;
         let dims = dims.iter().map(|&n| i64::try_from(n)).collect::<Result<_, _>>().ok()?;
         Some((dtype, dims))
     }
 
-    /// The only reader of a value besides the gradient, which reads it once.
+    /// The only reader of a value besides the gradient, if it reads the value once.
     pub(super) fn reader(&self, value: Value) -> Option<Node> {
         let mut uses = self.module.uses(value).filter(|(node, _)| !self.others.contains(node));
         let (node, _) = uses.next()?;
         (uses.next().is_none() && (self.is_joinable)(value)).then_some(node)
     }
 
-    /// The node that makes a value with one reader at most besides the gradient.
+    /// The producer of a value with at most one reader besides the gradient.
     pub(super) fn maker(&self, value: Value) -> Option<(Node, NodeView<'_>)> {
         let mut uses = self.module.uses(value).filter(|(node, _)| !self.others.contains(node));
         if uses.nth(1).is_some() || !(self.is_joinable)(value) {
@@ -104,7 +104,7 @@ impl Finder<'_> {
         Some((node, NodeView::new(self.module, node)?))
     }
 
-    /// The attention around a softmax.
+    /// Matches the attention around a softmax.
     pub(super) fn find(&self, softmax: Node) -> Option<Pattern> {
         let view = NodeView::new(self.module, softmax).filter(is_over_rows)?;
         let last = view.rank(0)?.checked_sub(1)?;
@@ -150,7 +150,7 @@ impl Finder<'_> {
         let scale = factor * query.factor * key.factor;
         let [q, k, v] = [&query, &key, &value].map(strided);
         let (q, k, v, result) = (q?, k?.transposed(), v?, strided(&to)?);
-        // Batches and heads are not broadcast.
+        // Batch and heads are not broadcast.
         let [batch, heads, rows, size] = q.dims;
         let repeats = key.repeats;
         let is_whole = k.dims[0] == batch
@@ -180,7 +180,7 @@ impl Finder<'_> {
         })
     }
 
-    /// True if a Dropout drops no element, and nothing reads which it dropped.
+    /// True if a Dropout drops no element, and its mask is not read.
     pub(super) fn drops_nothing(&self, view: &NodeView<'_>) -> bool {
         let dropout = DropoutView::read(view);
         let ratio = match dropout.ratio_operand {
@@ -192,14 +192,15 @@ impl Finder<'_> {
         (dropout.training == Some(false) || ratio == Some(0.0)) && mask.is_none_or(is_unread)
     }
 
-    /// The way from the first product to a value. `is_scaled` is true if a factor follows: masks come behind it.
+    /// The nodes from the first product to a value. `is_scaled` is true if a factor follows: the scale precedes
+    /// masks.
     pub(super) fn scores(&self, value: Value, is_scaled: bool) -> Option<Scores> {
         let (node, view) = self.maker(value)?;
         let (dtype, dims) = self.known(value)?;
         if !is_float(dtype) {
             return None;
         }
-        // The scores at operand `i`, if they have all dims.
+        // The scores at operand `i`, if the operand has all dims.
         let through = |i: usize, is_scaled: bool| {
             let operand = view.operand(i)?;
             if self.known(operand)?.1 != dims {
@@ -258,7 +259,7 @@ pub(super) fn result(view: &NodeView<'_>) -> Option<Value> {
     view.data().results().first().copied().flatten()
 }
 
-/// The number that operand `i` is, a constant of one element.
+/// The value of operand `i`, if it is a constant with one element.
 pub(super) fn number(view: &NodeView<'_>, i: usize) -> Option<f64> {
     match view.constant(i)?.small_floats(1)?[..] {
         [number] => Some(number),
@@ -266,7 +267,7 @@ pub(super) fn number(view: &NodeView<'_>, i: usize) -> Option<f64> {
     }
 }
 
-/// The operand that a Mul or Div multiplies by a constant, and the constant.
+/// The operand that a Mul or Div multiplies by a constant, and the constant factor.
 pub(super) fn factor(view: &NodeView<'_>) -> Option<(usize, f64)> {
     let (i, factor) = match (view.kind(), number(view, 1)) {
         (OpKind::Div, Some(divisor)) => (0, 1.0 / divisor),

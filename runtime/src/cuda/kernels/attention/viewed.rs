@@ -6,20 +6,20 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, TransposeView};
 use ampc_ir::{Node, Value};
 
-/// A tensor whose dims and strides are those of an operand of a product.
+/// A tensor with the dims and strides of a product's operand.
 pub(super) struct Viewed {
     pub(super) value: Value,
     pub(super) dims: Vec<i64>,
     pub(super) strides: Vec<i64>,
-    /// The product of the factors on the way.
+    /// The product of the skipped factors.
     pub(super) factor: f64,
-    /// How often each head is repeated: the operand has so many times as many heads.
+    /// The number of times that the operand repeats each head.
     pub(super) repeats: i64,
     pub(super) nodes: Vec<Node>,
 }
 
 impl Finder<'_> {
-    /// A value as it is.
+    /// A value without a view.
     pub(super) fn dense(&self, value: Value) -> Option<Viewed> {
         let (_, dims) = self.known(value)?;
         let mut strides = vec![1; dims.len()];
@@ -29,8 +29,8 @@ impl Finder<'_> {
         Some(Viewed { value, dims, strides, factor: 1.0, repeats: 1, nodes: Vec::new() })
     }
 
-    /// An operand of a product as a view of an earlier tensor, with the nodes between them. `is_scaled` is true if a factor
-    /// may be one of them.
+    /// Matches an operand of a product as a view of an earlier tensor, and collects the nodes between them.
+    /// `is_scaled` is true if a factor may be among them.
     pub(super) fn viewed(&self, value: Value, is_scaled: bool) -> Option<Viewed> {
         let made = self.maker(value).and_then(|(node, view)| {
             let mut inner = match view.kind() {
@@ -66,7 +66,7 @@ impl Finder<'_> {
         made.map_or_else(|| self.dense(value), Some)
     }
 
-    /// A view in other dims; `None` without strides for it, or if nothing is before it: a Reshape by itself costs nothing.
+    /// A reshaped view; `None` if no strides give it, or if only a Reshape was skipped, which is free anyway.
     fn reshaped(&self, view: &NodeView<'_>, is_scaled: bool) -> Option<Viewed> {
         let mut inner = self.viewed(view.operand(0)?, is_scaled)?;
         let (_, dims) = self.known(result(view)?)?;
@@ -75,7 +75,7 @@ impl Finder<'_> {
         (!inner.nodes.is_empty() && inner.repeats == 1).then_some(inner)
     }
 
-    /// Heads that are repeated one by one: an axis behind them that is inserted, expanded, and joined to them.
+    /// Repeated heads: an axis after the heads that is inserted, expanded, and merged with them.
     fn repeated(&self, joins: &NodeView<'_>, is_scaled: bool) -> Option<Viewed> {
         let (_, joined) = self.known(result(joins)?)?;
         let (expand, expands) = self.maker(joins.operand(0)?)?;
@@ -97,7 +97,7 @@ impl Finder<'_> {
     }
 }
 
-/// Dims with an axis of one head, if there is none.
+/// Dims with an axis of one head inserted, if there is no axis of heads.
 pub(super) fn four(dims: &[i64]) -> Option<[i64; 4]> {
     match *dims {
         [n, h, s, d] => Some([n, h, s, d]),
@@ -106,10 +106,10 @@ pub(super) fn four(dims: &[i64]) -> Option<[i64; 4]> {
     }
 }
 
-/// A view of four dims.
+/// The strides of a view with four dims.
 pub(super) fn strided(of: &Viewed) -> Option<Strided> {
     let (dims, mut strides) = (four(&of.dims)?, four(&of.strides)?);
-    // Steps of axes with one index are not used, but part of the plan.
+    // Strides of axes with one index are not used, but belong to the plan's key.
     let around = dims.iter().zip(strides).map(|(&n, step)| n.saturating_mul(step)).max()?;
     for axis in (0..4).filter(|&axis| dims[axis] == 1) {
         strides[axis] = around;
@@ -117,7 +117,7 @@ pub(super) fn strided(of: &Viewed) -> Option<Strided> {
     Some(Strided { dims, strides })
 }
 
-/// The strides of a tensor with other dims and the same elements in row-major order; `None` if there are none.
+/// The strides of a reshaped tensor, with the same elements in row-major order; `None` if there are none.
 pub(super) fn reshaped(dims: &[i64], strides: &[i64], to: &[i64]) -> Option<Vec<i64>> {
     if dims.iter().product::<i64>() != to.iter().product::<i64>() || to.contains(&0) {
         return None;
@@ -125,7 +125,7 @@ pub(super) fn reshaped(dims: &[i64], strides: &[i64], to: &[i64]) -> Option<Vec<
     let mut made = vec![0; to.len()];
     let (mut i, mut j) = (dims.len(), to.len());
     while j > 0 {
-        // The fewest axes of both that have the same number of elements.
+        // The smallest sets of axes of both with the same number of elements.
         let (end_i, end_j) = (i, j);
         let (mut own, mut other) = (1, 1);
         while own != other || (i == end_i && j == end_j) {
@@ -158,10 +158,10 @@ mod tests {
 
     #[test]
     fn strides_of_reshaped_tensors() {
-        // Positions, batch and heads as one axis, elements: the axis is split.
+        // Positions, batch and heads as one axis: the axis is split.
         assert_eq!(reshaped(&[6, 17, 16], &[16, 96, 1], &[3, 2, 17, 16]), Some(vec![32, 16, 96, 1]));
         assert_eq!(reshaped(&[3, 2, 17, 16], &[32, 16, 96, 1], &[6, 17, 16]), Some(vec![16, 96, 1]));
-        // Heads and positions that are transposed are no axis.
+        // Transposed heads and positions cannot be merged.
         assert_eq!(reshaped(&[2, 3, 4, 8], &[96, 8, 24, 1], &[2, 12, 8]), None);
         assert_eq!(reshaped(&[2, 3, 4, 8], &[96, 8, 24, 1], &[2, 3, 4, 2, 4]), Some(vec![96, 8, 24, 4, 1]));
         assert_eq!(reshaped(&[2, 4], &[4, 1], &[1, 8]).map(|strides| strides[1]), Some(1));

@@ -1,4 +1,4 @@
-//! The nodes of a channel group, and the index space that they share.
+//! The nodes of a channel group, and their common index space.
 
 use crate::cuda::kernels::expressions::is_known;
 use crate::cuda::text::{Elem, Steps};
@@ -10,11 +10,11 @@ use ampc_ir::views::reduce::ReduceView;
 use ampc_ir::{DType, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The dims of the tensors of a group as `[outer, channels, inner]`: reductions keep the middle.
+/// The dims of the tensors of a group as `[outer, channels, inner]`. Reductions keep the middle dim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Space {
     pub(super) dims: Dims,
-    /// The dims with 1 in place of each extent that is reduced.
+    /// The dims with each reduced extent replaced by 1.
     pub(super) kept: Dims,
     pub(super) outer: usize,
     pub(super) channels: usize,
@@ -22,7 +22,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// The space of a reduction, if the axes that are kept are neighbours and two elements or more are reduced.
+    /// The space of a reduction, if the kept axes are adjacent and at least two elements are reduced.
     pub(super) fn of(dims: &Dims, is_reduced: impl Fn(usize) -> bool) -> Option<Space> {
         let mut space = Space { dims: dims.clone(), kept: dims.clone(), outer: 1, channels: 1, inner: 1 };
         let mut has_kept = false;
@@ -46,18 +46,18 @@ impl Space {
         self.outer * self.inner
     }
 
-    /// True of dims that NumPy's rule broadcasts along all axes but those of the channels.
+    /// True of dims that broadcast along all axes except those of the channels.
     pub(super) fn has_channels(&self, dims: &[usize]) -> bool {
         let steps = Steps::broadcast(dims, &self.dims);
         steps.is_some() && steps == Steps::broadcast(&self.kept, &self.dims)
     }
 
-    /// True of an element-wise node of the whole space.
+    /// True of an element-wise node over the whole space.
     pub(super) fn is_full(&self, member: &Member) -> bool {
         member.dims == self.dims
     }
 
-    /// True of an element-wise node with one element per channel, of operands with one element or one per channel.
+    /// True of an element-wise node with one element per channel; its operands have one element, or one per channel.
     pub(super) fn is_of_channels(&self, member: &Member) -> bool {
         let n: usize = member.dims.iter().product();
         let of_operands = member.operands.iter().flatten().map(|read| read.dims.iter().product::<usize>());
@@ -74,7 +74,7 @@ pub(super) struct Reduction {
     pub(super) space: Space,
 }
 
-/// A value whose elements have the order of another.
+/// A value with the same elements as another, in the same order.
 pub(super) struct Alias {
     pub(super) from: Read,
     pub(super) to: Value,
@@ -87,7 +87,7 @@ pub(super) struct Norm {
     pub(super) x: Read,
     /// Scale, bias, and the running mean and variance before the step.
     pub(super) coefficients: [Read; 4],
-    /// The normalized tensor, and running and saved statistics, as far as they are requested.
+    /// The normalized tensor, and running and saved statistics, if they are requested.
     pub(super) results: [Option<(Value, Elem)>; 5],
     pub(super) epsilon: f32,
     pub(super) momentum: f32,
@@ -103,7 +103,7 @@ pub(super) enum Item {
 }
 
 impl Item {
-    /// A node, if a group may have it.
+    /// Reads a node; `None` if channel groups do not support it.
     pub(super) fn read(site: &Site<'_>) -> Option<Item> {
         Some(match site.kind() {
             OpKind::ReduceSum | OpKind::ReduceMean => Item::Reduction(Reduction::read(site)?),
@@ -136,7 +136,7 @@ impl Item {
     }
 }
 
-/// Replaces aliases of values from outside by these values, and returns them.
+/// Replaces aliases of values from outside by these values, and returns the values.
 pub(super) fn resolve(items: &mut Vec<Item>) -> Vec<Value> {
     let mut made: FxHashSet<Value> = FxHashSet::default();
     let mut outside: FxHashMap<Value, Value> = FxHashMap::default();
@@ -163,7 +163,7 @@ pub(super) fn resolve(items: &mut Vec<Item>) -> Vec<Value> {
     outside.into_keys().collect()
 }
 
-/// Operand `i`, a tensor of f32, f16 or bf16.
+/// Operand `i`, which must be a tensor of f32, f16 or bf16.
 fn operand(site: &Site<'_>, i: usize) -> Option<Read> {
     let dtype = site.dtype(i).ok()?;
     Elem::float(dtype)?;

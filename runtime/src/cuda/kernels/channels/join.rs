@@ -1,52 +1,55 @@
-//! The channel groups of a graph.
+//! The choice of the channel groups of a graph.
 //!
-//! Nodes are taken in program order. A node joins the sets of the nodes whose results it reads, and of the nodes that read
-//! the same tensor, as far as the sets can be one group. Sets without a reduction are dissolved: their nodes are left to the
-//! element-wise groups.
+//! Nodes are taken in program order. A node joins the sets of the nodes whose results it reads, and of the nodes that
+//! read the same tensor, if the sets can form one group. Sets without a reduction are dissolved, and their nodes are
+//! left to the element-wise groups.
 
 use super::items::Item;
+use super::space_of;
 use super::statistics::Statistics;
-use super::{MOST_POINTERS, space_of};
 use crate::backend::Candidates;
-use crate::groups::{Groups, Joiner, Limits, Order};
+use crate::cuda::kernels::groups::MOST_POINTERS;
+use crate::groups::{GraphIndex, Groups};
 use crate::kernel::Dims;
 use ampc_ir::{Node, Value};
 use rustc_hash::FxHashMap;
 
-const LIMITS: Limits = Limits {
-    nodes: 96,
-    operands: MOST_POINTERS - 1,
-    results: 12,
-    // Nodes of the forward part and of its gradient are no group: the operands would live too long.
-    farthest: 24,
-    order: Order::Any,
-};
+/// The most nodes and results of a group.
+const MOST_NODES: usize = 96;
+const MOST_RESULTS: usize = 12;
 
-/// The fewest elements of a row that a channel group reduces; other kernels reduce shorter rows.
+/// The largest distance in program order between consecutive nodes of a group. Nodes of the forward part and of its
+/// gradient are no group: the operands would live too long.
+const FARTHEST: usize = 24;
+
+/// The minimum number of elements of a row that a channel group reduces; other kernels reduce shorter rows.
 const LONG_ROW: usize = 1 << 13;
 
-/// The groups of the candidates. `closed` are groups of other nodes.
-pub(in crate::cuda::kernels) fn join(candidates: &Candidates<'_>, closed: &Groups) -> Vec<Vec<Node>> {
+/// Chooses the groups among the candidates. `closed` are groups of other nodes.
+pub(in crate::cuda::kernels) fn join(
+    candidates: &Candidates<'_>,
+    index: &GraphIndex<'_>,
+    closed: &Groups,
+) -> Vec<Vec<Node>> {
     let mut items: FxHashMap<Node, Item> = FxHashMap::default();
-    let joiner = Joiner::new(candidates, LIMITS, |site| {
+    candidates.for_each_site(|site| {
         if let Some(item) = Item::read(site).filter(is_joinable) {
             items.insert(site.view.node, item);
         }
-        None
     });
-    // The sets of other nodes have no nodes that could be joined.
+    // The sets of closed groups have no nodes to join.
     let nodes = vec![Vec::new(); closed.open.len()];
-    let mut sets = Sets { joiner: &joiner, items: &items, groups: closed.clone(), nodes };
+    let mut sets = Sets { index, items: &items, groups: closed.clone(), nodes };
     if items.values().any(|item| item.space().is_some()) {
         candidates.nodes.iter().filter(|node| items.contains_key(node)).for_each(|&node| sets.add(node));
     }
     let mut found: Vec<Vec<Node>> = sets.nodes.into_iter().filter(|set| set.len() > 1).collect();
     found.retain(|set| space_of(set.iter().map(|node| &items[node])).is_some());
-    found.sort_unstable_by_key(|set| set.last().map(|node| joiner.position[node]));
+    found.sort_unstable_by_key(|set| set.last().map(|&node| index.position(node)));
     found
 }
 
-/// True of an item that a group may have: short rows are reduced by other kernels.
+/// True of an item that a group may contain: other kernels reduce short rows.
 fn is_joinable(item: &Item) -> bool {
     item.space().is_none_or(|space| {
         let first = space.kept.iter().zip(&space.dims).position(|(kept, full)| kept == full && *full != 1);
@@ -54,18 +57,18 @@ fn is_joinable(item: &Item) -> bool {
     })
 }
 
-/// Sets of nodes that may be groups.
+/// Sets of nodes that may become groups.
 struct Sets<'a> {
-    joiner: &'a Joiner<'a>,
+    index: &'a GraphIndex<'a>,
     items: &'a FxHashMap<Node, Item>,
-    /// The set of each node, with its position.
+    /// The set of each node, and the position of each set.
     groups: Groups,
     /// The nodes of each set in program order.
     nodes: Vec<Vec<Node>>,
 }
 
 impl Sets<'_> {
-    /// Adds a node to the sets that it can be one group with.
+    /// Merges a node with the sets that it can form one group with.
     fn add(&mut self, node: Node) {
         let of = |nodes: &mut dyn Iterator<Item = Node>| {
             let mut near: Vec<usize> =
@@ -75,35 +78,35 @@ impl Sets<'_> {
             near.dedup();
             near
         };
-        let makers = of(&mut self.joiner.makers(node));
-        let all = of(&mut self.joiner.makers(node).chain(self.siblings(node)));
+        let makers = of(&mut self.index.makers_of(node));
+        let all = of(&mut self.index.makers_of(node).chain(self.siblings(node)));
         let singles = all.iter().rev().map(|&set| vec![set]);
         let without = |sets: &[usize]| sets.iter().copied().filter(|&set| !self.is_alias(set)).collect();
         let choices = [all.clone(), without(&all), makers.clone(), without(&makers)];
         let choices: Vec<Vec<usize>> = choices.into_iter().chain(singles).collect();
         let found = choices.into_iter().filter(|choice| !choice.is_empty()).find_map(|choice| {
             let mut nodes: Vec<Node> = choice.iter().flat_map(|&set| self.nodes[set].clone()).collect();
-            nodes.sort_unstable_by_key(|node| self.joiner.position[node]);
+            nodes.sort_unstable_by_key(|&node| self.index.position(node));
             nodes.push(node);
             let position = self.joined(&nodes)?;
             Some((choice, nodes, position))
         });
         let (choice, nodes, position) = match found {
             Some(found) => found,
-            None => (Vec::new(), vec![node], self.joiner.position[&node]),
+            None => (Vec::new(), vec![node], self.index.position(node)),
         };
         choice.iter().for_each(|&set| self.nodes[set].clear());
-        // The number of a set is that of its group.
+        // A set has the same index as its group.
         self.groups.close(&nodes, position);
         self.nodes.push(nodes);
     }
 
-    /// True of a single alias.
+    /// True of a set that consists of one alias.
     fn is_alias(&self, set: usize) -> bool {
         matches!(self.nodes[set][..], [node] if matches!(self.items[&node], Item::Alias(_)))
     }
 
-    /// Nodes of the same dims that read the same tensors.
+    /// Nodes with the same dims that read the same tensors.
     fn siblings(&self, node: Node) -> impl Iterator<Item = Node> + '_ {
         let mut shared: Vec<Value> = Vec::new();
         match &self.items[&node] {
@@ -116,20 +119,18 @@ impl Sets<'_> {
             Item::Alias(_) => {}
         }
         // Readers are in program order.
-        let position = |node: &Node| self.joiner.position[node];
-        let first = position(&node).saturating_sub(LIMITS.farthest);
-        let near = shared.into_iter().filter_map(move |value| {
-            let readers = self.joiner.readers.get(&value)?;
-            Some(&readers[readers.partition_point(|reader| position(reader) < first)..])
+        let position = |node: &Node| self.index.position(*node);
+        let first = position(&node).saturating_sub(FARTHEST);
+        let near = shared.into_iter().map(move |value| {
+            let readers = self.index.readers_of_value(value);
+            &readers[readers.partition_point(|reader| position(reader) < first)..]
         });
         near.flat_map(move |readers| readers.iter().take_while(move |&&other| other != node)).copied()
     }
 
-    /// The position of nodes as a group, if they can be one.
+    /// The position of nodes as a group, if they can form one.
     fn joined(&self, nodes: &[Node]) -> Option<usize> {
-        let is_far =
-            |pair: &[Node]| self.joiner.position[&pair[1]] - self.joiner.position[&pair[0]] > LIMITS.farthest;
-        if nodes.len() > LIMITS.nodes || nodes.windows(2).any(is_far) {
+        if nodes.len() > MOST_NODES || self.index.has_gap(nodes, FARTHEST) {
             return None;
         }
         let items = || nodes.iter().map(|node| &self.items[node]);
@@ -147,8 +148,8 @@ impl Sets<'_> {
                 }
             }
         }
-        let interface = self.joiner.interface(nodes);
-        // A value from outside is no result.
+        let interface = self.index.interface(nodes);
+        // A value from outside is not a result.
         let is_own = |value: &Value| {
             nodes.iter().any(|node| match &self.items[node] {
                 Item::Alias(alias) => alias.to == *value && interface.operands.contains(&alias.from.value),
@@ -159,7 +160,7 @@ impl Sets<'_> {
             return None;
         }
         let values = interface.operands.len() + interface.results.len();
-        let is_small = interface.results.len() <= LIMITS.results && values <= MOST_POINTERS;
-        is_small.then(|| self.joiner.between(nodes, &self.groups))?
+        let is_small = interface.results.len() <= MOST_RESULTS && values <= MOST_POINTERS;
+        is_small.then(|| self.groups.position_between(self.index, nodes, |_| true))?
     }
 }

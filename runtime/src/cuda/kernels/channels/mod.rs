@@ -1,47 +1,52 @@
-//! Channel groups: nodes over an index space `[outer, channels, inner]`, with sums over all axes but the channels.
+//! Channel groups: nodes over an index space `[outer, channels, inner]`, with sums over all axes except the channels.
 //!
-//! Batch normalization and its gradient are such groups, with the casts, activations, masks and residual sums around
-//! them. A group runs in three steps:
+//! Batch normalization and its gradient form such groups, with adjacent casts, activations, masks and residual sums.
+//! A group runs in three steps:
 //!
-//! - a pass over the elements ([`pass`]), which computes sums and co-moments, and writes the values that need no sum;
-//! - a launch with a thread per channel, which merges the sums of the blocks and computes the values per channel;
+//! - a pass over the elements ([`pass`]), which computes sums and co-moments, and writes the values that depend on no
+//!   sum;
+//! - a launch with a thread per channel, or a warp if there are several blocks per channel ([`finish`]), which merges
+//!   the sums of the blocks and computes the values per channel;
 //! - a loop over the elements, which computes the values that depend on the sums.
 //!
-//! Intermediate values stay in registers, and the loop recomputes them from the operands. [`statistics`] finds the sums
-//! that one pass can compute. Element-wise nodes round to their element types; f32 values that only feed a sum are not
-//! rounded. An infinite element can turn a sum of products into NaN where the separate nodes give an infinity.
+//! Intermediate values stay in registers, and the loop recomputes them from the operands. [`statistics`] finds the
+//! sums that one pass can compute. Element-wise nodes round to their element types; f32 values that feed only a sum
+//! are not rounded. With infinite elements, a sum of products can be NaN where the separate nodes give an infinity.
 
+mod finish;
+mod form;
 mod items;
 mod join;
 mod pass;
+mod state;
 mod statistics;
 
 pub(super) use join::join;
 
 use super::Maker;
-use super::expressions::{Key, Printer};
-use super::stage::{Place, Scratch, Source, Stage, staged};
+use super::expressions::{Input, Printer};
+use super::groups::MOST_POINTERS;
+use super::stage::{Place, Scratch, Stage, staged};
 use crate::backend::GroupSite;
 use crate::cuda::Shared;
 use crate::cuda::elements::Elements;
 use crate::cuda::text::Elem;
+use crate::groups::unsupported_group;
 use crate::kernel::{KernelError, Prepared, Result};
 use ampc_ir::Value;
+use finish::Finish;
 use items::{Item, Space};
-use pass::{Pass, State, States};
+use pass::{Pass, States};
 use rustc_hash::FxHashSet;
+use state::State;
 use statistics::Statistics;
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// The most values of a state: 256 threads have their states in 48 KiB of shared memory.
+/// The maximum number of values of a state: 256 threads have their states in 48 KiB of shared memory.
 const MOST_NUMBERS: usize = 40;
 
-/// The most operands and results of a group.
-const MOST_POINTERS: usize = 24;
-
-/// The values that `roots` are computed from, with `roots`. The operands of values of which `is_known` is true are not
-/// needed.
+/// The transitive operands of `roots`, including `roots`, except the operands of values for which `is_known` is true.
 fn needed(
     items: &[Item],
     roots: impl Iterator<Item = Value>,
@@ -62,7 +67,7 @@ fn needed(
     needed
 }
 
-/// The space of a group: that of its first reduction.
+/// The space of a group, which is the space of its first reduction.
 fn space_of<'i>(mut items: impl Iterator<Item = &'i Item>) -> Option<&'i Space> {
     items.find_map(Item::space)
 }
@@ -70,16 +75,44 @@ fn space_of<'i>(mut items: impl Iterator<Item = &'i Item>) -> Option<&'i Space> 
 /// The kernel of a group; `None` if the group has no reduction.
 ///
 /// # Errors
-/// If the nodes are no channel group.
+/// If the nodes do not form a channel group.
 pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
     let items: Option<Vec<Item>> = group.sites.iter().map(Item::read).collect();
     let mut items = items?;
     let aliases = items::resolve(&mut items);
     let space = space_of(items.iter())?;
     if aliases.iter().any(|value| group.results.contains(value)) {
-        return Some(Err(KernelError::unsupported("groups of other operators")));
+        return Some(Err(unsupported_group()));
     }
     Some(Group { group, items: &items, space }.prepared(shared))
+}
+
+/// An input of the loop after the sums.
+struct LoopInput {
+    input: Input,
+    /// The place of an operand or result; `None` for a value per channel.
+    place: Option<Place>,
+    /// True if the elements have the size of f32.
+    is_f32: bool,
+}
+
+/// The places of inputs. The states of a channel use the memory of f32 values. Narrower values would overlap other
+/// channels, so they have parts of their own.
+fn places_of(
+    inputs: Vec<LoopInput>,
+    states: States,
+    channels: usize,
+    scratch: &mut Scratch,
+) -> Vec<(Input, Place)> {
+    let mut arrays = 0..;
+    let place = |LoopInput { input, place, is_f32 }| {
+        let place = place.unwrap_or_else(|| match is_f32 {
+            true => states.array(arrays.next().unwrap_or(0)),
+            false => scratch.part(4 * channels),
+        });
+        (input, place)
+    };
+    inputs.into_iter().map(place).collect()
 }
 
 struct Group<'a> {
@@ -90,129 +123,135 @@ struct Group<'a> {
 
 impl Group<'_> {
     fn prepared(&self, shared: &Arc<Shared>) -> Result<Prepared> {
-        let unknown = || KernelError::unsupported("groups of other operators");
         let (items, space, group) = (self.items, self.space, self.group);
         if group.operands.len() + group.results.len() > MOST_POINTERS {
-            return Err(KernelError::unsupported("groups of so many operands"));
+            return Err(KernelError::unsupported("groups of this many operands"));
         }
-        let mut statistics = Statistics::of(space, items.iter(), true).ok_or_else(unknown)?;
-        let maker = &Maker { shared, site: group.sites.first().ok_or_else(unknown)? };
-        let operand = |value| group.operands.iter().position(|&operand| operand == value).map(Place::operand);
-        let result = |value| group.results.iter().position(|&result| result == value).map(Place::result);
-        let is_full = |value: &Value| statistics.made.contains_key(value);
-        let is_late = |value: &Value| statistics.late.contains(value);
-        let early: Vec<(Value, Place)> = group
-            .results
-            .iter()
-            .filter(|value| is_full(value) && !is_late(value))
-            .filter_map(|&value| Some((value, result(value)?)))
-            .collect();
-        let late: Vec<Value> = group.results.iter().copied().filter(|value| is_late(value)).collect();
-        let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
+        let statistics = Statistics::of(space, items.iter(), true).ok_or_else(unsupported_group)?;
+        let maker = &Maker { shared, site: group.sites.first().ok_or_else(unsupported_group)? };
         let state = State::of(&statistics);
         if state.len() > MOST_NUMBERS {
-            return Err(unknown());
+            return Err(unsupported_group());
         }
-        // Values that the pass has written are read by the loop behind the sums.
+        let (early, late) = self.results(&statistics);
+        // The loop after the sums reads the values that the pass has written.
         let is_written = |value: Value| early.iter().any(|&(other, _)| other == value);
-        let (printer, arrays) = self.behind(&late, &statistics, is_written).ok_or_else(unknown)?;
-        let place_of = |key: Key| match key {
-            Key::Value(value) => operand(value).or_else(|| result(value)),
-            Key::Array(_) => None,
-        };
-        let mut keys: Vec<Key> = Vec::new();
-        for &(key, _) in &printer.sources {
-            if !keys.contains(&key) {
-                keys.push(key);
-            }
-        }
-        // The states of a channel have the bytes of f32 values. Narrower values would take the bytes of other channels.
-        let is_f32 = |key: Key| match key {
-            Key::Value(value) => statistics.elem(value).is_some_and(|elem| elem.bytes() == 4),
-            Key::Array(_) => true,
-        };
-        let n_arrays = keys.iter().filter(|&&key| place_of(key).is_none() && is_f32(key)).count();
+        let (printer, arrays) =
+            self.loop_statements(&late, &statistics, is_written).ok_or_else(unsupported_group)?;
+        let inputs = self.inputs(&printer, &statistics);
+        let n_arrays = inputs.iter().filter(|input| input.place.is_none() && input.is_f32).count();
         let pass = Pass { space, items, statistics: &statistics, state: &state, written: &early };
+        let operand = |value| group.operand(value).map(Place::operand);
+        let mut scratch = Scratch::default();
         let (stage, states) = pass.stage(maker, &operand, n_arrays, &mut scratch)?;
-        stages.push(stage);
-        let (mut first, mut others) = (Vec::new(), Vec::new());
-        let mut replaces = |j: usize, i: usize| match j {
-            0 => first.push(i),
-            _ => others.push((j, i)),
-        };
-        let is_read = |value: Value| printer.sources.iter().any(|&(key, _)| key == Key::Value(value));
-        let replaced = pass.may_be_replaced(group.operands).into_iter().filter(|&(value, _)| !is_read(value));
-        for (value, elem) in replaced {
-            for (j, result) in group.results.iter().enumerate() {
-                let is_early = early.iter().any(|(other, _)| other == result);
-                let bytes = statistics.elem(*result).map(Elem::bytes);
-                if let Some(i) = group.operands.iter().position(|&operand| operand == value)
-                    && is_early
-                    && bytes == Some(elem.bytes())
-                {
-                    replaces(j, i);
-                }
-            }
-        }
-        let mut n_placed = 0;
-        let mut places: Vec<(Key, Place)> = Vec::new();
-        for key in keys {
-            let place = place_of(key).unwrap_or_else(|| {
-                if !is_f32(key) {
-                    return scratch.part(4 * space.channels);
-                }
-                n_placed += 1;
-                states.array(n_placed - 1)
-            });
-            places.push((key, place));
-        }
-        stages.push(self.finish(maker, &mut statistics, (&state, states), (&arrays, &places))?);
-
+        let mut replaced = self.replaced_by_pass(&pass, &printer);
+        let places = places_of(inputs, states, space.channels, &mut scratch);
+        let finish = Finish { group, space, statistics: &statistics, states };
+        let mut stages = vec![stage, finish.stage(maker, &state, (&arrays, &places))?];
         if !late.is_empty() {
-            let mut body = printer.body;
-            let mut elems = Vec::new();
-            for (j, value) in late.iter().enumerate() {
-                let made = printer.values.get(value).ok_or_else(unknown)?;
-                let _ = writeln!(body, "    r{j} = {};", made.bits);
-                elems.push(made.elem);
-            }
-            let functions = printer.functions.into_iter().collect::<String>();
-            let (keys, sources): (Vec<Key>, Vec<_>) = printer.sources.into_iter().unzip();
-            let kernel = Elements {
-                functions: &functions,
-                dims: &space.dims,
-                sources: &sources,
-                results: &elems,
-                params: &[],
-                body: &body,
-            }
-            .kernel(shared)?;
-            for (value, elem) in late.iter().zip(&elems) {
-                let place = group.results.iter().position(|result| result == value);
-                for (at, key) in keys.iter().enumerate() {
-                    let Key::Value(read) = *key else { continue };
-                    let is_alone = keys.iter().filter(|&other| other == key).count() == 1;
-                    let operand = group.operands.iter().position(|&operand| operand == read);
-                    if let (Some(j), Some(i)) = (place, operand)
-                        && is_alone
-                        && sources[at].dims == space.dims
-                        && sources[at].elem.bytes() == elem.bytes()
-                    {
-                        replaces(j, i);
-                    }
-                }
-            }
-            let place_of = |key| places.iter().find(|(other, _)| other == key).map(|&(_, place)| place);
-            let sources = keys.iter().filter_map(place_of);
-            let results = late.iter().filter_map(|&value| result(value));
-            let places = sources.chain(results).collect();
-            stages.push(Stage::Elements { elements: Arc::new(kernel), places });
+            let (stage, more) = self.last_loop(shared, &late, printer, &places)?;
+            stages.push(stage);
+            replaced.extend(more);
         }
+        let (first, others): (Vec<_>, Vec<_>) = replaced.into_iter().partition(|&(j, _)| j == 0);
+        let first: Vec<usize> = first.into_iter().map(|(_, i)| i).collect();
         Ok(staged(stages, &scratch).in_place(&first).others_in_place(&others))
     }
 
-    /// The statements of the loop after the sums, and the names of the values per channel that it reads as arrays.
-    fn behind(
+    /// The results of the whole space that the pass writes, with their places, and those that depend on the sums.
+    fn results(&self, statistics: &Statistics<'_>) -> (Vec<(Value, Place)>, Vec<Value>) {
+        let (mut early, mut late) = (Vec::new(), Vec::new());
+        for (j, &value) in self.group.results.iter().enumerate() {
+            if statistics.late.contains(&value) {
+                late.push(value);
+            } else if statistics.made.contains_key(&value) {
+                early.push((value, Place::result(j)));
+            }
+        }
+        (early, late)
+    }
+
+    /// The inputs of the loop after the sums, each once.
+    fn inputs(&self, printer: &Printer, statistics: &Statistics<'_>) -> Vec<LoopInput> {
+        let mut inputs: Vec<LoopInput> = Vec::new();
+        for &(input, _) in &printer.sources {
+            if inputs.iter().any(|other| other.input == input) {
+                continue;
+            }
+            let (place, is_f32) = match input {
+                Input::Value(value) => {
+                    let operand = self.group.operand(value).map(Place::operand);
+                    let place = operand.or_else(|| self.group.result(value).map(Place::result));
+                    (place, statistics.elem(value).is_some_and(|elem| elem.bytes() == 4))
+                }
+                Input::Array(_) => (None, true),
+            };
+            inputs.push(LoopInput { input, place, is_f32 });
+        }
+        inputs
+    }
+
+    /// The results that the pass can write in place of an operand, each with the operand.
+    fn replaced_by_pass(&self, pass: &Pass<'_>, printer: &Printer) -> Vec<(usize, usize)> {
+        let is_read = |value: Value| printer.sources.iter().any(|&(input, _)| input == Input::Value(value));
+        let mut found = Vec::new();
+        for (value, elem) in pass.may_be_replaced(self.group.operands) {
+            let Some(i) = self.group.operand(value).filter(|_| !is_read(value)) else { continue };
+            for (j, result) in self.group.results.iter().enumerate() {
+                let is_early = pass.written.iter().any(|(other, _)| other == result);
+                if is_early && pass.statistics.elem(*result).map(Elem::bytes) == Some(elem.bytes()) {
+                    found.push((j, i));
+                }
+            }
+        }
+        found
+    }
+
+    /// The loop after the sums, and the results that it can write in place of an operand, each with the operand.
+    fn last_loop(
+        &self,
+        shared: &Arc<Shared>,
+        late: &[Value],
+        printer: Printer,
+        places: &[(Input, Place)],
+    ) -> Result<(Stage, Vec<(usize, usize)>)> {
+        let mut body = printer.body;
+        let mut elems = Vec::new();
+        for (j, value) in late.iter().enumerate() {
+            let made = printer.values.get(value).ok_or_else(unsupported_group)?;
+            let _ = writeln!(body, "    r{j} = {};", made.bits);
+            elems.push(made.elem);
+        }
+        let functions = printer.functions.into_iter().collect::<String>();
+        let (inputs, sources): (Vec<Input>, Vec<_>) = printer.sources.into_iter().unzip();
+        let dims = &self.space.dims;
+        let (results, params) = (&elems[..], &[]);
+        let kernel =
+            Elements { functions: &functions, dims, sources: &sources, results, params, body: &body }
+                .kernel(shared)?;
+        let mut replaced = Vec::new();
+        for (value, elem) in late.iter().zip(&elems) {
+            for (input, source) in inputs.iter().zip(&sources) {
+                let Input::Value(read) = *input else { continue };
+                let is_alone = inputs.iter().filter(|&other| other == input).count() == 1;
+                if let (Some(j), Some(i)) = (self.group.result(*value), self.group.operand(read))
+                    && is_alone
+                    && source.dims == *dims
+                    && source.elem.bytes() == elem.bytes()
+                {
+                    replaced.push((j, i));
+                }
+            }
+        }
+        let place_of = |input| places.iter().find(|(other, _)| other == input).map(|&(_, place)| place);
+        let results = late.iter().filter_map(|&value| self.group.result(value).map(Place::result));
+        let places = inputs.iter().filter_map(place_of).chain(results).collect();
+        Ok((Stage::Elements { elements: Arc::new(kernel), places }, replaced))
+    }
+
+    /// The statements of the loop after the sums, and the names of the arrays with the per-channel values that it
+    /// reads.
+    fn loop_statements(
         &self,
         late: &[Value],
         statistics: &Statistics<'_>,
@@ -240,91 +279,20 @@ impl Group<'_> {
                         names.clone().map(|name| {
                             let at = arrays.len();
                             arrays.push(name);
-                            printer.source(Key::Array(at), Elem::F32, &self.space.kept)
+                            printer.source(Input::Array(at), Elem::F32, &self.space.kept)
                         })
                     };
                     let [shift, factor, offset] = read();
-                    printer.give_rounded(y, elem, format!("({x} - b{shift}) * b{factor} + b{offset}"), false);
+                    printer.define_rounded(
+                        y,
+                        elem,
+                        format!("({x} - b{shift}) * b{factor} + b{offset}"),
+                        false,
+                    );
                 }
                 _ => {}
             }
         }
         Some((printer, arrays))
-    }
-
-    /// The launch that merges the states of the blocks and computes the numbers of each channel.
-    fn finish(
-        &self,
-        maker: &Maker<'_>,
-        statistics: &mut Statistics<'_>,
-        (state, states): (&State, States),
-        (arrays, places): (&[String], &[(Key, Place)]),
-    ) -> Result<Stage> {
-        let unknown = || KernelError::unsupported("groups of other operators");
-        let (group, channels) = (self.group, self.space.channels);
-        let printer = std::mem::take(&mut statistics.printer);
-        let mut source = Source::new(states.stride.max(self.space.count()));
-        source.function(&printer.functions.iter().copied().collect::<String>());
-        source.function(&state.text());
-        source.pointer("const float", "states", states.place);
-        let numbers = [
-            ("channels", channels),
-            ("parts", states.parts),
-            ("stride", states.stride),
-            ("vectors", self.space.count() / states.lanes),
-        ];
-        numbers.into_iter().for_each(|(name, value)| source.number(name, value));
-        let mut body = format!(
-            "State state = {{0}};
-    for (u64 part = 0, low = 0; part < parts; part++) {{
-      const u64 high = (u64)vectors * (part + 1) / parts;
-      const State next = read(states + (part * channels + i), stride, (float)((high - low) * {}));
-      state = part ? merged(state, next) : next;
-      low = high;
-    }}
-    const float count = state.count;\n",
-            states.lanes
-        );
-        for (at, base) in statistics.bases.iter().enumerate() {
-            let shift = if base.has_shift { format!("state.h{at}") } else { "0.0f".into() };
-            let rest = if base.is_used { format!("state.s{at} / count") } else { "0.0f".into() };
-            let _ = writeln!(
-                body,
-                "    const float shift{at} = {shift}, rest{at} = {rest}, mean{at} = {};",
-                if base.has_shift { format!("shift{at} + rest{at}") } else { format!("rest{at}") }
-            );
-        }
-        for at in 0..statistics.pairs.len() {
-            let _ = writeln!(body, "    const float moment{at} = state.q{at};");
-        }
-        for (s, (key, of)) in printer.sources.iter().enumerate() {
-            let Key::Value(value) = key else { return Err(unknown()) };
-            let operand = group.operands.iter().position(|operand| operand == value).ok_or_else(unknown)?;
-            source.from(&format!("x{s}"), of.elem, Place::operand(operand));
-            let at = if of.dims.iter().product::<usize>() == 1 { "0" } else { "i" };
-            let _ = writeln!(body, "    const {} b{s} = x{s}[{at}];", of.elem.stored());
-        }
-        body += &printer.body;
-        let mut to = |name: String, elem: Elem, place: Place, bits: &str| {
-            source.to(&name, elem, place);
-            let _ = writeln!(body, "    {name}[i] = {bits};");
-        };
-        for (j, value) in group.results.iter().enumerate() {
-            if let Some(made) = printer.values.get(value) {
-                to(format!("y{j}"), made.elem, Place::result(j), &made.bits);
-            }
-        }
-        for (at, (key, place)) in places.iter().enumerate() {
-            match key {
-                Key::Array(number) => to(format!("z{at}"), Elem::F32, *place, &arrays[*number]),
-                Key::Value(value) if group.results.contains(value) => {}
-                Key::Value(value) => {
-                    if let Some(made) = printer.values.get(value) {
-                        to(format!("z{at}"), made.elem, *place, &made.bits);
-                    }
-                }
-            }
-        }
-        source.each(maker, channels, &body)
     }
 }

@@ -10,145 +10,27 @@
 //! ```
 //!
 //! Merges are in one order, which depends on the dims alone.
+//!
+//! With channels last, a warp reads one element of each of 32 channels in a step. The loads of several steps are issued
+//! before the first element is used, so that many bytes are in flight.
 
+use super::form::Form;
 use super::items::{Item, Space};
+use super::state::{BATCH, State};
 use super::statistics::{Base, Statistics};
-use crate::cuda::elements::{self, VECTORS};
+use crate::cuda::elements::{self, VECTORS, reciprocal};
 use crate::cuda::kernels::Maker;
-use crate::cuda::kernels::expressions::{Key, Printer};
-use crate::cuda::kernels::reduce::{MANY_BLOCKS, PART_ELEMENTS, TILE};
+use crate::cuda::kernels::expressions::{Input, Printer};
 use crate::cuda::kernels::stage::{Place, Scratch, Source, Stage};
-use crate::cuda::launch::{THREADS, threads_for};
 use crate::cuda::text::{Elem, Steps, Walk};
 use crate::elementwise::Read;
-use crate::kernel::{KernelError, Result};
+use crate::groups::unsupported_group;
+use crate::kernel::Result;
 use ampc_ir::Value;
 use std::fmt::Write;
 
-/// The elements that a thread reads at a time.
-const FEW: usize = 8;
-
-/// The text of the state of a thread: a struct of numbers, and its functions.
-pub(super) struct State {
-    /// The bases that have sums.
-    sums: Vec<usize>,
-    /// The bases that have means: those of a pair.
-    means: Vec<usize>,
-    shifts: Vec<usize>,
-    pairs: Vec<[usize; 2]>,
-}
-
-impl State {
-    pub(super) fn of(statistics: &Statistics<'_>) -> State {
-        let all = || statistics.bases.iter().enumerate();
-        let with = |is: &dyn Fn(usize) -> bool| (0..statistics.bases.len()).filter(|&at| is(at)).collect();
-        State {
-            sums: all().filter(|(_, base)| base.is_used).map(|(at, _)| at).collect(),
-            means: with(&|at| statistics.pairs.iter().any(|pair| pair.contains(&at))),
-            shifts: with(&|at| statistics.bases[at].has_shift),
-            pairs: statistics.pairs.clone(),
-        }
-    }
-
-    /// The names of the numbers.
-    fn names(&self) -> Vec<String> {
-        let names = |prefix: &str, of: &[usize]| -> Vec<String> {
-            of.iter().map(|at| format!("{prefix}{at}")).collect()
-        };
-        let pairs: Vec<usize> = (0..self.pairs.len()).collect();
-        let all =
-            [names("h", &self.shifts), names("m", &self.means), names("s", &self.sums), names("q", &pairs)];
-        all.concat()
-    }
-
-    /// The number of the numbers.
-    pub(super) fn len(&self) -> usize {
-        self.names().len()
-    }
-
-    /// The struct `State` with `merged`.
-    pub(super) fn text(&self) -> String {
-        let names = self.names();
-        let list: String = names.iter().map(|name| format!(", {name}")).collect();
-        let mut text = format!("struct State {{ float count{list}; }};\n");
-        // A state without elements has means of 0, and a product of large distances from them may be infinite.
-        text += "__device__ __forceinline__ State merged(const State& a, const State& b) {\n  State y = b;
-  if (b.count == 0) return a;\n";
-        for at in &self.shifts {
-            let _ = writeln!(text, "  y.h{at} = a.h{at};");
-        }
-        text += "  if (a.count == 0) return y;
-  y.count = a.count + b.count;
-  const float part = b.count / y.count;\n";
-        for at in &self.means {
-            let _ = writeln!(
-                text,
-                "  const float away{at} = b.m{at} - a.m{at};\n  y.m{at} = a.m{at} + away{at} * part;"
-            );
-        }
-        for at in &self.sums {
-            let _ = writeln!(text, "  y.s{at} = a.s{at} + b.s{at};");
-        }
-        for (at, [i, j]) in self.pairs.iter().enumerate() {
-            let _ = writeln!(text, "  y.q{at} = a.q{at} + b.q{at} + away{i} * away{j} * (a.count * part);");
-        }
-        text += "  return y;\n}\n__device__ __forceinline__ State read(const float* states, u64 stride, float count) {
-  State y;\n  y.count = count;\n";
-        for (at, name) in names.iter().enumerate() {
-            let _ = writeln!(text, "  y.{name} = states[{at} * stride];");
-        }
-        text += "  return y;\n}\n__device__ __forceinline__ void write(float* states, u64 stride, const State& x) {\n";
-        for (at, name) in names.iter().enumerate() {
-            let _ = writeln!(text, "  states[{at} * stride] = x.{name};");
-        }
-        text + "}\n"
-    }
-
-    /// `of_few`: the state of the first `n` of a few elements. `block_state`: that of the threads of a block.
-    fn functions(&self) -> String {
-        let list: Vec<String> = self.sums.iter().map(|at| format!("const float* few{at}")).collect();
-        let mut text = format!(
-            "__device__ __forceinline__ State of_few({}{}int n) {{\n  State y;\n  y.count = n;\n",
-            list.join(", "),
-            if list.is_empty() { "" } else { ", " }
-        );
-        for at in &self.shifts {
-            let _ = writeln!(text, "  y.h{at} = 0;");
-        }
-        let folds = |text: &mut String, name: &str, term: &str| {
-            let _ = writeln!(
-                text,
-                "  {name} = 0;\n  #pragma unroll\n  for (int m = 0; m < {FEW}; m++) if (m < n) {name} += {term};"
-            );
-        };
-        for at in &self.sums {
-            folds(&mut text, &format!("y.s{at}"), &format!("few{at}[m]"));
-        }
-        for at in &self.means {
-            let _ = writeln!(text, "  y.m{at} = y.s{at} / (float)n;");
-        }
-        for (at, [i, j]) in self.pairs.iter().enumerate() {
-            let term = format!("(few{i}[m] - y.m{i}) * (few{j}[m] - y.m{j})");
-            folds(&mut text, &format!("y.q{at}"), &term);
-        }
-        text += "  return y;\n}\n";
-        text += "__device__ State block_state(State x) {\n  __shared__ State part[32];
-  for (int o = 1; o < 32; o <<= 1) {\n    State y;\n";
-        for name in std::iter::once("count".to_owned()).chain(self.names()) {
-            let _ = writeln!(text, "    y.{name} = __shfl_down_sync(0xffffffffu, x.{name}, o);");
-        }
-        text + "    if ((threadIdx.x & (2 * o - 1)) == 0) x = merged(x, y);
-  }
-  __syncthreads();
-  if ((threadIdx.x & 31) == 0) part[threadIdx.x >> 5] = x;
-  __syncthreads();
-  x = part[0];
-  for (u32 w = 1; w < blockDim.x >> 5; w++) x = merged(x, part[w]);
-  return x;
-}
-"
-    }
-}
+/// The most registers of a thread for elements that are loaded before the first is used.
+const HELD: usize = 32;
 
 /// The states of all parts of each channel, as one array per field; consecutive arrays are `stride` elements apart.
 #[derive(Clone, Copy)]
@@ -161,7 +43,8 @@ pub(super) struct States {
 }
 
 impl States {
-    /// The place of the `at`th array of one f32 value per channel. A thread that has read the states of a channel may write it.
+    /// The place of the `at`th array of one f32 value per channel. A thread that has read the states of a channel may
+    /// write it.
     pub(super) fn array(&self, at: usize) -> Place {
         self.place.plus(4 * self.stride * at)
     }
@@ -177,18 +60,37 @@ pub(super) struct Pass<'a> {
     pub(super) written: &'a [(Value, Place)],
 }
 
-/// A source as the text reads it.
-enum From {
+/// The access of the text to a source.
+enum Access {
     /// An element for each index.
     Whole,
     /// One element, or one for each channel.
     Channel,
     /// An element that the position of the index determines; true if it is one element for a vector.
-    Walked(String, bool),
+    Indexed(String, bool),
+}
+
+/// The statements of a step, in which a thread computes the elements of a vector.
+#[derive(Default)]
+struct Step {
+    /// The vectors that are loaded, as type and name.
+    held: Vec<String>,
+    /// The loads of step `u` from position `at`.
+    loads: String,
+    /// The elements of lane `v`.
+    elements: String,
+    /// The declarations of the vectors that are stored.
+    vectors: String,
+    /// The results of lane `v`.
+    sets: String,
+    stores: String,
+    /// The registers that the loads of a step fill.
+    registers: usize,
 }
 
 impl Pass<'_> {
-    /// The launch, and the states that it leaves. Behind the states is room for `n_arrays` numbers of each channel at least.
+    /// The launch, and the states that it leaves. The memory after the states has room for at least `n_arrays` numbers of
+    /// each channel.
     ///
     /// # Errors
     /// If a value is unknown, or there are too many blocks.
@@ -199,35 +101,22 @@ impl Pass<'_> {
         n_arrays: usize,
         scratch: &mut Scratch,
     ) -> Result<(Stage, States)> {
-        let unknown = || KernelError::unsupported("groups of other operators");
         let space = self.space;
         let (printer, numbers) = self.text()?;
-        let are_neighbours = space.inner == 1 && space.channels >= TILE / 2;
-        let bytes = |elem: Elem| elem.bytes();
-        let mut elems: Vec<Elem> = Vec::new();
-        for (value, _) in self.written {
-            elems.push(printer.values.get(value).ok_or_else(unknown)?.elem);
-        }
+        let made = |(value, _): &(Value, Place)| printer.values.get(value).map(|made| made.elem);
+        let elems =
+            self.written.iter().map(made).collect::<Option<Vec<Elem>>>().ok_or_else(unsupported_group)?;
         let steps = printer.sources.iter().map(|(_, source)| Steps::broadcast(&source.dims, &space.dims));
-        let walk = Walk::new(&space.dims, steps.collect::<Option<_>>().ok_or_else(unknown)?);
+        let walk = Walk::new(&space.dims, steps.collect::<Option<_>>().ok_or_else(unsupported_group)?);
         let whole =
             (0..printer.sources.len()).filter(|&s| walk.is_plain(s)).map(|s| printer.sources[s].1.elem);
-        let widest = whole.chain(elems.iter().copied()).map(bytes).max().unwrap_or(4);
-        let lanes = match 16 / widest.max(2) {
-            lanes if !are_neighbours && space.inner.is_multiple_of(lanes) => lanes,
-            _ => 1,
-        };
-        let (channels, count) = (space.channels, space.count());
-        let tiles = if are_neighbours { channels.div_ceil(TILE) } else { channels };
-        let most = if are_neighbours { PART_ELEMENTS / TILE } else { PART_ELEMENTS };
-        let parts = match tiles < MANY_BLOCKS && count >= 2 * most {
-            true => count.div_ceil(most).min(2 * MANY_BLOCKS / tiles.max(1)).max(1),
-            false => 1,
-        };
+        let widest = whole.chain(elems.iter().copied()).map(Elem::bytes).max().unwrap_or(4);
+        let form = Form::of(space, widest);
+        let (channels, count, parts) = (space.channels, space.count(), form.parts);
         // Arrays begin at a multiple of 16 bytes.
         let stride = (parts * channels).next_multiple_of(4);
         let place = scratch.part(4 * stride * self.state.len().max(n_arrays));
-        let states = States { place, stride, parts, lanes };
+        let states = States { place, stride, parts, lanes: form.lanes };
 
         let mut source = Source::new(space.dims.iter().product::<usize>().max(parts * channels));
         source.function(VECTORS);
@@ -235,26 +124,9 @@ impl Pass<'_> {
         source.function(&printer.functions.iter().copied().collect::<String>());
         source.function(&self.state.text());
         source.function(&self.state.functions());
-        let mut froms = Vec::new();
-        let mut aligned: Vec<String> = Vec::new();
-        for (s, (key, of)) in printer.sources.iter().enumerate() {
-            let Key::Value(value) = key else { return Err(unknown()) };
-            source.from(&format!("x{s}"), of.elem, place_of(*value).ok_or_else(unknown)?);
-            froms.push(if of.dims == space.dims {
-                aligned.push(format!("(u64)x{s}"));
-                From::Whole
-            } else if of.dims.iter().product::<usize>() == 1 || space.has_channels(&of.dims) {
-                From::Channel
-            } else {
-                let is_one = walk.operands[s].steps.last() == Some(&0)
-                    && walk.dims.last().is_some_and(|last| last.is_multiple_of(lanes));
-                let at = if is_one { "at" } else { "at + v" };
-                From::Walked(source.position(&walk.dims, &walk.operands[s], &format!("({at})")), is_one)
-            });
-        }
+        let accesses = self.accesses(&mut source, &printer, (&walk, &form), place_of)?;
         for (j, ((_, place), elem)) in self.written.iter().zip(&elems).enumerate() {
             source.to(&format!("y{j}"), *elem, *place);
-            aligned.push(format!("(u64)y{j}"));
         }
         source.pointer("float", "states", states.place);
         let numbers_of = [
@@ -265,113 +137,136 @@ impl Pass<'_> {
             ("stride", stride),
         ];
         numbers_of.into_iter().for_each(|(name, value)| source.number(name, value));
-        let index = source.index;
-        let mut hoisted = String::new();
-        let is_single = |s: usize| printer.sources[s].1.dims.iter().product::<usize>() == 1;
-        for s in (0..froms.len()).filter(|&s| matches!(froms[s], From::Channel)) {
-            let at = if is_single(s) { "0" } else { "c" };
-            let _ = writeln!(hoisted, "  const {} b{s} = x{s}[{at}];", printer.sources[s].1.elem.stored());
+        source.signed("inner_by", reciprocal(space.inner).cast_signed());
+        let step = self.step(&printer, (&accesses, &form), &elems);
+        let hoisted = hoisted(&printer, (&accesses, &form), elems.len());
+        let begin = self.begin(&printer, &accesses, source.index).ok_or_else(unsupported_group)?;
+        let body = format!(
+            "{}{hoisted}{begin}{}{}  write(states + ((u64)part * channels + c), stride, state);",
+            form.place(source.index),
+            self.element_loop(&form, &step, &numbers, source.index),
+            form.end(),
+        );
+        Ok((source.launch(maker, &body, form.shape(count))?, states))
+    }
+
+    /// The pointers to the sources, and how the text reads them.
+    fn accesses(
+        &self,
+        source: &mut Source,
+        printer: &Printer,
+        (walk, form): (&Walk, &Form),
+        place_of: &dyn Fn(Value) -> Option<Place>,
+    ) -> Result<Vec<Access>> {
+        let mut accesses = Vec::new();
+        for (s, (key, of)) in printer.sources.iter().enumerate() {
+            let Input::Value(value) = key else { return Err(unsupported_group()) };
+            source.from(&format!("x{s}"), of.elem, place_of(*value).ok_or_else(unsupported_group)?);
+            accesses.push(if of.dims == self.space.dims {
+                Access::Whole
+            } else if of.dims.iter().product::<usize>() == 1 || self.space.has_channels(&of.dims) {
+                Access::Channel
+            } else {
+                let is_one = walk.operands[s].steps.last() == Some(&0)
+                    && walk.dims.last().is_some_and(|last| last.is_multiple_of(form.lanes));
+                let at = if is_one { "at" } else { "at + v" };
+                Access::Indexed(source.position(&walk.dims, &walk.operands[s], &format!("({at})")), is_one)
+            });
         }
-        if !aligned.is_empty() {
-            let _ = writeln!(hoisted, "  const bool whole = (({}) & 15) == 0;", aligned.join(" | "));
+        Ok(accesses)
+    }
+
+    /// The statements that load, compute and store a vector.
+    fn step(&self, printer: &Printer, (accesses, form): (&[Access], &Form), elems: &[Elem]) -> Step {
+        let lanes = form.lanes;
+        let mut step = Step { elements: printer.body.clone(), ..Step::default() };
+        let mut reads = String::new();
+        for (s, from) in accesses.iter().enumerate() {
+            let elem = printer.sources[s].1.elem;
+            let ty = elem.stored();
+            let (lanes_of, load) = match from {
+                Access::Channel => continue,
+                Access::Whole if lanes > 1 => (lanes, format!("v{s}[u] = taken<{lanes}>(x{s} + at, whole);")),
+                Access::Whole => (1, format!("v{s}[u].at[0] = x{s}[at];")),
+                Access::Indexed(place, true) => (1, format!("v{s}[u].at[0] = x{s}[{place}];")),
+                Access::Indexed(place, false) => {
+                    (lanes, format!("for (int v = 0; v < {lanes}; v++) v{s}[u].at[v] = x{s}[{place}];"))
+                }
+            };
+            step.held.push(format!("Vector<{ty}, {lanes_of}> v{s}"));
+            let _ = writeln!(step.loads, "        {load}");
+            let lane = if lanes_of == 1 { "0" } else { "v" };
+            let _ = writeln!(reads, "          const {ty} b{s} = v{s}[u].at[{lane}];");
+            step.registers += (lanes_of * elem.bytes()).div_ceil(4);
         }
-        let stored = |s: usize| printer.sources[s].1.elem.stored();
-        let loads = || {
-            let (mut outer, mut inner) = (String::new(), String::new());
-            for (s, from) in froms.iter().enumerate() {
-                let ty = stored(s);
-                let _ = match from {
-                    From::Channel => Ok(()),
-                    From::Whole => writeln!(
-                        outer,
-                        "      const Vector<{ty}, {lanes}> v{s} = taken<{lanes}>(x{s} + at, whole);"
-                    )
-                    .and_then(|()| writeln!(inner, "      const {ty} b{s} = v{s}.at[v];")),
-                    From::Walked(place, true) => writeln!(outer, "      const {ty} b{s} = x{s}[{place}];"),
-                    From::Walked(place, false) => writeln!(inner, "      const {ty} b{s} = x{s}[{place}];"),
-                };
-            }
-            (outer, inner)
-        };
+        step.elements = reads + &step.elements;
+        for (j, ((value, _), elem)) in self.written.iter().zip(elems).enumerate() {
+            let _ = writeln!(step.vectors, "        Vector<{}, {lanes}> w{j};", elem.stored());
+            let _ = writeln!(step.sets, "          w{j}.at[v] = {};", printer.values[value].bits);
+            let _ = match lanes {
+                1 => writeln!(step.stores, "        y{j}[at] = w{j}.at[0];"),
+                _ => writeln!(step.stores, "        put<{lanes}>(y{j} + at, w{j}, whole);"),
+            };
+        }
+        step
+    }
+
+    /// The statements that clear the state of a thread and set its shifts.
+    fn begin(&self, printer: &Printer, accesses: &[Access], index: &str) -> Option<String> {
         let mut begin = String::from("  State state;\n  state.count = 0;\n");
         for name in self.state.names() {
             let _ = writeln!(begin, "  state.{name} = 0;");
         }
-        let mut arrays = String::new();
-        let (mut assigns, mut list) = (String::new(), String::new());
+        begin += &self.shifts(printer, accesses, index)?;
+        Some(begin)
+    }
+
+    /// The loop of a thread over its elements.
+    fn element_loop(&self, form: &Form, step: &Step, numbers: &[String], index: &str) -> String {
+        let (lanes, steps) = (form.lanes, form.steps());
+        let batch = 1 << (HELD / step.registers.max(1)).clamp(1, steps).ilog2();
+        let held = step.held.iter().map(|vector| format!("      {vector}[{batch}];\n")).collect::<String>();
+        let (mut arrays, mut assigns, mut list) = (String::new(), String::new(), String::new());
         for &at in &self.state.sums {
             let has_shift = self.state.shifts.contains(&at);
             let shift = if has_shift { format!(" - state.h{at}") } else { String::new() };
-            let _ = writeln!(arrays, "    float few{at}[{FEW}];");
-            let _ = writeln!(assigns, "      few{at}[u * {lanes} + v] = {}{shift};", numbers[at]);
+            let _ = writeln!(arrays, "    float few{at}[{BATCH}];");
+            let _ =
+                writeln!(assigns, "          few{at}[(batch + u) * {lanes} + v] = {}{shift};", numbers[at]);
             let _ = write!(list, "few{at}, ");
         }
-        begin += &self.shifts(&printer, &froms, index).ok_or_else(unknown)?;
-        let (outer, inner) = loads();
-        let mut stores = String::new();
-        let mut vectors = String::new();
-        let mut sets = String::new();
-        for (j, ((value, _), elem)) in self.written.iter().zip(&elems).enumerate() {
-            let _ = writeln!(vectors, "      Vector<{}, {lanes}> w{j};", elem.stored());
-            let _ = writeln!(sets, "      w{j}.at[v] = {};", printer.values[value].bits);
-            let _ = writeln!(stores, "      put<{lanes}>(y{j} + at, w{j}, whole);");
-        }
-        let place = match are_neighbours {
-            true => format!(
-                "  {index} c = blockIdx.x / parts * {TILE} + (threadIdx.x & 31), part = blockIdx.x % parts;
-  const u32 lane = threadIdx.x >> 5, lanes = {rows};
-  const bool is_in = c < channels;
-  if (!is_in) c = 0;
-  const u64 low = (u64)count * part / parts, high = is_in ? (u64)count * (part + 1) / parts : 0;\n",
-                rows = THREADS as usize / TILE
-            ),
-            false => format!(
-                "  const {index} c = blockIdx.x / parts, part = blockIdx.x % parts;
-  const u32 lane = threadIdx.x, lanes = blockDim.x;
-  const bool is_in = true;
-  const u64 low = (u64)(count / {lanes}) * part / parts * {lanes}, high = (u64)(count / {lanes}) * (part + 1) / parts * {lanes};\n"
-            ),
-        };
-        let end = match are_neighbours {
-            true => format!(
-                "  __shared__ State rows[{rows}][{TILE}];
-  rows[lane][threadIdx.x & 31] = state;
-  __syncthreads();
-  if (lane || !is_in) return;
-  for (u32 r = 1; r < lanes; r++) state = merged(state, rows[r][threadIdx.x & 31]);
-",
-                rows = THREADS as usize / TILE
-            ),
-            false => "  state = block_state(state);\n  if (threadIdx.x) return;\n".into(),
-        };
-        let body = format!(
-            "{place}{hoisted}{begin}  for (u64 start = low; start < high; start += (u64)lanes * {FEW}) {{
+        let Step { loads, elements, vectors, sets, stores, .. } = step;
+        format!(
+            "  for (u64 start = low; start < high; start += (u64)lanes * {BATCH}) {{
 {arrays}    int many = 0;
     #pragma unroll
-    for (int u = 0; u < {steps}; u++) {{
-      const u64 k = start + ((u64)u * lanes + lane) * {lanes};
-      if (k >= high) continue;
-      const {index} o = ({index})k / inner, at = (o * channels + c) * inner + (({index})k - o * inner);
-{outer}{vectors}      #pragma unroll
-      for (int v = 0; v < {lanes}; v++) {{
-{inner}{elements}{assigns}{sets}      }}
-{stores}      many = (u + 1) * {lanes};
+    for (int batch = 0; batch < {steps}; batch += {batch}) {{
+{held}      #pragma unroll
+      for (int u = 0; u < {batch}; u++) {{
+        const u64 k = start + ((u64)(batch + u) * lanes + lane) * {lanes};
+        const {index} at = {at};
+        if (k >= high) continue;
+{loads}      }}
+      #pragma unroll
+      for (int u = 0; u < {batch}; u++) {{
+        const u64 k = start + ((u64)(batch + u) * lanes + lane) * {lanes};
+        const {index} at = {at};
+        if (k >= high) continue;
+{vectors}        #pragma unroll
+        for (int v = 0; v < {lanes}; v++) {{
+{elements}{assigns}{sets}        }}
+{stores}        many = (batch + u + 1) * {lanes};
+      }}
     }}
     if (many) state = merged(state, of_few({list}many));
   }}
-{end}  write(states + ((u64)part * channels + c), stride, state);",
-            steps = FEW / lanes,
-            elements = printer.body,
-        );
-        let shape = match are_neighbours {
-            true => [tiles * parts, THREADS as usize],
-            false => [tiles * parts, threads_for(count.div_ceil(parts * FEW)) as usize],
-        };
-        Ok((source.launch(maker, &body, shape)?, states))
+",
+            at = form.at(index),
+        )
     }
 
     /// The statements that set the shifts of channel `c`: its first element of each base, or 0 if that is not finite.
-    fn shifts(&self, printer: &Printer, froms: &[From], index: &str) -> Option<String> {
+    fn shifts(&self, printer: &Printer, accesses: &[Access], index: &str) -> Option<String> {
         let bases = &self.statistics.bases;
         let values = self.state.shifts.iter().map(|&at| bases[at].value);
         let mut own = self.printed(values)?;
@@ -385,13 +280,14 @@ impl Pass<'_> {
         }
         let mut loads = String::new();
         for (n, (key, of)) in own.sources.iter().enumerate() {
-            let is_same = |(other, source): &(Key, elements::Source)| other == key && source.dims == of.dims;
+            let is_same =
+                |(other, source): &(Input, elements::Source)| other == key && source.dims == of.dims;
             let s = printer.sources.iter().position(is_same)?;
-            let at = match &froms[s] {
-                From::Channel if of.dims.iter().product::<usize>() == 1 => "0",
-                From::Channel => "c",
-                From::Whole => "at",
-                From::Walked(place, _) => place,
+            let at = match &accesses[s] {
+                Access::Channel if of.dims.iter().product::<usize>() == 1 => "0",
+                Access::Channel => "c",
+                Access::Whole => "at",
+                Access::Indexed(place, _) => place,
             };
             let _ = writeln!(loads, "    const {} b{n} = x{s}[{at}];", of.elem.stored());
         }
@@ -429,7 +325,7 @@ impl Pass<'_> {
         let mut found: Vec<(Value, Elem)> = Vec::new();
         let Ok((printer, _)) = self.text() else { return found };
         for (key, source) in &printer.sources {
-            let &Key::Value(value) = key else { continue };
+            let &Input::Value(value) = key else { continue };
             let is_alone = printer.sources.iter().filter(|(other, _)| other == key).count() == 1;
             let is_whole = source.dims == self.space.dims && operands.contains(&value);
             if is_alone && is_whole && !of_shifts.contains(&value) {
@@ -452,8 +348,29 @@ impl Pass<'_> {
             let numbers = numbers.collect::<Option<Vec<String>>>()?;
             Some((printer, numbers))
         };
-        made().ok_or_else(|| KernelError::unsupported("groups of other operators"))
+        made().ok_or_else(unsupported_group)
     }
+}
+
+/// The statements before the loop: elements of the channel, and `whole`, which is true if all vectors are aligned.
+fn hoisted(printer: &Printer, (accesses, form): (&[Access], &Form), results: usize) -> String {
+    let mut text = String::new();
+    let mut aligned: Vec<String> = (0..results).map(|j| format!("(u64)y{j}")).collect();
+    for (s, from) in accesses.iter().enumerate() {
+        let of = &printer.sources[s].1;
+        let at = if of.dims.iter().product::<usize>() == 1 { "0" } else { "c" };
+        match from {
+            Access::Channel => {
+                let _ = writeln!(text, "  const {} b{s} = x{s}[{at}];", of.elem.stored());
+            }
+            Access::Whole => aligned.push(format!("(u64)x{s}")),
+            Access::Indexed(..) => {}
+        }
+    }
+    if !aligned.is_empty() && form.lanes > 1 {
+        let _ = writeln!(text, "  const bool whole = (({}) & 15) == 0;", aligned.join(" | "));
+    }
+    text
 }
 
 /// Vectors at any address.

@@ -1,7 +1,7 @@
 //! The sums of a channel group that one pass over the elements can compute.
 //!
 //! A *base* is a value of the whole space that depends on no reduction of the group. An f32 value is a polynomial of
-//! centred bases whose coefficients are values per channel. With `p = x - mean(x)` for a base `x`, and `q = g -
+//! centered bases whose coefficients are values per channel. With `p = x - mean(x)` for a base `x`, and `q = g -
 //! mean(g)` for a base `g`:
 //!
 //! ```text
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! The mean of a polynomial of degree 2 needs only the means of the bases and the co-moments `C(a, b) = Σ p q`, because
-//! sums of centred values are 0. Threads merge both ([`super::pass`]).
+//! sums of centered values are 0. Threads merge both ([`super::pass`]).
 
 use super::items::{Item, Norm, Reduction, Space};
 use crate::cuda::kernels::expressions::Printer;
@@ -31,7 +31,7 @@ pub(super) struct Base {
     pub(super) has_shift: bool,
 }
 
-/// A polynomial of centred bases. Coefficients are names of numbers.
+/// A polynomial of centered bases. Coefficients are names of numbers.
 #[derive(Clone, Default)]
 struct Poly {
     pairs: Vec<([usize; 2], String)>,
@@ -355,7 +355,7 @@ impl<'a> Statistics<'a> {
         if self.prints {
             let sum = if terms.is_empty() { "0.0f".into() } else { terms.join(" + ") };
             let sum = self.printer.set("float", &sum);
-            self.printer.give_rounded(reduction.to, reduction.elem, sum, false);
+            self.printer.define_rounded(reduction.to, reduction.elem, sum, false);
         }
         self.of_channels.insert(reduction.to);
         Some(())
@@ -389,7 +389,7 @@ impl<'a> Statistics<'a> {
             let running = self.set(|| format!("{old} * {share} + {batch} * (1.0f - {share})"));
             for (result, number) in [(others[j], running), (others[j + 2], batch)] {
                 if let Some((value, elem)) = result {
-                    self.printer.give_rounded(value, elem, number, false);
+                    self.printer.define_rounded(value, elem, number, false);
                 }
             }
         }

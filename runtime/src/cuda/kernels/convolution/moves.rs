@@ -1,6 +1,7 @@
 //! Kernels around a convolution, which widen, transpose and place elements.
 
 use super::super::Maker;
+use crate::cuda::elements::{VECTORS, reciprocal};
 use crate::cuda::launch::{Kernel, THREADS, blocks_for};
 use crate::cuda::queue::CudaQueue;
 use crate::cuda::text::{Elem, HEAD};
@@ -89,10 +90,22 @@ impl Widening {
     }
 }
 
+/// The elements of a tile that a block transposes.
+const TILE: usize = 1024;
+
+/// The most rows or columns of a tile that has as many of both.
+const SIDE: usize = 32;
+
 /// A kernel that exchanges rows and columns of matrices of 16-bit elements, one behind the other.
+///
+/// A block moves a tile through shared memory, so that neighbouring threads read neighbours of a row and write neighbours of
+/// a column. The matrices of filters have few rows or few columns: their tiles are long.
 pub(in crate::cuda::kernels) struct Transposition {
     kernel: Kernel,
-    sizes: [u64; 3],
+    n: usize,
+    /// The numbers of rows, columns, tiles across and down, and of rows and columns of a tile; with the reciprocals of the
+    /// latter two.
+    sizes: [u64; 8],
 }
 
 impl Transposition {
@@ -105,26 +118,77 @@ impl Transposition {
     ) -> Result<Transposition> {
         let n = count.checked_mul(rows).and_then(|n| n.checked_mul(columns));
         let n = n.ok_or_else(|| maker.site.no_kernel())?;
+        // The elements of rows and columns have one order.
+        let [count, rows, columns] = if rows.min(columns) == 1 { [1, n, 1] } else { [count, rows, columns] };
+        let [height, width] = tile(rows, columns);
+        let (across, down) = (columns.div_ceil(width), rows.div_ceil(height));
+        // A row of a tile has an odd number of places, so that the threads of a warp read different banks.
         let text = format!(
-            "{HEAD}extern \"C\" __global__ void run(u64 n, u64 rows, u64 columns, const u16* x, u16* y) {{
-  for (u64 i = first(); i < n; i += step()) {{
-    u64 row = i % rows, column = i / rows % columns, matrix = i / rows / columns;
-    y[i] = x[(matrix * rows + row) * columns + column];
+            "{HEAD}{VECTORS}extern \"C\" __global__ void run(u64 rows, u64 columns, u64 across, u64 down, u64 height_, u64 width_, u64 height_by, u64 width_by, const u16* x, u16* y) {{
+  __shared__ u16 tile[{places}];
+  const u32 height = height_, width = width_, pitch = width | 1;
+  const u64 matrix = blockIdx.x / across / down * rows * columns;
+  const u64 row = blockIdx.x / across % down * height, column = blockIdx.x % across * width;
+  #pragma unroll
+  for (u32 at = threadIdx.x; at < {TILE}; at += {THREADS}) {{
+    const u32 r = divided(at, width, width_by), c = at - r * width;
+    if (r < height && row + r < rows && column + c < columns) tile[r * pitch + c] = x[matrix + (row + r) * columns + column + c];
+  }}
+  __syncthreads();
+  #pragma unroll
+  for (u32 at = threadIdx.x; at < {TILE}; at += {THREADS}) {{
+    const u32 c = divided(at, height, height_by), r = at - c * height;
+    if (c < width && row + r < rows && column + c < columns) y[matrix + (column + c) * rows + row + r] = tile[r * pitch + c];
   }}
 }}
-"
+",
+            places = 2 * TILE,
         );
-        let kernel = Kernel::new(maker.shared, &text, blocks_for(n), THREADS)?;
-        Ok(Transposition { kernel, sizes: [n as u64, rows as u64, columns as u64] })
+        let kernel = Kernel::new(maker.shared, &text, count * across * down, THREADS)?;
+        let [rows, columns, across, down] = [rows, columns, across, down].map(|size| size as u64);
+        let by = [height, width].map(reciprocal);
+        let sizes = [rows, columns, across, down, height as u64, width as u64, by[0], by[1]];
+        Ok(Transposition { kernel, n, sizes })
     }
 
     /// The bytes of the matrices.
     pub(in crate::cuda::kernels) fn bytes(&self) -> usize {
-        usize::try_from(self.sizes[0]).map_or(usize::MAX, |n| n.saturating_mul(2))
+        self.n.saturating_mul(2)
     }
 
     pub(in crate::cuda::kernels) fn launch(&self, queue: &mut CudaQueue, from: u64, to: u64) -> Result<()> {
-        let [n, rows, columns] = self.sizes;
-        self.kernel.launch(queue, &[n, rows, columns, from, to])
+        let args: Vec<u64> = self.sizes.iter().copied().chain([from, to]).collect();
+        self.kernel.launch(queue, &args)
+    }
+}
+
+/// The rows and columns of a tile of at most [`TILE`] elements.
+fn tile(rows: usize, columns: usize) -> [usize; 2] {
+    let long = |short: usize, most: usize| (TILE / short).min(most).max(1);
+    match (rows.clamp(1, SIDE), columns.clamp(1, SIDE)) {
+        (height, width) if columns <= SIDE => [long(width, rows.max(height)), width],
+        (height, _) => [height, long(height, columns)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TILE, tile};
+
+    #[test]
+    fn tiles_are_long_where_matrices_are() {
+        assert_eq!(tile(512, 9), [113, 9]);
+        assert_eq!(tile(9, 512), [9, 113]);
+        assert_eq!(tile(64, 12_544), [32, 32]);
+        assert_eq!(tile(64, 1), [64, 1]);
+        assert_eq!(tile(7, 5), [7, 5]);
+        assert_eq!(tile(0, 0), [1, 1]);
+        for rows in 0..80 {
+            for columns in 0..80 {
+                let [height, width] = tile(rows, columns);
+                // A row has an odd number of places.
+                assert!(height * width <= TILE && height * (width | 1) <= 2 * TILE, "{rows} × {columns}");
+            }
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! A convolution with a bias and a ReLU as one operation graph of cuDNN, where cuDNN has an engine for it; otherwise the ReLU
-//! joins the element-wise nodes behind it. cuDNN 9.28 has no engine for a ReLU without a bias.
+//! A convolution with a bias and a ReLU as one operation graph of cuDNN, if cuDNN has an engine for it; otherwise the
+//! ReLU joins the element-wise nodes after it. cuDNN 9.28 has no engine for a ReLU without a bias.
 
 use super::super::Maker;
 use super::super::convolution::{forward, layout_of};
@@ -9,7 +9,7 @@ use crate::cuda::dnn::{Convolution, Direction, Places};
 use crate::cuda::launch::{operand, queue, result, scratch};
 use crate::kernel::{KernelError, Prepared, Result};
 
-/// The convolution with a bias at `anchor`, and the ReLU that alone reads it.
+/// The convolution with a bias at `anchor`, and the ReLU that is its only reader.
 pub(super) fn read(nodes: &Nodes<'_>, anchor: usize) -> Option<Found> {
     let relu = nodes.reader(anchor).filter(|_| nodes.sites[anchor].has(2))?;
     let is_relu = activation_of(&nodes.sites[relu]) == Some(Activation::Relu);
@@ -17,14 +17,14 @@ pub(super) fn read(nodes: &Nodes<'_>, anchor: usize) -> Option<Found> {
     is_relu.then_some(found)
 }
 
-/// The kernel; `maker` is that of the convolution.
+/// The kernel of the group; `maker` is that of the convolution.
 ///
 /// # Errors
 /// If cuDNN has no engine, or fails.
 pub(super) fn prepare(maker: &Maker<'_>, group: &GroupSite<'_>) -> Result<Prepared> {
     let site = maker.site;
     let (sizes, is_empty) = forward(maker)?;
-    let unsupported = || KernelError::unsupported("an activation behind this convolution");
+    let unsupported = || KernelError::unsupported("an activation after this convolution");
     if is_empty || sizes.axes.len() > 3 || site.result_dims(0)?.contains(&0) {
         return Err(unsupported());
     }

@@ -1,4 +1,5 @@
-//! Weight gradients of convolutions, which a training step has as a convolution with batch and channels exchanged:
+//! Weight gradients of convolutions. A training step expresses them as a convolution with batch and channels
+//! exchanged:
 //!
 //! ```text
 //! %a = Transpose(%x) {perm=[1, 0, 2, 3]}      %b = Transpose(%dy) {perm=[1, 0, 2, 3]}
@@ -6,11 +7,11 @@
 //! ```
 //!
 //! With g groups, `%x` is reshaped to `[N, g, C / g, …]`, transposed to `[C / g, g, N, …]`, and reshaped to
-//! `[C / g, g · N, …]`. Where the extents of `%x` were not known when the step was made, a Slice behind the convolution takes
-//! the elements of the window. Casts may stand between the nodes. Where `%x` and `%dy` are transposed from images with
-//! channels last, the group reads these images.
+//! `[C / g, g · N, …]`. If the extents of `%x` were unknown when the step was generated, a Slice after the
+//! convolution extracts the elements of the window. Casts may stand between the nodes. If `%x` and `%dy` are
+//! transposed from images with channels last, the group reads these images.
 //!
-//! cuDNN has an operation for it. The convolution as it is written has a filter as large as the image.
+//! cuDNN has an operation for the gradient. The convolution as written has a filter as large as the image.
 
 use super::super::convolution::moves::Transposition;
 use super::super::convolution::{Axis, Sizes};
@@ -31,21 +32,22 @@ pub(super) struct Group {
     pub(super) found: Found,
     /// The input of the convolution, `[N, C, …]`.
     image: Value,
-    /// The gradient of its result, `[N, K, …]`.
+    /// The gradient of the convolution's result, `[N, K, …]`.
     grid: Value,
     sizes: Sizes,
     /// The element types of image, grid, sum and result.
     dtypes: [DType; 4],
-    /// The nodes that exchange batch and channels of image and grid, of one group without casts before the convolution.
+    /// The nodes that exchange batch and channels of image and grid, without groups and without casts before the
+    /// convolution.
     exchanges: Option<[Node; 2]>,
     /// True if image and grid have channels last.
     channels_last: bool,
 }
 
-/// A walk along nodes with one reader each.
+/// A path of nodes, each the only reader of its predecessor's result.
 struct Path<'n, 'a> {
     nodes: &'n Nodes<'a>,
-    /// The nodes of the walk so far.
+    /// The nodes of the path so far.
     visited: Vec<usize>,
 }
 
@@ -54,8 +56,8 @@ impl<'a> Path<'_, 'a> {
         &self.nodes.sites[at]
     }
 
-    /// The node that makes operand `i` of a node, past at most one Cast.
-    fn before(&mut self, at: usize, i: usize, kind: K) -> Option<usize> {
+    /// The producer of operand `i` of a node, skipping at most one Cast.
+    fn producer(&mut self, at: usize, i: usize, kind: K) -> Option<usize> {
         let mut maker = self.nodes.maker(at, i, &[kind, K::Cast])?;
         self.visited.push(maker);
         if self.site(maker).kind() != kind {
@@ -65,8 +67,8 @@ impl<'a> Path<'_, 'a> {
         Some(maker)
     }
 
-    /// The node that reads the result of a node, past at most one Cast.
-    fn behind(&mut self, at: usize, kind: K) -> Option<usize> {
+    /// The reader of a node's result, skipping at most one Cast.
+    fn reader(&mut self, at: usize, kind: K) -> Option<usize> {
         let mut reader = self.nodes.reader(at)?;
         if self.site(reader).kind() == K::Cast {
             self.visited.push(reader);
@@ -79,13 +81,13 @@ impl<'a> Path<'_, 'a> {
         Some(reader)
     }
 
-    /// True if at most one of the nodes from `first` on is a Cast: two of them round twice.
+    /// Fails if more than one of the nodes from `first` on is a Cast: two casts round twice.
     fn has_one_cast(&self, first: usize) -> Option<()> {
         let casts = self.visited[first..].iter().filter(|&&at| self.site(at).kind() == K::Cast);
         (casts.count() <= 1).then_some(())
     }
 
-    /// True if a Transpose exchanges the first axes with these, and leaves the others.
+    /// Checks that a Transpose permutes the first axes as `first`, and keeps the others.
     fn permutes(&self, at: usize, first: &[usize]) -> Option<()> {
         let rank = self.site(at).dims(0).ok()?.len();
         let perm = TransposeView::read(&self.site(at).view).perm(rank).ok()?;
@@ -95,7 +97,7 @@ impl<'a> Path<'_, 'a> {
 }
 
 impl Group {
-    /// The weight gradient whose convolution is the node `at`.
+    /// Matches the weight gradient whose convolution is the node `at`.
     pub(super) fn read(nodes: &Nodes<'_>, at: usize) -> Option<Group> {
         let mut path = Path { nodes, visited: vec![at] };
         let conv = path.site(at);
@@ -103,13 +105,13 @@ impl Group {
             return None;
         }
         let group = usize::try_from(ConvView::read(&conv.view).ok()?.group).ok()?;
-        let filters = path.before(at, 1, K::Transpose)?;
+        let filters = path.producer(at, 1, K::Transpose)?;
         path.permutes(filters, &[1, 0])?;
         let mut grid = path.site(filters).view.operand(0)?;
         path.has_one_cast(0)?;
         let (from, (mut image, channels)) = (path.visited.len(), path.image(at, group)?);
         path.has_one_cast(from)?;
-        // The convolution, the exchange of the grid, and that of the image.
+        // The convolution, the exchange of the grid, and the exchange of the image.
         let exchanges = (group == 1 && path.visited.len() == 3).then(|| [path.visited[2], filters]);
         let (from, (last, taps)) = (path.visited.len(), path.result(at)?);
         path.has_one_cast(from)?;
@@ -117,7 +119,7 @@ impl Group {
         let (image_dims, grid_dims) = (value_dims(conv, image)?, value_dims(conv, grid)?);
         let result_of = |at: usize| nodes.result(at).and_then(|value| dtype(conv, value));
         let dtypes = [dtype(conv, image)?, dtype(conv, grid)?, result_of(at)?, result_of(last)?];
-        // Kernels for channels last have one type of 16 bits.
+        // Kernels for channels last have one 16-bit type.
         let is_low = dtypes[0].is_low() && dtypes == [dtypes[0]; 4];
         let exchanges = exchanges.filter(|_| is_low);
         let backs = exchanges.and_then(|[a, b]| Some([path.back(a)?, path.back(b)?]));
@@ -156,7 +158,7 @@ impl Group {
         Some(Group { found, image, grid, sizes, dtypes, exchanges, channels_last })
     }
 
-    /// The plan for channels last, of which the result is `[K, …, C]`.
+    /// The plan for channels last, whose result is `[K, …, C]`, and the transposition of the result.
     fn last(&self, maker: &Maker<'_>) -> Result<(Plan, Transposition)> {
         let unsupported = || KernelError::unsupported("a weight gradient of this size");
         let [image, grid, sum, to] = self.dtypes;
@@ -171,7 +173,8 @@ impl Group {
         Ok((plan, back))
     }
 
-    /// The nodes that exchange batch and channels, image, grid and result, if there is a kernel for channels last.
+    /// The nodes that exchange batch and channels, and image, grid and result, if there is a kernel for channels
+    /// last.
     pub(super) fn with_channels_last(&self, maker: &Maker<'_>) -> Option<([Node; 2], [Value; 3])> {
         self.last(maker).ok()?;
         Some((self.exchanges?, [self.image, self.grid, self.found.result]))
@@ -194,7 +197,7 @@ impl Group {
         Ok(prepared.scratch(part + workspace))
     }
 
-    /// The kernel.
+    /// The kernel of the group.
     ///
     /// # Errors
     /// If cuDNN has no engine, or fails.
@@ -215,7 +218,7 @@ impl Group {
             Conversion::new(maker, grid, sum, n_grid)?,
             Conversion::new(maker, sum, to, n_filter)?,
         ];
-        // Operands that are converted, and a result that is converted later, are in scratch memory.
+        // Converted operands, and a result to be converted, are in scratch memory.
         let size = Elem::float(sum).map_or(0, Elem::bytes);
         let parts = casts
             .each_ref()
@@ -246,7 +249,7 @@ impl Group {
 }
 
 impl Path<'_, '_> {
-    /// The node that transposes an image with channels last for the exchange of batch and channels `at`.
+    /// The Transpose from channels last that precedes the exchange of batch and channels `at`.
     fn back(&self, at: usize) -> Option<usize> {
         let maker = self.nodes.maker(at, 0, &[K::Transpose])?;
         let rank = self.site(maker).dims(0).ok()?.len();
@@ -255,17 +258,17 @@ impl Path<'_, '_> {
         axes.eq(perm).then_some(maker)
     }
 
-    /// The image of the convolution `at`, and the channels of a group.
+    /// The image of the convolution `at`, and its channels per group.
     fn image(&mut self, at: usize, group: usize) -> Option<(Value, usize)> {
         if group == 1 {
-            let turned = self.before(at, 0, K::Transpose)?;
-            self.permutes(turned, &[1, 0])?;
-            return Some((self.site(turned).view.operand(0)?, self.site(turned).dims(0).ok()?[1]));
+            let transposed = self.producer(at, 0, K::Transpose)?;
+            self.permutes(transposed, &[1, 0])?;
+            return Some((self.site(transposed).view.operand(0)?, self.site(transposed).dims(0).ok()?[1]));
         }
-        let joined = self.before(at, 0, K::Reshape)?;
-        let turned = self.before(joined, 0, K::Transpose)?;
-        self.permutes(turned, &[2, 1, 0])?;
-        let split = self.before(turned, 0, K::Reshape)?;
+        let joined = self.producer(at, 0, K::Reshape)?;
+        let transposed = self.producer(joined, 0, K::Transpose)?;
+        self.permutes(transposed, &[2, 1, 0])?;
+        let split = self.producer(transposed, 0, K::Reshape)?;
         let (whole, parts) = (self.site(split).dims(0).ok()?, self.site(split).result_dims(0).ok()?);
         let joined = self.site(joined).result_dims(0).ok()?;
         let [n, g, c] = <[usize; 3]>::try_from(parts.get(..3)?).ok()?;
@@ -281,24 +284,24 @@ impl Path<'_, '_> {
         Some((self.site(split).view.operand(0)?, c))
     }
 
-    /// The last node behind the convolution `at`, and the extents of the window.
+    /// The last node after the convolution `at`, and the extents of the window.
     fn result(&mut self, at: usize) -> Option<(usize, Dims)> {
         let mut last = at;
         let before = self.visited.len();
-        if let Some(slice) = self.behind(at, K::Slice) {
+        if let Some(slice) = self.reader(at, K::Slice) {
             begins_at_zero(self.site(slice))?;
             last = slice;
         } else {
             self.visited.truncate(before);
         }
-        let last = self.behind(last, K::Transpose)?;
+        let last = self.reader(last, K::Transpose)?;
         self.permutes(last, &[1, 0])?;
         let taps = Dims::from_slice(self.site(last).result_dims(0).ok()?.get(2..)?);
         Some((last, taps))
     }
 }
 
-/// True if a Slice takes the first elements of spatial axes.
+/// Checks that a Slice starts at 0 along the spatial axes.
 fn begins_at_zero(slice: &Site<'_>) -> Option<()> {
     let starts = slice.view.known_ints(1)?;
     let steps = if slice.has(4) { slice.view.known_ints(4)? } else { Vec::new() };
@@ -307,7 +310,8 @@ fn begins_at_zero(slice: &Site<'_>) -> Option<()> {
     (is_first && from.get(..2)? == to.get(..2)?).then_some(())
 }
 
-/// The spatial axes of the convolution whose gradient is computed: its dilations are the strides here.
+/// The spatial axes of the convolution whose gradient is computed. Its strides are the dilations of the written
+/// convolution `conv`, and vice versa.
 fn axes(conv: &Site<'_>, image: &[usize], grid: &[usize], taps: &[usize]) -> Option<Vec<Axis>> {
     let known: Vec<Dim> = grid.iter().map(|&n| Dim::Known(n as u64)).collect();
     let window = WindowView::read(&conv.view, grid.len(), Some(&known)).ok()?;
@@ -327,7 +331,7 @@ fn axes(conv: &Site<'_>, image: &[usize], grid: &[usize], taps: &[usize]) -> Opt
     while axes.len() < 2 {
         axes.insert(0, Axis::ONE);
     }
-    axes.iter().all(|axis| axis.after().is_some()).then_some(axes)
+    axes.iter().all(|axis| axis.padding_after().is_some()).then_some(axes)
 }
 
 fn value_dims(site: &Site<'_>, value: Value) -> Option<Dims> {

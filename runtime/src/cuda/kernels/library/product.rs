@@ -1,13 +1,13 @@
-//! Products with transposes before them, and a bias and an activation behind them:
+//! Products with preceding transposes, and a following bias and activation:
 //!
 //! ```text
 //! %t = Transpose(%w) {perm=[1, 0]}     %p = MatMul(%x, %t)     %s = Add(%p, %b)     %y = Relu(%s)
 //! ```
 //!
-//! A Transpose of the last two axes is an attribute of a product. A bias is a row that is added to each row of the product,
-//! and an activation is a ReLU, or for 16-bit results a GELU that is approximated by a tanh: cuBLASLt does not say how
-//! exactly it computes the tanh, which is too little for f32. A GELU by erf is a kernel of its own. A Reshape may stand
-//! before the activation. Products of several matrices of the second operand have neither bias nor activation.
+//! A Transpose of the last two axes is an attribute of the product. The bias is a row that is added to each row of
+//! the product. The activation is a ReLU, or for 16-bit results a GELU in the tanh approximation: cuBLASLt does not
+//! document the accuracy of its tanh, so f32 does not use it. A GELU by erf is a separate kernel. A Reshape may
+//! precede the activation. Products with several matrices in the second operand have neither bias nor activation.
 
 use super::super::Maker;
 use super::super::linear::{broadcast, split};
@@ -35,7 +35,7 @@ pub(super) struct Group {
 }
 
 impl Group {
-    /// The group of the product at `anchor`.
+    /// Matches the group of the product at `anchor`.
     pub(super) fn read(nodes: &Nodes<'_>, anchor: usize, with_epilogue: bool) -> Option<Group> {
         let site = &nodes.sites[anchor];
         let elem = Elem::float(site.dtype(0).ok()?)?;
@@ -87,7 +87,7 @@ impl Group {
         Some(Group { found, operands, bias, shape, batch })
     }
 
-    /// The kernel.
+    /// The kernel of the group.
     ///
     /// # Errors
     /// If cuBLASLt has no algorithm.
@@ -114,7 +114,7 @@ impl Group {
     }
 }
 
-/// True if a Transpose exchanges the last two axes, and leaves the others.
+/// True if a Transpose exchanges the last two axes and keeps the others.
 fn turns(site: &Site<'_>) -> bool {
     let read = || {
         let rank = site.dims(0).ok()?.len();
@@ -125,7 +125,7 @@ fn turns(site: &Site<'_>) -> bool {
     read().unwrap_or(false)
 }
 
-/// A product of matrices of `elem`, one at a time.
+/// An unbatched product of matrices of `elem`.
 fn single(elem: Elem, [m, n, k]: [usize; 3], transposed: [bool; 2]) -> Shape {
     Shape {
         m,
@@ -142,7 +142,7 @@ fn single(elem: Elem, [m, n, k]: [usize; 3], transposed: [bool; 2]) -> Shape {
     }
 }
 
-/// The product of a MatMul of tensors of these dims, with the batch axes if one call for all rows is not enough.
+/// The product of a MatMul with these dims, and the batch axes unless one call computes all rows.
 fn matmul(elem: Elem, transposed: [bool; 2], [a, b]: [&Dims; 2]) -> Option<(Shape, Option<Walk>)> {
     if a.len() < 2 || b.len() < 2 {
         return None;
@@ -161,7 +161,7 @@ fn matmul(elem: Elem, transposed: [bool; 2], [a, b]: [&Dims; 2]) -> Option<(Shap
     Some((single(elem, [m, n, k], transposed), Some(Walk::new(&dims, steps))))
 }
 
-/// The product of a Gemm, and its bias; `None` if it adds something else than a row.
+/// The product of a Gemm, and its bias; `None` if the addend is not a row.
 fn gemm(
     site: &Site<'_>,
     elem: Elem,
@@ -181,7 +181,7 @@ fn gemm(
     (b.len() == 2).then_some((Shape { alpha: view.alpha, ..single(elem, [m, n, k], transposed) }, bias))
 }
 
-/// Operand `i` of a node, if it has `n` elements along the last axis, more than one, and nothing else.
+/// Operand `i` of a node, if it is a row: `n` > 1 elements along the last axis.
 fn row(site: &Site<'_>, i: usize, n: usize) -> Option<Value> {
     let dims = site.dims(i).ok()?;
     let is_row = n > 1 && dims.last() == Some(&n) && dims.iter().product::<usize>() == n;
@@ -189,7 +189,7 @@ fn row(site: &Site<'_>, i: usize, n: usize) -> Option<Value> {
     site.view.operand(i).filter(|_| is_row && fits)
 }
 
-/// The Add that reads a product alone, and the row of `n` elements that it adds.
+/// The Add that is the only reader of a product, and the row of `n` elements that it adds.
 fn added_row(nodes: &Nodes<'_>, product: usize, n: usize) -> Option<(usize, Value)> {
     let (add, value) = (nodes.reader(product)?, nodes.result(product));
     let site = &nodes.sites[add];
@@ -197,12 +197,12 @@ fn added_row(nodes: &Nodes<'_>, product: usize, n: usize) -> Option<(usize, Valu
         return None;
     }
     let other = if site.view.operand(0) == value { 1 } else { 0 };
-    // Not every version broadcasts to the last axis.
+    // Not every version of Add broadcasts to the last axis.
     let is_whole = site.dims(1 - other).ok()? == site.result_dims(0).ok()? && site.view.since() >= 7;
     Some((add, row(site, other, n).filter(|_| is_whole)?))
 }
 
-/// The nodes up to an activation that alone reads a node, the activation, and the row that it adds before.
+/// The nodes up to an activation that is the only reader, the activation, and the row that is added before.
 fn activated(
     nodes: &Nodes<'_>,
     at: usize,

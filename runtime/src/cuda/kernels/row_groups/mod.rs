@@ -1,9 +1,9 @@
-//! Groups of nodes along rows: element-wise nodes, reductions over the trailing axes, normalizations, and sums over the leading
-//! axes are one kernel, which reads each operand once and writes each result once.
+//! Groups of nodes along rows: element-wise nodes, reductions over the trailing axes, normalizations, and sums over
+//! the leading axes become one kernel, which reads each operand once and writes each result once.
 //!
-//! A group has an index space of `rows × n` elements. Its values are *full* (a number for each element), *row* values (a
-//! number for each row), *column* values (a number for each element of a row, the same in all rows), or scalars. The gradient
-//! of a layer normalization:
+//! A group has an index space of `rows × n` elements. Its values are *full* (a number for each element), *row*
+//! values (a number for each row), *column* values (a number for each element of a row, the same in all rows), or
+//! scalars. For example, in the gradient of a layer normalization:
 //!
 //! ```text
 //! %g: f16[2, 16, 768]   full     %m = ReduceMean(%g) {axes=[2]}: f32[2, 16, 1]   row     %w: f32[768]   column
@@ -28,15 +28,14 @@ mod writer;
 pub(super) use join::join;
 
 use super::Maker;
+use super::groups::MOST_POINTERS;
 use crate::backend::GroupSite;
 use crate::cuda::Shared;
-use crate::kernel::{KernelError, Prepared, Result};
+use crate::groups::unsupported_group;
+use crate::kernel::{Prepared, Result};
 use nodes::RowNode;
 use space::Program;
 use std::sync::Arc;
-
-/// The most operands and results of a group.
-const MOST_POINTERS: usize = 24;
 
 /// The kernel of a group; `None` if no node is a reduction or a normalization along rows.
 pub(super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> Option<Result<Prepared>> {
@@ -53,11 +52,10 @@ fn prepared(
     nodes: Vec<RowNode>,
     space: [usize; 2],
 ) -> Result<Prepared> {
-    let unknown = || KernelError::unsupported("groups of other operators");
-    let program = Program::new(nodes.iter().collect(), space).ok_or_else(unknown)?;
+    let program = Program::new(nodes.iter().collect(), space).ok_or_else(unsupported_group)?;
     let is_made = |&value| program.can_be_result(value);
     if group.operands.len() + group.results.len() > MOST_POINTERS || !group.results.iter().all(is_made) {
-        return Err(unknown());
+        return Err(unsupported_group());
     }
     text::prepare(maker, group, &program)
 }

@@ -6,6 +6,7 @@ use super::super::random::Dropped;
 use crate::cuda::text::Elem;
 use crate::elementwise::{Member, Read};
 use crate::kernel::{Dims, Site};
+use crate::layouts::is_reduction;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::expression::{Function, Term};
 use ampc_ir::views::norm::{LayerNormView, SoftmaxAxes, SoftmaxView};
@@ -14,19 +15,19 @@ use ampc_ir::{DType, Value};
 
 /// The computation of a node.
 pub(super) enum Op {
-    /// An expression of elements.
+    /// An element-wise scalar expression.
     Member(Member),
-    /// The elements of the operand, broadcast to the dims of the result.
+    /// A copy of the operand, broadcast to the dims of the result.
     Copy,
-    /// The elements of the operand in order, with other dims.
+    /// A view of the operand with other dims.
     View,
     /// A reduction along rows.
     Fold(Fold),
-    /// Sums along columns, divided by their number if they are means.
+    /// Sums along columns, or means.
     Sums { is_mean: bool },
-    /// Softmax or its logarithm along rows.
+    /// Softmax or LogSoftmax along rows.
     Softmax { is_log: bool },
-    /// A normalization along rows, of operand, scale and perhaps bias.
+    /// A normalization along rows, with a scale and optionally a bias.
     Norm { epsilon: f32, is_centered: bool },
     /// Dropout or PhiloxDropout.
     Dropout(Dropped),
@@ -42,18 +43,18 @@ pub(super) struct Made {
 /// A node that may be in a group.
 pub(super) struct RowNode {
     pub(super) op: Op,
-    /// The operands that are read, each with dims that are broadcast to those of the node.
+    /// The operands that are read, each with dims that broadcast to those of the node.
     pub(super) reads: Vec<Read>,
-    /// The dims of the elements that the node walks along: those of the operand of a reduction, otherwise those of the result.
+    /// The dims of the node's iteration space: those of the operand for a reduction, otherwise those of the result.
     pub(super) dims: Dims,
-    /// Results by position, without absent ones.
+    /// The results by position; absent results are `None`.
     pub(super) made: Vec<Option<Made>>,
     /// The index space `[rows, n]`, if the node determines it.
     pub(super) space: Option<[usize; 2]>,
 }
 
 impl RowNode {
-    /// A node, if there is a kernel for it in a group.
+    /// Reads a node; `None` if row groups do not support it.
     pub(super) fn read(site: &Site<'_>) -> Option<RowNode> {
         let mut made = Vec::new();
         for (j, value) in site.view.data().results().iter().enumerate() {
@@ -120,12 +121,12 @@ impl RowNode {
         }
     }
 
-    /// True if the node is a view, which costs nothing outside of a group.
+    /// True if the node is a view, which is free outside of a group.
     pub(super) fn is_view(&self) -> bool {
         matches!(self.op, Op::View)
     }
 
-    /// True if the elements are kept rather than computed again.
+    /// True if the elements are kept in registers rather than recomputed.
     pub(super) fn is_expensive(&self) -> bool {
         let is_long = |term: &Term| match term {
             Term::Apply(function, _) => !matches!(
@@ -153,37 +154,20 @@ fn read(site: &Site<'_>, i: usize) -> Option<Read> {
     Some(Read { value, dtype, dims: site.dims(i).ok()? })
 }
 
-/// Operand `i`, a float that computes in f32.
+/// Operand `i`, which must be a float that computes in f32.
 fn float(site: &Site<'_>, i: usize) -> Option<Read> {
     read(site, i).filter(|read| Elem::float(read.dtype).is_some())
 }
 
-/// The elements before an axis, and from it on.
+/// The number of elements before an axis, and from the axis on.
 fn around(dims: &[usize], axis: usize) -> [usize; 2] {
     [dims[..axis].iter().product(), dims[axis..].iter().product()]
 }
 
-fn is_reduce(kind: OpKind) -> bool {
-    use OpKind as K;
-    matches!(
-        kind,
-        K::ReduceL1
-            | K::ReduceL2
-            | K::ReduceLogSum
-            | K::ReduceLogSumExp
-            | K::ReduceMax
-            | K::ReduceMean
-            | K::ReduceMin
-            | K::ReduceProd
-            | K::ReduceSum
-            | K::ReduceSumSquare
-    )
-}
-
-/// A reduction over all trailing or all leading axes: the dims of its operand, and the rows with their extent.
+/// A reduction over all trailing or all leading axes: the operation, the dims of its operand, and the index space.
 fn reduction(site: &Site<'_>) -> Option<(Op, Dims, [usize; 2])> {
     let kind = site.kind();
-    if !is_reduce(kind) || matches!(kind, OpKind::ReduceLogSumExp) {
+    if !is_reduction(kind) || matches!(kind, OpKind::ReduceLogSumExp) {
         return None;
     }
     let elem = Elem::float(site.dtype(0).ok()?)?;

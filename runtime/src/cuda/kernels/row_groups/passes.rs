@@ -1,15 +1,16 @@
-//! The passes of a kernel along rows.
+//! The passes of a row kernel.
 //!
-//! A row has passes. Each pass walks along the elements of the row and folds the reductions whose operands are known; the last
-//! pass computes the results. The softmax of a sum `x = a + b` in f16, without types:
+//! Each pass iterates over the elements of a row and computes the reductions whose operands are known; the last pass
+//! computes the results. The softmax of a sum `x = a + b` in f16, without types:
 //!
 //! ```text
-//! pass 1   s0 = a; s1 = b; t = to_f16(s0 + s1); most = max(most, t)          pass 2   t = to_f16(s0 + s1); sum += exp(t - most)
+//! pass 1   s0 = a; s1 = b; t = to_f16(s0 + s1); most = max(most, t)
+//! pass 2   t = to_f16(s0 + s1); sum += exp(t - most)
 //! last     t = to_f16(s0 + s1); y = exp(t - most) / sum
 //! ```
 //!
-//! Operands (`s0`, `s1`) and the results of functions stay in registers from the first pass that needs them; other nodes are
-//! computed again. A thread has vectors of `V` elements, `LANES · V` elements apart.
+//! Operands (`s0`, `s1`) and the results of functions stay in registers from the first pass that needs them; other
+//! nodes are recomputed. A thread has vectors of `V` elements, `LANES · V` elements apart.
 
 use super::nodes::Op;
 use super::space::{Class, Program};
@@ -17,24 +18,24 @@ use crate::cuda::text::Elem;
 use ampc_ir::Value;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// How a row is divided among threads.
+/// The distribution of a row over threads.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    /// The threads of a row.
+    /// The number of threads of a row.
     pub(super) lanes: usize,
-    /// The elements of a thread.
+    /// The number of elements of a thread.
     pub(super) items: usize,
-    /// The elements of a vector.
+    /// The number of elements of a vector.
     pub(super) vector: usize,
 }
 
-/// The most bytes of elements that a thread keeps, in blocks of 256 threads and in larger ones.
+/// The maximum number of bytes of elements that a thread keeps, in blocks of 256 threads and in larger blocks.
 const MOST_KEPT: [usize; 2] = [160, 112];
 
-/// The most elements of a thread: loops along them are unrolled.
+/// The maximum number of elements of a thread: loops over them are unrolled.
 const MOST_ITEMS: usize = 64;
 
-/// A fold of a pass: node, and the step of its computation.
+/// A fold of a pass: the node, and the step of its computation.
 #[derive(Clone, Copy)]
 pub(super) struct Task {
     pub(super) pass: usize,
@@ -47,7 +48,7 @@ pub(super) struct Passes {
     pub(super) tasks: Vec<Task>,
     /// The number of passes with folds.
     pub(super) count: usize,
-    /// The number of passes that have run when a value is known.
+    /// The number of completed passes after which a value is known.
     pub(super) levels: FxHashMap<Value, usize>,
     /// The first pass that needs a value.
     pub(super) first: FxHashMap<Value, usize>,
@@ -141,7 +142,7 @@ pub(super) fn elem_of(program: &Program<'_>, value: Value) -> Option<Elem> {
     }
 }
 
-/// The threads and registers of a row, if there is room for it.
+/// The distribution of a row over threads; `None` if a row does not fit into registers.
 pub(super) fn shape(program: &Program<'_>, passes: &Passes, results: &[Value]) -> Option<Shape> {
     let kept: Option<usize> = passes.kept.iter().map(|&value| Some(elem_of(program, value)?.bytes())).sum();
     let sums = program.classes.iter().filter(|&&class| class == Class::Sums).count();
@@ -159,7 +160,7 @@ pub(super) fn shape(program: &Program<'_>, passes: &Passes, results: &[Value]) -
     [32, 64, 128, 256, 512, 1024].into_iter().map(shape_of).find(is_small)
 }
 
-/// True if the registers of a block have room for a row.
+/// True if a row fits into the registers of a block.
 pub(super) fn fits(program: &Program<'_>, results: &[Value]) -> bool {
     shape(program, &Passes::new(program, results), results).is_some()
 }

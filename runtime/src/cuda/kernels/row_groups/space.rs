@@ -1,4 +1,4 @@
-//! The values of a group along rows in its index space of `rows × n` elements.
+//! The values of a row group in its index space of `rows × n` elements.
 
 use super::nodes::{Op, RowNode};
 use crate::cuda::text::{Elem, Steps, Walk};
@@ -6,57 +6,57 @@ use crate::elementwise::Read;
 use ampc_ir::Value;
 use rustc_hash::FxHashMap;
 
-/// The part of the index space that a value has numbers for.
+/// The part of the index space over which a value varies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Class {
-    /// Each element.
+    /// A number for each element.
     Full,
-    /// Each row.
+    /// A number for each row.
     Row,
-    /// Each element of a row, the same in all rows.
+    /// A number for each element of a row, the same in all rows.
     Column,
     /// One number.
     Scalar,
-    /// Sums along columns, a result of the group that no node of it reads.
+    /// Sums along columns: a result of the group that none of its nodes reads.
     Sums,
 }
 
-/// How a value from outside is read.
+/// The access pattern of a value from outside.
 pub(super) struct Source {
     pub(super) value: Value,
     pub(super) elem: Elem,
-    /// Where the elements of a row begin.
+    /// The first element of each row.
     pub(super) rows: Walk,
-    /// Full and column values have an element for each index of a row.
+    /// The class of the value. Full and column values have an element for each index of a row.
     pub(super) class: Class,
 }
 
-/// The nodes of a group with their places in the index space.
+/// The nodes of a group with the classes of their values.
 pub(super) struct Program<'a> {
     pub(super) nodes: Vec<&'a RowNode>,
     pub(super) classes: Vec<Class>,
     pub(super) rows: usize,
     pub(super) n: usize,
-    /// The node and the result that make a value.
+    /// The node that produces a value, and the index of the result.
     pub(super) makers: FxHashMap<Value, (usize, usize)>,
-    /// Values from outside.
+    /// The values from outside.
     pub(super) sources: Vec<Source>,
     pub(super) source_of: FxHashMap<Value, usize>,
 }
 
-/// An operand as a node walks along it.
-struct Walked {
+/// The access pattern of a node's operand.
+struct OperandWalk {
     rows: Walk,
     has_columns: bool,
 }
 
-impl Walked {
+impl OperandWalk {
     /// True if each row reads the same elements.
     fn is_same(&self) -> bool {
         self.rows.operands[0].steps.iter().all(|&step| step == 0)
     }
 
-    /// True if a value of this class, which the group makes, has its elements in this order.
+    /// True if a value of this class, produced in the group, has its elements in this order.
     fn fits(&self, class: Class, reader: Class, n: usize) -> bool {
         let follows = |by: usize| match &self.rows.operands[0].steps[..] {
             [] => true,
@@ -75,7 +75,7 @@ impl Walked {
     }
 }
 
-/// The number of leading axes that have the rows, if the dims are those of all elements.
+/// The number of leading axes that form the rows, if the dims are those of all elements.
 fn split(dims: &[usize], [rows, n]: [usize; 2]) -> Option<usize> {
     let is_split = |&at: &usize| {
         dims[..at].iter().product::<usize>() == rows && dims[at..].iter().product::<usize>() == n
@@ -83,8 +83,8 @@ fn split(dims: &[usize], [rows, n]: [usize; 2]) -> Option<usize> {
     (0..=dims.len()).find(is_split)
 }
 
-/// The walk along an operand by a node of a class; `None` if the elements of a row are not neighbours.
-fn walked(read: &Read, dims: &[usize], class: Class, space: [usize; 2]) -> Option<Walked> {
+/// The access pattern of an operand for a node of a class; `None` if the elements of a row are not contiguous.
+fn operand_walk(read: &Read, dims: &[usize], class: Class, space: [usize; 2]) -> Option<OperandWalk> {
     let at = match class {
         Class::Full => split(dims, space)?,
         Class::Row => dims.len(),
@@ -100,11 +100,11 @@ fn walked(read: &Read, dims: &[usize], class: Class, space: [usize; 2]) -> Optio
         steps if steps.iter().all(|&step| step == 0) => false,
         _ => return None,
     };
-    Some(Walked { rows, has_columns })
+    Some(OperandWalk { rows, has_columns })
 }
 
 impl<'a> Program<'a> {
-    /// The nodes, in program order, as a group of this index space, if they can be one.
+    /// Builds the program of nodes in program order in an index space; `None` if they cannot form a group.
     pub(super) fn new(nodes: Vec<&'a RowNode>, space: [usize; 2]) -> Option<Program<'a>> {
         let [rows, n] = space;
         if rows < 2 || n < 2 || nodes.iter().any(|node| node.space.is_some_and(|other| other != space)) {
@@ -125,7 +125,7 @@ impl<'a> Program<'a> {
         Some(program)
     }
 
-    /// The class of a value that the group makes.
+    /// The class of a value that the group produces.
     pub(super) fn class(&self, value: Value) -> Option<Class> {
         let &(at, j) = self.makers.get(&value)?;
         Some(result_class(self.nodes[at], self.classes[at], j))
@@ -136,13 +136,13 @@ impl<'a> Program<'a> {
         matches!(self.class(value), Some(Class::Full | Class::Row | Class::Sums))
     }
 
-    /// Checks the operands of all nodes, and lists the values from outside.
+    /// Checks the operands of all nodes, and collects the values from outside.
     fn check(&mut self) -> Option<()> {
         for (node, &of_node) in self.nodes.iter().zip(&self.classes) {
-            // Reductions walk along all elements, whatever their result is.
+            // Reductions iterate over all elements, whatever their result is.
             let of_node = if node.space.is_some() { Class::Full } else { of_node };
             for read in &node.reads {
-                let walk = walked(read, &node.dims, of_node, [self.rows, self.n])?;
+                let walk = operand_walk(read, &node.dims, of_node, [self.rows, self.n])?;
                 if let Some(&(at, j)) = self.makers.get(&read.value) {
                     let class = result_class(self.nodes[at], self.classes[at], j);
                     if !walk.fits(class, of_node, self.n) {
@@ -183,7 +183,7 @@ fn result_class(node: &RowNode, class: Class, j: usize) -> Class {
     }
 }
 
-/// The classes of the first results: forward as the operands say it, then backward as readers in the group use them.
+/// The classes of the first results: forward from the classes of operands, then backward from readers in the group.
 fn classes(
     nodes: &[&RowNode],
     makers: &FxHashMap<Value, (usize, usize)>,
@@ -205,7 +205,7 @@ fn classes(
             Op::Fold(_) => Some(Class::Row),
             Op::Sums { .. } => Some(Class::Sums),
             Op::Softmax { .. } | Op::Norm { .. } => Some(Class::Full),
-            // Words belong to elements.
+            // Random words belong to elements.
             Op::Dropout(_) => Some(split(&node.dims, space).map(|_| Class::Full)?),
             Op::Member(_) | Op::Copy | Op::View if split(&node.dims, space).is_some() => Some(Class::Full),
             Op::Member(_) | Op::Copy | Op::View => (total == rows && reads_row()).then_some(Class::Row),
@@ -220,7 +220,7 @@ fn classes(
         let uses = nodes.iter().zip(&classes).skip(at + 1).flat_map(|(reader, &class)| {
             let class = if reader.space.is_some() { Some(Class::Full) } else { class };
             let reads = reader.reads.iter().filter(|read| read.value == value);
-            reads.map(move |read| Some((walked(read, &reader.dims, class?, space)?, class?)))
+            reads.map(move |read| Some((operand_walk(read, &reader.dims, class?, space)?, class?)))
         });
         let (walk, reader) = uses.into_iter().next()??;
         let class = match (walk.has_columns, walk.is_same(), reader) {

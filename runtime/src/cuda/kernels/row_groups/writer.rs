@@ -1,4 +1,4 @@
-//! The text of the passes of a kernel along rows.
+//! Prints the passes of a row kernel.
 
 use super::super::expressions::{Printed, Printer};
 use super::super::fold::Fold;
@@ -11,11 +11,11 @@ use ampc_ir::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// The text so far.
+/// The source printed so far.
 pub(super) struct Writer<'a> {
     program: &'a Program<'a>,
     passes: &'a Passes,
-    /// Row values and scalars that are known, and the functions of all passes.
+    /// The known row values and scalars, and the functions of all passes.
     pub(super) rows: Printer,
     /// The formulas of the functions `join_0`, `join_1`, ….
     pub(super) folds: Vec<String>,
@@ -23,7 +23,7 @@ pub(super) struct Writer<'a> {
     pub(super) body: String,
 }
 
-/// A walk along the elements of a row.
+/// A loop over the elements of a row.
 struct Loop {
     printer: Printer,
     /// The values from outside that it loads.
@@ -37,14 +37,14 @@ impl<'a> Writer<'a> {
             Writer { program, passes, rows: Printer::default(), folds: Vec::new(), body: String::new() };
         for (at, source) in program.sources.iter().enumerate() {
             if matches!(source.class, Class::Row | Class::Scalar) {
-                writer.rows.give(source.value, Printed::stored(source.elem, format!("q{at}")));
+                writer.rows.define(source.value, Printed::stored(source.elem, format!("q{at}")));
             }
         }
         writer.row_nodes(0)?;
         Some(writer)
     }
 
-    /// The nodes of row values and scalars that are known after so many passes.
+    /// Prints the nodes of row values and scalars that are known after `level` passes.
     fn row_nodes(&mut self, level: usize) -> Option<()> {
         for (at, node) in self.program.nodes.iter().enumerate() {
             let is_row = matches!(self.program.classes[at], Class::Row | Class::Scalar)
@@ -62,7 +62,7 @@ impl<'a> Writer<'a> {
         Loop { printer: self.rows.inner(), loads: BTreeSet::new(), pass }
     }
 
-    /// Adds a loop. `declared` stands before the elements of a vector, and `stored` behind them.
+    /// Prints a loop. `declared` precedes the elements of a vector, and `stored` follows them.
     fn end(&mut self, of: Loop, declared: &str, stored: &str) {
         let Loop { printer, loads, pass } = of;
         let mut loaded = String::new();
@@ -90,10 +90,10 @@ impl<'a> Writer<'a> {
     }}\n",
             printer.body
         );
-        self.rows.after(printer);
+        self.rows.absorb(printer);
     }
 
-    /// Computes a full or column value of the element `low + m`, if the loop has not done so.
+    /// Prints the computation of a full or column value of the element `low + m`, unless the loop already has it.
     fn demand(&self, value: Value, of: &mut Loop) -> Option<()> {
         if of.printer.has(value) {
             return Some(());
@@ -109,11 +109,11 @@ impl<'a> Writer<'a> {
                 of.loads.insert(at);
             }
             let bits = if is_kept { register() } else { format!("v{at}[m]") };
-            of.printer.give(value, Printed::stored(elem, bits));
+            of.printer.define(value, Printed::stored(elem, bits));
             return Some(());
         };
         if is_there {
-            of.printer.give(value, Printed::stored(elem, register()));
+            of.printer.define(value, Printed::stored(elem, register()));
             return Some(());
         }
         for read in &program.nodes[at].reads {
@@ -130,7 +130,7 @@ impl<'a> Writer<'a> {
         Some(())
     }
 
-    /// The number of the function that joins two parts of a fold.
+    /// The index of the function that combines two partial results of a fold.
     fn join(&mut self, formula: &str) -> usize {
         let found = self.folds.iter().position(|other| other == formula);
         found.unwrap_or_else(|| {
@@ -139,7 +139,7 @@ impl<'a> Writer<'a> {
         })
     }
 
-    /// A pass with folds.
+    /// Prints a pass with folds.
     pub(super) fn pass(&mut self, pass: usize) -> Option<()> {
         let program = self.program;
         let tasks: Vec<Task> = self.passes.tasks.iter().copied().filter(|task| task.pass == pass).collect();
@@ -197,7 +197,7 @@ impl<'a> Writer<'a> {
         }
         self.end(of, "", "");
         self.body += &ends;
-        // A node is known when its last fold is.
+        // A node is known after its last fold.
         let passes = self.passes;
         for task in passes.tasks.iter().filter(|task| task.pass == pass) {
             if !passes.tasks.iter().any(|other| other.node == task.node && other.pass > pass) {
@@ -207,7 +207,7 @@ impl<'a> Writer<'a> {
         self.row_nodes(pass)
     }
 
-    /// The row values of a node whose folds are done.
+    /// Defines the row values of a node whose folds are done.
     fn known(&mut self, at: usize) -> Option<()> {
         let node = self.program.nodes[at];
         let numbers = match &node.op {
@@ -221,14 +221,14 @@ impl<'a> Writer<'a> {
         for (j, number) in numbers {
             if let Some(made) = node.made.get(j).copied().flatten() {
                 let printed = self.rows.rounded(made.elem, number);
-                self.rows.give(made.value, printed);
+                self.rows.define(made.value, printed);
             }
         }
         self.body += &std::mem::take(&mut self.rows.body);
         Some(())
     }
 
-    /// The results, and the sums along columns.
+    /// Prints the last pass: the results, and the sums along columns.
     pub(super) fn last(&mut self, results: &[Value], sums: &[usize]) -> Option<()> {
         let program = self.program;
         let mut of = self.begin(self.passes.count + 1);
@@ -264,7 +264,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// The statements of a node whose operands are known.
+/// Prints the statements of a node whose operands are known.
 fn print(program: &Program<'_>, at: usize, printer: &mut Printer) -> Option<()> {
     let node = program.nodes[at];
     let made = node.made.first().copied().flatten()?;
@@ -272,7 +272,7 @@ fn print(program: &Program<'_>, at: usize, printer: &mut Printer) -> Option<()> 
         Op::Member(member) => return printer.member(member),
         Op::Copy | Op::View => {
             let same = printer.value(node.reads[0].value)?;
-            printer.give(made.value, same);
+            printer.define(made.value, same);
             return Some(());
         }
         Op::Softmax { is_log } => {
@@ -296,11 +296,11 @@ fn print(program: &Program<'_>, at: usize, printer: &mut Printer) -> Option<()> 
         Op::Fold(_) | Op::Sums { .. } => return None,
     };
     let printed = printer.rounded(made.elem, number);
-    printer.give(made.value, printed);
+    printer.define(made.value, printed);
     Some(())
 }
 
-/// The statements of a dropout: element `k` of the vector that begins with element `i` of all.
+/// Prints the statements of a dropout for element `k` of the vector that begins at the flat index `i`.
 fn print_dropped(program: &Program<'_>, at: usize, dropped: &Dropped, printer: &mut Printer) -> Option<()> {
     let node = program.nodes[at];
     let mut text = "    { const u64 i = row * n + low; const int k = m;\n".to_owned();
@@ -314,7 +314,7 @@ fn print_dropped(program: &Program<'_>, at: usize, dropped: &Dropped, printer: &
         let _ = writeln!(text, "    {ty} r{j};");
         let _ = writeln!(end, "    d{at}_{j} = r{j};");
         let made = node.made.get(j).copied().flatten()?;
-        printer.give(made.value, Printed::stored(elem, format!("d{at}_{j}")));
+        printer.define(made.value, Printed::stored(elem, format!("d{at}_{j}")));
     }
     let body = dropped.body.replace("key0", &format!("key0_{at}")).replace("key1", &format!("key1_{at}"));
     let _ = writeln!(printer.body, "{text}{body}{end}    }}");
@@ -322,7 +322,7 @@ fn print_dropped(program: &Program<'_>, at: usize, dropped: &Dropped, printer: &
     Some(())
 }
 
-/// The fold `fold_{at}` of a number of each thread of a row, in one order; every thread has the result.
+/// The source of `fold_{at}`, a reduction over the threads of a row in a fixed order; every thread gets the result.
 pub(super) fn fold_text(at: usize, join: &str, lanes: usize) -> String {
     let mut text = format!(
         "__device__ __forceinline__ A join_{at}(A acc, A term) {{ return {join}; }}

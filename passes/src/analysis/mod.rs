@@ -1,0 +1,9 @@
+//! Analyses: facts about the numbers, tensors and costs of a module. They change nothing.
+
+pub mod cost;
+pub mod exact;
+pub mod fusions;
+pub mod liveness;
+pub(crate) mod numerics;
+pub mod tensors;
+pub(crate) mod values;

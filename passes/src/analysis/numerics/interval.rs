@@ -1,0 +1,288 @@
+//! Interval analysis: between which numbers the elements of values lie, as far as constants and operators say.
+//!
+//! A walk forwards with interval arithmetic on real numbers, without what rounding adds. Inputs and results of products
+//! can be anything, so most values of a network have no interval: those that have one come from constants, from
+//! functions with bounds (Sigmoid, Softmax, Sin, Clip), or from booleans. For example:
+//!
+//! ```text
+//! %p = Sigmoid(%x)             [0, 1]
+//! %q = Sub(%one, %p)           [0, 1], since %one is the constant 1
+//! %l = Add(%q, %eps)           [1e-5, 1.00001]
+//! ```
+
+use super::{MAX_ELEMENTS, Numerics, kind, repeat, scalar};
+use crate::graph::flow;
+use ampc_ir::op::{self, OpKind, Sign};
+use ampc_ir::views::broadcast::{Bound, ClipView};
+use ampc_ir::views::{NodeView, constant_of, resolve_captures};
+use ampc_ir::{AttrValue, DType, Module, Node, Value};
+
+/// How many operators may add an epsilon to a sum that is divided by, or bound it from below by one.
+const MAX_EPSILONS: usize = 2;
+
+/// All numbers from the lower to the upper end, which may be infinite.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Interval {
+    pub(crate) lo: f64,
+    pub(crate) hi: f64,
+}
+
+impl Interval {
+    const ALL: Interval = Interval { lo: f64::NEG_INFINITY, hi: f64::INFINITY };
+    const UNIT: Interval = Interval { lo: 0.0, hi: 1.0 };
+    const NOT_NEGATIVE: Interval = Interval { lo: 0.0, hi: f64::INFINITY };
+
+    /// The interval from one number to the other; `None` if one is no number.
+    pub(crate) fn between(lo: f64, hi: f64) -> Option<Interval> {
+        (lo <= hi).then_some(Interval { lo, hi })
+    }
+
+    /// The interval of the finite elements of a small constant.
+    pub(super) fn of_constant(module: &Module, value: Value) -> Option<Interval> {
+        let numbers = constant_of(module, value)?.small_floats(MAX_ELEMENTS)?;
+        let finite = numbers.into_iter().filter(|number| number.is_finite());
+        finite.map(|n| Interval { lo: n, hi: n }).reduce(Interval::hull)
+    }
+
+    /// The greatest magnitude.
+    pub(crate) fn magnitude(self) -> f64 {
+        self.lo.abs().max(self.hi.abs())
+    }
+
+    /// Whether no element is farther from 0 than 1.
+    pub(crate) fn is_within_one(self) -> bool {
+        self.magnitude() <= 1.0
+    }
+
+    fn hull(self, other: Interval) -> Interval {
+        Interval { lo: self.lo.min(other.lo), hi: self.hi.max(other.hi) }
+    }
+
+    pub(crate) fn negated(self) -> Interval {
+        Interval { lo: 0.0 - self.hi, hi: 0.0 - self.lo }
+    }
+
+    pub(crate) fn plus(self, other: Interval) -> Option<Interval> {
+        Interval::between(self.lo + other.lo, self.hi + other.hi)
+    }
+
+    /// The interval of what an operation makes of the ends, which is where its extremes are.
+    fn of_ends(self, other: Interval, op: impl Fn(f64, f64) -> f64) -> Option<Interval> {
+        // 0 times an unbounded number is 0: elements themselves are finite.
+        let at = |a: f64, b: f64| if a == 0.0 && b.is_infinite() { 0.0 } else { op(a, b) };
+        let ends =
+            [at(self.lo, other.lo), at(self.lo, other.hi), at(self.hi, other.lo), at(self.hi, other.hi)];
+        let any_nan = ends.iter().any(|end| end.is_nan());
+        let lo = ends.iter().copied().fold(f64::INFINITY, f64::min);
+        let hi = ends.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        if any_nan { None } else { Interval::between(lo, hi) }
+    }
+
+    pub(crate) fn times(self, other: Interval) -> Option<Interval> {
+        let swapped = |a: f64, b: f64| if b == 0.0 && a.is_infinite() { 0.0 } else { a * b };
+        self.of_ends(other, swapped)
+    }
+
+    pub(crate) fn divided_by(self, other: Interval) -> Option<Interval> {
+        if other.lo <= 0.0 && other.hi >= 0.0 {
+            return None;
+        }
+        self.of_ends(other, |a, b| a / b)
+    }
+
+    /// The interval of a function that grows with its operand.
+    fn grown(self, f: impl Fn(f64) -> f64) -> Option<Interval> {
+        Interval::between(f(self.lo), f(self.hi))
+    }
+
+    pub(crate) fn magnitudes(self) -> Interval {
+        let least = if self.lo <= 0.0 && self.hi >= 0.0 { 0.0 } else { self.lo.abs().min(self.hi.abs()) };
+        Interval { lo: least, hi: self.magnitude() }
+    }
+}
+
+impl Numerics {
+    /// Finds the intervals of all values. One walk finds most; a body is looked at again once it is known what is handed
+    /// into it and out of it. An interval that is found holds for every execution, so it is never taken back. What goes
+    /// round in a loop has none.
+    pub(super) fn find_intervals(&mut self, module: &Module, nodes: &[Node]) {
+        repeat(module, || {
+            let mut found = false;
+            for &node in nodes {
+                found |= self.intervals_at_ports(module, node);
+                let Some(view) = NodeView::new(module, node) else { continue };
+                let interval = self.interval_of(module, &view);
+                for &result in module.node(node).results().iter().flatten() {
+                    // Only the first result of TopK has values of the operand.
+                    let interval = interval.filter(|_| {
+                        view.kind() != OpKind::TopK || module.node(node).result(0) == Some(result)
+                    });
+                    if interval.is_some() && self.intervals[result].is_none() {
+                        self.intervals[result] = interval;
+                        found = true;
+                    }
+                }
+            }
+            found
+        });
+    }
+
+    fn intervals_at_ports(&mut self, module: &Module, node: Node) -> bool {
+        let mut found = false;
+        for port in flow::vars(module, node).filter(|&var| flow::is_port(module, var)).collect::<Vec<_>>() {
+            if flow::is_state(module, port) {
+                continue;
+            }
+            let operands: Vec<Value> = flow::operands_of(module, port).map(|(_, value)| value).collect();
+            let all = operands.iter().map(|&value| self.any_interval(module, value));
+            let hull = all.reduce(|a, b| Some(a?.hull(b?))).flatten();
+            for (_, result) in flow::results_of(module, port).collect::<Vec<_>>() {
+                if hull.is_some() && self.intervals[result].is_none() {
+                    self.intervals[result] = hull;
+                    found = true;
+                }
+            }
+        }
+        found
+    }
+
+    /// The interval of a value, a small constant included.
+    fn any_interval(&mut self, module: &Module, value: Value) -> Option<Interval> {
+        let value = resolve_captures(module, value);
+        if self.intervals[value].is_none() {
+            self.intervals[value] = Interval::of_constant(module, value);
+        }
+        self.intervals[value]
+    }
+
+    fn interval_of(&mut self, module: &Module, view: &NodeView<'_>) -> Option<Interval> {
+        let node_operand = |i: usize| view.operand(i);
+        let mut at = |i: usize| node_operand(i).and_then(|value| self.any_interval(module, value));
+        if let Some((lo, hi)) = op::result_range(view.kind()) {
+            return Some(Interval { lo, hi });
+        }
+        match view.kind() {
+            OpKind::Exp => at(0).unwrap_or(Interval::ALL).grown(f64::exp),
+            OpKind::Relu => at(0).unwrap_or(Interval::ALL).grown(|x| x.max(0.0)),
+            OpKind::Abs => Some(at(0).unwrap_or(Interval::ALL).magnitudes()),
+            OpKind::Sqrt => at(0).filter(|a| a.lo >= 0.0).unwrap_or(Interval::NOT_NEGATIVE).grown(f64::sqrt),
+            OpKind::Pow => powered(at(0), module, view),
+            OpKind::Mul if super::squares(module, view.node) => {
+                let a = at(0).unwrap_or(Interval::ALL).magnitudes();
+                a.times(a)
+            }
+            OpKind::Mul => at(0)?.times(at(1)?),
+            OpKind::Add => at(0)?.plus(at(1)?),
+            OpKind::Sub => at(0)?.plus(at(1)?.negated()),
+            OpKind::Div if divides_by_own_sum(module, view) && at(0).is_some_and(|a| a.lo >= 0.0) => {
+                Some(Interval::UNIT)
+            }
+            OpKind::Div => at(0)?.divided_by(at(1)?),
+            OpKind::Reciprocal => Interval { lo: 1.0, hi: 1.0 }.divided_by(at(0)?),
+            OpKind::Clip => clipped(module, view, at(0)),
+            OpKind::ConstantOfShape => filled(view),
+            OpKind::Max | OpKind::Min => {
+                let greatest = view.kind() == OpKind::Max;
+                let all: Vec<Interval> =
+                    (0..view.n_operands()).map(|i| at(i).unwrap_or(Interval::ALL)).collect();
+                let joined = all.into_iter().reduce(|a, b| {
+                    let choose = if greatest { f64::max } else { f64::min };
+                    Interval { lo: choose(a.lo, b.lo), hi: choose(a.hi, b.hi) }
+                });
+                joined.filter(|&a| a != Interval::ALL)
+            }
+            OpKind::Cast if view.dtype(0) == Some(DType::Bool) => Some(Interval::UNIT),
+            OpKind::ReduceSum | OpKind::CumSum | OpKind::PhiloxDropout => {
+                at(0).filter(|a| a.lo >= 0.0).map(|_| Interval::NOT_NEGATIVE)
+            }
+            kind if op::stays_within_operand(kind) => at(0),
+            kind => moved(kind, view, at),
+        }
+    }
+}
+
+/// The interval of what is moved; 0 is among what Trilu, Pad and a scatter leave.
+fn moved(
+    kind: OpKind,
+    view: &NodeView<'_>,
+    mut at: impl FnMut(usize) -> Option<Interval>,
+) -> Option<Interval> {
+    if op::may_reduce(view.schema) && view.string("reduction") != Some("none") {
+        return None;
+    }
+    let zero = Interval { lo: 0.0, hi: 0.0 };
+    let leaves_zeros = matches!(kind, OpKind::Trilu | OpKind::MaxUnpool | OpKind::CenterCropPad);
+    let pads = kind == OpKind::Pad;
+    // The value of Pad below 11 is in an attribute.
+    let number = if pads { view.float("value").map_or(0.0, f64::from) } else { 0.0 };
+    let mut hull = (leaves_zeros || pads).then_some(zero.hull(Interval { lo: number, hi: number }));
+    let mut any = false;
+    for i in 0..view.n_operands() {
+        let Some(sign) = op::moves(kind, i).filter(|_| view.has(i)) else { continue };
+        let interval = match sign {
+            Sign::Kept => at(i)?,
+            Sign::Flipped => at(i)?.negated(),
+        };
+        any = true;
+        hull = Some(hull.map_or(interval, |hull| hull.hull(interval)));
+    }
+    hull.filter(|_| any)
+}
+
+/// A power by a constant.
+fn powered(base: Option<Interval>, module: &Module, view: &NodeView<'_>) -> Option<Interval> {
+    let exponent = scalar(module, view.operand(1)?)?;
+    let base = base.unwrap_or(Interval::ALL);
+    if super::is_even(exponent) && exponent > 0.0 {
+        return base.magnitudes().grown(|x| x.powf(exponent));
+    }
+    (base.lo >= 0.0 && exponent > 0.0).then(|| base.grown(|x| x.powf(exponent))).flatten()
+}
+
+/// What a ConstantOfShape is filled with.
+fn filled(view: &NodeView<'_>) -> Option<Interval> {
+    let number = match view.attr("value") {
+        Some(AttrValue::Tensor(data)) => *data.small_floats(1)?.first()?,
+        _ => 0.0,
+    };
+    Interval::between(number, number)
+}
+
+/// What a Clip leaves.
+fn clipped(module: &Module, view: &NodeView<'_>, operand: Option<Interval>) -> Option<Interval> {
+    let clip = ClipView::read(view);
+    let bound = |bound: Bound| match bound {
+        Bound::Number(number) => Some(f64::from(number)),
+        Bound::Operand(i) => scalar(module, view.operand(i)?),
+        Bound::None => None,
+    };
+    let all = operand.unwrap_or(Interval::ALL);
+    let min = bound(clip.min).unwrap_or(f64::NEG_INFINITY);
+    let max = bound(clip.max).unwrap_or(f64::INFINITY);
+    let found = Interval::between(all.lo.max(min).min(max), all.hi.min(max).max(min))?;
+    (found != Interval::ALL).then_some(found)
+}
+
+/// Whether a node divides a value by its own sum, so that no quotient is above 1 where none is negative.
+fn divides_by_own_sum(module: &Module, view: &NodeView<'_>) -> bool {
+    let (Some(value), Some(mut divisor)) = (view.operand(0), view.operand(1)) else { return false };
+    let value = flow::behind_casts(module, value);
+    for _ in 0..=MAX_EPSILONS {
+        divisor = flow::behind_casts(module, divisor);
+        let Some((node, _)) = module.producer(divisor) else { return false };
+        let data = module.node(node);
+        let operand = |i| data.operand(i);
+        match kind(module, node) {
+            Some(OpKind::ReduceSum) => {
+                return operand(0).is_some_and(|summed| flow::behind_casts(module, summed) == value);
+            }
+            Some(OpKind::Add | OpKind::Max | OpKind::Clip) => {
+                let computed = (0..2).filter_map(operand).find(|&value| scalar(module, value).is_none());
+                let Some(next) = computed else { return false };
+                divisor = next;
+            }
+            _ => return false,
+        }
+    }
+    false
+}

@@ -1,0 +1,385 @@
+//! Properties of values: what their numbers are, as far as rounding is concerned, from how they are computed.
+//!
+//! A walk forwards over the graph, from the inputs of the model on. For example:
+//!
+//! ```text
+//! input %x                     unknown range
+//! %h = MatMul(%x, %w)          product: a sum over many elements is of the size that the model was trained for
+//! %s = Mul(%h, %h)             squares
+//! %n = ReduceSum(%s)           squares, summed squares
+//! %r = Sqrt(%n)                norms
+//! ```
+//!
+//! A property says that a value *may* be so. An operator that is in none of the matches below gives its results none:
+//! then guards find less.
+
+use super::{Numerics, is_constant, is_product, kind, repeat, scalar, squares};
+use crate::analysis::cost::{Extents, Sizes, amount};
+use crate::graph::flow;
+use ampc_ir::op::{self, OpKind, reads_only_dims};
+use ampc_ir::views::{NodeView, resolve_captures};
+use ampc_ir::{DType, Module, Node, Type, Value};
+use std::ops::{BitOr, BitOrAssign};
+
+/// A sum of more terms than this is long, if all of them may have one sign: 4,096 terms of magnitude 16 add up to
+/// 65,536, which is beyond f16. Products with a constant are not long, since weights have either sign.
+pub(crate) const MAX_TERMS: u64 = 4096;
+
+/// A product of a value with itself is long with more terms than this: its diagonal is a sum of squares, and 256 squares
+/// of 16 are 65,536.
+const MAX_SQUARES: u64 = 256;
+
+/// The extent of a dim that is unknown, where a long sum is looked for: of tokens or pixels there may be thousands.
+const UNKNOWN_EXTENT: u64 = 2 * MAX_TERMS;
+
+/// A long sum that is divided by this or more is a mean and not long any more. A sum that is scaled by less (by the
+/// root of the size of a head, 8 or 11) stays long.
+const MIN_COUNT: f64 = 64.0;
+
+/// Products of at most so many terms compute coordinates (a 4×4 projection, a time step with a frequency); those of more
+/// compute features, which a network was trained to have rounded.
+pub(crate) const FEW_TERMS: u64 = 16;
+
+/// A set of properties of a value.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Properties(u32);
+
+impl Properties {
+    pub(crate) const NOTHING: Properties = Properties(0);
+    /// Of unknown range: inputs of the model, and what is computed of them before a product, a norm or a function with
+    /// bounds.
+    pub(crate) const UNKNOWN_RANGE: Properties = Properties(1);
+    /// Squares, or sums or means of them.
+    pub(crate) const SQUARES: Properties = Properties(1 << 1);
+    /// Sums or means of squares over an axis.
+    pub(crate) const SUMMED_SQUARES: Properties = Properties(1 << 2);
+    /// A product of matrices, scaled or not.
+    pub(crate) const PRODUCT: Properties = Properties(1 << 3);
+    /// Sines or cosines.
+    pub(crate) const SINUSOIDS: Properties = Properties(1 << 4);
+    /// Sums of more than [`MAX_TERMS`] computed numbers or products of such.
+    pub(crate) const LONG_SUM: Properties = Properties(1 << 5);
+    /// Probability distributions along an axis, which add up to 1: what a Softmax makes.
+    pub(crate) const DISTRIBUTION: Properties = Properties(1 << 6);
+    /// Nothing but constants, or what is computed of them.
+    pub(crate) const CONSTANT: Properties = Properties(1 << 7);
+    /// Norms: roots of sums of squares.
+    pub(crate) const NORMS: Properties = Properties(1 << 8);
+    /// Products of two norms.
+    pub(crate) const PRODUCTS_OF_NORMS: Properties = Properties(1 << 9);
+    /// What a product of integers adds up, as integers or in floats: up to millions.
+    pub(crate) const ACCUMULATOR: Properties = Properties(1 << 10);
+    /// Integers in floats, as quantization makes them: results of Round and Floor.
+    pub(crate) const INTEGERS: Properties = Properties(1 << 11);
+    /// Inputs of the model, moved, scaled or shifted by constants at most: numbers as they were measured.
+    pub(crate) const RAW: Properties = Properties(1 << 12);
+    /// Arithmetic of inputs and constants alone: sums, differences, quotients and products, of matrices too. No function
+    /// or norm was applied to it, as a network does after its first layer.
+    pub(crate) const ARITHMETIC: Properties = Properties(1 << 13);
+    /// A product of matrices is among what was computed.
+    pub(crate) const OF_PRODUCT: Properties = Properties(1 << 14);
+    /// A product is among it that may be a layer: of more than [`FEW_TERMS`] terms, with constants.
+    pub(crate) const OF_LAYER: Properties = Properties(1 << 15);
+    /// What properties of arithmetic are about: all operands have them, or none of the results.
+    const OF_ARITHMETIC: Properties = Properties(
+        Properties::RAW.0 | Properties::ARITHMETIC.0 | Properties::OF_PRODUCT.0 | Properties::OF_LAYER.0,
+    );
+
+    /// Whether all of some properties are there.
+    pub(crate) fn has(self, other: Properties) -> bool {
+        self.0 & other.0 == other.0
+    }
+    /// The properties that are among others too.
+    fn among(self, other: Properties) -> Properties {
+        Properties(self.0 & other.0)
+    }
+    /// The properties without others.
+    fn without(self, other: Properties) -> Properties {
+        Properties(self.0 & !other.0)
+    }
+}
+
+/// Properties, if something holds.
+fn when(holds: bool, properties: Properties) -> Properties {
+    if holds { properties } else { Properties::NOTHING }
+}
+
+impl BitOr for Properties {
+    type Output = Properties;
+    fn bitor(self, other: Properties) -> Properties {
+        Properties(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Properties {
+    fn bitor_assign(&mut self, other: Properties) {
+        self.0 |= other.0;
+    }
+}
+
+impl Numerics {
+    /// Finds the properties of all values, in program order, which is topological.
+    pub(super) fn find_properties(&mut self, module: &Module, nodes: &[Node]) {
+        for &input in module.graph(module.main()).inputs() {
+            if module.value(input).ty.element_dtype() != Some(DType::Bool) {
+                self.properties[input] = Properties::UNKNOWN_RANGE | Properties::RAW | Properties::ARITHMETIC;
+            }
+        }
+        repeat(module, || {
+            let mut found = false;
+            for &node in nodes {
+                found |= self.properties_at_ports(module, node);
+                let Some(view) = NodeView::new(module, node) else { continue };
+                let properties = self.of_results(module, &view);
+                for (at, &result) in module.node(node).results().iter().enumerate() {
+                    let Some(result) = result else { continue };
+                    // Indices are positions, of whatever is looked for.
+                    let indices = at == 1 && matches!(view.kind(), OpKind::TopK | OpKind::MaxPool);
+                    let all = self.properties[result]
+                        | if indices { Properties::UNKNOWN_RANGE } else { properties };
+                    found |= all != self.properties[result];
+                    self.properties[result] = all;
+                }
+            }
+            found
+        });
+    }
+
+    fn properties_at_ports(&mut self, module: &Module, node: Node) -> bool {
+        let mut found = false;
+        for port in flow::vars(module, node).filter(|&var| flow::is_port(module, var)).collect::<Vec<_>>() {
+            let properties =
+                flow::operands_of(module, port).map(|(_, value)| self.properties_or_constant(module, value));
+            let properties = properties.reduce(|a, b| a | b).unwrap_or_default();
+            let properties = properties.without(Properties::CONSTANT | Properties::OF_ARITHMETIC);
+            for (_, result) in flow::results_of(module, port) {
+                let all = self.properties[result] | properties;
+                found |= all != self.properties[result];
+                self.properties[result] = all;
+            }
+        }
+        found
+    }
+
+    /// The properties of a value, constants included.
+    fn properties_or_constant(&self, module: &Module, value: Value) -> Properties {
+        let value = resolve_captures(module, value);
+        if self.properties[value] == Properties::NOTHING && is_constant(module, value) {
+            return Properties::CONSTANT;
+        }
+        self.properties[value]
+    }
+
+    /// Whether a value is a constant, or made of constants alone.
+    pub(crate) fn is_constant(&self, module: &Module, value: Value) -> bool {
+        self.properties_or_constant(module, value).has(Properties::CONSTANT)
+    }
+
+    /// The properties of what a node makes: the transfer function of the walk.
+    fn of_results(&self, module: &Module, view: &NodeView<'_>) -> Properties {
+        let kind = view.kind();
+        let operand = |i: usize| {
+            view.operand(i).map_or(Properties::NOTHING, |v| self.properties_or_constant(module, v))
+        };
+        let operands = || (0..view.n_operands()).filter(|&i| view.has(i));
+        let constant =
+            operands().next().is_some() && operands().all(|i| operand(i).has(Properties::CONSTANT));
+        let by = |properties: Properties| {
+            if constant {
+                properties | Properties::CONSTANT
+            } else {
+                properties.without(Properties::CONSTANT)
+            }
+        };
+        let all = operands().fold(Properties::NOTHING, |properties, i| properties | operand(i));
+        let properties = match kind {
+            kind if reads_only_dims(kind) => return Properties::NOTHING,
+            OpKind::Constant | OpKind::ConstantOfShape | OpKind::EyeLike => return Properties::CONSTANT,
+            OpKind::Range | OpKind::NonZero | OpKind::ArgMax | OpKind::ArgMin => {
+                return by(Properties::UNKNOWN_RANGE);
+            }
+            _ if is_product(kind) => self.of_product(module, view),
+            _ if squares(module, view.node) => {
+                let summed = when(kind == OpKind::ReduceSumSquare, Properties::SUMMED_SQUARES);
+                operand(0).among(Properties::UNKNOWN_RANGE | Properties::LONG_SUM)
+                    | Properties::SQUARES
+                    | summed
+            }
+            OpKind::Sub if is_mask(module, view) => Properties::NOTHING,
+            _ if op::adds(kind) => all,
+            OpKind::Mul => {
+                let scaled = operands().any(|i| operand(i).has(Properties::CONSTANT));
+                let all =
+                    all.without(Properties::ACCUMULATOR | Properties::INTEGERS | by_count(module, view));
+                let norms = when(
+                    operands().all(|i| operand(i).has(Properties::NORMS)),
+                    Properties::PRODUCTS_OF_NORMS,
+                );
+                norms | if scaled { all } else { all.without(Properties::PRODUCT | Properties::DISTRIBUTION) }
+            }
+            OpKind::Div if operand(1).has(Properties::CONSTANT) => all.without(by_count(module, view)),
+            // What is divided by something computed is of another scale.
+            OpKind::Div => operand(0).among(Properties::SINUSOIDS) | all.among(Properties::UNKNOWN_RANGE),
+            OpKind::ReduceL2 => {
+                all.among(Properties::UNKNOWN_RANGE | Properties::LONG_SUM) | Properties::NORMS
+            }
+            OpKind::Sqrt | OpKind::Pow => {
+                let norms = when(operand(0).has(Properties::SUMMED_SQUARES), Properties::NORMS);
+                all.among(Properties::UNKNOWN_RANGE | Properties::LONG_SUM) | norms
+            }
+            OpKind::MatMulInteger | OpKind::ConvInteger => Properties::ACCUMULATOR,
+            OpKind::Softmax | OpKind::Hardmax => Properties::DISTRIBUTION,
+            OpKind::Sin | OpKind::Cos => Properties::SINUSOIDS,
+            OpKind::ReduceLogSum | OpKind::ReduceLogSumExp => Properties::NOTHING,
+            _ if op::sums(kind) => {
+                let squares = when(operand(0).has(Properties::SQUARES), Properties::SUMMED_SQUARES);
+                let is_long = kind == OpKind::ReduceSum && summed(module, view) > MAX_TERMS;
+                operand(0).without(Properties::DISTRIBUTION) | squares | when(is_long, Properties::LONG_SUM)
+            }
+            OpKind::Abs | OpKind::Relu | OpKind::Clip | OpKind::Max | OpKind::Min | OpKind::Dropout => all,
+            OpKind::ReduceMax
+            | OpKind::ReduceMin
+            | OpKind::MaxPool
+            | OpKind::GlobalMaxPool
+            | OpKind::TopK
+            | OpKind::CumSum
+            | OpKind::PhiloxDropout
+            | OpKind::Ceil
+            | OpKind::Mod => operand(0),
+            OpKind::Round | OpKind::Floor => operand(0) | Properties::INTEGERS,
+            _ => operands()
+                .filter(|&i| op::moves(kind, i).is_some())
+                .fold(Properties::NOTHING, |h, i| h | operand(i)),
+        };
+        by(properties.without(Properties::OF_ARITHMETIC) | self.of_arithmetic(module, view))
+    }
+
+    /// The properties of arithmetic of what a node makes.
+    fn of_arithmetic(&self, module: &Module, view: &NodeView<'_>) -> Properties {
+        let kind = view.kind();
+        let operands = || {
+            (0..view.n_operands())
+                .filter_map(|i| Some((i, self.properties_or_constant(module, view.operand(i)?))))
+        };
+        let is_fixed = |properties: Properties| properties.has(Properties::CONSTANT);
+        // Where something is moved to is not computed with.
+        let read =
+            || operands().filter(|&(i, _)| op::moves(kind, 0).is_none() || op::moves(kind, i).is_some());
+        let all = read().filter(|&(_, p)| !is_fixed(p)).map(|(_, p)| p);
+        if !read().all(|(_, p)| is_fixed(p) || p.has(Properties::ARITHMETIC)) {
+            return Properties::NOTHING;
+        }
+        let Some(all) = all.reduce(|a, b| a | b) else { return Properties::NOTHING };
+        let all = all.among(Properties::OF_ARITHMETIC);
+        let computed = read().filter(|&(_, p)| !is_fixed(p));
+        let is_raw = computed.map(|(_, p)| p).all(|p| p.has(Properties::RAW));
+        let shifts = op::adds(kind) || matches!(kind, OpKind::Mul | OpKind::Div);
+        let is_scaled = shifts
+            && read().filter(|&(_, p)| !is_fixed(p)).count() == 1
+            && !is_fixed(operands().next().map_or(all, |(_, p)| p));
+        if op::moves(kind, 0).is_some() || is_scaled {
+            return if is_raw { all } else { all.without(Properties::RAW) };
+        }
+        let all = all.without(Properties::RAW);
+        if op::is_single_product(kind) {
+            let factors = self.factors(module, view);
+            let is_layer =
+                factors.into_iter().any(is_fixed) && terms(module, view, Sizes::default().other) > FEW_TERMS;
+            return all | Properties::OF_PRODUCT | when(is_layer, Properties::OF_LAYER);
+        }
+        let is_bound = matches!(kind, OpKind::Clip | OpKind::Max | OpKind::Min);
+        when(shifts || is_bound || matches!(kind, OpKind::ReduceSum | OpKind::ReduceMean), all)
+    }
+
+    /// The properties of a product of matrices.
+    fn of_product(&self, module: &Module, view: &NodeView<'_>) -> Properties {
+        let factors = self.factors(module, view);
+        let computed: Vec<Properties> =
+            factors.iter().copied().filter(|properties| !properties.has(Properties::CONSTANT)).collect();
+        let any = computed.iter().fold(Properties::NOTHING, |all, &properties| all | properties);
+        let mut made = Properties::PRODUCT | any.among(Properties::SINUSOIDS | Properties::LONG_SUM);
+        if !computed.is_empty() && computed.iter().all(|properties| properties.has(Properties::NORMS)) {
+            made |= Properties::PRODUCTS_OF_NORMS;
+        }
+        if let [one] = computed[..]
+            && one.has(Properties::SQUARES)
+        {
+            made |= Properties::SQUARES | Properties::SUMMED_SQUARES;
+        }
+        if computed.len() > 1
+            && op::is_single_product(view.kind())
+            && !any.has(Properties::DISTRIBUTION)
+            && self.terms_of(module, view, any) > if is_gram(module, view) { MAX_SQUARES } else { MAX_TERMS }
+        {
+            made |= Properties::LONG_SUM;
+        }
+        made
+    }
+
+    /// How many terms a product of computed factors sums: of an axis of unknown extent many, unless a factor is an input
+    /// of the model, about which nothing is known at all.
+    fn terms_of(&self, module: &Module, view: &NodeView<'_>, factors: Properties) -> u64 {
+        let unknown =
+            if factors.has(Properties::UNKNOWN_RANGE) { Sizes::default().other } else { UNKNOWN_EXTENT };
+        terms(module, view, unknown)
+    }
+
+    /// The properties of each factor of a product.
+    fn factors(&self, module: &Module, view: &NodeView<'_>) -> Vec<Properties> {
+        let n = if view.kind() == OpKind::Einsum { view.n_operands() } else { 2 };
+        (0..n).filter_map(|i| view.operand(i)).map(|v| self.properties_or_constant(module, v)).collect()
+    }
+}
+
+/// The properties that end where a value is divided by a count, or multiplied by the reciprocal of one: a long sum
+/// becomes a mean.
+fn by_count(module: &Module, view: &NodeView<'_>) -> Properties {
+    let constant = |i| view.operand(i).and_then(|value| scalar(module, value)).map(f64::abs);
+    let by = match view.kind() {
+        OpKind::Div => constant(1).map(f64::recip),
+        _ => constant(0).or(constant(1)),
+    };
+    when(by.is_some_and(|by| by <= MIN_COUNT.recip()), Properties::LONG_SUM)
+}
+
+/// Whether a product is one of a value with itself, but for axes that are exchanged: a Gram matrix.
+fn is_gram(module: &Module, view: &NodeView<'_>) -> bool {
+    let origin = |i: usize| {
+        let mut value = flow::behind_casts(module, view.operand(i)?);
+        while let Some((node, _)) = module.producer(value)
+            && matches!(kind(module, node), Some(OpKind::Transpose | OpKind::Reshape | OpKind::Identity))
+        {
+            value = flow::behind_casts(module, module.node(node).operand(0)?);
+        }
+        Some(value)
+    };
+    origin(0).is_some() && origin(0) == origin(1)
+}
+
+/// How many products an element of a product of matrices sums up, if axes of unknown extent have so many elements.
+pub(crate) fn terms(module: &Module, view: &NodeView<'_>, unknown: u64) -> u64 {
+    let sizes = Sizes { other: unknown, ..Sizes::default() };
+    let extents = Extents { module, sizes: &sizes };
+    let results = view.data().result(0).map_or(0, |value| extents.elements(value));
+    (amount(view, extents).product / 2).checked_div(results).unwrap_or(0)
+}
+
+/// How many elements a reduction makes one of.
+fn summed(module: &Module, view: &NodeView<'_>) -> u64 {
+    let sizes = Sizes { other: UNKNOWN_EXTENT, ..Sizes::default() };
+    let extents = Extents { module, sizes: &sizes };
+    let elements = |value: Option<Value>| value.map_or(0, |value| extents.elements(value));
+    elements(view.operand(0)).checked_div(elements(view.data().result(0))).unwrap_or(0)
+}
+
+/// Whether a node makes a mask of integers that are 0 and 1: 1 − m, where m was an integer.
+fn is_mask(module: &Module, view: &NodeView<'_>) -> bool {
+    let is_one = view.operand(0).and_then(|value| scalar(module, value)) == Some(1.0);
+    let was_integer = |value: Value| {
+        let (node, _) = module.producer(flow::behind_casts(module, value))?;
+        let from = module.node(node).operand(0).map(|v| &module.value(v).ty);
+        let is_cast = kind(module, node) == Some(OpKind::Cast);
+        Some(is_cast && from.and_then(Type::dtype).is_some_and(|d| d.is_integer() || d == DType::Bool))
+    };
+    is_one && view.operand(1).and_then(was_integer) == Some(true)
+}

@@ -1,0 +1,141 @@
+//! The passes of a rewrite, by its configuration.
+
+use super::Pipeline;
+use crate::analysis::cost::Objective;
+use crate::casts::convert_constants::ConvertConstants;
+use crate::casts::dce::Dce;
+use crate::casts::insert_casts::InsertCasts;
+use crate::casts::move_casts::MoveCasts;
+use crate::casts::simplify_casts::SimplifyCasts;
+use crate::functions::bind_signatures::BindSignatures;
+use crate::functions::share_functions::ShareFunctions;
+use crate::functions::specialize_functions::SpecializeFunctions;
+use crate::opset::raise_opset::{RaiseOpset, Target};
+use crate::pass::Pass;
+use crate::policy::{KeepIo, Policy};
+use crate::precision::assign::{Alternative, Assign, By, Gain};
+use crate::precision::classify::Classify;
+use crate::precision::guard::{Guard, OutOfRange};
+use crate::precision::taint::Taint;
+use ampc_ir::DType;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// Configuration of a rewrite, from which its passes are made.
+#[derive(Clone, Debug)]
+pub struct Lowering {
+    /// The format: f16 or bf16.
+    pub to: DType,
+    /// The policy.
+    pub policy: Arc<Policy>,
+    /// The handling of constants that do not fit.
+    pub out_of_range: OutOfRange,
+    /// The inputs and outputs that keep their types.
+    pub keep_io: KeepIo,
+    /// The opset of the output.
+    pub opset: Opset,
+    /// The way to choose low variables.
+    pub by: By,
+    /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
+    pub excess_precision: bool,
+    /// A policy whose fp32 nodes the report counts as an alternative, if a minimum cut chooses.
+    pub alternative: Option<Arc<Policy>>,
+    /// The extent of lowering among variables that may be low.
+    pub gain: Gain,
+}
+
+/// Handling of the opset of ai.onnx in a rewrite.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Opset {
+    /// It stays.
+    #[default]
+    Keep,
+    /// The lowest, not below the model's own, at which every node that the policy lowers has the format.
+    Auto,
+    /// This one.
+    To(u16),
+}
+
+impl fmt::Display for Opset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Opset::Keep => f.write_str("keep"),
+            Opset::Auto => f.write_str("auto"),
+            Opset::To(opset) => write!(f, "{opset}"),
+        }
+    }
+}
+
+/// A text that says nothing about the opset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("expected keep, auto or the number of an opset")]
+pub struct UnknownOpset;
+
+impl FromStr for Opset {
+    type Err = UnknownOpset;
+    fn from_str(text: &str) -> Result<Opset, UnknownOpset> {
+        match text {
+            "keep" => Ok(Opset::Keep),
+            "auto" => Ok(Opset::Auto),
+            number => number.parse().ok().filter(|&opset| opset > 0).map(Opset::To).ok_or(UnknownOpset),
+        }
+    }
+}
+
+impl Pipeline {
+    /// The passes of a rewrite.
+    pub fn lowering(options: &Lowering) -> Pipeline {
+        let Lowering { to, policy, out_of_range, keep_io, opset, by, excess_precision, .. } = options;
+        let alternative = options.alternative.as_ref();
+        let alternative =
+            alternative.map(|policy| Alternative { policy: policy.clone(), out_of_range: *out_of_range });
+        let target = match *opset {
+            Opset::Keep => None,
+            Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
+            Opset::To(opset) => Some(Target::Opset(opset)),
+        };
+        let fewest = matches!(by, By::Cut { objective: Objective::Casts, .. });
+        let mut passes: Vec<Box<dyn Pass>> = Vec::new();
+        // First: all others go by what operators are.
+        if policy.signatures().next().is_some() {
+            passes.push(Box::new(BindSignatures { policy: policy.clone() }));
+        }
+        // Then: which formats an operator has depends on its version.
+        passes.extend(target.map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>));
+        // Before anything is decided. Painting does not look through what stays of casts.
+        let by_cut = matches!(by, By::Cut { .. });
+        if by_cut {
+            let (policy, excess_precision) = (policy.clone(), *excess_precision);
+            passes.push(Box::new(MoveCasts { policy, excess_precision }));
+        }
+        let lowering: [Box<dyn Pass>; 10] = [
+            // Before anything is decided, so that it is decided per call.
+            Box::new(SpecializeFunctions),
+            Box::new(Classify { to: *to, policy: policy.clone() }),
+            // Before taint, which carries what guards find downstream.
+            Box::new(Guard {
+                to: *to,
+                disabled: policy.disabled_guards().clone(),
+                out_of_range: *out_of_range,
+            }),
+            Box::new(Taint),
+            Box::new(Assign {
+                keep_io: keep_io.clone(),
+                by: by.clone(),
+                alternative,
+                gain: options.gain,
+                ..Assign::new(*to)
+            }),
+            Box::new(InsertCasts { keep_io: keep_io.clone(), by_cut, fewest }),
+            // Before constants, so that a constant cast twice is converted once.
+            Box::new(SimplifyCasts { by_cut: by_cut.then_some(*to) }),
+            Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),
+            Box::new(Dce),
+            // Last: functions are the same only once everything in them is as it will be.
+            Box::new(ShareFunctions),
+        ];
+        passes.extend(lowering);
+        Pipeline { passes }
+    }
+}

@@ -1,0 +1,440 @@
+//! `assign`: chooses the element type of every type variable that is still free.
+//!
+//! `assign{by=cut}`, the default, takes the cheapest choice for an objective and a target (`cut.rs`);
+//! `assign{by=paint}` paints, as TensorFlow's `auto_mixed_precision` does (`paint.rs`).
+
+mod alternative;
+mod cut;
+mod found;
+mod margins;
+mod negligible;
+mod optimum;
+mod paint;
+mod predicted;
+mod sums;
+
+pub use self::alternative::{Alternative, NOTICEABLE, is_left_full};
+pub use self::negligible::TOGETHER;
+pub(crate) use self::optimum::count_rewritten;
+pub use self::optimum::{Elsewhere, Optimum, Predicted, recount};
+pub use self::predicted::time_as_it_stands;
+
+use self::cut::Choice;
+use self::found::{Found, Painted};
+use self::negligible::negligible;
+use self::paint::{paint, paint_other};
+use self::sums::{Unrolled, sums, unrolled};
+use crate::analysis::cost::{CostModel, Objective};
+use crate::analysis::tensors::Tensors;
+use crate::graph::flow::{self, Var};
+use crate::graph::sequences::Groups;
+use crate::graph::var_map::VarMap;
+use crate::pass::invariants::Invariants;
+use crate::pass::options::{
+    BY, FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, Words, option, print_keep_io, settings,
+};
+use crate::pass::statistics::Statistics;
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::policy::KeepIo;
+use crate::precision::classify::quantized::hold_quantized;
+use crate::spelling::words::quoted;
+use crate::target::{Profile, read_dims};
+use ampc_ir::module::Reason;
+use ampc_ir::op::{Class, Legality, OpKind};
+use ampc_ir::{DType, Module, Type};
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+
+/// How it is chosen what is low.
+#[derive(Clone, Debug)]
+pub enum By {
+    /// By painting.
+    Paint,
+    /// By a minimum cut.
+    Cut {
+        /// What is to be small.
+        objective: Objective,
+        /// What costs how much.
+        target: Arc<Profile>,
+    },
+}
+
+impl By {
+    /// What a minimum cut goes by; `None` by painting.
+    pub fn cut(&self) -> Option<(Objective, &Arc<Profile>)> {
+        match self {
+            By::Paint => None,
+            By::Cut { objective, target } => Some((*objective, target)),
+        }
+    }
+
+    /// Whether a minimum cut chooses.
+    pub fn is_cut(&self) -> bool {
+        self.cut().is_some()
+    }
+}
+
+impl Default for By {
+    /// The least time that is predicted for the profile `generic`.
+    fn default() -> By {
+        let target = Profile::preset("generic").expect("the default target exists");
+        By::Cut { objective: Objective::default(), target: Arc::new(target) }
+    }
+}
+
+/// How far is lowered what may be low.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Gain {
+    /// Products are low whether or not they gain by it, but for those that are [negligible](Assign::negligible).
+    #[default]
+    Any,
+    /// A minimum cut may leave every product fp32, unless it is pinned.
+    Needed,
+    /// Nothing is lowered: nothing gains.
+    None,
+}
+
+impl Gain {
+    const WORDS: [(Gain, &'static str); 3] =
+        [(Gain::Any, "any"), (Gain::Needed, "needed"), (Gain::None, "none")];
+
+    fn word(self) -> &'static str {
+        Gain::WORDS.iter().find(|(gain, _)| *gain == self).map_or("any", |(_, word)| word)
+    }
+}
+
+/// The pass.
+#[derive(Clone, Debug)]
+pub struct Assign {
+    /// The format to lower to: f16 or bf16.
+    pub to: DType,
+    /// Which outputs of the graph keep their types.
+    pub keep_io: KeepIo,
+    /// How it is chosen.
+    pub by: By,
+    /// In percent of the work of all products that may be low: a minimum cut may leave fp32 what is below, if all that
+    /// is so is below [`TOGETHER`] times that. 0: none. Products that somebody asked for are low all the same.
+    pub negligible: u8,
+    /// How far is lowered what may be low.
+    pub gain: Gain,
+    /// Whether what is computed in integers stays fp32: operators between DequantizeLinear and QuantizeLinear.
+    pub keeps_quantized: bool,
+    /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses; no decision depends
+    /// on it.
+    pub alternative: Option<Alternative>,
+}
+
+/// What is so little of the work, in percent, that it may stay fp32: the model is slower by no more than that for one
+/// such product.
+const NEGLIGIBLE: u8 = 1;
+/// The most that may be asked for: [`TOGETHER`] times more than this would be all of the work.
+const MAX_NEGLIGIBLE: u8 = 100 / TOGETHER;
+/// Whether what is computed in integers stays as it is.
+const QUANTIZED: Words = Words { no: "lower", yes: "keep" };
+
+impl Assign {
+    /// The pass with its defaults: a minimum cut of the time that is predicted for the profile `generic`, inputs and
+    /// outputs as they are.
+    pub fn new(to: DType) -> Assign {
+        Assign {
+            to,
+            keep_io: KeepIo::All,
+            by: By::default(),
+            negligible: NEGLIGIBLE,
+            gain: Gain::Any,
+            keeps_quantized: true,
+            alternative: None,
+        }
+    }
+}
+
+impl Spelled for Assign {
+    const NAME: &'static str = "assign";
+    const ABOUT: &'static str = "chooses the element type of every type variable that is free";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: option("by", "cut or paint", Some(BY.yes)),
+            print: |pass| Some(Setting::word(BY.of(pass.by.is_cut()))),
+            read: |pass, given| {
+                let cut = given.either(BY)?;
+                pass.by = if cut { By::default() } else { By::Paint };
+                Ok(())
+            },
+        },
+        PassOption {
+            def: OBJECTIVE,
+            print: |pass| pass.by.cut().map(|(objective, _)| Setting::word(objective)),
+            read: |pass, given| {
+                let read = given.read(|word| word.parse().ok())?;
+                if let By::Cut { objective, .. } = &mut pass.by {
+                    *objective = read;
+                }
+                Ok(())
+            },
+        },
+        PassOption {
+            def: option("target", "a target", Some("generic")),
+            print: |pass| pass.by.cut().map(|(_, target)| Setting::Target(target.clone())),
+            read: |pass, given| {
+                let read = given.target()?;
+                if let By::Cut { target, .. } = &mut pass.by {
+                    let dims = target.dims.clone();
+                    *target =
+                        if dims.is_empty() { read } else { Arc::new(Profile { dims, ..(*read).clone() }) };
+                }
+                Ok(())
+            },
+        },
+        PassOption {
+            def: option("dim", "extents of dims, NAME=N with `+` between them", Some("")),
+            print: |pass| {
+                let dims = pass.by.cut().map(|(_, target)| &target.dims).filter(|dims| !dims.is_empty())?;
+                let parts = dims.iter().map(|(name, extent)| quoted(&format!("{name}={extent}")));
+                Some(Setting::Text(parts.collect::<Vec<_>>().join("+")))
+            },
+            read: |pass, given| {
+                let dims = given.listed(|parts| read_dims(&parts.join(",")))?;
+                if let By::Cut { target, .. } = &mut pass.by {
+                    Arc::make_mut(target).dims = dims;
+                }
+                Ok(())
+            },
+        },
+        PassOption {
+            def: FORMAT,
+            print: |pass| Some(Setting::word(pass.to)),
+            read: |pass, given| given.format().map(|to| pass.to = to),
+        },
+        PassOption {
+            def: KEEP_IO,
+            print: |pass| print_keep_io(&pass.keep_io),
+            read: |pass, given| given.keep_io().map(|keep_io| pass.keep_io = keep_io),
+        },
+        PassOption {
+            def: option("negligible", "percent from 0 to 6", Some("1")),
+            print: |pass| (pass.negligible != NEGLIGIBLE).then(|| Setting::word(pass.negligible)),
+            read: |pass, given| {
+                let read = |word: &str| word.parse().ok().filter(|&percent| percent <= MAX_NEGLIGIBLE);
+                pass.negligible = given.read(read)?;
+                Ok(())
+            },
+        },
+        PassOption {
+            def: option("gain", "any, needed or none", Some(Gain::WORDS[0].1)),
+            print: |pass| (pass.gain != Gain::Any).then(|| Setting::word(pass.gain.word())),
+            read: |pass, given| {
+                let of =
+                    |word: &str| Gain::WORDS.iter().find(|(_, known)| *known == word).map(|(gain, _)| *gain);
+                given.read(of).map(|gain| pass.gain = gain)
+            },
+        },
+        PassOption {
+            def: option("quantized", "keep or lower", Some(QUANTIZED.yes)),
+            print: |pass| (!pass.keeps_quantized).then(|| Setting::word(QUANTIZED.no)),
+            read: |pass, given| given.either(QUANTIZED).map(|keeps| pass.keeps_quantized = keeps),
+        },
+    ];
+    fn blank() -> Self {
+        Assign::new(DType::F16)
+    }
+}
+
+impl Pass for Assign {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
+    }
+    fn requires(&self) -> Invariants {
+        Invariants::CORE.with(Invariants::CLASSIFIED)
+    }
+    fn ensures(&self) -> Invariants {
+        Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::LOWERED
+    }
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let (changed, optimum) = self.choose(module, cx.statistics, true);
+        cx.results.remove::<Optimum>();
+        if let Some(mut optimum) = optimum {
+            for (node, steps) in std::mem::take(&mut optimum.rounded) {
+                let message = format!(
+                    "a state that is summed up in {steps} steps is rounded in each: pin it to fp32 if its value matters, for as many casts"
+                );
+                cx.warn("state.rounded", Some(node), message);
+            }
+            let choose = |module: &mut Module, statistics: &mut Statistics| {
+                // How long it would take is not asked.
+                self.choose(module, statistics, false);
+            };
+            optimum.elsewhere =
+                self.alternative.as_ref().and_then(|other| other.decide(module, self.to, cx, choose));
+            cx.results.put(optimum);
+        }
+        Ok(Changed::when(changed))
+    }
+}
+
+impl Assign {
+    /// Decides all that is free; whether there was any, and what a minimum cut found, with times if it `predicts`.
+    fn choose(
+        &self,
+        module: &mut Module,
+        statistics: &mut Statistics,
+        predicts: bool,
+    ) -> (bool, Option<Optimum>) {
+        let mut changed = self.keeps_quantized && hold_quantized(module);
+        if self.gain == Gain::None {
+            changed |= hold_all(module);
+        }
+        free_casts(module, self.to);
+        let painted = paint(module, self.to, &self.keep_io, statistics);
+        let (found, optimum) = match &self.by {
+            By::Paint => (painted, None),
+            By::Cut { objective, target } => {
+                let other = paint_other(module, self.to, &self.keep_io);
+                let painted = Painted { all: painted, other };
+                let (found, optimum) = self.cut(module, &painted, (*objective, target), predicts);
+                (found, Some(optimum))
+            }
+        };
+        for (var, precision) in decisions(module, &found.low) {
+            changed = true;
+            let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
+            if let Some((rule, why)) = found.why.get(&var) {
+                let evidence = format!("{} {why}", decision.class);
+                decision.reason = Arc::new(Reason { rule: (*rule).into(), evidence });
+            }
+            decision.precision = Some(precision);
+        }
+        (changed, optimum)
+    }
+
+    fn cut(
+        &self,
+        module: &Module,
+        painted: &Painted,
+        (objective, target): (Objective, &Arc<Profile>),
+        predicts: bool,
+    ) -> (Found, Optimum) {
+        let groups = Groups::new(module);
+        let costs = CostModel::new(module, target, self.to, objective);
+        let tensors = Tensors::new(module, self.to, &self.keep_io, &groups, costs.fusions());
+        let negligible = negligible(module, self.to, &costs, (self.negligible, self.gain == Gain::Needed));
+        let choose = |kept: FxHashSet<Var>| {
+            let choice = Choice::new(&tensors, &costs, painted, negligible.clone(), kept, target.clone());
+            choice.expect("costs are bounded").solve().expect("what is held does not contradict itself")
+        };
+        let (found, mut optimum) = keeping_states(module, choose);
+        if predicts {
+            let time = || CostModel::new(module, target, self.to, Objective::Time);
+            let time = (objective != Objective::Time).then(time);
+            optimum.predicted = Predicted::of_source(module, time.as_ref().unwrap_or(&costs), &optimum);
+        }
+        (found, optimum)
+    }
+}
+
+/// Keeps fp32 all that could be low; whether there was any.
+fn hold_all(module: &mut Module) -> bool {
+    let mut changed = false;
+    for node in flow::nodes(module) {
+        for var in flow::vars(module, node).collect::<Vec<_>>() {
+            let is_full = flow::bound_type(module, var).and_then(Type::dtype) == Some(DType::F32);
+            let Some(decision) = flow::decision(module, var).filter(|_| is_full) else { continue };
+            if decision.class == Class::Fixed || decision.precision == Some(DType::F32) {
+                continue;
+            }
+            let evidence = format!("{} would not make the model faster on the target", decision.class);
+            let reason = Arc::new(Reason { rule: NO_GAIN.to_owned(), evidence });
+            let decision = &mut module.node_mut(node).decisions[usize::from(var.var)];
+            (decision.precision, decision.reason) = (Some(DType::F32), reason);
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// The rule of what stays fp32 because nothing gains.
+pub const NO_GAIN: &str = "gain";
+
+/// The choice that keeps fp32 what loops add up, and those gated states of unrolled loops that cost few casts by it: at
+/// most one for each [`STEPS_PER_CAST`] steps. The others, which are rounded in every step, are listed in the optimum.
+fn keeping_states(
+    module: &Module,
+    choose: impl Fn(FxHashSet<Var>) -> (Found, Optimum, usize),
+) -> (Found, Optimum) {
+    let of_loops = sums(module);
+    let (found, mut optimum, casts) = choose(of_loops.clone());
+    let is_low = |var: &Var| found.low.contains_key(var);
+    let chains: Vec<Unrolled> =
+        unrolled(module).into_iter().filter(|chain| chain.vars.iter().any(is_low)).collect();
+    if chains.is_empty() {
+        return (found, optimum);
+    }
+    let with = |chains: &[&Unrolled]| {
+        let vars = chains.iter().flat_map(|chain| chain.vars.iter().copied());
+        choose(of_loops.iter().copied().chain(vars).collect())
+    };
+    let budget =
+        |chains: &[&Unrolled]| chains.iter().map(|chain| chain.steps.len() / STEPS_PER_CAST).sum::<usize>();
+    let pays = |chains: &[&Unrolled]| with(chains).2 <= casts + budget(chains);
+    let all: Vec<&Unrolled> = chains.iter().collect();
+    // Together they may share casts; if they do not pay so, each is looked at alone.
+    let kept = if pays(&all) {
+        all
+    } else if all.len() <= MAX_CHAINS {
+        all.into_iter().filter(|chain| pays(&[chain])).collect()
+    } else {
+        Vec::new()
+    };
+    let is_kept = |chain: &Unrolled| kept.iter().any(|kept| kept.steps == chain.steps);
+    let left = chains.iter().filter(|chain| !is_kept(chain));
+    let rounded = left.filter_map(|chain| Some((*chain.steps.last()?, chain.steps.len()))).collect();
+    if kept.is_empty() {
+        optimum.rounded = rounded;
+        return (found, optimum);
+    }
+    let (found, mut optimum, _) = with(&kept);
+    optimum.rounded = rounded;
+    (found, optimum)
+}
+
+/// An unrolled state that is kept fp32 may cost a cast for so many of its steps: its gates come from one product, then,
+/// or from a few. One whose gates are computed in each step costs two casts a step, and is left low with a warning.
+const STEPS_PER_CAST: usize = 10;
+
+/// More unrolled states than this are kept all or none: to look at each alone takes another choice.
+const MAX_CHAINS: usize = 16;
+
+/// Makes casts take what arrives, unless they were to read a 16-bit format: from a narrower format than they were to
+/// read they make the same number.
+fn free_casts(module: &mut Module, to: DType) {
+    for node in flow::nodes(module) {
+        let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
+        let Some(var) = flow::vars(module, node).next().filter(|_| is_cast) else { continue };
+        let Some(decision) = flow::decision(module, var) else { continue };
+        let full = decision.precision.is_none_or(|precision| precision == DType::F32);
+        let reads_f32 = flow::bound_type(module, var).and_then(Type::dtype) == Some(DType::F32);
+        let may_be_low = flow::legality(module, var, to) == Legality::Legal;
+        if decision.class != Class::Allow && full && reads_f32 && may_be_low {
+            let decision = &mut module.node_mut(node).decisions[usize::from(var.var)];
+            (decision.class, decision.precision) = (Class::Discrete, None);
+        }
+    }
+}
+
+/// Element types of all variables without one, in program order.
+fn decisions(module: &Module, low: &VarMap<DType>) -> Vec<(Var, DType)> {
+    let mut order = Vec::new();
+    for node in flow::nodes(module) {
+        for var in flow::vars(module, node) {
+            if flow::decision(module, var).is_some_and(|d| d.precision.is_none() && d.class != Class::Fixed) {
+                order.push((var, low.get(&var).copied().unwrap_or(DType::F32)));
+            }
+        }
+    }
+    order
+}

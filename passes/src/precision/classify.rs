@@ -1,0 +1,574 @@
+//! `classify`: gives every type variable of every node a precision class, and the reason for it.
+//!
+//! A class is about a type variable, because formals that share one share an element type; it is the strictest
+//! class of the formals (the operator table's), unless the user says otherwise. Variables that cannot be lowered
+//! are *fixed* with the rule that says why: `type` (no f32 there), `schema` or `opset.bf16` (the operator has no
+//! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `attribute` (an attribute says
+//! the type of the result), `sequence.public`, `sequence.unknown` and `sequence:NODE` (of one element type with a
+//! sequence that is public, that an unknown operator reads, or that NODE holds; see [`sequences`]). A variable
+//! that is 16-bit already keeps its class and has its element type decided.
+
+mod asked;
+mod opsets;
+pub(crate) mod quantized;
+mod unmet;
+
+use self::asked::{Asked, asked, asks, warn_of_unmet_decisions};
+use self::opsets::Unready;
+use self::unmet::{
+    ValueNames, check_pins, warn_of_foreign_report, warn_of_misfit, warn_of_other_format,
+    warn_of_unmet_lists, warn_of_unmet_pins,
+};
+use crate::graph::flow::{self, Var};
+use crate::graph::keys::node_key;
+use crate::graph::paths::Paths;
+use crate::graph::sequences::{self, Groups};
+use crate::graph::{containers, marks};
+use crate::pass::invariants::Invariants;
+use crate::pass::options::{FORMAT, POLICY, PassOption, Setting, Spelled, settings};
+use crate::pass::{Changed, Pass, PassCx, PassError};
+pub use crate::policy::pinned::pin_of_node;
+use crate::policy::{Base, HoldingPin, OpClass, Pin, Pins, Policy, PolicyError, is_pin};
+use ampc_ir::module::{Decision, Op, Reason};
+use ampc_ir::op::{self, Arity, Class, FormalType, Legality, OpKind, OpSchema, is_open};
+use ampc_ir::views::{NodeView, constant_of, resolve_captures};
+use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// The rule of variables that were 16-bit in the source.
+pub const ALREADY_LOW: &str = "already-low";
+/// The rule of decisions by a report given as policy.
+pub(crate) const REPLAY: &str = "replay";
+/// Where a class comes from that is for this run, such as an option of the command line.
+const LIST: &str = "list";
+/// The rule of nodes that compute a loss.
+const LOSS: &str = "loss";
+
+/// The pass.
+#[derive(Clone, Debug)]
+pub struct Classify {
+    /// The format to lower to: f16 or bf16.
+    pub to: DType,
+    /// The policy.
+    pub policy: Arc<Policy>,
+}
+
+impl Spelled for Classify {
+    const NAME: &'static str = "classify";
+    const ABOUT: &'static str = "gives every type variable of every node a precision class";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: FORMAT,
+            print: |pass| Some(Setting::word(pass.to)),
+            read: |pass, given| given.format().map(|to| pass.to = to),
+        },
+        PassOption {
+            def: POLICY,
+            print: |pass| Some(Setting::Policy(pass.policy.clone())),
+            read: |pass, given| given.policy().map(|policy| pass.policy = policy),
+        },
+    ];
+    fn blank() -> Self {
+        Classify { to: DType::F16, policy: Arc::default() }
+    }
+    fn check(&self) -> Result<(), PolicyError> {
+        self.policy.check_format(self.to)
+    }
+}
+
+impl Pass for Classify {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
+    }
+    fn ensures(&self) -> Invariants {
+        Invariants::CORE.with(Invariants::CLASSIFIED)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::ASSIGNED.with(Invariants::LOWERED)
+    }
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let paths = Paths::of(module);
+        let values = ValueNames::new(module, !self.policy.value_pins().is_empty());
+        let pins = self.policy.pins_in(&*paths, &values);
+        check_pins(&self.policy, &pins, module, &paths, &values)?;
+        warn_of_foreign_report(&self.policy, &paths, cx);
+        let groups = Groups::new(module);
+        let mut state = State {
+            to: self.to,
+            groups: &groups,
+            wishes: Wishes { policy: &self.policy, pins: &pins },
+            dead: flow::dead_functions(module),
+            contradiction: None,
+            reasons: FxHashMap::default(),
+            unready: Vec::new(),
+        };
+        let mut wanted = Vec::new();
+        for &node in paths.nodes() {
+            wanted.extend(asks(module, node).then(|| (node, module.node(node).decisions.clone())));
+            warn_of_misfit(module, node, cx);
+            let names: Vec<&str> = paths.names(node).collect();
+            let decisions = state.node(module, node, &names);
+            if let Some([first, second]) = state.contradiction.take() {
+                return Err(PassError::PinsContradict { node: paths.path(node).to_owned(), first, second });
+            }
+            *module.node_mut(node).decisions = decisions.into();
+        }
+        let unready = state.unready;
+        sequences::agree(module, &groups, &paths);
+        warn_of_unmet_pins(&pins, module, &paths, cx);
+        warn_of_unmet_decisions(&wanted, module, &paths, cx);
+        warn_of_unmet_lists(&self.policy, module, &paths, cx);
+        warn_of_other_format(self.to, module, &paths, cx);
+        self.warn_of_opsets(module, unready, cx)?;
+        Ok(Changed::Yes)
+    }
+}
+
+/// True if values of several types bind a variable: the runtime of an operator of an open domain accepts more
+/// than the table says, with unknown results.
+fn is_mixed(module: &Module, var: Var) -> bool {
+    let mut types = flow::operands_of(module, var).filter_map(|(_, v)| module.value(v).ty.dtype());
+    types.next().is_some_and(|first| types.any(|other| other != first))
+}
+
+/// True if a variable types operands that may be of different types: the operands of a variadic formal that is
+/// not homogeneous.
+fn takes_several_types(schema: &OpSchema, var: Var) -> bool {
+    let last = schema.inputs.last();
+    last.is_some_and(|formal| {
+        matches!(formal.arity, Arity::Variadic { homogeneous: false, .. })
+            && u8::try_from(var.var).is_ok_and(|var| formal.ty == FormalType::Var(var))
+    })
+}
+
+/// Requests of the user about single nodes.
+struct Wishes<'a> {
+    policy: &'a Policy,
+    pins: &'a Pins<'a>,
+}
+
+impl Wishes<'_> {
+    /// The request about a cast of the author: a pin, a list that denies casts, or either of an earlier run.
+    fn of_cast(&self, module: &Module, node: Node, paths: &[&str]) -> Option<String> {
+        let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
+        if !is_cast || flow::inserted_result(module, node).is_some() {
+            return None;
+        }
+        let listed = || {
+            let listed = self.policy.class_of(&node_key(module, node)).filter(|l| l.class == Class::Deny);
+            listed.map(|listed| format!("pin:{}.deny", listed.from))
+        };
+        self.of_node(module, node, paths).or_else(listed).or_else(|| self.replayed(paths))
+    }
+
+    /// The pin that names a node of the author, with any format.
+    fn of_node(&self, module: &Module, node: Node, paths: &[&str]) -> Option<String> {
+        if self.pins.is_empty() || flow::inserted_result(module, node).is_some() {
+            return None;
+        }
+        let names = module.var_names(node);
+        let mut pins = flow::vars(module, node)
+            .zip(&names)
+            .filter_map(|(var, name)| self.of_var(module, var, paths, name));
+        pins.next().map(|held| held.rule)
+    }
+
+    /// The pin that spoke of a node in an earlier run.
+    fn replayed(&self, paths: &[&str]) -> Option<String> {
+        paths.iter().find_map(|path| self.policy.replayed_pin(path)).map(str::to_owned)
+    }
+
+    /// The pin that holds for a variable of a node with these paths.
+    fn of_var(&self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<HoldingPin> {
+        if self.pins.is_empty() {
+            return None;
+        }
+        let names = flow::operands_of(module, var)
+            .map(|(slot, v)| (slot, flow::behind_inserted(module, resolve_captures(module, v))))
+            .filter(|&(_, v)| module.producer(v).is_none() || constant_of(module, v).is_some())
+            .chain(flow::results_of(module, var))
+            .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)));
+        self.pins.of(paths, name, names)
+    }
+}
+
+/// The nodes of the author that pins name, pins of an earlier run included, and the casts that a list denies.
+pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> {
+    let denied = policy.class_of("Cast").is_some_and(|listed| listed.class == Class::Deny);
+    let has_pins = !policy.pins().is_empty() || !policy.value_pins().is_empty() || policy.has_replayed_pins();
+    if !denied && !has_pins && !module.graph_ids().any(|graph| module.nodes(graph).any(|n| asks(module, n))) {
+        return FxHashSet::default();
+    }
+    let paths = Paths::of(module);
+    let values = ValueNames::new(module, !policy.value_pins().is_empty());
+    let wishes = Wishes { policy, pins: &policy.pins_in(&*paths, &values) };
+    let mut nodes = paths.nodes().to_vec();
+    nodes.retain(|&node| {
+        let names: Vec<&str> = paths.names(node).collect();
+        asks(module, node)
+            || wishes.of_node(module, node, &names).or_else(|| wishes.replayed(&names)).is_some()
+            || wishes.of_cast(module, node, &names).is_some()
+    });
+    nodes.into_iter().collect()
+}
+
+/// The class of a variable by the operator table alone, before pins, lists, reports and the policy.
+#[derive(Clone, Copy)]
+struct ByTable {
+    class: Class,
+    /// The rule behind the class.
+    rule: &'static str,
+    /// The base of the policy for classes.
+    base: Base,
+}
+
+struct State<'a> {
+    to: DType,
+    groups: &'a Groups,
+    wishes: Wishes<'a>,
+    /// Graphs of functions that nothing calls.
+    dead: FxHashSet<GraphId>,
+    /// Contradicting pins for a variable of the current node.
+    contradiction: Option<[String; 2]>,
+    /// Reasons without evidence are the same for many nodes.
+    reasons: FxHashMap<String, Arc<Reason>>,
+    /// Variables whose operators have the format from a newer opset on, and which could be low then.
+    unready: Vec<Unready>,
+}
+
+impl State<'_> {
+    fn reason(&mut self, rule: &str) -> Arc<Reason> {
+        if let Some(known) = self.reasons.get(rule) {
+            return known.clone();
+        }
+        let reason = Arc::new(Reason { rule: rule.to_owned(), evidence: String::new() });
+        self.reasons.insert(rule.to_owned(), reason.clone());
+        reason
+    }
+
+    fn decide(&mut self, class: Class, precision: Option<DType>, rule: &str) -> Decision {
+        Decision { class, precision, reason: self.reason(rule) }
+    }
+
+    fn node(&mut self, module: &Module, node: Node, paths: &[&str]) -> Vec<Decision> {
+        let schema = module.node(node).schema();
+        let names = module.var_names(node);
+        let vars = || flow::vars(module, node).zip(&names);
+        let mut decisions: Vec<Decision> =
+            vars().map(|(var, name)| self.var(module, schema, var, name, paths)).collect();
+        // What a cast makes is never decided, so that is where it says that a pin speaks of the cast; so it does where a
+        // pin speaks of a node and decides nothing.
+        let is_met = decisions.iter().any(|decision| is_pin(&decision.reason.rule));
+        let pin = || self.wishes.of_node(module, node, paths).filter(|_| !is_met);
+        if let Some(rule) = self.wishes.of_cast(module, node, paths).or_else(pin)
+            && let Some(last) = decisions.last_mut()
+        {
+            last.reason = Arc::new(Reason { rule: last.reason.rule.clone(), evidence: rule });
+        }
+        decisions
+    }
+
+    fn var(
+        &mut self,
+        module: &Module,
+        schema: Option<&'static OpSchema>,
+        var: Var,
+        name: &str,
+        paths: &[&str],
+    ) -> Decision {
+        let table = self.by_table(module, schema, var);
+        if let Some(decided) = self.not_full(module, schema, var, table, paths, name) {
+            return decided;
+        }
+        let full = Some(DType::F32);
+        if let Some(rule) = immovable(module, schema, var) {
+            return self.decide(Class::Fixed, full, rule);
+        }
+        // Where nothing can be cast on the way in, neither a pin nor a list makes the result another type.
+        let castable = self.is_castable(module, var);
+        // What an earlier run inserted is not what the user speaks of, though its name may match.
+        let speaks = castable && flow::inserted_result(module, var.node).is_none();
+        let asked = if speaks { asked(module, var) } else { None };
+        let pin = if speaks { self.pin(module, var, paths, name) } else { None };
+        let pin = pin.or_else(|| asked.and_then(Asked::pin));
+        // A report of another model may ask for what this one cannot have.
+        let replayed =
+            paths.iter().find_map(|path| self.wishes.policy.replayed(path, name)).filter(|&precision| {
+                speaks && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
+            });
+        let wanted = match (&pin, replayed) {
+            (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
+            _ => self.to,
+        };
+        let by_class = |state: &mut Self, table: ByTable| {
+            if castable {
+                let listed = state.wishes.policy.class_of(&node_key(module, var.node));
+                // Lists speak of operators, and not of what they are there for.
+                let listed = listed.filter(|_| speaks && table.class != Class::Fixed && table.rule != LOSS);
+                let listed = asked.and_then(Asked::class).or(listed);
+                return state.by_wishes(table, pin, listed, replayed);
+            }
+            if table.class != Class::Fixed {
+                return state.decide(table.class, None, table.rule);
+            }
+            // The element of an optional has the type of what is in it.
+            let by_attribute = schema.is_some_and(|s| !s.attrs.is_empty());
+            state.decide(Class::Fixed, full, if by_attribute { "attribute" } else { table.rule })
+        };
+        match legality(module, var, wanted) {
+            Legality::Legal => by_class(self, table),
+            Legality::NotFloat | Legality::NoSuchFormat { first_opset_with_it: None } => {
+                self.decide(Class::Fixed, full, "schema")
+            }
+            Legality::NoSuchFormat { first_opset_with_it: Some(first) } => {
+                let gains = |s: &&'static OpSchema| {
+                    table.class == Class::Allow || op::schema_class(s, wanted) == Class::Allow
+                };
+                if let Some(schema) = schema.filter(gains) {
+                    // The class is fixed at this opset alone.
+                    let class = match table.class {
+                        Class::Fixed => refined(module, schema, var.node, wanted),
+                        class => class,
+                    };
+                    let decision = by_class(self, ByTable { class, ..table });
+                    let unready = Unready { var, about: (schema.name, first, wanted), decision };
+                    self.unready.extend(Some(unready).filter(Unready::could_be_low));
+                }
+                self.decide(Class::Fixed, full, &format!("opset.{wanted}"))
+            }
+        }
+    }
+
+    /// The class of a variable before pins, lists and reports.
+    fn by_table(&self, module: &Module, schema: Option<&'static OpSchema>, var: Var) -> ByTable {
+        // What goes into a sequence or comes out of it is moved.
+        let moves = self.groups.get(var).is_some() && containers::is_structural_node(module, var.node);
+        let is_loss = marks::is_loss(module, var.node);
+        let class = match moves {
+            true => Class::Clear,
+            false if is_loss => Class::Deny,
+            false => class_by_table(module, schema, var, self.to),
+        };
+        let declared = schema.is_some_and(|s| s.declared.is_some());
+        // A class for all operators is not one for what only hands values on, or for what the user described.
+        let base = match self.wishes.policy.base {
+            Base::Class(_) if moves || declared || flow::is_port(module, var) => Base::Table,
+            _ if is_loss => Base::Table,
+            base => base,
+        };
+        let rule = match declared {
+            _ if is_loss => LOSS,
+            true => "policy.signature",
+            false => "table",
+        };
+        ByTable { class, rule, base }
+    }
+
+    /// The decision about a variable that is not fp32 and has no fp32 elements, or whose type is unknown.
+    fn not_full(
+        &mut self,
+        module: &Module,
+        schema: Option<&'static OpSchema>,
+        var: Var,
+        table: ByTable,
+        paths: &[&str],
+        name: &str,
+    ) -> Option<Decision> {
+        if !flow::is_port(module, var) && is_mixed(module, var) {
+            if schema.is_some_and(|s| is_open(s.domain)) {
+                return Some(self.decide(Class::Fixed, None, "type.unknown"));
+            }
+            // Each comes as it is.
+            if schema.is_some_and(|s| takes_several_types(s, var)) {
+                return Some(self.decide(Class::Fixed, None, "type"));
+            }
+        }
+        let is_grouped = self.groups.get(var).is_some();
+        let element = match flow::bound_type(module, var) {
+            Some(Type::Tensor(tensor)) => Some(tensor.dtype),
+            Some(ty) if is_grouped => containers::element(ty),
+            Some(_) => None,
+            None => return Some(self.decide(Class::Fixed, None, "type.unknown")),
+        };
+        match element {
+            Some(DType::F32) => {}
+            Some(low) if low.is_low() => {
+                let class = self.class_of_low(module, var, table, paths, name);
+                return Some(self.decide(class, Some(low), ALREADY_LOW));
+            }
+            _ => {
+                let other = flow::bound_type(module, var).and_then(Type::element_dtype);
+                return Some(self.decide(Class::Fixed, other, "type"));
+            }
+        }
+        // An operand of unknown type is of the type of the others, but it cannot be cast; a result of unknown type
+        // (in the body of a custom operator) has readers that cannot be told of another one.
+        let mut values = flow::operands_of(module, var).chain(flow::results_of(module, var));
+        if values.any(|(_, v)| module.value(v).ty == Type::Unknown && !self.is_dead(module, v)) {
+            return Some(self.decide(Class::Fixed, Some(DType::F32), "type.unknown"));
+        }
+        None
+    }
+
+    /// The decision about a variable that may have the format: by pin, list, report and policy.
+    fn by_wishes(
+        &mut self,
+        table: ByTable,
+        pin: Option<(Pin, String)>,
+        listed: Option<OpClass>,
+        replayed: Option<DType>,
+    ) -> Decision {
+        let of_precision = |p: DType| if p == DType::F32 { Class::Fixed } else { Class::Allow };
+        let listed = match pin {
+            Some((Pin::To(precision), rule)) => {
+                return self.decide(of_precision(precision), Some(precision), &rule);
+            }
+            Some((Pin::Auto, _)) => None,
+            None => match (listed, replayed) {
+                (Some(listed), Some(_)) if listed.from == LIST => Some(listed),
+                (_, Some(precision)) => {
+                    return self.decide(of_precision(precision), Some(precision), REPLAY);
+                }
+                (listed, None) => listed,
+            },
+        };
+        let (class, rule) = class_by_policy(table, listed);
+        let precision = (class == Class::Fixed).then_some(DType::F32);
+        self.decide(class, precision, &rule)
+    }
+
+    /// True if an operand of a variable can be cast, or the whole group of the variable is lowered together.
+    fn is_castable(&self, module: &Module, var: Var) -> bool {
+        flow::operands_of(module, var).next().is_some() || self.groups.get(var).is_some()
+    }
+
+    /// The pin that decides a variable, and its rule.
+    fn pin(&mut self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<(Pin, String)> {
+        let held = self.wishes.of_var(module, var, paths, name)?;
+        self.contradiction = self.contradiction.take().or(held.contradiction);
+        Some((held.pin, held.rule))
+    }
+
+    /// True if a value is in a function that nothing calls: no type is known there.
+    fn is_dead(&self, module: &Module, value: Value) -> bool {
+        !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
+    }
+
+    /// The class of a variable that is 16-bit already: the class by which an earlier run may have lowered it.
+    fn class_of_low(
+        &mut self,
+        module: &Module,
+        var: Var,
+        table: ByTable,
+        paths: &[&str],
+        name: &str,
+    ) -> Class {
+        if flow::inserted_result(module, var.node).is_some() {
+            return table.class;
+        }
+        let pin = match self.is_castable(module, var) {
+            true => self.pin(module, var, paths, name),
+            false => self.wishes.of_var(module, var, paths, name).map(|held| (held.pin, held.rule)),
+        };
+        let listed = || self.wishes.policy.class_of(&node_key(module, var.node));
+        match pin {
+            Some((Pin::To(to), _)) if to.is_low() && table.class != Class::Fixed => Class::Allow,
+            Some((Pin::Auto, _)) => class_by_policy(table, None).0,
+            _ => class_by_policy(table, listed()).0,
+        }
+    }
+}
+
+/// The class of an operator that is in a list, or in none, and its rule.
+fn class_by_policy(table: ByTable, listed: Option<OpClass>) -> (Class, String) {
+    if table.class == Class::Fixed {
+        return (table.class, table.rule.into());
+    }
+    if let Some(listed) = listed {
+        return (listed.class, format!("{}.{}", listed.from, listed.class));
+    }
+    let (class, of_base) = table.base.class_of(table.class);
+    (class, of_base.unwrap_or(table.rule).into())
+}
+
+/// The operator table's class of a variable of this node: that of the formals it uses, refined by attributes.
+fn class_by_table(module: &Module, schema: Option<&'static OpSchema>, var: Var, to: DType) -> Class {
+    // What is handed into a body and out of it is moved, whatever else the operator does.
+    let Some(schema) = schema.filter(|_| !flow::is_port(module, var)) else { return Class::Clear };
+    let base = refined(module, schema, var.node, to);
+    let Ok(variable) = u8::try_from(var.var) else { return Class::Fixed };
+    let class = op::var_class_given(schema, variable, to, base, |side, index| {
+        let data = module.node(var.node);
+        match side {
+            op::Side::Operand => data.operand(index).is_some(),
+            op::Side::Result => data.result(index).is_some(),
+        }
+    });
+    let absent = || NodeView::new(module, var.node).is_some_and(|v| v.dtype_attr("dtype") == Ok(None));
+    if op::dtype_follows_operand(schema) && absent() { Class::Fixed } else { class }
+}
+
+/// The legality of the format for a variable that is f32: by the schema of its node, and by the schema of Cast.
+/// ONNX's own operators do not take one before Cast does; others do not ask for ONNX's opset.
+fn legality(module: &Module, var: Var, format: DType) -> Legality {
+    let legal = flow::legality(module, var, format);
+    if legal != Legality::Legal || format != DType::BF16 {
+        return legal;
+    }
+    flow::cast_legality(module, module.node(var.node).graph, format)
+}
+
+/// The reason why no variable of a node can change, whatever the user requests.
+fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'static str> {
+    let data = module.node(var.node);
+    let moves = schema.is_some_and(|s| s.kind == OpKind::Identity || containers::is_structural(s.kind))
+        || flow::is_port(module, var);
+    let container = |value| {
+        let ty = &module.value(value).ty;
+        let movable = matches!(ty, Type::Tensor(_) | Type::Unknown) || moves && containers::is_container(ty);
+        !movable
+    };
+    let contains = || {
+        if flow::is_port(module, var) {
+            let values = flow::operands_of(module, var).chain(flow::results_of(module, var));
+            return values.map(|(_, v)| v).any(container);
+        }
+        data.formal_operands().iter().chain(data.results()).flatten().copied().any(container)
+    };
+    if contains() {
+        // So has what goes into a map, or comes out of one.
+        Some("type")
+    } else if schema.is_some_and(|s| s.kind == OpKind::BitCast) || calls_operator(module, var.node) {
+        Some("schema")
+    } else {
+        None
+    }
+}
+
+/// True if a node calls a function that is the model's own body of an operator that is known: readers of the model
+/// type the call by the operator's schema, which relates operands and results as the body may not.
+fn calls_operator(module: &Module, node: Node) -> bool {
+    let data = module.node(node);
+    let (domain, name, _) = module.op_name(node);
+    matches!(data.op, Op::Call(_))
+        && module
+            .opset(data.graph, domain)
+            .is_some_and(|opset| matches!(op::lookup(domain, name, opset), op::Lookup::Found(_)))
+}
+
+/// The class of the operator at this node: attributes can make it stricter.
+fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) -> Class {
+    let base = op::schema_class(schema, to);
+    let reduces = op::may_reduce(schema)
+        && NodeView::new(module, node).and_then(|v| v.string("reduction")).is_some_and(|r| r != "none");
+    if reduces { Class::Deny } else { base }
+}
+
+/// The 16-bit format that is not this one.
+pub(crate) fn other_low(format: DType) -> DType {
+    if format == DType::BF16 { DType::F16 } else { DType::BF16 }
+}

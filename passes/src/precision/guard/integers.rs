@@ -1,0 +1,315 @@
+//! Integers carried in floats. f16 holds integers exactly up to 2048, bf16 up to 256.
+//!
+//! Two walks over the float variables of the main graph:
+//!
+//! - *forward* from the places where integers of more than 8 bits become floats (Cast, Range, and values
+//!   computed from them), through arithmetic and movement and at most one product: values that may hold such an
+//!   integer;
+//! - *backward* from the places where floats become integers again (Cast to an integer type) or turn into an
+//!   angle (Sin, Cos and similar, where the error of a large argument is absolute): values that must be exact.
+//!
+//! Variables in both sets stay fp32, allow operators included (`inv_freq @ positions`). So does every operator
+//! from the last allow operator on that leads into a cast to an integer, whatever its operands: `floor(size ·
+//! scale)`. That operator stays fp32 as well if it is a product that leads nowhere else, and an integer of more
+//! than 8 bits is made; and if it multiplies rounded or compared values (digits by the powers of a base), so do
+//! the producers of its operands.
+
+use super::Cx;
+use crate::analysis::cost::Sizes;
+use crate::analysis::numerics::{Properties, terms};
+use crate::graph::flow::{self, Var};
+use crate::pass::PassError;
+use ampc_ir::op::{self, Class, OpKind};
+use ampc_ir::views::{NodeView, constant_of};
+use ampc_ir::{DType, Node};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Integer types whose values an f16 may not hold.
+fn is_wide_integer(dtype: DType) -> bool {
+    dtype.is_integer() && dtype.bits().is_some_and(|b| b > 8)
+}
+
+fn dtype_of_operand(cx: &Cx<'_>, node: Node, i: usize) -> Option<DType> {
+    cx.module.value(cx.module.node(node).operand(i)?).ty.dtype()
+}
+
+fn dtype_of_result(cx: &Cx<'_>, node: Node) -> Option<DType> {
+    cx.module.value(cx.module.node(node).result(0)?).ty.dtype()
+}
+
+/// True if a node turns integers into floats: converts them, or counts (Range).
+fn enters(cx: &Cx<'_>, node: Node) -> bool {
+    let Some(kind) = cx.kind(node) else { return false };
+    let counts = kind == OpKind::Range;
+    let converts = op::moves(kind, 0).is_some() && dtype_of_operand(cx, node, 0).is_some_and(is_wide_integer);
+    (counts || converts) && dtype_of_result(cx, node).is_some_and(DType::is_float)
+}
+
+/// True if a node makes small integers: the 0 and 1 of a comparison, a sign, or rounded values.
+fn makes_digits(cx: &Cx<'_>, node: Node) -> bool {
+    let of_bool = || dtype_of_operand(cx, node, 0) == Some(DType::Bool);
+    match cx.kind(node) {
+        Some(OpKind::Round | OpKind::Floor | OpKind::Ceil | OpKind::Sign) => true,
+        Some(OpKind::Cast) => of_bool() && dtype_of_result(cx, node).is_some_and(DType::is_float),
+        _ => false,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sink {
+    Integer,
+    Angle,
+}
+
+/// The sink if a node turns floats into values that must be exact.
+fn leaves(cx: &Cx<'_>, node: Node) -> Option<Sink> {
+    let kind = cx.kind(node)?;
+    if op::is_periodic(kind) {
+        return Some(Sink::Angle);
+    }
+    let from = dtype_of_operand(cx, node, 0)?;
+    let to = dtype_of_result(cx, node)?;
+    (op::moves(kind, 0).is_some() && from.is_float() && to.is_integer()).then_some(Sink::Integer)
+}
+
+/// True if a number passes through the variable.
+fn carries(cx: &Cx<'_>, var: Var) -> bool {
+    flow::decision(cx.module, var).is_some()
+}
+
+pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    let nodes = flow::nodes(cx.module);
+    let digits = forward(cx, &nodes, makes_digits);
+    let forward = forward(cx, &nodes, enters);
+    let Backward { exact, near, only } = backward(cx, &nodes, &digits);
+    for &var in exact.intersection(&forward).collect::<std::collections::BTreeSet<_>>() {
+        cx.deny(var, || "integers carried in floats on the way to an integer or an angle".into());
+    }
+    accumulators(cx)?;
+    for &var in near.iter().collect::<std::collections::BTreeSet<_>>() {
+        let last = cx.is_product(var);
+        if !last {
+            cx.deny(var, || "on the way to a cast to an integer".into());
+        } else if only.contains(&var) {
+            cx.deny(var, || "the last product before a cast to an integer".into());
+        }
+    }
+    Ok(())
+}
+
+/// Sums of a product of integers before it is scaled, and products of integers in floats that may sum up as
+/// much.
+fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for var in cx.free_vars() {
+        let mut properties = Properties::NOTHING;
+        for (_, value) in flow::operands_of(cx.module, var) {
+            properties |= cx.numerics.properties(cx.module, value);
+        }
+        if properties.has(Properties::ACCUMULATOR) {
+            cx.deny(var, || "the accumulator of a product of integers, up to millions".into());
+        } else if adds_up_integers(cx, var, properties.has(Properties::INTEGERS))? {
+            cx.deny(var, || "a product of integers in floats, up to millions".into());
+        }
+    }
+    Ok(())
+}
+
+/// True if a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
+///
+/// A factor counts as such integers if `integers` has it, by its computation, or if the constant is a quantized
+/// weight: many integers, some of them larger than handwritten integers. For example, 512 terms of 255 · 127
+/// are up to 16 million, and 733,000 if their signs are drawn by lot: both beyond the 65,504 of f16.
+fn adds_up_integers(cx: &mut Cx<'_>, var: Var, integers: bool) -> Result<bool, PassError> {
+    if !cx.is_product(var) {
+        return Ok(false);
+    }
+    let factors = [0, 1].map(|slot| cx.module.node(var.node).operand(slot));
+    let constant = factors.into_iter().flatten().find(|&v| constant_of(cx.module, v).is_some());
+    let Some(weights) = constant.map_or(Ok(None), |value| cx.stats(value))? else { return Ok(false) };
+    let largest = f64::from(weights.max_abs);
+    let is_quantized =
+        (MIN_QUANTIZED..=MAX_QUANTIZED).contains(&largest) && weights.count > FEW && weights.integers;
+    let view = NodeView::new(cx.module, var.node).filter(|_| integers || is_quantized);
+    // A sum of terms of either sign grows with the root of their number.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let reaches = |view: NodeView<'_>| {
+        MAX_QUANTIZED * largest * (terms(cx.module, &view, Sizes::default().other) as f64).sqrt()
+    };
+    Ok(view.is_some_and(|view| reaches(view) > cx.most()))
+}
+
+/// Integer weights that are all below this are written by hand (filters of images go up to 16), and the values
+/// that they multiply need not be integers.
+const MIN_QUANTIZED: f64 = 17.0;
+
+/// The largest integer of 8 bits: larger weights are not quantized to 8 bits.
+const MAX_QUANTIZED: f64 = 255.0;
+
+/// At most so many weights are taken to be written by hand as well, whatever their size.
+const FEW: u64 = 16;
+
+/// How an operator passes on an integer of an operand.
+///
+/// The list is this guard's, not a property of operators: it is the arithmetic in which sizes and positions are
+/// computed. Not all of it makes integers of integers, and Mean or Abs, which do as much, are used for features.
+fn passes_on(cx: &Cx<'_>, var: Var) -> Option<Crossing> {
+    let class = flow::decision(cx.module, var)?.class;
+    match cx.kind(var.node)? {
+        OpKind::Add | OpKind::Sub | OpKind::Mul | OpKind::Div | OpKind::Mod | OpKind::Pow | OpKind::Sqrt => {}
+        OpKind::Sum | OpKind::Floor | OpKind::Ceil | OpKind::Round | OpKind::CumSum => {}
+        OpKind::ReduceSum | OpKind::ReduceProd | OpKind::ReduceMax | OpKind::ReduceMin => {}
+        _ if class == Class::Clear => {}
+        _ if class == Class::Allow => return Some(Crossing::Product),
+        _ => return None,
+    }
+    Some(Crossing::Plain)
+}
+
+/// Kind of operators that a mark crossed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Crossing {
+    /// Arithmetic and movement.
+    Plain,
+    /// One product: positions times frequencies. After a second one nothing is a position any more.
+    Product,
+}
+
+/// Variables that may hold an integer. Program order is topological: one walk, and more only if there are bodies.
+fn forward(cx: &Cx<'_>, nodes: &[Node], enters: fn(&Cx<'_>, Node) -> bool) -> FxHashSet<Var> {
+    let mut marked: FxHashMap<Var, Crossing> = FxHashMap::default();
+    for _ in 0..super::MAX_WALKS {
+        let before = marked.clone();
+        walk_forward(cx, nodes, enters, &mut marked);
+        if !cx.has_bodies() || marked == before {
+            break;
+        }
+    }
+    marked.into_keys().collect()
+}
+
+fn walk_forward(
+    cx: &Cx<'_>,
+    nodes: &[Node],
+    enters: fn(&Cx<'_>, Node) -> bool,
+    marked: &mut FxHashMap<Var, Crossing>,
+) {
+    let mut sources: FxHashSet<Node> = FxHashSet::default();
+    for &node in nodes {
+        if enters(cx, node) {
+            sources.insert(node);
+            continue;
+        }
+        for var in flow::vars(cx.module, node).filter(|&v| carries(cx, v)) {
+            let held = flow::operands_of(cx.module, var)
+                .filter_map(|(_, value)| {
+                    let value = flow::behind_casts(cx.module, value);
+                    let (producer, _) = cx.module.producer(value)?;
+                    if sources.contains(&producer) {
+                        return Some(Crossing::Plain);
+                    }
+                    marked.get(&flow::producer_var(cx.module, value)?).copied()
+                })
+                .min();
+            let mark = match (held, passes_on(cx, var)) {
+                (Some(held), Some(Crossing::Plain)) => Some(held),
+                (Some(Crossing::Plain), Some(Crossing::Product)) => Some(Crossing::Product),
+                (None, _) | (_, None) | (Some(Crossing::Product), Some(Crossing::Product)) => None,
+            };
+            if let Some(mark) = mark {
+                marked.insert(var, mark);
+            }
+        }
+    }
+}
+
+/// Result of the walk backward.
+#[derive(Clone, PartialEq, Eq, Default)]
+struct Backward {
+    /// Variables that lead into something exact, through everything.
+    exact: FxHashSet<Var>,
+    /// The variables that lead into a cast to an integer without crossing an allow variable, and the products
+    /// at which these paths end.
+    near: FxHashSet<Var>,
+    /// The variables that lead into a cast to an integer of more than 8 bits and nowhere else.
+    only: FxHashSet<Var>,
+}
+
+fn backward(cx: &Cx<'_>, nodes: &[Node], digits: &FxHashSet<Var>) -> Backward {
+    let mut found = Backward::default();
+    for _ in 0..super::MAX_WALKS {
+        let before = found.clone();
+        walk_backward(cx, nodes, digits, &mut found);
+        if !cx.has_bodies() || found == before {
+            break;
+        }
+    }
+    found
+}
+
+fn walk_backward(cx: &Cx<'_>, nodes: &[Node], digits: &FxHashSet<Var>, found: &mut Backward) {
+    for &node in nodes.iter().rev() {
+        for var in flow::vars(cx.module, node).filter(|&v| carries(cx, v)) {
+            let (mut to_exact, mut to_near, mut to_only) = (false, false, true);
+            for (_, value) in flow::results_of(cx.module, var) {
+                for reader in flow::readers_beyond_casts(cx.module, value) {
+                    // An output of the model is a number, not an index.
+                    let Some((reader, slot)) = reader.operand() else {
+                        to_only = false;
+                        continue;
+                    };
+                    let sink = leaves(cx, reader);
+                    to_exact |= sink.is_some();
+                    to_near |= sink == Some(Sink::Integer);
+                    let mut leads = sink == Some(Sink::Integer)
+                        && dtype_of_result(cx, reader).is_some_and(is_wide_integer);
+                    if let Some(reader) = flow::reader_var(cx.module, reader, slot) {
+                        to_exact |= found.exact.contains(&reader);
+                        // Beyond a product only digits are looked for.
+                        let near = found.near.contains(&reader)
+                            && (!cx.is_product(reader)
+                                || found.only.contains(&reader) && digits.contains(&reader));
+                        to_near |= near;
+                        leads |= near && found.only.contains(&reader);
+                    }
+                    if let Some(near) = outcome(cx, reader, found) {
+                        to_near |= near;
+                        leads |= near;
+                    }
+                    to_only &= leads || is_remainder(cx, reader);
+                }
+            }
+            if to_exact {
+                found.exact.insert(var);
+            }
+            let allow = flow::decision(cx.module, var).is_none_or(|d| d.class == Class::Allow);
+            if to_near && (!allow || cx.is_product(var)) {
+                found.near.insert(var);
+                if to_only {
+                    found.only.insert(var);
+                }
+            }
+        }
+    }
+}
+
+/// True if the outcome of a comparison leads into a cast to an integer and nowhere else, if the node compares.
+fn outcome(cx: &Cx<'_>, node: Node, found: &Backward) -> Option<bool> {
+    cx.kind(node).filter(|&kind| op::compares(kind))?;
+    let outcome = cx.module.node(node).result(0)?;
+    let mut readers = flow::readers(cx.module, outcome).into_iter();
+    let leads = |node| flow::vars(cx.module, node).any(|var| found.only.contains(&var));
+    Some(readers.all(|reader| reader.operand().is_some_and(|(node, _)| leads(node))))
+}
+
+/// True if a node subtracts from a value its integer part: the result is a position within a cell.
+fn is_remainder(cx: &Cx<'_>, node: Node) -> bool {
+    let data = cx.module.node(node);
+    let whole = data.operand(1).and_then(|value| cx.module.producer(flow::behind_casts(cx.module, value)));
+    let behind = |node| cx.operand(node, 0).map(|of| flow::behind_casts(cx.module, of));
+    let behind_self = behind(node);
+    let is_whole = |(node, _): (Node, u32)| {
+        matches!(cx.kind(node), Some(OpKind::Floor | OpKind::Round | OpKind::Ceil))
+            && behind(node) == behind_self
+    };
+    cx.kind(node) == Some(OpKind::Sub) && whole.is_some_and(is_whole)
+}

@@ -1,0 +1,276 @@
+//! `guard`: finds patterns and ranges that make a node riskier than its class.
+//!
+//! A guard looks at free variables (f32, not pinned, not fixed) and makes a variable deny if the format would
+//! make it go wrong, with the evidence. A guarded variable taints like any deny variable: a mask of −3.4e38
+//! that must stay fp32 must not be narrowed one operator later. Each guard has a name, can be left out, and has
+//! a test that fails without it.
+
+mod amplifiers;
+mod constants;
+mod integers;
+mod masks;
+mod norms;
+mod ranges;
+
+pub use crate::pass::statistics::{ConstantStats, Statistics};
+pub use crate::policy::guards::{GUARDS, GuardDef, Judges};
+
+use crate::analysis::numerics::Numerics;
+use crate::graph::flow::{self, Var};
+use crate::pass::invariants::Invariants;
+use crate::pass::options::{FORMAT, PassOption, Setting, Spelled, option, settings};
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::policy::Policy;
+use crate::policy::guards::GuardKind;
+use crate::spelling::words::quoted;
+use ampc_ir::convert::{Conversion, can_convert, convert, max_finite};
+use ampc_ir::module::{Def, Payload, Reason};
+use ampc_ir::op::{Class, OpKind};
+use ampc_ir::{DType, Module, Node, TensorData, Value};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Handling of constants with finite values beyond the range of the format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OutOfRange {
+    /// The constant stays fp32, and so do its readers.
+    #[default]
+    Keep,
+    /// The values become the largest finite value.
+    Clamp,
+    /// The rewrite fails.
+    Error,
+}
+
+impl OutOfRange {
+    /// All of them.
+    pub const ALL: [OutOfRange; 3] = [OutOfRange::Keep, OutOfRange::Clamp, OutOfRange::Error];
+
+    /// The group of a word.
+    pub fn of(word: &str) -> Option<OutOfRange> {
+        OutOfRange::ALL.into_iter().find(|action| action.as_str() == word)
+    }
+
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            OutOfRange::Keep => "keep",
+            OutOfRange::Clamp => "clamp",
+            OutOfRange::Error => "error",
+        }
+    }
+}
+
+/// The pass.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// The format to lower to: f16 or bf16.
+    pub to: DType,
+    /// Guards to leave out.
+    pub disabled: BTreeSet<String>,
+    /// The handling of constants that do not fit.
+    pub out_of_range: OutOfRange,
+}
+
+impl Spelled for Guard {
+    const NAME: &'static str = "guard";
+    const ABOUT: &'static str = "finds patterns and ranges that make a node riskier than its class";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: FORMAT,
+            print: |pass| Some(Setting::word(pass.to)),
+            read: |pass, given| given.format().map(|to| pass.to = to),
+        },
+        PassOption {
+            def: option("disable", "guards or groups of them with `+` between them", Some("")),
+            print: |pass| {
+                let names: Vec<String> = pass.disabled.iter().map(|name| quoted(name)).collect();
+                (!names.is_empty()).then(|| Setting::Text(names.join("+")))
+            },
+            read: |pass, given| {
+                let mut probe = Policy::default();
+                given.list()?.iter().try_for_each(|name| probe.disable_guard(name))?;
+                pass.disabled.clone_from(probe.disabled_guards());
+                Ok(())
+            },
+        },
+        PassOption {
+            def: option("out-of-range", "keep, clamp or error", Some(OutOfRange::Keep.as_str())),
+            print: |pass| {
+                (pass.out_of_range != OutOfRange::Keep).then(|| Setting::word(pass.out_of_range.as_str()))
+            },
+            read: |pass, given| {
+                pass.out_of_range = given.read(OutOfRange::of)?;
+                Ok(())
+            },
+        },
+    ];
+    fn blank() -> Self {
+        Guard { to: DType::F16, disabled: BTreeSet::new(), out_of_range: OutOfRange::Keep }
+    }
+}
+
+impl Pass for Guard {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
+    }
+    fn requires(&self) -> Invariants {
+        Invariants::CORE.with(Invariants::CLASSIFIED)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::ASSIGNED.with(Invariants::LOWERED)
+    }
+    fn run(&self, module: &mut Module, pass: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let mut cx = Cx {
+            module,
+            to: self.to,
+            out_of_range: self.out_of_range,
+            stats: pass.statistics,
+            free: Vec::new(),
+            moved: FxHashMap::default(),
+            numerics: Numerics::default(),
+            changed: false,
+            rule: "",
+        };
+        let vars = |node| flow::vars(cx.module, node);
+        cx.free = flow::nodes(cx.module).into_iter().flat_map(vars).collect();
+        cx.free.retain(|&var| flow::is_free(cx.module, var));
+        // With nothing to decide no constant need be read.
+        if cx.free.is_empty() {
+            return Ok(Changed::No);
+        }
+        cx.find_moved()?;
+        cx.numerics = Numerics::of(cx.module, cx.to);
+        for guard in GUARDS.iter().filter(|g| !self.disabled.contains(g.name)) {
+            cx.rule = guard.name;
+            run(guard.kind, &mut cx)?;
+        }
+        let changed = cx.changed;
+        for (var, message) in ranges::large_weights(&mut cx)? {
+            pass.warn("range.constants", Some(var.node), message);
+        }
+        Ok(Changed::when(changed))
+    }
+}
+
+/// Runs a guard.
+fn run(kind: GuardKind, cx: &mut Cx<'_>) -> Result<(), PassError> {
+    match kind {
+        GuardKind::Range => ranges::range(cx),
+        GuardKind::Mask => masks::mask(cx),
+        GuardKind::Eps => ranges::eps(cx),
+        GuardKind::Underflow => ranges::underflow(cx),
+        GuardKind::Stash => norms::stash(cx),
+        GuardKind::Norm => norms::norm(cx),
+        GuardKind::Depth => norms::depth(cx),
+        GuardKind::Integers => integers::integers(cx),
+        GuardKind::Square => amplifiers::square(cx),
+        GuardKind::Cancellation => amplifiers::cancellation(cx),
+        GuardKind::Saturation => amplifiers::saturation(cx),
+        GuardKind::Scores => amplifiers::scores(cx),
+        GuardKind::Position => amplifiers::position(cx),
+        GuardKind::Choice => amplifiers::choice(cx),
+    }
+}
+
+/// The number of walks for the sake of bodies: a value that leaves a body, or is loop-carried, is seen in the
+/// next walk.
+const MAX_WALKS: usize = 16;
+
+/// State of the guards.
+struct Cx<'a> {
+    module: &'a mut Module,
+    to: DType,
+    out_of_range: OutOfRange,
+    stats: &'a mut Statistics,
+    /// The variables that were free before the first guard, in program order, a graph before its bodies.
+    free: Vec<Var>,
+    /// The ranges of values that are computed from constants alone.
+    moved: FxHashMap<Value, constants::Known>,
+    /// The facts about the numbers of the module.
+    numerics: Numerics,
+    changed: bool,
+    rule: &'static str,
+}
+
+impl Cx<'_> {
+    /// Free variables in program order, a graph before its bodies.
+    fn free_vars(&self) -> Vec<Var> {
+        self.free.iter().copied().filter(|&var| flow::is_free(self.module, var)).collect()
+    }
+
+    /// True if nodes have bodies, through which walks have to go.
+    fn has_bodies(&self) -> bool {
+        flow::graphs(self.module).len() > 1
+    }
+
+    /// Makes a variable deny, if it is still free.
+    fn deny(&mut self, var: Var, evidence: impl FnOnce() -> String) {
+        if !flow::is_free(self.module, var) {
+            return;
+        }
+        let reason = Arc::new(Reason { rule: format!("guard.{}", self.rule), evidence: evidence() });
+        let decision = &mut self.module.node_mut(var.node).decisions[usize::from(var.var)];
+        decision.class = Class::Deny;
+        decision.reason = reason;
+        self.changed = true;
+    }
+
+    /// Makes the variables of a node deny that are still free.
+    fn deny_node(&mut self, node: Node, evidence: &str) {
+        for var in flow::vars(self.module, node) {
+            self.deny(var, || evidence.to_owned());
+        }
+    }
+
+    /// The statistics of the constant that a value is.
+    fn stats(&mut self, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
+        let value = flow::resolve_captures(self.module, flow::behind_inserted(self.module, value));
+        // The value an overridable input has if nobody gives one says as much about ranges as a constant.
+        let data = match &self.module.value(value).def {
+            Def::Input { default: Some(Payload::Dense(data)), .. } => Some(data.clone()),
+            _ => ampc_ir::views::constant_of(self.module, value),
+        };
+        data.map_or(Ok(None), |data| self.stats_of(&data, value))
+    }
+
+    /// The statistics of a tensor that is, or fills, a value; `None` if it holds no f32, f64 or 16-bit floats.
+    fn stats_of(
+        &mut self,
+        data: &Arc<TensorData>,
+        value: Value,
+    ) -> Result<Option<Arc<ConstantStats>>, PassError> {
+        let stats = self.stats.of(data, self.to);
+        stats.map_err(|source| PassError::Constant { name: self.name(value), source })
+    }
+
+    /// The largest finite value of the format. A variable without floats has no range to leave.
+    fn most(&self) -> f64 {
+        max_finite(self.to).unwrap_or(f64::INFINITY)
+    }
+
+    /// The magnitude that a number has in the format; the largest finite one if it is beyond the range.
+    fn stored(&self, number: f32) -> f64 {
+        if !can_convert(DType::F32, self.to) || !number.is_finite() {
+            return f64::from(number.abs());
+        }
+        let (mut low, mut wide) = (Vec::new(), Vec::new());
+        let magnitude = number.abs().to_le_bytes();
+        convert(DType::F32, Conversion { to: self.to, clamp: true }, &magnitude, &mut low);
+        convert(self.to, Conversion { to: DType::F64, clamp: false }, &low, &mut wide);
+        wide.as_chunks::<8>().0.first().map_or(f64::NAN, |&bytes| f64::from_le_bytes(bytes))
+    }
+
+    /// The operator of a node of the table.
+    fn kind(&self, node: Node) -> Option<OpKind> {
+        self.module.node(node).schema().map(|s| s.kind)
+    }
+
+    fn name(&self, value: Value) -> String {
+        ampc_ir::verify::name_of(self.module, value)
+    }
+}

@@ -1,0 +1,125 @@
+//! Guards on norms and reductions.
+
+use super::Cx;
+use super::amplifiers::SMALL;
+use crate::analysis::numerics::{MAX_TERMS, Properties, Sink, squares};
+use crate::graph::flow::{self, Reader, Var};
+use crate::pass::PassError;
+use ampc_ir::op::{self, OpKind};
+use ampc_ir::views::NodeView;
+use ampc_ir::{DType, Node, Value};
+
+/// A reduction over more elements than this stays fp32.
+const MAX_DEPTH: u64 = MAX_TERMS;
+
+/// `stash_type` other than float: the operator would compute in the low format inside.
+pub(super) fn stash(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for var in cx.free_vars() {
+        let Some(view) = NodeView::new(cx.module, var.node) else { continue };
+        if let Some(stash) = view.schema.attr("stash_type").and_then(|_| view.int("stash_type"))
+            && stash != i64::from(DType::F32.number())
+        {
+            cx.deny(var, || format!("stash_type is {stash}, not 1 (float)"));
+        }
+    }
+    Ok(())
+}
+
+/// The nodes that read the results of a variable. Outputs of the model are not part of a pattern.
+fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
+    let mut nodes: Vec<Node> = flow::results_of(cx.module, var)
+        .flat_map(|(_, value)| flow::readers_beyond_casts(cx.module, value))
+        .filter_map(Reader::operand)
+        .map(|(node, _)| node)
+        .collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+/// Norms written out in operators: x·x before a sum overflows (400² is beyond f16), and x − mean(x) cancels.
+///
+/// The operators named here are the pattern: how exporters write a norm.
+pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for var in cx.free_vars() {
+        let square = match cx.kind(var.node) {
+            Some(OpKind::Mul) => squares(cx.module, var.node),
+            Some(OpKind::Pow) => true,
+            _ => false,
+        };
+        if square && let Some(sum) = readers(cx, var).into_iter().find(|&n| cx.kind(n).is_some_and(op::sums))
+        {
+            let op = cx.module.op_name(sum).1.to_owned();
+            cx.deny(var, || format!("a square that {op} sums"));
+        } else if square && cx.sinks(var).some.any(Sink::SUM) {
+            cx.deny(var, || "a square that is summed".into());
+        }
+        if is_shifted(cx, var) {
+            cx.deny(var, || "adds a large constant, which a mean that is subtracted takes away".into());
+        }
+        if cx.kind(var.node) == Some(OpKind::ReduceMean) {
+            let x = cx.module.node(var.node).operand(0).map(|v| flow::behind_casts(cx.module, v));
+            let subtracts = readers(cx, var).into_iter().find(|&n| {
+                let from = cx.module.node(n).operand(0).map(|v| flow::behind_casts(cx.module, v));
+                cx.kind(n) == Some(OpKind::Sub) && from == x
+            });
+            if let Some(sub) = subtracts {
+                cx.deny(var, || "a mean that is subtracted from its operand".into());
+                if let Some(sub) = flow::reader_var(cx.module, sub, 0) {
+                    cx.deny(sub, || "subtracts the mean: cancellation".into());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// True if a variable adds a large constant to something that then has its mean subtracted: the constant goes again, and
+/// the digits that it took do not come back.
+fn is_shifted(cx: &Cx<'_>, var: Var) -> bool {
+    let large = |value| cx.numerics.interval(cx.module, value).is_some_and(|i| i.magnitude() > SMALL);
+    let constant = |&(_, value): &(usize, Value)| cx.numerics.is_constant(cx.module, value) && large(value);
+    let shifts = cx.kind(var.node).is_some_and(op::adds)
+        && flow::operands_of(cx.module, var).any(|operand| constant(&operand));
+    let reads = |kind| readers(cx, var).into_iter().any(|node| cx.kind(node) == Some(kind));
+    shifts && reads(OpKind::ReduceMean) && reads(OpKind::Sub)
+}
+
+/// Long reductions: the sum leaves the range or loses small addends. So do long products, unless a factor is a
+/// constant, whose signs differ, or sums to 1, like results of Softmax; and so do products with such a sum.
+pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for node in flow::nodes(cx.module) {
+        if let Some(product) = cx.numerics.weighted_mean(cx.module, node) {
+            cx.deny_node(
+                product,
+                "a sum by weights of unknown range that is divided by the sum of the weights",
+            );
+        }
+    }
+    for var in cx.free_vars() {
+        if cx.is_product(var) && cx.properties(var).has(Properties::LONG_SUM) {
+            cx.deny(var, || {
+                format!("a sum of more than {MAX_TERMS} computed products, or a product with such a sum")
+            });
+        }
+        if !cx.kind(var.node).is_some_and(op::sums) {
+            continue;
+        }
+        let Some(view) = NodeView::new(cx.module, var.node) else { continue };
+        let depth = if view.schema.attr("kernel_shape").is_some() {
+            view.int_list("kernel_shape")
+                .and_then(|k| k.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?)))
+        } else {
+            let from = view.shape(0).element_count();
+            let to = cx
+                .module
+                .node(var.node)
+                .result(0)
+                .and_then(|v| cx.module.value(v).ty.shape()?.element_count());
+            from.zip(to).and_then(|(from, to)| from.checked_div(to))
+        };
+        if let Some(depth) = depth.filter(|&d| d > MAX_DEPTH) {
+            cx.deny(var, || format!("reduces {depth} elements to one"));
+        }
+    }
+    Ok(())
+}

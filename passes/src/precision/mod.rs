@@ -1,0 +1,7 @@
+//! Decisions: the passes that choose the element type of every type variable, and the minimum cut that they use.
+
+pub mod assign;
+pub mod classify;
+pub mod cut;
+pub mod guard;
+pub mod taint;

@@ -1,0 +1,140 @@
+//! `taint`: results of a dangerous operator stay fp32 until an operator that is always safe consumes them.
+//!
+//! From every result of a deny variable a mark runs forward through infer and clear variables. A marked infer
+//! variable becomes deny; a clear variable only passes the mark on, and so do casts from float to float,
+//! including the author's, and sequences, from their elements to the elements taken out. Allow, discrete and
+//! fixed variables stop the mark. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set),
+//! without its clear tails.
+//!
+//! Values between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and values moved from them) are not
+//! dangerous by their size: they mark a reader only on a path to an operator that amplifies errors
+//! (`numerics`). So a gate does not keep its experts fp32, nor rotary tables the queries and keys. One walk,
+//! linear.
+
+use crate::analysis::numerics::{Interval, Numerics, Sink};
+use crate::graph::flow::{self, Reader, Var};
+use crate::graph::paths::Paths;
+use crate::graph::sequences::Groups;
+use crate::pass::invariants::Invariants;
+use crate::pass::options::Spelled;
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use ampc_ir::module::{Decision, Reason};
+use ampc_ir::op::Class;
+use ampc_ir::{DType, Module, Value};
+use rustc_hash::FxHashSet;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The beginning of the evidence of a tainted node, followed by the operator at which the taint began.
+pub const DOWNSTREAM_OF: &str = "downstream of ";
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taint;
+
+impl Spelled for Taint {
+    const NAME: &'static str = "taint";
+    const ABOUT: &'static str = "keeps operators downstream of a denied operator in fp32";
+    fn blank() -> Self {
+        Taint
+    }
+}
+
+impl Pass for Taint {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+    fn requires(&self) -> Invariants {
+        Invariants::CORE.with(Invariants::CLASSIFIED)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::ASSIGNED.with(Invariants::LOWERED)
+    }
+    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let denied = |var: &Var| flow::decision(module, *var).is_some_and(|d| d.class == Class::Deny);
+        let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
+        let mut work: VecDeque<(Var, Var)> = vars.filter(denied).map(|var| (var, var)).collect();
+        // What is put into a sequence is as dangerous when it comes out.
+        let groups = Groups::new(module);
+        let harmless = Harmless::of(module, &work);
+        let mut seen: FxHashSet<Var> = FxHashSet::default();
+        let mut tainted: Vec<(Var, Var)> = Vec::new();
+        while let Some((var, origin)) = work.pop_front() {
+            for &member in groups.get(var).map_or(&[][..], |group| &group.members) {
+                let infers = |d: &Decision| d.class == Class::Infer && d.precision.is_none();
+                if flow::decision(module, member).is_some_and(infers) && seen.insert(member) {
+                    tainted.push((member, origin));
+                }
+            }
+            for value in groups.results(module, var) {
+                // An output of the model has no variable to taint.
+                let mut readers: Vec<Var> = flow::readers_beyond_casts(module, value)
+                    .into_iter()
+                    .filter(|&reader| !harmless.marks_nothing(module, value, reader))
+                    .filter_map(|reader| flow::var_of_reader(module, reader))
+                    .collect();
+                readers.sort_unstable();
+                for reader in readers {
+                    let Some(decision) = flow::decision(module, reader) else { continue };
+                    match decision.class {
+                        Class::Infer if seen.insert(reader) => {
+                            if decision.precision.is_none() {
+                                tainted.push((reader, origin));
+                                work.push_back((reader, origin));
+                            }
+                        }
+                        Class::Clear if seen.insert(groups.leader(reader)) => {
+                            work.push_back((reader, origin))
+                        }
+                        Class::Infer
+                        | Class::Clear
+                        | Class::Allow
+                        | Class::Promote
+                        | Class::Discrete
+                        | Class::Deny
+                        | Class::Fixed => {}
+                    }
+                }
+            }
+        }
+        deny(module, &tainted);
+        Ok(Changed::when(!tainted.is_empty()))
+    }
+}
+
+/// Values that need not mark their readers: values between −1 and 1 that reach no amplifier.
+struct Harmless {
+    /// `None` where nothing is denied, so that nothing is asked.
+    numerics: Option<Numerics>,
+}
+
+impl Harmless {
+    fn of(module: &Module, denied: &VecDeque<(Var, Var)>) -> Harmless {
+        // Which divisors vanish depends on the format: f16 has the smaller range, so that none is missed.
+        Harmless { numerics: (!denied.is_empty()).then(|| Numerics::of(module, DType::F16)) }
+    }
+
+    /// True if a value marks nothing by being read there: it is small, and reaches no amplifier.
+    fn marks_nothing(&self, module: &Module, value: Value, reader: Reader) -> bool {
+        let (Some(numerics), Reader::Operand(node, slot)) = (&self.numerics, reader) else { return false };
+        let small = numerics.interval(module, value).is_some_and(Interval::is_within_one);
+        small && !numerics.through(module, node, slot, DType::F16).some.any(Sink::AMPLIFIERS)
+    }
+}
+
+/// Makes variables deny ones, each because of the other variable of its pair.
+fn deny(module: &mut Module, tainted: &[(Var, Var)]) {
+    if tainted.is_empty() {
+        return;
+    }
+    let paths = Paths::of(module);
+    for (var, origin) in tainted {
+        let path = paths.path(origin.node);
+        let (domain, op, _) = module.op_name(origin.node);
+        let evidence = format!("{DOWNSTREAM_OF}{}", crate::graph::keys::op_key(domain, op));
+        let reason = Arc::new(Reason { rule: format!("taint:{path}"), evidence });
+        let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
+        decision.class = Class::Deny;
+        decision.reason = reason;
+    }
+}
