@@ -147,7 +147,7 @@ impl<'a> Joiner<'a> {
         }
         let position = match order {
             Order::First => self.first(nodes)?,
-            Order::Any => groups.position_between(self.index, nodes)?,
+            Order::Any => groups.position_between(self.index, nodes, |_| true)?,
         };
         let interface = self.index.interface(nodes);
         if interface.results.len() > results || interface.operands.len() > operands {
@@ -167,12 +167,18 @@ impl<'a> Joiner<'a> {
 
 impl Groups {
     /// The last position of one of the nodes, in program order, that is after the groups and nodes that they read and
-    /// before those that read them.
-    pub(crate) fn position_between(&self, index: &GraphIndex<'_>, nodes: &[Node]) -> Option<usize> {
-        index.position_between(nodes, |node| match self.group_of.get(&node) {
+    /// before those readers for which `runs` is true.
+    pub(crate) fn position_between(
+        &self,
+        index: &GraphIndex<'_>,
+        nodes: &[Node],
+        runs: impl Fn(Node) -> bool,
+    ) -> Option<usize> {
+        let position_of = |node: Node| match self.group_of.get(&node) {
             Some(&group) => Some(self.open[group].position),
             None => index.find_position(node),
-        })
+        };
+        index.position_between(nodes, position_of, runs)
     }
 
     /// Adds a group that no further node joins, at its position.

@@ -42,6 +42,8 @@ mod memory;
 #[path = "cuda/missing.rs"]
 mod missing;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+#[path = "cuda/operator_gradients.rs"]
+mod operator_gradients;
 #[path = "cuda/operators/mod.rs"]
 mod operators;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -121,6 +123,7 @@ fn main() -> std::process::ExitCode {
         + convolutions::run(cuda, &filter)
         + attention::run(cuda, &filter)
         + gradients::run(cuda, &opened, &options, &filter)
+        + operator_gradients::run(cuda, &opened, &options, &filter)
         + elements::run(cuda, &filter)
         + layouts::run(cuda, &filter)
         + library::run(cuda, &opened, &options, &filter)

@@ -73,15 +73,17 @@ impl<'a> GraphIndex<'a> {
         readers.filter(|reader| !nodes.contains(reader))
     }
 
-    /// The last position of one of the nodes, in program order, that is after all makers outside and before all readers
-    /// outside. `position_of` is the position of a node or of its group.
+    /// The last position of one of the nodes, in program order, that is after all makers outside and before those
+    /// readers outside for which `runs` is true. `position_of` is the position of a node or of its group.
     pub(crate) fn position_between(
         &self,
         nodes: &[Node],
         position_of: impl Fn(Node) -> Option<usize>,
+        runs: impl Fn(Node) -> bool,
     ) -> Option<usize> {
         let last_maker = self.makers_outside(nodes).filter_map(&position_of).max();
-        let first_reader = self.readers_outside(nodes).filter_map(&position_of).min();
+        let first_reader =
+            self.readers_outside(nodes).filter(|&reader| runs(reader)).filter_map(&position_of).min();
         let is_between = |at: &usize| {
             last_maker.is_none_or(|maker| maker < *at) && first_reader.is_none_or(|reader| *at < reader)
         };

@@ -46,7 +46,7 @@ fn case(name: &'static str, lengths: [u64; 2], sizes: [u64; 2], mask: Mask) -> G
 }
 
 /// A number for each query and key.
-fn per_score([rows, keys]: [u64; 2], of: impl Fn(u64, u64) -> f32) -> HostTensor {
+pub(crate) fn per_score([rows, keys]: [u64; 2], of: impl Fn(u64, u64) -> f32) -> HostTensor {
     let numbers: Vec<f32> = (0..rows * keys).map(|i| of(i / keys, i % keys)).collect();
     tensor(DType::F32, &[1, 1, rows, keys], &numbers)
 }
@@ -186,69 +186,99 @@ fn f64s(data: &Data) -> Vec<f64> {
     tensor.f64s().unwrap().collect()
 }
 
-/// The largest error as a fraction of the tolerance, or a failure.
-fn passes(cuda: &Arc<Cuda>, case: &Gradient, (dtype, t, number): (DType, &str, u8)) -> Result<f64, String> {
-    let inputs = case.inputs(dtype);
-    #[expect(clippy::cast_possible_truncation, reason = "a number of 16 bits")]
-    let widen = |x: &HostTensor| match x.dtype() {
-        DType::F16 | DType::BF16 => {
-            tensor(DType::F32, x.dims(), &x.f64s().unwrap().map(|x| x as f32).collect::<Vec<_>>())
-        }
-        _ => x.clone(),
-    };
-    let wide: Vec<HostTensor> = inputs.iter().map(widen).collect();
-    let run = |runtime: &Runtime, body: &str, inputs: &[HostTensor], times: usize| {
-        let refs: Vec<_> = inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect();
-        let mut session = runtime.prepare(&module(body, inputs)).map_err(|error| error.to_string())?;
-        let mut all = Vec::new();
-        for _ in 0..times {
-            all.push(session.run(&refs).map_err(|error| error.to_string())?);
-        }
-        Ok::<_, String>((all, session.arena_bytes()))
-    };
-    let (want, _) = run(&Runtime::default(), &case.body("f32", 1), &wide, 1)?;
-    let before = cuda.attentions_launched();
-    let (got, arena) = run(&Runtime::new(cuda.clone()), &case.body(t, number), &inputs, 1)?;
-    let launched = cuda.attentions_launched() - before;
-    if launched != if case.is_fused { 2 } else { 0 } {
-        return Err(format!("{launched} graphs of cuDNN"));
-    }
+/// A graph whose results on the device are compared with those of the CPU.
+pub(crate) struct Compared<'a> {
+    /// The text in an element type, which has this name in text and this number in ONNX.
+    pub(crate) body: &'a dyn Fn(&str, u8) -> String,
+    pub(crate) inputs: Vec<HostTensor>,
+    /// The number of cuDNN graphs that run.
+    pub(crate) launches: u64,
+    /// True if cuDNN computes the gradient.
+    pub(crate) is_fused: bool,
+    /// The size in bytes that the arena stays below.
+    pub(crate) bound: Option<u64>,
+}
+
+fn passes(cuda: &Arc<Cuda>, case: &Gradient, low: (DType, &str, u8)) -> Result<f64, String> {
     let [s, k] = case.lengths;
     // The probabilities in f32 and 16 bits. The workspace has a 16-bit matrix while the gradient is computed.
     let probabilities = 6 * s * k * (4 + 2);
-    if case.is_fused && s * k > 10_000 && arena as u64 >= probabilities {
-        return Err(format!("{arena} bytes of memory, the probabilities have {probabilities}"));
-    }
-    // Recorded runs are bit-equal.
-    let (again, _) = run(&Runtime::new(cuda.clone()), &case.body(t, number), &inputs, 3)?;
-    for results in &again {
-        let same = |(a, b): (&Data, &Data)| match (a, b) {
-            (Data::Tensor(a), Data::Tensor(b)) => a.bytes() == b.bytes(),
-            _ => false,
-        };
-        if !results.iter().zip(&got[0]).all(same) {
-            return Err("another run has other bits".into());
-        }
-    }
-    let epsilon = if dtype == DType::F16 { f16::EPSILON.to_f64() } else { bf16::EPSILON.to_f64() };
-    let mut most = 0.0;
-    for (output, (got, want)) in got[0].iter().zip(&want[0]).enumerate() {
-        let (got, want) = (f64s(got), f64s(want));
-        let largest = want.iter().filter(|x| x.is_finite()).fold(0.0, |most, x| f64::max(most, x.abs()));
-        // Without cuDNN, each node rounds.
-        let roundings = if case.is_fused { ROUNDINGS } else { 8.0 * ROUNDINGS };
-        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-            let permitted = roundings * epsilon * largest + epsilon * want.abs() + 1e-5;
-            let share = (got - want).abs() / permitted;
-            if got.is_nan() != want.is_nan() || share > 1.0 {
-                return Err(format!(
-                    "output {output}, element {i}: {got} instead of {want}, {share:.2} of the permitted distance"
-                ));
+    let compared = Compared {
+        body: &|t, n| case.body(t, n),
+        inputs: case.inputs(low.0),
+        launches: if case.is_fused { 2 } else { 0 },
+        is_fused: case.is_fused,
+        bound: (case.is_fused && s * k > 10_000).then_some(probabilities),
+    };
+    compared.passes(cuda, low)
+}
+
+impl Compared<'_> {
+    /// The largest error as a fraction of the tolerance, or a failure.
+    pub(crate) fn passes(
+        &self,
+        cuda: &Arc<Cuda>,
+        (dtype, t, number): (DType, &str, u8),
+    ) -> Result<f64, String> {
+        let (case, inputs) = (self, &self.inputs);
+        #[expect(clippy::cast_possible_truncation, reason = "a number of 16 bits")]
+        let widen = |x: &HostTensor| match x.dtype() {
+            DType::F16 | DType::BF16 => {
+                tensor(DType::F32, x.dims(), &x.f64s().unwrap().map(|x| x as f32).collect::<Vec<_>>())
             }
-            most = f64::max(most, share);
+            _ => x.clone(),
+        };
+        let wide: Vec<HostTensor> = inputs.iter().map(widen).collect();
+        let run = |runtime: &Runtime, body: &str, inputs: &[HostTensor], times: usize| {
+            let refs: Vec<_> = inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect();
+            let mut session = runtime.prepare(&module(body, inputs)).map_err(|error| error.to_string())?;
+            let mut all = Vec::new();
+            for _ in 0..times {
+                all.push(session.run(&refs).map_err(|error| error.to_string())?);
+            }
+            Ok::<_, String>((all, session.arena_bytes()))
+        };
+        let (want, _) = run(&Runtime::default(), &(case.body)("f32", 1), &wide, 1)?;
+        let before = cuda.attentions_launched();
+        let (got, arena) = run(&Runtime::new(cuda.clone()), &(case.body)(t, number), inputs, 1)?;
+        let launched = cuda.attentions_launched() - before;
+        if launched != case.launches {
+            return Err(format!("{launched} graphs of cuDNN"));
         }
+        if let Some(bound) = case.bound.filter(|&bound| arena as u64 >= bound) {
+            return Err(format!("{arena} bytes of memory, of less than {bound}"));
+        }
+        // Recorded runs are bit-equal.
+        let (again, _) = run(&Runtime::new(cuda.clone()), &(case.body)(t, number), inputs, 3)?;
+        for results in &again {
+            let same = |(a, b): (&Data, &Data)| match (a, b) {
+                (Data::Tensor(a), Data::Tensor(b)) => a.bytes() == b.bytes(),
+                _ => false,
+            };
+            if !results.iter().zip(&got[0]).all(same) {
+                return Err("another run has other bits".into());
+            }
+        }
+        let epsilon = if dtype == DType::F16 { f16::EPSILON.to_f64() } else { bf16::EPSILON.to_f64() };
+        let mut most = 0.0;
+        for (output, (got, want)) in got[0].iter().zip(&want[0]).enumerate() {
+            let (got, want) = (f64s(got), f64s(want));
+            let largest = want.iter().filter(|x| x.is_finite()).fold(0.0, |most, x| f64::max(most, x.abs()));
+            // Without cuDNN, each node rounds.
+            let roundings = if case.is_fused { ROUNDINGS } else { 8.0 * ROUNDINGS };
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                let permitted = roundings * epsilon * largest + epsilon * want.abs() + 1e-5;
+                let share = (got - want).abs() / permitted;
+                if got.is_nan() != want.is_nan() || share > 1.0 {
+                    return Err(format!(
+                        "output {output}, element {i}: {got} instead of {want}, {share:.2} of the permitted distance"
+                    ));
+                }
+                most = f64::max(most, share);
+            }
+        }
+        Ok(most)
     }
-    Ok(most)
 }
 
 /// Runs the cases whose names contain `filter`; returns the number of failures.

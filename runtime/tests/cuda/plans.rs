@@ -1,7 +1,7 @@
 //! Plans of models as a table: groups, launches by family, and kernels, compared with `plans.tsv`. With
 //! `AMPC_REGENERATE`, writes the table instead.
 
-use crate::steps::{STEPS, sized, train};
+use crate::steps::{ATTENTION_STEP, STEPS, sized, train};
 use ampc_ir::Module;
 use ampc_ir::text::{NoData, parse};
 use ampc_runtime::cuda::{Cuda, CudaOptions};
@@ -41,9 +41,10 @@ pub(crate) fn run(options: &CudaOptions, filter: &str) -> usize {
         return 0;
     }
     let mut table = "model\tkernels\tlaunches\tby family\n".to_owned();
-    for (name, text, _) in STEPS {
+    let steps = STEPS.map(|(name, text, _)| (format!("mlp step {name}"), text));
+    for (name, text) in steps.into_iter().chain([("attention step bf16".into(), ATTENTION_STEP)]) {
         let module = parse(&sized(text, [16, 20, 64]), &NoData).unwrap_or_else(|errors| panic!("{errors}"));
-        table += &row(options, &format!("mlp step {name}"), &module);
+        table += &row(options, &name, &module);
     }
     if std::env::var_os("AMPC_REGENERATE").is_some() {
         std::fs::write(TABLE, &table).unwrap();

@@ -19,6 +19,10 @@ pub(crate) const STEPS: [(&str, &str, f64); 3] = [
     ("f16", include_str!("step_fp16.ir"), 0.01),
 ];
 
+/// A step of a layer with the operator `Attention`: causal, packed, and with heads that share keys and values. It was
+/// written by `ampc train-step --loss mse --to bf16`.
+pub(crate) const ATTENTION_STEP: &str = include_str!("step_attention.ir");
+
 const TAKEN: usize = 20;
 
 /// The text with the loss as the only output.
@@ -183,6 +187,18 @@ fn step(
     Ok(report)
 }
 
+/// A step whose attention and its gradient are three graphs of cuDNN in each run.
+fn attention_step(unrecorded: &Arc<Cuda>) -> Result<String, String> {
+    let before = unrecorded.attentions_launched();
+    let report = step(unrecorded, ATTENTION_STEP, 0.01, [16, 20, 64], TAKEN)?;
+    let launched = unrecorded.attentions_launched() - before;
+    // Two trainings.
+    if launched != 3 * 2 * TAKEN as u64 {
+        return Err(format!("{report}; {launched} graphs of cuDNN"));
+    }
+    Ok(report)
+}
+
 /// Steps recorded as CUDA graphs are bit-equal to steps whose kernels are launched each time, both in sequence and in
 /// flight.
 fn recorded(
@@ -306,6 +322,8 @@ pub(crate) fn run(backends: &[Arc<Cuda>; 3], filter: &str) -> usize {
         }
     };
     check("tensors handed over", &|| handed_over(cuda));
+    check("step of an attention bf16", &|| attention_step(&backends[1]));
+    check("graph of an attention bf16", &|| recorded(backends, ATTENTION_STEP, [16, 20, 64], steps, true));
     for (name, text, permitted) in STEPS {
         check(&format!("step {name}"), &|| step(cuda, text, permitted, [16, 20, 64], TAKEN));
         check(&format!("graph {name}"), &|| recorded(backends, text, [16, 20, 64], steps, true));

@@ -51,6 +51,8 @@ const SHAPES: &[Shape] = &[
     Shape { bias: Some([false, false, true]), ..shape("gpt2 as nodes", 12, 1024, 64) },
     Shape { is_causal: true, bias: Some([true, false, true]), ..shape("gpt2 padded", 12, 1024, 64) },
     Shape { heads: [32, 8], is_causal: true, ..shape("llama", 32, 512, 128) },
+    Shape { heads: [32, 8], bias: Some([false, false, true]), ..shape("llama as nodes", 32, 512, 128) },
+    Shape { heads: [8, 2], ..shape("groups", 8, 64, 64) },
     Shape { lengths: [1, 512], ..shape("one query", 12, 512, 64) },
     Shape { lengths: [7, 33], bias: Some([true, false, true]), ..shape("odd lengths", 4, 33, 8) },
     Shape { lengths: [1, 1], ..shape("one position", 4, 1, 8) },
@@ -94,11 +96,11 @@ impl Shape {
 }
 
 impl Shape {
-    /// The gradient; `None` without one: causal attentions are operators, and heads are not shared.
+    /// The gradient; `None` without one.
     fn gradient(&self, attention: &Attention) -> Option<AttentionGradient> {
-        let [q, k] = self.heads;
+        let [q, _] = self.heads;
         let ([rows, columns], [size, of_value]) = (self.lengths, self.sizes);
-        let has_gradient = !self.is_causal && q == k && self.lengths != [1, 1];
+        let has_gradient = self.lengths != [1, 1];
         // Gradients of packed operands are tensors of their own.
         let order = if self.order == Order::Packed { Order::Positions } else { self.order };
         let own = Shape { order, ..*self };
@@ -107,8 +109,8 @@ impl Shape {
             result: own.tensor(q, rows, of_value),
             gradients: [
                 own.tensor(q, rows, size),
-                own.tensor(k, columns, size),
-                own.tensor(k, columns, of_value),
+                own.tensor(q, columns, size),
+                own.tensor(q, columns, of_value),
             ],
         })
     }

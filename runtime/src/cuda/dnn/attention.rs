@@ -85,7 +85,7 @@ pub(super) const SUMS: i64 = 10;
 pub(in crate::cuda) const TENSORS: usize = 10;
 pub(super) const BIAS: i64 = 11;
 pub(super) const SCALE: i64 = 12;
-const MASKED: i64 = 13;
+pub(super) const MASKED: i64 = 13;
 pub(super) const ONE: i64 = 14;
 
 /// The oldest version of cuDNN that accepts scores of −∞.
@@ -96,6 +96,22 @@ const GRADIENT_VERSION: usize = 91_501;
 
 /// The first major compute capability for which cuDNN has no deterministic engine for the gradient.
 const GRADIENT_CAPABILITY: i32 = 10;
+
+/// The scores with −∞ for keys after the query.
+pub(super) fn causal(b: &mut Builder, scores: usize, dims: [i64; 4]) -> Result<usize, DnnError> {
+    let mut index = |axis| {
+        let index = b.between(dims, DataType::CUDNN_DATA_INT32)?;
+        b.pointwise(Mode::CUDNN_POINTWISE_GEN_INDEX, Some(axis), &[scores], index)?;
+        Ok::<_, DnnError>(index)
+    };
+    let (row, column) = (index(2)?, index(3)?);
+    let attends = b.between(dims, DataType::CUDNN_DATA_BOOLEAN)?;
+    b.pointwise(Mode::CUDNN_POINTWISE_CMP_GE, None, &[row, column], attends)?;
+    let masked = b.tensor(MASKED, Strided::dense([1; 4]), DataType::CUDNN_DATA_FLOAT, Storage::Host)?;
+    let kept = b.between(dims, DataType::CUDNN_DATA_FLOAT)?;
+    b.pointwise(Mode::CUDNN_POINTWISE_BINARY_SELECT, None, &[scores, masked, attends], kept)?;
+    Ok(kept)
+}
 
 impl Attention {
     /// The dims of the scores.
@@ -129,18 +145,7 @@ impl Attention {
             scores = sum;
         }
         if self.is_causal {
-            let mut index = |axis| {
-                let index = b.between(dims, DataType::CUDNN_DATA_INT32)?;
-                b.pointwise(Mode::CUDNN_POINTWISE_GEN_INDEX, Some(axis), &[scores], index)?;
-                Ok::<_, DnnError>(index)
-            };
-            let (row, column) = (index(2)?, index(3)?);
-            let attends = b.between(dims, DataType::CUDNN_DATA_BOOLEAN)?;
-            b.pointwise(Mode::CUDNN_POINTWISE_CMP_GE, None, &[row, column], attends)?;
-            let masked = b.tensor(MASKED, one, FLOAT, Storage::Host)?;
-            let kept = b.between(dims, FLOAT)?;
-            b.pointwise(Mode::CUDNN_POINTWISE_BINARY_SELECT, None, &[scores, masked, attends], kept)?;
-            scores = kept;
+            scores = causal(b, scores, dims)?;
         }
         let rows = [dims[0], dims[1], dims[2], 1];
         let most = b.between(rows, FLOAT)?;

@@ -1,8 +1,8 @@
 //! The operation graph of the gradients of an attention.
 
 use super::attention::{
-    Attention, BIAS, GRADIENT, KEY, KEY_GRADIENT, ONE, QUERY, QUERY_GRADIENT, RESULT, SCALE, STATISTICS,
-    SUMS, Strided, VALUE, VALUE_GRADIENT,
+    Attention, BIAS, GRADIENT, KEY, KEY_GRADIENT, MASKED, ONE, QUERY, QUERY_GRADIENT, RESULT, SCALE,
+    STATISTICS, SUMS, Strided, VALUE, VALUE_GRADIENT, causal,
 };
 use super::graph::{Graph, data_type};
 use super::operations::{Builder, Storage};
@@ -11,8 +11,8 @@ use cudarc::cudnn::sys;
 use sys::cudnnDataType_t as DataType;
 use sys::cudnnPointwiseMode_t as Mode;
 
-/// The gradients of a non-causal attention, from the gradient of its result, the result and the statistics:
-/// everything that a plan depends on. Heads are not shared.
+/// The gradients of an attention, from the gradient of its result, the result and the statistics: everything that a
+/// plan depends on. Keys and values have a gradient for each query head, also where query heads share them.
 ///
 /// ```text
 /// dV = Pᵀ dO    dS = scale · P (dO Vᵀ − Σ dO O)    dQ = dS K    dK = dSᵀ Q
@@ -35,6 +35,7 @@ impl AttentionGradient {
         let mut ids: Vec<i64> = (QUERY..=SUMS).collect();
         ids.extend([SCALE, ONE]);
         ids.extend(self.of.bias.is_some().then_some(BIAS));
+        ids.extend(self.of.is_causal.then_some(MASKED));
         ids
     }
 
@@ -74,6 +75,9 @@ impl AttentionGradient {
         if let Some((dtype, of)) = of.bias {
             let bias = b.tensor(BIAS, of, data_type(dtype)?, Storage::Device)?;
             scores = b.computed(Mode::CUDNN_POINTWISE_ADD, &[scores, bias], dims)?;
+        }
+        if of.is_causal {
+            scores = causal(b, scores, dims)?;
         }
         let below = b.computed(Mode::CUDNN_POINTWISE_SUB, &[scores, statistics], dims)?;
         let probabilities = b.computed(Mode::CUDNN_POINTWISE_EXP, &[below], dims)?;

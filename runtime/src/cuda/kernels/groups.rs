@@ -22,6 +22,8 @@ use crate::cuda::Shared;
 use crate::elementwise::Member;
 use crate::groups::{GraphIndex, Groups, Joiner, Limits, Order, unsupported_group};
 use crate::kernel::{KernelError, Prepared, Result, Site};
+use ampc_ir::op::OpKind;
+use ampc_ir::views::NodeView;
 use ampc_ir::{Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -48,7 +50,13 @@ pub(in crate::cuda) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) -
     let index = &GraphIndex::new(candidates.module, candidates.graph);
     let mut joined = GroupList::new(candidates, index);
     if !shared.exact_rounding {
-        joined.add(attention::join(shared, candidates));
+        // The dims of a value of a gradient may be read to make its mask. Nodes that read dims are folded.
+        let all: FxHashSet<Node> = candidates.nodes.iter().copied().collect();
+        let reads_dims = |node: Node| {
+            NodeView::new(candidates.module, node).is_some_and(|view| view.kind() == OpKind::Shape)
+        };
+        let runs = |node: Node| all.contains(&node) || !reads_dims(node);
+        joined.add_before(attention::join(shared, candidates), &runs);
     }
     joined.add(library::join(shared, &Candidates { nodes: &joined.rest(), ..*candidates }));
     // Other groups require the dims of the model. Element-wise nodes have the same kernels for both layouts.
@@ -132,9 +140,14 @@ impl<'a> GroupList<'a> {
 
     /// Adds the groups that have a valid position among the nodes and groups so far.
     fn add(&mut self, groups: Vec<Vec<Node>>) {
+        self.add_before(groups, &|_| true);
+    }
+
+    /// Adds the groups as [`add`](Self::add), with positions before only those readers for which `runs` is true.
+    fn add_before(&mut self, groups: Vec<Vec<Node>>, runs: &dyn Fn(Node) -> bool) {
         for mut nodes in groups {
             nodes.sort_unstable_by_key(|&node| self.index.position(node));
-            if let Some(position) = self.closed.position_between(self.index, &nodes) {
+            if let Some(position) = self.closed.position_between(self.index, &nodes, runs) {
                 self.closed.close(&nodes, position);
                 self.lists.push(nodes);
             }

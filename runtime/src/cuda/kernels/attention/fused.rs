@@ -75,18 +75,32 @@ impl Problem {
         if maker.shared.exact_rounding {
             return Ok(None);
         }
+        let Some(plan) = self.plan(maker.shared)? else { return Ok(None) };
         let (mut scratch, mut stages) = (Scratch::default(), Vec::new());
-        let bias = self.bias(maker, &mut scratch, &mut stages)?;
-        let Some(plan) = planned(maker.shared, dnn::Problem::Attention(Box::new(self.attention.clone())))?
-        else {
-            return Ok(None);
-        };
+        self.add(maker, plan, &mut scratch, &mut stages)?;
+        Ok(Some(staged(stages, &scratch)))
+    }
+
+    /// The plan of the attention; `None` if cuDNN has none.
+    pub(super) fn plan(&self, shared: &Shared) -> Result<Option<AttentionPlan>> {
+        planned(shared, dnn::Problem::Attention(Box::new(self.attention.clone())))
+    }
+
+    /// Adds the stages of the kernel; returns the place of the addend of the scores.
+    pub(super) fn add(
+        &self,
+        maker: &Maker<'_>,
+        plan: AttentionPlan,
+        scratch: &mut Scratch,
+        stages: &mut Vec<Stage>,
+    ) -> Result<Option<Place>> {
+        let bias = self.bias(maker, scratch, stages)?;
         let tensors = self.tensors.map(Some).into_iter().chain([self.statistics]).collect();
-        stages.push(Stage::attention(plan, tensors, bias, self.scale, &mut scratch));
+        stages.push(Stage::attention(plan, tensors, bias, self.scale, scratch));
         if let Some(bias) = bias {
             stages.push(self.masked_rows(maker, bias)?);
         }
-        Ok(Some(staged(stages, &scratch)))
+        Ok(bias)
     }
 
     /// The place of the addend of the scores. cuDNN reads a mask directly if it can.
@@ -218,8 +232,16 @@ pub(super) fn of_pattern(
     let [query, key, value, result] =
         [pattern.query, pattern.key, pattern.value, pattern.result].map(|(_, of)| of);
     let dtype = pattern.dtype;
-    let attention =
-        Attention { dtype, query, key, value, result, bias: None, is_causal: false, has_statistics: false };
+    let attention = Attention {
+        dtype,
+        query,
+        key,
+        value,
+        result,
+        bias: None,
+        is_causal: pattern.is_causal,
+        has_statistics: false,
+    };
     let scores = [query.dims[0], query.dims[1], query.dims[2], key.dims[2]];
     let mut masks = Vec::new();
     for mask in &pattern.masks {
@@ -260,18 +282,12 @@ pub(in super::super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) 
         let is_joinable = |value: Value| {
             module.producer(value).is_some_and(|(node, _)| free.contains(&node)) && is_private(value)
         };
+        let none = FxHashSet::default();
         let pair = Pair::find(module, &is_joinable, softmax)
             .filter(|pair| backward::has_plans(shared, module, pair));
         let found = match pair {
             Some(Pair { forward, gradient }) => vec![forward.nodes, gradient.nodes],
-            None => {
-                let none = FxHashSet::default();
-                let finder = Finder { module, is_joinable: &is_joinable, others: &none };
-                let found = finder
-                    .find(softmax)
-                    .filter(|pattern| of_pattern(module, pattern, |_| Some(Place::operand(0))).is_some());
-                found.into_iter().map(|pattern| pattern.nodes).collect()
-            }
+            None => alone(shared, Finder { module, is_joinable: &is_joinable, others: &none }, softmax),
         };
         if found.iter().flatten().all(|node| free.contains(node)) {
             for list in found {
@@ -282,6 +298,18 @@ pub(in super::super) fn join(shared: &Arc<Shared>, candidates: &Candidates<'_>) 
         }
     }
     groups
+}
+
+/// The group of a softmax without a pair: the gradient of an operator, or an attention.
+fn alone(shared: &Shared, finder: Finder<'_>, softmax: Node) -> Vec<Vec<Node>> {
+    let gradient = finder.operator_gradient(softmax);
+    if let Some(pair) = gradient.filter(|pair| backward::has_plans(shared, finder.module, pair)) {
+        return vec![pair.gradient.nodes];
+    }
+    let has_problem =
+        |pattern: &Pattern| of_pattern(finder.module, pattern, |_| Some(Place::operand(0))).is_some();
+    let found = finder.find(softmax).filter(has_problem);
+    found.into_iter().map(|pattern| pattern.nodes).collect()
 }
 
 /// A predicate that is true of private values: only nodes read them, so they are neither outputs nor next states.
@@ -327,11 +355,15 @@ pub(in super::super) fn prepare(shared: &Arc<Shared>, group: &GroupSite<'_>) -> 
     };
     let none = FxHashSet::default();
     let finder = Finder { module, is_joinable: &is_joinable, others: &none };
+    let maker = Maker { shared, site };
+    if let Some(pair) = finder.operator_gradient(site.view.node) {
+        return backward::recomputing(&maker, group, &pair).map(Some);
+    }
     let pattern = finder.find(site.view.node).ok_or_else(no_kernel)?;
     if group.results != [pattern.result.0] {
         return Err(no_kernel());
     }
-    forward(&Maker { shared, site }, group, &pattern, None).map(Some)
+    forward(&maker, group, &pattern, None).map(Some)
 }
 
 /// The error of a group that is not an attention.

@@ -21,6 +21,11 @@ use rustc_hash::FxHashSet;
 /// The largest relative difference between the factor of the scores and that of their gradients.
 const FACTOR_TOLERANCE: f64 = 1e-6;
 
+/// True if two factors of scores and their gradients are equal but for their roundings.
+pub(super) fn is_same_factor(factor: f64, scale: f64) -> bool {
+    (factor - scale).abs() <= FACTOR_TOLERANCE * scale.abs()
+}
+
 /// The gradient of an attention.
 pub(super) struct Gradient {
     pub(super) nodes: Vec<Node>,
@@ -42,19 +47,19 @@ pub(super) struct Pair {
 
 /// The nodes of a gradient before the attention is matched.
 #[derive(Default)]
-struct Parts {
-    nodes: Vec<Node>,
+pub(super) struct Parts {
+    pub(super) nodes: Vec<Node>,
     /// The product of the probabilities and the values.
-    second: Option<Node>,
+    pub(super) second: Option<Node>,
     /// The gradient of the result, as the operands of the products.
-    of_result: Option<Value>,
-    query: Option<Value>,
-    key: Option<Value>,
+    pub(super) of_result: Option<Value>,
+    pub(super) query: Option<Value>,
+    pub(super) key: Option<Value>,
     /// The gradients that the products compute; the gradient of the keys is transposed.
-    made: [Option<Value>; 3],
-    factor: f64,
+    pub(super) made: [Option<Value>; 3],
+    pub(super) factor: f64,
     /// The condition of a Where, and the value of the condition that hides a score.
-    hides: Option<(Value, bool)>,
+    pub(super) hides: Option<(Value, bool)>,
 }
 
 impl Pair {
@@ -81,7 +86,7 @@ impl Pair {
         let finder = Finder { others: &nodes, ..alone };
         let forward = finder.find(softmax)?;
         let operand = |node: Node, i: usize| NodeView::new(module, node)?.operand(i);
-        let is_whole = forward.second == parts.second?
+        let is_whole = forward.second == parts.second
             && operand(forward.product, 0) == parts.query
             && operand(forward.product, 1) == parts.key
             && forward.repeats == 1
@@ -94,7 +99,7 @@ impl Pair {
             _ => false,
         };
         let scale = f64::from(forward.scale);
-        let is_scaled = |factor: f64| (parts.factor * factor - scale).abs() <= FACTOR_TOLERANCE * scale.abs();
+        let is_scaled = |factor: f64| is_same_factor(parts.factor * factor, scale);
         let [of_q, of_k] = forward.factors;
         if !is_whole || !is_hidden || !is_scaled(of_query.factor * of_k) || !is_scaled(of_key.factor * of_q) {
             return None;
@@ -131,19 +136,19 @@ impl Finder<'_> {
     }
 
     /// The nodes that read a value, without duplicates.
-    fn readers(&self, value: Value) -> Vec<Node> {
+    pub(super) fn readers(&self, value: Value) -> Vec<Node> {
         let mut nodes: Vec<Node> = self.module.uses(value).map(|(node, _)| node).collect();
         nodes.dedup();
         nodes
     }
 
     /// The only reader of a value, if its operator is `kind`.
-    fn reader_of(&self, value: Value, kind: OpKind) -> Option<NodeView<'_>> {
+    pub(super) fn reader_of(&self, value: Value, kind: OpKind) -> Option<NodeView<'_>> {
         self.view(self.reader(value)?).filter(|view| view.kind() == kind)
     }
 
     /// The operand of a node that transposes matrices; `None` for other nodes.
-    fn untransposed(&self, node: Node) -> Option<Value> {
+    pub(super) fn untransposed(&self, node: Node) -> Option<Value> {
         let view = self.view(node).filter(|view| view.kind() == OpKind::Transpose)?;
         let rank = view.rank(0)?;
         let perm = TransposeView::read(&view).perm(rank).ok()?;
@@ -273,7 +278,7 @@ impl Finder<'_> {
 
     /// The gradients of the probabilities and of the scores, if `node` multiplies the gradient of the probabilities
     /// by the probabilities and its result is summed.
-    fn softmax_gradient(
+    pub(super) fn softmax_gradient(
         &self,
         probabilities: Value,
         node: Node,
@@ -307,7 +312,7 @@ impl Finder<'_> {
     }
 
     /// The operand V of the attention, found from the gradient of the probabilities.
-    fn of_value(&self, mut gradient: Value, parts: &mut Parts) -> Option<Value> {
+    pub(super) fn of_value(&self, mut gradient: Value, parts: &mut Parts) -> Option<Value> {
         loop {
             let (node, _) = self.module.producer(gradient)?;
             let view = self.view(node)?;
@@ -330,7 +335,7 @@ impl Finder<'_> {
 
     /// The gradient as its readers see it, after factors and a Transpose. `is_transposed` is true if the product
     /// computes the transposed matrices.
-    fn consumed(&self, made: Value, is_transposed: bool) -> Option<super::viewed::Viewed> {
+    pub(super) fn consumed(&self, made: Value, is_transposed: bool) -> Option<super::viewed::Viewed> {
         let mut found = self.dense(made)?;
         let rank = found.dims.len();
         let innermost = rank.checked_sub(1 + usize::from(is_transposed))?;

@@ -11,8 +11,7 @@
 use super::super::Maker;
 use super::super::stage::{Place, Source, Stage};
 use super::fused::{Problem, size};
-use super::gradient::Gradient;
-use crate::cuda::dnn::Attention;
+use crate::cuda::dnn::{Attention, AttentionGradient};
 use crate::cuda::text::{Elem, FOLDS, f32_text};
 use crate::kernel::Result;
 
@@ -25,13 +24,14 @@ const THREADS: usize = 256;
 
 impl Problem {
     /// Adds the rows with statistics of ∞ to the gradients of keys and values, and writes these rows of the gradient of
-    /// the queries. `parts` has room for [`NUMBERS`] numbers of 4 bytes per row.
+    /// the queries. `parts` has room for [`NUMBERS`] numbers of 4 bytes per row. Keys and values have a gradient for
+    /// each query head.
     pub(super) fn masked_gradient(
         &self,
         maker: &Maker<'_>,
-        gradient: &Gradient,
+        gradient: &AttentionGradient,
         [statistics, of_result, bias, parts]: [Place; 4],
-        gradients: [Place; 3],
+        gradients: &[Place],
     ) -> Result<Stage> {
         let no_kernel = || maker.site.no_kernel();
         let (scores, (of_bias, _)) = (self.scores(), self.attention.bias.ok_or_else(no_kernel)?);
@@ -47,7 +47,7 @@ impl Problem {
             source.from(name, elem, place);
         }
         for (name, place) in ["dq", "dk", "dv"].iter().zip(gradients) {
-            source.to(name, elem, place);
+            source.to(name, elem, *place);
         }
         self.sizes(&mut source, gradient).ok_or_else(no_kernel)?;
         let body = self.rows(elem, from) + &of_queries(elem, self.scale) + &of_keys(elem, self.scale);
@@ -56,19 +56,19 @@ impl Problem {
     }
 
     /// The steps of the tensors, and extents.
-    fn sizes(&self, source: &mut Source, gradient: &Gradient) -> Option<()> {
+    fn sizes(&self, source: &mut Source, gradient: &AttentionGradient) -> Option<()> {
         let Attention { query, key, value, result, bias, .. } = &self.attention;
         let (scores, (_, strided)) = (self.scores(), bias.as_ref()?);
-        let of_gradients = gradient.gradients.map(|(_, of)| of);
+        let [of_query, of_key, of_value] = &gradient.gradients;
         let tensors = [
             ("q", query),
             ("k", key),
             ("v", value),
             ("o", result),
-            ("g", &gradient.result.1),
-            ("dq", &of_gradients[0]),
-            ("dk", &of_gradients[1]),
-            ("dv", &of_gradients[2]),
+            ("g", &gradient.result),
+            ("dq", of_query),
+            ("dk", of_key),
+            ("dv", of_value),
         ];
         for (name, of) in tensors {
             for (axis, step) in ["n", "h", "s"].iter().zip(of.strides) {
@@ -78,6 +78,7 @@ impl Problem {
         let steps = [0, 1, 2].map(|axis| if strided.dims[axis] == 1 { 0 } else { strided.strides[axis] });
         let numbers = [
             ("heads", scores[1]),
+            ("group", scores[1] / key.dims[1]),
             ("rows", scores[2]),
             ("total", scores[3]),
             ("size", query.dims[3]),
@@ -96,6 +97,10 @@ impl Problem {
     /// gradients of its scores.
     fn rows(&self, elem: Elem, from: Elem) -> String {
         let load = |name: &str, row: &str| elem.load(&at(name, row));
+        let later = match self.attention.is_causal {
+            true => format!("    if (j > i) return {};\n", f32_text(f32::NEG_INFINITY)),
+            false => String::new(),
+        };
         format!(
             "  constexpr int ROWS = 4, KEYS = 64, COLUMNS = 64;
   __shared__ float shares[ROWS][KEYS], slopes[ROWS][KEYS];
@@ -104,7 +109,7 @@ impl Problem {
   int* row = (int*)(delta + rows);
   auto is_masked = [&](i64 i) {{ return statistics[first + i] == {masked}; }};
   auto score = [&](i64 i, i64 j) {{
-    float s = 0.0f;
+{later}    float s = 0.0f;
     for (i64 c = 0; c < size; c++) s += {qic} * {kjc};
     return s * {scale} + {bias_ij};
   }};
@@ -153,9 +158,10 @@ impl Problem {
     }
 }
 
-/// Column `c` of a row of a tensor.
+/// Column `c` of a row of a tensor. Query heads may share keys and values.
 fn at(name: &str, row: &str) -> String {
-    format!("{name}[n * {name}_n + h * {name}_h + {row} * {name}_s + c]")
+    let h = if ["k", "v"].contains(&name) { "h / group" } else { "h" };
+    format!("{name}[n * {name}_n + {h} * {name}_h + {row} * {name}_s + c]")
 }
 
 /// The statements that compute the gradient of the queries: a thread sums over the keys in their order.

@@ -16,9 +16,10 @@ use ampc_ir::DType;
 /// Masks below this bound absorb the scores that they are added to.
 const ABSORBS: f32 = -1e30;
 
-/// Rows whose largest mask is below this bound have the statistic ∞, or NaN if the largest mask is −∞. At the
-/// bound, neighboring f32 numbers are 2⁻¹⁰ apart, which is the relative error of probabilities computed from
-/// statistics.
+/// Rows whose largest mask is below this bound have the statistic ∞. If the largest mask is −∞, the statistic is
+/// NaN where the result is NaN, and the largest f32 number where the result is 0: probabilities computed from it are
+/// 0. At the bound, neighboring f32 numbers are 2⁻¹⁰ apart, which is the relative error of probabilities computed
+/// from statistics.
 const INEXACT: f32 = -8192.0;
 
 /// A tensor that masks scores; each of its dims is that of the scores or 1.
@@ -87,12 +88,12 @@ impl Problem {
   i64 marked = repeat_n * repeat_h * repeat_s;
   for (i64 i = threadIdx.x; i < marked; i += blockDim.x) {{
     i64 j = i % repeat_s, to_h = h + i / repeat_s % repeat_h, to_n = n + i / repeat_s / repeat_h;
-    statistics[(to_n * all_heads + to_h) * all_rows + s + j] = most == {least} ? {nan} : {infinite};
+    statistics[(to_n * all_heads + to_h) * all_rows + s + j] = most == {least} ? {hidden} : {infinite};
   }}
 ",
                 inexact = f32_text(INEXACT),
                 least = f32_text(f32::NEG_INFINITY),
-                nan = f32_text(f32::NAN),
+                hidden = f32_text(if self.masked_row.is_nan() { f32::NAN } else { f32::MAX }),
                 infinite = f32_text(f32::INFINITY),
             ),
         };

@@ -2,14 +2,17 @@
 //!
 //! Attention with 16-bit operands is one graph of cuDNN, if cuDNN has an engine for it (`fused.rs`), whether it is an
 //! operator or written as products and a softmax (`pattern.rs`). Together with its explicit gradient (`gradient.rs`)
-//! it is a pair of graphs (`backward.rs`). Otherwise the scores of all queries and keys are stored in scratch memory
-//! in f32: a product, the softmax of each row, and a product with the values in f32. The result is rounded once.
+//! it is a pair of graphs (`backward.rs`). The explicit gradient of an operator (`operator.rs`) computes the attention
+//! again. Otherwise the scores of all queries and keys are stored in scratch memory in f32: a product, the softmax of
+//! each row, and a product with the values in f32. The result is rounded once.
 
 mod backward;
+mod causal;
 mod fused;
 mod gradient;
 mod masked_gradient;
 mod masks;
+mod operator;
 mod pattern;
 mod viewed;
 

@@ -47,11 +47,14 @@ pub(super) struct Pattern {
     pub(super) scale: f32,
     /// The masks in the order from the scores to the softmax.
     pub(super) masks: Vec<Mask>,
+    /// True if query `i` attends to keys up to `i` only.
+    pub(super) is_causal: bool,
     /// The rank of the scores, 3 or 4.
     pub(super) rank: usize,
     /// The two products.
     pub(super) product: Node,
-    pub(super) second: Node,
+    /// The second product; absent if only the gradient is written as nodes.
+    pub(super) second: Option<Node>,
     /// The factors of query and key, which belong to the scale.
     pub(super) factors: [f64; 2],
     /// The number of times that each head of keys and values is repeated.
@@ -69,11 +72,11 @@ pub(super) struct Finder<'a> {
 }
 
 /// The nodes between the first product and the softmax.
-struct Scores {
-    product: Node,
-    factor: f64,
-    masks: Vec<Mask>,
-    nodes: Vec<Node>,
+pub(super) struct Scores {
+    pub(super) product: Node,
+    pub(super) factor: f64,
+    pub(super) masks: Vec<Mask>,
+    pub(super) nodes: Vec<Node>,
 }
 
 impl Finder<'_> {
@@ -103,12 +106,8 @@ impl Finder<'_> {
 
     /// Matches the attention around a softmax.
     pub(super) fn find(&self, softmax: Node) -> Option<Pattern> {
-        let view = NodeView::new(self.module, softmax).filter(|view| view.kind() == OpKind::Softmax)?;
+        let view = NodeView::new(self.module, softmax).filter(is_over_rows)?;
         let last = view.rank(0)?.checked_sub(1)?;
-        match SoftmaxView::read(&view).ok()?.axes? {
-            SoftmaxAxes::One(axis) | SoftmaxAxes::From(axis) if axis == last => {}
-            _ => return None,
-        }
         let Scores { product, factor, masks, mut nodes } = self.scores(view.operand(0)?, false)?;
         nodes.push(softmax);
         let mut probabilities = result(&view)?;
@@ -172,9 +171,10 @@ impl Finder<'_> {
             result: (made, result),
             scale,
             masks,
+            is_causal: false,
             rank: last + 1,
             product,
-            second: second.node,
+            second: Some(second.node),
             factors: [query.factor, key.factor],
             repeats,
         })
@@ -194,7 +194,7 @@ impl Finder<'_> {
 
     /// The nodes from the first product to a value. `is_scaled` is true if a factor follows: the scale precedes
     /// masks.
-    fn scores(&self, value: Value, is_scaled: bool) -> Option<Scores> {
+    pub(super) fn scores(&self, value: Value, is_scaled: bool) -> Option<Scores> {
         let (node, view) = self.maker(value)?;
         let (dtype, dims) = self.known(value)?;
         if !is_float(dtype) {
@@ -238,6 +238,15 @@ impl Finder<'_> {
             }
             _ => None,
         }
+    }
+}
+
+/// True of a Softmax over the last axis.
+pub(super) fn is_over_rows(view: &NodeView<'_>) -> bool {
+    let axes = SoftmaxView::read(view).ok().filter(|_| view.kind() == OpKind::Softmax);
+    match axes.and_then(|softmax| softmax.axes) {
+        Some(SoftmaxAxes::One(axis) | SoftmaxAxes::From(axis)) => view.rank(0) == Some(axis + 1),
+        None => false,
     }
 }
 

@@ -118,7 +118,7 @@ pub(super) fn strided(of: &Viewed) -> Option<Strided> {
 }
 
 /// The strides of a reshaped tensor, with the same elements in row-major order; `None` if there are none.
-fn reshaped(dims: &[i64], strides: &[i64], to: &[i64]) -> Option<Vec<i64>> {
+pub(super) fn reshaped(dims: &[i64], strides: &[i64], to: &[i64]) -> Option<Vec<i64>> {
     if dims.iter().product::<i64>() != to.iter().product::<i64>() || to.contains(&0) {
         return None;
     }

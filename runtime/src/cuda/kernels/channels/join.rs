@@ -161,6 +161,6 @@ impl Sets<'_> {
         }
         let values = interface.operands.len() + interface.results.len();
         let is_small = interface.results.len() <= MOST_RESULTS && values <= MOST_POINTERS;
-        is_small.then(|| self.groups.position_between(self.index, nodes))?
+        is_small.then(|| self.groups.position_between(self.index, nodes, |_| true))?
     }
 }

@@ -136,7 +136,7 @@ impl<'a> RowGroups<'a> {
         }
         let position_of =
             |node: Node| self.positions.get(&node).copied().or_else(|| self.index.find_position(node));
-        let position = self.index.position_between(nodes, position_of)?;
+        let position = self.index.position_between(nodes, position_of, |_| true)?;
         let program = self.program(nodes, space)?;
         let interface = self.index.interface(nodes);
         let Interface { operands, results, .. } = &interface;
