@@ -131,7 +131,8 @@ fn save_without_force() {
         command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::piped()).spawn().unwrap();
     std::thread::sleep(std::time::Duration::from_millis(1500));
     dir.write("c.safetensors", "precious");
-    std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    // Not SIGINT, which a program in the background may ignore.
+    std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     let status = child.wait().unwrap();
     assert!(!status.success());
     assert_eq!(bytes(&dir, "c.safetensors"), b"precious");
