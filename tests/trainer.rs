@@ -135,7 +135,7 @@ fn a_state_of_which_some_was_updated_is_not_used() {
     assert!(trainer.has_torn_state());
     stop.store(false, Ordering::Relaxed);
     for error in [trainer.state().unwrap_err(), trainer.step(&given).unwrap_err()] {
-        assert!(error.to_string().contains("updated some of the states"), "{error}");
+        assert!(error.to_string().contains("updated only some of the states"), "{error}");
     }
     trainer.set_state(&before).unwrap();
     assert!(!trainer.has_torn_state() && bytes(&mut trainer) == kept);
