@@ -1,4 +1,4 @@
-//! What is known and what was found of free variables, which the ways to choose hand on to each other.
+//! Formats of free variables: those known before a choice, and those found by painting or by the minimum cut.
 
 use crate::graph::flow::Var;
 use crate::graph::var_map::VarMap;
@@ -6,31 +6,31 @@ use ampc_ir::DType;
 use rustc_hash::FxHashSet;
 use std::borrow::Cow;
 
-/// What was found for variables that were free.
+/// The result of a choice of formats for free variables.
 #[derive(Debug, Default)]
 pub(super) struct Found {
-    /// What is low, in which format.
+    /// The format of each low variable.
     pub(super) low: VarMap<DType>,
-    /// The rule and why, of what was chosen and did not follow from the class.
+    /// The rule and the evidence of each decision that does not follow from the class of its variable.
     pub(super) why: VarMap<(&'static str, Cow<'static, str>)>,
-    /// What is computed from constants alone, and is not allow.
+    /// The variables of values computed from constants alone, except those of class allow.
     pub(super) derived: FxHashSet<Var>,
-    /// What moves a large constant that is stored low for its size.
+    /// The variables that move a large constant, which is stored low for its size.
     pub(super) stored: FxHashSet<Var>,
 }
 
-/// What painting says to a minimum cut.
+/// The results of painting that a minimum cut uses.
 pub(super) struct Painted {
-    /// Which large constants are stored low, and what is computed from constants alone.
+    /// The result of painting in any format: large constants stored low, and values computed from constants alone.
     pub(super) all: Found,
-    /// What is in the other 16-bit format.
+    /// The variables of the other 16-bit format.
     pub(super) other: Found,
 }
 
-/// What is known of a free variable, or of a group of them, before anything is chosen.
+/// The state of a free variable, or of a group of variables, before formats are chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Held {
-    /// Nothing: it is to be chosen.
+    /// Its format is to be chosen.
     Free,
     /// It is fp32.
     Full,

@@ -46,7 +46,7 @@ pub struct Optimum {
     pub optimal: bool,
     /// How often the main graph counts as run.
     pub scale: i64,
-    /// What is taken for what the model leaves open.
+    /// The values assumed for sizes and counts that the model does not determine.
     pub assumptions: Vec<Assumption>,
     /// By how much the casts of the graph cost less: a cast of the author that has become an identity is left out, so
     /// that what it reads and what it makes are cast once.
@@ -77,7 +77,7 @@ pub struct Optimum {
     pub(crate) rounded: Vec<(Node, usize)>,
 }
 
-/// What is predicted for one run of a whole model.
+/// The predicted time of one run of a whole model.
 #[derive(Clone, Debug, Default)]
 pub struct Predicted {
     /// In picoseconds, for [`scale`](Self::scale) runs, before anything is lowered.
@@ -86,7 +86,7 @@ pub struct Predicted {
     pub rewritten: Option<i64>,
     /// How many runs of the main graph the times are of, so that those of branches stay whole.
     pub scale: i64,
-    /// What is taken for what the model leaves open.
+    /// The values assumed for sizes and counts that the model does not determine.
     pub assumptions: Vec<Assumption>,
     pub(super) times: Vec<(Var, Times)>,
     pub(super) fusions: Fusions,
@@ -94,7 +94,7 @@ pub struct Predicted {
     pub(super) limit: i64,
 }
 
-/// What a variable takes by its format.
+/// The time of a variable in each format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Times {
     pub(super) full: i64,
@@ -113,7 +113,7 @@ impl Times {
     }
 }
 
-/// What deciding with another policy found.
+/// The nodes that another policy would leave fp32.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Elsewhere {
     /// The name of the policy.
