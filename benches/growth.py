@@ -453,7 +453,7 @@ def marks(n: int) -> ModelProto:
 # -- commands
 
 Argv = list[str]
-LOWERING = "classify, guard, taint, assign, insert-casts{by=cut}, simplify-casts, convert-constants, dce"
+LOWERING = "classify, guard, taint, assign, insert-casts, simplify-casts, convert-constants, dce"
 READ: dict[str, Argv] = {
     "check": ["check", "m.onnx"],
     "inspect": ["inspect", "m.onnx", "--json"],

@@ -1,7 +1,7 @@
 """How many casts each peer, and ampc, leaves in the models of the corpus, and how many bytes these read and write.
 
 ampc lowers everything that the schemas admit and makes what is out of range the largest number that is not, as the
-peers do (`--policy all --out-of-range clamp`), with each objective and by painting.
+peers do (`--policy all --out-of-range clamp`), with each objective.
 A peer's output counts if it is valid, keeps the interface, and keeps the values: its error under strict_sim is at most
 three times that of an ideal op-list AMP, or one rounding, or that of ampc's. Where a peer has fewer casts, ampc runs
 again with the nodes pinned to fp32 that are so in the peer's output. Casts are Cast nodes, those of the source
@@ -38,7 +38,7 @@ from peer_tools import TOOLS  # noqa: E402
 
 SKIPPED = "chain_10k"
 OPEN = 16
-OURS = {"casts": ["--objective", "casts"], "bytes": ["--objective", "bytes"], "time": ["--objective", "time"], "paint": []}
+OURS = {"casts": ["--objective", "casts"], "bytes": ["--objective", "bytes"], "time": ["--objective", "time"]}
 
 
 def graphs(graph: onnx.GraphProto) -> list[onnx.GraphProto]:
@@ -85,13 +85,7 @@ def made(call: Call, args: argparse.Namespace, source: Path, tool: str, output: 
         return "ok" in call("convert", tool, str(source), str(output))
     report = output.with_suffix(".json")
     options = ["--policy", "all", "--out-of-range", "clamp", *OURS[tool], "--report", str(report)]
-    if ampc.rewrite(args.ampc, source, output, *options, timeout=args.timeout).code != 0:
-        return False
-    if tool == "paint":
-        pipeline = ampc.read_pipeline(report)
-        passes = ampc.painted(pipeline)
-        return ampc.opt(args.ampc, source, output, "--passes", passes, "--force", timeout=args.timeout).code == 0
-    return True
+    return ampc.rewrite(args.ampc, source, output, *options, timeout=args.timeout).code == 0
 
 
 def wide(model: onnx.ModelProto) -> set[str]:

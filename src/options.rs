@@ -8,11 +8,11 @@ pub use self::table::{OPTIONS, OptionError, Recorded, RecordedOption};
 
 use ampc_ir::DType;
 use ampc_passes::Policy;
-pub use ampc_passes::assign::By;
 pub use ampc_passes::cost::{Objective, UnknownObjective};
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
 pub use ampc_passes::pipeline::Opset;
+pub use ampc_passes::target::Profile;
 use std::sync::Arc;
 
 /// Options of [`rewrite`](crate::rewrite()).
@@ -28,13 +28,14 @@ pub struct RewriteOptions {
     pub keep_io: KeepIo,
     /// Opset of the output: that of the source, or a newer opset.
     pub opset: Opset,
-    /// The way to choose low variables.
-    pub by: By,
-    /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
+    /// The quantity that the choice of formats minimizes.
+    pub objective: Objective,
+    /// The profile that predicts costs.
+    pub target: Arc<Profile>,
+    /// True if floats may keep digits that casts of the author round away.
     pub excess_precision: bool,
     /// True to lower only operators that make the model faster, by the time that is predicted for the target: a
-    /// product may stay fp32, and the whole model stays fp32 if the rewrite would not be faster. Needs a choice
-    /// by a minimum cut.
+    /// product may stay fp32, and the whole model stays fp32 if the rewrite would not be faster.
     pub only_if_faster: bool,
     /// Paths of nodes for which the cost of the other format is found
     /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)), by one more rewrite for each type
@@ -72,7 +73,8 @@ impl Default for RewriteOptions {
             out_of_range: OutOfRange::Keep,
             keep_io: KeepIo::All,
             opset: Opset::Keep,
-            by: By::default(),
+            objective: Objective::default(),
+            target: Arc::default(),
             excess_precision: false,
             only_if_faster: false,
             explain: Vec::new(),

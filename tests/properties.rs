@@ -7,7 +7,7 @@ mod random_graphs;
 #[path = "common/random_options.rs"]
 mod random_options;
 
-use ampc::options::{By, OPTIONS, Objective, Opset};
+use ampc::options::{OPTIONS, Objective, Opset};
 use ampc::rewrite::rewrite_observed;
 use ampc::{RewriteOptions, rewrite};
 use ampc_ir::eq::same_module;
@@ -77,11 +77,7 @@ fn options() -> impl Strategy<Value = RewriteOptions> {
     let policy = prop_oneof![4 => Just("safe"), 1 => Just("all")];
     let keep_io = prop_oneof![3 => Just(KeepIo::All), 1 => Just(KeepIo::None)];
     let opset = prop_oneof![3 => Just(Opset::Keep), 1 => Just(Opset::Auto), 1 => Just(Opset::To(26))];
-    let by = prop_oneof![
-        Just(By::Paint),
-        (prop::sample::select(&Objective::ALL[..]), prop::sample::select(&TARGETS[..]))
-            .prop_map(|(objective, target)| By::Cut { objective, target }),
-    ];
+    let costs = (prop::sample::select(&Objective::ALL[..]), prop::sample::select(&TARGETS[..]));
     let excess = prop::bool::weighted(0.2);
     let others = OPTIONS.iter().filter(|option| !NAMED.contains(&option.name)).count();
     let bytes = if others == 0 {
@@ -89,13 +85,14 @@ fn options() -> impl Strategy<Value = RewriteOptions> {
     } else {
         prop::collection::vec(any::<u8>(), others).boxed()
     };
-    (format, policy, keep_io, opset, by, excess, bytes).prop_map(
-        |(to, policy, keep_io, opset, by, excess_precision, bytes)| {
+    (format, policy, keep_io, opset, costs, excess, bytes).prop_map(
+        |(to, policy, keep_io, opset, (objective, target), excess_precision, bytes)| {
             let mut options = RewriteOptions {
                 to,
                 keep_io,
                 opset,
-                by,
+                objective,
+                target,
                 excess_precision,
                 policy: Arc::new(Policy::preset(policy).unwrap()),
                 verify_each: true,
@@ -343,16 +340,15 @@ proptest! {
         other in prop::sample::select(&[Objective::Casts, Objective::Bytes][..]),
     ) {
         // A model that is left alone has none of the costs.
-        let options = RewriteOptions { only_if_faster: false, ..options };
-        let by = |objective| By::Cut { objective, target: target.clone() };
+        let options = RewriteOptions { only_if_faster: false, target: target.clone(), ..options };
         let timed = |options: &RewriteOptions| {
             let mut found = Chosen::default();
             let time = rewrite_observed(graph.model(), options, &mut found).unwrap().report.time.unwrap();
             (time, found.lowered.unwrap(), found.optimum.unwrap())
         };
-        let fastest = RewriteOptions { by: by(Objective::Time), ..options.clone() };
+        let fastest = RewriteOptions { objective: Objective::Time, ..options.clone() };
         let (first, one, optimum) = timed(&fastest);
-        let (second, two, _) = timed(&RewriteOptions { by: by(other), ..options.clone() });
+        let (second, two, _) = timed(&RewriteOptions { objective: other, ..options.clone() });
         let text = || format!("{}\n{}", text_of(&one), text_of(&two));
         prop_assert_eq!((first.source, first.scale), (second.source, second.scale), "{}", text());
         let [cost, other] = [&one, &two].map(|module| recount(module, &optimum));
@@ -378,10 +374,10 @@ proptest! {
         second in prop_oneof![Just("perf"), Just("safe"), Just("nvidia")],
         target in prop::sample::select(&TARGETS[..]),
     ) {
-        let by = By::Cut { objective: Objective::Time, target };
         let opset = if options.opset == Opset::Auto { Opset::Keep } else { options.opset };
         let policy = |name| Arc::new(Policy::preset(name).unwrap());
-        let options = |name| RewriteOptions { by: by.clone(), opset, policy: policy(name), ..options.clone() };
+        let options = RewriteOptions { objective: Objective::Time, target: target.clone(), opset, ..options };
+        let options = |name| RewriteOptions { policy: policy(name), ..options.clone() };
         let asked = RewriteOptions { alternative: Some(policy(second)), ..options(first) };
         let done = rewrite(graph.model(), &asked).unwrap();
         let plain = rewrite(graph.model(), &options(first)).unwrap();
@@ -465,8 +461,8 @@ fn models_for_other_judges() {
         write("source", bytes_of(&source));
         write("low", bytes_of(&low));
         write("emulated", bytes_of(&ampc::emulate(from_bytes(bytes_of(&low))).unwrap().0));
-        let by = By::Cut { objective: Objective::Casts, target: TARGETS[0].clone() };
-        let fewest = rewrite(graph.model(), &RewriteOptions { by, ..options }).unwrap();
+        let options = RewriteOptions { objective: Objective::Casts, target: TARGETS[0].clone(), ..options };
+        let fewest = rewrite(graph.model(), &options).unwrap();
         write("fewest", bytes_of(&fewest.model));
         let report = serde_json::to_vec(&fewest.report).unwrap();
         std::fs::write(folder.join(format!("{written}.{to}.fewest.json")), report).unwrap();

@@ -25,7 +25,7 @@ mod seeds;
 pub use pipeline::pipeline;
 pub use policy::policy;
 pub use readers::{importer, json, text};
-pub use rewrite::{PAINT, rewrite};
+pub use rewrite::{CASTS, rewrite};
 pub use seeds::{seeds, write_seeds};
 
 #[cfg(fuzzing)]

@@ -3,11 +3,11 @@
 use crate::laws;
 use crate::random_options::{choose, set};
 use ampc::onnx::to_bytes;
-use ampc::options::{By, OPTIONS, Opset};
+use ampc::options::{OPTIONS, Opset};
 use ampc::{ErrorKind, Model, RewriteOptions};
 
-/// The bit of the options that chooses by painting.
-pub const PAINT: u8 = 1 << 7;
+/// The bit of the options that minimizes the number of casts instead of the time.
+pub const CASTS: u8 = 1 << 7;
 
 /// Options that the bits of the first byte choose: an option, its lowest bit, and its values.
 const BITS: &[(&str, u8, &[&str])] = &[
@@ -16,6 +16,7 @@ const BITS: &[(&str, u8, &[&str])] = &[
     ("keep_io", 2, &["all", "none"]),
     ("opset", 3, &["keep", "keep", "auto", "26"]),
     ("out_of_range", 5, &["keep", "clamp"]),
+    ("objective", 7, &["time", "casts"]),
 ];
 
 /// The bit that has constants counted.
@@ -35,9 +36,6 @@ pub(crate) fn options(bits: u8, more: impl FnMut() -> u8) -> RewriteOptions {
         }
     }
     choose(&mut options, &names, more);
-    if bits & PAINT != 0 {
-        options.by = By::Paint;
-    }
     options
 }
 

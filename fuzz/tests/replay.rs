@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use ampc_fuzz::{PAINT, TARGETS, seeds};
+use ampc_fuzz::{CASTS, TARGETS, seeds};
 use std::path::{Path, PathBuf};
 
 #[test]
@@ -31,14 +31,14 @@ fn what_was_found_stays_repaired() {
 }
 
 #[test]
-fn the_other_placement_breaks_no_law() {
+fn the_other_objective_breaks_no_law() {
     for (name, target) in TARGETS.iter().filter(|(name, _)| ["rewrite", "pipeline"].contains(name)) {
         let found = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions").join(name);
         let found =
             std::fs::read_dir(found).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
         for mut input in seeds(name, None).unwrap().into_iter().chain(found) {
             if let Some(options) = input.first_mut() {
-                *options ^= PAINT;
+                *options ^= CASTS;
                 target(&input);
             }
         }

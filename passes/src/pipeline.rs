@@ -1,6 +1,6 @@
 //! Pipelines: passes in order, with their conditions checked when the pipeline is built.
 //!
-//! A pipeline has a spelling, `classify{to=f16, policy=safe}, taint, assign{by=paint}`, which prints and parses
+//! A pipeline has a spelling, `classify{to=f16, policy=safe}, taint, assign{to=f16}`, which prints and parses
 //! back by the table of passes. Running it verifies the module at the start and at the end, and after every
 //! pass on request; a violation after the start is a bug of a pass, and the error carries the data to repeat
 //! it.
@@ -224,7 +224,6 @@ mod tests {
     use crate::analysis::cost::Objective;
     use crate::pass::options::FORMAT;
     use crate::policy::{KeepIo, Policy};
-    use crate::precision::assign::By;
     use crate::precision::guard::OutOfRange;
     use ampc_ir::DType;
     use std::sync::Arc;
@@ -241,7 +240,8 @@ mod tests {
             out_of_range: OutOfRange::Clamp,
             keep_io: KeepIo::None,
             opset: Opset::Auto,
-            by: By::Paint,
+            objective: Objective::Bytes,
+            target: Arc::default(),
             excess_precision: true,
             alternative: None,
             gain: Default::default(),
@@ -263,7 +263,6 @@ mod tests {
             "target" => words(&["generic", "h200"]),
             "disable" => words(&["", "eps", "eps+norm"]),
             "out-of-range" => OutOfRange::ALL.map(|action| action.as_str().to_owned()).into(),
-            "by" => words(&["cut", "paint"]),
             "excess-precision" => words(&["forbid", "allow"]),
             "clamp" => words(&["true", "false"]),
             "negligible" => words(&["0", "1", "6"]),
@@ -339,7 +338,7 @@ mod tests {
 
     #[test]
     fn what_counts_a_choice_is_repeated_with_it() {
-        let pipeline = parse("classify, assign, dce, insert-casts{by=cut}, dce").unwrap();
+        let pipeline = parse("classify, assign, dce, insert-casts, dce").unwrap();
         assert_eq!([0, 1, 2, 3, 4].map(|pass| pipeline.repeats_from(pass)), [0, 1, 2, 1, 4]);
     }
 

@@ -5,7 +5,7 @@ use ampc_ir::module::{GraphOwner, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
 use ampc_ir::{DType, GraphId, Module, Node, Type};
-use ampc_passes::assign::By;
+use ampc_passes::cost::Objective;
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::{Lowering, Opset, Pipeline, RunError};
@@ -57,7 +57,8 @@ fn lowering() -> Pipeline {
         out_of_range: OutOfRange::Keep,
         keep_io: KeepIo::All,
         opset: Opset::To(21),
-        by: By::default(),
+        objective: Objective::default(),
+        target: Arc::default(),
         excess_precision: false,
         alternative: None,
         gain: Default::default(),

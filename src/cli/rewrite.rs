@@ -38,7 +38,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
     settings::check_keep_io(&options.keep_io, &model)?;
-    settings::set_dims(&mut options.by, data::dims(&args.data.dim)?, &model)?;
+    settings::set_dims(&mut options.target, data::dims(&args.data.dim)?, &model)?;
     options.only_if_faster |= args.only_if_faster;
     let explained = Explained::find(&model.module, &args.explain)?;
     options.explain = explained.paths();
@@ -91,8 +91,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     drop(progress);
     // If they cannot be printed, no file appears either.
     let written = emit::finish(batch, written)?;
-    let asked = options.by.cut().map_or_else(Dims::new, |(_, target)| target.dims.clone());
-    let bound = BoundInputs::new(&model.module, &asked).unwrap_or_default();
+    let bound = BoundInputs::new(&model.module, &options.target.dims).unwrap_or_default();
     let chosen: BTreeSet<&str> = bound.chosen().map(|dim| dim.name.as_str()).collect();
     let is_chosen = |dim: BoundDim| chosen.contains(dim.name.as_str());
     let has_open_dims =

@@ -6,7 +6,7 @@ use super::problem::{Failure, Problem};
 use ampc::execute::inputs::{Dims, check_dims};
 use ampc::ir::DType;
 use ampc::ir::op::Class;
-use ampc::options::{By, Objective, Opset, OptionError, Recorded};
+use ampc::options::{Opset, OptionError, Recorded};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::json::{JsonError, Place};
@@ -170,7 +170,11 @@ pub(crate) fn options(
     let mut policy = Policy::clone(&options.policy);
     apply(&mut policy, args, to)?;
     options.policy = Arc::new(policy);
-    options.by = by(args, options.by)?;
+    options.objective = args.objective.unwrap_or(options.objective);
+    if let Some(name) = &args.target {
+        let dims = options.target.dims.clone();
+        options.target = Arc::new(Profile { dims, ..read_target(name)? });
+    }
     if let Some(excess) = args.excess_precision {
         options.excess_precision = excess == ExcessArg::Allow;
     }
@@ -212,22 +216,6 @@ fn alternative(args: &PrecisionArgs, to: DType, opset: Opset) -> Result<Option<P
     let mut policy = Policy::preset(LESS_CAREFUL).map_err(|e| diagnose::policy(&e, None))?;
     apply(&mut policy, args, to)?;
     Ok(Some(policy))
-}
-
-/// The way to choose low variables: `chosen`, with the settings of the arguments.
-fn by(args: &PrecisionArgs, chosen: By) -> Result<By, Failure> {
-    if args.objective.is_none() && args.target.is_none() {
-        return Ok(chosen);
-    }
-    let (objective, target) = match chosen {
-        By::Cut { objective, target } => (objective, target),
-        By::Paint => (Objective::default(), Arc::default()),
-    };
-    let objective = args.objective.unwrap_or(objective);
-    let dims = target.dims.clone();
-    let read = |name| read_target(name).map(|profile| Arc::new(Profile { dims, ..profile }));
-    let target = args.target.as_deref().map_or(Ok(target), read)?;
-    Ok(By::Cut { objective, target })
 }
 
 /// A problem of a policy, with the option that has it.
@@ -327,14 +315,12 @@ fn split_pin<'a>(flag: &str, text: &'a str) -> Result<(&'a str, Pin), Failure> {
 ///
 /// # Errors
 /// If the model has no such dim.
-pub(crate) fn set_dims(by: &mut By, dims: Dims, model: &Model) -> Result<(), Failure> {
+pub(crate) fn set_dims(target: &mut Arc<Profile>, dims: Dims, model: &Model) -> Result<(), Failure> {
     if dims.is_empty() {
         return Ok(());
     }
     check_dims(&model.module, &dims).map_err(|error| diagnose::failure(&error, None))?;
-    if let By::Cut { target, .. } = by {
-        Arc::make_mut(target).dims = dims;
-    }
+    Arc::make_mut(target).dims = dims;
     Ok(())
 }
 

@@ -46,6 +46,8 @@ fn list() -> Result<String, Failure> {
     Ok(table.to_string())
 }
 
+const FORMATS: [(&str, DType); 2] = [("fp16", DType::F16), ("bf16", DType::BF16)];
+
 fn show(profile: &Profile) -> String {
     let mut text =
         format!("target {}\n{}\n\n", shown::name(&profile.name), shown::message(&profile.description));
@@ -54,7 +56,7 @@ fn show(profile: &Profile) -> String {
         table.row([field.to_owned(), number(entry.value), unit.to_owned(), entry.source.clone()]);
     }
     let _ = write!(text, "{table}");
-    for (name, format) in [("fp16", DType::F16), ("bf16", DType::BF16)] {
+    for (name, format) in FORMATS {
         match profile.kernels(format) {
             Some(Kernels::Only(list)) => section(&mut text, &format!("{name} kernels only of"), list),
             Some(Kernels::Except(list)) => section(&mut text, &format!("no {name} kernels of"), list),
@@ -62,6 +64,17 @@ fn show(profile: &Profile) -> String {
         }
     }
     section(&mut text, "computing in fp32 inside", &profile.fp32_inside);
+    for fact in &profile.rounds_once {
+        let formats = FORMATS.iter().filter(|(_, format)| fact.formats.contains(format));
+        let formats: Vec<&str> = formats.map(|&(name, _)| name).collect();
+        let _ = writeln!(
+            text,
+            "\ncomputing in fp32 and rounding once in {} ({})",
+            formats.join(", "),
+            shown::message(&fact.source)
+        );
+        words(&mut text, "", &fact.ops);
+    }
     section(&mut text, "views of their operand", &profile.views);
     for fusion in &profile.fusions {
         let _ = writeln!(text, "\none kernel ({})", shown::message(&fusion.source));

@@ -5,7 +5,6 @@
 use super::RewriteOptions;
 use crate::error::Error;
 use ampc_ir::{DType, Module};
-use ampc_passes::assign::By;
 use ampc_passes::cost::Objective;
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
@@ -141,16 +140,10 @@ pub const OPTIONS: &[RecordedOption] = &[
         values: "time, casts or bytes",
         choices: || Objective::ALL.map(|objective| Some(objective.as_str())).into(),
         passes: &["assign", "insert-casts"],
-        print: |options| options.by.cut().map(|(objective, _)| objective.to_string()),
-        // What is absent is so because formats were painted, unless a target is there.
+        print: |options| Some(options.objective.to_string()),
+        // Reports of old versions lack it.
         read: |options, value| {
-            options.by = match value {
-                None => By::Paint,
-                Some(word) => match By::default() {
-                    By::Cut { target, .. } => By::Cut { objective: word.parse().ok()?, target },
-                    By::Paint => By::Paint,
-                },
-            };
+            options.objective = value.map_or(Some(Objective::default()), |word| word.parse().ok())?;
             Some(())
         },
     },
@@ -159,11 +152,10 @@ pub const OPTIONS: &[RecordedOption] = &[
         values: "a target",
         choices: || PROFILES.iter().map(|&(name, _)| Some(name)).collect(),
         passes: &["assign"],
-        print: |options| options.by.cut().map(|(_, target)| target.name.clone()),
+        print: |options| Some(options.target.name.clone()),
         read: |options, value| {
             if let Some(name) = value {
-                let objective = options.by.cut().map_or_else(Objective::default, |(objective, _)| objective);
-                options.by = By::Cut { objective, target: Arc::new(Profile::preset(name).ok()?) };
+                options.target = Arc::new(Profile::preset(name).ok()?);
             }
             Some(())
         },
@@ -173,13 +165,11 @@ pub const OPTIONS: &[RecordedOption] = &[
         values: "extents of dims: `NAME=N` with `,` between them",
         choices: || vec![None, Some("N=8")],
         passes: &["assign"],
-        print: |options| options.by.cut().and_then(|(_, target)| print_dims(&target.dims)),
+        print: |options| print_dims(&options.target.dims),
         read: |options, value| {
             let dims = read_dims(value.unwrap_or_default())?;
-            if let By::Cut { target, .. } = &mut options.by
-                && target.dims != dims
-            {
-                Arc::make_mut(target).dims = dims;
+            if options.target.dims != dims {
+                Arc::make_mut(&mut options.target).dims = dims;
             }
             Some(())
         },
@@ -383,8 +373,7 @@ mod tests {
     fn a_report_repeats_every_option() {
         let names = KeepIo::Names(["x".into(), "y".into()].into());
         let named = RewriteOptions { keep_io: names, ..RewriteOptions::default() };
-        let painted = RewriteOptions { by: By::Paint, ..RewriteOptions::default() };
-        for (name, asked) in changed().into_iter().chain([("names", named), ("painted", painted)]) {
+        for (name, asked) in changed().into_iter().chain([("names", named)]) {
             let model = Model::from(parse(MODEL, &NoData).unwrap());
             let report = serde_json::to_string(&rewrite(model, &asked).unwrap().report).unwrap();
             let repeated = RewriteOptions::from_report(&report).unwrap().unwrap();
@@ -395,7 +384,8 @@ mod tests {
                 out_of_range,
                 keep_io,
                 opset,
-                by,
+                objective,
+                target,
                 excess_precision,
                 only_if_faster,
                 // They change nothing but what is said.
@@ -409,7 +399,7 @@ mod tests {
             assert_eq!(out_of_range, asked.out_of_range, "{name}");
             assert_eq!(keep_io, asked.keep_io, "{name}");
             assert_eq!(opset, if asked.opset == Opset::Auto { Opset::To(21) } else { asked.opset }, "{name}");
-            assert_eq!(by.cut(), asked.by.cut(), "{name}");
+            assert_eq!((objective, target), (asked.objective, asked.target), "{name}");
             assert_eq!(excess_precision, asked.excess_precision, "{name}");
             assert_eq!(only_if_faster, asked.only_if_faster, "{name}");
         }
@@ -451,8 +441,8 @@ mod tests {
         );
         let twice = r#"{"schema": "ampc-report/1", "options": {"to": "bf16"}, "options": {}, "nodes": []}"#;
         assert!(error(twice).contains("duplicate field `options`"));
-        // Reports of versions that knew only painting.
+        // Reports of versions without objectives.
         let old = RewriteOptions::from_report(&report(r#""to": "bf16", "keep_io": "all""#)).unwrap().unwrap();
-        assert!(matches!((old.to, old.by), (DType::BF16, By::Paint)));
+        assert_eq!((old.to, old.objective), (DType::BF16, Objective::Time));
     }
 }

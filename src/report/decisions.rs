@@ -2,7 +2,7 @@
 
 use super::floats::FloatDecisions;
 use super::{Before, NodeReport, OptimumReport, TimeReport, VarReport, is_cast, node_report};
-use crate::options::{By, Opset, RewriteOptions};
+use crate::options::{Opset, RewriteOptions};
 use ampc_ir::{FunctionId, Module, Node};
 use ampc_passes::assign::{Elsewhere, Optimum, time_as_it_stands};
 use ampc_passes::flow;
@@ -93,9 +93,8 @@ impl<'a> Decisions<'a> {
 
     /// Keeps how much time the passes before any decision gain, which raise the opset and move casts.
     fn find_saved(&mut self, pass: &dyn Pass, module: &Module) {
-        let By::Cut { target, .. } = &self.options.by else { return };
         let may_change = !self.before.casts.is_empty() || self.options.opset != Opset::Keep;
-        let time = || time_as_it_stands(module, target, self.options.to);
+        let time = || time_as_it_stands(module, &self.options.target, self.options.to);
         if pass.name() == SpecializeFunctions.name() {
             if let Some((before, scale)) = self.as_read.take() {
                 let (now, same) = time();

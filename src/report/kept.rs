@@ -76,7 +76,7 @@ fn cause(decisions: &FloatDecisions<'_>, paths: &Paths, node: Node, decision: &D
         ["table", "unlisted", "list.", "policy.", "preset."].iter().any(|of| rule.starts_with(of));
     let is_kept = matches!(decision.class, Class::Deny | Class::Fixed);
     match rule {
-        "cut" | "paint" => "placement".into(),
+        "cut" => "placement".into(),
         _ if is_of_class && is_kept => format!("{} ({rule})", op_of(module, node)),
         _ if is_of_class => "placement".into(),
         _ => head(rule).to_owned(),

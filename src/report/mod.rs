@@ -52,10 +52,10 @@ pub struct Report {
     pub summary: Summary,
     /// Reasons why nodes stay fp32.
     pub fp32: Fp32Report,
-    /// The time that the target is predicted to take; absent if formats were chosen by painting.
+    /// The time that the target is predicted to take; absent if no formats were chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<TimeReport>,
-    /// The cost of the chosen formats; absent if the formats were chosen by painting.
+    /// The cost of the chosen formats; absent if no formats were chosen.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimum: Option<OptimumReport>,
     /// Casts.
@@ -86,8 +86,8 @@ pub struct Tool {
 /// The options that shaped the result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
-    /// The options in [`OPTIONS`](crate::options::OPTIONS), as words; `objective` and `target` are absent if
-    /// formats were chosen by painting. `opset` is the opset that `auto` found.
+    /// The options in [`OPTIONS`](crate::options::OPTIONS), as words; `opset` is the opset that `auto`
+    /// found.
     #[serde(flatten, serialize_with = "in_order")]
     pub recorded: Vec<(&'static str, String)>,
     /// Guards left out.
@@ -273,11 +273,10 @@ pub const SLOWER: &str = "rewrite.slower";
 /// A warning if the rewrite is predicted to be slower than the source.
 fn warn_of_slower(time: Option<&TimeReport>, options: &RewriteOptions) -> Option<ReportWarning> {
     let time = time.filter(|time| time.is_slower())?;
-    let (_, target) = options.by.cut()?;
     let ratio = time.ratio()?;
     let message = format!(
         "the rewrite is predicted to be slower than the fp32 model on `{}` ({ratio} x): its casts cost more than 16 bits gain",
-        target.name
+        options.target.name
     );
     Some(ReportWarning { code: SLOWER.to_owned(), message, node: None })
 }
@@ -410,7 +409,7 @@ impl Report {
     /// The warning that nothing is lowered because nothing gains.
     pub(crate) fn leave_full(&mut self, options: &RewriteOptions) {
         self.warnings.retain(|warning| ![NOTHING_LOWERED, SLOWER].contains(&warning.code.as_str()));
-        let target = options.by.cut().map_or("the target", |(_, target)| &target.name);
+        let target = &options.target.name;
         let message = format!(
             "the model stays fp32: no lowering that the policy allows is predicted to make it faster on `{target}`"
         );

@@ -4,7 +4,7 @@ use crate::support::{Dir, MATMUL, module};
 use ampc::Model;
 use ampc::ir::text::{NoData, PrintOptions, parse, print};
 use ampc::ir::{DType, Module};
-use ampc::options::{By, Objective, Opset, RewriteOptions};
+use ampc::options::{Objective, Opset, RewriteOptions};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::policy::Pin;
@@ -58,13 +58,7 @@ fn asked() -> Vec<(&'static str, RewriteOptions)> {
         ("lists", of(|policy| policy.set_class("MatMul", ampc::ir::op::Class::Deny, "list").unwrap())),
         ("file", RewriteOptions::of(Policy::from_json(POLICY).unwrap())),
         ("report", RewriteOptions::of(Policy::from_json(&report).unwrap())),
-        (
-            "target",
-            RewriteOptions {
-                by: By::Cut { objective: Objective::Time, target: target.clone() },
-                ..RewriteOptions::default()
-            },
-        ),
+        ("target", RewriteOptions { target: target.clone(), ..RewriteOptions::default() }),
         (
             "all",
             RewriteOptions {
@@ -72,7 +66,8 @@ fn asked() -> Vec<(&'static str, RewriteOptions)> {
                 out_of_range: OutOfRange::Clamp,
                 keep_io: KeepIo::Names(["x, 1".into()].into()),
                 opset: Opset::Auto,
-                by: By::Cut { objective: Objective::Bytes, target },
+                objective: Objective::Bytes,
+                target,
                 excess_precision: true,
                 ..of(|policy| {
                     *policy = Policy::from_json(POLICY).unwrap();
@@ -80,10 +75,6 @@ fn asked() -> Vec<(&'static str, RewriteOptions)> {
                     policy.pin("second", Pin::To(DType::BF16)).unwrap();
                 })
             },
-        ),
-        (
-            "painted",
-            RewriteOptions { by: By::Paint, ..RewriteOptions::of(Policy::from_json(POLICY).unwrap()) },
         ),
         ("jmp", RewriteOptions::of(Policy::preset("jmp:p=f32,c=f16,o=f32").unwrap())),
     ]

@@ -9,7 +9,6 @@ use ampc::RewriteOptions;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
-use ampc::options::By;
 use proptest::prelude::*;
 use prost::Message;
 use std::collections::BTreeSet;
@@ -131,16 +130,18 @@ fn with_user_casts(ir_version: i64) -> ModelProto {
     crate::proto::model(ir_version, 17, graph)
 }
 
-/// Painting leaves all casts of the author where they are.
-fn painted() -> RewriteOptions {
-    RewriteOptions { by: By::Paint, ..options(DType::F16) }
+/// Options that leave all casts of the author where they are.
+fn casts_denied() -> RewriteOptions {
+    let mut options = options(DType::F16);
+    policy(&mut options).set_class("Cast", Class::Deny, "list").unwrap();
+    options
 }
 
 /// G10: which casts are ours is written in the metadata of the nodes, or below IR version 10 in the model's.
 #[test]
 fn g10_provenance_is_in_the_file() {
     for ir_version in [8, 9, 10, 11] {
-        let out = written(&rewrite(load_proto(&with_user_casts(ir_version)), &painted()));
+        let out = written(&rewrite(load_proto(&with_user_casts(ir_version)), &casts_denied()));
         let ours = |n: &&&ampc::onnx::proto::NodeProto| n.metadata_props == [entry("ampc.cast", "inserted")];
         let casts = nodes_of(&out, "Cast");
         let marked = casts.iter().filter(ours).count();
@@ -189,9 +190,9 @@ fn g10_provenance_of_functions_is_their_own() {
         let mut source = crate::proto::model(ir_version, 17, graph.clone());
         source.opset_import.push(opset("local", 1));
         source.functions.push(rounding.clone());
-        let first = rewrite(load_proto(&source), &painted());
+        let first = rewrite(load_proto(&source), &casts_denied());
         let first = bytes(&first.model);
-        let second = rewrite(load(first.clone()), &painted());
+        let second = rewrite(load(first.clone()), &casts_denied());
         let out = written(&second);
         assert_eq!(out.graph.as_ref().unwrap().node.last().unwrap().op_type(), "Cast");
         assert_eq!(out.functions[0].node[..2], rounding.node[..], "IR version {ir_version}");
@@ -203,9 +204,9 @@ fn g10_provenance_of_functions_is_their_own() {
 #[test]
 fn g10_only_inserted_casts_are_reconsidered() {
     for ir_version in [8, 10] {
-        let first = written(&rewrite(load_proto(&with_user_casts(ir_version)), &painted()));
+        let first = written(&rewrite(load_proto(&with_user_casts(ir_version)), &casts_denied()));
         let count = |m: &ModelProto| nodes_of(m, "Cast").len();
-        let mut perf = painted();
+        let mut perf = casts_denied();
         policy(&mut perf).set_class("Softmax", Class::Allow, "list").unwrap();
         let second = written(&rewrite(load_proto(&first), &perf));
         assert_eq!(count(&second), count(&first) - 2, "the two around Softmax are gone");
@@ -213,7 +214,7 @@ fn g10_only_inserted_casts_are_reconsidered() {
             assert!(nodes_of(&second, "Cast").iter().any(|n| n.name() == name), "{name} is the author's");
         }
         // And back: the same casts as at first.
-        let third = written(&rewrite(load_proto(&first), &painted()));
+        let third = written(&rewrite(load_proto(&first), &casts_denied()));
         assert_eq!(third.encode_to_vec(), first.encode_to_vec());
     }
 }

@@ -137,26 +137,6 @@ def cut_shares(report: dict[str, Any]) -> list[float] | None:
     return found
 
 
-def read_pipeline(path: Path) -> str:
-    """The passes of an `ampc-report/1`."""
-    return json.loads(path.read_text())["options"]["pipeline"]
-
-
-def painted(passes: str) -> str:
-    """The passes that paint in place of those that place casts by a minimum cut."""
-    edits = [
-        (r"move-casts\{[^}]*\}, ", ""),
-        (r"assign\{by=cut, objective=\w+, target=[\w-]+,", "assign{by=paint,"),
-        (r"insert-casts\{by=cut(, objective=casts)?", "insert-casts{"),
-        (r"simplify-casts\{by=cut, to=\w+\}", "simplify-casts"),
-    ]
-    for pattern, by in edits:
-        passes, changed = re.subn(pattern, by, passes)
-        if changed != 1:
-            raise ValueError(f"{pattern} is {changed} times in {passes}")
-    return passes.replace("insert-casts{}", "insert-casts").replace("insert-casts{, ", "insert-casts{")
-
-
 def work_done(row: dict[str, Any]) -> str:
     """"ok" if at least 90 % of the allow operators outside bodies are low, or a rule says why of every other.
 

@@ -1,9 +1,8 @@
 """Counts the casts of what the placement by a minimum cut writes.
 
 Per model, format and policy, for each objective: the output is valid, the report says that the choice is optimal,
-the casts that the file says were inserted are no more than what the choice costs under `casts`, and painting needs
-no fewer Cast nodes than `casts` does, of models without casts of the author. Where nothing else makes or removes
-casts, the numbers are the same.
+the casts that the file says were inserted are no more than what the choice costs under `casts`. Where nothing else
+makes or removes casts, the numbers are the same.
 
     casts.py --corpus DIR --ampc BIN [--sets small,tricky,train,ort] [--formats fp16,bf16] [--policies safe,all] [--table]
 """
@@ -48,7 +47,7 @@ def cast_nodes(model: onnx.ModelProto) -> int:
 
 
 class Placement:
-    """One model, format and policy, rewritten with painting and with each objective."""
+    """One model, format and policy, rewritten by default and with each objective."""
 
     def __init__(self, args: argparse.Namespace, source: Path, folder: Path, to: str, policy: str) -> None:
         self.args, self.source, self.folder, self.to, self.policy = args, source, folder, to, policy
@@ -75,25 +74,9 @@ class Placement:
         self.casts[name] = cast_nodes(model)
         self.bytes[name] = sum(cast["bytes"] or 0 for cast in report["casts"]["list"])
 
-    def paint(self) -> Path | None:
-        """What painting writes in place of the cut, all other passes the same; `None` if the model is refused."""
-        made = self.rewrite("first")
-        if made is None:
-            return None
-        passes = ampc.painted(made[1]["options"]["pipeline"])
-        output = self.folder / "paint" / self.source.name
-        output.parent.mkdir()
-        run = ampc.opt(self.args.ampc, self.source, output, "--passes", passes, timeout=self.args.timeout)
-        if run.code != 0:
-            self.problems.append(f"paint: {passes}: {ampc.problem(run)}")
-            return None
-        self.casts["paint"] = cast_nodes(variants.load(output))
-        return output
-
     def judge(self, call: Call, sources: SourceVerdicts) -> None:
         """Finds what is wrong."""
-        painted = self.paint()
-        if painted is None:
+        if self.rewrite("first") is None:
             return
         verdict = sources.get(call, self.source)
         for objective in OBJECTIVES:
@@ -124,9 +107,6 @@ class Placement:
         if plain and count != cost:
             self.problems.append(f"casts: {count} in the file, {cost} by the choice, and nothing that explains it")
         self.exact += plain
-        # A cast of the author stays, though nothing may read it any more.
-        if self.casts["casts"] > self.casts["paint"] and not cast_nodes(source):
-            self.problems.append(f"casts: {self.casts['casts']}, with painting {self.casts['paint']}")
 
 
 def main() -> int:
@@ -171,9 +151,8 @@ def main() -> int:
         if args.table and placement.casts:
             print(f"| {name} | " + " | ".join(f"{placement.casts[how]} | {placement.bytes.get(how, '')}" for how in placement.casts) + " |")
     for policy in args.policies.split(","):
-        for how in ("paint", *OBJECTIVES):
-            by_inserted = f", {moved[policy, how]} bytes by inserted ones" if how in OBJECTIVES else ""
-            print(f"{policy} {how}: {casts[policy, how]} Cast nodes{by_inserted}")
+        for how in OBJECTIVES:
+            print(f"{policy} {how}: {casts[policy, how]} Cast nodes, {moved[policy, how]} bytes by inserted ones")
     done = [placement for placement in results if placement.casts or placement.problems]
     exact = sum(placement.exact for placement in done)
     good = sum(not placement.problems for placement in done)

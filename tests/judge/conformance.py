@@ -36,6 +36,8 @@ HERE = Path(__file__).resolve().parent
 IGNORED = HERE / "conformance_ignored.txt"
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator", "light")
 TIMEOUT = 120
+# A simulated device computes large networks slowly.
+DEVICE_TIMEOUT = 900
 
 
 @dataclass
@@ -157,12 +159,14 @@ def run(ampc: str, case: Case, device: str) -> tuple[str, str]:
     """"passed", "failed", "unsupported" or "broken", and the first line that says why."""
     command = [ampc, "verify", str(case.folder / "model.onnx"), "--test-data", str(case.folder)]
     rtol = case.rtol if device == "cpu" else max(case.rtol, two_ulp(case.folder / "model.onnx"))
+    timeout = TIMEOUT if device == "cpu" else DEVICE_TIMEOUT
     command += ["--rtol", str(rtol), "--atol", str(case.atol), "--device", device]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
-        return "broken", f"longer than {TIMEOUT} s"
-    text = " ".join((done.stderr or done.stdout).split())[:300]
+        return "broken", f"longer than {timeout} s"
+    # A message is folded, with a bar in front of each further line.
+    text = " ".join(word for word in (done.stderr or done.stdout).split() if word not in "|│")[:300]
     if done.returncode == 0:
         # Nothing compared is nothing shown.
         return ("passed", "") if "output" in done.stdout else ("broken", "nothing was compared")
@@ -216,7 +220,8 @@ def main() -> int:
             continue
         if state != "passed" and case.name not in reasons:
             bad.append(f"{case.name}: {state}: {text}")
-        if state == "passed" and case.name in reasons:
+        # The tolerance of a device is wider, so that some of the cases pass there.
+        if state == "passed" and case.name in reasons and args.device == "cpu":
             bad.append(f"{case.name}: passes, so it has to leave {IGNORED.name}")
         if state == "broken" and case.name in reasons:
             bad.append(f"{case.name}: {text}: no reason excuses that")

@@ -5,9 +5,9 @@
 //!   which is first decides nothing;
 //! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)) and
 //!   one of the two was inserted;
-//! - where a minimum cut chose, which looks through them, the author's casts are treated alike, but for those that a pin
-//!   speaks of: identities are left out, two that do the same become one, an exact one is read around, and those that
-//!   nobody reads go;
+//! - the author's casts are treated alike, except casts that a pin names, because the choice of formats looks through
+//!   them: identities are left out, two that do the same become one, an exact one is read around, and those that nobody
+//!   reads go;
 //! - where nothing but inserted casts to f16 reads a DequantizeLinear that has `output_dtype` (from 23 on), the
 //!   operator makes f16 itself. `output_dtype` is the precision of the multiplication as well, so this is for
 //!   integers of up to 8 bits and constant scales that are exact in f16: then the product is rounded once either
@@ -18,7 +18,7 @@ use crate::analysis::values::{is_capture, is_exact_in, is_plain};
 use crate::casts::insert_casts::set_target;
 use crate::graph::flow::{self, Var};
 use crate::graph::names;
-use crate::pass::options::{BY, FORMAT, PassOption, Setting, Spelled, option, settings};
+use crate::pass::options::{FORMAT, PassOption, Setting, Spelled, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::policy::pinned::pin_of_cast;
 use ampc_ir::edit::Position;
@@ -30,29 +30,22 @@ use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 
 /// The pass.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct SimplifyCasts {
-    /// The format that a minimum cut chose for, if one chose.
-    pub by_cut: Option<DType>,
+    /// The format that the model is lowered to: f16 or bf16.
+    pub to: DType,
 }
 
 impl Spelled for SimplifyCasts {
     const NAME: &'static str = "simplify-casts";
     const ABOUT: &'static str = "removes casts that repeat or undo each other exactly";
-    const OPTIONS: &'static [PassOption<Self>] = &[
-        PassOption {
-            def: option("by", "cut or paint", Some(BY.no)),
-            print: |pass| pass.by_cut.map(|_| Setting::word(BY.yes)),
-            read: |pass, given| given.either(BY).map(|cut| pass.by_cut = cut.then_some(DType::F16)),
-        },
-        PassOption {
-            def: FORMAT,
-            print: |pass| pass.by_cut.map(Setting::word),
-            read: |pass, given| given.format().map(|to| pass.by_cut = pass.by_cut.map(|_| to)),
-        },
-    ];
+    const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
+        def: FORMAT,
+        print: |pass| Some(Setting::word(pass.to)),
+        read: |pass, given| given.format().map(|to| pass.to = to),
+    }];
     fn blank() -> Self {
-        SimplifyCasts { by_cut: None }
+        SimplifyCasts { to: DType::F16 }
     }
 }
 
@@ -64,10 +57,10 @@ impl Pass for SimplifyCasts {
         settings(self)
     }
     fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let chosen = self.by_cut;
+        let chosen = Some(self.to);
         let is_pinned = |module: &Module, node| pin_of_cast(module, node).is_some();
         let mut changed = rounds(module, chosen, &is_pinned);
-        while chosen.is_some() && erase_unread(module, is_pinned) {
+        while erase_unread(module, is_pinned) {
             changed = true;
             // What was erased may have been the second reader of a cast that stayed because it had two.
             if !rounds(module, chosen, &is_pinned) {

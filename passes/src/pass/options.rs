@@ -115,6 +115,8 @@ pub(crate) const KEEP_IO: OptionDef =
     option("keep-io", "all, none or names with `+` between them", Some("all"));
 
 /// The option `objective`.
+/// A target.
+pub(crate) const TARGET: OptionDef = option("target", "a target", Some("generic"));
 pub(crate) const OBJECTIVE: OptionDef = option("objective", "time, casts or bytes", Some("time"));
 
 /// Two words, for a truth value.
@@ -137,9 +139,6 @@ impl Words {
         [self.no, self.yes].iter().position(|known| *known == word).map(|at| at == 1)
     }
 }
-
-/// The choice of formats: by a minimum cut, or not.
-pub(crate) const BY: Words = Words { no: "paint", yes: "cut" };
 
 /// The value of an option in a text.
 pub(crate) struct Given<'a> {

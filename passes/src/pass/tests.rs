@@ -1,12 +1,12 @@
 //! Every error of a pass, from a model and options that lead to it.
 
+use crate::analysis::cost::Objective;
 use crate::pass::options::Spelled;
 use crate::pass::training_error::{
     GradientError, InferenceError, LossError, ParameterError, RuleError, UpdateError,
 };
 use crate::pipeline::{Lowering, Opset, Pipeline, RunError};
 use crate::policy::{KeepIo, Pin};
-use crate::precision::assign::By;
 use crate::precision::guard::OutOfRange;
 use crate::training::autodiff::{Autodiff, CustomGradients};
 use crate::training::parameters::{ExposeParameters, Parameters};
@@ -121,7 +121,8 @@ fn lowering(policy: Policy) -> Lowering {
         out_of_range: OutOfRange::Keep,
         keep_io: KeepIo::All,
         opset: Opset::Keep,
-        by: By::default(),
+        objective: Objective::default(),
+        target: Arc::default(),
         excess_precision: false,
         alternative: None,
         gain: Default::default(),

@@ -13,10 +13,11 @@ use crate::functions::specialize_functions::SpecializeFunctions;
 use crate::opset::raise_opset::{RaiseOpset, Target};
 use crate::pass::Pass;
 use crate::policy::{KeepIo, Policy};
-use crate::precision::assign::{Alternative, Assign, By, Gain};
+use crate::precision::assign::{Alternative, Assign, Gain};
 use crate::precision::classify::Classify;
 use crate::precision::guard::{Guard, OutOfRange};
 use crate::precision::taint::Taint;
+use crate::target::Profile;
 use ampc_ir::DType;
 use std::fmt;
 use std::str::FromStr;
@@ -35,11 +36,13 @@ pub struct Lowering {
     pub keep_io: KeepIo,
     /// The opset of the output.
     pub opset: Opset,
-    /// The way to choose low variables.
-    pub by: By,
-    /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
+    /// The quantity that the choice of formats minimizes.
+    pub objective: Objective,
+    /// The profile that predicts costs.
+    pub target: Arc<Profile>,
+    /// True if floats may keep digits that casts of the author round away.
     pub excess_precision: bool,
-    /// A policy whose fp32 nodes the report counts as an alternative, if a minimum cut chooses.
+    /// A policy whose fp32 nodes the report counts as an alternative.
     pub alternative: Option<Arc<Policy>>,
     /// The extent of lowering among variables that may be low.
     pub gain: Gain,
@@ -86,7 +89,7 @@ impl FromStr for Opset {
 impl Pipeline {
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, keep_io, opset, by, excess_precision, .. } = options;
+        let Lowering { to, policy, out_of_range, keep_io, opset, .. } = options;
         let alternative = options.alternative.as_ref();
         let alternative =
             alternative.map(|policy| Alternative { policy: policy.clone(), out_of_range: *out_of_range });
@@ -95,7 +98,6 @@ impl Pipeline {
             Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
             Opset::To(opset) => Some(Target::Opset(opset)),
         };
-        let fewest = matches!(by, By::Cut { objective: Objective::Casts, .. });
         let mut passes: Vec<Box<dyn Pass>> = Vec::new();
         // First: all others go by what operators are.
         if policy.signatures().next().is_some() {
@@ -103,16 +105,12 @@ impl Pipeline {
         }
         // Then: which formats an operator has depends on its version.
         passes.extend(target.map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>));
-        // Before anything is decided. Painting does not look through what stays of casts.
-        let by_cut = matches!(by, By::Cut { .. });
-        if by_cut {
-            let (policy, excess_precision) = (policy.clone(), *excess_precision);
-            passes.push(Box::new(MoveCasts { policy, excess_precision }));
-        }
-        let lowering: [Box<dyn Pass>; 10] = [
+        let lowering: [Box<dyn Pass>; 11] = [
+            // Before anything is decided.
+            Box::new(MoveCasts { policy: policy.clone(), excess_precision: options.excess_precision }),
             // Before anything is decided, so that it is decided per call.
             Box::new(SpecializeFunctions),
-            Box::new(Classify { to: *to, policy: policy.clone() }),
+            Box::new(Classify { to: *to, policy: policy.clone(), target: options.target.clone() }),
             // Before taint, which carries what guards find downstream.
             Box::new(Guard {
                 to: *to,
@@ -122,14 +120,15 @@ impl Pipeline {
             Box::new(Taint),
             Box::new(Assign {
                 keep_io: keep_io.clone(),
-                by: by.clone(),
+                objective: options.objective,
+                target: options.target.clone(),
                 alternative,
                 gain: options.gain,
                 ..Assign::new(*to)
             }),
-            Box::new(InsertCasts { keep_io: keep_io.clone(), by_cut, fewest }),
+            Box::new(InsertCasts { keep_io: keep_io.clone(), fewest: options.objective == Objective::Casts }),
             // Before constants, so that a constant cast twice is converted once.
-            Box::new(SimplifyCasts { by_cut: by_cut.then_some(*to) }),
+            Box::new(SimplifyCasts { to: *to }),
             Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),
             Box::new(Dce),
             // Last: functions are the same only once everything in them is as it will be.

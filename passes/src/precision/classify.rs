@@ -25,10 +25,12 @@ use crate::graph::paths::Paths;
 use crate::graph::sequences::{self, Groups};
 use crate::graph::{containers, marks};
 use crate::pass::invariants::Invariants;
-use crate::pass::options::{FORMAT, POLICY, PassOption, Setting, Spelled, settings};
+use crate::pass::options::{FORMAT, POLICY, PassOption, Setting, Spelled, TARGET, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 pub use crate::policy::pinned::pin_of_node;
 use crate::policy::{Base, HoldingPin, OpClass, Pin, Pins, Policy, PolicyError, is_pin};
+use crate::precision::between::{self, Growth, KERNEL};
+use crate::target::Profile;
 use ampc_ir::module::{Decision, Op, Reason};
 use ampc_ir::op::{self, Arity, Class, FormalType, Legality, OpKind, OpSchema, is_open};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
@@ -44,6 +46,8 @@ pub(crate) const REPLAY: &str = "replay";
 const LIST: &str = "list";
 /// The rule of nodes that compute a loss.
 const LOSS: &str = "loss";
+/// The rule of decisions by the operator table.
+const TABLE: &str = "table";
 
 /// The pass.
 #[derive(Clone, Debug)]
@@ -52,6 +56,8 @@ pub struct Classify {
     pub to: DType,
     /// The policy.
     pub policy: Arc<Policy>,
+    /// The target, whose kernels may answer a reason for fp32 ([`between`](crate::precision::between)).
+    pub target: Arc<Profile>,
 }
 
 impl Spelled for Classify {
@@ -68,9 +74,14 @@ impl Spelled for Classify {
             print: |pass| Some(Setting::Policy(pass.policy.clone())),
             read: |pass, given| given.policy().map(|policy| pass.policy = policy),
         },
+        PassOption {
+            def: TARGET,
+            print: |pass| has_facts(&pass.target).then(|| Setting::Target(pass.target.clone())),
+            read: |pass, given| given.target().map(|target| pass.target = target),
+        },
     ];
     fn blank() -> Self {
-        Classify { to: DType::F16, policy: Arc::default() }
+        Classify { to: DType::F16, policy: Arc::default(), target: Arc::default() }
     }
     fn check(&self) -> Result<(), PolicyError> {
         self.policy.check_format(self.to)
@@ -101,6 +112,7 @@ impl Pass for Classify {
             to: self.to,
             groups: &groups,
             wishes: Wishes { policy: &self.policy, pins: &pins },
+            target: &self.target,
             dead: flow::dead_functions(module),
             contradiction: None,
             reasons: FxHashMap::default(),
@@ -224,12 +236,15 @@ struct ByTable {
     rule: &'static str,
     /// The base of the policy for classes.
     base: Base,
+    /// The growth of the operator, if a kernel of the target answers the reason why the table denies it.
+    growth: Option<Growth>,
 }
 
 struct State<'a> {
     to: DType,
     groups: &'a Groups,
     wishes: Wishes<'a>,
+    target: &'a Profile,
     /// Graphs of functions that nothing calls.
     dead: FxHashSet<GraphId>,
     /// Contradicting pins for a variable of the current node.
@@ -363,9 +378,10 @@ impl State<'_> {
         let rule = match declared {
             _ if is_loss => LOSS,
             true => "policy.signature",
-            false => "table",
+            false => TABLE,
         };
-        ByTable { class, rule, base }
+        let growth = schema.filter(|s| self.target.rounds_once(s, self.to).is_some());
+        ByTable { class, rule, base, growth: growth.and_then(|s| between::growth(s.kind)) }
     }
 
     /// The decision about a variable that is not fp32 and has no fp32 elements, or whose type is unknown.
@@ -437,6 +453,11 @@ impl State<'_> {
             },
         };
         let (class, rule) = class_by_policy(table, listed);
+        if class == Class::Deny && rule == TABLE && table.growth.is_some() {
+            let evidence = format!("computes in fp32 and rounds once on {}", self.target.name);
+            let reason = Arc::new(Reason { rule: KERNEL.to_owned(), evidence });
+            return Decision { class: Class::Infer, precision: None, reason };
+        }
         let precision = (class == Class::Fixed).then_some(DType::F32);
         self.decide(class, precision, &rule)
     }
@@ -477,10 +498,22 @@ impl State<'_> {
         let listed = || self.wishes.policy.class_of(&node_key(module, var.node));
         match pin {
             Some((Pin::To(to), _)) if to.is_low() && table.class != Class::Fixed => Class::Allow,
-            Some((Pin::Auto, _)) => class_by_policy(table, None).0,
-            _ => class_by_policy(table, listed()).0,
+            Some((Pin::Auto, _)) => class_of_bounded(class_by_policy(table, None), table),
+            _ => class_of_bounded(class_by_policy(table, listed()), table),
         }
     }
+}
+
+/// The class of a 16-bit variable: infer if an earlier run may have lowered it between low neighbours, and its result
+/// does not taint its readers.
+fn class_of_bounded((class, rule): (Class, String), table: ByTable) -> Class {
+    let is_answered = class == Class::Deny && rule == TABLE && table.growth == Some(Growth::Bounded);
+    if is_answered { Class::Infer } else { class }
+}
+
+/// True if a fact of a target may answer a reason for fp32.
+fn has_facts(target: &Profile) -> bool {
+    !target.rounds_once.is_empty()
 }
 
 /// The class of an operator that is in a list, or in none, and its rule.

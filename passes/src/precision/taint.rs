@@ -6,6 +6,10 @@
 //! fixed variables stop the mark. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set),
 //! without its clear tails.
 //!
+//! A variable that may be low [between](crate::precision::between) low neighbours marks its readers like a deny
+//! variable if its result is unbounded. If it is bounded, its readers stay free, and the choice of formats has the mark
+//! as a condition ([`marks`]).
+//!
 //! Values between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and values moved from them) are not
 //! dangerous by their size: they mark a reader only on a path to an operator that amplifies errors
 //! (`numerics`). So a gate does not keep its experts fp32, nor rotary tables the queries and keys. One walk,
@@ -18,6 +22,7 @@ use crate::graph::sequences::Groups;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::precision::between::{self, Growth, is_between};
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::Class;
 use ampc_ir::{DType, Module, Value};
@@ -51,55 +56,75 @@ impl Pass for Taint {
         Invariants::ASSIGNED.with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let denied = |var: &Var| flow::decision(module, *var).is_some_and(|d| d.class == Class::Deny);
+        let is_origin = |var: &Var| flow::decision(module, *var).is_some_and(|d| taints(module, *var, d));
         let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
-        let mut work: VecDeque<(Var, Var)> = vars.filter(denied).map(|var| (var, var)).collect();
-        // What is put into a sequence is as dangerous when it comes out.
-        let groups = Groups::new(module);
-        let harmless = Harmless::of(module, &work);
-        let mut seen: FxHashSet<Var> = FxHashSet::default();
-        let mut tainted: Vec<(Var, Var)> = Vec::new();
-        while let Some((var, origin)) = work.pop_front() {
-            for &member in groups.get(var).map_or(&[][..], |group| &group.members) {
-                let infers = |d: &Decision| d.class == Class::Infer && d.precision.is_none();
-                if flow::decision(module, member).is_some_and(infers) && seen.insert(member) {
-                    tainted.push((member, origin));
-                }
-            }
-            for value in groups.results(module, var) {
-                // An output of the model has no variable to taint.
-                let mut readers: Vec<Var> = flow::readers_beyond_casts(module, value)
-                    .into_iter()
-                    .filter(|&reader| !harmless.marks_nothing(module, value, reader))
-                    .filter_map(|reader| flow::var_of_reader(module, reader))
-                    .collect();
-                readers.sort_unstable();
-                for reader in readers {
-                    let Some(decision) = flow::decision(module, reader) else { continue };
-                    match decision.class {
-                        Class::Infer if seen.insert(reader) => {
-                            if decision.precision.is_none() {
-                                tainted.push((reader, origin));
-                                work.push_back((reader, origin));
-                            }
-                        }
-                        Class::Clear if seen.insert(groups.leader(reader)) => {
-                            work.push_back((reader, origin))
-                        }
-                        Class::Infer
-                        | Class::Clear
-                        | Class::Allow
-                        | Class::Promote
-                        | Class::Discrete
-                        | Class::Deny
-                        | Class::Fixed => {}
-                    }
-                }
-            }
-        }
+        let origins: Vec<Var> = vars.filter(is_origin).collect();
+        let tainted = marks(module, &Groups::new(module), &origins, |_, _| {});
         deny(module, &tainted);
         Ok(Changed::when(!tainted.is_empty()))
     }
+}
+
+/// True if a variable marks its readers whatever is chosen.
+fn taints(module: &Module, var: Var, decision: &Decision) -> bool {
+    let kind = module.node(var.node).schema().map(|s| s.kind);
+    let is_unbounded = || kind.and_then(between::growth) == Some(Growth::Unbounded);
+    decision.class == Class::Deny || is_between(decision) && is_unbounded()
+}
+
+/// The free infer variables that are marked, each with the variable at which the first mark began. Reports every step
+/// of a mark, from a variable to an infer or clear variable, as often as it is taken.
+pub(crate) fn marks(
+    module: &Module,
+    groups: &Groups,
+    origins: &[Var],
+    mut step: impl FnMut(Var, Var),
+) -> Vec<(Var, Var)> {
+    let mut work: VecDeque<(Var, Var)> = origins.iter().map(|&var| (var, var)).collect();
+    let harmless = Harmless::of(module, &work);
+    let mut seen: FxHashSet<Var> = FxHashSet::default();
+    let mut tainted: Vec<(Var, Var)> = Vec::new();
+    while let Some((var, origin)) = work.pop_front() {
+        // The elements of a sequence are as dangerous when they are taken out.
+        for &member in groups.get(var).map_or(&[][..], |group| &group.members) {
+            let infers = |d: &Decision| d.class == Class::Infer && d.precision.is_none();
+            if flow::decision(module, member).is_some_and(infers) && seen.insert(member) {
+                tainted.push((member, origin));
+            }
+        }
+        for value in groups.results(module, var) {
+            // An output of the model has no variable to taint.
+            let mut readers: Vec<Var> = flow::readers_beyond_casts(module, value)
+                .into_iter()
+                .filter(|&reader| !harmless.marks_nothing(module, value, reader))
+                .filter_map(|reader| flow::var_of_reader(module, reader))
+                .collect();
+            readers.sort_unstable();
+            for reader in readers {
+                let Some(decision) = flow::decision(module, reader) else { continue };
+                if matches!(decision.class, Class::Infer | Class::Clear) {
+                    step(var, reader);
+                }
+                match decision.class {
+                    Class::Infer if seen.insert(reader) => {
+                        if decision.precision.is_none() {
+                            tainted.push((reader, origin));
+                            work.push_back((reader, origin));
+                        }
+                    }
+                    Class::Clear if seen.insert(groups.leader(reader)) => work.push_back((reader, origin)),
+                    Class::Infer
+                    | Class::Clear
+                    | Class::Allow
+                    | Class::Promote
+                    | Class::Discrete
+                    | Class::Deny
+                    | Class::Fixed => {}
+                }
+            }
+        }
+    }
+    tainted
 }
 
 /// Values that need not mark their readers: values between −1 and 1 that reach no amplifier.

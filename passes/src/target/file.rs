@@ -1,9 +1,10 @@
 //! Profiles as JSON: `ampc-target/1`.
 
-use super::{Fusion, GROUPS, Kernels, Number, OpList, OpSet, Profile, ProfileError, Rates};
+use super::{Fusion, GROUPS, Kernels, Number, OpList, OpSet, Profile, ProfileError, Rates, RoundsOnce};
 use crate::graph::keys::op_key;
 use crate::spelling::json::JsonError;
 use crate::spelling::suggest::{did_you_mean, nearest};
+use ampc_ir::DType;
 use ampc_ir::op;
 use ampc_ir::text::escape_hidden_in_json;
 use serde::de::Visitor;
@@ -21,18 +22,27 @@ struct ProfileJson {
     schema: String,
     name: String,
     description: String,
-    matmul: RatesJson,
-    elementwise: RatesJson,
-    memory: NumberJson,
-    launch: LaunchJson,
-    #[serde(default)]
-    kernels: KernelsJson,
+    /// The profile of ampc that has the fields that are absent here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extends: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matmul: Option<RatesJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    elementwise: Option<RatesJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<NumberJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    launch: Option<LaunchJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kernels: Option<KernelsJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fp32_inside: Option<ListJson>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    rounds_once: Option<Vec<RoundsOnceJson>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     views: Option<ListJson>,
-    #[serde(default)]
-    fusions: Vec<FusionJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fusions: Option<Vec<FusionJson>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -95,6 +105,14 @@ struct KernelListJson {
 #[serde(deny_unknown_fields)]
 struct ListJson {
     ops: Vec<String>,
+    source: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RoundsOnceJson {
+    ops: Vec<String>,
+    formats: Vec<String>,
     source: String,
 }
 
@@ -165,6 +183,7 @@ impl ProfileJson {
             fp16_kernels,
             bf16_kernels,
             fp32_inside,
+            rounds_once,
             views,
             fusions,
             dims: _,
@@ -173,18 +192,35 @@ impl ProfileJson {
             schema: SCHEMA.to_owned(),
             name: name.clone(),
             description: description.clone(),
-            matmul: RatesJson::of(matmul),
-            elementwise: RatesJson::of(elementwise),
-            memory: NumberJson::of(memory),
-            launch: LaunchJson { node: NumberJson::of(node_launch), cast: NumberJson::of(cast_launch) },
-            kernels: KernelsJson {
+            extends: None,
+            matmul: Some(RatesJson::of(matmul)),
+            elementwise: Some(RatesJson::of(elementwise)),
+            memory: Some(NumberJson::of(memory)),
+            launch: Some(LaunchJson { node: NumberJson::of(node_launch), cast: NumberJson::of(cast_launch) }),
+            kernels: Some(KernelsJson {
                 fp16: KernelListJson::of(fp16_kernels),
                 bf16: KernelListJson::of(bf16_kernels),
-            },
+            }),
             fp32_inside: ListJson::of(fp32_inside),
+            rounds_once: RoundsOnceJson::of(rounds_once),
             views: ListJson::of(views),
-            fusions: fusions.iter().map(FusionJson::of).collect(),
+            fusions: Some(fusions.iter().map(FusionJson::of).collect()),
         }
+    }
+}
+
+impl ProfileJson {
+    /// Takes the fields that are absent from a profile of ampc.
+    fn fill(&mut self, base: ProfileJson) {
+        self.matmul = self.matmul.take().or(base.matmul);
+        self.elementwise = self.elementwise.take().or(base.elementwise);
+        self.memory = self.memory.take().or(base.memory);
+        self.launch = self.launch.take().or(base.launch);
+        self.kernels = self.kernels.take().or(base.kernels);
+        self.fp32_inside = self.fp32_inside.take().or(base.fp32_inside);
+        self.rounds_once = self.rounds_once.take().or(base.rounds_once);
+        self.views = self.views.take().or(base.views);
+        self.fusions = self.fusions.take().or(base.fusions);
     }
 }
 
@@ -218,6 +254,26 @@ impl ListJson {
     }
 }
 
+impl RoundsOnceJson {
+    /// `None` for the facts of a file that has none.
+    fn of(facts: &[RoundsOnce]) -> Option<Vec<RoundsOnceJson>> {
+        let formats =
+            |fact: &RoundsOnce| fact.formats.iter().map(|&format| word_of(format).to_owned()).collect();
+        let facts = facts.iter().map(|fact| RoundsOnceJson {
+            ops: words(&fact.ops),
+            formats: formats(fact),
+            source: fact.source.clone(),
+        });
+        let facts: Vec<RoundsOnceJson> = facts.collect();
+        (!facts.is_empty()).then_some(facts)
+    }
+}
+
+/// The word for a 16-bit format.
+fn word_of(format: DType) -> &'static str {
+    if format == DType::BF16 { "bf16" } else { "fp16" }
+}
+
 impl FusionJson {
     fn of(Fusion { from, to, source }: &Fusion) -> FusionJson {
         FusionJson { from: words(from), to: words(to), source: source.clone() }
@@ -234,7 +290,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn profile(&self, file: ProfileJson) -> Result<Profile, ProfileError> {
+    fn profile(&self, mut file: ProfileJson) -> Result<Profile, ProfileError> {
         debug_assert!(file.schema == SCHEMA);
         let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
         if !file.name.chars().all(is_plain) {
@@ -245,22 +301,35 @@ impl Reading<'_> {
         if file.name.is_empty() {
             return Err(JsonError::at(self.text, &["name"], "expected a name, found none".into()).into());
         }
-        let kernels = file.kernels;
+        if let Some(base) = file.extends.take() {
+            let base = Profile::preset(&base).map_err(|error| {
+                JsonError::at(self.text, &["extends", &base], format!("`extends`: {error}"))
+            })?;
+            file.fill(ProfileJson::of(&base));
+        }
+        let kernels = file.kernels.unwrap_or_default();
+        let launch = self.required(file.launch, "launch")?;
         Ok(Profile {
             name: file.name,
             description: file.description,
-            matmul: self.rates(file.matmul, "matmul")?,
-            elementwise: self.rates(file.elementwise, "elementwise")?,
-            memory: self.rate(file.memory, &["memory"])?,
-            node_launch: self.number(file.launch.node, &["launch", "node"])?,
-            cast_launch: self.number(file.launch.cast, &["launch", "cast"])?,
+            matmul: self.rates(self.required(file.matmul, "matmul")?, "matmul")?,
+            elementwise: self.rates(self.required(file.elementwise, "elementwise")?, "elementwise")?,
+            memory: self.rate(self.required(file.memory, "memory")?, &["memory"])?,
+            node_launch: self.number(launch.node, &["launch", "node"])?,
+            cast_launch: self.number(launch.cast, &["launch", "cast"])?,
             fp16_kernels: self.kernels(kernels.fp16, "fp16")?,
             bf16_kernels: self.kernels(kernels.bf16, "bf16")?,
             fp32_inside: self.list(file.fp32_inside, "fp32_inside")?,
+            rounds_once: self.rounds_once(file.rounds_once.unwrap_or_default())?,
             views: self.list(file.views, "views")?,
-            fusions: file.fusions.into_iter().map(|f| self.fusion(f)).collect::<Result<_, _>>()?,
+            fusions: file.fusions.into_iter().flatten().map(|f| self.fusion(f)).collect::<Result<_, _>>()?,
             dims: BTreeMap::new(),
         })
+    }
+
+    /// A field that is present here or in the profile that this profile extends.
+    fn required<T>(&self, field: Option<T>, name: &str) -> Result<T, ProfileError> {
+        field.ok_or_else(|| JsonError::at(self.text, &[], format!("missing field `{name}`")).into())
     }
 
     fn rates(&self, rates: RatesJson, field: &str) -> Result<Rates, ProfileError> {
@@ -315,6 +384,33 @@ impl Reading<'_> {
         let Some(ListJson { ops, source }) = list else { return Ok(OpList::default()) };
         self.source(&source, &[field])?;
         Ok(OpList { ops: self.ops(&ops, &[field, "ops"])?, source })
+    }
+
+    fn rounds_once(&self, facts: Vec<RoundsOnceJson>) -> Result<Vec<RoundsOnce>, ProfileError> {
+        facts.into_iter().map(|fact| self.fact(fact)).collect()
+    }
+
+    fn fact(&self, fact: RoundsOnceJson) -> Result<RoundsOnce, ProfileError> {
+        const FIELD: &str = "rounds_once";
+        self.source(&fact.source, &[FIELD])?;
+        if fact.source.starts_with("assumption") {
+            let reason = "`rounds_once`: expected a document, a line of code or a measurement as the source, found an \
+                          assumption: models are lowered because of this fact";
+            return Err(JsonError::at(self.text, &[FIELD, "source"], reason.to_owned()).into());
+        }
+        let format = |word: &String| match word.as_str() {
+            "fp16" => Ok(DType::F16),
+            "bf16" => Ok(DType::BF16),
+            other => {
+                let reason = format!("`rounds_once.formats`: expected fp16 or bf16, found `{other}`");
+                Err(ProfileError::from(JsonError::at(self.text, &[FIELD, "formats", other], reason)))
+            }
+        };
+        Ok(RoundsOnce {
+            ops: self.ops(&fact.ops, &[FIELD, "ops"])?,
+            formats: fact.formats.iter().map(format).collect::<Result<_, _>>()?,
+            source: fact.source,
+        })
     }
 
     fn fusion(&self, fusion: FusionJson) -> Result<Fusion, ProfileError> {

@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The profiles that come with ampc, the default first: name and JSON.
 pub const PROFILES: &[(&str, &str)] = &[
     ("generic", include_str!("profiles/generic.json")),
+    ("ampc-cpu", include_str!("profiles/ampc-cpu.json")),
+    ("ampc-cuda", include_str!("profiles/ampc-cuda.json")),
     ("ort-cpu", include_str!("profiles/ort-cpu.json")),
     ("ort-cuda", include_str!("profiles/ort-cuda.json")),
     ("tensorrt", include_str!("profiles/tensorrt.json")),
@@ -139,6 +141,18 @@ pub struct Fusion {
     pub source: String,
 }
 
+/// Operators whose kernels for 16-bit formats read 16-bit operands, compute in fp32, sums included, and round each
+/// result once. Such a kernel has the result of the operator in fp32 between casts, up to the order of sums.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct RoundsOnce {
+    /// The operators.
+    pub ops: OpSet,
+    /// The 16-bit formats: f16, bf16 or both.
+    pub formats: BTreeSet<DType>,
+    /// A document, a line of code or a measurement; never an assumption.
+    pub source: String,
+}
+
 /// A target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
@@ -162,6 +176,8 @@ pub struct Profile {
     pub bf16_kernels: Kernels,
     /// Operators that compute in fp32 internally, for any operand and result types.
     pub fp32_inside: OpList,
+    /// Operators that compute in fp32 and round once, with proof.
+    pub rounds_once: Vec<RoundsOnce>,
     /// Operators whose result is their operand, read with another shape.
     pub views: OpList,
     /// The fusions.
@@ -264,6 +280,12 @@ impl Profile {
     /// True if an operator computes in fp32 internally, for any operand and result types.
     pub fn is_fp32_inside(&self, schema: &OpSchema) -> bool {
         self.fp32_inside.ops.contains(schema)
+    }
+
+    /// The source of the fact that an operator computes in fp32 and rounds once in a format; `None` if no fact says so.
+    pub fn rounds_once(&self, schema: &OpSchema, format: DType) -> Option<&str> {
+        let holds = |fact: &&RoundsOnce| fact.formats.contains(&format) && fact.ops.contains(schema);
+        self.rounds_once.iter().find(holds).map(|fact| fact.source.as_str())
     }
 
     /// True if the result of an operator is its operand, read with another shape.

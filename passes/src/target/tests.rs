@@ -11,7 +11,7 @@ fn every_profile_is_read_and_has_its_name() {
     let error = Profile::preset("a10").unwrap_err().to_string();
     assert_eq!(
         error,
-        "no target is called `a10`; targets are generic, ort-cpu, ort-cuda, tensorrt, v100, t4, a100, l4, h100, h200; a file \
+        "no target is called `a10`; targets are generic, ampc-cpu, ampc-cuda, ort-cpu, ort-cuda, tensorrt, v100, t4, a100, l4, h100, h200; a file \
          ends in `.json`; did you mean `a100`?"
     );
 }
@@ -25,7 +25,9 @@ fn every_number_and_list_has_a_source() {
                 if let Some(source) = fields.get("source") {
                     let source = source.as_str().unwrap();
                     assert!(
-                        source.starts_with("assumption: ") || source.contains("https://"),
+                        source.starts_with("assumption: ")
+                            || source.starts_with("docs/")
+                            || source.contains("https://"),
                         "{name}: {source}"
                     );
                 }
@@ -44,7 +46,8 @@ fn every_number_and_list_has_a_source() {
         let mut count = 0;
         walk(&serde_json::from_str(text).unwrap(), name, &mut count);
         let profile = Profile::preset(name).unwrap();
-        assert_eq!(count, profile.numbers().len(), "{name}");
+        let extends = text.contains("\"extends\"");
+        assert_eq!(count, if extends { 0 } else { profile.numbers().len() }, "{name}");
         assert!(profile.numbers().iter().all(|(.., number)| number.value > 0));
     }
 }
@@ -72,6 +75,23 @@ fn facts_about_kernels() {
     let fused = |target, from, to| profile(target).is_fused(schema(from), schema(to));
     assert!(fused("tensorrt", "Add", "Relu") && !fused("tensorrt", "MatMul", "Relu"));
     assert!(!fused("a100", "Add", "Relu"));
+    let once = |target, op, format| profile(target).rounds_once(schema(op), format).is_some();
+    assert!(once("ort-cuda", "Softmax", DType::F16) && !once("ort-cuda", "Softmax", DType::BF16));
+    assert!(once("ampc-cpu", "Exp", DType::BF16) && !once("generic", "Softmax", DType::F16));
+}
+
+#[test]
+fn a_profile_takes_absent_fields_from_the_profile_that_it_extends() {
+    let file = |fields: &str| {
+        format!(r#"{{"schema": "ampc-target/1", "name": "mine", "description": "Mine.", {fields}}}"#)
+    };
+    let h200 = Profile::preset("h200").unwrap();
+    let mine =
+        Profile::from_json(&file(r#""extends": "h200", "memory": {"value": 5, "source": "s"}"#)).unwrap();
+    assert_eq!((mine.memory.value, &mine.matmul), (5, &h200.matmul));
+    assert_eq!(mine.fp32_inside, h200.fp32_inside);
+    let error = Profile::from_json(&file(r#""memory": {"value": 5, "source": "s"}"#)).unwrap_err();
+    assert!(error.to_string().ends_with("missing field `launch`"), "{error}");
 }
 
 #[test]
@@ -111,7 +131,7 @@ fn mistakes_are_shown_where_they_are() {
         (
             "\"matmul\"",
             "\"matmull\"",
-            "line 5, column 11: unknown field `matmull`, expected one of `schema`, `name`, `description`, `matmul`, `elementwise`, `memory`, `launch`, `kernels`, `fp32_inside`, `views`, `fusions`; did you mean `matmul`?",
+            "line 5, column 11: unknown field `matmull`, expected one of `schema`, `name`, `description`, `extends`, `matmul`, `elementwise`, `memory`, `launch`, `kernels`, `fp32_inside`, `rounds_once`, `views`, `fusions`; did you mean `matmul`?",
         ),
         (
             "\"value\": 10000000",
@@ -143,6 +163,21 @@ fn mistakes_are_shown_where_they_are() {
             "\"fp32_inside\": {",
             "\"kernels\": {\"fp16\": {\"source\": \"s\"}},\n  \"fp32_inside\": {",
             "`kernels.fp16`: expected one of `only` and `except`, found none",
+        ),
+        (
+            "\"fp32_inside\": {",
+            "\"rounds_once\": [{\"ops\": [\"Softmax\"], \"formats\": [\"fp8\"], \"source\": \"s\"}],\n  \"fp32_inside\": {",
+            "`rounds_once.formats`: expected fp16 or bf16, found `fp8`",
+        ),
+        (
+            "\"fp32_inside\": {",
+            "\"rounds_once\": [{\"ops\": [\"Softmax\"], \"formats\": [\"fp16\"], \"source\": \"assumption: so\"}],\n  \"fp32_inside\": {",
+            "`rounds_once`: expected a document, a line of code or a measurement as the source, found an assumption",
+        ),
+        (
+            "\"matmul\"",
+            "\"extends\": \"h20\",\n  \"matmul\"",
+            "line 5, column 14: `extends`: no target is called `h20`",
         ),
     ];
     for (from, to, expected) in cases {

@@ -22,9 +22,7 @@ use crate::graph::containers::{element, is_container, is_structural_node};
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::names;
 use crate::pass::invariants::Invariants;
-use crate::pass::options::{
-    BY, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, option, print_keep_io, settings,
-};
+use crate::pass::options::{KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, print_keep_io, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 pub use crate::policy::KeepIo;
 use crate::policy::pinned::pin_of_cast;
@@ -43,8 +41,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub struct InsertCasts {
     /// Which inputs and outputs keep their types.
     pub keep_io: KeepIo,
-    /// Whether formats were chosen by a minimum cut: it looks through casts of the author that change no number.
-    pub by_cut: bool,
     /// Whether what is read in several branches is cast once around them, though not all of them may be taken.
     pub fewest: bool,
 }
@@ -53,11 +49,6 @@ impl Spelled for InsertCasts {
     const NAME: &'static str = "insert-casts";
     const ABOUT: &'static str = "gives values their assigned types and inserts casts between them";
     const OPTIONS: &'static [PassOption<Self>] = &[
-        PassOption {
-            def: option("by", "cut or paint", Some(BY.no)),
-            print: |pass| pass.by_cut.then(|| Setting::word(BY.yes)),
-            read: |pass, given| given.either(BY).map(|cut| pass.by_cut = cut),
-        },
         PassOption {
             def: KEEP_IO,
             print: |pass| print_keep_io(&pass.keep_io),
@@ -117,7 +108,7 @@ impl Pass for InsertCasts {
         let reimported = opsets::agree(module);
         let placed_so = |o: &&mut Optimum| {
             let fewest = o.objective == Objective::Casts;
-            self.by_cut && fewest == self.fewest && o.keep_io == self.keep_io && !o.counted
+            fewest == self.fewest && o.keep_io == self.keep_io && !o.counted
         };
         if let Some(optimum) = cx.results.current::<Optimum>().filter(placed_so) {
             let counted = count_rewritten(module, optimum);
@@ -314,7 +305,7 @@ impl State {
             {
                 continue;
             }
-            let wanted = wanted_by_all(module, input, self.scopes.by_cut);
+            let wanted = wanted_by_all(module, input);
             if let Some(low) = wanted.filter(|d| d.is_low()) {
                 self.retype(module, input, low);
             }
@@ -336,7 +327,7 @@ impl State {
                 let (scope, _) = self.scopes.of(module, (root, wanted), graph);
                 Some(of != Some(root) || module.node(cast).graph != scope)
             };
-            let elsewhere = || self.scopes.by_cut && behind != value && elsewhere() == Some(true);
+            let elsewhere = || behind != value && elsewhere() == Some(true);
             if round_about || module.value(value).ty.dtype() != Some(wanted) || elsewhere() {
                 let cast = self.cast(module, value, wanted, graph, Position::Before(node));
                 self.edits.push((node, slot, Some(cast)));
@@ -512,14 +503,14 @@ fn decided(module: &Module, var: Var) -> Option<DType> {
 }
 
 /// The element type that every reader of a value was assigned, if it is one; looking through casts of the author that
-/// change no number, if the choice of formats did.
-fn wanted_by_all(module: &Module, value: Value, beyond_identities: bool) -> Option<DType> {
+/// change no number.
+fn wanted_by_all(module: &Module, value: Value) -> Option<DType> {
     let (mut all, mut work) = (None, vec![value]);
     while let Some(value) = work.pop() {
         for reader in flow::readers(module, value) {
             let same = match reader {
-                Reader::Operand(node, _) if beyond_identities => same_number(module, node),
-                Reader::Operand(..) | Reader::Output(..) => None,
+                Reader::Operand(node, _) => same_number(module, node),
+                Reader::Output(..) => None,
             };
             if let Some(same) = same.filter(|&same| !module.is_output(same)) {
                 work.push(same);

@@ -34,8 +34,6 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The graphs in which captured values are cast.
 #[derive(Default)]
 pub(super) struct Scopes {
-    /// Whether the choice of formats looked through casts from fp32 to fp32.
-    pub(super) by_cut: bool,
     of: BTreeMap<(Value, DType), BTreeSet<GraphId>>,
     /// What is behind values.
     known: RefCell<FxHashMap<Value, Behind>>,
@@ -54,8 +52,8 @@ pub(super) struct Behind {
 
 impl Scopes {
     pub(super) fn new(module: &Module, pass: &InsertCasts) -> Scopes {
-        let InsertCasts { keep_io, by_cut, fewest } = pass;
-        let mut scopes = Scopes { by_cut: *by_cut, ..Scopes::default() };
+        let InsertCasts { keep_io, fewest } = pass;
+        let mut scopes = Scopes::default();
         let graphs = flow::graphs(module);
         // Without bodies everything is cast where it is.
         if graphs.len() == 1 {
@@ -69,7 +67,7 @@ impl Scopes {
                 }
                 scopes.narrows(module, node, graph);
                 // A node that takes any element type needs no cast of its operands, through whatever nodes they arrive.
-                if scopes.by_cut && takes_what_arrives(module, node) {
+                if takes_what_arrives(module, node) {
                     continue;
                 }
                 for (slot, value) in (0u32..).zip(module.node(node).formal_operands()) {
@@ -190,11 +188,7 @@ impl Scopes {
         let reads = flow::vars(module, node).next().and_then(|var| decided(module, var));
         let to = module.value(result).ty.dtype();
         will_be(module, flow::behind_inserted(module, operand)).is_some_and(|from| {
-            let exact = if to == Some(from) {
-                self.by_cut || from.is_low()
-            } else {
-                to == Some(DType::F32) && from.is_low()
-            };
+            let exact = to == Some(from) || to == Some(DType::F32) && from.is_low();
             let exact = exact && pin_of_cast(module, node).is_none();
             // One that was pinned to read fp32 has its operand widened.
             exact && reads.is_none_or(|reads| reads == from || reads == DType::F32 && to == Some(reads))

@@ -12,6 +12,7 @@ use crate::policy::Policy;
 use crate::precision::classify::Classify;
 use crate::precision::guard::{Guard, OutOfRange};
 use crate::precision::taint::Taint;
+use crate::target::Profile;
 use ampc_ir::module::Decision;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node};
@@ -37,7 +38,7 @@ impl Alternative {
     pub(super) fn decide(
         &self,
         module: &mut Module,
-        to: DType,
+        (to, target): (DType, &Arc<Profile>),
         cx: &mut PassCx<'_>,
         choose: impl FnOnce(&mut Module, &mut Statistics),
     ) -> Option<Elsewhere> {
@@ -52,7 +53,7 @@ impl Alternative {
             .iter()
             .map(|&node| std::mem::take(&mut *module.node_mut(node).decisions).into_vec())
             .collect();
-        let done = self.decide_with(module, to, cx, choose);
+        let done = self.decide_with(module, (to, target), cx, choose);
         let full = nodes.iter().copied().filter(|&node| is_left_full(module, node)).collect();
         for (&node, decisions) in nodes.iter().zip(decided) {
             *module.node_mut(node).decisions = decisions.into();
@@ -63,7 +64,7 @@ impl Alternative {
     fn decide_with(
         &self,
         module: &mut Module,
-        to: DType,
+        (to, target): (DType, &Arc<Profile>),
         cx: &mut PassCx<'_>,
         choose: impl FnOnce(&mut Module, &mut Statistics),
     ) -> Result<(), PassError> {
@@ -71,7 +72,7 @@ impl Alternative {
         let mut results = Results::default();
         let mut cx = PassCx::new(cx.facts, cx.statistics, &mut results);
         let Alternative { policy, out_of_range } = self;
-        Classify { to, policy: policy.clone() }.run(module, &mut cx)?;
+        Classify { to, policy: policy.clone(), target: target.clone() }.run(module, &mut cx)?;
         let (disabled, out_of_range) = (policy.disabled_guards().clone(), *out_of_range);
         Guard { to, disabled, out_of_range }.run(module, &mut cx)?;
         Taint.run(module, &mut cx)?;

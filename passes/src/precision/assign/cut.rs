@@ -6,32 +6,35 @@
 //! Held are:
 //!
 //! - low: allow variables, whatever the target's profile says of them, but for [products](super::negligible) that are
-//!   next to nothing of the work; what is low already or pinned so; large constants that are only moved, in f16 (as in
-//!   painting);
+//!   next to nothing of the work; what is low already or pinned so; [large constants](super::constants) that are only
+//!   moved, in f16;
 //! - fp32: inputs and outputs that keep their type, readers without a variable, [sums](super::sums) that loops keep,
 //!   what is [outside](super::margins) of the low regions, and every free variable that is connected with nothing that gains by being low, through tensors and constants;
-//! - in another 16-bit format: what painting makes so of what is around it alone.
+//! - in the other 16-bit format: variables that [take](super::other) the format of their neighbours.
 //!
 //! Discrete and promote variables are never lowered while something fp32 arrives, and an input that need not keep its
 //! type is low only if everything reads it low. Among equally cheap choices the one with most low variables is taken,
 //! but for those that are connected, through low ones, with nothing that gains.
 
+mod between;
 mod reading;
 mod vertices;
 
 use self::reading::ReadingGraphs;
 use self::vertices::{Components, Vertices};
-use super::found::{Found, Held, Painted};
+use super::constants::{Constants, STORED_LOW};
+use super::found::{Found, Held};
 use super::margins::margins;
 use super::negligible;
 use super::optimum::{Optimum, Predicted};
-use super::paint;
+use super::other::OtherFormats;
 use crate::analysis::cost::{CostModel, NodeTime};
 use crate::analysis::tensors::{End, Producer, Reading, Tensor, Tensors};
 use crate::analysis::values::same_number;
 use crate::graph::flow::{self, Var};
 use crate::graph::var_map::VarMap;
 use crate::policy::pinned::pin_of_cast;
+use crate::precision::between::is_between;
 use crate::precision::cut::{Contradiction, DEFAULT_BUDGET, Invalid, Label, Place, Problem, Vertex};
 use crate::target::Profile;
 use ampc_ir::op::{Class, Legality};
@@ -50,7 +53,8 @@ const LOW: Vertex = Vertex(1);
 pub(super) struct Choice<'m> {
     tensors: &'m Tensors<'m>,
     costs: &'m CostModel<'m>,
-    painted: &'m Painted,
+    constants: &'m Constants,
+    other: &'m OtherFormats,
     /// Products that need not be low, with their share of the work.
     negligible: FxHashMap<Var, u32>,
     target: Arc<Profile>,
@@ -75,6 +79,8 @@ pub(super) struct Choice<'m> {
     alone: FxHashSet<Node>,
     /// Others of the author that take what arrives: what they make is a tensor of its own.
     apart: FxHashSet<Node>,
+    /// Vertices of which the second is full if the first is.
+    marks: Vec<(Vertex, Vertex)>,
 }
 
 /// What reads a tensor, with the graph in which a cast for it stands.
@@ -95,7 +101,7 @@ impl<'m> Choice<'m> {
     pub(super) fn new(
         tensors: &'m Tensors<'m>,
         costs: &'m CostModel<'m>,
-        painted: &'m Painted,
+        (constants, other): (&'m Constants, &'m OtherFormats),
         negligible: FxHashMap<Var, u32>,
         sums: FxHashSet<Var>,
         target: Arc<Profile>,
@@ -103,7 +109,8 @@ impl<'m> Choice<'m> {
         let mut choice = Choice {
             tensors,
             costs,
-            painted,
+            constants,
+            other,
             negligible,
             target,
             all: tensors.all(),
@@ -118,6 +125,7 @@ impl<'m> Choice<'m> {
             casts: FxHashSet::default(),
             alone: FxHashSet::default(),
             apart: FxHashSet::default(),
+            marks: Vec::new(),
         };
         choice.problem.fix(FULL, Label::Full)?;
         choice.problem.fix(LOW, Label::Low)?;
@@ -126,6 +134,7 @@ impl<'m> Choice<'m> {
             choice.tensor(at)?;
             choice.follow(at)?;
         }
+        choice.add_conditions()?;
         choice.hold_margins()?;
         choice.hold_what_gains_nothing()?;
         Ok(choice)
@@ -184,8 +193,8 @@ impl<'m> Choice<'m> {
         let is_free =
             |&var: &Var| flow::is_free(module, var) && flow::legality(module, var, to) == Legality::Legal;
         let is_allow = |&var: &Var| flow::decision(module, var).is_some_and(|d| d.class == Class::Allow);
-        match self.painted.other.low.get(&leader) {
-            Some(&format) if format != to && !self.is_stored_low(leader) => Held::Other(format),
+        match self.other.get(&leader) {
+            Some(&(format, _)) if !self.is_stored_low(leader) => Held::Other(format),
             _ if !members.iter().all(is_free) => Held::Full,
             _ if self.is_stored_low(leader) => Held::Low,
             _ if self.negligible.contains_key(&leader) => Held::Free,
@@ -197,7 +206,7 @@ impl<'m> Choice<'m> {
 
     /// Whether it moves a large constant, which is stored low for its size.
     fn is_stored_low(&self, leader: Var) -> bool {
-        self.painted.all.stored.contains(&leader)
+        self.constants.stored.contains(&leader)
     }
 
     fn vertex(&mut self, end: End) -> Result<Vertex, Invalid> {
@@ -362,7 +371,7 @@ impl<'m> Choice<'m> {
 
     /// Keeps fp32 what is outside of the low regions.
     fn hold_margins(&mut self) -> Result<(), Invalid> {
-        self.margins = margins(self.tensors, &self.painted.all, &self.held, &self.negligible);
+        self.margins = margins(self.tensors, self.constants, &self.held, &self.negligible);
         let mut left: Vec<Var> = self.margins.keys().copied().collect();
         left.sort_unstable();
         for var in left {
@@ -408,6 +417,11 @@ impl<'m> Choice<'m> {
             let mut low = ends.filter_map(|end| self.low_vertex(end, labels));
             let Some(first) = low.next() else { continue };
             low.for_each(|vertex| components.join(first, vertex));
+        }
+        // A variable stays low with those that have to be low for its sake.
+        let is_low = |vertex: Vertex| labels[vertex.index()] == Label::Low;
+        for &(from, to) in self.marks.iter().filter(|&&(from, to)| is_low(from) && is_low(to)) {
+            components.join(from, to);
         }
         components
     }
@@ -480,13 +494,18 @@ impl<'m> Choice<'m> {
     fn why(&self, var: Var, leader: Var, format: Option<DType>) -> Option<(&'static str, Cow<'static, str>)> {
         let share = self.negligible.get(&leader);
         let why = match (self.held.get(&leader)?, format) {
-            (Held::Other(_), _) => return self.painted.other.why.get(&leader).cloned(),
-            (Held::Low, _) if self.is_stored_low(leader) => paint::STORED_LOW,
+            (Held::Other(_), _) => self.other.get(&leader)?.1?,
+            (Held::Low, _) if self.is_stored_low(leader) => STORED_LOW,
             (Held::Free, None) if let Some(&share) = share => {
                 return Some(("cut", negligible::why(share).into()));
             }
             (Held::Free, Some(_)) if share.is_some() => return None,
             (Held::Free, _) if self.tensors.follows(leader) => "follows its operands",
+            // The reason that the kernel of the target gives stays.
+            (Held::Free, Some(_)) if self.is_between(var) => return None,
+            (Held::Free, None) if self.is_between(var) => {
+                "is not between 16-bit neighbors, or costs least in fp32"
+            }
             (Held::Free, Some(_)) => "costs least in 16 bits",
             (Held::Free, None) => "costs least in fp32",
             (Held::Full, None) if self.sums.contains(&var) => "adds up in the state of a loop",
@@ -494,6 +513,10 @@ impl<'m> Choice<'m> {
             (Held::Full | Held::Low, _) => return None,
         };
         Some(("cut", why.into()))
+    }
+
+    fn is_between(&self, var: Var) -> bool {
+        flow::decision(self.tensors.module, var).is_some_and(is_between)
     }
 
     /// A source, if it is what a cast of the author makes.

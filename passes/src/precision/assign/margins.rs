@@ -1,9 +1,9 @@
 //! What lies outside of the low regions: operators before the first product and behind the last one.
 //!
 //! There, rounding buys no faster product, only a cheaper operator here and there, and what is rounded last is rounded
-//! most visibly. So, as painting does, the choice leaves infer variables fp32 that make an output of the graph, that
-//! nothing low comes before but constants, or that nothing low comes after. Unlike painting it looks across deny
-//! operators: the scores of an attention are between products, with the softmax in between.
+//! most visibly. So the choice leaves infer variables fp32 that make an output of the graph, that nothing low comes
+//! before but constants, or that nothing low comes after. Deny operators do not end a low region: the scores of an
+//! attention are between products, with the softmax in between.
 //!
 //! For example, where MatMul is low and `y` leaves the model in fp32:
 //!
@@ -19,7 +19,8 @@
 //! The walk forwards from the products meets c, e and y, the walk backwards c and a. What both meet is between products
 //! and free, unless it makes an output that keeps its type.
 
-use super::found::{Found, Held};
+use super::constants::Constants;
+use super::found::Held;
 use crate::analysis::tensors::{Tensors, kept_outputs};
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::var_map::VarMap;
@@ -33,12 +34,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The free infer variables that stay fp32, and why.
 pub(super) fn margins(
     tensors: &Tensors<'_>,
-    painted: &Found,
+    constants: &Constants,
     held: &VarMap<Held>,
     negligible: &FxHashMap<Var, u32>,
 ) -> FxHashMap<Var, &'static str> {
     let kept = kept_outputs(tensors.module, tensors.keep_io);
-    let walk = Walk { tensors, painted, held, negligible, kept };
+    let walk = Walk { tensors, constants, held, negligible, kept };
     let products: Vec<At> = walk.products().collect();
     let (behind, before) = (walk.behind(&products), walk.before(&products));
     let free = held.iter().filter(|(_, held)| **held == Held::Free).map(|(var, _)| var);
@@ -84,7 +85,7 @@ impl Visited {
 
 struct Walk<'a> {
     tensors: &'a Tensors<'a>,
-    painted: &'a Found,
+    constants: &'a Constants,
     held: &'a VarMap<Held>,
     /// Products that need not be low.
     negligible: &'a FxHashMap<Var, u32>,
@@ -159,7 +160,7 @@ impl Walk<'_> {
             };
             // A cast computes nothing, whatever a pin makes it read.
             let is_product = self.is_low(var) || self.negligible.contains_key(&var);
-            !follows && !is_cast(var.node) && is_product && !self.painted.derived.contains(&var)
+            !follows && !is_cast(var.node) && is_product && !self.constants.derived.contains(&var)
         });
         low.map(|var| self.at(var))
     }

@@ -1,15 +1,15 @@
 //! `assign`: chooses the element type of every type variable that is still free.
 //!
-//! `assign{by=cut}`, the default, takes the cheapest choice for an objective and a target (`cut.rs`);
-//! `assign{by=paint}` paints, as TensorFlow's `auto_mixed_precision` does (`paint.rs`).
+//! The choice is the cheapest for an objective and a target, found by a minimum cut (`cut.rs`).
 
 mod alternative;
+mod constants;
 mod cut;
 mod found;
 mod margins;
 mod negligible;
 mod optimum;
-mod paint;
+mod other;
 mod predicted;
 mod sums;
 
@@ -19,10 +19,11 @@ pub(crate) use self::optimum::count_rewritten;
 pub use self::optimum::{Elsewhere, Optimum, Predicted, recount};
 pub use self::predicted::time_as_it_stands;
 
+use self::constants::Constants;
 use self::cut::Choice;
-use self::found::{Found, Painted};
+use self::found::Found;
 use self::negligible::negligible;
-use self::paint::{paint, paint_other};
+use self::other::{OtherFormats, other_formats};
 use self::sums::{Unrolled, sums, unrolled};
 use crate::analysis::cost::{CostModel, Objective};
 use crate::analysis::tensors::Tensors;
@@ -31,7 +32,7 @@ use crate::graph::sequences::Groups;
 use crate::graph::var_map::VarMap;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{
-    BY, FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, Words, option, print_keep_io, settings,
+    FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, TARGET, Words, option, print_keep_io, settings,
 };
 use crate::pass::statistics::Statistics;
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -44,43 +45,6 @@ use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, Module, Type};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
-
-/// How it is chosen what is low.
-#[derive(Clone, Debug)]
-pub enum By {
-    /// By painting.
-    Paint,
-    /// By a minimum cut.
-    Cut {
-        /// What is to be small.
-        objective: Objective,
-        /// What costs how much.
-        target: Arc<Profile>,
-    },
-}
-
-impl By {
-    /// What a minimum cut goes by; `None` by painting.
-    pub fn cut(&self) -> Option<(Objective, &Arc<Profile>)> {
-        match self {
-            By::Paint => None,
-            By::Cut { objective, target } => Some((*objective, target)),
-        }
-    }
-
-    /// Whether a minimum cut chooses.
-    pub fn is_cut(&self) -> bool {
-        self.cut().is_some()
-    }
-}
-
-impl Default for By {
-    /// The least time that is predicted for the profile `generic`.
-    fn default() -> By {
-        let target = Profile::preset("generic").expect("the default target exists");
-        By::Cut { objective: Objective::default(), target: Arc::new(target) }
-    }
-}
 
 /// How far is lowered what may be low.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -110,8 +74,10 @@ pub struct Assign {
     pub to: DType,
     /// Which outputs of the graph keep their types.
     pub keep_io: KeepIo,
-    /// How it is chosen.
-    pub by: By,
+    /// The quantity to minimize.
+    pub objective: Objective,
+    /// The profile that predicts costs.
+    pub target: Arc<Profile>,
     /// In percent of the work of all products that may be low: a minimum cut may leave fp32 what is below, if all that
     /// is so is below [`TOGETHER`] times that. 0: none. Products that somebody asked for are low all the same.
     pub negligible: u8,
@@ -119,8 +85,7 @@ pub struct Assign {
     pub gain: Gain,
     /// Whether what is computed in integers stays fp32: operators between DequantizeLinear and QuantizeLinear.
     pub keeps_quantized: bool,
-    /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses; no decision depends
-    /// on it.
+    /// A policy for which the report is to say what it would leave fp32, but no decision depends on it.
     pub alternative: Option<Alternative>,
 }
 
@@ -139,7 +104,8 @@ impl Assign {
         Assign {
             to,
             keep_io: KeepIo::All,
-            by: By::default(),
+            objective: Objective::default(),
+            target: Arc::default(),
             negligible: NEGLIGIBLE,
             gain: Gain::Any,
             keeps_quantized: true,
@@ -153,50 +119,31 @@ impl Spelled for Assign {
     const ABOUT: &'static str = "chooses the element type of every type variable that is free";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
-            def: option("by", "cut or paint", Some(BY.yes)),
-            print: |pass| Some(Setting::word(BY.of(pass.by.is_cut()))),
-            read: |pass, given| {
-                let cut = given.either(BY)?;
-                pass.by = if cut { By::default() } else { By::Paint };
-                Ok(())
-            },
-        },
-        PassOption {
             def: OBJECTIVE,
-            print: |pass| pass.by.cut().map(|(objective, _)| Setting::word(objective)),
-            read: |pass, given| {
-                let read = given.read(|word| word.parse().ok())?;
-                if let By::Cut { objective, .. } = &mut pass.by {
-                    *objective = read;
-                }
-                Ok(())
-            },
+            print: |pass| Some(Setting::word(pass.objective)),
+            read: |pass, given| given.read(|word| word.parse().ok()).map(|read| pass.objective = read),
         },
         PassOption {
-            def: option("target", "a target", Some("generic")),
-            print: |pass| pass.by.cut().map(|(_, target)| Setting::Target(target.clone())),
+            def: TARGET,
+            print: |pass| Some(Setting::Target(pass.target.clone())),
             read: |pass, given| {
                 let read = given.target()?;
-                if let By::Cut { target, .. } = &mut pass.by {
-                    let dims = target.dims.clone();
-                    *target =
-                        if dims.is_empty() { read } else { Arc::new(Profile { dims, ..(*read).clone() }) };
-                }
+                let dims = pass.target.dims.clone();
+                pass.target =
+                    if dims.is_empty() { read } else { Arc::new(Profile { dims, ..(*read).clone() }) };
                 Ok(())
             },
         },
         PassOption {
             def: option("dim", "extents of dims, NAME=N with `+` between them", Some("")),
             print: |pass| {
-                let dims = pass.by.cut().map(|(_, target)| &target.dims).filter(|dims| !dims.is_empty())?;
+                let dims = Some(&pass.target.dims).filter(|dims| !dims.is_empty())?;
                 let parts = dims.iter().map(|(name, extent)| quoted(&format!("{name}={extent}")));
                 Some(Setting::Text(parts.collect::<Vec<_>>().join("+")))
             },
             read: |pass, given| {
                 let dims = given.listed(|parts| read_dims(&parts.join(",")))?;
-                if let By::Cut { target, .. } = &mut pass.by {
-                    Arc::make_mut(target).dims = dims;
-                }
+                Arc::make_mut(&mut pass.target).dims = dims;
                 Ok(())
             },
         },
@@ -256,50 +203,36 @@ impl Pass for Assign {
         Invariants::LOWERED
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let (changed, optimum) = self.choose(module, cx.statistics, true);
+        let (changed, mut optimum) = self.choose(module, cx.statistics, true);
         cx.results.remove::<Optimum>();
-        if let Some(mut optimum) = optimum {
-            for (node, steps) in std::mem::take(&mut optimum.rounded) {
-                let message = format!(
-                    "a state that is summed up in {steps} steps is rounded in each: pin it to fp32 if its value matters, for as many casts"
-                );
-                cx.warn("state.rounded", Some(node), message);
-            }
-            let choose = |module: &mut Module, statistics: &mut Statistics| {
-                // How long it would take is not asked.
-                self.choose(module, statistics, false);
-            };
-            optimum.elsewhere =
-                self.alternative.as_ref().and_then(|other| other.decide(module, self.to, cx, choose));
-            cx.results.put(optimum);
+        for (node, steps) in std::mem::take(&mut optimum.rounded) {
+            let message = format!(
+                "a state that is summed up in {steps} steps is rounded in each: pin it to fp32 if its value matters, for as many casts"
+            );
+            cx.warn("state.rounded", Some(node), message);
         }
+        let choose = |module: &mut Module, statistics: &mut Statistics| {
+            // The time of the alternative is not reported.
+            self.choose(module, statistics, false);
+        };
+        optimum.elsewhere = self
+            .alternative
+            .as_ref()
+            .and_then(|other| other.decide(module, (self.to, &self.target), cx, choose));
+        cx.results.put(optimum);
         Ok(Changed::when(changed))
     }
 }
 
 impl Assign {
-    /// Decides all that is free; whether there was any, and what a minimum cut found, with times if it `predicts`.
-    fn choose(
-        &self,
-        module: &mut Module,
-        statistics: &mut Statistics,
-        predicts: bool,
-    ) -> (bool, Option<Optimum>) {
+    /// Decides every free variable. Returns true if there was any, and the optimum, with predicted times if `predicts`.
+    fn choose(&self, module: &mut Module, statistics: &mut Statistics, predicts: bool) -> (bool, Optimum) {
         let mut changed = self.keeps_quantized && hold_quantized(module);
         if self.gain == Gain::None {
             changed |= hold_all(module);
         }
         free_casts(module, self.to);
-        let painted = paint(module, self.to, &self.keep_io, statistics);
-        let (found, optimum) = match &self.by {
-            By::Paint => (painted, None),
-            By::Cut { objective, target } => {
-                let other = paint_other(module, self.to, &self.keep_io);
-                let painted = Painted { all: painted, other };
-                let (found, optimum) = self.cut(module, &painted, (*objective, target), predicts);
-                (found, Some(optimum))
-            }
-        };
+        let (found, optimum) = self.cut(module, statistics, predicts);
         for (var, precision) in decisions(module, &found.low) {
             changed = true;
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
@@ -312,25 +245,23 @@ impl Assign {
         (changed, optimum)
     }
 
-    fn cut(
-        &self,
-        module: &Module,
-        painted: &Painted,
-        (objective, target): (Objective, &Arc<Profile>),
-        predicts: bool,
-    ) -> (Found, Optimum) {
+    fn cut(&self, module: &Module, statistics: &mut Statistics, predicts: bool) -> (Found, Optimum) {
+        let (to, keep_io, target) = (self.to, &self.keep_io, &self.target);
         let groups = Groups::new(module);
-        let costs = CostModel::new(module, target, self.to, objective);
-        let tensors = Tensors::new(module, self.to, &self.keep_io, &groups, costs.fusions());
-        let negligible = negligible(module, self.to, &costs, (self.negligible, self.gain == Gain::Needed));
+        let constants = Constants::new(module, to, keep_io, &groups, statistics);
+        let other: OtherFormats = other_formats(module, to, &groups);
+        let costs = CostModel::new(module, target, to, self.objective);
+        let tensors = Tensors::new(module, to, keep_io, &groups, costs.fusions());
+        let negligible = negligible(module, to, &costs, (self.negligible, self.gain == Gain::Needed));
         let choose = |kept: FxHashSet<Var>| {
-            let choice = Choice::new(&tensors, &costs, painted, negligible.clone(), kept, target.clone());
-            choice.expect("costs are bounded").solve().expect("what is held does not contradict itself")
+            let held = (&constants, &other);
+            let choice = Choice::new(&tensors, &costs, held, negligible.clone(), kept, target.clone());
+            choice.expect("costs are bounded").solve().expect("held vertices do not contradict each other")
         };
         let (found, mut optimum) = keeping_states(module, choose);
         if predicts {
-            let time = || CostModel::new(module, target, self.to, Objective::Time);
-            let time = (objective != Objective::Time).then(time);
+            let time = || CostModel::new(module, target, to, Objective::Time);
+            let time = (self.objective != Objective::Time).then(time);
             optimum.predicted = Predicted::of_source(module, time.as_ref().unwrap_or(&costs), &optimum);
         }
         (found, optimum)

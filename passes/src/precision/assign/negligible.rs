@@ -15,7 +15,7 @@
 //! What may be low is what is low already, or allow and free, so that the shares are the same when what was written is
 //! rewritten. Most of the work stays low whatever is chosen.
 
-use super::paint::MIN_TABLE;
+use super::constants::MIN_TABLE;
 use crate::analysis::cost::{CostModel, Executions, amount};
 use crate::analysis::values::is_stored;
 use crate::graph::flow::{self, Var};

@@ -5,6 +5,7 @@ use super::amplifiers::SMALL;
 use crate::analysis::numerics::{MAX_TERMS, Properties, Sink, squares};
 use crate::graph::flow::{self, Reader, Var};
 use crate::pass::PassError;
+use crate::precision::between::is_between;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Node, Value};
@@ -101,7 +102,9 @@ pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
                 format!("a sum of more than {MAX_TERMS} computed products, or a product with such a sum")
             });
         }
-        if !cx.kind(var.node).is_some_and(op::sums) {
+        // A kernel that sums in fp32 answers the depth of a sum.
+        let is_answered = flow::decision(cx.module, var).is_some_and(is_between);
+        if is_answered || !cx.kind(var.node).is_some_and(op::sums) {
             continue;
         }
         let Some(view) = NodeView::new(cx.module, var.node) else { continue };
