@@ -44,7 +44,7 @@ pub use functions::{bind_signatures, share_functions, specialize_functions};
 pub use graph::{flow, paths, sequences};
 pub use opset::{declared, raise_opset, text_casts};
 pub use pass::invariants;
-pub use precision::{assign, classify, cut, guard, taint};
+pub use precision::{assign, classify, cut, guard, saturate_masks, taint};
 pub use spelling::{json, suggest};
 pub use training::{autodiff, build, evaluate_constants, parameters, recompute, step};
 

@@ -11,7 +11,7 @@ use crate::functions::{bind_signatures, share_functions, specialize_functions};
 use crate::opset::raise_opset;
 use crate::pass::Pass;
 use crate::pass::options::{Given, OptionDef, Resolver, Spelled, Wrong};
-use crate::precision::{assign, classify, guard, taint};
+use crate::precision::{assign, classify, guard, saturate_masks, taint};
 use crate::spelling::suggest::{did_you_mean, nearest};
 use crate::training::{autodiff, evaluate_constants, parameters, recompute, step};
 
@@ -35,6 +35,7 @@ pub const PASSES: &[PassDef] = &[
     row::<raise_opset::RaiseOpset>(),
     row::<evaluate_constants::EvaluateConstants>(),
     row::<move_casts::MoveCasts>(),
+    row::<saturate_masks::SaturateMasks>(),
     row::<specialize_functions::SpecializeFunctions>(),
     row::<classify::Classify>(),
     row::<guard::Guard>(),

@@ -5,4 +5,5 @@ pub(crate) mod between;
 pub mod classify;
 pub mod cut;
 pub mod guard;
+pub mod saturate_masks;
 pub mod taint;

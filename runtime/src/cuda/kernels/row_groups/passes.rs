@@ -32,8 +32,9 @@ pub(super) struct Shape {
 /// The maximum number of bytes of elements that a thread keeps, in blocks of 256 threads and in larger blocks.
 const MOST_KEPT: [usize; 2] = [160, 112];
 
-/// The maximum number of elements of a thread: loops over them are unrolled.
-const MOST_ITEMS: usize = 64;
+/// The maximum number of elements of a thread, in a row of one warp and in a row of several: loops over them are unrolled.
+/// With more elements, the compiler spills registers for the sake of occupancy.
+const MOST_ITEMS: [usize; 2] = [32, 64];
 
 /// A fold of a pass: the node, and the step of its computation.
 #[derive(Clone, Copy)]
@@ -155,7 +156,8 @@ pub(super) fn shape(program: &Program<'_>, passes: &Passes, results: &[Value]) -
     let vector = (program.n / 32).max(1).next_power_of_two().min(most);
     let shape_of = |lanes: usize| Shape { lanes, items: program.n.div_ceil(lanes * vector) * vector, vector };
     let is_small = |&Shape { lanes, items, vector }: &Shape| {
-        items == vector || (items <= MOST_ITEMS && items * bytes <= MOST_KEPT[usize::from(lanes > 256)])
+        let most = MOST_ITEMS[usize::from(lanes > 32)];
+        items == vector || (items <= most && items * bytes <= MOST_KEPT[usize::from(lanes > 256)])
     };
     [32, 64, 128, 256, 512, 1024].into_iter().map(shape_of).find(is_small)
 }
