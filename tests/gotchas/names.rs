@@ -10,6 +10,7 @@ use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use ampc::options::By;
+use ampc::passes::policy::ListedBy;
 use proptest::prelude::*;
 use prost::Message;
 use std::collections::BTreeSet;
@@ -206,7 +207,7 @@ fn g10_only_inserted_casts_are_reconsidered() {
         let first = written(&rewrite(load_proto(&with_user_casts(ir_version)), &painted()));
         let count = |m: &ModelProto| nodes_of(m, "Cast").len();
         let mut perf = painted();
-        policy(&mut perf).set_class("Softmax", Class::Allow, "list").unwrap();
+        policy(&mut perf).set_class("Softmax", Class::Allow, ListedBy::Options).unwrap();
         let second = written(&rewrite(load_proto(&first), &perf));
         assert_eq!(count(&second), count(&first) - 2, "the two around Softmax are gone");
         for name in ["x.f16.cast", "x.f16.f32.cast"] {

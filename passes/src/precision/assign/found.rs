@@ -3,16 +3,16 @@
 use crate::graph::flow::Var;
 use crate::graph::var_map::VarMap;
 use ampc_ir::DType;
+use ampc_ir::module::reason::{Placer, Why};
 use rustc_hash::FxHashSet;
-use std::borrow::Cow;
 
 /// The result of a choice of formats for free variables.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// The format of each low variable.
     pub(super) low: VarMap<DType>,
-    /// The rule and the evidence of each decision that does not follow from the class of its variable.
-    pub(super) why: VarMap<(&'static str, Cow<'static, str>)>,
+    /// The reason of each decision that does not follow from the class of its variable.
+    pub(super) why: VarMap<(Placer, Why)>,
     /// The variables of values computed from constants alone, except those of class allow.
     pub(super) derived: FxHashSet<Var>,
     /// The variables that move a large constant, which is stored low for its size.

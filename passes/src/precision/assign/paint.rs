@@ -23,7 +23,7 @@
 
 mod tables;
 
-pub(super) use self::tables::{MIN_TABLE, STORED_LOW};
+pub(super) use self::tables::MIN_TABLE;
 
 use super::found::Found;
 use crate::analysis::tensors;
@@ -33,6 +33,7 @@ use crate::graph::sequences::Groups;
 use crate::graph::var_map::VarMap;
 use crate::pass::statistics::Statistics;
 use crate::policy::KeepIo;
+use ampc_ir::module::reason::{Placer, Why};
 use ampc_ir::module::{Decision, Op};
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::views::constant_of;
@@ -78,7 +79,7 @@ struct Paint<'m> {
     /// What is low, in which format.
     low: VarMap<DType>,
     /// Why what was painted is low.
-    why: VarMap<&'static str>,
+    why: VarMap<Why>,
     /// What computes from constants alone.
     derived: FxHashSet<Var>,
     /// What moves constants and does nothing else.
@@ -190,7 +191,7 @@ impl<'m> Paint<'m> {
     }
 
     /// Makes a variable low, and its group.
-    fn lower(&mut self, var: Var, format: DType, why: Option<&'static str>) {
+    fn lower(&mut self, var: Var, format: DType, why: Option<Why>) {
         let own = [var];
         for &member in self.groups.get(var).map_or(&own[..], |group| &group.members) {
             self.low.insert(member, format);
@@ -263,7 +264,7 @@ impl<'m> Paint<'m> {
     }
 
     fn found(self) -> Found {
-        let why = self.why.iter().map(|(var, &why)| (var, ("paint", why.into())));
+        let why = self.why.iter().map(|(var, &why)| (var, (Placer::Paint, why)));
         Found { why: why.collect(), low: self.low, derived: self.derived, stored: self.stored }
     }
 
@@ -342,8 +343,8 @@ impl<'m> Paint<'m> {
                 continue;
             }
             let why = match (below.contains(&var), self.moves.contains(&var)) {
-                (true, _) => "between low-precision neighbours",
-                (false, true) => "moves constants to where they are low",
+                (true, _) => Why::Between,
+                (false, true) => Why::MovesConstants,
                 (false, false) => continue,
             };
             self.lower(var, self.to, Some(why));
@@ -413,14 +414,14 @@ impl<'m> Paint<'m> {
             let var = self.order[i];
             if self.class(var) == Some(Class::Clear) && self.may_join(var) {
                 let arriving = self.arriving(var);
-                self.join_if_one(var, arriving, Some("behind a low-precision neighbour"));
+                self.join_if_one(var, arriving, Some(Why::BehindLow));
             }
         }
         for i in (0..self.order.len()).rev() {
             let var = self.order[i];
             if self.class(var) == Some(Class::Clear) && self.may_join(var) {
                 let format = self.format_of_readers(var);
-                self.join_if_one(var, format, Some("before low-precision neighbours only"));
+                self.join_if_one(var, format, Some(Why::BeforeLow));
             }
         }
     }
@@ -476,7 +477,7 @@ impl<'m> Paint<'m> {
         !self.low.contains_key(&var) && self.paintable(var)
     }
 
-    fn join_if_one(&mut self, var: Var, format: Option<DType>, why: Option<&'static str>) {
+    fn join_if_one(&mut self, var: Var, format: Option<DType>, why: Option<Why>) {
         let may = |&f: &DType| self.admits(var, f) && !(self.only_other && f == self.to);
         if let Some(format) = format.filter(may) {
             self.lower(var, format, why);

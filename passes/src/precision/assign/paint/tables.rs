@@ -15,13 +15,11 @@
 use super::Paint;
 use crate::graph::flow::{self, Var};
 use ampc_ir::module::Op;
+use ampc_ir::module::reason::Why;
 use ampc_ir::ports::Ports;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
-
-/// Why a large constant is low that is only moved.
-pub(in crate::precision::assign) const STORED_LOW: &str = "stores a large constant in half the bytes";
 
 /// Elements of the smallest constant that is stored low for its size alone: below, the cast takes up in the file
 /// and in time about what it saves.
@@ -48,7 +46,7 @@ impl Paint<'_> {
             if reads.into_iter().any(|v| *known.entry(v).or_insert_with(|| self.is_table(v))) {
                 self.stored.insert(var);
                 if self.low.insert(var, self.to).is_none() {
-                    self.why.insert(var, STORED_LOW);
+                    self.why.insert(var, Why::StoredLow);
                 }
             }
         }
