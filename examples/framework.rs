@@ -74,7 +74,7 @@ fn plan(module: Module) -> Result<Vec<Step>, ampc::Error> {
                 Some(Type::Tensor(tensor)) => Some(tensor.dtype),
                 _ => None,
             },
-            rule: data.decisions.first().map(|d| d.reason.rule.clone()).unwrap_or_default(),
+            rule: data.decisions.first().map(|d| d.reason.rule().to_string()).unwrap_or_default(),
             inserted: data.provenance == Provenance::Inserted,
         }
     };

@@ -61,6 +61,8 @@ pub struct Finding {
     pub op: Option<String>,
     /// The problem: expected and found.
     pub message: String,
+    /// The label of a sample that a loss rejects, if the problem is that label.
+    pub label: Option<i64>,
 }
 
 impl std::fmt::Display for Finding {

@@ -127,7 +127,7 @@ pub fn raised_for_casts(
          onnx.checker and ONNX Runtime refuse readers of such a cast"
     );
     let options = RewriteOptions { opset: Opset::To(to), ..options.clone() };
-    Ok(Some((options, Warning { code: "opset.raised", message, node: None })))
+    Ok(Some((options, Warning::new("opset.raised", None, message))))
 }
 
 /// The passes of a rewrite.

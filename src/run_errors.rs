@@ -16,7 +16,8 @@ pub(crate) fn of_prepare(module: &Module, error: &PrepareError) -> Error {
         PrepareError::Device(error) => {
             let place = module.text(module.graph(module.main()).name).to_owned();
             let code = if error.is_no_memory() { "no_memory" } else { "device" };
-            let finding = Finding { code, node: None, place, op: None, message: error.to_string() };
+            let finding =
+                Finding { code, node: None, place, op: None, message: error.to_string(), label: None };
             of_device(error, finding)
         }
         PrepareError::Constant { value, error } if error.is_no_memory() => {
@@ -50,7 +51,7 @@ pub(crate) fn of_device(error: &DeviceError, place: Finding) -> Error {
 
 fn of_value(module: &Module, value: Value, message: String) -> Finding {
     let place = ampc_ir::verify::name_of(module, value);
-    Finding { code: "constant", node: None, place, op: None, message }
+    Finding { code: "constant", node: None, place, op: None, message, label: None }
 }
 
 /// The error of a run, with the path of the node.
@@ -61,10 +62,11 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
         place: path_in_calls(module, error.place().map_or(&[], |(_, calls)| calls), node),
         op: Some(op_of(module, node)),
         message: error.to_string(),
+        label: None,
     };
     let graph = |code: &'static str| {
         let place = module.text(module.graph(module.main()).name).to_owned();
-        Finding { code, node: None, place, op: None, message: error.to_string() }
+        Finding { code, node: None, place, op: None, message: error.to_string(), label: None }
     };
     match error {
         ExecuteError::Input { input, found, .. } => {
@@ -78,6 +80,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
             place: input_names(module).get(*input).cloned().unwrap_or_default(),
             op: None,
             message: format!("expected {expected} as its next value, found {found}"),
+            label: None,
         }),
         ExecuteError::Shapes(errors) => Error::Invalid(findings_of_types(module, errors)),
         ExecuteError::Unsupported { backend, nodes } => lacking(module, backend, nodes),

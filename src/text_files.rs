@@ -18,8 +18,8 @@ use crate::safetensors::{self, Tensors};
 use crate::state_hash::POSITION;
 use ampc_ir::tensor::{Storage, TensorError};
 use ampc_ir::text::{
-    DataResolver, LargeConstant, MAX_INLINE, ParseError, ParseErrors, ParseOptions, PrintOptions, parse_with,
-    print,
+    DataResolver, LargeConstant, MAX_INLINE, ParseError, ParseErrors, ParseOptions, ParseSubject,
+    PrintOptions, parse_with, print,
 };
 use ampc_ir::{DType, Module, Payload, TensorData};
 use ampc_passes::step::state::IDENTITY;
@@ -76,7 +76,8 @@ fn not_utf8(error: &std::string::FromUtf8Error) -> ParseErrors {
     let start = before.iter().rposition(|&b| b == b'\n').map_or(0, |i| i + 1);
     let column = 1 + String::from_utf8_lossy(&before[start..]).chars().count();
     let found = format!("the byte 0x{:02x}", error.as_bytes()[at]);
-    ParseErrors(vec![ParseError { line, column, span: at..at + 1, expected: "UTF-8".into(), found }])
+    let (expected, about) = ("UTF-8".into(), ParseSubject::Text);
+    ParseErrors(vec![ParseError { line, column, span: at..at + 1, expected, found, about }])
 }
 
 impl DataResolver for Tensors {

@@ -35,7 +35,7 @@ use ampc_ir::verify::{Problem, Violation, name_of, verify_module};
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_passes::flow::{self, Var};
 use ampc_passes::pipeline::{Observer, Pipeline, RunError};
-use ampc_passes::policy::{PRESETS, PolicyError};
+use ampc_passes::policy::{ListedBy, PRESETS, PolicyError};
 use ampc_passes::{Changed, Invariants, Pass, Paths, Policy};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -72,7 +72,7 @@ fn policy(name: &str, asked: &[(&str, &str)]) -> Result<Policy, PolicyError> {
         match *key {
             "allow" | "infer" | "clear" | "deny" => {
                 for op in value.split(", ") {
-                    policy.set_class(op, key.parse().unwrap(), "list")?;
+                    policy.set_class(op, key.parse().unwrap(), ListedBy::Options)?;
                 }
             }
             "pin" => policy.pin(pinned().0, pinned().1.parse()?)?,

@@ -7,7 +7,7 @@ use ampc_ir::op::{Class, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Module, Node};
 use ampc_passes::Policy;
-use ampc_passes::policy::Pin;
+use ampc_passes::policy::{ListedBy, Pin};
 use std::sync::Arc;
 
 /// Longer graphs find nothing that these do not, and take longer.
@@ -48,7 +48,7 @@ pub fn pipeline(bytes: &[u8]) {
     for _ in 0..counts / 4 % 4 {
         let (op, class) = (bytes.pick(OPS), bytes.pick(CLASSES).parse::<Class>().unwrap());
         // Some operators have no choice.
-        let _ = policy.set_class(op, class, "fuzz");
+        let _ = policy.set_class(op, class, ListedBy::Policy);
     }
     let outputs: Vec<u16> = (0..=counts / 16 % 4).map(|_| bytes.number()).collect();
     let mut steps = Vec::new();
@@ -109,7 +109,7 @@ fn spelled(options: &RewriteOptions) -> String {
         .map(|(pattern, pin)| format!("{} {:?} {pin:?}", pattern.text(), pattern.var()));
     let lists = policy
         .ops()
-        .filter(|(_, listed)| listed.from == "fuzz")
+        .filter(|(_, listed)| listed.from == ListedBy::Policy)
         .map(|(op, listed)| format!("{op} {}", listed.class));
     format!(
         "{} pins: {:?} lists: {:?}",

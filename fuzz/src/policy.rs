@@ -7,7 +7,7 @@ use ampc_ir::op::Class;
 use ampc_ir::{DType, Module};
 use ampc_passes::Policy;
 use ampc_passes::pipeline::Pipeline;
-use ampc_passes::policy::Pin;
+use ampc_passes::policy::{ListedBy, Pin};
 use std::sync::{Arc, LazyLock};
 
 /// Something to apply policies to, of which regular names and odd ones match patterns.
@@ -46,7 +46,7 @@ fn say(policy: &mut Policy, line: &str) {
         word => {
             if let Ok(class) = word.parse::<Class>() {
                 for op in rest.split(',') {
-                    let _ = policy.set_class(op, class, "fuzz");
+                    let _ = policy.set_class(op, class, ListedBy::Policy);
                 }
             }
             return;

@@ -36,10 +36,12 @@ mod callers;
 mod captures;
 mod node;
 mod program;
+pub mod reason;
 mod value;
 
 pub use self::captures::Captured;
-pub use self::node::{Decision, Dirty, NodeData, Op, Provenance, Reason, Use, Vertex};
+pub use self::node::{Decision, Dirty, NodeData, Op, Provenance, Use, Vertex};
+pub use self::reason::{Reason, Rule};
 pub use self::value::{Def, Payload, ValueData};
 
 use crate::attr::Attr;

@@ -8,7 +8,7 @@ use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::eq::same_module;
-use ampc_ir::module::{Decision, FunctionData, Op, Payload, Provenance, Reason, Role};
+use ampc_ir::module::{Decision, FunctionData, Op, Payload, Provenance, Reason, Role, Rule};
 use ampc_ir::op::{AttrKind, Class, Count, Lookup, OpSchema, Signature, SignatureFormal, lookup};
 use ampc_ir::tensor::{SparseData, Storage, TensorData};
 use ampc_ir::text::{DataResolver, NoData, ParseOptions, PrintOptions, parse, parse_with, print};
@@ -230,10 +230,11 @@ impl Choices {
     fn decision(&mut self) -> Decision {
         let reason = if self.yes() { [String::new(), String::new()] } else { [self.text(), self.text()] };
         let [rule, evidence] = reason;
+        let reason = Arc::new(Reason::parse(&rule, &evidence));
         Decision {
             class: Class::ALL[self.below(7)],
             precision: if self.yes() { Some(self.dtype()) } else { None },
-            reason: Arc::new(Reason { rule, evidence }),
+            reason,
         }
     }
 
@@ -536,7 +537,7 @@ fn long_chains_take_linear_time() {
     let name = module.intern("x");
     let mut last = module.add_input(main, name, ty.clone(), None);
     let Lookup::Found(schema) = lookup("", "Relu", OPSET) else { panic!("Relu is known") };
-    let reason = Arc::new(Reason { rule: "table".into(), evidence: String::new() });
+    let reason = Arc::new(Reason::new(Rule::Table));
     for i in 0..100_000 {
         let result = module.intern(&format!("/layer.{i}/Relu_output_0"));
         let new = NewNode {

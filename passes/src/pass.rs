@@ -44,6 +44,15 @@ pub struct Warning {
     pub message: String,
     /// The node it is about.
     pub node: Option<Node>,
+    /// The opset from which on the operators that the warning is about have the format.
+    pub needs_opset: Option<u16>,
+}
+
+impl Warning {
+    /// A warning with a code and a message.
+    pub fn new(code: &'static str, node: Option<Node>, message: impl Into<String>) -> Warning {
+        Warning { code, message: message.into(), node, needs_opset: None }
+    }
 }
 
 /// Context of a pass beside the module.
@@ -64,7 +73,7 @@ impl<'a> PassCx<'a> {
     }
     /// Adds a warning for the user.
     pub fn warn(&mut self, code: &'static str, node: Option<Node>, message: impl Into<String>) {
-        self.results.warn(Warning { code, message: message.into(), node });
+        self.results.warn(Warning::new(code, node, message));
     }
 }
 

@@ -5,7 +5,7 @@ use super::problem::{Failure, Problem, Shown};
 use ampc::error::Finding;
 use ampc::execute::inputs::InputProblem;
 use ampc::ir::tensor::TensorError;
-use ampc::ir::text::{ParseErrors, PrintOptions, Printed, print};
+use ampc::ir::text::{ParseErrors, ParseSubject, PrintOptions, Printed, print};
 use ampc::ir::{Module, Node, Value};
 use ampc::onnx::target::TargetError;
 use ampc::onnx::tensor::TensorIssue;
@@ -48,17 +48,17 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
         Error::Io { .. } => one("ampc::io".into(), error.to_string()),
     };
     let failure = Failure { code: error.kind().exit_code(), problems, see: None };
-    let is_ignored = |problem: &Problem| PYTORCH_IGNORED.iter().all(|words| problem.message.contains(words));
+    let is_ignored = matches!(error, Error::Run(finding) if finding.label == Some(PYTORCH_IGNORED));
     match std::error::Error::source(error).and_then(of_system) {
         Some(help) => failure.with_help(help),
-        None if failure.problems.iter().any(is_ignored) => failure
+        None if is_ignored => failure
             .with_help("`--loss cross-entropy:ignore_index=-100` makes a step that ignores labels of -100"),
         None => failure,
     }
 }
 
-/// The words of an error of a label that PyTorch ignores.
-const PYTORCH_IGNORED: [&str; 2] = ["expected a class in", "found -100 in"];
+/// The label that PyTorch ignores.
+const PYTORCH_IGNORED: i64 = -100;
 
 /// Advice for an error that the operating system caused.
 fn of_system(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
@@ -269,7 +269,7 @@ fn of_text(path: &Path, errors: &ParseErrors) -> Vec<Problem> {
         .iter()
         .map(|e| {
             let mut problem = Problem::new(code, format!("`{name}`: {e}"));
-            if e.expected.starts_with("data of hash ") {
+            if e.about == ParseSubject::DataHash {
                 problem = problem.with_help(format!(
                     "the constants in `{}` are those of another run, or were edited: write both files again, in one run; \
                      if these constants are meant, remove the hash from `{name}`",

@@ -209,9 +209,9 @@ impl Cx<'_> {
     fn decisions(&self, path: &str, listed: &str) -> Table {
         let mut table = Table::new(2, &[]);
         for var in self.by_path.get(listed).map_or(&[][..], |n| &n.vars) {
-            let rule = match var.evidence.as_str() {
-                "" => var.rule.clone(),
-                evidence => format!("{}: {evidence}", var.rule),
+            let rule = match var.evidence.is_empty() {
+                true => var.rule.clone(),
+                false => format!("{}: {}", var.rule, var.evidence),
             };
             let other = self.other(path, &var.var).map_or_else(String::new, |other| format!("; {other}"));
             let class = format!("class {}", var.class);

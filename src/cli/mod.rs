@@ -11,6 +11,7 @@ mod explain;
 mod help;
 mod inspect;
 mod interrupt;
+mod kept;
 mod last_resort;
 mod ops;
 mod opsets;

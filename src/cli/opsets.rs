@@ -5,7 +5,7 @@ use ampc::error::Error;
 use ampc::options::Opset;
 use ampc::passes::PassError;
 use ampc::passes::pipeline::Pipeline;
-use ampc::passes::raise_opset::{NEWEST_READ, RaiseOpset, Target, opset};
+use ampc::passes::raise_opset::{NEWEST_READ, NoForm, RaiseOpset, Target, opset};
 use ampc::{Model, Report, RewriteOptions};
 
 /// Effect of another `--opset`.
@@ -42,10 +42,8 @@ impl OpsetAdvice {
         let pipeline = Pipeline::new(vec![Box::new(RaiseOpset { to })]).ok()?;
         match ampc::rewrite::run_pipeline(&mut fresh, &pipeline, false, &mut ()) {
             Ok(_) => opset(&fresh.module).filter(|&to| Some(to) != before).map(OpsetAdvice::Raises),
-            Err(Error::Pass(error @ PassError::NoForm { .. })) => {
-                let why = error.to_string();
-                let why = why.split_once(": ").map_or(why.as_str(), |(_, why)| why);
-                Some(OpsetAdvice::Refused(why.to_owned()))
+            Err(Error::Pass(PassError::NoForm { to, missing })) => {
+                Some(OpsetAdvice::Refused(NoForm::at(to, &missing)))
             }
             Err(_) => None,
         }
@@ -56,10 +54,8 @@ impl OpsetAdvice {
         ["opset.bf16", "opset.f16"].contains(&code)
     }
 
-    /// The advice about an operator; its warning ends with the opset that it needs.
-    pub(crate) fn text(&self, warning: &str) -> String {
-        let words = warning.rsplit_once(" from opset ").map_or("", |(_, rest)| rest);
-        let first: Option<u16> = words.split(' ').next().and_then(|n| n.parse().ok());
+    /// The advice about an operator that has the format from opset `first` on.
+    pub(crate) fn text(&self, first: Option<u16>) -> String {
         let number = first.map_or_else(|| "N".to_owned(), |n| n.to_string());
         let stops = format!(
             "`--opset auto` stops at opset {NEWEST_READ}, the newest that ONNX Runtime 1.31 reads; `--opset {number}` \
@@ -87,8 +83,7 @@ mod tests {
 
     #[test]
     fn advice_is_about_what_was_not_done_yet() {
-        let warning = |first: u16| format!("2 × Range stay fp32: Range takes bf16 from opset {first} on");
-        let text = |advice: &OpsetAdvice, first| advice.text(&warning(first));
+        let text = |advice: &OpsetAdvice, first| advice.text(Some(first));
         assert!(
             text(&OpsetAdvice::Raises(22), 22).starts_with("`--opset auto` raises the model to opset 22")
         );

@@ -10,7 +10,7 @@ use super::problem::Failure;
 use super::settings::of_option;
 use ampc::ir::DType;
 use ampc::ir::op::{self, Class};
-use ampc::passes::policy::{Pattern, Pin, Policy, PolicyError, op_key};
+use ampc::passes::policy::{ListedBy, Pattern, Pin, Policy, PolicyError, op_key};
 use ampc::passes::suggest::nearest;
 use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -34,11 +34,11 @@ impl PeerArgs {
         let included: Vec<String> = self.op_types_to_include.iter().flat_map(|op| called(op)).collect();
         let excluded = self.op_block_list.iter().flat_map(|op| called(op));
         for op in excluded.filter(|op| !included.contains(op)) {
-            let set = policy.set_class(&op, Class::Deny, "list");
+            let set = policy.set_class(&op, Class::Deny, ListedBy::Options);
             set.map_err(|e| of_option("--op-block-list", &op, &e))?;
         }
         for op in &included {
-            let set = policy.set_class(op, Class::Allow, "list");
+            let set = policy.set_class(op, Class::Allow, ListedBy::Options);
             set.map_err(|e| of_option("--op-types-to-include", op, &e))?;
         }
         let mut included = Vec::new();

@@ -362,6 +362,7 @@ mod tests {
             Box::new(ampc::passes::classify::Classify {
                 to: ampc::ir::DType::F16,
                 policy: std::sync::Arc::default(),
+                target: std::sync::Arc::default(),
             }),
             Box::new(broken),
             Box::new(ampc::passes::dce::Dce),

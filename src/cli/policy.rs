@@ -11,7 +11,7 @@ use ampc::ir::op::{Class, Legality, OpKind, Signature, base_class, legality};
 use ampc::passes::Policy;
 use ampc::passes::guard::GUARDS;
 use ampc::passes::insert_casts::KeepIo;
-use ampc::passes::policy::{Base, PRESETS, op_key};
+use ampc::passes::policy::{Base, ListedBy, PRESETS, op_key};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -71,7 +71,7 @@ fn show(policy: &Policy, decisions: Option<u64>) -> String {
             format!("\noperators in no list are {class}, except discrete and fixed operators\n")
         }
     });
-    let (preset, own): (Vec<_>, Vec<_>) = policy.ops().partition(|(_, c)| c.from == "preset");
+    let (preset, own): (Vec<_>, Vec<_>) = policy.ops().partition(|(_, c)| c.from == ListedBy::Preset);
     if !preset.is_empty() {
         let listed = preset.into_iter().map(|(op, c)| (c.class, op.to_owned()));
         let _ = write!(text, "\nlists of the preset\n{}", folded(listed));

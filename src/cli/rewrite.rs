@@ -154,11 +154,7 @@ fn emulated(model: Model, report: &mut Report) -> Result<Model, Failure> {
     let paths = Paths::of(&model.module);
     for warning in told {
         if report.warnings.iter().all(|said| said.message != warning.message) {
-            report.warnings.push(ReportWarning {
-                code: warning.code.to_owned(),
-                message: warning.message,
-                node: warning.node.map(|node| paths.path(node).to_owned()),
-            });
+            report.warnings.push(ReportWarning::of_pass(warning, |node| paths.path(node).to_owned()));
         }
     }
     Ok(model)
@@ -185,11 +181,7 @@ impl HandOut<'_> {
     ) -> Result<(Batch, Written), Failure> {
         let mut batch = Batch::new();
         let mut written = emit.stage(model, &mut batch)?;
-        report.warnings.extend(written.warnings.iter().map(|w| ReportWarning {
-            code: w.code().to_owned(),
-            message: w.to_string(),
-            node: None,
-        }));
+        report.warnings.extend(written.warnings.iter().map(|w| ReportWarning::new(w.code(), w.to_string())));
         if self.args.report.is_some() {
             written.digest = emit.digest(&written, &mut batch)?;
         }

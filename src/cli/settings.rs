@@ -10,7 +10,7 @@ use ampc::options::{Opset, OptionError, Recorded};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::json::{JsonError, Place};
-use ampc::passes::policy::{PRESETS, Pin, PolicyError, float_format};
+use ampc::passes::policy::{ListedBy, PRESETS, Pin, PolicyError, float_format};
 use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Policy, Profile, suggest};
 use ampc::{ErrorKind, Model, RewriteOptions};
@@ -287,7 +287,7 @@ fn lists(policy: &mut Policy, args: &PrecisionArgs) -> Result<(), PolicyError> {
     ];
     for (ops, class) in lists {
         for op in ops {
-            policy.set_class(op, class, "list")?;
+            policy.set_class(op, class, ListedBy::Options)?;
         }
     }
     for guard in &args.disable_guard {

@@ -2,14 +2,14 @@
 
 use super::args::{EmitArg, RewriteArgs};
 use super::emit::{Emit, Written};
+use super::kept::kept;
 use super::opsets::OpsetAdvice;
 use super::problem::{LINES, Problem};
 use super::shown;
 use super::table::{Table, bytes, count, duration, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
-use ampc::passes::assign::NO_GAIN;
-use ampc::report::{Fp32Report, NOT_FASTER, OptimumReport, SLOWER, Summary, TimeReport, is_about_result};
+use ampc::report::{NOT_FASTER, OptimumReport, SLOWER, Summary, TimeReport, is_about_result};
 
 /// Warnings printed in full before they are only counted.
 const SAID: usize = 8;
@@ -68,30 +68,6 @@ fn unproven(optimum: &OptimumReport) -> String {
     )
 }
 
-/// The number of nodes that stay fp32 and the reasons, the most frequent causes first, and the number that another policy would leave.
-fn kept(fp32: &Fp32Report, to: &str) -> Option<String> {
-    const SHOWN: usize = 3;
-    let mut causes: Vec<(&str, u64)> = fp32.causes.iter().map(|(cause, &n)| (cause.as_str(), n)).collect();
-    causes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
-    let all: u64 = causes.iter().map(|(_, n)| n).sum();
-    // A fourth cause takes no more room than the words that there are others.
-    let shown = if causes.len() == SHOWN + 1 { SHOWN + 1 } else { SHOWN.min(causes.len()) };
-    let words = |(cause, n): &(&str, u64)| match n {
-        _ if *n == all => reason(cause, to),
-        n => format!("{} {}", number(*n), reason(cause, to)),
-    };
-    let mut words: Vec<String> = causes[..shown].iter().map(words).collect();
-    let others: u64 = causes[shown..].iter().map(|(_, n)| n).sum();
-    if others > 0 {
-        words.push(format!("{} for other reasons", number(others)));
-    }
-    let less = fp32.elsewhere.as_ref().filter(|elsewhere| elsewhere.nodes < all);
-    let less = less.map_or_else(String::new, |elsewhere| {
-        format!("; `--policy {}` would leave {}", elsewhere.policy, number(elsewhere.nodes))
-    });
-    (all > 0).then(|| format!("{} ({}){less}", number(all), words.join("; ")))
-}
-
 /// The number of fp32 nodes that no cause keeps fp32, by operator.
 fn followers(summary: &Summary) -> Option<String> {
     let mut ops: Vec<(&str, u64)> = summary.followers.iter().map(|(op, &n)| (op.as_str(), n)).collect();
@@ -99,52 +75,6 @@ fn followers(summary: &Summary) -> Option<String> {
     let all: u64 = ops.iter().map(|(_, n)| n).sum();
     let words: Vec<String> = ops.iter().map(|(op, n)| format!("{} {op}", number(*n))).collect();
     (all > 0).then(|| format!("{} ({}: as their readers are)", number(all), words.join(", ")))
-}
-
-/// A cause of [`Fp32Report::causes`] in words.
-fn reason(cause: &str, to: &str) -> String {
-    if let Some((name, rule)) = cause.strip_suffix(')').and_then(|cause| cause.split_once(" (")) {
-        return match rule {
-            "taint" => format!("downstream of {}", known(name, to).unwrap_or_else(|| name.to_owned())),
-            "table" | "preset.deny" if to == "bf16" => format!("{name}: needs fp32 precision"),
-            "table" | "preset.deny" => format!("{name}: needs fp32 range"),
-            "unlisted" => format!("{name}: not in a list of the policy"),
-            rule if rule.starts_with("list") => format!("{name}: kept by an option"),
-            _ => format!("{name}: kept by the policy"),
-        };
-    }
-    known(cause, to).unwrap_or_else(|| format!("kept by {cause}"))
-}
-
-/// The words for a rule that is about no operator.
-fn known(rule: &str, to: &str) -> Option<String> {
-    let words = match rule {
-        "placement" => "cheaper in fp32: casts would cost more",
-        "pin" => "pinned",
-        NO_GAIN => "no gain predicted",
-        "quantized" => "computed in integers",
-        "guard.range" => "constants out of range",
-        "guard.mask" => "a mask out of range",
-        "guard.eps" => "an epsilon below the range",
-        "guard.underflow" => "constants that become 0 or lose digits",
-        "guard.stash" => "a norm with its own precision",
-        "guard.norm" => "a decomposed norm",
-        "guard.depth" => "a long sum",
-        "guard.int" => "integers that 16 bits cannot hold",
-        // bf16 has the range of fp32.
-        "guard.square" if to == "bf16" => "squares that lose digits",
-        "guard.square" => "squares out of range",
-        "guard.cancellation" => "differences that lose digits",
-        "guard.saturation" => "saturating functions",
-        "guard.scores" => "scores of unknown range",
-        "guard.position" => "positions",
-        "guard.choice" => "values by which operators choose",
-        _ => {
-            let format = rule.strip_prefix("opset.")?;
-            return Some(format!("no {format} form at this opset"));
-        }
-    };
-    Some(words.to_owned())
 }
 
 /// The number of lowered nodes by format, and the number of products among them.
@@ -286,7 +216,7 @@ pub(crate) fn warnings(done: &Done<'_>, ui: Ui) -> String {
         let place = warning.node.as_ref().map_or_else(String::new, |n| format!("`{n}`: "));
         let mut problem = Problem::warning(&warning.code, format!("{place}{}", warning.message));
         if OpsetAdvice::is_about(&warning.code) {
-            problem = problem.with_help(opsets.text(&warning.message));
+            problem = problem.with_help(opsets.text(warning.needs_opset));
         }
         if [SLOWER, NOT_FASTER].contains(&warning.code.as_str()) && *has_open_dims {
             let help = problem.help.take().unwrap_or_default();
@@ -310,7 +240,6 @@ pub(crate) fn warnings(done: &Done<'_>, ui: Ui) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ampc::report::ElsewhereReport;
 
     fn optimum(unit: &'static str, cost: i64, lower_bound: i64) -> OptimumReport {
         OptimumReport {
@@ -358,41 +287,5 @@ mod tests {
         assert_eq!(time_line(&time(0, 0, &[]), "t4"), None);
         // Slower by a trace is no 1.00.
         assert!(line(time(100_000, 100_001, &[])).contains("(0.99 x)"));
-    }
-
-    #[test]
-    fn the_summary_says_why_nodes_stay_fp32() {
-        let fp32 = |causes: &[(&str, u64)], nodes| Fp32Report {
-            causes: causes.iter().map(|&(cause, n)| (cause.to_owned(), n)).collect(),
-            elsewhere: Some(ElsewhereReport { policy: "perf".into(), nodes }),
-        };
-        assert_eq!(
-            kept(&fp32(&[("Softmax (table)", 3)], 3), "fp16").unwrap(),
-            "3 (Softmax: needs fp32 range)"
-        );
-        let five =
-            [("A (list)", 1), ("placement", 20), ("guard.eps", 3), ("guard.eps (taint)", 4), ("pin", 2)];
-        let less = "30 (20 cheaper in fp32: casts would cost more; 4 downstream of an epsilon below the range; \
-                    3 an epsilon below the range; 3 for other reasons); `--policy perf` would leave 29";
-        assert_eq!(kept(&fp32(&five, 29), "fp16").unwrap(), less);
-        assert_eq!(
-            kept(&fp32(&[("Exp (table)", 1), ("Exp (taint)", 2)], 3), "bf16").unwrap(),
-            "3 (2 downstream of Exp; 1 Exp: needs fp32 precision)"
-        );
-        assert_eq!(kept(&fp32(&[], 0), "fp16"), None);
-        // bf16 has the range of fp32, and not its digits.
-        let squares = [("guard.square", 10), ("guard.square (taint)", 2)];
-        assert_eq!(
-            kept(&fp32(&squares, 12), "fp16").unwrap(),
-            "12 (10 squares out of range; 2 downstream of squares out of range)"
-        );
-        assert_eq!(
-            kept(&fp32(&squares, 12), "bf16").unwrap(),
-            "12 (10 squares that lose digits; 2 downstream of squares that lose digits)"
-        );
-        assert_eq!(
-            kept(&fp32(&[("Mul (unlisted)", 6)], 6), "fp16").unwrap(),
-            "6 (Mul: not in a list of the policy)"
-        );
     }
 }

@@ -23,6 +23,7 @@ pub(crate) fn findings_of(module: &Module, violations: &[Violation]) -> Vec<Find
                 place: paths.path(node).to_owned(),
                 op: Some(op_of(module, node)),
                 message: v.problem.to_string(),
+                label: None,
             },
             None => Finding {
                 code: code_of(&v.problem),
@@ -30,6 +31,7 @@ pub(crate) fn findings_of(module: &Module, violations: &[Violation]) -> Vec<Find
                 place: module.text(module.graph(v.graph).name).to_owned(),
                 op: None,
                 message: v.problem.to_string(),
+                label: None,
             },
         })
         .collect()
@@ -45,6 +47,7 @@ pub(crate) fn findings_of_types(module: &Module, errors: &[InferError]) -> Vec<F
             place: paths.path(e.node).to_owned(),
             op: Some(op_of(module, e.node)),
             message: e.error.to_string(),
+            label: None,
         })
         .collect()
 }

@@ -23,6 +23,8 @@ pub(in crate::execute) struct BatchRow {
     pub(in crate::execute) input: String,
     /// The row, counted from 0.
     pub(in crate::execute) row: u64,
+    /// The element, if a loss rejects it as a label.
+    pub(in crate::execute) label: Option<i64>,
 }
 
 impl BatchRow {
@@ -41,8 +43,15 @@ impl BatchRow {
         let (_, tensor) = batch.iter().find(|(given, _)| *given == name)?;
         let at = position(tensor, found)?;
         let rows = tensor.dims().first().copied()?;
-        Some(BatchRow { input: name, row: at / (tensor.element_count() / rows.max(1)).max(1) })
+        let row = at / (tensor.element_count() / rows.max(1)).max(1);
+        Some(BatchRow { input: name, row, label: is_loss(module, *node).then_some(found) })
     }
+}
+
+/// True if a node computes a loss of labels.
+fn is_loss(module: &Module, node: Node) -> bool {
+    let kind = module.node(node).schema().map(|schema| schema.kind);
+    matches!(kind, Some(OpKind::SoftmaxCrossEntropyLoss | OpKind::NegativeLogLikelihoodLoss))
 }
 
 /// The operand of a node that holds labels or indices that a kernel may reject.

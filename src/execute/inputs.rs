@@ -312,7 +312,14 @@ fn rounded(tensor: &HostTensor, dtype: ampc_ir::DType) -> Option<HostTensor> {
 /// The error of an input whose allocation failed.
 pub(in crate::execute) fn no_memory(name: &str, error: &HostError) -> Error {
     let message = format!("cannot allocate its value: {error}");
-    Error::NoMemory(Finding { code: "no_memory", node: None, place: name.to_owned(), op: None, message })
+    Error::NoMemory(Finding {
+        code: "no_memory",
+        node: None,
+        place: name.to_owned(),
+        op: None,
+        message,
+        label: None,
+    })
 }
 
 fn refused_as(refused: Refused, name: &str) -> Error {

@@ -16,11 +16,10 @@ use crate::loaded::Model;
 use crate::options::RewriteOptions;
 use crate::report::{Report, TimeReport};
 use crate::rewrite::rewrite_in_place;
-use ampc_ir::module::Decision;
+use ampc_ir::module::{Decision, Rule};
 use ampc_ir::op::{Class, OpKind, reads_only_dims};
 use ampc_ir::{DType, Module, Node};
-use ampc_passes::classify::ALREADY_LOW;
-use ampc_passes::policy::{Pin, node_key};
+use ampc_passes::policy::{ListedBy, Pin, node_key};
 use ampc_passes::{Paths, Policy};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
@@ -368,7 +367,7 @@ fn with_pins<'c>(
 ) -> Result<(Module, Report), Error> {
     let mut policy: Policy = (*options.policy).clone();
     for op in deny {
-        policy.set_class(op, Class::Deny, "list")?;
+        policy.set_class(op, Class::Deny, ListedBy::Options)?;
     }
     policy.next_layer();
     for path in paths {
@@ -384,7 +383,7 @@ fn with_pins<'c>(
 /// True if a node was lowered: a 16-bit format was chosen for it that it did not have before.
 fn is_lowered(module: &Module, node: Node) -> bool {
     let data = module.node(node);
-    let chosen = |d: &Decision| d.class != Class::Fixed && d.reason.rule != ALREADY_LOW;
+    let chosen = |d: &Decision| d.class != Class::Fixed && *d.reason.rule() != Rule::AlreadyLow;
     data.is_alive() && data.decisions.iter().any(|d| d.precision.is_some_and(DType::is_low) && chosen(d))
 }
 

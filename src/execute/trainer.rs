@@ -560,7 +560,7 @@ fn unusable(name: &str, why: &Unusable) -> Error {
 }
 
 fn finding(name: &str, message: String) -> Finding {
-    Finding { code: "state", node: None, place: name.to_owned(), op: None, message }
+    Finding { code: "state", node: None, place: name.to_owned(), op: None, message, label: None }
 }
 
 /// A problem with a given state.

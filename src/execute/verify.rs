@@ -380,7 +380,7 @@ const STACK: usize = 4 << 20;
 fn no_thread(model: &Module, error: &std::io::Error) -> Error {
     let place = model.text(model.graph(model.main()).name).to_owned();
     let message = format!("cannot start a thread to run it: {error}");
-    Error::NoMemory(Finding { code: "no_memory", node: None, place, op: None, message })
+    Error::NoMemory(Finding { code: "no_memory", node: None, place, op: None, message, label: None })
 }
 
 /// Adds the role of the model to an error.

@@ -405,9 +405,10 @@ impl Reader<'_, '_> {
             let Some(class) = class else { continue };
             let precision = precision.and_then(|at| self.dtype(at));
             let key = (self.text_or_empty(rule), self.text_or_empty(evidence));
-            let reason = self.reasons.entry(key).or_insert_with_key(|(rule, evidence)| {
-                Arc::new(Reason { rule: rule.clone(), evidence: evidence.clone() })
-            });
+            let reason = self
+                .reasons
+                .entry(key)
+                .or_insert_with_key(|(rule, evidence)| Arc::new(Reason::parse(rule, evidence)));
             decisions.push(Decision { class, precision, reason: reason.clone() });
         }
         *self.module.node_mut(node).decisions = decisions;

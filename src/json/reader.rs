@@ -10,7 +10,7 @@ use ampc_ir::attr::Attr;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::{FunctionData, Reason, is_own_key};
 use ampc_ir::op::OpSchema;
-use ampc_ir::text::{DataResolver, ParseError, ParseErrors, ParseOptions};
+use ampc_ir::text::{DataResolver, ParseError, ParseErrors, ParseOptions, ParseSubject};
 use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Symbol, TensorData, Type, Value};
 use ampc_passes::policy::{SignatureJson, reason};
 use ampc_passes::suggest;
@@ -103,7 +103,7 @@ fn error_at(text: &str, start: usize, end: usize, expected: String, found: Strin
     let line = 1 + before.bytes().filter(|&b| b == b'\n').count();
     let column = 1 + before[before.rfind('\n').map_or(0, |i| i + 1)..].chars().count();
     let end = (end.min(text.len())..=text.len()).find(|&i| text.is_char_boundary(i)).unwrap_or(start);
-    ParseError { line, column, span: start..end, expected, found }
+    ParseError { line, column, span: start..end, expected, found, about: ParseSubject::Text }
 }
 
 /// At most 60 characters of a text.
@@ -136,17 +136,27 @@ pub(super) struct Reader<'p, 't> {
 /// Values of JSON. An invalid value is reported as an error and read as `None`.
 impl<'p, 't> Reader<'p, 't> {
     pub(super) fn error(&mut self, at: At, expected: impl AsRef<str>, found: impl Into<String>) {
+        self.error_about(ParseSubject::Text, at, expected.as_ref(), found.into());
+    }
+
+    /// An error of data that has another hash than the text says.
+    pub(super) fn hash_error(&mut self, at: At, expected: u128, found: u128) {
+        let (expected, found) = (format!("data of hash {expected:032x}"), format!("{found:032x}"));
+        self.error_about(ParseSubject::DataHash, at, &expected, found);
+    }
+
+    fn error_about(&mut self, about: ParseSubject, at: At, expected: &str, found: String) {
         if self.gave_up() {
             return;
         }
         let start = self.tape.offset(at);
         let path = self.tape.path(at);
         let expected = match path.is_empty() {
-            true => expected.as_ref().to_owned(),
-            false => format!("{} at `{path}`", expected.as_ref()),
+            true => expected.to_owned(),
+            false => format!("{expected} at `{path}`"),
         };
         let end = start + self.tape.raw(at).len();
-        self.errors.push(error_at(self.text, start, end, expected, found.into()));
+        self.errors.push(ParseError { about, ..error_at(self.text, start, end, expected, found) });
     }
 
     /// True if the limit of listed errors is reached; then the rest is skipped.

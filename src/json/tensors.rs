@@ -200,7 +200,7 @@ impl Reader<'_, '_> {
             match data.content_hash() {
                 Ok(found) if found == hash => {}
                 Ok(found) => {
-                    self.error(at, format!("data of hash {hash:032x}"), format!("{found:032x}"));
+                    self.hash_error(at, hash, found);
                     return None;
                 }
                 Err(error) => {

@@ -476,8 +476,8 @@ impl Writer<'_> {
             if let Some(precision) = decision.precision {
                 w.field("precision", &precision.to_string());
             }
-            w.field_if("rule", &decision.reason.rule);
-            w.field_if("evidence", &decision.reason.evidence);
+            w.field_if("rule", &decision.reason.rule_text());
+            w.field_if("evidence", &decision.reason.evidence_text());
             w.done.text.push('}');
         });
     }

@@ -12,7 +12,7 @@ mod time;
 pub use self::beside::refuse_report_of_other;
 pub use self::constants::{ConstantReport, Constants, Loss};
 pub(crate) use self::decisions::{Decided, Decisions};
-pub use self::kept::{ElsewhereReport, Fp32Report};
+pub use self::kept::{Cause, Causes, ElsewhereReport, Fp32Report, Root};
 pub use self::step::{
     StepCast, StepNode, StepOptions, StepParameter, StepPhase, StepRecomputed, StepReport, StepState,
     StepTensor, recomputed,
@@ -240,6 +240,22 @@ pub struct ReportWarning {
     /// Path of the node it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
+    /// The opset from which on the operators that the warning is about have the format.
+    #[serde(skip)]
+    pub needs_opset: Option<u16>,
+}
+
+impl ReportWarning {
+    /// A warning that is about no node.
+    pub fn new(code: &str, message: impl Into<String>) -> ReportWarning {
+        ReportWarning { code: code.to_owned(), message: message.into(), node: None, needs_opset: None }
+    }
+
+    /// A warning of a pass, with the path of its node.
+    pub fn of_pass(warning: Warning, path: impl FnOnce(Node) -> String) -> ReportWarning {
+        let Warning { code, message, node, needs_opset } = warning;
+        ReportWarning { node: node.map(path), needs_opset, ..ReportWarning::new(code, message) }
+    }
 }
 
 /// The warnings about the file of the model that affect the rewrite: initializers that a caller may replace are
@@ -260,11 +276,8 @@ pub const NOTHING_LOWERED: &str = "rewrite.nothing";
 /// A warning if nodes could be low but no node is.
 fn warn_of_nothing(summary: &Summary) -> Option<ReportWarning> {
     let nothing = summary.low == 0 && summary.full > 0;
-    nothing.then(|| ReportWarning {
-        code: NOTHING_LOWERED.to_owned(),
-        message: format!("nothing is lowered: all nodes with floats stay fp32 ({})", summary.full),
-        node: None,
-    })
+    let message = || format!("nothing is lowered: all nodes with floats stay fp32 ({})", summary.full);
+    nothing.then(|| ReportWarning::new(NOTHING_LOWERED, message()))
 }
 
 /// The code of the warning that the rewrite is predicted to be slower than the source.
@@ -278,7 +291,7 @@ fn warn_of_slower(time: Option<&TimeReport>, options: &RewriteOptions) -> Option
         "the rewrite is predicted to be slower than the fp32 model on `{}` ({ratio} x): its casts cost more than 16 bits gain",
         options.target.name
     );
-    Some(ReportWarning { code: SLOWER.to_owned(), message, node: None })
+    Some(ReportWarning::new(SLOWER, message))
 }
 
 /// The code of the warning that the model stays fp32, since no rewrite is predicted to be faster.
@@ -366,19 +379,13 @@ impl Report {
         Decided { nodes, instances, time, optimum, elsewhere }: Decided,
     ) -> Report {
         let module = &model.module;
-        let mut all: Vec<ReportWarning> = model
-            .warnings
-            .iter()
-            .map(|w| ReportWarning { code: w.code().to_owned(), message: w.to_string(), node: None })
-            .collect();
-        all.extend(warnings.into_iter().map(|w| ReportWarning {
-            code: w.code.to_owned(),
-            message: w.message,
-            node: w.node.map(|n| match instances.get(&n) {
-                Some(path) => path.clone(),
-                None => before.paths.path(n).to_owned(),
-            }),
-        }));
+        let mut all: Vec<ReportWarning> =
+            model.warnings.iter().map(|w| ReportWarning::new(w.code(), w.to_string())).collect();
+        let path = |node: Node| match instances.get(&node) {
+            Some(path) => path.clone(),
+            None => before.paths.path(node).to_owned(),
+        };
+        all.extend(warnings.into_iter().map(|warning| ReportWarning::of_pass(warning, path)));
         let decisions = FloatDecisions::new(module);
         let summary = summary(&decisions, &before.paths, options.to);
         all.extend(warn_of_nothing(&summary));
@@ -413,7 +420,7 @@ impl Report {
         let message = format!(
             "the model stays fp32: no lowering that the policy allows is predicted to make it faster on `{target}`"
         );
-        self.warnings.push(ReportWarning { code: NOT_FASTER.to_owned(), message, node: None });
+        self.warnings.push(ReportWarning::new(NOT_FASTER, message));
     }
 
     /// The node with this path.
@@ -457,8 +464,8 @@ fn node_report(
         domain,
         class: leading.map(|d| d.class.as_str()),
         precision: leading.and_then(|d| d.precision).map(precision_name),
-        rule: leading.map_or_else(|| unknown.to_owned(), |d| d.reason.rule.clone()),
-        pin: pin_of_node(module, node).map(str::to_owned),
+        rule: leading.map_or_else(|| unknown.to_owned(), |d| d.reason.rule_text().into_owned()),
+        pin: pin_of_node(module, node).map(ToString::to_string),
         vars: vars(module, node),
     }
 }
@@ -474,8 +481,8 @@ fn vars(module: &Module, node: Node) -> Vec<VarReport> {
             var,
             class: d.class.as_str(),
             precision: d.precision.map_or(Cow::Borrowed("unknown"), precision_name),
-            rule: d.reason.rule.clone(),
-            evidence: d.reason.evidence.clone(),
+            rule: d.reason.rule_text().into_owned(),
+            evidence: d.reason.evidence_text().into_owned(),
         })
         .collect()
 }
@@ -504,7 +511,7 @@ fn summary(decisions: &FloatDecisions<'_>, paths: &Paths, to: DType) -> Summary 
             sum.allow += 1;
             sum.allow_low += u64::from(low);
             if let (false, Some(d)) = (low, floats.riskiest()) {
-                let rule = d.reason.rule.split(':').next().unwrap_or_default().to_owned();
+                let rule = d.reason.rule().family().into_owned();
                 *sum.allow_exceptions.entry(rule).or_default() += 1;
             }
         }

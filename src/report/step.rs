@@ -214,11 +214,8 @@ impl StepReport {
             let StepTensor { ty, bytes, .. } = tensor(module, *input);
             StepState { entry, ty, bytes }
         });
-        let warnings = warnings.iter().map(|warning| ReportWarning {
-            code: warning.code.to_owned(),
-            message: warning.message.clone(),
-            node: warning.node.map(|node| paths.path(node).to_owned()),
-        });
+        let path = |node: Node| paths.path(node).to_owned();
+        let warnings = warnings.iter().map(|warning| ReportWarning::of_pass(warning.clone(), path));
         Ok(StepReport {
             schema: "ampc-step-report/1",
             tool: Tool { name: "ampc", version: env!("CARGO_PKG_VERSION") },
@@ -391,8 +388,10 @@ impl StepNode {
             phase: phase(module, node),
             role: role_of(module, node).map(str::to_owned),
             results: results.map(|&value| ampc_ir::infer::describe(&module.value(value).ty)).collect(),
-            rule: reason.map(|reason| reason.rule.clone()),
-            evidence: reason.map(|reason| reason.evidence.clone()).filter(|evidence| !evidence.is_empty()),
+            rule: reason.map(|reason| reason.rule_text().into_owned()),
+            evidence: reason
+                .map(|reason| reason.evidence_text().into_owned())
+                .filter(|evidence| !evidence.is_empty()),
         }
     }
 }

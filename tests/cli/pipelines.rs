@@ -2,12 +2,13 @@
 
 use crate::support::{Dir, MATMUL, module};
 use ampc::Model;
+use ampc::ir::op::Class;
 use ampc::ir::text::{NoData, PrintOptions, parse, print};
 use ampc::ir::{DType, Module};
 use ampc::options::{Objective, Opset, RewriteOptions};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
-use ampc::passes::policy::Pin;
+use ampc::passes::policy::{ListedBy, Pin};
 use ampc::passes::target::PROFILES;
 use ampc::passes::{Policy, Profile};
 use std::sync::Arc;
@@ -55,7 +56,7 @@ fn asked() -> Vec<(&'static str, RewriteOptions)> {
     let target = Arc::new(Profile::from_json(&target()).unwrap());
     vec![
         ("pins", of(|policy| policy.pin("re:fir.*#T", Pin::To(DType::F32)).unwrap())),
-        ("lists", of(|policy| policy.set_class("MatMul", ampc::ir::op::Class::Deny, "list").unwrap())),
+        ("lists", of(|policy| policy.set_class("MatMul", Class::Deny, ListedBy::Options).unwrap())),
         ("file", RewriteOptions::of(Policy::from_json(POLICY).unwrap())),
         ("report", RewriteOptions::of(Policy::from_json(&report).unwrap())),
         ("target", RewriteOptions { target: target.clone(), ..RewriteOptions::default() }),

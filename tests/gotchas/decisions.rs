@@ -5,6 +5,7 @@ use crate::support::{Ask, Decided, lower, lower_to, lower_with, policy};
 use ampc::Rewritten;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
+use ampc::passes::policy::ListedBy;
 use std::fmt::Write;
 
 /// G18: a constant that only fp32 readers read keeps its type and its bytes.
@@ -41,7 +42,8 @@ fn g22_softmax_is_cast_as_a_region() {
     assert_eq!(around, [("t".into(), DType::F16, DType::F32), ("p".into(), DType::F32, DType::F16)]);
     assert_eq!(done.dtype("p"), DType::F32);
 
-    let low = lower_with(SOFTMAX, |o| policy(o).set_class("Softmax", Class::Infer, "list").unwrap());
+    let low =
+        lower_with(SOFTMAX, |o| policy(o).set_class("Softmax", Class::Infer, ListedBy::Options).unwrap());
     assert_eq!(low.operand_dtypes("Softmax"), [Some(DType::F16)]);
     assert_eq!((low.dtype("p"), low.inserted().len()), (DType::F16, 2));
     // bf16 has the exponents of fp32.

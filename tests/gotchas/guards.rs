@@ -8,7 +8,7 @@ use ampc::RewriteOptions;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::passes::guard::GUARDS;
-use ampc::passes::policy::Base;
+use ampc::passes::policy::{Base, ListedBy};
 
 /// Every guard has a test here that fails without it.
 #[test]
@@ -40,7 +40,7 @@ fn without(options: &mut RewriteOptions, guards: &[&str]) {
 
 /// A policy for runtimes with fp32 sums inside Softmax.
 fn softmax_allowed(options: &mut RewriteOptions) {
-    policy(options).set_class("Softmax", Class::Infer, "list").unwrap();
+    policy(options).set_class("Softmax", Class::Infer, ListedBy::Options).unwrap();
 }
 
 /// Attention scores of about −40 and a mask that is added to them; `%mask` is one row of 4.
@@ -288,7 +288,7 @@ fn g21_norm_written_out() {
 #[test]
 fn g21_norm_written_out_of_activations_of_400() {
     let sums_allowed = |o: &mut RewriteOptions| {
-        policy(o).set_class("ReduceMean", Class::Infer, "list").unwrap();
+        policy(o).set_class("ReduceMean", Class::Infer, ListedBy::Options).unwrap();
         without(o, &["eps", "square"]);
     };
     let feeds = [f32s("x", &[2, 8], &uniform(3, 16, 400.0))];

@@ -9,6 +9,7 @@ use ampc::RewriteOptions;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use ampc::passes::policy::ListedBy;
 use proptest::prelude::*;
 use prost::Message;
 use std::collections::BTreeSet;
@@ -133,7 +134,7 @@ fn with_user_casts(ir_version: i64) -> ModelProto {
 /// Options that leave all casts of the author where they are.
 fn casts_denied() -> RewriteOptions {
     let mut options = options(DType::F16);
-    policy(&mut options).set_class("Cast", Class::Deny, "list").unwrap();
+    policy(&mut options).set_class("Cast", Class::Deny, ListedBy::Options).unwrap();
     options
 }
 
@@ -207,7 +208,7 @@ fn g10_only_inserted_casts_are_reconsidered() {
         let first = written(&rewrite(load_proto(&with_user_casts(ir_version)), &casts_denied()));
         let count = |m: &ModelProto| nodes_of(m, "Cast").len();
         let mut perf = casts_denied();
-        policy(&mut perf).set_class("Softmax", Class::Allow, "list").unwrap();
+        policy(&mut perf).set_class("Softmax", Class::Allow, ListedBy::Options).unwrap();
         let second = written(&rewrite(load_proto(&first), &perf));
         assert_eq!(count(&second), count(&first) - 2, "the two around Softmax are gone");
         for name in ["x.f16.cast", "x.f16.f32.cast"] {

@@ -7,6 +7,7 @@ use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::onnx::Warning;
 use ampc::onnx::proto::{GraphProto, ModelProto};
+use ampc::passes::policy::ListedBy;
 use ampc::{RewriteOptions, Rewritten};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -113,7 +114,7 @@ fn deny_every_operator(options: &mut RewriteOptions) {
     let names: BTreeSet<&str> =
         ampc::ir::op::all().iter().filter(|s| s.domain.is_empty()).map(|s| s.name).collect();
     for name in names {
-        policy(options).set_class(name, Class::Deny, "list").unwrap();
+        policy(options).set_class(name, Class::Deny, ListedBy::Options).unwrap();
     }
 }
 

@@ -6,6 +6,7 @@ use crate::support::{Ask, Decided, module_with, options, policy, rewrite};
 use ampc::ir::op::{Class, Count, Signature, SignatureFormal};
 use ampc::ir::{DType, Module};
 use ampc::passes::Policy;
+use ampc::passes::policy::ListedBy;
 use std::sync::Arc;
 
 /// The policy that `docs/policy.md` shows.
@@ -76,7 +77,7 @@ fn signature_alone_changes_no_byte() {
 fn signature_gives_way_to_lists_and_pins() {
     let mut options = options(DType::F16);
     options.policy = Arc::new(documented());
-    policy(&mut options).set_class("acme.ai::FusedNorm", Class::Deny, "list").unwrap();
+    policy(&mut options).set_class("acme.ai::FusedNorm", Class::Deny, ListedBy::Options).unwrap();
     let done = rewrite(module().into(), &options);
     assert_eq!((done.precision("norm"), done.rule("norm")), ("fp32", "list.deny"));
     policy(&mut options).pin("norm#T", "fp16".parse().unwrap()).unwrap();

@@ -8,7 +8,7 @@ use crate::support::{
 use ampc::ir::DType;
 use ampc::ir::op::{self, Arity, AttrKind, FormalType, Legality, OpSchema, TypeSet};
 use ampc::ir::verify::name_of;
-use ampc::passes::policy::Pin;
+use ampc::passes::policy::{ListedBy, Pin};
 use ampc::{Model, RewriteOptions};
 use std::fmt::Write;
 
@@ -397,7 +397,7 @@ fn g27_a_custom_relu_is_not_relu() {
     // A list that names Relu does not mean it either.
     let done = {
         let mut options = options(DType::F16);
-        policy(&mut options).set_class("com.example::Relu", op::Class::Allow, "list").unwrap();
+        policy(&mut options).set_class("com.example::Relu", op::Class::Allow, ListedBy::Options).unwrap();
         rewrite(module_with("ai.onnx=21, com.example=1", graph).into(), &options)
     };
     assert_eq!(done.precision("c"), "none", "without a signature nobody knows its types");

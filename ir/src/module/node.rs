@@ -1,5 +1,6 @@
 //! Nodes, with facts and decisions about them.
 
+use super::reason::Reason;
 use crate::attr::Attr;
 use crate::dtype::DType;
 use crate::entity::{FunctionId, GraphId, Node, Symbol, Value};
@@ -55,15 +56,6 @@ pub enum Provenance {
     Inserted,
 }
 
-/// Reason of a decision.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Reason {
-    /// The rule: `table`, `policy.deny`, `pin:<pattern>`, `guard.eps`, `taint:<node>`, `paint` …
-    pub rule: String,
-    /// The evidence: a range, a constant, a neighbour. May be empty.
-    pub evidence: String,
-}
-
 /// Decision for one type variable of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
@@ -71,7 +63,7 @@ pub struct Decision {
     pub class: Class,
     /// The element type chosen for the variable; `None` before `assign`.
     pub precision: Option<DType>,
-    /// Why.
+    /// The rule that decided, with its evidence. Decisions share reasons.
     pub reason: Arc<Reason>,
 }
 

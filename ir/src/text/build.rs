@@ -358,9 +358,10 @@ impl Builder<'_, '_, '_> {
         let mut decisions = SmallVec::new();
         for ((class, prec), why) in class.into_iter().zip(prec).zip(why) {
             let (rule, evidence) = why.unwrap_or_default();
-            let reason = self.reasons.entry((rule, evidence)).or_insert_with_key(|(rule, evidence)| {
-                Arc::new(Reason { rule: rule.clone(), evidence: evidence.clone() })
-            });
+            let reason = self
+                .reasons
+                .entry((rule, evidence))
+                .or_insert_with_key(|(rule, evidence)| Arc::new(Reason::parse(rule, evidence)));
             let class = class.unwrap_or(Class::Fixed);
             decisions.push(Decision { class, precision: prec, reason: reason.clone() });
         }

@@ -56,7 +56,7 @@ pub use signature::signatures;
 
 pub use self::options::{
     DataResolver, LargeConstant, MAX_DEPTH, MAX_INLINE, NoData, ParseError, ParseErrors, ParseOptions,
-    PrintOptions, Printed,
+    ParseSubject, PrintOptions, Printed,
 };
 
 use crate::module::Module;

@@ -95,6 +95,17 @@ pub struct ParseError {
     pub expected: String,
     /// The text found.
     pub found: String,
+    /// The subject of the error.
+    pub about: ParseSubject,
+}
+
+/// Subjects of errors of a text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ParseSubject {
+    /// The text itself, or data that cannot be read.
+    Text,
+    /// Data of a constant that has another hash than the text says.
+    DataHash,
 }
 
 /// Everything that is wrong with a text; never empty.

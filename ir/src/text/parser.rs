@@ -15,7 +15,7 @@ use crate::entity::{GraphId, Symbol};
 use crate::module::{Module, is_own_key};
 use crate::op::OpSchema;
 use crate::tensor::TensorData;
-use crate::text::options::{DataResolver, MAX_DEPTH, ParseError, ParseErrors, ParseOptions};
+use crate::text::options::{DataResolver, MAX_DEPTH, ParseError, ParseErrors, ParseOptions, ParseSubject};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::fmt;
@@ -34,6 +34,7 @@ pub(super) struct RawError {
     span: Span,
     expected: String,
     found: String,
+    about: ParseSubject,
 }
 
 pub(super) struct Parser<'a, 'r> {
@@ -106,14 +107,21 @@ pub(super) fn located(text: &str, mut errors: Vec<RawError>) -> ParseErrors {
         }
         at = start;
         let span = start..(error.span.end as usize).min(text.len());
-        ParseError { line, column, span, expected: error.expected, found: error.found }
+        ParseError { line, column, span, expected: error.expected, found: error.found, about: error.about }
     });
     ParseErrors(errors.collect())
 }
 
 impl<'a> Parser<'a, '_> {
     pub(super) fn error(&mut self, span: Span, expected: impl Into<String>, found: impl Into<String>) {
-        self.errors.push(RawError { span, expected: expected.into(), found: found.into() });
+        let (expected, found) = (expected.into(), found.into());
+        self.errors.push(RawError { span, expected, found, about: ParseSubject::Text });
+    }
+
+    /// Notes that data has another hash than the text says.
+    pub(super) fn hash_error(&mut self, span: Span, expected: u128, found: u128) {
+        let (expected, found) = (format!("data of hash 0x{expected:032x}"), format!("0x{found:032x}"));
+        self.errors.push(RawError { span, expected, found, about: ParseSubject::DataHash });
     }
 
     /// Notes that something else than the present token was expected.

@@ -502,14 +502,14 @@ impl Printer<'_> {
             decision.precision.is_some()
         });
         self.decided(&vars, data, "why", |out, decision| {
-            let reason = &decision.reason;
-            if reason.rule.is_empty() && reason.evidence.is_empty() {
+            let (rule, evidence) = (decision.reason.rule_text(), decision.reason.evidence_text());
+            if rule.is_empty() && evidence.is_empty() {
                 return false;
             }
-            write_word(out, &reason.rule);
-            if !reason.evidence.is_empty() {
+            write_word(out, &rule);
+            if !evidence.is_empty() {
                 out.push('(');
-                write_quoted(out, reason.evidence.as_bytes());
+                write_quoted(out, evidence.as_bytes());
                 out.push(')');
             }
             true

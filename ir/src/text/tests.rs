@@ -370,9 +370,11 @@ fn wrong_data_is_an_error() {
     let wrong = |_: &str, _: DType, _: &[u64], _: Option<u128>| Some(big(9));
     let errors = parse(&printed, &wrong).unwrap_err();
     assert!(errors.0.iter().all(|e| e.expected.starts_with("data of hash 0x")), "{errors}");
+    assert!(errors.0.iter().all(|e| e.about == ParseSubject::DataHash), "{errors}");
     let other = |_: &str, _: DType, _: &[u64], _: Option<u128>| TensorData::from_f32(&[1], &[0.0]).ok();
     let errors = parse(&printed, &other).unwrap_err();
     assert!(errors.0.iter().all(|e| e.expected == "data of type f32[4, 5]"), "{errors}");
+    assert!(errors.0.iter().all(|e| e.about == ParseSubject::Text), "{errors}");
 }
 
 #[test]

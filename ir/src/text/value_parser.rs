@@ -425,7 +425,7 @@ impl<'a> Parser<'a, '_> {
             match data.content_hash() {
                 Ok(found) if found == hash => {}
                 Ok(found) => {
-                    self.error(name.span, format!("data of hash 0x{hash:032x}"), format!("0x{found:032x}"));
+                    self.hash_error(name.span, hash, found);
                     return Err(Broken);
                 }
                 Err(error) => return self.tensor_error(name.span, &error),

@@ -11,7 +11,7 @@ pub use super::containers::{element, is_container, is_structural, is_structural_
 use crate::graph::flow::{self, Var};
 use crate::graph::keys::node_key;
 use crate::graph::paths::Paths;
-use ampc_ir::module::{Decision, Reason};
+use ampc_ir::module::{Decision, Reason, Rule};
 use ampc_ir::op::{Class, Legality};
 use ampc_ir::verify::name_of;
 use ampc_ir::{AttrValue, DType, Module, Node, Type, Value};
@@ -248,22 +248,19 @@ pub fn agree(module: &mut Module, groups: &Groups, paths: &Paths) {
 
 /// The element type that holds for all these variables, and why, if it is decided.
 fn common(module: &Module, group: &Group, members: &[Var], paths: &Paths) -> Option<(DType, Arc<Reason>)> {
-    let reason = |rule: String, evidence: String| Arc::new(Reason { rule, evidence });
     match &group.held {
         Some(FixedBy::Public(name)) => {
-            let evidence = format!("{name} is public");
-            return Some((DType::F32, reason("sequence.public".into(), evidence)));
+            return Some((DType::F32, Arc::new(Rule::PublicSequence { value: name.clone() }.into())));
         }
         Some(FixedBy::Unknown(by)) => {
-            let evidence = format!("unknown operator {by} has it");
-            return Some((DType::F32, reason("sequence.unknown".into(), evidence)));
+            return Some((DType::F32, Arc::new(Rule::UnknownSequence { by: by.clone() }.into())));
         }
         None => {}
     }
     let because = |var: Var| {
-        let rule = flow::decision(module, var).map_or("", |d| &d.reason.rule);
-        let path = paths.path(var.node);
-        reason(format!("sequence:{path}"), format!("one element type with {path} ({rule})"))
+        let rule = flow::decision(module, var).map(|d| d.reason.rule_text().into_owned());
+        let node = paths.path(var.node).to_owned();
+        Arc::new(Reason::new(Rule::Sequence { node, rule: rule.unwrap_or_default() }))
     };
     // By path: the same whatever the order of nodes is.
     let first = |test: &dyn Fn(&Decision) -> bool| {

@@ -40,7 +40,7 @@ impl BodyInputs {
                 describe(declared),
                 describe(&module.value(*value).ty)
             );
-            Warning { code: "types.declared-input", message, node }
+            Warning::new("types.declared-input", node, message)
         })
     }
 }
@@ -77,5 +77,5 @@ fn contradicted_output(module: &Module, graph: GraphId, output: &Output) -> Opti
         describe(&output.declared),
         describe(inferred)
     );
-    Some(Warning { code: "types.declared-output", message, node })
+    Some(Warning::new("types.declared-output", node, message))
 }

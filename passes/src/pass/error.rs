@@ -96,10 +96,7 @@ pub enum PassError {
         reason: String,
     },
     /// The model cannot be raised.
-    #[error(
-        "the model stays as it was: opset {to} has no form for {}",
-        .missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-    )]
+    #[error("the model stays as it was: {}", NoForm::at(*.to, .missing))]
     NoForm {
         /// The opset asked for.
         to: u16,
@@ -165,6 +162,14 @@ pub struct NoForm {
     pub count: usize,
     /// The path of the first.
     pub first: String,
+}
+
+impl NoForm {
+    /// The sentence that an opset has no form for operators.
+    pub fn at(to: u16, missing: &[NoForm]) -> String {
+        let missing: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        format!("opset {to} has no form for {}", missing.join("; "))
+    }
 }
 
 impl fmt::Display for NoForm {

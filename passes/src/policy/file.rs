@@ -2,7 +2,7 @@
 //! its decisions.
 
 use super::signature::{SignatureJson, reason};
-use super::{Base, Pin, Policy, PolicyError, is_pin};
+use super::{Base, ListedBy, Pin, Policy, PolicyError};
 use crate::spelling::json::{Entries, JsonError, entries};
 use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
@@ -90,7 +90,7 @@ impl Policy {
         })?;
         policy.name = file.name.clone().unwrap_or_else(|| "custom".into());
         debug_assert!(file.schema.as_deref().is_none_or(|s| s == "ampc-policy/1"));
-        policy.take(file, text, "policy")?;
+        policy.take(file, text, ListedBy::Policy)?;
         Ok(policy)
     }
 
@@ -99,12 +99,12 @@ impl Policy {
         let file: PolicyFile = serde_json::from_str(text).map_err(JsonError::from)?;
         debug_assert!(file.base.is_none() && file.name.as_deref() == Some(name), "{name}");
         let mut policy = Policy { name: name.to_owned(), ..Policy::default() };
-        policy.take(file, text, "preset")?;
+        policy.take(file, text, ListedBy::Preset)?;
         Ok(policy)
     }
 
-    /// Applies a file on top of its base; `from` is the name of its lists in rules.
-    fn take(&mut self, file: PolicyFile, text: &str, from: &'static str) -> Result<(), PolicyError> {
+    /// Applies a file on top of its base; `from` is the owner of its lists.
+    fn take(&mut self, file: PolicyFile, text: &str, from: ListedBy) -> Result<(), PolicyError> {
         if let Some(word) = &file.unlisted {
             self.base = unlisted(word).map_err(|reason| JsonError::at(text, &["unlisted", word], reason))?;
         }
@@ -152,8 +152,8 @@ impl Policy {
         for node in report.nodes {
             // A cast of which nobody said more took what arrived, and does so again.
             let takes = node.op == "Cast" && node.pin.is_none();
-            if let Some(rule) = node.pin.filter(|rule| is_pin(rule)) {
-                policy.replayed_pins.insert(node.path.clone(), rule);
+            if let Some(Ok(pin)) = node.pin.map(|pin| pin.parse()) {
+                policy.replayed_pins.insert(node.path.clone(), pin);
             }
             for var in node.vars {
                 match var.precision.parse() {
@@ -225,9 +225,9 @@ mod tests {
         let policy = policy.unwrap();
         let of = |op: &str| policy.class_of(op).map(|c| (c.class, c.from));
         assert_eq!(policy.base, Base::Class(Class::Deny));
-        assert_eq!(of("Softmax"), Some((Class::Allow, "policy")));
-        assert_eq!(of("MatMul"), Some((Class::Deny, "policy")));
-        assert_eq!(of("Exp"), Some((Class::Deny, "preset")));
+        assert_eq!(of("Softmax"), Some((Class::Allow, ListedBy::Policy)));
+        assert_eq!(of("MatMul"), Some((Class::Deny, ListedBy::Policy)));
+        assert_eq!(of("Exp"), Some((Class::Deny, ListedBy::Preset)));
         assert_eq!(of("Relu"), None);
         let jmp = Policy::from_json(r#"{"base": "jmp:c=bf16,o=f32"}"#).unwrap();
         assert_eq!(jmp.wants().to, Some(DType::BF16));

@@ -35,12 +35,20 @@ pub struct GuardDef {
     /// The pattern that the guard looks for.
     pub about: &'static str,
     /// The function that the pass runs.
-    pub(crate) kind: GuardKind,
+    pub kind: GuardKind,
+}
+
+impl GuardDef {
+    /// The guard of a name.
+    pub fn of(name: &str) -> Option<&'static GuardDef> {
+        GUARDS.iter().find(|guard| guard.name == name)
+    }
 }
 
 /// A guard by its function. The pass `guard` matches on it, so that the compiler finds a row without a function.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum GuardKind {
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "a row of `GUARDS` says what the guard looks for")]
+pub enum GuardKind {
     Range,
     Mask,
     Eps,

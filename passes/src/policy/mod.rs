@@ -19,8 +19,8 @@ mod signature;
 
 pub use crate::graph::keys::{node_key, op_key};
 pub use crate::spelling::formats::float_format;
+pub use ampc_ir::module::reason::ListedBy;
 pub use keep_io::KeepIo;
-pub(crate) use pins::is_pin;
 pub use pins::{HoldingPin, Names, Pattern, Pin, Pins, Reading};
 pub use presets::{PRESETS, Preset};
 pub use signature::{SignatureJson, reason};
@@ -29,6 +29,8 @@ use self::guards::{GUARDS, Judges};
 use crate::spelling::json::JsonError;
 use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
+use ampc_ir::module::Rule;
+use ampc_ir::module::reason::PinnedBy;
 use ampc_ir::op::{self, Class, OpSchema};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,12 +51,12 @@ impl Base {
     /// The class of an operator that no list names, and the rule if it is not the operator table's.
     ///
     /// The class of an operator; lists do not apply to operators that accept any input type, or are fixed.
-    pub fn class_of(self, table: Class) -> (Class, Option<&'static str>) {
+    pub fn class_of(self, table: Class) -> (Class, Option<Rule>) {
         match self {
             _ if matches!(table, Class::Discrete | Class::Fixed) => (table, None),
             Base::Table => (table, None),
-            Base::Schema => (Class::Allow, Some("schema")),
-            Base::Class(class) => (class, Some("unlisted")),
+            Base::Schema => (Class::Allow, Some(Rule::Schema)),
+            Base::Class(class) => (class, Some(Rule::Unlisted)),
         }
     }
 }
@@ -75,8 +77,8 @@ pub struct Wants {
 pub struct OpClass {
     /// The class.
     pub class: Class,
-    /// `list` for the command line, `policy` for a file, `preset` for a preset, also if a file extends it.
-    pub from: &'static str,
+    /// The owner of the list.
+    pub from: ListedBy,
 }
 
 /// A policy.
@@ -96,8 +98,8 @@ pub struct Policy {
     layers: Vec<(usize, usize)>,
     /// Decisions of an earlier run: (node path, type variable) → element type.
     replay: FxHashMap<(String, String), DType>,
-    /// Casts that a pin spoke of in the earlier run, and its rule.
-    replayed_pins: FxHashMap<String, String>,
+    /// The casts that a pin named in the earlier run, with the pin.
+    replayed_pins: FxHashMap<String, PinnedBy>,
     disabled_guards: BTreeSet<String>,
 }
 
@@ -188,12 +190,11 @@ pub enum PolicyError {
 }
 
 impl Policy {
-    /// Puts an operator into the list of a class; `from` is `list` (the command line, which wins), `policy` or
-    /// `preset`.
+    /// Puts an operator into the list of a class. Lists of options outrank lists of files and presets.
     ///
     /// # Errors
     /// If there is no such operator, or the same source put it into another list.
-    pub fn set_class(&mut self, op: &str, class: Class, from: &'static str) -> Result<(), PolicyError> {
+    pub fn set_class(&mut self, op: &str, class: Class, from: ListedBy) -> Result<(), PolicyError> {
         let key = canonical(op)?;
         if let Some(known) = self.ops.get(&key).filter(|k| k.from == from && k.class != class) {
             return Err(PolicyError::OpTwice { op: key, first: known.class, second: class });
@@ -294,9 +295,9 @@ impl Policy {
         !self.replayed_pins.is_empty()
     }
 
-    /// The rule of the pin that spoke of a cast in the earlier run.
-    pub fn replayed_pin(&self, path: &str) -> Option<&str> {
-        self.replayed_pins.get(path).map(String::as_str)
+    /// The pin that named a cast in the earlier run.
+    pub fn replayed_pin(&self, path: &str) -> Option<&PinnedBy> {
+        self.replayed_pins.get(path)
     }
 
     /// The number of nodes with decisions in the report given as policy, and the number of these nodes for
@@ -331,11 +332,12 @@ mod tests {
         assert!(message(Policy::preset("sfae").unwrap_err()).contains("did you mean `safe`"));
         let mut policy = Policy::preset("safe").unwrap();
         assert!(
-            message(policy.set_class("Matmul", Class::Deny, "list").unwrap_err())
+            message(policy.set_class("Matmul", Class::Deny, ListedBy::Options).unwrap_err())
                 .contains("did you mean `MatMul`")
         );
-        policy.set_class("MatMul", Class::Deny, "list").unwrap();
-        assert!(message(policy.set_class("MatMul", Class::Allow, "list").unwrap_err()).contains("keep one"));
+        policy.set_class("MatMul", Class::Deny, ListedBy::Options).unwrap();
+        let twice = policy.set_class("MatMul", Class::Allow, ListedBy::Options).unwrap_err();
+        assert!(message(twice).contains("keep one"));
         assert!(message(policy.disable_guard("epss").unwrap_err()).contains("did you mean `eps`"));
         let bad = Policy::from_json("{\n \"bsae\": \"safe\"\n}").unwrap_err();
         assert!(bad.to_string().starts_with("line 2, "), "{bad}");

@@ -4,6 +4,7 @@ use super::{Policy, PolicyError};
 use crate::spelling::formats::float_format;
 use crate::spelling::glob;
 use ampc_ir::DType;
+use ampc_ir::module::reason::PinnedBy;
 use regex::Regex;
 use rustc_hash::FxHashMap;
 
@@ -194,8 +195,8 @@ pub struct Pins<'a> {
 pub struct HoldingPin {
     /// The format that it asks for.
     pub pin: Pin,
-    /// The rule of its decisions: `pin:` and its text.
-    pub rule: String,
+    /// The pin, as the rule of its decisions names it.
+    pub by: PinnedBy,
     /// The pin and a contradicting pin of its rank and layer, in the order given, as `NAME=PRECISION`.
     pub contradiction: Option<[String; 2]>,
 }
@@ -245,7 +246,7 @@ impl Kind<'_, '_> {
         let spelled = |at: usize| format!("{}={}", text(at), self.pins[at].1.as_str());
         // The other one was given first.
         let contradiction = other.map(|other| [spelled(other), spelled(at)]);
-        HoldingPin { pin: self.pins[at].1, rule: format!("pin:{}", text(at)), contradiction }
+        HoldingPin { pin: self.pins[at].1, by: PinnedBy::pattern(text(at)), contradiction }
     }
 }
 
@@ -376,11 +377,6 @@ fn read<'a>(name: &'a Name, var: Option<&'a str>, names: &impl Names) -> Option<
     (exact || name.is_wide() && names.any(&|n| name.matches(n))).then_some(Reading { name, var, exact })
 }
 
-/// True if a rule is that of a pin.
-pub(crate) fn is_pin(rule: &str) -> bool {
-    rule.starts_with("pin:")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -407,7 +403,7 @@ mod tests {
     fn of(policy: &Policy, nodes: &[&str], path: &str, var: &str, values: &[&str]) -> Option<(Pin, String)> {
         holding(policy, nodes, path, var, values).map(|held| {
             assert_eq!(held.contradiction, None);
-            (held.pin, held.rule)
+            (held.pin, held.by.to_string())
         })
     }
 

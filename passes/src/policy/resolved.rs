@@ -6,17 +6,18 @@
 
 use super::file::{RESOLVED, unlisted};
 use super::signature::{SignatureJson, Word, in_order};
-use super::{Base, OpClass, Pattern, Pin, Policy, PolicyError, Wants};
+use super::{Base, ListedBy, OpClass, Pattern, Pin, Policy, PolicyError, Wants};
 use crate::policy::KeepIo;
 use crate::spelling::json::{Entries, JsonError, entries};
 use ampc_ir::DType;
+use ampc_ir::module::reason::NoPin;
 use ampc_ir::op::{Class, OpSchema, Signature};
 use ampc_ir::text::escape_hidden_in_json;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Where the class of an operator may come from, as in [`OpClass::from`](super::OpClass::from).
-const SOURCES: [&str; 3] = ["list", "policy", "preset"];
+/// The owners of the lists of a policy.
+const OWNERS: [ListedBy; 3] = [ListedBy::Options, ListedBy::Policy, ListedBy::Preset];
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,7 +36,7 @@ struct Resolved {
     pins: Vec<LayerJson>,
     /// Decisions of an earlier run.
     decisions: Vec<DecisionJson>,
-    /// Casts that a pin spoke of in an earlier run, and its rule.
+    /// The casts that a pin named in an earlier run, with the pin.
     pinned_casts: BTreeMap<String, String>,
     disable_guards: Vec<String>,
     #[serde(serialize_with = "in_order", deserialize_with = "entries")]
@@ -103,7 +104,7 @@ impl Policy {
         let listed = |(op, of): (&String, &OpClass)| ListedJson {
             op: op.clone(),
             class: Word(of.class),
-            from: of.from.to_owned(),
+            from: of.from.as_str().to_owned(),
         };
         let resolved = Resolved {
             schema: RESOLVED.to_owned(),
@@ -123,7 +124,7 @@ impl Policy {
             ops: ops.iter().map(listed).collect(),
             pins: self.layers_of_pins(),
             decisions: decisions.into_iter().map(decision).collect(),
-            pinned_casts: replayed_pins.iter().map(|(path, rule)| (path.clone(), rule.clone())).collect(),
+            pinned_casts: replayed_pins.iter().map(|(path, pin)| (path.clone(), pin.to_string())).collect(),
             disable_guards: disabled_guards.iter().cloned().collect(),
             signatures: signatures.iter().map(signature).collect(),
         };
@@ -170,11 +171,12 @@ impl Policy {
         };
         policy.signatures_from(file.signatures, text)?;
         for ListedJson { op, class, from } in &file.ops {
-            let from = SOURCES.iter().find(|known| *known == from).ok_or_else(|| {
-                let reason = format!("`from` is `{from}`: expected one of {}", SOURCES.join(", "));
+            let known = OWNERS.into_iter().find(|known| known.as_str() == from).ok_or_else(|| {
+                let words = OWNERS.map(ListedBy::as_str).join(", ");
+                let reason = format!("`from` is `{from}`: expected one of {words}");
                 JsonError::at(text, &["ops", op, "from", from], reason)
             })?;
-            policy.set_class(op, class.0, from)?;
+            policy.set_class(op, class.0, known)?;
         }
         for layer in &file.pins {
             policy.next_layer();
@@ -187,7 +189,12 @@ impl Policy {
         }
         let decided = |of: DecisionJson| ((of.node, of.var), of.precision.0);
         policy.replay = file.decisions.into_iter().map(decided).collect();
-        policy.replayed_pins = file.pinned_casts.into_iter().collect();
+        for (path, pin) in file.pinned_casts {
+            let read = pin.parse().map_err(|error: NoPin| {
+                JsonError::at(text, &["pinned_casts", &path, &pin], error.to_string())
+            })?;
+            policy.replayed_pins.insert(path, read);
+        }
         file.disable_guards.iter().try_for_each(|guard| policy.disable_guard(guard))?;
         Ok(policy)
     }
@@ -228,8 +235,8 @@ mod tests {
             keep_io: Some(KeepIo::Names(["x".into()].into())),
             master_weights: Some(false),
         };
-        policy.set_class("MatMul", Class::Deny, "list").unwrap();
-        policy.set_class("com.example::Op", Class::Clear, "policy").unwrap();
+        policy.set_class("MatMul", Class::Deny, ListedBy::Options).unwrap();
+        policy.set_class("com.example::Op", Class::Clear, ListedBy::Policy).unwrap();
         policy.disable_guard("eps").unwrap();
         policy.pin("re:a.*#T", Pin::To(DType::F16)).unwrap();
         policy.next_layer();
@@ -266,5 +273,8 @@ mod tests {
         let text = full().to_json().replace("\"list\"", "\"lists\"");
         let error = Policy::from_json(&text).unwrap_err().to_string();
         assert!(error.contains("expected one of list, policy, preset"), "{error}");
+        let text = full().to_json().replace("\"pin:c\"", "\"c\"");
+        let error = Policy::from_json(&text).unwrap_err().to_string();
+        assert!(error.contains("expected `pin:` and a pattern, found `c`"), "{error}");
     }
 }

@@ -7,7 +7,7 @@
 //! *If all float operands of an operator `f` are low, and all readers of its results read low, then `f` in 16 bits
 //! computes the same as a cast to fp32, `f` in fp32 and a cast to 16 bits, up to the order of sums in fp32.*
 //!
-//! So the variable of `f` is free with the class infer and the rule [`KERNEL`], and the cut has the condition as
+//! So the variable of `f` is free with the class infer and the rule [`Rule::Kernel`], and the cut has the condition as
 //! implications, so that the choice stays a minimum (`assign/cut/between.rs`). For example, with MatMul low:
 //!
 //! ```text
@@ -22,11 +22,8 @@
 //! marked reader may be low only if the operator is. An [unbounded](Growth::Unbounded) operator taints as before, so it
 //! is low only where products and operators that move numbers read it.
 
-use ampc_ir::module::Decision;
+use ampc_ir::module::{Decision, Rule};
 use ampc_ir::op::OpKind;
-
-/// The rule of variables whose operators compute in fp32 inside on the target.
-pub(crate) const KERNEL: &str = "kernel";
 
 /// The magnitude of the results of an operator whose arithmetic must not be low.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,5 +61,5 @@ pub(crate) fn growth(kind: OpKind) -> Option<Growth> {
 
 /// True if a variable is free because a kernel of the target answers the reason for fp32.
 pub(crate) fn is_between(decision: &Decision) -> bool {
-    decision.precision.is_none() && decision.reason.rule == KERNEL
+    decision.precision.is_none() && matches!(decision.reason.rule(), Rule::Kernel { .. })
 }

@@ -28,26 +28,16 @@ use crate::pass::invariants::Invariants;
 use crate::pass::options::{FORMAT, POLICY, PassOption, Setting, Spelled, TARGET, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 pub use crate::policy::pinned::pin_of_node;
-use crate::policy::{Base, HoldingPin, OpClass, Pin, Pins, Policy, PolicyError, is_pin};
-use crate::precision::between::{self, Growth, KERNEL};
+use crate::policy::{Base, HoldingPin, ListedBy, OpClass, Pin, Pins, Policy, PolicyError};
+use crate::precision::between::{self, Growth};
 use crate::target::Profile;
-use ampc_ir::module::{Decision, Op, Reason};
+use ampc_ir::module::reason::PinnedBy;
+use ampc_ir::module::{Decision, Op, Reason, Rule};
 use ampc_ir::op::{self, Arity, Class, FormalType, Legality, OpKind, OpSchema, is_open};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
-
-/// The rule of variables that were 16-bit in the source.
-pub const ALREADY_LOW: &str = "already-low";
-/// The rule of decisions by a report given as policy.
-pub(crate) const REPLAY: &str = "replay";
-/// Where a class comes from that is for this run, such as an option of the command line.
-const LIST: &str = "list";
-/// The rule of nodes that compute a loss.
-const LOSS: &str = "loss";
-/// The rule of decisions by the operator table.
-const TABLE: &str = "table";
 
 /// The pass.
 #[derive(Clone, Debug)]
@@ -165,20 +155,20 @@ struct Wishes<'a> {
 
 impl Wishes<'_> {
     /// The request about a cast of the author: a pin, a list that denies casts, or either of an earlier run.
-    fn of_cast(&self, module: &Module, node: Node, paths: &[&str]) -> Option<String> {
+    fn of_cast(&self, module: &Module, node: Node, paths: &[&str]) -> Option<PinnedBy> {
         let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
         if !is_cast || flow::inserted_result(module, node).is_some() {
             return None;
         }
         let listed = || {
             let listed = self.policy.class_of(&node_key(module, node)).filter(|l| l.class == Class::Deny);
-            listed.map(|listed| format!("pin:{}.deny", listed.from))
+            listed.map(|listed| PinnedBy::List(listed.from))
         };
         self.of_node(module, node, paths).or_else(listed).or_else(|| self.replayed(paths))
     }
 
     /// The pin that names a node of the author, with any format.
-    fn of_node(&self, module: &Module, node: Node, paths: &[&str]) -> Option<String> {
+    fn of_node(&self, module: &Module, node: Node, paths: &[&str]) -> Option<PinnedBy> {
         if self.pins.is_empty() || flow::inserted_result(module, node).is_some() {
             return None;
         }
@@ -186,12 +176,12 @@ impl Wishes<'_> {
         let mut pins = flow::vars(module, node)
             .zip(&names)
             .filter_map(|(var, name)| self.of_var(module, var, paths, name));
-        pins.next().map(|held| held.rule)
+        pins.next().map(|held| held.by)
     }
 
     /// The pin that spoke of a node in an earlier run.
-    fn replayed(&self, paths: &[&str]) -> Option<String> {
-        paths.iter().find_map(|path| self.policy.replayed_pin(path)).map(str::to_owned)
+    fn replayed(&self, paths: &[&str]) -> Option<PinnedBy> {
+        paths.iter().find_map(|path| self.policy.replayed_pin(path)).cloned()
     }
 
     /// The pin that holds for a variable of a node with these paths.
@@ -229,11 +219,10 @@ pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> 
 }
 
 /// The class of a variable by the operator table alone, before pins, lists, reports and the policy.
-#[derive(Clone, Copy)]
 struct ByTable {
     class: Class,
     /// The rule behind the class.
-    rule: &'static str,
+    rule: Rule,
     /// The base of the policy for classes.
     base: Base,
     /// The growth of the operator, if a kernel of the target answers the reason why the table denies it.
@@ -249,24 +238,16 @@ struct State<'a> {
     dead: FxHashSet<GraphId>,
     /// Contradicting pins for a variable of the current node.
     contradiction: Option<[String; 2]>,
-    /// Reasons without evidence are the same for many nodes.
-    reasons: FxHashMap<String, Arc<Reason>>,
+    /// Many nodes have the same reason.
+    reasons: FxHashMap<Rule, Arc<Reason>>,
     /// Variables whose operators have the format from a newer opset on, and which could be low then.
     unready: Vec<Unready>,
 }
 
 impl State<'_> {
-    fn reason(&mut self, rule: &str) -> Arc<Reason> {
-        if let Some(known) = self.reasons.get(rule) {
-            return known.clone();
-        }
-        let reason = Arc::new(Reason { rule: rule.to_owned(), evidence: String::new() });
-        self.reasons.insert(rule.to_owned(), reason.clone());
-        reason
-    }
-
-    fn decide(&mut self, class: Class, precision: Option<DType>, rule: &str) -> Decision {
-        Decision { class, precision, reason: self.reason(rule) }
+    fn decide(&mut self, class: Class, precision: Option<DType>, rule: Rule) -> Decision {
+        let shared = self.reasons.entry(rule).or_insert_with_key(|rule| Arc::new(rule.clone().into()));
+        Decision { class, precision, reason: shared.clone() }
     }
 
     fn node(&mut self, module: &Module, node: Node, paths: &[&str]) -> Vec<Decision> {
@@ -277,12 +258,12 @@ impl State<'_> {
             vars().map(|(var, name)| self.var(module, schema, var, name, paths)).collect();
         // What a cast makes is never decided, so that is where it says that a pin speaks of the cast; so it does where a
         // pin speaks of a node and decides nothing.
-        let is_met = decisions.iter().any(|decision| is_pin(&decision.reason.rule));
+        let is_met = decisions.iter().any(|decision| decision.reason.rule().pinned_by().is_some());
         let pin = || self.wishes.of_node(module, node, paths).filter(|_| !is_met);
-        if let Some(rule) = self.wishes.of_cast(module, node, paths).or_else(pin)
+        if let Some(pin) = self.wishes.of_cast(module, node, paths).or_else(pin)
             && let Some(last) = decisions.last_mut()
         {
-            last.reason = Arc::new(Reason { rule: last.reason.rule.clone(), evidence: rule });
+            last.reason = Arc::new(Reason::with_pin(last.reason.rule().clone(), pin));
         }
         decisions
     }
@@ -296,7 +277,7 @@ impl State<'_> {
         paths: &[&str],
     ) -> Decision {
         let table = self.by_table(module, schema, var);
-        if let Some(decided) = self.not_full(module, schema, var, table, paths, name) {
+        if let Some(decided) = self.not_full(module, schema, var, &table, paths, name) {
             return decided;
         }
         let full = Some(DType::F32);
@@ -323,7 +304,8 @@ impl State<'_> {
             if castable {
                 let listed = state.wishes.policy.class_of(&node_key(module, var.node));
                 // Lists speak of operators, and not of what they are there for.
-                let listed = listed.filter(|_| speaks && table.class != Class::Fixed && table.rule != LOSS);
+                let listed =
+                    listed.filter(|_| speaks && table.class != Class::Fixed && table.rule != Rule::Loss);
                 let listed = asked.and_then(Asked::class).or(listed);
                 return state.by_wishes(table, pin, listed, replayed);
             }
@@ -332,12 +314,12 @@ impl State<'_> {
             }
             // The element of an optional has the type of what is in it.
             let by_attribute = schema.is_some_and(|s| !s.attrs.is_empty());
-            state.decide(Class::Fixed, full, if by_attribute { "attribute" } else { table.rule })
+            state.decide(Class::Fixed, full, if by_attribute { Rule::Attribute } else { table.rule })
         };
         match legality(module, var, wanted) {
             Legality::Legal => by_class(self, table),
             Legality::NotFloat | Legality::NoSuchFormat { first_opset_with_it: None } => {
-                self.decide(Class::Fixed, full, "schema")
+                self.decide(Class::Fixed, full, Rule::Schema)
             }
             Legality::NoSuchFormat { first_opset_with_it: Some(first) } => {
                 let gains = |s: &&'static OpSchema| {
@@ -353,7 +335,7 @@ impl State<'_> {
                     let unready = Unready { var, about: (schema.name, first, wanted), decision };
                     self.unready.extend(Some(unready).filter(Unready::could_be_low));
                 }
-                self.decide(Class::Fixed, full, &format!("opset.{wanted}"))
+                self.decide(Class::Fixed, full, Rule::Opset(wanted))
             }
         }
     }
@@ -376,9 +358,9 @@ impl State<'_> {
             base => base,
         };
         let rule = match declared {
-            _ if is_loss => LOSS,
-            true => "policy.signature",
-            false => TABLE,
+            _ if is_loss => Rule::Loss,
+            true => Rule::Signature,
+            false => Rule::Table,
         };
         let growth = schema.filter(|s| self.target.rounds_once(s, self.to).is_some());
         ByTable { class, rule, base, growth: growth.and_then(|s| between::growth(s.kind)) }
@@ -390,17 +372,17 @@ impl State<'_> {
         module: &Module,
         schema: Option<&'static OpSchema>,
         var: Var,
-        table: ByTable,
+        table: &ByTable,
         paths: &[&str],
         name: &str,
     ) -> Option<Decision> {
         if !flow::is_port(module, var) && is_mixed(module, var) {
             if schema.is_some_and(|s| is_open(s.domain)) {
-                return Some(self.decide(Class::Fixed, None, "type.unknown"));
+                return Some(self.decide(Class::Fixed, None, Rule::UnknownType));
             }
             // Each comes as it is.
             if schema.is_some_and(|s| takes_several_types(s, var)) {
-                return Some(self.decide(Class::Fixed, None, "type"));
+                return Some(self.decide(Class::Fixed, None, Rule::Type));
             }
         }
         let is_grouped = self.groups.get(var).is_some();
@@ -408,24 +390,24 @@ impl State<'_> {
             Some(Type::Tensor(tensor)) => Some(tensor.dtype),
             Some(ty) if is_grouped => containers::element(ty),
             Some(_) => None,
-            None => return Some(self.decide(Class::Fixed, None, "type.unknown")),
+            None => return Some(self.decide(Class::Fixed, None, Rule::UnknownType)),
         };
         match element {
             Some(DType::F32) => {}
             Some(low) if low.is_low() => {
                 let class = self.class_of_low(module, var, table, paths, name);
-                return Some(self.decide(class, Some(low), ALREADY_LOW));
+                return Some(self.decide(class, Some(low), Rule::AlreadyLow));
             }
             _ => {
                 let other = flow::bound_type(module, var).and_then(Type::element_dtype);
-                return Some(self.decide(Class::Fixed, other, "type"));
+                return Some(self.decide(Class::Fixed, other, Rule::Type));
             }
         }
         // An operand of unknown type is of the type of the others, but it cannot be cast; a result of unknown type
         // (in the body of a custom operator) has readers that cannot be told of another one.
         let mut values = flow::operands_of(module, var).chain(flow::results_of(module, var));
         if values.any(|(_, v)| module.value(v).ty == Type::Unknown && !self.is_dead(module, v)) {
-            return Some(self.decide(Class::Fixed, Some(DType::F32), "type.unknown"));
+            return Some(self.decide(Class::Fixed, Some(DType::F32), Rule::UnknownType));
         }
         None
     }
@@ -434,32 +416,30 @@ impl State<'_> {
     fn by_wishes(
         &mut self,
         table: ByTable,
-        pin: Option<(Pin, String)>,
+        pin: Option<(Pin, PinnedBy)>,
         listed: Option<OpClass>,
         replayed: Option<DType>,
     ) -> Decision {
         let of_precision = |p: DType| if p == DType::F32 { Class::Fixed } else { Class::Allow };
         let listed = match pin {
-            Some((Pin::To(precision), rule)) => {
-                return self.decide(of_precision(precision), Some(precision), &rule);
+            Some((Pin::To(precision), by)) => {
+                return self.decide(of_precision(precision), Some(precision), Rule::Pin(by));
             }
             Some((Pin::Auto, _)) => None,
             None => match (listed, replayed) {
-                (Some(listed), Some(_)) if listed.from == LIST => Some(listed),
+                (Some(listed), Some(_)) if listed.from == ListedBy::Options => Some(listed),
                 (_, Some(precision)) => {
-                    return self.decide(of_precision(precision), Some(precision), REPLAY);
+                    return self.decide(of_precision(precision), Some(precision), Rule::Replay);
                 }
                 (listed, None) => listed,
             },
         };
-        let (class, rule) = class_by_policy(table, listed);
-        if class == Class::Deny && rule == TABLE && table.growth.is_some() {
-            let evidence = format!("computes in fp32 and rounds once on {}", self.target.name);
-            let reason = Arc::new(Reason { rule: KERNEL.to_owned(), evidence });
-            return Decision { class: Class::Infer, precision: None, reason };
+        let (class, rule) = class_by_policy(&table, listed);
+        if class == Class::Deny && rule == Rule::Table && table.growth.is_some() {
+            return self.decide(Class::Infer, None, Rule::Kernel { target: self.target.name.clone() });
         }
         let precision = (class == Class::Fixed).then_some(DType::F32);
-        self.decide(class, precision, &rule)
+        self.decide(class, precision, rule)
     }
 
     /// True if an operand of a variable can be cast, or the whole group of the variable is lowered together.
@@ -467,11 +447,11 @@ impl State<'_> {
         flow::operands_of(module, var).next().is_some() || self.groups.get(var).is_some()
     }
 
-    /// The pin that decides a variable, and its rule.
-    fn pin(&mut self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<(Pin, String)> {
+    /// The pin that decides a variable: its format, and the request.
+    fn pin(&mut self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<(Pin, PinnedBy)> {
         let held = self.wishes.of_var(module, var, paths, name)?;
         self.contradiction = self.contradiction.take().or(held.contradiction);
-        Some((held.pin, held.rule))
+        Some((held.pin, held.by))
     }
 
     /// True if a value is in a function that nothing calls: no type is known there.
@@ -484,7 +464,7 @@ impl State<'_> {
         &mut self,
         module: &Module,
         var: Var,
-        table: ByTable,
+        table: &ByTable,
         paths: &[&str],
         name: &str,
     ) -> Class {
@@ -493,7 +473,7 @@ impl State<'_> {
         }
         let pin = match self.is_castable(module, var) {
             true => self.pin(module, var, paths, name),
-            false => self.wishes.of_var(module, var, paths, name).map(|held| (held.pin, held.rule)),
+            false => self.wishes.of_var(module, var, paths, name).map(|held| (held.pin, held.by)),
         };
         let listed = || self.wishes.policy.class_of(&node_key(module, var.node));
         match pin {
@@ -506,8 +486,8 @@ impl State<'_> {
 
 /// The class of a 16-bit variable: infer if an earlier run may have lowered it between low neighbours, and its result
 /// does not taint its readers.
-fn class_of_bounded((class, rule): (Class, String), table: ByTable) -> Class {
-    let is_answered = class == Class::Deny && rule == TABLE && table.growth == Some(Growth::Bounded);
+fn class_of_bounded((class, rule): (Class, Rule), table: &ByTable) -> Class {
+    let is_answered = class == Class::Deny && rule == Rule::Table && table.growth == Some(Growth::Bounded);
     if is_answered { Class::Infer } else { class }
 }
 
@@ -517,15 +497,15 @@ fn has_facts(target: &Profile) -> bool {
 }
 
 /// The class of an operator that is in a list, or in none, and its rule.
-fn class_by_policy(table: ByTable, listed: Option<OpClass>) -> (Class, String) {
+fn class_by_policy(table: &ByTable, listed: Option<OpClass>) -> (Class, Rule) {
     if table.class == Class::Fixed {
-        return (table.class, table.rule.into());
+        return (table.class, table.rule.clone());
     }
-    if let Some(listed) = listed {
-        return (listed.class, format!("{}.{}", listed.from, listed.class));
+    if let Some(OpClass { class, from: by }) = listed {
+        return (class, Rule::Listed { by, class });
     }
     let (class, of_base) = table.base.class_of(table.class);
-    (class, of_base.unwrap_or(table.rule).into())
+    (class, of_base.unwrap_or_else(|| table.rule.clone()))
 }
 
 /// The operator table's class of a variable of this node: that of the formals it uses, refined by attributes.
@@ -556,7 +536,7 @@ fn legality(module: &Module, var: Var, format: DType) -> Legality {
 }
 
 /// The reason why no variable of a node can change, whatever the user requests.
-fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'static str> {
+fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<Rule> {
     let data = module.node(var.node);
     let moves = schema.is_some_and(|s| s.kind == OpKind::Identity || containers::is_structural(s.kind))
         || flow::is_port(module, var);
@@ -574,9 +554,9 @@ fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'s
     };
     if contains() {
         // So has what goes into a map, or comes out of one.
-        Some("type")
+        Some(Rule::Type)
     } else if schema.is_some_and(|s| s.kind == OpKind::BitCast) || calls_operator(module, var.node) {
-        Some("schema")
+        Some(Rule::Schema)
     } else {
         None
     }

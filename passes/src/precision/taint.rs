@@ -17,21 +17,19 @@
 
 use crate::analysis::numerics::{Interval, Numerics, Sink};
 use crate::graph::flow::{self, Reader, Var};
+use crate::graph::keys::node_key;
 use crate::graph::paths::Paths;
 use crate::graph::sequences::Groups;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::precision::between::{self, Growth, is_between};
-use ampc_ir::module::{Decision, Reason};
+use ampc_ir::module::{Decision, Reason, Rule};
 use ampc_ir::op::Class;
-use ampc_ir::{DType, Module, Value};
-use rustc_hash::FxHashSet;
+use ampc_ir::{DType, Module, Node, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// The beginning of the evidence of a tainted node, followed by the operator at which the taint began.
-pub const DOWNSTREAM_OF: &str = "downstream of ";
 
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
@@ -153,11 +151,13 @@ fn deny(module: &mut Module, tainted: &[(Var, Var)]) {
         return;
     }
     let paths = Paths::of(module);
+    let mut reasons: FxHashMap<Node, Arc<Reason>> = FxHashMap::default();
     for (var, origin) in tainted {
-        let path = paths.path(origin.node);
-        let (domain, op, _) = module.op_name(origin.node);
-        let evidence = format!("{DOWNSTREAM_OF}{}", crate::graph::keys::op_key(domain, op));
-        let reason = Arc::new(Reason { rule: format!("taint:{path}"), evidence });
+        let reason = reasons.entry(origin.node).or_insert_with(|| {
+            let op = node_key(module, origin.node);
+            Arc::new(Reason::new(Rule::Taint { node: paths.path(origin.node).to_owned(), op }))
+        });
+        let reason = reason.clone();
         let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
         decision.class = Class::Deny;
         decision.reason = reason;

@@ -96,7 +96,14 @@ impl Batches {
             let message =
                 format!("not enough memory for a list of {count} samples, which takes 8 bytes for each");
             let place = "samples".to_owned();
-            return Err(Error::NoMemory(Finding { code: "no_memory", node: None, place, op: None, message }));
+            return Err(Error::NoMemory(Finding {
+                code: "no_memory",
+                node: None,
+                place,
+                op: None,
+                message,
+                label: None,
+            }));
         }
         self.order.extend(samples);
         Ok(())

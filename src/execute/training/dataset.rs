@@ -260,6 +260,7 @@ impl Dataset {
             (Error::Run(mut finding), Some(&sample)) => {
                 let place = self.describe_sample(sample);
                 finding.message.push_str(&format!(" in `{}` of {place}", found.input));
+                finding.label = found.label;
                 Error::Run(finding)
             }
             (error, _) => error,

@@ -19,10 +19,8 @@ use super::{InsertCasts, decided};
 use crate::analysis::cost::{Executions, Sizes};
 use crate::analysis::values::is_stored;
 use crate::graph::flow::{self, Reader, Var};
-use crate::policy::is_pin;
 use crate::policy::pinned::pin_of_cast;
-use crate::precision::classify::REPLAY;
-use ampc_ir::module::{Decision, Def};
+use ampc_ir::module::{Decision, Def, Rule};
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::resolve_captures;
@@ -107,7 +105,7 @@ impl Scopes {
         let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
         // What was decided for it before anything was chosen is low: nothing else is left to decide.
         let asked =
-            |d: &Decision| d.class == Class::Allow && (is_pin(&d.reason.rule) || d.reason.rule == REPLAY);
+            |d: &Decision| d.class == Class::Allow && matches!(d.reason.rule(), Rule::Pin(_) | Rule::Replay);
         let takes = module.value(operand).ty.dtype() == Some(DType::F32)
             && !data.decisions.first().is_some_and(asked);
         if !is_cast || !takes || resolve_captures(module, operand) != operand {

@@ -26,9 +26,6 @@ use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The reason why a variable that moves a large constant is low.
-pub(super) const STORED_LOW: &str = "stores a large constant in half the bytes";
-
 /// The number of elements of the smallest constant that is stored low for its size alone. Below it, the cast costs
 /// about as much in the file and in time as half the constant.
 pub(super) const MIN_TABLE: u64 = 1024;

@@ -22,10 +22,9 @@ mod vertices;
 
 use self::reading::ReadingGraphs;
 use self::vertices::{Components, Vertices};
-use super::constants::{Constants, STORED_LOW};
+use super::constants::Constants;
 use super::found::{Found, Held};
 use super::margins::margins;
-use super::negligible;
 use super::optimum::{Optimum, Predicted};
 use super::other::OtherFormats;
 use crate::analysis::cost::{CostModel, NodeTime};
@@ -37,10 +36,10 @@ use crate::policy::pinned::pin_of_cast;
 use crate::precision::between::is_between;
 use crate::precision::cut::{Contradiction, DEFAULT_BUDGET, Invalid, Label, Place, Problem, Vertex};
 use crate::target::Profile;
+use ampc_ir::module::reason::Why;
 use ampc_ir::op::{Class, Legality};
 use ampc_ir::{DType, GraphId, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -56,7 +55,7 @@ pub(super) struct Choice<'m> {
     constants: &'m Constants,
     other: &'m OtherFormats,
     /// Products that need not be low, with their share of the work.
-    negligible: FxHashMap<Var, u32>,
+    negligible: FxHashMap<Var, Why>,
     target: Arc<Profile>,
     all: Vec<Tensor>,
     problem: Problem,
@@ -66,7 +65,7 @@ pub(super) struct Choice<'m> {
     /// What belongs to sums that loops keep.
     sums: FxHashSet<Var>,
     /// What is outside of the low regions, and why it is left so.
-    margins: FxHashMap<Var, &'static str>,
+    margins: FxHashMap<Var, Why>,
     /// Free variables in program order.
     order: Vec<Var>,
     /// Those of which the time counts.
@@ -102,7 +101,7 @@ impl<'m> Choice<'m> {
         tensors: &'m Tensors<'m>,
         costs: &'m CostModel<'m>,
         (constants, other): (&'m Constants, &'m OtherFormats),
-        negligible: FxHashMap<Var, u32>,
+        negligible: FxHashMap<Var, Why>,
         sums: FxHashSet<Var>,
         target: Arc<Profile>,
     ) -> Result<Choice<'m>, Invalid> {
@@ -490,29 +489,25 @@ impl<'m> Choice<'m> {
         self.all.iter().map(of_tensor).sum()
     }
 
-    /// The rule and why of a variable that has come to have a format, if they are not those of its class.
-    fn why(&self, var: Var, leader: Var, format: Option<DType>) -> Option<(&'static str, Cow<'static, str>)> {
-        let share = self.negligible.get(&leader);
+    /// The reason of the format of a variable, if it does not follow from the class.
+    fn why(&self, var: Var, leader: Var, format: Option<DType>) -> Option<Why> {
+        let negligible = self.negligible.get(&leader);
         let why = match (self.held.get(&leader)?, format) {
             (Held::Other(_), _) => self.other.get(&leader)?.1?,
-            (Held::Low, _) if self.is_stored_low(leader) => STORED_LOW,
-            (Held::Free, None) if let Some(&share) = share => {
-                return Some(("cut", negligible::why(share).into()));
-            }
-            (Held::Free, Some(_)) if share.is_some() => return None,
-            (Held::Free, _) if self.tensors.follows(leader) => "follows its operands",
+            (Held::Low, _) if self.is_stored_low(leader) => Why::StoredLow,
+            (Held::Free, None) if let Some(&why) = negligible => why,
+            (Held::Free, Some(_)) if negligible.is_some() => return None,
+            (Held::Free, _) if self.tensors.follows(leader) => Why::FollowsOperands,
             // The reason that the kernel of the target gives stays.
             (Held::Free, Some(_)) if self.is_between(var) => return None,
-            (Held::Free, None) if self.is_between(var) => {
-                "is not between 16-bit neighbors, or costs least in fp32"
-            }
-            (Held::Free, Some(_)) => "costs least in 16 bits",
-            (Held::Free, None) => "costs least in fp32",
-            (Held::Full, None) if self.sums.contains(&var) => "adds up in the state of a loop",
-            (Held::Full, None) => self.margins.get(&leader)?,
+            (Held::Free, None) if self.is_between(var) => Why::NotBetween,
+            (Held::Free, Some(_)) => Why::CheapestLow,
+            (Held::Free, None) => Why::CheapestFull,
+            (Held::Full, None) if self.sums.contains(&var) => Why::LoopState,
+            (Held::Full, None) => *self.margins.get(&leader)?,
             (Held::Full | Held::Low, _) => return None,
         };
-        Some(("cut", why.into()))
+        Some(why)
     }
 
     fn is_between(&self, var: Var) -> bool {

@@ -2,15 +2,15 @@
 
 use crate::graph::var_map::VarMap;
 use ampc_ir::DType;
-use std::borrow::Cow;
+use ampc_ir::module::reason::Why;
 
 /// The formats that a minimum cut chose for free variables.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// The format of each low variable.
     pub(super) low: VarMap<DType>,
-    /// The rule and the evidence of each decision that does not follow from the class of its variable.
-    pub(super) why: VarMap<(&'static str, Cow<'static, str>)>,
+    /// The reason of each decision that does not follow from the class of its variable.
+    pub(super) why: VarMap<Why>,
 }
 
 /// The state of a free variable, or of a group of variables, before formats are chosen.

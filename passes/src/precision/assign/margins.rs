@@ -25,6 +25,7 @@ use crate::analysis::tensors::{Tensors, kept_outputs};
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::var_map::VarMap;
 use ampc_ir::entity::SecondaryMap;
+use ampc_ir::module::reason::Why;
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::ports::Ports;
 use ampc_ir::verify::name_of;
@@ -36,8 +37,8 @@ pub(super) fn margins(
     tensors: &Tensors<'_>,
     constants: &Constants,
     held: &VarMap<Held>,
-    negligible: &FxHashMap<Var, u32>,
-) -> FxHashMap<Var, &'static str> {
+    negligible: &FxHashMap<Var, Why>,
+) -> FxHashMap<Var, Why> {
     let kept = kept_outputs(tensors.module, tensors.keep_io);
     let walk = Walk { tensors, constants, held, negligible, kept };
     let products: Vec<At> = walk.products().collect();
@@ -45,9 +46,9 @@ pub(super) fn margins(
     let free = held.iter().filter(|(_, held)| **held == Held::Free).map(|(var, _)| var);
     let infers = |var| flow::decision(tensors.module, var).is_some_and(|d| d.class == Class::Infer);
     let why = |var| match walk.at(var) {
-        _ if walk.is_last(var) => Some("makes what leaves in fp32"),
-        at if !behind.contains(at) => Some("has no 16-bit operator before it"),
-        at if !before.contains(at) => Some("has no 16-bit operator behind it"),
+        _ if walk.is_last(var) => Some(Why::MakesOutput),
+        at if !behind.contains(at) => Some(Why::NothingBefore),
+        at if !before.contains(at) => Some(Why::NothingBehind),
         _ => None,
     };
     free.filter(|&var| infers(var)).filter_map(|var| Some((var, why(var)?))).collect()
@@ -88,7 +89,7 @@ struct Walk<'a> {
     constants: &'a Constants,
     held: &'a VarMap<Held>,
     /// Products that need not be low.
-    negligible: &'a FxHashMap<Var, u32>,
+    negligible: &'a FxHashMap<Var, Why>,
     /// Outputs of the model that keep their types, as they are or cast to it by an earlier run.
     kept: FxHashSet<Value>,
 }

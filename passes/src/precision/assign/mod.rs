@@ -40,10 +40,10 @@ use crate::policy::KeepIo;
 use crate::precision::classify::quantized::hold_quantized;
 use crate::spelling::words::quoted;
 use crate::target::{Profile, read_dims};
-use ampc_ir::module::Reason;
+use ampc_ir::module::{Reason, Rule};
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, Module, Type};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// How far is lowered what may be low.
@@ -233,12 +233,14 @@ impl Assign {
         }
         free_casts(module, self.to);
         let (found, optimum) = self.cut(module, statistics, predicts);
+        let mut reasons: FxHashMap<Rule, Arc<Reason>> = FxHashMap::default();
         for (var, precision) in decisions(module, &found.low) {
             changed = true;
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
-            if let Some((rule, why)) = found.why.get(&var) {
-                let evidence = format!("{} {why}", decision.class);
-                decision.reason = Arc::new(Reason { rule: (*rule).into(), evidence });
+            if let Some(&why) = found.why.get(&var) {
+                let rule = Rule::Placement { class: decision.class, why };
+                let shared = reasons.entry(rule).or_insert_with_key(|rule| Arc::new(rule.clone().into()));
+                decision.reason = shared.clone();
             }
             decision.precision = Some(precision);
         }
@@ -278,8 +280,7 @@ fn hold_all(module: &mut Module) -> bool {
             if decision.class == Class::Fixed || decision.precision == Some(DType::F32) {
                 continue;
             }
-            let evidence = format!("{} would not make the model faster on the target", decision.class);
-            let reason = Arc::new(Reason { rule: NO_GAIN.to_owned(), evidence });
+            let reason = Arc::new(Reason::new(Rule::NoGain(decision.class)));
             let decision = &mut module.node_mut(node).decisions[usize::from(var.var)];
             (decision.precision, decision.reason) = (Some(DType::F32), reason);
             changed = true;
@@ -287,9 +288,6 @@ fn hold_all(module: &mut Module) -> bool {
     }
     changed
 }
-
-/// The rule of what stays fp32 because nothing gains.
-pub const NO_GAIN: &str = "gain";
 
 /// The choice that keeps fp32 what loops add up, and those gated states of unrolled loops that cost few casts by it: at
 /// most one for each [`STEPS_PER_CAST`] steps. The others, which are rounded in every step, are listed in the optimum.

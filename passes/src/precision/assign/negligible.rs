@@ -19,12 +19,14 @@ use super::constants::MIN_TABLE;
 use crate::analysis::cost::{CostModel, Executions, amount};
 use crate::analysis::values::is_stored;
 use crate::graph::flow::{self, Var};
-use crate::precision::classify::quantized::UNASKED;
+use crate::precision::classify::quantized::is_unasked;
+use ampc_ir::module::reason::Why;
 use ampc_ir::op::{Class, Legality, Work, work};
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::num::NonZeroU16;
 
 /// All products that are free are together below so many times the percentage that one has to be below: with 1 %, 85 %
 /// of the work and more stays low.
@@ -37,20 +39,20 @@ struct Product {
     weights: u64,
 }
 
-/// The variables of products that may be fp32 if that costs least, with their share of the work in tenths of a percent,
-/// rounded up. If `all`, those are all products that are not pinned, however much they do.
+/// The variables of products that may be fp32 if that costs least, each with the reason of a product that is fp32. If
+/// `all`, those are all products that are not pinned, however much they do.
 pub(super) fn negligible(
     module: &Module,
     to: DType,
     costs: &CostModel<'_>,
     (percent, all): (u8, bool),
-) -> FxHashMap<Var, u32> {
+) -> FxHashMap<Var, Why> {
     let mut found = FxHashMap::default();
     if all {
         // The share of a product whose work is not known is not known either.
         let vars =
             flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node).collect::<Vec<_>>());
-        found.extend(vars.filter(|&var| is_free(module, var, to)).map(|var| (var, ALL)));
+        found.extend(vars.filter(|&var| is_free(module, var, to)).map(|var| (var, Why::CheapestFull)));
     }
     if percent == 0 {
         return found;
@@ -71,7 +73,8 @@ pub(super) fn negligible(
         if !below(work, total, percent) || !below(sum, total, percent.saturating_mul(TOGETHER)) {
             break;
         }
-        let share = u32::try_from(work.saturating_mul(1000).div_ceil(total)).unwrap_or(u32::MAX);
+        let tenths = u16::try_from(work.saturating_mul(1000).div_ceil(total)).unwrap_or(u16::MAX);
+        let share = Why::SmallShare(NonZeroU16::new(tenths).unwrap_or(NonZeroU16::MIN));
         let light = products.iter().filter(is_light);
         let vars = light.filter_map(|product| unasked(module, product.node, to));
         found.extend(vars.map(|var| (var, share)));
@@ -103,18 +106,6 @@ fn products(module: &Module, to: DType, costs: &CostModel<'_>) -> BTreeMap<u128,
     by_work
 }
 
-/// The share of a product that is more than negligible, or of which it is not known how much it does.
-const ALL: u32 = u32::MAX;
-
-/// What the report says of one that is fp32.
-pub(super) fn why(share: u32) -> String {
-    match share {
-        ALL => "costs least in fp32".to_owned(),
-        0 | 1 => "is less than 0.1 % of the work, and costs least in fp32".to_owned(),
-        _ => format!("is {}.{} % of the work, and costs least in fp32", share / 10, share % 10),
-    }
-}
-
 /// Whether a product is low, or allow and free.
 fn may_be_low(module: &Module, node: Node, to: DType) -> bool {
     flow::vars(module, node).any(|var| {
@@ -137,8 +128,8 @@ fn unasked(module: &Module, node: Node, to: DType) -> Option<Var> {
     };
     let mut floats = flow::vars(module, node).filter(of_floats);
     let var = floats.next().filter(|&var| is_free(module, var, to))?;
-    let rule = &flow::decision(module, var)?.reason.rule;
-    (floats.next().is_none() && UNASKED.contains(&rule.as_str())).then_some(var)
+    let rule = flow::decision(module, var)?.reason.rule();
+    (floats.next().is_none() && is_unasked(rule)).then_some(var)
 }
 
 fn is_float(module: &Module, value: Value) -> bool {
@@ -189,12 +180,5 @@ mod tests {
     fn weights_count() {
         assert_eq!(free(2, 63, false), 2);
         assert_eq!(free(2, 64, false), 0);
-    }
-
-    #[test]
-    fn shares_in_words() {
-        assert_eq!(why(1), "is less than 0.1 % of the work, and costs least in fp32");
-        assert_eq!(why(2), "is 0.2 % of the work, and costs least in fp32");
-        assert_eq!(why(10), "is 1.0 % of the work, and costs least in fp32");
     }
 }

@@ -24,12 +24,13 @@ use super::constants::BehindCasts;
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::sequences::Groups;
 use crate::graph::var_map::VarMap;
+use ampc_ir::module::reason::Why;
 use ampc_ir::op::{Class, Legality};
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::FxHashSet;
 
 /// The other 16-bit format of variables, with the reason if it is not the class of the variable.
-pub(super) type OtherFormats = VarMap<(DType, Option<&'static str>)>;
+pub(super) type OtherFormats = VarMap<(DType, Option<Why>)>;
 
 /// The free variables that take the 16-bit format that is not `to` from their neighbours. Linear in nodes and uses for
 /// each round; two rounds are usual.
@@ -99,14 +100,14 @@ impl<'m> Join<'m> {
             let var = self.order[i];
             if self.may_join(var, &[Class::Clear]) {
                 let format = self.format_of_operands(var, true);
-                self.join(var, format, Some("behind a low-precision neighbour"));
+                self.join(var, format, Some(Why::BehindLow));
             }
         }
         for i in (0..self.order.len()).rev() {
             let var = self.order[i];
             if self.may_join(var, &[Class::Clear]) {
                 let format = self.format_of_readers(var);
-                self.join(var, format, Some("before low-precision neighbours only"));
+                self.join(var, format, Some(Why::BeforeLow));
             }
         }
         for i in 0..self.order.len() {
@@ -200,7 +201,7 @@ impl<'m> Join<'m> {
     }
 
     /// Gives a variable, or its group, a format that is not the format that the rewrite lowers to.
-    fn join(&mut self, leader: Var, format: Option<DType>, why: Option<&'static str>) {
+    fn join(&mut self, leader: Var, format: Option<DType>, why: Option<Why>) {
         let has = |&var: &Var| format.is_some_and(|f| flow::legality(self.module, var, f) == Legality::Legal);
         let Some(format) = format.filter(|&format| format != self.to) else { return };
         if self.members(leader).iter().all(has) {

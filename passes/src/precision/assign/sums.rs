@@ -3,7 +3,7 @@
 //! than the casts they cost.
 
 use crate::graph::flow::{self, Var};
-use crate::precision::classify::quantized::UNASKED;
+use crate::precision::classify::quantized::is_unasked;
 use ampc_ir::module::Op;
 use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::ports::Ports;
@@ -74,8 +74,7 @@ fn scaling_producer(module: &Module, value: Value) -> Option<(Node, Var)> {
     let elementwise = infer_producer(module, value, |kind| kind == OpKind::Mul);
     elementwise.or_else(|| {
         let (node, var) = producer_of(module, value, op::is_single_product, Class::Allow)?;
-        let rule = &flow::decision(module, var)?.reason.rule;
-        UNASKED.contains(&rule.as_str()).then_some((node, var))
+        is_unasked(flow::decision(module, var)?.reason.rule()).then_some((node, var))
     })
 }
 

@@ -8,16 +8,14 @@ use crate::graph::flow::Var;
 use crate::graph::paths::Paths;
 use crate::pass::PassCx;
 use crate::policy::{OpClass, Pin};
-use ampc_ir::module::Decision;
+use ampc_ir::module::reason::{ListedBy, PinnedBy};
+use ampc_ir::module::{Decision, Rule};
 use ampc_ir::op::Class;
 use ampc_ir::{DType, Module, Node};
 use smallvec::SmallVec;
 
 /// The rule of a request for an element type.
-const RULE: &str = "pin:decision";
-
-/// The source of a class that a graph requests.
-const FROM: &str = "decision";
+const REQUESTED: Rule = Rule::Pin(PinnedBy::Graph);
 
 /// A request of a graph for a type variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,16 +27,16 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    pub(super) fn pin(self) -> Option<(Pin, String)> {
+    pub(super) fn pin(self) -> Option<(Pin, PinnedBy)> {
         match self {
-            Asked::To(precision) => Some((Pin::To(precision), RULE.to_owned())),
+            Asked::To(precision) => Some((Pin::To(precision), PinnedBy::Graph)),
             Asked::Class(_) => None,
         }
     }
 
     pub(super) fn class(self) -> Option<OpClass> {
         match self {
-            Asked::Class(class) => Some(OpClass { class, from: FROM }),
+            Asked::Class(class) => Some(OpClass { class, from: ListedBy::Graph }),
             Asked::To(_) => None,
         }
     }
@@ -46,13 +44,10 @@ impl Asked {
 
 /// The request that a decision is, if it is one.
 fn of_decision(decision: &Decision) -> Option<Asked> {
-    let rule = decision.reason.rule.as_str();
-    let is_class = rule.strip_prefix(FROM).is_some_and(|rest| rest.starts_with('.'));
-    if !(rule.is_empty() || rule == RULE || is_class) {
-        return None;
-    }
-    if is_class {
-        return Some(Asked::Class(decision.class));
+    match decision.reason.rule() {
+        Rule::Request { .. } | Rule::Pin(PinnedBy::Graph) => {}
+        Rule::Listed { by: ListedBy::Graph, .. } => return Some(Asked::Class(decision.class)),
+        _ => return None,
     }
     match (decision.precision, decision.class) {
         (Some(precision), _) if precision == DType::F32 || precision.is_low() => Some(Asked::To(precision)),
@@ -76,11 +71,14 @@ pub(super) fn asks(module: &Module, node: Node) -> bool {
 
 /// The contradiction in a request, and what was done, as the end of a sentence.
 fn contradiction(wanted: &Decision, found: &Decision) -> Option<String> {
-    let precision = wanted.precision.filter(|_| wanted.reason.rule.is_empty())?;
+    let is_new = matches!(wanted.reason.rule(), Rule::Request { .. });
+    let precision = wanted.precision.filter(|_| is_new)?;
     match wanted.class {
-        class @ (Class::Deny | Class::Fixed) if precision.is_low() && found.reason.rule == RULE => Some(
-            format!("is {precision}, but has class {class}, which stays fp32: the element type is obeyed"),
-        ),
+        class @ (Class::Deny | Class::Fixed) if precision.is_low() && *found.reason.rule() == REQUESTED => {
+            Some(format!(
+                "is {precision}, but has class {class}, which stays fp32: the element type is obeyed"
+            ))
+        }
         _ if found.precision == Some(precision) || precision == DType::F32 || precision.is_low() => None,
         _ => Some(format!(
             "is {precision}, which is neither fp32 nor a 16-bit float: it is decided without the graph"
@@ -112,7 +110,7 @@ pub(super) fn warn_of_unmet_decisions(
             let is_other = found.precision.is_some_and(|is| is != precision);
             let is_float = found.precision.is_none_or(|is| is == DType::F32 || is.is_low());
             // Another pin outranks the request, and its author knows that pin.
-            let is_outranked = found.reason.rule != RULE && crate::policy::is_pin(&found.reason.rule);
+            let is_outranked = found.reason.rule().pinned_by().is_some_and(|pin| *pin != PinnedBy::Graph);
             if is_other && is_float && !is_outranked {
                 let is = found.precision.map_or_else(String::new, |is| format!(", and is {is}"));
                 cx.warn(
@@ -121,7 +119,7 @@ pub(super) fn warn_of_unmet_decisions(
                     format!(
                         "the graph decides that {} is {precision}{is} (rule {})",
                         place(),
-                        found.reason.rule
+                        found.reason.rule()
                     ),
                 );
             }

@@ -3,7 +3,7 @@
 use super::Classify;
 use super::quantized::hold_quantized;
 use crate::graph::flow::{self, Var};
-use crate::pass::{Pass, PassCx, PassError, Results};
+use crate::pass::{Pass, PassCx, PassError, Results, Warning};
 use crate::precision::guard::{Guard, OutOfRange};
 use ampc_ir::module::Decision;
 use ampc_ir::op::Class;
@@ -64,11 +64,9 @@ impl Classify {
         }
         guarded?;
         for ((op, first, format), count) in counts {
-            cx.warn(
-                if format == DType::BF16 { "opset.bf16" } else { "opset.f16" },
-                None,
-                format!("{count} × {op} stay fp32: {op} takes {format} from opset {first} on"),
-            );
+            let code = if format == DType::BF16 { "opset.bf16" } else { "opset.f16" };
+            let message = format!("{count} × {op} stay fp32: {op} takes {format} from opset {first} on");
+            cx.results.warn(Warning { needs_opset: Some(first), ..Warning::new(code, None, message) });
         }
         Ok(())
     }

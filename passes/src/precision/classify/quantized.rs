@@ -14,22 +14,18 @@
 //! their kernels of integers can make floats. Products with quantized weights alone compute in floats, and are not.
 
 use crate::graph::flow::{self, Var};
-use ampc_ir::module::Reason;
+use ampc_ir::module::reason::{ListedBy, Quantized};
+use ampc_ir::module::{Reason, Rule};
 use ampc_ir::op::{Class, OpKind, Work, dequantizes, moves, quantizes, work};
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The rules by which an operator is allow without a request of the user.
-pub(in crate::precision) const UNASKED: [&str; 2] = ["table", "preset.allow"];
-
-/// The rule of what is computed in integers.
-const RULE: &str = "quantized";
-/// Its evidence, if all that is made is quantized again.
-const BETWEEN: &str = "between DequantizeLinear and QuantizeLinear";
-/// Its evidence, if floats are made.
-const BEHIND: &str = "a product of results of DequantizeLinear";
+/// True if an operator can be allow by this rule without a request of the user.
+pub(in crate::precision) fn is_unasked(rule: &Rule) -> bool {
+    matches!(rule, Rule::Table | Rule::Listed { by: ListedBy::Preset, class: Class::Allow })
+}
 
 /// Keeps operators that are computed in integers fp32, unless the user asked for a 16-bit format. Returns true if there
 /// was any.
@@ -39,11 +35,11 @@ pub(crate) fn hold_quantized(module: &mut Module) -> bool {
         return false;
     }
     let vars = Between::new(module, &nodes).vars(&nodes);
-    let reason = |evidence: &str| Arc::new(Reason { rule: RULE.to_owned(), evidence: evidence.to_owned() });
-    let (between, behind) = (reason(BETWEEN), reason(BEHIND));
+    let reason = |quantized| Arc::new(Reason::new(Rule::Quantized(quantized)));
+    let (between, product) = (reason(Quantized::Between), reason(Quantized::Product));
     for &(var, makes_floats) in &vars {
         let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
-        let reason = if makes_floats { &behind } else { &between };
+        let reason = if makes_floats { &product } else { &between };
         (decision.precision, decision.reason) = (Some(DType::F32), reason.clone());
     }
     !vars.is_empty()
@@ -108,7 +104,7 @@ impl<'m> Between<'m> {
     /// True if a variable is free, and low at most because its class is.
     fn may_be_held(&self, var: Var) -> bool {
         let decision = flow::decision(self.module, var).filter(|_| flow::is_free(self.module, var));
-        decision.is_some_and(|d| d.class != Class::Allow || UNASKED.contains(&d.reason.rule.as_str()))
+        decision.is_some_and(|d| d.class != Class::Allow || is_unasked(d.reason.rule()))
     }
 
     /// The results of a node if they come from DequantizeLinear.

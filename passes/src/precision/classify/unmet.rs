@@ -1,13 +1,14 @@
 //! Unmet requests of the user: pins that name nothing, lists and reports of other models, nodes that stay
 //! unchanged.
 
-use super::{ALREADY_LOW, LIST, other_low};
+use super::other_low;
 use crate::graph::keys::node_key;
 use crate::graph::paths::Paths;
 use crate::pass::{PassCx, PassError};
-use crate::policy::{Names, Pin, Pins, Policy};
+use crate::policy::{ListedBy, Names, Pin, Pins, Policy};
 use crate::spelling::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
+use ampc_ir::module::Rule;
 use ampc_ir::{DType, Module, Node};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
@@ -143,7 +144,8 @@ pub(super) fn warn_of_unmet_lists(policy: &Policy, module: &Module, paths: &Path
     let present: FxHashSet<&str> = paths.nodes().iter().map(|&node| module.op_name(node).1).collect();
     // A name may have been listed in every domain.
     let name = |key: &str| key.rsplit("::").next().unwrap_or(key).to_owned();
-    let listed = policy.ops().filter(|(_, listed)| listed.from == LIST).map(|(key, _)| name(key));
+    let listed =
+        policy.ops().filter(|(_, listed)| listed.from == ListedBy::Options).map(|(key, _)| name(key));
     let unmet: BTreeSet<String> = listed.filter(|name| !present.contains(name.as_str())).collect();
     for name in unmet {
         cx.warn("list.unmatched", None, format!("{name} is listed, and the model has no {name}"));
@@ -169,7 +171,7 @@ pub(super) fn warn_of_other_format(to: DType, module: &Module, paths: &Paths, cx
     let other = other_low(to);
     let stays = |&&node: &&Node| {
         let mut decisions = module.node(node).decisions.iter();
-        decisions.any(|d| d.precision == Some(other) && d.reason.rule == ALREADY_LOW)
+        decisions.any(|d| d.precision == Some(other) && *d.reason.rule() == Rule::AlreadyLow)
     };
     let (are, stay) = match paths.nodes().iter().filter(stays).count() {
         0 => return,
@@ -194,17 +196,15 @@ pub(super) fn warn_of_unmet_pins(pins: &Pins<'_>, module: &Module, paths: &Paths
         if named.clone().any(|(_, d)| d.precision == Some(to)) {
             continue;
         }
-        let unmet = |rule: &str| to.is_low() || rule == ALREADY_LOW;
-        let Some((_, decision)) = named.find(|(_, d)| unmet(&d.reason.rule)) else { continue };
+        let unmet = |rule: &Rule| to.is_low() || *rule == Rule::AlreadyLow;
+        let Some((_, decision)) = named.find(|(_, d)| unmet(d.reason.rule())) else { continue };
+        let rule = decision.reason.rule();
         let why = match decision.precision {
-            Some(is) if decision.reason.rule == ALREADY_LOW => format!("it is {is} already"),
+            Some(is) if *rule == Rule::AlreadyLow => format!("it is {is} already"),
             _ if schema.declared.is_some() => {
-                format!("{} cannot be lowered here ({})", schema.name, decision.reason.rule)
+                format!("{} cannot be lowered here ({rule})", schema.name)
             }
-            _ => format!(
-                "{} of opset {} cannot be lowered here ({})",
-                schema.name, schema.since, decision.reason.rule
-            ),
+            _ => format!("{} of opset {} cannot be lowered here ({rule})", schema.name, schema.since),
         };
         cx.warn("pin.unmet", Some(node), format!("`{}` is pinned to {to}, but {why}", reading.text()));
     }

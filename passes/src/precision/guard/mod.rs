@@ -13,7 +13,7 @@ mod norms;
 mod ranges;
 
 pub use crate::pass::statistics::{ConstantStats, Statistics};
-pub use crate::policy::guards::{GUARDS, GuardDef, Judges};
+pub use crate::policy::guards::{GUARDS, GuardDef, GuardKind, Judges};
 
 use crate::analysis::numerics::Numerics;
 use crate::graph::flow::{self, Var};
@@ -21,10 +21,9 @@ use crate::pass::invariants::Invariants;
 use crate::pass::options::{FORMAT, PassOption, Setting, Spelled, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Policy;
-use crate::policy::guards::GuardKind;
 use crate::spelling::words::quoted;
 use ampc_ir::convert::{Conversion, can_convert, convert, max_finite};
-use ampc_ir::module::{Def, Payload, Reason};
+use ampc_ir::module::{Def, Payload, Rule};
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::{DType, Module, Node, TensorData, Value};
 use rustc_hash::FxHashMap;
@@ -134,7 +133,7 @@ impl Pass for Guard {
             moved: FxHashMap::default(),
             numerics: Numerics::default(),
             changed: false,
-            rule: "",
+            guard: "",
         };
         let vars = |node| flow::vars(cx.module, node);
         cx.free = flow::nodes(cx.module).into_iter().flat_map(vars).collect();
@@ -146,7 +145,7 @@ impl Pass for Guard {
         cx.find_moved()?;
         cx.numerics = Numerics::of(cx.module, cx.to);
         for guard in GUARDS.iter().filter(|g| !self.disabled.contains(g.name)) {
-            cx.rule = guard.name;
+            cx.guard = guard.name;
             run(guard.kind, &mut cx)?;
         }
         let changed = cx.changed;
@@ -194,7 +193,8 @@ struct Cx<'a> {
     /// The facts about the numbers of the module.
     numerics: Numerics,
     changed: bool,
-    rule: &'static str,
+    /// The name of the guard that runs.
+    guard: &'static str,
 }
 
 impl Cx<'_> {
@@ -213,10 +213,10 @@ impl Cx<'_> {
         if !flow::is_free(self.module, var) {
             return;
         }
-        let reason = Arc::new(Reason { rule: format!("guard.{}", self.rule), evidence: evidence() });
+        let rule = Rule::Guard { name: self.guard.into(), evidence: evidence() };
         let decision = &mut self.module.node_mut(var.node).decisions[usize::from(var.var)];
         decision.class = Class::Deny;
-        decision.reason = reason;
+        decision.reason = Arc::new(rule.into());
         self.changed = true;
     }
 
