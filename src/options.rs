@@ -13,6 +13,7 @@ pub use ampc_passes::cost::{Objective, UnknownObjective};
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
 pub use ampc_passes::pipeline::Opset;
+pub use ampc_passes::units::{Families, Family};
 use std::sync::Arc;
 
 /// Options of [`rewrite`](crate::rewrite()).
@@ -28,6 +29,9 @@ pub struct RewriteOptions {
     pub keep_io: KeepIo,
     /// Opset of the output: that of the source, or a newer opset.
     pub opset: Opset,
+    /// Operators written out, such as norms and GELU, that ONNX's operators replace before anything is decided; none by
+    /// default.
+    pub raise: Families,
     /// The way to choose low variables.
     pub by: By,
     /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
@@ -72,6 +76,7 @@ impl Default for RewriteOptions {
             out_of_range: OutOfRange::Keep,
             keep_io: KeepIo::All,
             opset: Opset::Keep,
+            raise: Families::default(),
             by: By::default(),
             excess_precision: false,
             only_if_faster: false,

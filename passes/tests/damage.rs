@@ -57,6 +57,7 @@ fn lowering() -> Pipeline {
         out_of_range: OutOfRange::Keep,
         keep_io: KeepIo::All,
         opset: Opset::To(21),
+        raise: Default::default(),
         by: By::default(),
         excess_precision: false,
         alternative: None,

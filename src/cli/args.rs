@@ -198,6 +198,10 @@ pub(crate) struct PrecisionArgs {
     /// lowered operators have the format, at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
     #[arg(long, value_name = "keep|auto|N")]
     pub(crate) opset: Option<Opset>,
+    /// Operators written out to replace by ONNX's operator, where the opset of the output has it: norms, softmax, gelu,
+    /// swish, mish, hard-swish or all; with `--opset auto` the model is raised to an opset that has them
+    #[arg(long, value_name = "WORD,…", value_delimiter = ',')]
+    pub(crate) raise: Vec<String>,
     /// Quantity that the placement of casts minimizes: predicted time on the target, number of casts, or bytes
     /// that casts read and write [default: time]
     #[arg(long, value_name = "time|casts|bytes")]

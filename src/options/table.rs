@@ -14,6 +14,7 @@ use ampc_passes::move_casts::EXCESS_PRECISION;
 use ampc_passes::pipeline::{Opset, Words, in_quotes, list};
 use ampc_passes::policy::{PolicyError, float_format};
 use ampc_passes::target::{PROFILES, ProfileError, print_dims, read_dims};
+use ampc_passes::units::Families;
 use ampc_passes::{Policy, Profile, raise_opset};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -133,6 +134,18 @@ pub const OPTIONS: &[RecordedOption] = &[
         print: |options| Some(options.opset.to_string()),
         read: |options, value| {
             options.opset = value.map_or(Some(Opset::Keep), |word| word.parse().ok())?;
+            Some(())
+        },
+    },
+    RecordedOption {
+        name: "raise",
+        values: Families::WORDS,
+        choices: || vec![None, Some("norms,gelu"), Some("norms,softmax,gelu,swish,mish,hard-swish")],
+        passes: &["raise-opset", "raise-units"],
+        print: |options| Some(options.raise.to_string()).filter(|words| !words.is_empty()),
+        read: |options, value| {
+            let words = value.into_iter().flat_map(|words| words.split(','));
+            options.raise = Families::of_words(words).ok()?;
             Some(())
         },
     },
@@ -395,6 +408,7 @@ mod tests {
                 out_of_range,
                 keep_io,
                 opset,
+                raise,
                 by,
                 excess_precision,
                 only_if_faster,
@@ -409,6 +423,7 @@ mod tests {
             assert_eq!(out_of_range, asked.out_of_range, "{name}");
             assert_eq!(keep_io, asked.keep_io, "{name}");
             assert_eq!(opset, if asked.opset == Opset::Auto { Opset::To(21) } else { asked.opset }, "{name}");
+            assert_eq!(raise, asked.raise, "{name}");
             assert_eq!(by.cut(), asked.by.cut(), "{name}");
             assert_eq!(excess_precision, asked.excess_precision, "{name}");
             assert_eq!(only_if_faster, asked.only_if_faster, "{name}");

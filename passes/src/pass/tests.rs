@@ -121,6 +121,7 @@ fn lowering(policy: Policy) -> Lowering {
         out_of_range: OutOfRange::Keep,
         keep_io: KeepIo::All,
         opset: Opset::Keep,
+        raise: Default::default(),
         by: By::default(),
         excess_precision: false,
         alternative: None,

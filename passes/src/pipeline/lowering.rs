@@ -2,6 +2,7 @@
 
 use super::Pipeline;
 use crate::analysis::cost::Objective;
+use crate::analysis::units::Families;
 use crate::casts::convert_constants::ConvertConstants;
 use crate::casts::dce::Dce;
 use crate::casts::insert_casts::InsertCasts;
@@ -11,6 +12,7 @@ use crate::functions::bind_signatures::BindSignatures;
 use crate::functions::share_functions::ShareFunctions;
 use crate::functions::specialize_functions::SpecializeFunctions;
 use crate::opset::raise_opset::{RaiseOpset, Target};
+use crate::opset::raise_units::RaiseUnits;
 use crate::pass::Pass;
 use crate::policy::{KeepIo, Policy};
 use crate::precision::assign::{Alternative, Assign, By, Gain};
@@ -35,6 +37,8 @@ pub struct Lowering {
     pub keep_io: KeepIo,
     /// The opset of the output.
     pub opset: Opset,
+    /// The operators written out that ONNX's operators replace.
+    pub raise: Families,
     /// The way to choose low variables.
     pub by: By,
     /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
@@ -86,13 +90,15 @@ impl FromStr for Opset {
 impl Pipeline {
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, keep_io, opset, by, excess_precision, .. } = options;
+        let Lowering { to, policy, out_of_range, keep_io, opset, raise, by, excess_precision, .. } = options;
         let alternative = options.alternative.as_ref();
         let alternative =
             alternative.map(|policy| Alternative { policy: policy.clone(), out_of_range: *out_of_range });
         let target = match *opset {
             Opset::Keep => None,
-            Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
+            Opset::Auto => {
+                Some(Target::Auto { format: *to, policy: policy.clone(), units: raise.clone() })
+            },
             Opset::To(opset) => Some(Target::Opset(opset)),
         };
         let fewest = matches!(by, By::Cut { objective: Objective::Casts, .. });
@@ -103,6 +109,10 @@ impl Pipeline {
         }
         // Then: which formats an operator has depends on its version.
         passes.extend(target.map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>));
+        // At the opset of the output, which may be the first that has the operators.
+        if !raise.is_empty() {
+            passes.push(Box::new(RaiseUnits { units: raise.clone() }));
+        }
         // Before anything is decided. Painting does not look through what stays of casts.
         let by_cut = matches!(by, By::Cut { .. });
         if by_cut {

@@ -28,11 +28,14 @@
 //! ```
 
 mod chains;
+mod family;
 mod halves;
 mod matcher;
 mod norms;
 mod pattern;
 mod table;
+
+pub use self::family::{Families, Family};
 
 use self::matcher::{Matcher, State};
 use self::pattern::{Capture, Chain, Function, Number, Pattern, Rule, rules};
