@@ -20,7 +20,7 @@ use ampc_ir::attr::AttrValue;
 use ampc_ir::convert::Conversion;
 use ampc_ir::infer::Facts;
 use ampc_ir::op::{Legality, OpKind, legality};
-use ampc_ir::views::constant_of;
+use ampc_ir::views::{constant_of, resolve_captures};
 use ampc_ir::{DType, Dim, InsertError, Inserter, Module, Node, NodeSpec, Position, TensorData, Value};
 use std::collections::BTreeMap;
 
@@ -319,12 +319,14 @@ fn zeros(inserter: &mut Inserter<'_>, dim: Dim) -> Option<Value> {
     Some(inserter.constant("bias", TensorData::zeros(DType::F32, &[n]).ok()?))
 }
 
-/// A value as a vector: a constant with other dims and the same bytes, or a Reshape.
+/// A value as a vector: a constant with other dims and the same bytes, or a Reshape. A constant with a role, such as a
+/// trained parameter, stays that constant.
 fn flattened(inserter: &mut Inserter<'_>, suffix: &'static str, value: Value) -> Result<Value, InsertError> {
     if inserter.module.value(value).ty.shape().and_then(|shape| shape.rank()) == Some(1) {
         return Ok(value);
     }
-    let constant = constant_of(inserter.module, value).and_then(|data| {
+    let has_role = inserter.module.has_role(resolve_captures(inserter.module, value));
+    let constant = constant_of(inserter.module, value).filter(|_| !has_role).and_then(|data| {
         let flat = TensorData::new(data.stored_dtype(), [data.element_count()], data.storage().clone()).ok()?;
         let steps = data.pending().iter();
         Some(steps.fold(flat, |flat, &step: &Conversion| flat.converted(step)))

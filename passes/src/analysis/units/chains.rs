@@ -72,15 +72,19 @@ pub(super) fn scalar(module: &Module, value: Value) -> Option<Scalar> {
 
 fn scalar_within(module: &Module, value: Value, depth: usize) -> Option<Scalar> {
     if let Some(data) = constant_of(module, value) {
-        if data.element_count() != 1 || !data.dtype().is_float() {
+        if data.element_count() != 1 {
             return None;
         }
+        // The exponent of Pow may be an integer.
+        #[expect(clippy::cast_precision_loss, reason = "exponents are small")]
+        let integer = || data.small_ints(1).map(|ints| ints[0] as f64);
+        let number = data.small_floats(1).map(|floats| floats[0]).or_else(integer)?;
         let slack = match data.dtype() {
             DType::F16 => 2f64.powi(-11),
             DType::BF16 => 2f64.powi(-8),
             _ => 0.0,
         };
-        return Some(Scalar { number: data.small_floats(1)?[0], slack, rank: data.dims().len() });
+        return Some(Scalar { number, slack, rank: data.dims().len() });
     }
     let (node, _) = module.producer(value)?;
     let data = module.node(node);

@@ -16,7 +16,8 @@
 //! - A name behind `where` stands for a value that matches its formula, and is one value or computed again.
 //! - A function is an operator with its operands, or one of [`Function`].
 //!
-//! In a product, formulas that bind captures stand before bare captures, which match any value.
+//! The first match of a formula counts, except for the order of terms and factors. So a formula that binds captures stands
+//! before a bare capture, which matches any value; and `x` before `x * alpha`, whose `x` may be a part of the former.
 
 use ampc_ir::op::OpKind;
 

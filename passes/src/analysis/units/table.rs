@@ -42,7 +42,7 @@ GeluTanh: (0.5 + Tanh((x + x^3 * 0.044715) * 0.79788456080286536) * 0.5) * x
 GeluTanh: (0.5 + Tanh((1 + x^2 * 0.044715) * x * 0.79788456080286536) * 0.5) * x
 GeluTanh: Sigmoid((x + x^3 * 0.044715) * 1.5957691216057308) * x
 
-Swish: Sigmoid(x * alpha) * x
+Swish: x * Sigmoid(x * alpha)
 Swish: x / (1 + Exp(-x))
 
 Mish: Tanh(Softplus(x)) * x
