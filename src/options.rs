@@ -13,7 +13,7 @@ pub use ampc_passes::cost::{Objective, UnknownObjective};
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
 pub use ampc_passes::pipeline::Opset;
-pub use ampc_passes::units::{Families, Family};
+pub use ampc_passes::raise_units::{Families, Family};
 use std::sync::Arc;
 
 /// Options of [`rewrite`](crate::rewrite()).

@@ -12,8 +12,8 @@ use ampc::ir::text::{NoData, PrintOptions, parse, print};
 use ampc::options::{Families, Opset};
 use ampc::passes::Policy;
 use ampc::passes::pipeline::Pipeline;
-use ampc::passes::raise_units::RaisedUnits;
-use ampc::passes::units::{Family, Kind, find};
+use ampc::passes::raise_units::{Family, RaisedUnits};
+use ampc::passes::units::{Kind, find};
 use ampc::runtime::{Data, HostTensor, Runtime};
 use ampc::{Model, RewriteOptions, rewrite};
 use std::path::Path;
@@ -35,7 +35,7 @@ fn cases() -> Vec<Case> {
 fn case(path: &Path) -> Case {
     let text = std::fs::read_to_string(path).unwrap();
     let kinds = text.lines().filter_map(|line| line.strip_prefix("// unit: "));
-    let kinds = kinds.map(|word| *Kind::ALL.iter().find(|kind| kind.name() == word).unwrap()).collect();
+    let kinds = kinds.map(|word| Kind::all().find(|kind| kind.name() == word).unwrap()).collect();
     let mut lines = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with("//")) {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -56,7 +56,14 @@ fn case(path: &Path) -> Case {
     for line in lines {
         let is_cast_of_input = line.contains(".wide) {to=10}");
         let is_input = line.trim_start().starts_with("input");
-        if is_input { &mut inputs } else if is_cast_of_input { &mut casts } else { &mut rest }.push(line);
+        if is_input {
+            &mut inputs
+        } else if is_cast_of_input {
+            &mut casts
+        } else {
+            &mut rest
+        }
+        .push(line);
     }
     let start = rest.iter().position(|line| line.starts_with("graph")).unwrap() + 1;
     let first_node = rest.iter().position(|line| line.trim_start().starts_with('%')).unwrap();
@@ -120,14 +127,43 @@ fn noise(seed: u32, n: usize) -> Vec<f32> {
 /// numbers.
 fn inputs(kind: Kind) -> Vec<Vec<f32>> {
     let mut all = Vec::new();
-    for (seed, (scale, offset)) in
-        (1u32..).zip([(1.0, 0.0), (4.0, 0.0), (30.0, 0.0), (1e-3, 0.0), (1e3, 0.0), (1.0, 3.0), (100.0, -50.0)])
-    {
+    for (seed, (scale, offset)) in (1u32..).zip([
+        (1.0, 0.0),
+        (4.0, 0.0),
+        (30.0, 0.0),
+        (1e-3, 0.0),
+        (1e3, 0.0),
+        (1.0, 3.0),
+        (100.0, -50.0),
+    ]) {
         all.push(noise(seed, 192).into_iter().map(|x| x * scale + offset).collect());
     }
     let extremes = [
-        0.0, -0.0, 1e-30, -1e-30, 1e-45, 88.0, -88.0, 104.0, -104.0, 1e4, -1e4, 65504.0, -65504.0, 1e18, -1e18,
-        5.5, -5.5, 3.0, -3.0, f32::MIN_POSITIVE, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN,
+        0.0,
+        -0.0,
+        1e-30,
+        -1e-30,
+        1e-45,
+        88.0,
+        -88.0,
+        104.0,
+        -104.0,
+        1e4,
+        -1e4,
+        65504.0,
+        -65504.0,
+        1e18,
+        -1e18,
+        5.5,
+        -5.5,
+        3.0,
+        -3.0,
+        f32::MIN_POSITIVE,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        f32::MAX,
+        f32::MIN,
     ];
     if matches!(Family::of(kind), Some(Family::Norms)) {
         // Equal elements, whose variance is the epsilon.
@@ -197,7 +233,9 @@ fn operators_compute_the_same_as_their_units() {
                 let agree = want.is_nan() && got.is_nan() || (want - got).abs() <= bound;
                 compared += usize::from(!overflows);
                 if !agree && !overflows {
-                    wrong.push(format!("{name}, inputs {i}: f({x:e}) is {want:e}, and {got:e} by the operator"));
+                    wrong.push(format!(
+                        "{name}, inputs {i}: f({x:e}) is {want:e}, and {got:e} by the operator"
+                    ));
                     break;
                 }
             }

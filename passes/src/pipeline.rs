@@ -228,7 +228,7 @@ impl fmt::Display for Pipeline {
 mod tests {
     use super::*;
     use crate::analysis::cost::Objective;
-    use crate::analysis::units::Families;
+    use crate::opset::raise_units::Families;
     use crate::pass::options::FORMAT;
     use crate::policy::{KeepIo, Policy};
     use crate::precision::assign::By;

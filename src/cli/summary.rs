@@ -9,7 +9,9 @@ use super::table::{Table, bytes, count, duration, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
 use ampc::passes::assign::NO_GAIN;
-use ampc::report::{Fp32Report, NOT_FASTER, OptimumReport, SLOWER, Summary, TimeReport, UnitReport, is_about_result};
+use ampc::report::{
+    Fp32Report, NOT_FASTER, OptimumReport, SLOWER, Summary, TimeReport, UnitReport, is_about_result,
+};
 
 /// Warnings printed in full before they are only counted.
 const SAID: usize = 8;
@@ -185,7 +187,8 @@ fn casts(report: &Report) -> String {
 fn units(report: &Report) -> Option<String> {
     let of = |count: fn(&UnitReport) -> u64, what: &str| {
         let kinds = report.units.iter().filter(|(_, units)| count(units) > 0);
-        let words: Vec<String> = kinds.map(|(kind, units)| format!("{} {kind}", number(count(units)))).collect();
+        let words: Vec<String> =
+            kinds.map(|(kind, units)| format!("{} {kind}", number(count(units)))).collect();
         (!words.is_empty()).then(|| format!("{} {what}", words.join(", ")))
     };
     let words: Vec<String> =

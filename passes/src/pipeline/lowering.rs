@@ -2,7 +2,6 @@
 
 use super::Pipeline;
 use crate::analysis::cost::Objective;
-use crate::analysis::units::Families;
 use crate::casts::convert_constants::ConvertConstants;
 use crate::casts::dce::Dce;
 use crate::casts::insert_casts::InsertCasts;
@@ -12,6 +11,7 @@ use crate::functions::bind_signatures::BindSignatures;
 use crate::functions::share_functions::ShareFunctions;
 use crate::functions::specialize_functions::SpecializeFunctions;
 use crate::opset::raise_opset::{RaiseOpset, Target};
+use crate::opset::raise_units::Families;
 use crate::opset::raise_units::RaiseUnits;
 use crate::pass::Pass;
 use crate::policy::{KeepIo, Policy};
@@ -96,9 +96,7 @@ impl Pipeline {
             alternative.map(|policy| Alternative { policy: policy.clone(), out_of_range: *out_of_range });
         let target = match *opset {
             Opset::Keep => None,
-            Opset::Auto => {
-                Some(Target::Auto { format: *to, policy: policy.clone(), units: raise.clone() })
-            },
+            Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone(), units: raise.clone() }),
             Opset::To(opset) => Some(Target::Opset(opset)),
         };
         let fewest = matches!(by, By::Cut { objective: Objective::Casts, .. });

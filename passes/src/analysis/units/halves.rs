@@ -45,19 +45,19 @@ pub(super) fn every(view: &NodeView<'_>, part: u8) -> Option<Value> {
 }
 
 /// The operands of a Concat of two values along the last axis.
-pub(super) fn joined(view: &NodeView<'_>) -> Option<(Value, Value)> {
+pub(super) fn joined(view: &NodeView<'_>) -> Option<[Value; 2]> {
     let rank = view.rank(0)?;
     let is_last = is_last(ConcatView::read(view).ok()?.axis, rank);
-    (is_last && view.n_operands() == 2).then(|| Some((view.operand(0)?, view.operand(1)?)))?
+    (is_last && view.n_operands() == 2).then(|| Some([view.operand(0)?, view.operand(1)?]))?
 }
 
 /// The values whose elements a Reshape has in turn along the last axis, and the nodes before it: each value gets an
 /// axis of extent 1 behind the last, and a Concat joins these axes.
-pub(super) fn woven(reshape: &NodeView<'_>, facts: &Facts) -> Option<(Value, Value, SmallVec<[Node; 4]>)> {
+pub(super) fn woven(reshape: &NodeView<'_>, facts: &Facts) -> Option<([Value; 2], SmallVec<[Node; 4]>)> {
     let module = reshape.module;
     let mut nodes = SmallVec::new();
     let join = made(module, facts, reshape.operand(0)?, OpKind::Concat, &mut nodes)?;
-    let (a, b) = joined(&join)?;
+    let [a, b] = joined(&join)?;
     let mut spread = |value| {
         let view = made(module, facts, value, OpKind::Unsqueeze, &mut nodes)?;
         let (from, to) = (view.operand(0)?, &module.value(value).ty);
@@ -72,7 +72,7 @@ pub(super) fn woven(reshape: &NodeView<'_>, facts: &Facts) -> Option<(Value, Val
     let (half, rest) = from.split_last()?;
     let (whole, others) = to.split_last()?;
     let is_woven = others == rest && !rest.contains(&Dim::Unknown) && whole.known()? == 2 * half.known()?;
-    is_woven.then_some((a, b, nodes))
+    is_woven.then_some(([a, b], nodes))
 }
 
 fn made<'m>(

@@ -7,7 +7,7 @@ use crate::graph::flow;
 use ampc_ir::infer::Facts;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::norm::ChannelNormView;
-use ampc_ir::views::reduce::ReduceView;
+use ampc_ir::views::reduce::{Axes, ReduceView};
 use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Module, Node, Value};
 use smallvec::SmallVec;
@@ -153,7 +153,13 @@ impl Matcher<'_> {
         })
     }
 
-    fn call(&self, function: Function, operands: &[Pattern], value: Value, mut state: State) -> Option<State> {
+    fn call(
+        &self,
+        function: Function,
+        operands: &[Pattern],
+        value: Value,
+        mut state: State,
+    ) -> Option<State> {
         let (inner, casts) = behind(self.module, value);
         let (node, slot) = self.module.producer(inner)?;
         let view = NodeView::with_facts(self.module, node, self.facts)?;
@@ -161,94 +167,68 @@ impl Matcher<'_> {
             return None;
         }
         state.nodes.extend(casts);
-        let kind = view.kind();
-        let wanted = match function {
-            Function::Mean if kind != OpKind::ReduceMean => return self.scaled_sum(operands, inner, state),
-            Function::Mean => OpKind::ReduceMean,
-            Function::Sum | Function::Total => OpKind::ReduceSum,
-            Function::Max => OpKind::ReduceMax,
-            Function::Clip => OpKind::Clip,
-            Function::Gate => OpKind::HardSigmoid,
-            Function::Standard => OpKind::InstanceNormalization,
-            Function::Round => OpKind::Cast,
-            Function::Join => OpKind::Concat,
-            Function::Weave => OpKind::Reshape,
-            Function::Half(part) => return self.part(halves::half(&view, slot, part)?, node, operands, state),
-            Function::Every(part) => return self.part(halves::every(&view, part)?, node, operands, state),
-            Function::Op(wanted) => wanted,
-        };
-        if kind != wanted {
+        if function == Function::Mean && view.kind() != OpKind::ReduceMean {
+            return self.scaled_sum(operands, inner, state);
+        }
+        if operator(function).is_some_and(|kind| kind != view.kind()) {
             return None;
         }
         state.nodes.push(node);
-        match function {
+        let values = self.values(function, operands, &view, slot, &mut state)?;
+        let patterns = operands.iter().cloned().zip([1.0; 3]);
+        let values = values.into_iter().zip([1.0; 3]);
+        if function == Function::Op(OpKind::Min) {
+            let (patterns, values): (SmallVec<[_; 2]>, SmallVec<[_; 2]>) =
+                (patterns.collect(), values.collect());
+            return self.assign(&patterns, &values, state);
+        }
+        let mut pairs = patterns.zip(values);
+        pairs.try_fold(state, |state, ((pattern, _), (value, _))| self.pattern(&pattern, value, state))
+    }
+
+    /// The values that the operands of a function have to match, if the node is the function otherwise.
+    fn values(
+        &self,
+        function: Function,
+        operands: &[Pattern],
+        view: &NodeView<'_>,
+        slot: u32,
+        state: &mut State,
+    ) -> Option<SmallVec<[Value; 3]>> {
+        let first = view.operand(0)?;
+        let is_function = match function {
             Function::Mean | Function::Sum | Function::Max | Function::Op(OpKind::ReduceLogSumExp) => {
-                self.reduce(&view, operands, true, state)
+                reduces(view, true, state).is_some()
             }
-            Function::Total => self.reduce(&view, operands, false, state),
+            Function::Total => reduces(view, false, state).is_some(),
             Function::Clip => {
-                let state = self.bound(&view, 1, "min", &operands[1], state)?;
-                let state = self.bound(&view, 2, "max", &operands[2], state)?;
-                self.pattern(&operands[0], view.operand(0)?, state)
+                self.has_bound(view, 1, "min", &operands[1]) && self.has_bound(view, 2, "max", &operands[2])
             }
             Function::Gate => {
-                let (alpha, beta) = (f64::from(view.float("alpha")?), f64::from(view.float("beta")?));
-                let is_gate = is_close(exact(alpha), 1.0 / 6.0) && is_close(exact(beta), 0.5);
-                is_gate.then_some(())?;
-                self.pattern(&operands[0], view.operand(0)?, state)
+                let is = |name, k| view.float(name).is_some_and(|found| is_close(exact(found.into()), k));
+                is("alpha", 1.0 / 6.0) && is("beta", 0.5)
             }
             Function::Standard => {
-                let epsilon = ChannelNormView::read(&view).ok()?.epsilon;
+                let epsilon = ChannelNormView::read(view).ok()?.epsilon;
                 state.bind_number(Number::Eps, f64::from(epsilon))?;
-                let is_standard = self.is_filled(view.operand(1)?, 1.0) && self.is_filled(view.operand(2)?, 0.0);
-                is_standard.then_some(())?;
-                self.pattern(&operands[0], view.operand(0)?, state)
+                self.is_filled(view.operand(1)?, 1.0) && self.is_filled(view.operand(2)?, 0.0)
             }
             Function::Round => {
-                let result = flow::float_cast(self.module, node)?;
-                let low = self.module.value(result).ty.dtype().is_some_and(DType::is_low);
-                (low && view.dtype(0) == Some(DType::F32)).then_some(())?;
-                self.pattern(&operands[0], view.operand(0)?, state)
+                let result = flow::float_cast(self.module, view.node)?;
+                let to = self.module.value(result).ty.dtype()?;
+                to.is_low() && view.dtype(0) == Some(DType::F32)
             }
-            Function::Join => {
-                let (a, b) = halves::joined(&view)?;
-                let state = self.pattern(&operands[0], a, state)?;
-                self.pattern(&operands[1], b, state)
-            }
+            Function::Half(part) => return Some(smallvec::smallvec![halves::half(view, slot, part)?]),
+            Function::Every(part) => return Some(smallvec::smallvec![halves::every(view, part)?]),
+            Function::Join => return Some(halves::joined(view)?.into_iter().collect()),
             Function::Weave => {
-                let (a, b, nodes) = halves::woven(&view, self.facts)?;
+                let (woven, nodes) = halves::woven(view, self.facts)?;
                 state.nodes.extend(nodes);
-                let state = self.pattern(&operands[0], a, state)?;
-                self.pattern(&operands[1], b, state)
+                return Some(woven.into_iter().collect());
             }
-            Function::Op(OpKind::Min) if view.n_operands() == 2 => {
-                let values = [view.operand(0)?, view.operand(1)?].map(|value| (value, 1.0));
-                let patterns: SmallVec<[_; 2]> = operands.iter().map(|p| (p.clone(), 1.0)).collect();
-                self.assign(&patterns, &values, state)
-            }
-            Function::Op(_) => {
-                let mut state = state;
-                for (i, pattern) in operands.iter().enumerate() {
-                    state = self.pattern(pattern, view.operand(i)?, state)?;
-                }
-                Some(state)
-            }
-            Function::Half(_) | Function::Every(_) => None,
-        }
-    }
-
-    /// A part of a value along its last axis.
-    fn part(&self, of: Value, node: Node, operands: &[Pattern], mut state: State) -> Option<State> {
-        state.nodes.push(node);
-        self.pattern(&operands[0], of, state)
-    }
-
-    /// A reduction over the axes of the unit.
-    fn reduce(&self, view: &NodeView<'_>, operands: &[Pattern], keeps: bool, mut state: State) -> Option<State> {
-        let reduce = ReduceView::read(view).ok().filter(|reduce| reduce.keep || !keeps)?;
-        let axes = reduce.axes?;
-        state.bind_axes(axes.as_slice())?;
-        self.pattern(&operands[0], view.operand(0)?, state)
+            Function::Op(_) => return (0..operands.len()).map(|i| view.operand(i)).collect(),
+        };
+        is_function.then(|| smallvec::smallvec![first])
     }
 
     /// A mean that is written as a sum and the factor 1/n.
@@ -261,27 +241,24 @@ impl Matcher<'_> {
         state.nodes.extend(casts);
         let (node, _) = self.module.producer(sum)?;
         let view = NodeView::with_facts(self.module, node, self.facts)?;
-        let axes = ReduceView::read(&view).ok().filter(|_| view.kind() == OpKind::ReduceSum)?.axes?;
+        let axes = reduces(&view, true, &mut state).filter(|_| view.kind() == OpKind::ReduceSum)?;
         let dims = view.dims(0)?;
-        let mut n = 1.0;
-        for &axis in axes.as_slice() {
-            #[expect(clippy::cast_precision_loss, reason = "compared with a rounded constant")]
-            let extent = dims[axis].known()? as f64;
-            n *= extent;
-        }
-        is_close(constant, 1.0 / n).then_some(())?;
+        let n: u64 = axes.as_slice().iter().map(|&axis| dims[axis].known()).product::<Option<u64>>()?;
+        #[expect(clippy::cast_precision_loss, reason = "compared with a rounded constant")]
+        let mean = 1.0 / n as f64;
+        is_close(constant, mean).then_some(())?;
         state.nodes.push(node);
-        self.reduce(&view, operands, true, state)
+        self.pattern(&operands[0], view.operand(0)?, state)
     }
 
-    /// A bound of Clip: an operand, or an attribute below opset 11.
-    fn bound(&self, view: &NodeView<'_>, slot: usize, name: &str, to: &Pattern, state: State) -> Option<State> {
-        let Pattern::Flat(_, Constant::Number(k), _) = to else { return None };
+    /// True if a bound of Clip, an operand or an attribute below opset 11, is a number.
+    fn has_bound(&self, view: &NodeView<'_>, slot: usize, name: &str, to: &Pattern) -> bool {
         let found = match view.operand(slot) {
-            Some(value) => scalar(self.module, value)?,
-            None => exact(f64::from(view.float(name)?)),
+            Some(value) => scalar(self.module, value),
+            None => view.float(name).map(|number| exact(number.into())),
         };
-        is_close(found, *k).then_some(state)
+        let Pattern::Flat(_, Constant::Number(k), _) = to else { return false };
+        found.is_some_and(|found| is_close(found, *k))
     }
 
     /// True if all elements of a small constant are a number.
@@ -290,6 +267,30 @@ impl Matcher<'_> {
         let elements = constant.and_then(|data| data.small_floats(1 << 16));
         elements.is_some_and(|elements| elements.iter().all(|&element| element == number))
     }
+}
+
+/// The operator of a function; `None` if there are several.
+fn operator(function: Function) -> Option<OpKind> {
+    Some(match function {
+        Function::Op(kind) => kind,
+        Function::Mean => OpKind::ReduceMean,
+        Function::Sum | Function::Total => OpKind::ReduceSum,
+        Function::Max => OpKind::ReduceMax,
+        Function::Clip => OpKind::Clip,
+        Function::Gate => OpKind::HardSigmoid,
+        Function::Standard => OpKind::InstanceNormalization,
+        Function::Round => OpKind::Cast,
+        Function::Join => OpKind::Concat,
+        Function::Weave => OpKind::Reshape,
+        Function::Half(_) | Function::Every(_) => return None,
+    })
+}
+
+/// The axes of a reduction, if they are the axes of the unit.
+fn reduces(view: &NodeView<'_>, keeps: bool, state: &mut State) -> Option<Axes> {
+    let reduce = ReduceView::read(view).ok().filter(|reduce| reduce.keep || !keeps)?;
+    let axes = reduce.axes?;
+    state.bind_axes(axes.as_slice()).map(|()| axes)
 }
 
 fn exact(number: f64) -> Scalar {

@@ -28,14 +28,11 @@
 //! ```
 
 mod chains;
-mod family;
 mod halves;
 mod matcher;
 mod norms;
 mod pattern;
 mod table;
-
-pub use self::family::{Families, Family};
 
 use self::matcher::{Matcher, State};
 use self::pattern::{Capture, Chain, Function, Number, Pattern, Rule, rules};
@@ -80,44 +77,34 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
-    pub const ALL: [Kind; 15] = [
-        Kind::LayerNorm,
-        Kind::RmsNorm,
-        Kind::GroupNorm,
-        Kind::InstanceNorm,
-        Kind::Softmax,
-        Kind::LogSoftmax,
-        Kind::LogSumExp,
-        Kind::Gelu,
-        Kind::GeluTanh,
-        Kind::QuickGelu,
-        Kind::Swish,
-        Kind::Mish,
-        Kind::HardSwish,
-        Kind::Rotary,
-        Kind::RotaryInterleaved,
+    /// All kinds with their names in reports and in the table of patterns.
+    const NAMES: [(Kind, &'static str); 15] = [
+        (Kind::LayerNorm, "layer-norm"),
+        (Kind::RmsNorm, "rms-norm"),
+        (Kind::GroupNorm, "group-norm"),
+        (Kind::InstanceNorm, "instance-norm"),
+        (Kind::Softmax, "softmax"),
+        (Kind::LogSoftmax, "log-softmax"),
+        (Kind::LogSumExp, "log-sum-exp"),
+        (Kind::Gelu, "gelu"),
+        (Kind::GeluTanh, "gelu-tanh"),
+        (Kind::QuickGelu, "quick-gelu"),
+        (Kind::Swish, "swish"),
+        (Kind::Mish, "mish"),
+        (Kind::HardSwish, "hard-swish"),
+        (Kind::Rotary, "rotary"),
+        (Kind::RotaryInterleaved, "rotary-interleaved"),
     ];
+
+    /// All kinds.
+    pub fn all() -> impl Iterator<Item = Kind> {
+        Kind::NAMES.iter().map(|&(kind, _)| kind)
+    }
 
     /// The name of the kind in reports.
     pub fn name(self) -> &'static str {
-        match self {
-            Kind::LayerNorm => "layer-norm",
-            Kind::RmsNorm => "rms-norm",
-            Kind::GroupNorm => "group-norm",
-            Kind::InstanceNorm => "instance-norm",
-            Kind::Softmax => "softmax",
-            Kind::LogSoftmax => "log-softmax",
-            Kind::LogSumExp => "log-sum-exp",
-            Kind::Gelu => "gelu",
-            Kind::GeluTanh => "gelu-tanh",
-            Kind::QuickGelu => "quick-gelu",
-            Kind::Swish => "swish",
-            Kind::Mish => "mish",
-            Kind::HardSwish => "hard-swish",
-            Kind::Rotary => "rotary",
-            Kind::RotaryInterleaved => "rotary-interleaved",
-        }
+        let row = Kind::NAMES.iter().find(|(kind, _)| *kind == self);
+        row.map_or("", |(_, name)| name)
     }
 }
 
@@ -225,8 +212,9 @@ fn has_rank(module: &Module, state: &State) -> bool {
 
 fn unit(module: &Module, rule: &Rule, state: &State, result: Value) -> Option<Unit> {
     let first = |capture| state.reads(capture).next();
+    let kind = Kind::all().find(|kind| kind.name() == rule.word).expect("a test reads the table");
     let mut unit = Unit {
-        kind: Kind::LayerNorm,
+        kind,
         nodes: state.nodes.to_vec(),
         result,
         operands: state.reads(Capture::X).collect(),
@@ -236,30 +224,20 @@ fn unit(module: &Module, rule: &Rule, state: &State, result: Value) -> Option<Un
         epsilon: state.number(Number::Eps),
         alpha: state.number(Number::Alpha),
         groups: None,
-        angles: None,
+        angles: first(Capture::Cos).zip(first(Capture::Sin)).map(|(cos, sin)| [cos, sin]),
     };
-    unit.kind = match rule.word.as_str() {
-        "Norm" => return norms::channels_or_layer(module, state, unit),
-        "Rms" => return norms::layer(module, state, Kind::RmsNorm, unit),
-        "Group" => return norms::groups(module, state, unit),
-        "Softmax" => Kind::Softmax,
-        "LogSoftmax" => Kind::LogSoftmax,
-        "LogSumExp" => Kind::LogSumExp,
-        "Gelu" => Kind::Gelu,
-        "GeluTanh" => Kind::GeluTanh,
-        "Swish" => {
+    match kind {
+        Kind::LayerNorm => norms::channels_or_layer(module, state, unit),
+        Kind::RmsNorm => norms::layer(module, state, unit),
+        Kind::GroupNorm => norms::groups(module, state, unit),
+        Kind::Softmax | Kind::LogSoftmax => (unit.axes.len() == 1).then_some(unit),
+        Kind::Swish => {
             let alpha = *unit.alpha.get_or_insert(1.0);
-            if (alpha - QUICK).abs() <= QUICK * 1e-6 { Kind::QuickGelu } else { Kind::Swish }
+            let is_quick = (alpha - QUICK).abs() <= QUICK * 1e-6;
+            Some(Unit { kind: if is_quick { Kind::QuickGelu } else { kind }, ..unit })
         }
-        "Mish" => Kind::Mish,
-        "HardSwish" => Kind::HardSwish,
-        "Rotary" => Kind::Rotary,
-        "Interleaved" => Kind::RotaryInterleaved,
-        word => unreachable!("the table has no word `{word}`"),
-    };
-    let needs_axis = matches!(unit.kind, Kind::Softmax | Kind::LogSoftmax);
-    unit.angles = state.value(Capture::Cos).and(Some([first(Capture::Cos)?, first(Capture::Sin)?]));
-    (!needs_axis || unit.axes.len() == 1).then_some(unit)
+        _ => Some(unit),
+    }
 }
 
 /// The factor of QuickGelu.

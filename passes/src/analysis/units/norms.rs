@@ -17,20 +17,19 @@ pub(super) fn channels_or_layer(module: &Module, state: &State, unit: Unit) -> O
     if of_channels && (if has_parameters { per_channel } else { unit.axes.len() > 1 }) {
         return Some(Unit { kind: Kind::InstanceNorm, ..unit });
     }
-    layer(module, state, Kind::LayerNorm, unit)
+    layer(module, state, unit)
 }
 
 /// A norm over the last axes, with parameters of these axes.
-pub(super) fn layer(module: &Module, state: &State, kind: Kind, unit: Unit) -> Option<Unit> {
+pub(super) fn layer(module: &Module, state: &State, unit: Unit) -> Option<Unit> {
     let dims = dims_of(module, state.value(Capture::X)?)?;
     let first = *unit.axes.first()?;
     let normalized = dims.get(first..)?;
     let are_last = unit.axes.iter().copied().eq(first..dims.len());
-    let fits = |&value: &Value| {
-        dims_of(module, value) == Some(normalized) && !normalized.contains(&Dim::Unknown)
-    };
+    let fits =
+        |&value: &Value| dims_of(module, value) == Some(normalized) && !normalized.contains(&Dim::Unknown);
     let fit = [unit.scale, unit.bias].iter().flatten().all(fits);
-    (are_last && fit).then_some(Unit { kind, ..unit })
+    (are_last && fit).then_some(unit)
 }
 
 /// A norm of groups of channels: a Reshape gives each group its axis, and another takes it away.
@@ -53,7 +52,7 @@ pub(super) fn groups(module: &Module, state: &State, unit: Unit) -> Option<Unit>
     let comes_back = dims_of(module, unit.result) == Some(dims) && !dims.contains(&Dim::Unknown);
     let per_channel =
         [unit.scale, unit.bias].iter().flatten().all(|&value| is_per_channel(module, value, dims));
-    let unit = Unit { kind: Kind::GroupNorm, groups: Some(groups), axes: Vec::new(), ..unit };
+    let unit = Unit { groups: Some(groups), axes: Vec::new(), ..unit };
     (is_split && comes_back && per_channel).then_some(unit)
 }
 

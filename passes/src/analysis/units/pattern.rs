@@ -191,7 +191,6 @@ impl<'t> Parser<'t, '_> {
         }
         match &terms[..] {
             [(term, weight)] if constant == Constant::Number(0.0) && *weight > 0.0 => Ok(term.clone()),
-            [] => Err(self.rest),
             _ => Ok(Pattern::Flat(Chain::Sum, constant, terms)),
         }
     }
@@ -266,25 +265,12 @@ impl<'t> Parser<'t, '_> {
         let function = function(word).ok_or(self.rest)?;
         let mut operands = Vec::new();
         loop {
-            operands.push(match self.bound(function) {
-                Some(number) => number,
-                None => self.sum()?,
-            });
+            operands.push(self.sum()?);
             if !self.take(',') {
                 break;
             }
         }
         if self.take(')') { Ok(Pattern::Call(function, operands)) } else { Err(self.rest) }
-    }
-
-    /// A number as an operand of Clip or Min.
-    fn bound(&mut self, function: Function) -> Option<Pattern> {
-        let takes = matches!(function, Function::Clip | Function::Op(OpKind::Min));
-        if !takes || !self.peek()?.is_ascii_digit() {
-            return None;
-        }
-        let number = self.word(|c| c.is_ascii_digit() || c == '.').parse().ok()?;
-        Some(Pattern::Flat(Chain::Sum, Constant::Number(number), Vec::new()))
     }
 }
 
@@ -305,8 +291,7 @@ fn function(word: &str) -> Option<Function> {
         "even" => Function::Every(0),
         "odd" => Function::Every(1),
         operator => {
-            let known =
-                |kind: &&OpKind| kind.domain().is_empty() && kind.name() == operator;
+            let known = |kind: &&OpKind| kind.domain().is_empty() && kind.name() == operator;
             Function::Op(OpKind::ALL.iter().find(known).copied()?)
         }
     })
@@ -337,7 +322,7 @@ mod tests {
 
     #[test]
     fn a_wrong_formula_is_an_error() {
-        for text in ["x", "A: y", "A: Unknown(x)", "A: (x", "A: x where d", "A: x x", "A: 3", "A: Exp(x"] {
+        for text in ["x", "A: y", "A: Unknown(x)", "A: (x", "A: x where d", "A: x x", "A: Exp(x"] {
             assert!(rules(text).is_err(), "{text}");
         }
     }

@@ -89,6 +89,7 @@ fn the_table_of_patterns_is_read() {
         }
     }
     for rule in &rules {
+        assert!(Kind::all().any(|kind| kind.name() == rule.word), "{}", rule.word);
         rule.named.iter().chain([&rule.root]).for_each(|pattern| check(pattern, rule.named.len()));
     }
 }
@@ -109,7 +110,9 @@ fn units_of_exporters_are_found_and_near_misses_are_not() {
         for miss in &case.misses {
             match miss.text.clone().and_then(|text| found(&text)) {
                 Ok(units) if units == miss.units => {}
-                other => wrong.push(format!("{name}, {}: expected {:?}, found {other:?}", miss.why, miss.units)),
+                other => {
+                    wrong.push(format!("{name}, {}: expected {:?}, found {other:?}", miss.why, miss.units))
+                }
             }
         }
     }
@@ -119,7 +122,7 @@ fn units_of_exporters_are_found_and_near_misses_are_not() {
     }
     assert!(cases.len() >= 29);
     let kinds: FxHashSet<&str> = cases.iter().flat_map(|case| &case.units).map(String::as_str).collect();
-    assert!(Kind::ALL.iter().all(|kind| kinds.contains(kind.name())), "every kind has a case: {kinds:?}");
+    assert!(Kind::all().all(|kind| kinds.contains(kind.name())), "every kind has a case: {kinds:?}");
 }
 
 /// Long chains of sums and products are read up to a bound, so that the search is linear.

@@ -21,9 +21,9 @@ mod kernels;
 mod step;
 mod target;
 
-use crate::analysis::units::Families;
 use crate::graph::paths::Paths;
 use crate::opset::raise_units;
+use crate::opset::raise_units::Families;
 pub use crate::pass::error::NoForm;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{FORMAT, OptionDef, POLICY, PassOption, Setting, Spelled, option, settings};
@@ -54,7 +54,11 @@ impl Spelled for RaiseOpset {
             def: option("to", "an opset or auto", None),
             print: |pass| Some(pass.to.number().map_or_else(|| Setting::word("auto"), Setting::word)),
             read: |pass, given| {
-                let auto = || Target::Auto { format: DType::F16, policy: Arc::default(), units: Families::default() };
+                let auto = || Target::Auto {
+                    format: DType::F16,
+                    policy: Arc::default(),
+                    units: Families::default(),
+                };
                 pass.to = given.read(|word| match word {
                     "auto" => Some(auto()),
                     number => number.parse().ok().map(Target::Opset),

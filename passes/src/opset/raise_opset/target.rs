@@ -1,9 +1,9 @@
 //! How far to raise: a number, or as far as the format needs.
 
-use crate::analysis::units::Families;
 use crate::graph::flow;
 use crate::graph::keys::node_key;
 use crate::opset::raise_units;
+use crate::opset::raise_units::Families;
 use crate::pass::PassError;
 use crate::policy::Policy;
 use ampc_ir::infer::Facts;

@@ -10,18 +10,21 @@
 //!
 //! An operator that computes in fp32 inside and rounds once needs no casts around its parts when it is lowered.
 
-use crate::analysis::units::{Families, Kind, Unit, find};
+mod family;
+mod operators;
+
+pub use self::family::{Families, Family};
+
+use self::operators::insert;
+use crate::analysis::units::{Kind, Unit, find};
 use crate::analysis::values::same_number;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{PassOption, Setting, Spelled, Wrong, option, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::spelling::words::quoted;
-use ampc_ir::attr::AttrValue;
-use ampc_ir::convert::Conversion;
 use ampc_ir::infer::Facts;
 use ampc_ir::op::{Legality, OpKind, legality};
-use ampc_ir::views::{constant_of, resolve_captures};
-use ampc_ir::{DType, Dim, InsertError, Inserter, Module, Node, NodeSpec, Position, TensorData, Value};
+use ampc_ir::{DType, Inserter, Module, Node, Position, Value};
 use std::collections::BTreeMap;
 
 /// The pass.
@@ -148,7 +151,10 @@ pub(super) fn opset_for(module: &Module, facts: &Facts, units: &Families, format
     }
     let found = wanted(module, facts, units);
     let operators = found.iter().filter(|unit| dtype_of(module, unit).is_some());
-    operators.filter_map(|unit| operator(unit.kind)).map(|(kind, since)| with_format(kind, since, format)).max()
+    operators
+        .filter_map(|unit| operator(unit.kind))
+        .map(|(kind, since)| with_format(kind, since, format))
+        .max()
 }
 
 /// The first opset from `since` on at which an operator has the format; `since` if no opset has it.
@@ -195,7 +201,8 @@ fn replace(inserter: &mut Inserter<'_>, operator: OpKind, unit: &Unit) -> Option
     let made = insert(inserter, operator, unit, x).ok().flatten()?;
     let module = &mut *inserter.module;
     let (new, old) = (&module.value(made).ty, &module.value(unit.result).ty);
-    let fits = new.dtype() == old.dtype() && old.meet(new).is_some() && old.shape()?.rank() == new.shape()?.rank();
+    let fits =
+        new.dtype() == old.dtype() && old.meet(new).is_some() && old.shape()?.rank() == new.shape()?.rank();
     let (node, _) = module.producer(made)?;
     let data = module.node(node).clone();
     module.erase_node(node);
@@ -223,120 +230,4 @@ fn operand(module: &Module, unit: &Unit, dtype: DType) -> Option<Value> {
     let mut values = unit.operands.clone();
     values.extend(unit.operands.iter().filter_map(behind));
     values.into_iter().find(|&value| module.value(value).ty.dtype() == Some(dtype))
-}
-
-/// Inserts the operator before the last node of a unit; `None` if dims that it needs are unknown.
-fn insert(
-    inserter: &mut Inserter<'_>,
-    operator: OpKind,
-    unit: &Unit,
-    x: Value,
-) -> Result<Option<Value>, InsertError> {
-    let dims: Vec<Dim> = match inserter.module.value(x).ty.shape().and_then(|shape| shape.dims()) {
-        Some(dims) => dims.to_vec(),
-        None => Vec::new(),
-    };
-    let spec = NodeSpec::new(operator, &[x]);
-    let epsilon = unit.epsilon.map_or(0.0, to_f32);
-    let spec = match unit.kind {
-        Kind::LayerNorm | Kind::RmsNorm => {
-            let Some(first) = unit.axes.first().copied().filter(|&first| first < dims.len()) else {
-                return Ok(None);
-            };
-            let scale = match unit.scale {
-                Some(scale) => scale,
-                None => match ones(inserter, &dims[first..]) {
-                    Some(ones) => ones,
-                    None => return Ok(None),
-                },
-            };
-            let mut operands = vec![Some(x), Some(scale)];
-            operands.extend(unit.bias.map(Some));
-            let spec = spec.operands(&operands).attr("axis", from_back(first, dims.len()));
-            spec.attr("epsilon", epsilon).attr("stash_type", i64::from(DType::F32.number()))
-        }
-        Kind::InstanceNorm | Kind::GroupNorm => {
-            let Some(&channels) = dims.get(1) else { return Ok(None) };
-            let scale = match unit.scale {
-                Some(scale) => Some(flattened(inserter, "scale", scale)?),
-                None => ones(inserter, &[channels]),
-            };
-            let bias = match unit.bias {
-                Some(bias) => Some(flattened(inserter, "bias", bias)?),
-                None => zeros(inserter, channels),
-            };
-            let (Some(scale), Some(bias)) = (scale, bias) else { return Ok(None) };
-            let spec = spec.operands(&[Some(x), Some(scale), Some(bias)]).attr("epsilon", epsilon);
-            match unit.groups.map(i64::try_from) {
-                Some(Ok(groups)) => spec
-                    .attr("num_groups", groups)
-                    .attr("stash_type", i64::from(DType::F32.number())),
-                Some(Err(_)) => return Ok(None),
-                None => spec,
-            }
-        }
-        Kind::Softmax | Kind::LogSoftmax => match unit.axes[..] {
-            [axis] if axis < dims.len() => spec.attr("axis", from_back(axis, dims.len())),
-            _ => return Ok(None),
-        },
-        Kind::Gelu => spec.attr("approximate", text("none")),
-        Kind::GeluTanh => spec.attr("approximate", text("tanh")),
-        Kind::QuickGelu | Kind::Swish => spec.attr("alpha", to_f32(unit.alpha.unwrap_or(1.0))),
-        Kind::Mish | Kind::HardSwish => spec,
-        Kind::LogSumExp | Kind::Rotary | Kind::RotaryInterleaved => return Ok(None),
-    };
-    let [made] = inserter.insert(spec)?;
-    Ok(Some(made))
-}
-
-fn text(word: &str) -> AttrValue {
-    AttrValue::String(word.as_bytes().into())
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "attributes are f32, as the constants were")]
-fn to_f32(number: f64) -> f32 {
-    number as f32
-}
-
-/// An axis as a negative number.
-fn from_back(axis: usize, rank: usize) -> i64 {
-    let back = i64::try_from(rank - axis).expect("ranks are small");
-    -back
-}
-
-/// Constants with more elements are not made.
-const MAX_ELEMENTS: u64 = 1 << 20;
-
-fn ones(inserter: &mut Inserter<'_>, dims: &[Dim]) -> Option<Value> {
-    let dims: Vec<u64> = dims.iter().map(|dim| dim.known()).collect::<Option<_>>()?;
-    let n = dims.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim)).filter(|&n| n <= MAX_ELEMENTS)?;
-    let ones = vec![1.0; usize::try_from(n).ok()?];
-    Some(inserter.constant("scale", TensorData::from_f32(&dims, &ones).ok()?))
-}
-
-fn zeros(inserter: &mut Inserter<'_>, dim: Dim) -> Option<Value> {
-    let n = dim.known().filter(|&n| n <= MAX_ELEMENTS)?;
-    Some(inserter.constant("bias", TensorData::zeros(DType::F32, &[n]).ok()?))
-}
-
-/// A value as a vector: a constant with other dims and the same bytes, or a Reshape. A constant with a role, such as a
-/// trained parameter, stays that constant.
-fn flattened(inserter: &mut Inserter<'_>, suffix: &'static str, value: Value) -> Result<Value, InsertError> {
-    if inserter.module.value(value).ty.shape().and_then(|shape| shape.rank()) == Some(1) {
-        return Ok(value);
-    }
-    let has_role = inserter.module.has_role(resolve_captures(inserter.module, value));
-    let constant = constant_of(inserter.module, value).filter(|_| !has_role).and_then(|data| {
-        let flat = TensorData::new(data.stored_dtype(), [data.element_count()], data.storage().clone()).ok()?;
-        let steps = data.pending().iter();
-        Some(steps.fold(flat, |flat, &step: &Conversion| flat.converted(step)))
-    });
-    match constant {
-        Some(data) => Ok(inserter.constant(suffix, data)),
-        None => {
-            let shape = inserter.ints("shape", &[-1]);
-            let [flat] = inserter.insert(NodeSpec::new(OpKind::Reshape, &[value, shape]).suffix(suffix))?;
-            Ok(flat)
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Kinds of units that are replaced together, by the words with which users name them.
 
-use super::Kind;
+use crate::analysis::units::Kind;
 use std::collections::BTreeSet;
 use std::fmt;
 
