@@ -12,6 +12,7 @@ pub use ampc_passes::cost::{Objective, UnknownObjective};
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
 pub use ampc_passes::pipeline::Opset;
+pub use ampc_passes::raise_units::{Families, Family};
 pub use ampc_passes::target::Profile;
 use std::sync::Arc;
 
@@ -28,6 +29,12 @@ pub struct RewriteOptions {
     pub keep_io: KeepIo,
     /// Opset of the output: that of the source, or a newer opset.
     pub opset: Opset,
+    /// Operators written out, such as norms and GELU, that ONNX's operators replace before anything is decided; none by
+    /// default.
+    pub raise: Families,
+    /// True to give masks in front of a softmax numbers that fit the format
+    /// ([`saturate_masks`](ampc_passes::saturate_masks)), before anything is decided.
+    pub saturate_masks: bool,
     /// The quantity that the choice of formats minimizes.
     pub objective: Objective,
     /// The profile that predicts costs.
@@ -73,6 +80,8 @@ impl Default for RewriteOptions {
             out_of_range: OutOfRange::Keep,
             keep_io: KeepIo::All,
             opset: Opset::Keep,
+            raise: Families::default(),
+            saturate_masks: false,
             objective: Objective::default(),
             target: Arc::default(),
             excess_precision: false,

@@ -7,7 +7,7 @@ use crate::error::findings::{findings_of, findings_of_types};
 use crate::error::{Error, Finding};
 use crate::identity::identify_again;
 use crate::loaded::Model;
-use crate::options::{Opset, RewriteOptions};
+use crate::options::{Families, Opset, RewriteOptions};
 use crate::report::{self, Report, TimeReport};
 use ampc_ir::infer::{infer, infer_module};
 use ampc_ir::verify::{Problem, Violation, verify_structure, verify_types};
@@ -70,7 +70,7 @@ pub fn rewrite_in_place(
     }
     model.module = source;
     let opset = if options.opset == Opset::Auto { Opset::Keep } else { options.opset };
-    let options = RewriteOptions { opset, ..options.clone() };
+    let options = RewriteOptions { opset, raise: Families::default(), ..options.clone() };
     let mut report = rewrite_once(model, &options, Gain::None, &mut ())?;
     report.leave_full(&options);
     Ok(report)
@@ -143,6 +143,8 @@ fn pipeline_with(options: &RewriteOptions, gain: Gain) -> Pipeline {
         out_of_range,
         keep_io,
         opset,
+        raise,
+        saturate_masks,
         objective,
         target,
         excess_precision,
@@ -158,6 +160,8 @@ fn pipeline_with(options: &RewriteOptions, gain: Gain) -> Pipeline {
         out_of_range,
         keep_io,
         opset,
+        raise,
+        saturate_masks,
         objective,
         target,
         excess_precision,

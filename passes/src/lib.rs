@@ -4,7 +4,7 @@
 //! pass. The passes in the order in which a rewrite runs them:
 //!
 //! 0. [`bind_signatures`]: binds operators of the user to their signatures; [`raise_opset`]: on request, raises
-//!    the model to a newer operator set; [`move_casts`]: moves the author's casts to the smallest tensors;
+//!    the model to a newer operator set, and [`raise_units`] replaces operators written out; [`move_casts`]: moves the author's casts to the smallest tensors;
 //! 1. [`specialize_functions`]: gives every call its own copy of the function;
 //! 2. [`classify`]: gives every type variable of every node a precision class;
 //! 3. [`guard`]: finds patterns and ranges that make a node riskier than its class;
@@ -38,11 +38,11 @@ mod spelling;
 pub mod target;
 mod training;
 
-pub use analysis::{cost, exact, fusions, liveness, tensors};
+pub use analysis::{cost, exact, fusions, liveness, tensors, units};
 pub use casts::{convert_constants, dce, emulate, insert_casts, move_casts, simplify_casts};
 pub use functions::{bind_signatures, share_functions, specialize_functions};
 pub use graph::{flow, paths, sequences};
-pub use opset::{declared, raise_opset, text_casts};
+pub use opset::{declared, raise_opset, raise_units, text_casts};
 pub use pass::invariants;
 pub use precision::{assign, classify, cut, guard, saturate_masks, taint};
 pub use spelling::{json, suggest};

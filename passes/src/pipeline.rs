@@ -19,6 +19,7 @@ pub use crate::spelling::words::{in_quotes, list, quoted};
 
 use crate::graph::flow;
 use crate::opset::declared::{self, BodyInputs};
+use crate::opset::raise_units::RaisedUnits;
 use crate::opset::text_casts;
 use crate::pass::invariants::Invariants;
 use crate::pass::statistics::Statistics;
@@ -43,6 +44,8 @@ pub trait Observer {
     fn after(&mut self, _pass: &dyn Pass, _module: &Module, _changed: Changed) {}
     /// Called at the end, with the cost of the formats if a pass has chosen them by cost.
     fn chosen(&mut self, _optimum: &Optimum) {}
+    /// Called at the end, with the number of units if a pass has replaced units by operators.
+    fn raised_units(&mut self, _units: &RaisedUnits) {}
 }
 
 /// Watches nothing.
@@ -174,6 +177,9 @@ impl Pipeline {
         if let Some(optimum) = results.get::<Optimum>().filter(|optimum| optimum.counted || is_current) {
             observer.chosen(optimum);
         }
+        if let Some(units) = results.get::<RaisedUnits>() {
+            observer.raised_units(units);
+        }
         Ok(results.into_warnings())
     }
 
@@ -222,6 +228,7 @@ impl fmt::Display for Pipeline {
 mod tests {
     use super::*;
     use crate::analysis::cost::Objective;
+    use crate::opset::raise_units::Families;
     use crate::pass::options::FORMAT;
     use crate::policy::{KeepIo, Policy};
     use crate::precision::guard::OutOfRange;
@@ -240,6 +247,8 @@ mod tests {
             out_of_range: OutOfRange::Clamp,
             keep_io: KeepIo::None,
             opset: Opset::Auto,
+            raise: Families::all(),
+            saturate_masks: true,
             objective: Objective::Bytes,
             target: Arc::default(),
             excess_precision: true,
@@ -268,6 +277,7 @@ mod tests {
             "negligible" => words(&["0", "1", "6"]),
             "gain" => words(&["any", "needed", "none"]),
             "dim" => words(&["", "N=8", "N=8+seq=4"]),
+            "units" => words(&["", "norms", "gelu+softmax"]),
             "quantized" => words(&["keep", "lower"]),
             "loss" => words(&["", "loss", "\"a,b\""]),
             "kind" => words(&[

@@ -57,6 +57,8 @@ fn lowering() -> Pipeline {
         out_of_range: OutOfRange::Keep,
         keep_io: KeepIo::All,
         opset: Opset::To(21),
+        raise: Default::default(),
+        saturate_masks: false,
         objective: Objective::default(),
         target: Arc::default(),
         excess_precision: false,

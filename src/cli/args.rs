@@ -198,6 +198,10 @@ pub(crate) struct PrecisionArgs {
     /// lowered operators have the format, at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
     #[arg(long, value_name = "keep|auto|N")]
     pub(crate) opset: Option<Opset>,
+    /// Operators written out to replace by ONNX's operator, where the opset of the output has it: norms, softmax, gelu,
+    /// swish, mish, hard-swish or all; with `--opset auto` the model is raised to an opset that has them
+    #[arg(long, value_name = "WORD,…", value_delimiter = ',')]
+    pub(crate) raise: Vec<String>,
     /// Quantity that the placement of casts minimizes: predicted time on the target, number of casts, or bytes
     /// that casts read and write [default: time]
     #[arg(long, value_name = "time|casts|bytes")]
@@ -212,6 +216,10 @@ pub(crate) struct PrecisionArgs {
     /// [default: forbid]
     #[arg(long, value_enum, value_name = "forbid|allow", hide_possible_values = true)]
     pub(crate) excess_precision: Option<ExcessArg>,
+    /// Keep masks in front of a softmax, or raise their huge negative numbers to a number that the format holds, so
+    /// that softmax can be low [default: keep]
+    #[arg(long, value_enum, value_name = "keep|saturate", hide_possible_values = true)]
+    pub(crate) masks: Option<MasksArg>,
     #[command(flatten)]
     pub(crate) peers: PeerArgs,
 }
@@ -413,6 +421,14 @@ pub(crate) enum ExcessArg {
     Forbid,
     /// Casts between floats that only round are removed
     Allow,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MasksArg {
+    /// Masks stay as they are
+    Keep,
+    /// Numbers below half of the lowest number of the format become that
+    Saturate,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

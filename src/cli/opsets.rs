@@ -38,7 +38,8 @@ impl OpsetAdvice {
     fn of_trial(run: &Run<'_>, model: &Model, options: &RewriteOptions) -> Option<OpsetAdvice> {
         let mut fresh = run.reload(model)?;
         let before = opset(&fresh.module);
-        let to = Target::Auto { format: options.to, policy: options.policy.clone() };
+        let to =
+            Target::Auto { format: options.to, policy: options.policy.clone(), units: options.raise.clone() };
         let pipeline = Pipeline::new(vec![Box::new(RaiseOpset { to })]).ok()?;
         match ampc::rewrite::run_pipeline(&mut fresh, &pipeline, false, &mut ()) {
             Ok(_) => opset(&fresh.module).filter(|&to| Some(to) != before).map(OpsetAdvice::Raises),

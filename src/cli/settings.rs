@@ -1,12 +1,12 @@
 //! From arguments to the options of a rewrite.
 
-use super::args::{ExcessArg, OutOfRangeArg, PrecisionArgs};
+use super::args::{ExcessArg, MasksArg, OutOfRangeArg, PrecisionArgs};
 use super::diagnose;
 use super::problem::{Failure, Problem};
 use ampc::execute::inputs::{Dims, check_dims};
 use ampc::ir::DType;
 use ampc::ir::op::Class;
-use ampc::options::{Opset, OptionError, Recorded};
+use ampc::options::{Families, Family, Opset, OptionError, Recorded};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::json::{JsonError, Place};
@@ -166,6 +166,9 @@ pub(crate) fn options(
     if let Some(opset) = args.opset {
         options.opset = opset;
     }
+    if !args.raise.is_empty() {
+        options.raise = families(&args.raise)?;
+    }
     no_empty_names(args)?;
     let mut policy = Policy::clone(&options.policy);
     apply(&mut policy, args, to)?;
@@ -174,6 +177,9 @@ pub(crate) fn options(
     if let Some(name) = &args.target {
         let dims = options.target.dims.clone();
         options.target = Arc::new(Profile { dims, ..read_target(name)? });
+    }
+    if let Some(masks) = args.masks {
+        options.saturate_masks = masks == MasksArg::Saturate;
     }
     if let Some(excess) = args.excess_precision {
         options.excess_precision = excess == ExcessArg::Allow;
@@ -244,6 +250,16 @@ fn no_empty_names(args: &PrecisionArgs) -> Result<(), Failure> {
         Some((flag, list)) => Err(empty_name(flag, &list.join(","))),
         None => Ok(()),
     }
+}
+
+/// The units to replace.
+fn families(words: &[String]) -> Result<Families, Failure> {
+    Families::of_words(words.iter().map(String::as_str)).map_err(|word| {
+        let known = Family::ALL.iter().map(|family| family.word()).chain([Families::EVERY]);
+        let hint = did_you_mean(suggest::nearest(word, known));
+        let message = format!("`--raise {word}`: expected {}{hint}", Families::WORDS);
+        Failure::usage("raise", message)
+    })
 }
 
 /// Names of inputs and outputs.

@@ -9,7 +9,7 @@ use super::shown;
 use super::table::{Table, bytes, count, duration, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
-use ampc::report::{NOT_FASTER, OptimumReport, SLOWER, Summary, TimeReport, is_about_result};
+use ampc::report::{NOT_FASTER, OptimumReport, SLOWER, Summary, TimeReport, UnitReport, is_about_result};
 
 /// Warnings printed in full before they are only counted.
 const SAID: usize = 8;
@@ -111,6 +111,19 @@ fn casts(report: &Report) -> String {
     words.join(", ")
 }
 
+/// The number of units that operators replaced, by kind, and of units that were left; `None` if there was no unit.
+fn units(report: &Report) -> Option<String> {
+    let of = |count: fn(&UnitReport) -> u64, what: &str| {
+        let kinds = report.units.iter().filter(|(_, units)| count(units) > 0);
+        let words: Vec<String> =
+            kinds.map(|(kind, units)| format!("{} {kind}", number(count(units)))).collect();
+        (!words.is_empty()).then(|| format!("{} {what}", words.join(", ")))
+    };
+    let words: Vec<String> =
+        [of(|units| units.raised, "raised"), of(|units| units.left, "left")].into_iter().flatten().collect();
+    (!words.is_empty()).then(|| words.join("; "))
+}
+
 /// A size before and after, and by how much it is smaller.
 fn size(before: Option<u64>, after: u64) -> String {
     let Some(before) = before else { return bytes(after) };
@@ -138,6 +151,9 @@ pub(crate) fn text(
     let to = report.options.get("to").unwrap_or_default();
     if let Some(opset) = done.raised {
         table.row(["opset".to_owned(), opset.to_string()]);
+    }
+    if let Some(units) = units(report) {
+        table.row(["units".to_owned(), units]);
     }
     table.row(["lowered".to_owned(), lowered(report, to)]);
     if let Some(kept) = kept(&report.fp32, to) {

@@ -12,6 +12,8 @@ use ampc_passes::json::{Entries, JsonError, entries};
 use ampc_passes::move_casts::EXCESS_PRECISION;
 use ampc_passes::pipeline::{Opset, Words, in_quotes, list};
 use ampc_passes::policy::{PolicyError, float_format};
+use ampc_passes::raise_units::Families;
+use ampc_passes::saturate_masks::MASKS;
 use ampc_passes::target::{PROFILES, ProfileError, print_dims, read_dims};
 use ampc_passes::{Policy, Profile, raise_opset};
 use serde::Deserialize;
@@ -66,7 +68,7 @@ pub const OPTIONS: &[RecordedOption] = &[
         name: "to",
         values: "fp16 or bf16",
         choices: || vec![Some("fp16"), Some("bf16")],
-        passes: &["raise-opset", "classify", "guard", "assign", "simplify-casts"],
+        passes: &["raise-opset", "saturate-masks", "classify", "guard", "assign", "simplify-casts"],
         print: |options| Some(if options.to == DType::BF16 { "bf16" } else { "fp16" }.to_owned()),
         read: |options, value| {
             options.to = value.map_or(Some(DType::F16), float_format).filter(|format| format.is_low())?;
@@ -107,6 +109,17 @@ pub const OPTIONS: &[RecordedOption] = &[
         },
     },
     RecordedOption {
+        name: "masks",
+        values: "keep or saturate",
+        choices: || vec![Some(MASKS.no), Some(MASKS.yes)],
+        passes: &["saturate-masks"],
+        print: |options| Some(MASKS.of(options.saturate_masks).to_owned()),
+        read: |options, value| {
+            options.saturate_masks = value.map_or(Some(false), |word| MASKS.read(word))?;
+            Some(())
+        },
+    },
+    RecordedOption {
         name: "keep_io",
         values: "all, none or names with `,` between them",
         choices: || vec![Some("all"), Some("none")],
@@ -132,6 +145,18 @@ pub const OPTIONS: &[RecordedOption] = &[
         print: |options| Some(options.opset.to_string()),
         read: |options, value| {
             options.opset = value.map_or(Some(Opset::Keep), |word| word.parse().ok())?;
+            Some(())
+        },
+    },
+    RecordedOption {
+        name: "raise",
+        values: Families::WORDS,
+        choices: || vec![None, Some("norms,gelu"), Some("norms,softmax,gelu,swish,mish,hard-swish")],
+        passes: &["raise-opset", "raise-units"],
+        print: |options| Some(options.raise.to_string()).filter(|words| !words.is_empty()),
+        read: |options, value| {
+            let words = value.into_iter().flat_map(|words| words.split(','));
+            options.raise = Families::of_words(words).ok()?;
             Some(())
         },
     },
@@ -384,6 +409,8 @@ mod tests {
                 out_of_range,
                 keep_io,
                 opset,
+                raise,
+                saturate_masks,
                 objective,
                 target,
                 excess_precision,
@@ -399,6 +426,8 @@ mod tests {
             assert_eq!(out_of_range, asked.out_of_range, "{name}");
             assert_eq!(keep_io, asked.keep_io, "{name}");
             assert_eq!(opset, if asked.opset == Opset::Auto { Opset::To(21) } else { asked.opset }, "{name}");
+            assert_eq!(raise, asked.raise, "{name}");
+            assert_eq!(saturate_masks, asked.saturate_masks, "{name}");
             assert_eq!((objective, target), (asked.objective, asked.target), "{name}");
             assert_eq!(excess_precision, asked.excess_precision, "{name}");
             assert_eq!(only_if_faster, asked.only_if_faster, "{name}");

@@ -8,6 +8,7 @@ use ampc_passes::assign::{Elsewhere, Optimum, time_as_it_stands};
 use ampc_passes::flow;
 use ampc_passes::move_casts;
 use ampc_passes::pipeline::Observer;
+use ampc_passes::raise_units::{self, RaisedUnits};
 use ampc_passes::share_functions::ShareFunctions;
 use ampc_passes::specialize_functions::{SpecializeFunctions, instances};
 use ampc_passes::{Changed, Pass, Paths};
@@ -27,7 +28,7 @@ pub(crate) struct Decisions<'a> {
     as_read: Option<(i64, i64)>,
     /// The time that passes before the decisions have saved.
     saved: i64,
-    /// The nodes that a raised opset needed, with their paths.
+    /// The nodes that a raised opset or a raised unit needed, with their paths.
     raised: Vec<(Node, String)>,
     /// Casts of the author that stand outside the loop that they were in, with their paths.
     hoisted: Vec<(Node, String)>,
@@ -39,6 +40,7 @@ pub(crate) struct Decisions<'a> {
     time: Option<TimeReport>,
     optimum: Option<OptimumReport>,
     elsewhere: Option<Elsewhere>,
+    units: RaisedUnits,
 }
 
 /// The decisions so far.
@@ -49,6 +51,7 @@ pub(crate) struct Decided {
     pub(super) time: Option<TimeReport>,
     pub(super) optimum: Option<OptimumReport>,
     pub(super) elsewhere: Option<Elsewhere>,
+    pub(super) units: RaisedUnits,
 }
 
 /// A node of a function that one call has for itself.
@@ -79,6 +82,7 @@ impl<'a> Decisions<'a> {
             time: None,
             optimum: None,
             elsewhere: None,
+            units: RaisedUnits::default(),
         }
     }
 
@@ -91,16 +95,18 @@ impl<'a> Decisions<'a> {
         nodes.chain(new).map(|(node, path)| node_report(&decisions, &sources, path, node)).collect()
     }
 
-    /// Keeps how much time the passes before any decision gain, which raise the opset and move casts.
+    /// Keeps how much time the passes before any decision gain, which raise the opset and units, and move casts.
     fn find_saved(&mut self, pass: &dyn Pass, module: &Module) {
-        let may_change = !self.before.casts.is_empty() || self.options.opset != Opset::Keep;
+        let may_change = !self.before.casts.is_empty()
+            || self.options.opset != Opset::Keep
+            || !self.options.raise.is_empty();
         let time = || time_as_it_stands(module, &self.options.target, self.options.to);
         if pass.name() == SpecializeFunctions.name() {
             if let Some((before, scale)) = self.as_read.take() {
                 let (now, same) = time();
                 self.saved = if same == scale { before.saturating_sub(now) } else { 0 };
             }
-        } else if may_change && [RAISE_OPSET, move_casts::NAME].contains(&pass.name()) {
+        } else if may_change && [RAISE_OPSET, raise_units::NAME, move_casts::NAME].contains(&pass.name()) {
             let found = self.as_read.take().unwrap_or_else(time);
             self.as_read = Some(found);
         }
@@ -112,12 +118,12 @@ impl<'a> Decisions<'a> {
         self.before.paths.nodes().iter().copied().chain(raised).collect()
     }
 
-    /// Finds the nodes that a raised opset needed.
+    /// Finds the nodes that a raised opset or a raised unit needed.
     fn find_raised(&mut self, module: &Module) {
         let known = self.known();
         let paths = Paths::of(module);
         let new = paths.nodes().iter().filter(|node| !known.contains(node));
-        self.raised = new.map(|&node| (node, paths.path(node).to_owned())).collect();
+        self.raised.extend(new.map(|&node| (node, paths.path(node).to_owned())));
     }
 
     /// Finds the casts that are not where they were.
@@ -143,6 +149,7 @@ impl<'a> Decisions<'a> {
             time: self.time,
             optimum: self.optimum,
             elsewhere: self.elsewhere,
+            units: self.units,
         }
     }
 
@@ -195,7 +202,7 @@ impl Observer for Decisions<'_> {
         self.observer.before(pass, module);
     }
     fn after(&mut self, pass: &dyn Pass, module: &Module, changed: Changed) {
-        if pass.name() == RAISE_OPSET && changed == Changed::Yes {
+        if [RAISE_OPSET, raise_units::NAME].contains(&pass.name()) && changed == Changed::Yes {
             self.find_raised(module);
         }
         if pass.name() == move_casts::NAME && changed == Changed::Yes {
@@ -211,6 +218,10 @@ impl Observer for Decisions<'_> {
         self.optimum = Some(OptimumReport::of(optimum));
         self.elsewhere = optimum.elsewhere.clone();
         self.observer.chosen(optimum);
+    }
+    fn raised_units(&mut self, units: &RaisedUnits) {
+        self.units = units.clone();
+        self.observer.raised_units(units);
     }
 }
 

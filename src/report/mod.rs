@@ -60,6 +60,9 @@ pub struct Report {
     pub optimum: Option<OptimumReport>,
     /// Casts.
     pub casts: Casts,
+    /// The units that were to be replaced by operators, by kind; absent if the rewrite was to replace none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub units: BTreeMap<&'static str, UnitReport>,
     /// Constants.
     pub constants: Constants,
     /// The signatures in the policy for operators that no table has, as in policies.
@@ -230,6 +233,15 @@ pub struct CastReport {
     pub readers: Vec<String>,
 }
 
+/// Operators written out of one kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct UnitReport {
+    /// The units that an operator has replaced.
+    pub raised: u64,
+    /// The units that were left, because the opset lacks the operator or the operator does not fit.
+    pub left: u64,
+}
+
 /// Something to know.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReportWarning {
@@ -376,7 +388,7 @@ impl Report {
         options: &RewriteOptions,
         pipeline: &Pipeline,
         warnings: Vec<Warning>,
-        Decided { nodes, instances, time, optimum, elsewhere }: Decided,
+        Decided { nodes, instances, time, optimum, elsewhere, units }: Decided,
     ) -> Report {
         let module = &model.module;
         let mut all: Vec<ReportWarning> =
@@ -403,6 +415,9 @@ impl Report {
             time,
             optimum,
             casts: casts(module, before),
+            units: (units.0.iter())
+                .map(|(kind, count)| (kind.name(), UnitReport { raised: count.raised, left: count.left }))
+                .collect(),
             constants: constants_report(module, before, options),
             signatures: (options.policy.signatures())
                 .filter_map(|(op, schema)| Some((op.to_owned(), SignatureJson::of(&Signature::of(schema)?))))

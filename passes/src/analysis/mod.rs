@@ -6,4 +6,5 @@ pub mod fusions;
 pub mod liveness;
 pub(crate) mod numerics;
 pub mod tensors;
+pub mod units;
 pub(crate) mod values;

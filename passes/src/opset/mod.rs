@@ -2,4 +2,5 @@
 
 pub mod declared;
 pub mod raise_opset;
+pub mod raise_units;
 pub mod text_casts;

@@ -121,6 +121,8 @@ fn lowering(policy: Policy) -> Lowering {
         out_of_range: OutOfRange::Keep,
         keep_io: KeepIo::All,
         opset: Opset::Keep,
+        raise: Default::default(),
+        saturate_masks: false,
         objective: Objective::default(),
         target: Arc::default(),
         excess_precision: false,

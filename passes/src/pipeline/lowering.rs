@@ -11,11 +11,14 @@ use crate::functions::bind_signatures::BindSignatures;
 use crate::functions::share_functions::ShareFunctions;
 use crate::functions::specialize_functions::SpecializeFunctions;
 use crate::opset::raise_opset::{RaiseOpset, Target};
+use crate::opset::raise_units::Families;
+use crate::opset::raise_units::RaiseUnits;
 use crate::pass::Pass;
 use crate::policy::{KeepIo, Policy};
 use crate::precision::assign::{Alternative, Assign, Gain};
 use crate::precision::classify::Classify;
 use crate::precision::guard::{Guard, OutOfRange};
+use crate::precision::saturate_masks::SaturateMasks;
 use crate::precision::taint::Taint;
 use crate::target::Profile;
 use ampc_ir::DType;
@@ -36,6 +39,10 @@ pub struct Lowering {
     pub keep_io: KeepIo,
     /// The opset of the output.
     pub opset: Opset,
+    /// The operators written out that ONNX's operators replace.
+    pub raise: Families,
+    /// True if masks in front of a softmax get numbers that fit the format.
+    pub saturate_masks: bool,
     /// The quantity that the choice of formats minimizes.
     pub objective: Objective,
     /// The profile that predicts costs.
@@ -89,13 +96,13 @@ impl FromStr for Opset {
 impl Pipeline {
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, keep_io, opset, .. } = options;
+        let Lowering { to, policy, out_of_range, keep_io, opset, raise, .. } = options;
         let alternative = options.alternative.as_ref();
         let alternative =
             alternative.map(|policy| Alternative { policy: policy.clone(), out_of_range: *out_of_range });
         let target = match *opset {
             Opset::Keep => None,
-            Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
+            Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone(), units: raise.clone() }),
             Opset::To(opset) => Some(Target::Opset(opset)),
         };
         let mut passes: Vec<Box<dyn Pass>> = Vec::new();
@@ -105,6 +112,14 @@ impl Pipeline {
         }
         // Then: which formats an operator has depends on its version.
         passes.extend(target.map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>));
+        // At the opset of the output, which may be the first that has the operators.
+        if !raise.is_empty() {
+            passes.push(Box::new(RaiseUnits { units: raise.clone() }));
+        }
+        // Before guards look at masks.
+        if options.saturate_masks {
+            passes.push(Box::new(SaturateMasks { to: *to }));
+        }
         let lowering: [Box<dyn Pass>; 11] = [
             // Before anything is decided.
             Box::new(MoveCasts { policy: policy.clone(), excess_precision: options.excess_precision }),

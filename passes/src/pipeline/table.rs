@@ -8,7 +8,7 @@ use super::PipelineError;
 use super::spelling::Spec;
 use crate::casts::{convert_constants, dce, emulate, insert_casts, move_casts, simplify_casts};
 use crate::functions::{bind_signatures, share_functions, specialize_functions};
-use crate::opset::raise_opset;
+use crate::opset::{raise_opset, raise_units};
 use crate::pass::Pass;
 use crate::pass::options::{Given, OptionDef, Resolver, Spelled, Wrong};
 use crate::precision::{assign, classify, guard, saturate_masks, taint};
@@ -33,6 +33,7 @@ type Read = fn(&Spec, &dyn Resolver) -> Result<Box<dyn Pass>, PipelineError>;
 pub const PASSES: &[PassDef] = &[
     row::<bind_signatures::BindSignatures>(),
     row::<raise_opset::RaiseOpset>(),
+    row::<raise_units::RaiseUnits>(),
     row::<evaluate_constants::EvaluateConstants>(),
     row::<move_casts::MoveCasts>(),
     row::<saturate_masks::SaturateMasks>(),

@@ -20,7 +20,7 @@
 //! reads it. Constants with more than 2¹⁶ elements are not looked at.
 
 use crate::graph::flow;
-use crate::pass::options::{FORMAT, PassOption, Setting, Spelled, settings};
+use crate::pass::options::{FORMAT, PassOption, Setting, Spelled, Words, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::convert::max_finite;
 use ampc_ir::op::{self, OpKind, Sign};
@@ -29,6 +29,9 @@ use ampc_ir::{AttrValue, DType, Module, Node, Payload, TensorData, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// The words of the option that runs the pass.
+pub const MASKS: Words = Words { no: "keep", yes: "saturate" };
 
 /// The code of the warning that masks were saturated.
 pub const SATURATED: &str = "masks.saturated";

@@ -19,7 +19,7 @@ pub(crate) struct TrainStepArgs {
     /// Instead of making a step: write the forward model of a step, with the weights of a state
     #[arg(long, value_name = "STEP", conflicts_with_all = [
         "model", "StepArgs", "fp32", "to", "policy", "allow", "infer", "clear", "deny", "pin", "pin_value", "disable_guard",
-        "keep_io", "opset", "objective", "target", "out_of_range", "excess_precision",
+        "keep_io", "opset", "objective", "target", "out_of_range", "excess_precision", "masks",
     ])]
     pub(crate) export: Option<PathBuf>,
     /// Output file of the step; `-` is standard output

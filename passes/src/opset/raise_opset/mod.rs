@@ -22,6 +22,8 @@ mod step;
 mod target;
 
 use crate::graph::paths::Paths;
+use crate::opset::raise_units;
+use crate::opset::raise_units::Families;
 pub use crate::pass::error::NoForm;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{FORMAT, OptionDef, POLICY, PassOption, Setting, Spelled, option, settings};
@@ -52,7 +54,11 @@ impl Spelled for RaiseOpset {
             def: option("to", "an opset or auto", None),
             print: |pass| Some(pass.to.number().map_or_else(|| Setting::word("auto"), Setting::word)),
             read: |pass, given| {
-                let auto = || Target::Auto { format: DType::F16, policy: Arc::default() };
+                let auto = || Target::Auto {
+                    format: DType::F16,
+                    policy: Arc::default(),
+                    units: Families::default(),
+                };
                 pass.to = given.read(|word| match word {
                     "auto" => Some(auto()),
                     number => number.parse().ok().map(Target::Opset),
@@ -78,6 +84,20 @@ impl Spelled for RaiseOpset {
                 let read = given.policy()?;
                 if let Target::Auto { policy, .. } = &mut pass.to {
                     *policy = read;
+                }
+                Ok(())
+            },
+        },
+        PassOption {
+            def: option("units", raise_units::UNITS, Some("")),
+            print: |pass| match &pass.to {
+                Target::Auto { units, .. } if !units.is_empty() => Some(raise_units::print_units(units)),
+                Target::Auto { .. } | Target::Opset(_) => None,
+            },
+            read: |pass, given| {
+                let read = given.listed(raise_units::read_units)?;
+                if let Target::Auto { units, .. } = &mut pass.to {
+                    *units = read;
                 }
                 Ok(())
             },
@@ -108,7 +128,7 @@ impl Pass for RaiseOpset {
         let mut raised = module.clone();
         let mut changed = false;
         // What `auto` asks for can only be seen at the opset it led to: that of what was inserted, for example.
-        while let Some(to) = self.to.opset(&raised)? {
+        while let Some(to) = self.to.opset(&raised, cx.facts)? {
             changed |= raise(&mut raised, cx.facts, to)?;
         }
         if let Some(opset) = self.to.number().filter(|&opset| opset > NEWEST_READ) {

@@ -2,8 +2,11 @@
 
 use crate::graph::flow;
 use crate::graph::keys::node_key;
+use crate::opset::raise_units;
+use crate::opset::raise_units::Families;
 use crate::pass::PassError;
 use crate::policy::Policy;
+use ampc_ir::infer::Facts;
 use ampc_ir::op::{self, Class, Legality, latest_opset};
 use ampc_ir::{DType, Module, Type};
 use std::sync::Arc;
@@ -22,6 +25,8 @@ pub enum Target {
         format: DType,
         /// The policy.
         policy: Arc<Policy>,
+        /// Units that get the operator of their meaning at an opset that has it ([`raise_units`]).
+        units: Families,
     },
 }
 
@@ -30,7 +35,7 @@ impl Target {
     pub(super) fn auto(&self) -> Option<(DType, &Arc<Policy>)> {
         match self {
             Target::Opset(_) => None,
-            Target::Auto { format, policy } => Some((*format, policy)),
+            Target::Auto { format, policy, .. } => Some((*format, policy)),
         }
     }
 
@@ -43,7 +48,7 @@ impl Target {
     }
 
     /// The opset to raise to next; `None` if the module, its functions included, is as far as it should be.
-    pub(super) fn opset(&self, module: &Module) -> Result<Option<u16>, PassError> {
+    pub(super) fn opset(&self, module: &Module, facts: &Facts) -> Result<Option<u16>, PassError> {
         let main = opset(module);
         let to = match self {
             &Target::Opset(to) => {
@@ -56,8 +61,9 @@ impl Target {
                 }
                 to
             }
-            Target::Auto { format, policy } => {
+            Target::Auto { format, policy, units } => {
                 let wanted = wanted(module, *format, policy);
+                let wanted = wanted.max(raise_units::opset_for(module, facts, units, *format));
                 return Ok(wanted.filter(|&to| main.is_some_and(|from| from < to)));
             }
         };
