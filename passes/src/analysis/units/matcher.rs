@@ -2,7 +2,7 @@
 
 use super::chains::{Flat, Scalar, behind, flat, scalar};
 use super::halves;
-use super::pattern::{Capture, Constant, Function, Number, Pattern, Rule};
+use super::pattern::{Capture, Chain, Constant, Function, Number, Pattern, Rule};
 use crate::graph::flow;
 use ampc_ir::infer::Facts;
 use ampc_ir::op::OpKind;
@@ -10,7 +10,10 @@ use ampc_ir::views::norm::ChannelNormView;
 use ampc_ir::views::reduce::{Axes, ReduceView};
 use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Module, Node, Value};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// A number of the table and a constant may differ by this share of the number, beside the rounding of the constant:
 /// exporters write six or more digits.
@@ -70,7 +73,12 @@ pub(super) struct Matcher<'a> {
     pub(super) module: &'a Module,
     pub(super) facts: &'a Facts,
     pub(super) rule: &'a Rule,
+    /// The sums and products of values, which several rules ask for.
+    pub(super) flats: &'a Flats,
 }
+
+/// Sums and products that were read.
+pub(super) type Flats = RefCell<FxHashMap<(Chain, Value), Option<Rc<Flat>>>>;
 
 impl Matcher<'_> {
     /// The captures and nodes of a value that matches the rule.
@@ -104,7 +112,8 @@ impl Matcher<'_> {
                 is_close(scalar, *k).then_some(state)
             }
             Pattern::Flat(chain, constant, items) => {
-                let scaled = flat(self.module, *chain, value)
+                let scaled = self
+                    .flat_of(*chain, value)
                     .and_then(|found| self.flat(*constant, items, &found, state.clone()));
                 // A captured factor may be absent.
                 let bare = || match (constant, &items[..]) {
@@ -118,6 +127,11 @@ impl Matcher<'_> {
             }
             Pattern::Call(function, operands) => self.call(*function, operands, value, state),
         }
+    }
+
+    fn flat_of(&self, chain: Chain, value: Value) -> Option<Rc<Flat>> {
+        let mut flats = self.flats.borrow_mut();
+        flats.entry((chain, value)).or_insert_with(|| flat(self.module, chain, value).map(Rc::new)).clone()
     }
 
     /// Matches the constant and the items of a sum or product.
@@ -233,7 +247,7 @@ impl Matcher<'_> {
 
     /// A mean that is written as a sum and the factor 1/n.
     fn scaled_sum(&self, operands: &[Pattern], value: Value, mut state: State) -> Option<State> {
-        let Flat { constant, items, nodes } = flat(self.module, super::pattern::Chain::Product, value)?;
+        let Flat { constant, items, nodes } = flat(self.module, Chain::Product, value)?;
         let &[(sum, 1.0)] = &items[..] else { return None };
         state.nodes.extend(nodes);
         state.rank = state.rank.max(constant.rank);

@@ -34,7 +34,7 @@ mod norms;
 mod pattern;
 mod table;
 
-use self::matcher::{Matcher, State};
+use self::matcher::{Flats, Matcher, State};
 use self::pattern::{Capture, Chain, Function, Number, Pattern, Rule, rules};
 use ampc_ir::infer::Facts;
 use ampc_ir::op::OpKind;
@@ -173,8 +173,9 @@ fn unit_at(
     let data = module.node(node);
     let kind = data.schema().filter(|schema| schema.domain.is_empty())?.kind;
     let result = data.result(0)?;
+    let flats = Flats::default();
     rules.iter().filter(|rule| begins(&rule.root, kind)).find_map(|rule| {
-        let mut state = Matcher { module, facts, rule }.find(result)?;
+        let mut state = Matcher { module, facts, rule, flats: &flats }.find(result)?;
         state.nodes.sort_unstable();
         state.nodes.dedup();
         let is_new = state.nodes.iter().all(|node| !taken.contains(node));

@@ -37,7 +37,7 @@ pub(super) enum Pattern {
 }
 
 /// The operators that a flat pattern joins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Chain {
     /// Terms, whose weights are signs.
     Sum,

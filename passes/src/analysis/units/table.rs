@@ -1,4 +1,4 @@
-//! The patterns, by the names of [`Kind`](super::Kind). Of one kind, larger patterns come first.
+//! The patterns, by the names of [`Kind`](super::Kind). Larger patterns of a kind come first.
 //!
 //! A layer norm may be an instance norm: the axes and the shapes of its parameters decide. A Swish may be a QuickGelu.
 
