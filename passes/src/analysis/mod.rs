@@ -1,6 +1,7 @@
 //! Analyses: facts about the numbers, tensors and costs of a module. They change nothing.
 
 pub mod cost;
+pub mod dataflow;
 pub mod exact;
 pub mod fusions;
 pub mod liveness;
