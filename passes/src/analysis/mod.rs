@@ -6,5 +6,6 @@ pub mod exact;
 pub mod fusions;
 pub mod liveness;
 pub(crate) mod numerics;
+pub mod ranges;
 pub mod tensors;
 pub(crate) mod values;

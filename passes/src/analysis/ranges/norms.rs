@@ -1,0 +1,102 @@
+//! Ranges of normalizations.
+//!
+//! Of n numbers with root mean square r, none is farther from 0 than √n · r. So a normalized number is at most √n,
+//! whatever is subtracted from the numbers before they are squared: the mean may be rounded. An epsilon makes sure that
+//! squares that vanish do not matter.
+
+use super::range::{MOST, Range, count, gamma};
+use super::{At, constant};
+use ampc_ir::DType;
+use ampc_ir::op::OpKind as K;
+use ampc_ir::views::NodeView;
+use ampc_ir::views::norm::{BatchNormView, ChannelNormView, LayerNormView, SoftmaxAxes, SoftmaxView};
+
+/// The least epsilon beside which squares that are flushed to 0 do not count.
+const LEAST_EPSILON: f32 = 1e-30;
+/// The relative error of a normalized number beside that of the sums.
+const LOOSE: f64 = 1.0 / (1 << 12) as f64;
+/// Channels of the largest BatchNormalization whose constants are read.
+const MAX_CHANNELS: u64 = 1 << 16;
+
+/// The range of a normalization or softmax.
+pub(super) fn of_norm(at: &At<'_>) -> Option<Range> {
+    let x = at.get(0)?;
+    match at.view.kind() {
+        K::Softmax => Some(Range::UNIT.or_nan(!x.is_finite())),
+        K::Hardmax => Some(Range::UNIT),
+        K::LogSoftmax if x.is_finite() => {
+            // No tensor has more elements along an axis.
+            let least = x.lo() - x.hi() - 2f64.powi(40).ln();
+            Some(Range::between(least, 0.0).loosened(LOOSE, LOOSE))
+        }
+        K::LRN => {
+            let shrinks = at.float("bias", 1.0) >= 1.0
+                && at.positive("alpha", 1e-4).is_some()
+                && at.positive("beta", 0.75).is_some();
+            (shrinks && at.is_wide() && x.is_finite()).then(|| x.hull(Range::ZERO).loosened(LOOSE, 0.0))
+        }
+        _ if !at.is_wide() => None,
+        K::BatchNormalization => of_batch_norm(at, x),
+        K::LayerNormalization | K::RMSNormalization | K::SimplifiedLayerNormalization => {
+            let norm = LayerNormView::read(&at.view).ok()?;
+            let is_wide = matches!(norm.stash, DType::F32 | DType::F64);
+            let n =
+                at.count(norm.axis?..at.view.rank(0)?).filter(|_| is_wide && norm.epsilon >= LEAST_EPSILON);
+            normalized(at, x, n?)
+        }
+        K::InstanceNormalization | K::GroupNormalization => {
+            let norm = ChannelNormView::read(&at.view).ok()?;
+            let is_wide = matches!(norm.stash, DType::F32 | DType::F64);
+            let n = at.count(if norm.groups.is_some() { 1 } else { 2 }..at.view.rank(0)?)?;
+            let n = n / norm.groups.unwrap_or(1);
+            if is_wide && norm.epsilon >= LEAST_EPSILON { normalized(at, x, n) } else { None }
+        }
+        _ => None,
+    }
+}
+
+/// The range of numbers that are normalized in groups of `n`, then scaled and shifted by operands.
+fn normalized(at: &At<'_>, x: Range, n: u64) -> Option<Range> {
+    let most = count(n.max(1)).sqrt() * (1.0 + LOOSE + gamma(Some(n)));
+    let scale = at.get(1).unwrap_or(Range::between(1.0, 1.0));
+    // Sums and squares that overflow make NaN of infinities.
+    let squares = 4.0 * count(n) * x.magnitude() * x.magnitude();
+    let fits = x.is_finite() && squares < MOST && count(n) * x.magnitude() < MOST / 2.0;
+    let scaled = Range::between(-most, most).or_nan(!fits).times(scale).stored(at.dtype);
+    Some(match at.get(2) {
+        Some(bias) => scaled.plus(bias),
+        None => scaled,
+    })
+}
+
+/// The range of x · a + b with factors a and b of each channel, however they are computed.
+fn of_batch_norm(at: &At<'_>, x: Range) -> Option<Range> {
+    let norm = BatchNormView::read(&at.view);
+    if norm.training || !x.is_finite() {
+        return None;
+    }
+    let numbers = |i| constant(at, i)?.small_floats(MAX_CHANNELS);
+    let (scale, bias, mean, var) = (numbers(1)?, numbers(2)?, numbers(3)?, numbers(4)?);
+    let channels = scale.iter().zip(&bias).zip(mean.iter().zip(&var));
+    let mut all: Option<Range> = None;
+    for ((&scale, &bias), (&mean, &var)) in channels {
+        let factor = scale / (var + f64::from(norm.epsilon)).sqrt();
+        let total = factor.abs() * (x.magnitude() + mean.abs()) + bias.abs();
+        if !(var >= 0.0 && total * 2.0 < MOST && factor.is_finite()) {
+            return None;
+        }
+        let line = x.minus(Range::between(mean, mean)).scaled(factor).plus(Range::between(bias, bias));
+        let range = line.loosened(0.0, total * LOOSE);
+        all = Some(all.map_or(range, |all| all.hull(range)));
+    }
+    all
+}
+
+/// True if a Softmax is along the last axis.
+pub(super) fn is_along_last_axis(view: &NodeView<'_>) -> bool {
+    let axes = SoftmaxView::read(view).ok().and_then(|softmax| softmax.axes);
+    match (axes, view.rank(0)) {
+        (Some(SoftmaxAxes::One(axis) | SoftmaxAxes::From(axis)), Some(rank)) => axis + 1 == rank,
+        _ => false,
+    }
+}
