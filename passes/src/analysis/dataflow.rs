@@ -23,11 +23,14 @@
 //! bodies and functions are widened after [`PATIENCE`] changes, so the number of visits is bounded if no chain of
 //! widened facts is infinite. The result is deterministic.
 
+mod order;
+
+use self::order::{Step, owners, steps};
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::module::{Def, GraphOwner};
+use ampc_ir::module::Def;
 use ampc_ir::ports::Ports;
 use ampc_ir::views::resolve_captures;
-use ampc_ir::{GraphId, Module, Node, Value};
+use ampc_ir::{Module, Node, Value};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeSet;
 
@@ -84,6 +87,13 @@ pub trait Analysis {
 #[derive(Clone, Debug)]
 pub struct Facts<F: Clone>(SecondaryMap<Value, F>);
 
+/// Facts of a module in which no value is reached.
+impl<F: Lattice> Default for Facts<F> {
+    fn default() -> Self {
+        Facts(SecondaryMap::with_default(F::bottom()))
+    }
+}
+
 impl<F: Lattice> Facts<F> {
     /// The fact of a value; of a capture, that of the captured value.
     pub fn of(&self, module: &Module, value: Value) -> &F {
@@ -99,17 +109,6 @@ pub fn solve<A: Analysis>(module: &Module, analysis: &mut A) -> Facts<A::Fact> {
         solver.visit(solver.steps[at]);
     }
     solver.facts
-}
-
-/// A step of the execution of a module.
-#[derive(Clone, Copy)]
-enum Step {
-    /// A node computes its results.
-    Compute(Node),
-    /// A node with ports passes operands on.
-    Enter(Node),
-    /// A node with ports takes the outputs of its bodies.
-    Leave(Node),
 }
 
 struct Solver<'m, 'a, A: Analysis> {
@@ -131,16 +130,16 @@ struct Solver<'m, 'a, A: Analysis> {
 impl<'m, 'a, A: Analysis> Solver<'m, 'a, A> {
     fn new(module: &'m Module, analysis: &'a mut A) -> Self {
         let steps = steps(module);
-        let mut places: SecondaryMap<Node, (usize, usize)> = SecondaryMap::with_default((0, 0));
+        let mut places: SecondaryMap<Node, (usize, usize)> = SecondaryMap::default();
         for (at, &step) in steps.iter().enumerate() {
             match step {
                 Step::Compute(node) | Step::Enter(node) => places[node] = (at, at),
                 Step::Leave(node) => places[node].1 = at,
             }
         }
-        let facts = Facts(SecondaryMap::with_default(A::Fact::bottom()));
-        let (pending, changes) = ((0..steps.len()).collect(), SecondaryMap::with_default(0));
-        Solver { module, analysis, facts, steps, places, pending, changes, read: FxHashSet::default() }
+        let (pending, changes) = ((0..steps.len()).collect(), SecondaryMap::default());
+        let (facts, read) = (Facts::default(), FxHashSet::default());
+        Solver { module, analysis, facts, steps, places, pending, changes, read }
     }
 
     fn next(&mut self) -> Option<usize> {
@@ -358,52 +357,6 @@ impl<'m, 'a, A: Analysis> Solver<'m, 'a, A> {
             Def::Capture { .. } | Def::Constant(_) | Def::Erased => {}
         }
     }
-}
-
-/// The nodes through which values enter and leave a graph.
-fn owners<'a>(module: &'a Module, owner: &'a GraphOwner) -> &'a [Node] {
-    match owner {
-        GraphOwner::Body { node, .. } => std::slice::from_ref(node),
-        GraphOwner::Function(function) => module.calls(*function),
-        GraphOwner::Main | GraphOwner::Erased => &[],
-    }
-}
-
-/// The steps of all graphs in the order of execution: bodies between the two steps of their node, a function within its
-/// first call, and functions without calls at the end.
-fn steps(module: &Module) -> Vec<Step> {
-    enum Work {
-        Nodes(Node),
-        Leave(Node),
-    }
-    let (mut steps, mut seen) = (Vec::with_capacity(module.n_nodes()), FxHashSet::default());
-    let roots = std::iter::once(module.main()).chain(module.functions().map(|(_, data)| data.graph));
-    for root in roots {
-        let first = |graph: GraphId| module.nodes(graph).next().map(Work::Nodes);
-        let mut work: Vec<Work> = seen.insert(root).then(|| first(root)).flatten().into_iter().collect();
-        while let Some(next) = work.pop() {
-            let node = match next {
-                Work::Leave(node) => {
-                    steps.push(Step::Leave(node));
-                    continue;
-                }
-                Work::Nodes(node) => node,
-            };
-            let data = module.node(node);
-            work.extend(data.next().map(Work::Nodes));
-            let has_ports = Ports::of(module, node).is_some();
-            steps.push(if has_ports { Step::Enter(node) } else { Step::Compute(node) });
-            work.extend(has_ports.then_some(Work::Leave(node)));
-            let called = match data.op {
-                ampc_ir::module::Op::Call(function) => Some(module.function(function).graph),
-                _ => None,
-            };
-            let graphs: Vec<GraphId> =
-                data.bodies().chain(called).filter(|&graph| seen.insert(graph)).collect();
-            work.extend(graphs.into_iter().rev().filter_map(first));
-        }
-    }
-    steps
 }
 
 #[cfg(test)]

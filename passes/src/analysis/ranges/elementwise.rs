@@ -1,7 +1,7 @@
 //! Ranges of element-wise functions and arithmetic.
 
 use super::At;
-use super::range::Range;
+use super::range::{LARGEST_EXPONENT, MOST, Range, count, gamma};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind as K;
 use ampc_ir::views::broadcast::{Bound, ClipView};
@@ -16,8 +16,6 @@ const LOOSE: f64 = 1.0 / (1 << 16) as f64;
 const TINY: f64 = 1.0 / (1 << 20) as f64;
 /// The relative error of a power, which may be computed as an exponential of a product.
 const LOOSER: f64 = 1.0 / (1 << 12) as f64;
-/// Exponentials of larger numbers overflow.
-const MOST_EXPONENT: f64 = 88.0;
 
 /// The bounds of an operator for all operands, on any device.
 pub(super) fn bounds(kind: K) -> Option<Range> {
@@ -93,7 +91,6 @@ pub(super) fn of_arithmetic(at: &At<'_>) -> Option<Range> {
     let is_integer = at.dtype.is_some_and(DType::is_integer);
     let (a, b) = (at.get(0)?, at.get(1));
     let all = || (0..at.view.n_operands()).filter_map(|i| at.get(i));
-    let rounded = |range: Range| range.stored(at.dtype);
     Some(match at.view.kind() {
         K::Add => a.plus(b?),
         K::Sub if is_own_maximum(&at.view) => {
@@ -105,21 +102,35 @@ pub(super) fn of_arithmetic(at: &At<'_>) -> Option<Range> {
         K::Mul => a.times(b?),
         K::Div if is_integer => a.over(b?).grown(f64::trunc),
         K::Div if a.lo() >= 0.0 && is_own_sum(&at.view) => {
-            // The sum is none of the quotients' business where it is 0 or infinite.
-            Range::UNIT.or_nan(a.may_be_nan() || a.has_zero() || b?.has_infinity())
+            // 0/0 and ∞/∞ are NaN.
+            let nan = a.may_be_nan() || a.has_zero() || b?.has_infinity();
+            Range::UNIT.loosened(FEW_BITS, 0.0).or_nan(nan)
         }
         K::Div => a.over(b?).loosened(FEW_BITS, 0.0),
         K::Pow => power(a, b?)?.loosened(LOOSER, 0.0),
         K::Mod => modulus(a, b?, is_integer),
         K::Max => all().reduce(|a, b| chosen(a, b, f64::max))?,
         K::Min => all().reduce(|a, b| chosen(a, b, f64::min))?,
-        K::Sum => all().reduce(|a, b| rounded(a.plus(b)))?,
+        K::Sum => sum(&all().collect::<Vec<_>>())?,
         K::Mean => {
-            let n = super::range::count(all().count() as u64);
-            all().reduce(|a, b| rounded(a.plus(b)))?.over(Range::between(n, n)).loosened(FEW_BITS, 0.0)
+            let n = count(all().count() as u64);
+            sum(&all().collect::<Vec<_>>())?.over(Range::between(n, n)).loosened(FEW_BITS, 0.0)
         }
         _ => return None,
     })
+}
+
+/// The range of a sum, whose terms are added in any order.
+fn sum(terms: &[Range]) -> Option<Range> {
+    let (sum, hull) =
+        (terms.iter().copied().reduce(Range::plus)?, terms.iter().copied().reduce(Range::hull)?);
+    let total: f64 = terms.iter().map(|term| term.magnitude()).sum();
+    let slack = gamma(Some(terms.len() as u64)) * total;
+    match () {
+        () if !hull.is_finite() => Some(sum),
+        () if total + slack < MOST => Some(sum.loosened(0.0, slack).signed_as(hull)),
+        () => None,
+    }
 }
 
 fn sign(x: f64) -> f64 {
@@ -137,7 +148,7 @@ fn positive(x: Range) -> Option<Range> {
 
 /// ln(1 + eˣ), as if eˣ was stored on the way.
 fn softplus(x: f64) -> f64 {
-    if x > MOST_EXPONENT { f64::INFINITY } else { x.exp().ln_1p() }
+    if x > LARGEST_EXPONENT { f64::INFINITY } else { x.exp().ln_1p() }
 }
 
 /// The range of x · g(x), where g goes from 0 to 1 with x and the product is never below `least`.

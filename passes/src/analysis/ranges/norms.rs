@@ -4,7 +4,7 @@
 //! whatever is subtracted from the numbers before they are squared: the mean may be rounded. An epsilon makes sure that
 //! squares that vanish do not matter.
 
-use super::range::{MOST, Range, count, gamma};
+use super::range::{LARGEST_EXPONENT, MOST, Range, count, gamma};
 use super::{At, constant};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind as K;
@@ -25,8 +25,9 @@ pub(super) fn of_norm(at: &At<'_>) -> Option<Range> {
         K::Softmax => Some(Range::UNIT.or_nan(!x.is_finite())),
         K::Hardmax => Some(Range::UNIT),
         K::LogSoftmax if x.is_finite() => {
-            // No tensor has more elements along an axis.
+            // No tensor has more elements along an axis. The logarithm may be that of a Softmax that vanishes.
             let least = x.lo() - x.hi() - 2f64.powi(40).ln();
+            let least = if least > -LARGEST_EXPONENT { least } else { f64::NEG_INFINITY };
             Some(Range::between(least, 0.0).loosened(LOOSE, LOOSE))
         }
         K::LRN => {

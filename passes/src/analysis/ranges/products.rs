@@ -1,10 +1,13 @@
 //! Ranges of products of matrices, convolutions and recurrent networks.
 
 use super::constants::{Constants, Layout, Sums};
-use super::range::{MOST, Range, gamma};
+use super::range::{MOST, Range, gamma, underflow};
 use super::{At, constant, is_distribution};
 use ampc_ir::op::OpKind as K;
 use ampc_ir::views::linear::GemmView;
+
+/// The relative error of a product on a device that multiplies numbers of 11 bits (TF32), or convolves by transforms.
+const SHORT: f64 = 1.0 / (1 << 9) as f64;
 
 /// The weights of a product: an operand, how it is laid out, and the terms of an element of the result.
 struct Weights {
@@ -23,10 +26,9 @@ pub(super) fn of_product(at: &At<'_>, constants: &mut Constants<'_>) -> Option<R
             let gemm = GemmView::read(&at.view);
             let product = of_matrices(at, constants, [gemm.trans_a, gemm.trans_b])?;
             let scaled = product.scaled(gemm.alpha.into()).stored(at.dtype);
-            Some(match at.get(2) {
-                Some(bias) => scaled.plus(bias.scaled(gemm.beta.into()).stored(at.dtype)),
-                None => scaled,
-            })
+            let bias = at.get(2).unwrap_or(Range::ZERO).scaled(gemm.beta.into()).stored(at.dtype);
+            // A factor may be scaled before it is multiplied.
+            (gemm.alpha == 1.0 || scaled.is_finite()).then(|| scaled.plus(bias))
         }
         _ => of_convolution(at, constants),
     }
@@ -52,13 +54,13 @@ fn of_matrices(at: &At<'_>, constants: &mut Constants<'_>, transposed: [bool; 2]
             return Some(range);
         }
     }
-    let multiplied = a.times(b).summed(terms);
+    let multiplied = a.times(b).loosened(SHORT, 0.0).summed(terms);
     let is_mean = b.is_finite() && at.view.operand(0).is_some_and(|p| is_distribution(at.view.module, p));
     if !is_mean || at.view.kind() != K::MatMul {
         return Some(multiplied);
     }
     // The weights add up to 1 but for rounding.
-    let slack = 2.0 * gamma(terms) * b.magnitude();
+    let slack = (2.0 * gamma(terms) + SHORT) * b.magnitude();
     Some(b.loosened(0.0, slack).signed_as(b).or_nan(a.may_be_nan()))
 }
 
@@ -97,7 +99,7 @@ fn weighted(sums: &[Sums], x: Range, n: u64) -> Range {
         (lo, hi) = if i == 0 { (least, greatest) } else { (lo.min(least), hi.max(greatest)) };
         total = total.max((sums.positive + sums.negative) * x.magnitude());
     }
-    let slack = gamma(Some(n)) * total + super::range::underflow(n);
+    let slack = (gamma(Some(n)) + SHORT) * total + underflow(n);
     // Beyond it, sums on the way may be infinite.
     if total + slack < MOST { Range::between(lo - slack, hi + slack) } else { Range::UNKNOWN }
 }
@@ -118,7 +120,8 @@ fn of_convolution(at: &At<'_>, constants: &mut Constants<'_>) -> Option<Range> {
         .filter(|_| !transposes && x.is_finite())
         .map(|(outer, summed)| Weights { operand: 1, layout: Layout { outer, summed, inner: 1 } });
     let by_weights = weights.and_then(|weights| of_weights(at, constants, &weights, x));
-    let product = by_weights.unwrap_or_else(|| x.times(w.hull(Range::ZERO)).summed(terms));
+    let product =
+        by_weights.unwrap_or_else(|| x.times(w.hull(Range::ZERO)).loosened(SHORT, 0.0).summed(terms));
     Some(match at.get(2) {
         Some(bias) => product.stored(at.dtype).plus(bias),
         None => product,
@@ -131,6 +134,7 @@ pub(super) fn of_recurrent(at: &At<'_>) -> Option<Range> {
     let is_recurrent = matches!(at.view.kind(), K::LSTM | K::GRU | K::RNN);
     let hidden = is_recurrent && at.slot < 2 && at.view.attr("activations").is_none();
     let first = at.get(5).unwrap_or(Range::ZERO);
-    (hidden && at.is_wide())
-        .then(|| Range::SIGNED_UNIT.hull(first).loosened(2f64.powi(-12), 0.0).or_nan(true))
+    // The rounding errors of the steps of a GRU stay in the state.
+    let slack = 2f64.powi(if at.view.kind() == K::GRU { -4 } else { -12 });
+    (hidden && at.is_wide()).then(|| Range::SIGNED_UNIT.hull(first).loosened(slack, 0.0).or_nan(true))
 }

@@ -11,6 +11,9 @@ const THRESHOLDS: [f64; 9] =
 /// The largest finite number of f32.
 pub(super) const MOST: f64 = f32::MAX as f64;
 
+/// Exponentials of numbers farther from 0 may overflow or vanish.
+pub(super) const LARGEST_EXPONENT: f64 = 80.0;
+
 /// Integers up to here are exact in f64.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 

@@ -1,15 +1,13 @@
 //! Ranges of reductions, pools and running sums.
 
 use super::At;
-use super::range::{Range, count};
+use super::range::{LARGEST_EXPONENT, Range, count};
 use ampc_ir::op::OpKind as K;
 use ampc_ir::views::NodeView;
 use ampc_ir::views::reduce::{CumulativeView, ReduceView};
 
 /// The relative and absolute error of a logarithm or root.
 const LOOSE: f64 = 1.0 / (1 << 16) as f64;
-/// Exponentials of numbers farther from 0 overflow or vanish.
-const MOST_EXPONENT: f64 = 80.0;
 
 /// The number of elements that a node makes one element of.
 enum Terms {
@@ -38,8 +36,8 @@ pub(super) fn of_reduction(at: &At<'_>) -> Option<Range> {
     }
     let x = at.get(0)?;
     match kind {
-        K::GlobalMaxPool | K::TopK => Some(x),
-        K::MaxPool => (!may_be_empty(&at.view)).then_some(x),
+        K::GlobalMaxPool | K::TopK => Some(greatest(x)),
+        K::MaxPool => (!may_be_empty(&at.view)).then(|| greatest(x)),
         K::AveragePool => {
             let pads = at.view.int("count_include_pad").unwrap_or(0) != 0;
             let pads = pads || at.view.int("ceil_mode").unwrap_or(0) != 0;
@@ -55,18 +53,24 @@ pub(super) fn of_reduction(at: &At<'_>) -> Option<Range> {
     }
 }
 
+/// The range of the greatest of several elements. A device that skips NaN may have none left.
+fn greatest(x: Range) -> Range {
+    if x.may_be_nan() { x.hull(Range::between(f64::NEG_INFINITY, x.hi())) } else { x }
+}
+
 fn reduced(kind: K, x: Range, terms: Terms) -> Option<Range> {
     let n = terms.known();
     let square = || x.magnitudes().times(x.magnitudes());
     match kind {
-        K::ReduceMax | K::ReduceMin => Some(x),
+        K::ReduceMax => Some(greatest(x)),
+        K::ReduceMin => Some(greatest(x.negated()).negated()),
         K::ReduceMean => Some(x.averaged(n)),
         K::ReduceSum => Some(x.summed(n)),
         K::ReduceL1 => Some(x.magnitudes().summed(n)),
         K::ReduceSumSquare => Some(square().summed(n)),
         K::ReduceL2 => Some(square().summed(n).grown(f64::sqrt).loosened(LOOSE, 0.0)),
         K::ReduceLogSumExp => {
-            let fits = x.is_finite() && x.magnitude() < MOST_EXPONENT;
+            let fits = x.is_finite() && x.magnitude() < LARGEST_EXPONENT;
             let most = x.hi() + count(n.filter(|_| fits)?).ln();
             Some(Range::between(x.lo(), most).loosened(LOOSE, LOOSE))
         }
@@ -80,7 +84,8 @@ fn reduced(kind: K, x: Range, terms: Terms) -> Option<Range> {
 
 /// The elements along the axes of a reduction; `None` if the node is none, or reduces nothing at all.
 fn terms(at: &At<'_>) -> Option<Terms> {
-    let reduces = at.view.schema.name.starts_with("Reduce");
+    // Devices disagree on a reduction of no axes.
+    let reduces = at.view.schema.name.starts_with("Reduce") && at.view.int("noop_with_empty_axes") != Some(1);
     let reduce = ReduceView::read(&at.view).ok().filter(|_| reduces)?;
     let Some(axes) = reduce.axes else { return Some(Terms::Unknown) };
     match at.count(axes.as_slice().iter().copied()) {

@@ -29,7 +29,7 @@ fn range(lines: &str) -> Range {
 }
 
 fn about(range: Range, lo: f64, hi: f64) -> bool {
-    let near = |a: f64, b: f64| a == b || (a - b).abs() <= 1e-3 * b.abs().max(1.0);
+    let near = |a: f64, b: f64| a == b || (a - b).abs() <= 1e-2 * b.abs().max(1.0);
     near(range.lo(), lo) && near(range.hi(), hi)
 }
 
