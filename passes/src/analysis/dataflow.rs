@@ -25,14 +25,13 @@
 
 mod order;
 
-use self::order::{Step, owners, steps};
+use self::order::{Step, Worklist, owners, steps};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::Def;
 use ampc_ir::ports::Ports;
 use ampc_ir::views::resolve_captures;
 use ampc_ir::{Module, Node, Value};
 use rustc_hash::FxHashSet;
-use std::collections::BTreeSet;
 
 /// Changes of the fact of an input of a body or function (backward: of an output) before it is widened.
 pub const PATIENCE: u8 = 8;
@@ -105,7 +104,7 @@ impl<F: Lattice> Facts<F> {
 pub fn solve<A: Analysis>(module: &Module, analysis: &mut A) -> Facts<A::Fact> {
     let mut solver = Solver::new(module, analysis);
     solver.enter();
-    while let Some(at) = solver.next() {
+    while let Some(at) = solver.pending.pop() {
         solver.visit(solver.steps[at]);
     }
     solver.facts
@@ -119,8 +118,7 @@ struct Solver<'m, 'a, A: Analysis> {
     steps: Vec<Step>,
     /// The first and last step of each node.
     places: SecondaryMap<Node, (usize, usize)>,
-    /// The steps to visit.
-    pending: BTreeSet<usize>,
+    pending: Worklist,
     /// How often the fact of a value at a border has changed.
     changes: SecondaryMap<Value, u8>,
     /// The constants whose entry is known.
@@ -137,16 +135,9 @@ impl<'m, 'a, A: Analysis> Solver<'m, 'a, A> {
                 Step::Leave(node) => places[node].1 = at,
             }
         }
-        let (pending, changes) = ((0..steps.len()).collect(), SecondaryMap::default());
+        let (pending, changes) = (Worklist::new(steps.len(), A::DIRECTION), SecondaryMap::default());
         let (facts, read) = (Facts::default(), FxHashSet::default());
         Solver { module, analysis, facts, steps, places, pending, changes, read }
-    }
-
-    fn next(&mut self) -> Option<usize> {
-        match A::DIRECTION {
-            Direction::Forward => self.pending.pop_first(),
-            Direction::Backward => self.pending.pop_last(),
-        }
     }
 
     /// Sets the facts that come from outside.
@@ -346,12 +337,14 @@ impl<'m, 'a, A: Analysis> Solver<'m, 'a, A> {
             Def::Result { node, .. } => {
                 // The result of a state is read by its operand too.
                 let (first, last) = self.places[*node];
-                self.pending.extend([first, last]);
+                self.pending.insert(first);
+                self.pending.insert(last);
             }
             Def::Input { .. } => {
                 for &node in owners(self.module, &self.module.graph(data.graph).owner) {
                     let (first, last) = self.places[node];
-                    self.pending.extend([first, last]);
+                    self.pending.insert(first);
+                    self.pending.insert(last);
                 }
             }
             Def::Capture { .. } | Def::Constant(_) | Def::Erased => {}

@@ -1,9 +1,11 @@
 //! The order of execution, in which the solver visits nodes.
 
+use super::Direction;
 use ampc_ir::module::{GraphOwner, Op};
 use ampc_ir::ports::Ports;
 use ampc_ir::{GraphId, Module, Node};
 use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
 
 /// A step of the execution of a module.
 #[derive(Clone, Copy)]
@@ -14,6 +16,49 @@ pub(super) enum Step {
     Enter(Node),
     /// A node with ports takes the outputs of its bodies.
     Leave(Node),
+}
+
+/// The steps to visit, in the order of execution or, backward, against it: every step once, and again when its facts
+/// changed.
+pub(super) struct Worklist {
+    n_steps: usize,
+    direction: Direction,
+    /// The number of steps that were visited once, in the order of visits.
+    visited: usize,
+    /// The visited steps to visit again, by their number in the order of visits.
+    again: BTreeSet<usize>,
+}
+
+impl Worklist {
+    pub(super) fn new(n_steps: usize, direction: Direction) -> Worklist {
+        Worklist { n_steps, direction, visited: 0, again: BTreeSet::new() }
+    }
+
+    /// The step at a place in the order of visits, or the place of a step.
+    fn turned(&self, at: usize) -> usize {
+        match self.direction {
+            Direction::Forward => at,
+            Direction::Backward => self.n_steps - 1 - at,
+        }
+    }
+
+    /// Adds a step.
+    pub(super) fn insert(&mut self, step: usize) {
+        let at = self.turned(step);
+        if at < self.visited {
+            self.again.insert(at);
+        }
+    }
+
+    /// Takes the first step.
+    pub(super) fn pop(&mut self) -> Option<usize> {
+        let first = self.again.pop_first().or_else(|| {
+            let is_left = self.visited < self.n_steps;
+            self.visited += usize::from(is_left);
+            is_left.then(|| self.visited - 1)
+        });
+        first.map(|at| self.turned(at))
+    }
 }
 
 /// The nodes through which values enter and leave a graph.
