@@ -38,12 +38,7 @@ pub(super) struct Layout {
 pub(super) struct Constants<'s> {
     statistics: &'s mut Statistics,
     /// By the address of the constant, which it keeps as long as it is held here.
-    sums: FxHashMap<(*const TensorData, Layout), Kept>,
-}
-
-struct Kept {
-    _constant: Arc<TensorData>,
-    sums: Option<Arc<[Sums]>>,
+    sums: FxHashMap<(*const TensorData, Layout), (Arc<TensorData>, Option<Arc<[Sums]>>)>,
 }
 
 impl<'s> Constants<'s> {
@@ -85,12 +80,8 @@ impl<'s> Constants<'s> {
     /// The sums of weights; `None` if they cannot be read, are too many or not finite.
     pub(super) fn sums(&mut self, data: &Arc<TensorData>, layout: Layout) -> Option<Arc<[Sums]>> {
         let key = (Arc::as_ptr(data), layout);
-        if let Some(kept) = self.sums.get(&key) {
-            return kept.sums.clone();
-        }
-        let sums = sum(data, layout).map(Arc::from);
-        self.sums.insert(key, Kept { _constant: data.clone(), sums: sums.clone() });
-        sums
+        let known = self.sums.entry(key);
+        known.or_insert_with(|| (data.clone(), sum(data, layout).map(Arc::from))).1.clone()
     }
 }
 

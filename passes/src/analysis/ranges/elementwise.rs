@@ -1,12 +1,12 @@
 //! Ranges of element-wise functions and arithmetic.
 
-use super::At;
 use super::range::{LARGEST_EXPONENT, MOST, Range, count, gamma};
+use super::{At, producer};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind as K;
 use ampc_ir::views::broadcast::{Bound, ClipView};
 use ampc_ir::views::reduce::ReduceView;
-use ampc_ir::views::{NodeView, resolve_captures};
+use ampc_ir::views::resolve_captures;
 
 /// The relative error of a quotient or root on a device that does not round it correctly.
 const FEW_BITS: f64 = 1.0 / (1 << 21) as f64;
@@ -49,7 +49,7 @@ pub(super) fn of_function(at: &At<'_>) -> Option<Range> {
         K::Clip => clipped(at, x)?,
         K::Abs => x.magnitudes(),
         K::Sign if x.may_be_nan() => Range::SIGNED_UNIT.or_nan(true),
-        K::Sign => x.grown(sign),
+        K::Sign => x.grown(|x| if x == 0.0 { 0.0 } else { x.signum() }),
         K::Floor => x.grown(f64::floor),
         K::Ceil => x.grown(f64::ceil),
         K::Round => x.grown(f64::round_ties_even),
@@ -63,10 +63,12 @@ pub(super) fn of_function(at: &At<'_>) -> Option<Range> {
         K::Softsign => Range::SIGNED_UNIT.signed_as(x).or_nan(x.may_be_nan() || x.has_infinity()),
         K::Sin | K::Cos => Range::SIGNED_UNIT.or_nan(x.may_be_nan() || x.has_infinity()),
         K::Atan => Range::SIGNED_UNIT.scaled(1.571).signed_as(x).or_nan(x.may_be_nan()),
-        K::Asin => Range::SIGNED_UNIT.scaled(1.571).or_nan(!is_within_one(x)),
-        K::Acos => Range::between(-TINY, 3.142).or_nan(!is_within_one(x)),
+        K::Asin => Range::SIGNED_UNIT.scaled(1.571).or_nan(!x.is_finite() || x.magnitude() > 1.0),
+        K::Acos => Range::between(-TINY, 3.142).or_nan(!x.is_finite() || x.magnitude() > 1.0),
         K::HardSigmoid => Range::UNIT.or_nan(!x.is_finite()),
-        K::Softplus => x.grown(softplus).loosened(LOOSE, LOOSE),
+        // The exponential may be infinite on the way.
+        K::Softplus if x.hi() > LARGEST_EXPONENT => Range::between(0.0, f64::INFINITY).or_nan(x.may_be_nan()),
+        K::Softplus => x.grown(|x| x.exp().ln_1p()).loosened(LOOSE, LOOSE),
         K::Gelu => gated(x, -0.17),
         K::Swish => gated(x, -0.2785 / at.positive("alpha", 1.0)?),
         K::Mish => gated(x, -0.309),
@@ -74,11 +76,7 @@ pub(super) fn of_function(at: &At<'_>) -> Option<Range> {
         K::LeakyRelu => above().hull(below().scaled(at.float("alpha", 0.01))),
         K::PRelu => above().hull(below().times(at.get(1)?)),
         K::ThresholdedRelu => x.hull(Range::ZERO),
-        K::Shrink => {
-            let bias = at.float("bias", 0.0);
-            let bias = Range::between(-bias.abs(), bias.abs());
-            x.plus(bias).hull(Range::ZERO)
-        }
+        K::Shrink => x.plus(Range::SIGNED_UNIT.scaled(at.float("bias", 0.0))).hull(Range::ZERO),
         K::Elu => exponential(x, at.float("alpha", 1.0)),
         K::Celu => exponential(x, at.positive("alpha", 1.0)?),
         K::Selu => exponential(x, at.float("alpha", 1.673_263_2)).scaled(at.float("gamma", 1.050_701)),
@@ -91,17 +89,15 @@ pub(super) fn of_arithmetic(at: &At<'_>) -> Option<Range> {
     let is_integer = at.dtype.is_some_and(DType::is_integer);
     let (a, b) = (at.get(0)?, at.get(1));
     let all = || (0..at.view.n_operands()).filter_map(|i| at.get(i));
+    let sum = || sum(&all().collect::<Vec<_>>());
     Some(match at.view.kind() {
         K::Add => a.plus(b?),
-        K::Sub if is_own_maximum(&at.view) => {
-            let below = a.minus(b?);
-            Range::between(below.lo(), 0.0).or_nan(below.may_be_nan())
-        }
+        K::Sub if reduces_first_operand(at, K::ReduceMax) => a.minus(b?).grown(|x| x.min(0.0)),
         K::Sub => a.minus(b?),
-        K::Mul if at.is_same(0, 1) => a.magnitudes().times(a.magnitudes()),
+        K::Mul if is_square(at) => a.magnitudes().times(a.magnitudes()),
         K::Mul => a.times(b?),
         K::Div if is_integer => a.over(b?).grown(f64::trunc),
-        K::Div if a.lo() >= 0.0 && is_own_sum(&at.view) => {
+        K::Div if a.lo() >= 0.0 && reduces_first_operand(at, K::ReduceSum) => {
             // 0/0 and ∞/∞ are NaN.
             let nan = a.may_be_nan() || a.has_zero() || b?.has_infinity();
             Range::UNIT.loosened(FEW_BITS, 0.0).or_nan(nan)
@@ -111,19 +107,16 @@ pub(super) fn of_arithmetic(at: &At<'_>) -> Option<Range> {
         K::Mod => modulus(a, b?, is_integer),
         K::Max => all().reduce(|a, b| chosen(a, b, f64::max))?,
         K::Min => all().reduce(|a, b| chosen(a, b, f64::min))?,
-        K::Sum => sum(&all().collect::<Vec<_>>())?,
-        K::Mean => {
-            let n = count(all().count() as u64);
-            sum(&all().collect::<Vec<_>>())?.over(Range::between(n, n)).loosened(FEW_BITS, 0.0)
-        }
+        K::Sum => sum()?,
+        K::Mean => sum()?.scaled(1.0 / count(all().count() as u64)).loosened(FEW_BITS, 0.0),
         _ => return None,
     })
 }
 
 /// The range of a sum, whose terms are added in any order.
 fn sum(terms: &[Range]) -> Option<Range> {
-    let (sum, hull) =
-        (terms.iter().copied().reduce(Range::plus)?, terms.iter().copied().reduce(Range::hull)?);
+    let sum = terms.iter().copied().reduce(Range::plus)?;
+    let hull = terms.iter().copied().reduce(Range::hull)?;
     let total: f64 = terms.iter().map(|term| term.magnitude()).sum();
     let slack = gamma(Some(terms.len() as u64)) * total;
     match () {
@@ -133,22 +126,9 @@ fn sum(terms: &[Range]) -> Option<Range> {
     }
 }
 
-fn sign(x: f64) -> f64 {
-    if x == 0.0 { 0.0 } else { x.signum() }
-}
-
-fn is_within_one(x: Range) -> bool {
-    x.is_finite() && x.magnitude() <= 1.0
-}
-
 /// The operands of a root or logarithm for which it is a number; `None` if there are none.
 fn positive(x: Range) -> Option<Range> {
     (x.hi() >= 0.0).then(|| Range::between(x.lo().max(0.0), x.hi()).or_nan(x.may_be_nan() || x.lo() < 0.0))
-}
-
-/// ln(1 + eˣ), as if eˣ was stored on the way.
-fn softplus(x: f64) -> f64 {
-    if x > LARGEST_EXPONENT { f64::INFINITY } else { x.exp().ln_1p() }
 }
 
 /// The range of x · g(x), where g goes from 0 to 1 with x and the product is never below `least`.
@@ -196,14 +176,7 @@ fn chosen(a: Range, b: Range, choose: fn(f64, f64) -> f64) -> Range {
 }
 
 fn power(base: Range, exponent: Range) -> Option<Range> {
-    let Some(by) = exponent.number() else {
-        // Between positive numbers, powers are monotone in both operands.
-        let (a, b) = (base, exponent);
-        (a.lo() > 0.0 && a.is_finite() && b.is_finite()).then_some(())?;
-        let ends = [(a.lo(), b.lo()), (a.lo(), b.hi()), (a.hi(), b.lo()), (a.hi(), b.hi())];
-        let each = ends.into_iter().map(|(a, b)| Range::between(a.powf(b), a.powf(b)));
-        return each.reduce(Range::hull);
-    };
+    let by = exponent.number()?;
     let (is_whole, is_even) = (by.fract() == 0.0, by % 2.0 == 0.0);
     let of = |x: f64| x.powf(by);
     match () {
@@ -227,26 +200,20 @@ fn modulus(a: Range, b: Range, is_integer: bool) -> Range {
     if is_integer && b.has_zero() { Range::UNKNOWN } else { found.or_nan(!is_defined) }
 }
 
-/// True if a node subtracts the greatest elements along axes from the elements along the axes.
-fn is_own_maximum(view: &NodeView<'_>) -> bool {
-    reduces_first_operand(view, K::ReduceMax)
-}
-
-/// True if a node divides by the sums along axes of the elements along the axes.
-fn is_own_sum(view: &NodeView<'_>) -> bool {
-    reduces_first_operand(view, K::ReduceSum)
+/// True if the operands are one value.
+fn is_square(at: &At<'_>) -> bool {
+    let [a, b] = [0, 1].map(|i| Some(resolve_captures(at.view.module, at.view.operand(i)?)));
+    a == b
 }
 
 /// True if the second operand is a reduction of the first, broadcast along the axes that were reduced.
-fn reduces_first_operand(view: &NodeView<'_>, reduction: K) -> bool {
-    let module = view.module;
-    let operand = |i| view.operand(i).map(|value| resolve_captures(module, value));
-    let Some((node, 0)) = operand(1).and_then(|value| module.producer(value)) else { return false };
-    let Some(reduced) = NodeView::new(module, node).filter(|view| view.kind() == reduction) else {
-        return false;
-    };
-    let of = reduced.operand(0).map(|value| resolve_captures(module, value));
+fn reduces_first_operand(at: &At<'_>, reduction: K) -> bool {
+    let reduced = at.view.operand(1).and_then(|value| producer(at.view.module, value));
     // Below 7, operands are aligned by an attribute.
-    let is_aligned = view.since() >= 7 && !reduced.lacks_attributes();
-    is_aligned && of == operand(0) && ReduceView::read(&reduced).is_ok_and(|reduce| reduce.keep)
+    let reduced = reduced.filter(|reduced| reduced.kind() == reduction && at.view.since() >= 7);
+    reduced.is_some_and(|reduced| {
+        let module = at.view.module;
+        let [a, b] = [&at.view, &reduced].map(|view| Some(resolve_captures(module, view.operand(0)?)));
+        a == b && ReduceView::read(&reduced).is_ok_and(|reduce| reduce.keep)
+    })
 }

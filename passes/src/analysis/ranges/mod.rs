@@ -44,10 +44,9 @@ use ampc_ir::op::{self, OpKind as K, Sign};
 use ampc_ir::ports::Ports;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::broadcast::DropoutView;
-use ampc_ir::views::{NodeView, constant_node_data, constant_of, resolve_captures};
-use ampc_ir::{AttrValue, DType, Module, Node, TensorData, Value};
+use ampc_ir::views::{NodeView, constant_node_data, resolve_captures};
+use ampc_ir::{AttrValue, DType, Module, Node, Value};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// The ranges of the inputs of a model: by name, the least and greatest element.
 pub type InputRanges = BTreeMap<String, (f64, f64)>;
@@ -171,15 +170,6 @@ impl At<'_> {
     fn positive(&self, name: &str, default: f64) -> Option<f64> {
         Some(self.float(name, default)).filter(|&number| number > 0.0)
     }
-    /// True if two operands are one value.
-    fn is_same(&self, i: usize, j: usize) -> bool {
-        let operand = |i| self.view.operand(i).map(|value| resolve_captures(self.view.module, value));
-        operand(i) == operand(j)
-    }
-    /// The known extents of an operand.
-    fn extents(&self, i: usize) -> Option<Vec<u64>> {
-        self.view.dims(i)?.iter().map(|dim| dim.known()).collect()
-    }
     /// The number of elements of axes of the first operand, if they are known.
     fn count(&self, axes: impl IntoIterator<Item = usize>) -> Option<u64> {
         let dims = self.view.dims(0)?;
@@ -205,33 +195,25 @@ impl At<'_> {
             _ => 0..0,
         };
         if !from_sequences.is_empty() {
-            return Some(
-                from_sequences.filter_map(|i| self.get(i)).reduce(Range::hull).unwrap_or(Range::ZERO),
-            );
+            let elements = from_sequences.filter_map(|i| self.get(i)).reduce(Range::hull);
+            return Some(elements.unwrap_or(Range::ZERO));
         }
-        let moves = |i: usize| op::moves(kind, i).filter(|_| view.has(i));
         let is_first = self.slot == 0 || kind == K::Split;
         let reduces = op::may_reduce(view.schema) && !matches!(view.string("reduction"), None | Some("none"));
         if matches!(kind, K::Cast | K::CastLike) || !is_first || reduces {
             return None;
         }
-        let mut moved: Option<Range> = None;
-        for i in 0..view.n_operands() {
-            let Some(sign) = moves(i) else { continue };
-            let range = match sign {
-                Sign::Kept => self.get(i)?,
-                Sign::Flipped => self.get(i)?.negated().stored(self.dtype),
-            };
-            moved = Some(moved.map_or(range, |moved| moved.hull(range)));
-        }
-        let fill = match kind {
-            K::Trilu | K::MaxUnpool | K::CenterCropPad => Some(Range::ZERO),
-            K::Pad if !view.has(2) => {
-                Some(self.float("value", 0.0)).map(|value| Range::between(value, value))
-            }
-            _ => None,
-        };
-        Some(fill.map_or(moved?, |fill| fill.hull(moved.unwrap_or(fill))))
+        let moved = (0..view.n_operands()).filter_map(|i| match op::moves(kind, i)? {
+            Sign::Kept => self.get(i),
+            Sign::Flipped => Some(self.get(i)?.negated().stored(self.dtype)),
+        });
+        let moved = moved.reduce(Range::hull)?;
+        let value = self.float("value", 0.0);
+        Some(match kind {
+            K::Trilu | K::MaxUnpool | K::CenterCropPad => moved.hull(Range::ZERO),
+            K::Pad if !view.has(2) => moved.hull(Range::between(value, value)),
+            _ => moved,
+        })
     }
 }
 
@@ -247,10 +229,6 @@ fn other(at: &At<'_>, kind: K) -> Option<Range> {
             let slack = ends.magnitude() * 2f64.powi(-20);
             let is_known = ends.is_finite() && at.get(2)?.is_finite();
             is_known.then(|| if at.dtype == Some(DType::F32) { ends.loosened(0.0, slack) } else { ends })
-        }
-        K::RandomUniform | K::RandomUniformLike => {
-            let (low, high) = (at.float("low", 0.0), at.float("high", 1.0));
-            Some(Range::between(low, high).loosened(2f64.powi(-20), 0.0))
         }
         K::DequantizeLinear | K::ContribDequantizeLinear => {
             let zero = at.get(2).unwrap_or(Range::ZERO);
@@ -271,10 +249,8 @@ fn other(at: &At<'_>, kind: K) -> Option<Range> {
 }
 
 fn resized(at: &At<'_>) -> Option<Range> {
-    let x = at.get(0)?;
     let crops = at.view.string("coordinate_transformation_mode") == Some("tf_crop_and_resize");
-    let number = at.float("extrapolation_value", 0.0);
-    let x = if crops { x.hull(Range::between(number, number)) } else { x };
+    let x = at.get(0).filter(|_| !crops)?;
     match at.view.string("mode") {
         Some("nearest") => Some(x),
         Some("linear" | "bilinear") if at.is_wide() => Some(x.averaged(Some(1 << 10)).hull(x)),
@@ -282,30 +258,10 @@ fn resized(at: &At<'_>) -> Option<Range> {
     }
 }
 
-/// True if the elements of a value along its last axis are positive and add up to 1: a Softmax, as it is or handed on.
-fn is_distribution(module: &Module, mut value: Value) -> bool {
-    const MAX_STEPS: usize = 4;
-    for _ in 0..MAX_STEPS {
-        value = resolve_captures(module, value);
-        let Some((node, 0)) = module.producer(value) else { return false };
-        let Some(view) = NodeView::new(module, node).filter(|view| !view.lacks_attributes()) else {
-            return false;
-        };
-        match view.kind() {
-            K::Softmax => return norms::is_along_last_axis(&view),
-            K::Identity => {}
-            K::Dropout if DropoutView::read(&view).training == Some(false) => {}
-            _ => return false,
-        }
-        let Some(operand) = view.operand(0) else { return false };
-        value = operand;
-    }
-    false
-}
-
-/// The constant that an operand is.
-fn constant(at: &At<'_>, i: usize) -> Option<Arc<TensorData>> {
-    constant_of(at.view.module, at.view.operand(i)?)
+/// The node of which a value is the first result, if its attributes are known.
+fn producer(module: &Module, value: Value) -> Option<NodeView<'_>> {
+    let (node, slot) = module.producer(resolve_captures(module, value))?;
+    NodeView::new(module, node).filter(|view| slot == 0 && !view.lacks_attributes())
 }
 
 #[cfg(test)]

@@ -5,11 +5,10 @@
 //! squares that vanish do not matter.
 
 use super::range::{LARGEST_EXPONENT, MOST, Range, count, gamma};
-use super::{At, constant};
-use ampc_ir::DType;
+use super::{At, producer};
 use ampc_ir::op::OpKind as K;
-use ampc_ir::views::NodeView;
 use ampc_ir::views::norm::{BatchNormView, ChannelNormView, LayerNormView, SoftmaxAxes, SoftmaxView};
+use ampc_ir::{DType, Module, Value};
 
 /// The least epsilon beside which squares that are flushed to 0 do not count.
 const LEAST_EPSILON: f32 = 1e-30;
@@ -30,44 +29,34 @@ pub(super) fn of_norm(at: &At<'_>) -> Option<Range> {
             let least = if least > -LARGEST_EXPONENT { least } else { f64::NEG_INFINITY };
             Some(Range::between(least, 0.0).loosened(LOOSE, LOOSE))
         }
-        K::LRN => {
-            let shrinks = at.float("bias", 1.0) >= 1.0
-                && at.positive("alpha", 1e-4).is_some()
-                && at.positive("beta", 0.75).is_some();
-            (shrinks && at.is_wide() && x.is_finite()).then(|| x.hull(Range::ZERO).loosened(LOOSE, 0.0))
-        }
         _ if !at.is_wide() => None,
         K::BatchNormalization => of_batch_norm(at, x),
         K::LayerNormalization | K::RMSNormalization | K::SimplifiedLayerNormalization => {
             let norm = LayerNormView::read(&at.view).ok()?;
-            let is_wide = matches!(norm.stash, DType::F32 | DType::F64);
-            let n =
-                at.count(norm.axis?..at.view.rank(0)?).filter(|_| is_wide && norm.epsilon >= LEAST_EPSILON);
-            normalized(at, x, n?)
+            let n = at.count(norm.axis?..at.view.rank(0)?)?;
+            normalized(at, x, n, (norm.stash, norm.epsilon))
         }
         K::InstanceNormalization | K::GroupNormalization => {
             let norm = ChannelNormView::read(&at.view).ok()?;
-            let is_wide = matches!(norm.stash, DType::F32 | DType::F64);
             let n = at.count(if norm.groups.is_some() { 1 } else { 2 }..at.view.rank(0)?)?;
-            let n = n / norm.groups.unwrap_or(1);
-            if is_wide && norm.epsilon >= LEAST_EPSILON { normalized(at, x, n) } else { None }
+            normalized(at, x, n / norm.groups.unwrap_or(1), (norm.stash, norm.epsilon))
         }
         _ => None,
     }
 }
 
 /// The range of numbers that are normalized in groups of `n`, then scaled and shifted by operands.
-fn normalized(at: &At<'_>, x: Range, n: u64) -> Option<Range> {
+fn normalized(at: &At<'_>, x: Range, n: u64, (stash, epsilon): (DType, f32)) -> Option<Range> {
+    if !matches!(stash, DType::F32 | DType::F64) || epsilon < LEAST_EPSILON {
+        return None;
+    }
     let most = count(n.max(1)).sqrt() * (1.0 + LOOSE + gamma(Some(n)));
     let scale = at.get(1).unwrap_or(Range::between(1.0, 1.0));
     // Sums and squares that overflow make NaN of infinities.
     let squares = 4.0 * count(n) * x.magnitude() * x.magnitude();
     let fits = x.is_finite() && squares < MOST && count(n) * x.magnitude() < MOST / 2.0;
     let scaled = Range::between(-most, most).or_nan(!fits).times(scale).stored(at.dtype);
-    Some(match at.get(2) {
-        Some(bias) => scaled.plus(bias),
-        None => scaled,
-    })
+    Some(scaled.plus(at.get(2).unwrap_or(Range::ZERO)))
 }
 
 /// The range of x · a + b with factors a and b of each channel, however they are computed.
@@ -76,7 +65,7 @@ fn of_batch_norm(at: &At<'_>, x: Range) -> Option<Range> {
     if norm.training || !x.is_finite() {
         return None;
     }
-    let numbers = |i| constant(at, i)?.small_floats(MAX_CHANNELS);
+    let numbers = |i| at.view.constant(i)?.small_floats(MAX_CHANNELS);
     let (scale, bias, mean, var) = (numbers(1)?, numbers(2)?, numbers(3)?, numbers(4)?);
     let channels = scale.iter().zip(&bias).zip(mean.iter().zip(&var));
     let mut all: Option<Range> = None;
@@ -93,9 +82,10 @@ fn of_batch_norm(at: &At<'_>, x: Range) -> Option<Range> {
     all
 }
 
-/// True if a Softmax is along the last axis.
-pub(super) fn is_along_last_axis(view: &NodeView<'_>) -> bool {
-    let axes = SoftmaxView::read(view).ok().and_then(|softmax| softmax.axes);
+/// True if the elements of a value along its last axis are positive and add up to 1: if a Softmax makes it.
+pub(super) fn is_distribution(module: &Module, value: Value) -> bool {
+    let Some(view) = producer(module, value).filter(|view| view.kind() == K::Softmax) else { return false };
+    let axes = SoftmaxView::read(&view).ok().and_then(|softmax| softmax.axes);
     match (axes, view.rank(0)) {
         (Some(SoftmaxAxes::One(axis) | SoftmaxAxes::From(axis)), Some(rank)) => axis + 1 == rank,
         _ => false,

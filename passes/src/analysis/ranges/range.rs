@@ -49,17 +49,14 @@ impl Range {
 
     /// All values of an element type.
     pub(super) fn of_type(dtype: Option<DType>) -> Range {
-        let bits = |dtype: DType| dtype.bits().map_or(64, |bits| bits.min(64));
         match dtype {
             Some(DType::Bool) => Range::UNIT,
             Some(dtype) if dtype.is_integer() => {
-                let power = |exponent: u32| 2f64.powi(i32::try_from(exponent).unwrap_or(64));
+                let all = dtype.bits().map_or(f64::INFINITY, |bits| count(1 << (bits.min(64) - 1)) * 2.0);
                 let signed =
                     matches!(dtype, DType::I2 | DType::I4 | DType::I8 | DType::I16 | DType::I32 | DType::I64);
-                match signed {
-                    true => Range::between(-power(bits(dtype) - 1), power(bits(dtype) - 1) - 1.0),
-                    false => Range::between(0.0, power(bits(dtype)) - 1.0),
-                }
+                let (lo, hi) = if signed { (-all / 2.0, all / 2.0 - 1.0) } else { (0.0, all - 1.0) };
+                Range::between(lo, hi)
             }
             Some(_) | None => Range::UNKNOWN,
         }
@@ -187,13 +184,10 @@ impl Range {
     pub(super) fn averaged(self, n: Option<u64>) -> Range {
         // More elements fit in no memory.
         let total = self.magnitude() * n.map_or(2f64.powi(40), count);
-        let overflows = !self.is_finite() || total * (1.0 + gamma(n)) >= MOST;
-        let mean = self.loosened(0.0, gamma(n) * self.magnitude()).signed_as(self);
-        if !overflows {
-            return mean;
+        if !self.is_finite() || total * (1.0 + gamma(n)) >= MOST {
+            return self.summed(None);
         }
-        let nan = self.nan || (self.lo < 0.0 && self.hi > 0.0);
-        Range { lo: f64::NEG_INFINITY, hi: f64::INFINITY, nan }.signed_as(self)
+        self.loosened(0.0, gamma(n) * self.magnitude()).signed_as(self)
     }
 
     /// The range without numbers whose sign no number of another range has: rounding keeps signs.
