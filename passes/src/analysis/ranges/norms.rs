@@ -1,6 +1,6 @@
 //! Ranges of normalizations.
 //!
-//! Of n numbers with root mean square r, none is farther from 0 than √n · r. So a normalized number is at most √n,
+//! No one of n numbers with root mean square r is farther from 0 than √n · r. So a normalized number is at most √n,
 //! whatever is subtracted from the numbers before they are squared: the mean may be rounded. An epsilon makes sure that
 //! squares that vanish do not matter.
 
