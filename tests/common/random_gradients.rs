@@ -191,7 +191,7 @@ fn has_operand(step: &str, letter: char) -> bool {
 }
 
 /// A line with values in place of letters.
-fn spelled(line: &str, a: &str, b: &str, name: &str) -> String {
+pub(crate) fn spelled(line: &str, a: &str, b: &str, name: &str) -> String {
     let mut spelled = String::new();
     let mut before = ' ';
     let mut letters = line.chars().peekable();

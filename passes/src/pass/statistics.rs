@@ -19,6 +19,8 @@ pub struct ConstantStats {
     pub underflow: u64,
     /// Values other than 0.
     pub nonzero: u64,
+    /// Infinities and NaN.
+    pub nonfinite: u64,
     /// Greatest finite magnitude; 0 without finite elements.
     pub max_abs: f32,
     /// Least magnitude other than 0; infinite without such elements.
@@ -51,10 +53,10 @@ impl Extremes {
     const NONE: Extremes =
         Extremes { max_magnitude: 0, min_magnitude: INFINITY, least: i32::MAX, greatest: i32::MIN };
 
-    /// Takes a block of at most 2^31 little-endian values; returns how many overflow, vanish and are 0. Without
+    /// Takes a block of at most 2^31 little-endian values; returns how many overflow, vanish, are 0 and are not finite. Without
     /// branches and in signed integers only, which every x86-64 has vector comparisons for.
-    fn add(&mut self, block: &[[u8; 4]], high: i32, low: i32) -> [u32; 3] {
-        let (mut over, mut under, mut zero) = (0u32, 0u32, 0u32);
+    fn add(&mut self, block: &[[u8; 4]], high: i32, low: i32) -> [u32; 4] {
+        let (mut over, mut under, mut zero, mut nonfinite) = (0u32, 0u32, 0u32, 0u32);
         let Extremes { mut max_magnitude, mut min_magnitude, mut least, mut greatest } = *self;
         for b in block {
             let bits = i32::from_le_bytes(*b);
@@ -63,13 +65,14 @@ impl Extremes {
             over += u32::from(finite & (magnitude >= high));
             under += u32::from((magnitude != 0) & (magnitude <= low));
             zero += u32::from(magnitude == 0);
+            nonfinite += u32::from(!finite);
             max_magnitude = max_magnitude.max(if finite { magnitude } else { 0 });
             min_magnitude = min_magnitude.min(if magnitude == 0 { INFINITY } else { magnitude });
             least = least.min(if finite { order_of(bits) } else { i32::MAX });
             greatest = greatest.max(if finite { order_of(bits) } else { i32::MIN });
         }
         *self = Extremes { max_magnitude, min_magnitude, least, greatest };
-        [over, under, zero]
+        [over, under, zero, nonfinite]
     }
 }
 
@@ -107,6 +110,7 @@ impl ConstantStats {
                 stats.overflow += u64::from(counts[0]);
                 stats.underflow += u64::from(counts[1]);
                 stats.nonzero += block.len() as u64 - u64::from(counts[2]);
+                stats.nonfinite += u64::from(counts[3]);
                 // Of weights that are none the first few say so, and no more are looked at.
                 stats.integers = stats.integers && block.iter().all(|&b| is_integer(f32::from_le_bytes(b)));
             }
@@ -148,6 +152,7 @@ mod tests {
         let stats = ConstantStats::of(&data, DType::F16).unwrap();
         assert_eq!((stats.overflow, stats.underflow, stats.nonzero), (1, 0, 4));
         assert_eq!((stats.min, stats.max, stats.max_abs, stats.min_abs), (-1e9, 3.0, 1e9, 3.0));
+        assert_eq!(stats.nonfinite, 2);
     }
 
     #[test]

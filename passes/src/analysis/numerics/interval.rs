@@ -10,11 +10,13 @@
 //! %l = Add(%q, %eps)           [1e-5, 1.00001]
 //! ```
 
-use super::{MAX_ELEMENTS, Numerics, kind, repeat, scalar};
+use super::{MAX_ELEMENTS, kind, scalar};
+use crate::analysis::dataflow::{Analysis, Direction, Facts, Lattice, solve};
 use crate::graph::flow;
 use ampc_ir::op::{self, OpKind, Sign};
+use ampc_ir::ports::Ports;
 use ampc_ir::views::broadcast::{Bound, ClipView};
-use ampc_ir::views::{NodeView, constant_of, resolve_captures};
+use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{AttrValue, DType, Module, Node, Value};
 
 /// How many operators may add an epsilon to a sum that is divided by, or bound it from below by one.
@@ -101,112 +103,103 @@ impl Interval {
     }
 }
 
-impl Numerics {
-    /// Finds the intervals of all values. One walk finds most; a body is looked at again once it is known what is handed
-    /// into it and out of it. An interval that is found holds for every execution, so it is never taken back. What goes
-    /// round in a loop has none.
-    pub(super) fn find_intervals(&mut self, module: &Module, nodes: &[Node]) {
-        repeat(module, || {
-            let mut found = false;
-            for &node in nodes {
-                found |= self.intervals_at_ports(module, node);
-                let Some(view) = NodeView::new(module, node) else { continue };
-                let interval = self.interval_of(module, &view);
-                for &result in module.node(node).results().iter().flatten() {
-                    // Only the first result of TopK has values of the operand.
-                    let interval = interval.filter(|_| {
-                        view.kind() != OpKind::TopK || module.node(node).result(0) == Some(result)
-                    });
-                    if interval.is_some() && self.intervals[result].is_none() {
-                        self.intervals[result] = interval;
-                        found = true;
-                    }
-                }
-            }
-            found
-        });
+/// The interval of a value, which is [`Interval::ALL`] if nothing is known; `None` if the value is not reached.
+impl Lattice for Option<Interval> {
+    fn bottom() -> Self {
+        None
+    }
+    fn join(&self, other: &Self) -> Self {
+        self.zip(*other).map(|(a, b)| a.hull(b)).or(*self).or(*other)
+    }
+    fn widen(&self, _: &Self) -> Self {
+        Some(Interval::ALL)
+    }
+}
+
+/// The interval of a value, if it is known.
+pub(super) fn known(facts: &Facts<Option<Interval>>, module: &Module, value: Value) -> Option<Interval> {
+    facts.of(module, value).filter(|&interval| interval != Interval::ALL)
+}
+
+/// Finds the intervals of all values. States of loops have none.
+pub(super) fn find_intervals(module: &Module) -> Facts<Option<Interval>> {
+    solve(module, &mut Forward)
+}
+
+struct Forward;
+
+impl Analysis for Forward {
+    type Fact = Option<Interval>;
+    const DIRECTION: Direction = Direction::Forward;
+
+    fn entry(&mut self, module: &Module, value: Value) -> Option<Interval> {
+        Interval::of_constant(module, value).or(Some(Interval::ALL))
     }
 
-    fn intervals_at_ports(&mut self, module: &Module, node: Node) -> bool {
-        let mut found = false;
-        for port in flow::vars(module, node).filter(|&var| flow::is_port(module, var)).collect::<Vec<_>>() {
-            if flow::is_state(module, port) {
-                continue;
-            }
-            let operands: Vec<Value> = flow::operands_of(module, port).map(|(_, value)| value).collect();
-            let all = operands.iter().map(|&value| self.any_interval(module, value));
-            let hull = all.reduce(|a, b| Some(a?.hull(b?))).flatten();
-            for (_, result) in flow::results_of(module, port).collect::<Vec<_>>() {
-                if hull.is_some() && self.intervals[result].is_none() {
-                    self.intervals[result] = hull;
-                    found = true;
-                }
-            }
-        }
-        found
+    fn transfer(
+        &mut self,
+        module: &Module,
+        node: Node,
+        slot: usize,
+        facts: &Facts<Option<Interval>>,
+    ) -> Option<Interval> {
+        // Only the first result of TopK has values of the operand.
+        let view = NodeView::new(module, node).filter(|view| view.kind() != OpKind::TopK || slot == 0);
+        view.and_then(|view| interval_of(&view, facts)).or(Some(Interval::ALL))
     }
 
-    /// The interval of a value, a small constant included.
-    fn any_interval(&mut self, module: &Module, value: Value) -> Option<Interval> {
-        let value = resolve_captures(module, value);
-        if self.intervals[value].is_none() {
-            self.intervals[value] = Interval::of_constant(module, value);
-        }
-        self.intervals[value]
+    fn cross(&self, _: &Module, ports: &Ports, port: usize, known: Option<Interval>) -> Option<Interval> {
+        if ports.is_state(port) { Some(Interval::ALL) } else { known }
     }
+}
 
-    fn interval_of(&mut self, module: &Module, view: &NodeView<'_>) -> Option<Interval> {
-        let node_operand = |i: usize| view.operand(i);
-        let mut at = |i: usize| node_operand(i).and_then(|value| self.any_interval(module, value));
-        if let Some((lo, hi)) = op::result_range(view.kind()) {
-            return Some(Interval { lo, hi });
+fn interval_of(view: &NodeView<'_>, facts: &Facts<Option<Interval>>) -> Option<Interval> {
+    let module = view.module;
+    let at = |i: usize| view.operand(i).and_then(|value| known(facts, module, value));
+    if let Some((lo, hi)) = op::result_range(view.kind()) {
+        return Some(Interval { lo, hi });
+    }
+    match view.kind() {
+        OpKind::Exp => at(0).unwrap_or(Interval::ALL).grown(f64::exp),
+        OpKind::Relu => at(0).unwrap_or(Interval::ALL).grown(|x| x.max(0.0)),
+        OpKind::Abs => Some(at(0).unwrap_or(Interval::ALL).magnitudes()),
+        OpKind::Sqrt => at(0).filter(|a| a.lo >= 0.0).unwrap_or(Interval::NOT_NEGATIVE).grown(f64::sqrt),
+        OpKind::Pow => powered(at(0), module, view),
+        OpKind::Mul if super::squares(module, view.node) => {
+            let a = at(0).unwrap_or(Interval::ALL).magnitudes();
+            a.times(a)
         }
-        match view.kind() {
-            OpKind::Exp => at(0).unwrap_or(Interval::ALL).grown(f64::exp),
-            OpKind::Relu => at(0).unwrap_or(Interval::ALL).grown(|x| x.max(0.0)),
-            OpKind::Abs => Some(at(0).unwrap_or(Interval::ALL).magnitudes()),
-            OpKind::Sqrt => at(0).filter(|a| a.lo >= 0.0).unwrap_or(Interval::NOT_NEGATIVE).grown(f64::sqrt),
-            OpKind::Pow => powered(at(0), module, view),
-            OpKind::Mul if super::squares(module, view.node) => {
-                let a = at(0).unwrap_or(Interval::ALL).magnitudes();
-                a.times(a)
-            }
-            OpKind::Mul => at(0)?.times(at(1)?),
-            OpKind::Add => at(0)?.plus(at(1)?),
-            OpKind::Sub => at(0)?.plus(at(1)?.negated()),
-            OpKind::Div if divides_by_own_sum(module, view) && at(0).is_some_and(|a| a.lo >= 0.0) => {
-                Some(Interval::UNIT)
-            }
-            OpKind::Div => at(0)?.divided_by(at(1)?),
-            OpKind::Reciprocal => Interval { lo: 1.0, hi: 1.0 }.divided_by(at(0)?),
-            OpKind::Clip => clipped(module, view, at(0)),
-            OpKind::ConstantOfShape => filled(view),
-            OpKind::Max | OpKind::Min => {
-                let greatest = view.kind() == OpKind::Max;
-                let all: Vec<Interval> =
-                    (0..view.n_operands()).map(|i| at(i).unwrap_or(Interval::ALL)).collect();
-                let joined = all.into_iter().reduce(|a, b| {
-                    let choose = if greatest { f64::max } else { f64::min };
-                    Interval { lo: choose(a.lo, b.lo), hi: choose(a.hi, b.hi) }
-                });
-                joined.filter(|&a| a != Interval::ALL)
-            }
-            OpKind::Cast if view.dtype(0) == Some(DType::Bool) => Some(Interval::UNIT),
-            OpKind::ReduceSum | OpKind::CumSum | OpKind::PhiloxDropout => {
-                at(0).filter(|a| a.lo >= 0.0).map(|_| Interval::NOT_NEGATIVE)
-            }
-            kind if op::stays_within_operand(kind) => at(0),
-            kind => moved(kind, view, at),
+        OpKind::Mul => at(0)?.times(at(1)?),
+        OpKind::Add => at(0)?.plus(at(1)?),
+        OpKind::Sub => at(0)?.plus(at(1)?.negated()),
+        OpKind::Div if divides_by_own_sum(module, view) && at(0).is_some_and(|a| a.lo >= 0.0) => {
+            Some(Interval::UNIT)
         }
+        OpKind::Div => at(0)?.divided_by(at(1)?),
+        OpKind::Reciprocal => Interval { lo: 1.0, hi: 1.0 }.divided_by(at(0)?),
+        OpKind::Clip => clipped(module, view, at(0)),
+        OpKind::Constant => Interval::of_constant(module, view.data().result(0)?),
+        OpKind::ConstantOfShape => filled(view),
+        OpKind::Max | OpKind::Min => {
+            let greatest = view.kind() == OpKind::Max;
+            let all: Vec<Interval> = (0..view.n_operands()).map(|i| at(i).unwrap_or(Interval::ALL)).collect();
+            let joined = all.into_iter().reduce(|a, b| {
+                let choose = if greatest { f64::max } else { f64::min };
+                Interval { lo: choose(a.lo, b.lo), hi: choose(a.hi, b.hi) }
+            });
+            joined.filter(|&a| a != Interval::ALL)
+        }
+        OpKind::Cast if view.dtype(0) == Some(DType::Bool) => Some(Interval::UNIT),
+        OpKind::ReduceSum | OpKind::CumSum | OpKind::PhiloxDropout => {
+            at(0).filter(|a| a.lo >= 0.0).map(|_| Interval::NOT_NEGATIVE)
+        }
+        kind if op::stays_within_operand(kind) => at(0),
+        kind => moved(kind, view, at),
     }
 }
 
 /// The interval of what is moved; 0 is among what Trilu, Pad and a scatter leave.
-fn moved(
-    kind: OpKind,
-    view: &NodeView<'_>,
-    mut at: impl FnMut(usize) -> Option<Interval>,
-) -> Option<Interval> {
+fn moved(kind: OpKind, view: &NodeView<'_>, at: impl Fn(usize) -> Option<Interval>) -> Option<Interval> {
     if op::may_reduce(view.schema) && view.string("reduction") != Some("none") {
         return None;
     }

@@ -35,6 +35,7 @@ pub(crate) use self::interval::Interval;
 pub(crate) use self::properties::{FEW_TERMS, MAX_TERMS, Properties, terms};
 pub(crate) use self::sinks::{Sink, Sinks, subtracts, worst_rounding_error};
 
+use crate::analysis::dataflow::Facts;
 use crate::graph::flow;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::op::{self, OpKind, Work};
@@ -51,8 +52,8 @@ const MAX_ELEMENTS: u64 = 4096;
 /// The facts of all values of a module.
 #[derive(Debug, Default)]
 pub(crate) struct Numerics {
-    properties: SecondaryMap<Value, Properties>,
-    intervals: SecondaryMap<Value, Option<Interval>>,
+    properties: Facts<Properties>,
+    intervals: Facts<Option<Interval>>,
     sinks: SecondaryMap<Value, Sinks>,
 }
 
@@ -60,23 +61,21 @@ impl Numerics {
     /// Analyses a module that is to be lowered to a format. Small constants are read; of one that cannot be read nothing
     /// is known.
     pub(crate) fn of(module: &Module, to: DType) -> Numerics {
-        let mut numerics = Numerics::default();
-        let nodes = flow::nodes(module);
-        numerics.find_intervals(module, &nodes);
-        numerics.find_properties(module, &nodes);
-        numerics.find_sinks(module, &nodes, to);
+        let (properties, intervals) = (properties::find_properties(module), interval::find_intervals(module));
+        let mut numerics = Numerics { properties, intervals, sinks: SecondaryMap::default() };
+        numerics.find_sinks(module, &flow::nodes(module), to);
         numerics
     }
 
     /// The properties of a value.
     pub(crate) fn properties(&self, module: &Module, value: Value) -> Properties {
-        self.properties[resolve_captures(module, value)]
+        *self.properties.of(module, value)
     }
 
     /// Between which numbers all elements of a value lie, if that is known.
     pub(crate) fn interval(&self, module: &Module, value: Value) -> Option<Interval> {
-        let value = resolve_captures(module, value);
-        self.intervals[value].or_else(|| Interval::of_constant(module, value))
+        let known = interval::known(&self.intervals, module, value);
+        known.or_else(|| Interval::of_constant(module, value))
     }
 
     /// The sinks that a value reaches.

@@ -13,11 +13,14 @@
 //! A property says that a value *may* be so. An operator that is in none of the matches below gives its results none:
 //! then guards find less.
 
-use super::{Numerics, is_constant, is_product, kind, repeat, scalar, squares};
+use super::{Numerics, is_constant, is_product, kind, scalar, squares};
 use crate::analysis::cost::{Extents, Sizes, amount};
+use crate::analysis::dataflow::{Analysis, Direction, Facts, Lattice, solve};
 use crate::graph::flow;
+use ampc_ir::module::Def;
 use ampc_ir::op::{self, OpKind, reads_only_dims};
-use ampc_ir::views::{NodeView, resolve_captures};
+use ampc_ir::ports::Ports;
+use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Module, Node, Type, Value};
 use std::ops::{BitOr, BitOrAssign};
 
@@ -117,70 +120,78 @@ impl BitOrAssign for Properties {
     }
 }
 
+impl Lattice for Properties {
+    fn bottom() -> Self {
+        Properties::NOTHING
+    }
+    fn join(&self, other: &Self) -> Self {
+        *self | *other
+    }
+}
+
+/// Finds the properties of all values.
+pub(super) fn find_properties(module: &Module) -> Facts<Properties> {
+    solve(module, &mut Forward)
+}
+
+struct Forward;
+
+impl Analysis for Forward {
+    type Fact = Properties;
+    const DIRECTION: Direction = Direction::Forward;
+
+    fn entry(&mut self, module: &Module, value: Value) -> Properties {
+        let data = module.value(value);
+        let is_input = matches!(data.def, Def::Input { .. }) && data.graph == module.main();
+        if is_input && data.ty.element_dtype() != Some(DType::Bool) {
+            return Properties::UNKNOWN_RANGE | Properties::RAW | Properties::ARITHMETIC;
+        }
+        when(is_constant(module, value), Properties::CONSTANT)
+    }
+
+    fn transfer(
+        &mut self,
+        module: &Module,
+        node: Node,
+        slot: usize,
+        facts: &Facts<Properties>,
+    ) -> Properties {
+        let Some(view) = NodeView::new(module, node) else { return Properties::NOTHING };
+        // Indices are positions, of whatever is looked for.
+        if slot == 1 && matches!(view.kind(), OpKind::TopK | OpKind::MaxPool) {
+            return Properties::UNKNOWN_RANGE;
+        }
+        Known { module, facts }.of_results(&view)
+    }
+
+    fn cross(&self, _: &Module, _: &Ports, _: usize, properties: Properties) -> Properties {
+        properties.without(Properties::CONSTANT | Properties::OF_ARITHMETIC)
+    }
+}
+
 impl Numerics {
-    /// Finds the properties of all values, in program order, which is topological.
-    pub(super) fn find_properties(&mut self, module: &Module, nodes: &[Node]) {
-        for &input in module.graph(module.main()).inputs() {
-            if module.value(input).ty.element_dtype() != Some(DType::Bool) {
-                self.properties[input] = Properties::UNKNOWN_RANGE | Properties::RAW | Properties::ARITHMETIC;
-            }
-        }
-        repeat(module, || {
-            let mut found = false;
-            for &node in nodes {
-                found |= self.properties_at_ports(module, node);
-                let Some(view) = NodeView::new(module, node) else { continue };
-                let properties = self.of_results(module, &view);
-                for (at, &result) in module.node(node).results().iter().enumerate() {
-                    let Some(result) = result else { continue };
-                    // Indices are positions, of whatever is looked for.
-                    let indices = at == 1 && matches!(view.kind(), OpKind::TopK | OpKind::MaxPool);
-                    let all = self.properties[result]
-                        | if indices { Properties::UNKNOWN_RANGE } else { properties };
-                    found |= all != self.properties[result];
-                    self.properties[result] = all;
-                }
-            }
-            found
-        });
-    }
-
-    fn properties_at_ports(&mut self, module: &Module, node: Node) -> bool {
-        let mut found = false;
-        for port in flow::vars(module, node).filter(|&var| flow::is_port(module, var)).collect::<Vec<_>>() {
-            let properties =
-                flow::operands_of(module, port).map(|(_, value)| self.properties_or_constant(module, value));
-            let properties = properties.reduce(|a, b| a | b).unwrap_or_default();
-            let properties = properties.without(Properties::CONSTANT | Properties::OF_ARITHMETIC);
-            for (_, result) in flow::results_of(module, port) {
-                let all = self.properties[result] | properties;
-                found |= all != self.properties[result];
-                self.properties[result] = all;
-            }
-        }
-        found
-    }
-
-    /// The properties of a value, constants included.
-    fn properties_or_constant(&self, module: &Module, value: Value) -> Properties {
-        let value = resolve_captures(module, value);
-        if self.properties[value] == Properties::NOTHING && is_constant(module, value) {
-            return Properties::CONSTANT;
-        }
-        self.properties[value]
-    }
-
     /// Whether a value is a constant, or made of constants alone.
     pub(crate) fn is_constant(&self, module: &Module, value: Value) -> bool {
-        self.properties_or_constant(module, value).has(Properties::CONSTANT)
+        self.properties(module, value).has(Properties::CONSTANT) || is_constant(module, value)
+    }
+}
+
+/// The properties that are known of the values of a module.
+struct Known<'a> {
+    module: &'a Module,
+    facts: &'a Facts<Properties>,
+}
+
+impl Known<'_> {
+    fn of(&self, value: Value) -> Properties {
+        *self.facts.of(self.module, value)
     }
 
     /// The properties of what a node makes: the transfer function of the walk.
-    fn of_results(&self, module: &Module, view: &NodeView<'_>) -> Properties {
+    fn of_results(&self, view: &NodeView<'_>) -> Properties {
+        let module = self.module;
         let kind = view.kind();
-        let operand = |i: usize| {
-            view.operand(i).map_or(Properties::NOTHING, |v| self.properties_or_constant(module, v))
-        };
+        let operand = |i: usize| view.operand(i).map_or(Properties::NOTHING, |v| self.of(v));
         let operands = || (0..view.n_operands()).filter(|&i| view.has(i));
         let constant =
             operands().next().is_some() && operands().all(|i| operand(i).has(Properties::CONSTANT));
@@ -198,7 +209,7 @@ impl Numerics {
             OpKind::Range | OpKind::NonZero | OpKind::ArgMax | OpKind::ArgMin => {
                 return by(Properties::UNKNOWN_RANGE);
             }
-            _ if is_product(kind) => self.of_product(module, view),
+            _ if is_product(kind) => self.of_product(view),
             _ if squares(module, view.node) => {
                 let summed = when(kind == OpKind::ReduceSumSquare, Properties::SUMMED_SQUARES);
                 operand(0).among(Properties::UNKNOWN_RANGE | Properties::LONG_SUM)
@@ -251,16 +262,14 @@ impl Numerics {
                 .filter(|&i| op::moves(kind, i).is_some())
                 .fold(Properties::NOTHING, |h, i| h | operand(i)),
         };
-        by(properties.without(Properties::OF_ARITHMETIC) | self.of_arithmetic(module, view))
+        by(properties.without(Properties::OF_ARITHMETIC) | self.of_arithmetic(view))
     }
 
     /// The properties of arithmetic of what a node makes.
-    fn of_arithmetic(&self, module: &Module, view: &NodeView<'_>) -> Properties {
+    fn of_arithmetic(&self, view: &NodeView<'_>) -> Properties {
+        let module = self.module;
         let kind = view.kind();
-        let operands = || {
-            (0..view.n_operands())
-                .filter_map(|i| Some((i, self.properties_or_constant(module, view.operand(i)?))))
-        };
+        let operands = || (0..view.n_operands()).filter_map(|i| Some((i, self.of(view.operand(i)?))));
         let is_fixed = |properties: Properties| properties.has(Properties::CONSTANT);
         // Where something is moved to is not computed with.
         let read =
@@ -282,7 +291,7 @@ impl Numerics {
         }
         let all = all.without(Properties::RAW);
         if op::is_single_product(kind) {
-            let factors = self.factors(module, view);
+            let factors = self.factors(view);
             let is_layer =
                 factors.into_iter().any(is_fixed) && terms(module, view, Sizes::default().other) > FEW_TERMS;
             return all | Properties::OF_PRODUCT | when(is_layer, Properties::OF_LAYER);
@@ -292,8 +301,9 @@ impl Numerics {
     }
 
     /// The properties of a product of matrices.
-    fn of_product(&self, module: &Module, view: &NodeView<'_>) -> Properties {
-        let factors = self.factors(module, view);
+    fn of_product(&self, view: &NodeView<'_>) -> Properties {
+        let module = self.module;
+        let factors = self.factors(view);
         let computed: Vec<Properties> =
             factors.iter().copied().filter(|properties| !properties.has(Properties::CONSTANT)).collect();
         let any = computed.iter().fold(Properties::NOTHING, |all, &properties| all | properties);
@@ -309,7 +319,7 @@ impl Numerics {
         if computed.len() > 1
             && op::is_single_product(view.kind())
             && !any.has(Properties::DISTRIBUTION)
-            && self.terms_of(module, view, any) > if is_gram(module, view) { MAX_SQUARES } else { MAX_TERMS }
+            && self.terms_of(view, any) > if is_gram(module, view) { MAX_SQUARES } else { MAX_TERMS }
         {
             made |= Properties::LONG_SUM;
         }
@@ -318,16 +328,16 @@ impl Numerics {
 
     /// How many terms a product of computed factors sums: of an axis of unknown extent many, unless a factor is an input
     /// of the model, about which nothing is known at all.
-    fn terms_of(&self, module: &Module, view: &NodeView<'_>, factors: Properties) -> u64 {
+    fn terms_of(&self, view: &NodeView<'_>, factors: Properties) -> u64 {
         let unknown =
             if factors.has(Properties::UNKNOWN_RANGE) { Sizes::default().other } else { UNKNOWN_EXTENT };
-        terms(module, view, unknown)
+        terms(self.module, view, unknown)
     }
 
     /// The properties of each factor of a product.
-    fn factors(&self, module: &Module, view: &NodeView<'_>) -> Vec<Properties> {
+    fn factors(&self, view: &NodeView<'_>) -> Vec<Properties> {
         let n = if view.kind() == OpKind::Einsum { view.n_operands() } else { 2 };
-        (0..n).filter_map(|i| view.operand(i)).map(|v| self.properties_or_constant(module, v)).collect()
+        (0..n).filter_map(|i| view.operand(i)).map(|v| self.of(v)).collect()
     }
 }
 

@@ -90,6 +90,7 @@ impl Known {
                 overflow: a.overflow.saturating_add(b.overflow),
                 underflow: a.underflow.saturating_add(b.underflow),
                 nonzero: a.nonzero.saturating_add(b.nonzero),
+                nonfinite: a.nonfinite.saturating_add(b.nonfinite),
                 max_abs: a.max_abs.max(b.max_abs),
                 min_abs: a.min_abs.min(b.min_abs),
                 min: a.min.min(b.min),
