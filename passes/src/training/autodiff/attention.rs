@@ -7,7 +7,8 @@
 //! dQ = scale · dS·K                   dK = scale · dSᵀ·Q            behind a bound c: dS ∘ (1 − tanh²(S / c))
 //! ```
 //!
-//! The gradient of a float mask is dS before the bound. Keys and values that several heads of queries share get
+//! Attention counts as a product: it reads and gives gradients in the types of its result and operands, and computes in
+//! f32 or wider between them. The gradient of a float mask is dS before the bound. Keys and values that several heads of queries share get
 //! the sum of the gradients of these heads. P is computed again from Q and K, in f32 or wider.
 
 use super::backward::{Backward, Build, Ruled, signed};
@@ -50,7 +51,7 @@ fn add_together(b: &mut Backward<'_>, i: usize, gradient: Value) -> Ruled {
     } else {
         gradient
     };
-    b.add(i, gradient)
+    b.add_rounded(i, gradient)
 }
 
 /// Concatenates keys or values behind the past ones.
@@ -317,7 +318,7 @@ fn add_with_past(b: &mut Backward<'_>, (new, past): (usize, usize), d: Option<Va
     let sizes = b.op(OpKind::Concat, &[there, rest], &[("axis", AttrValue::Int(0))])?;
     let spec = NodeSpec::new(OpKind::Split, &[d, sizes]).attr("axis", AttrValue::Int(signed(2)));
     let [d_past, d_new] = b.insert(spec)?;
-    b.add(past, d_past)?;
+    b.add_rounded(past, d_past)?;
     add_together(b, new, d_new)
 }
 

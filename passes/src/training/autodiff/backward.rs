@@ -1,22 +1,24 @@
 //! State of gradient rules: the current node, the gradients of its results, and the means to build nodes.
 
+mod contributions;
 pub(super) mod sections;
 
-use self::sections::{Section, joined};
+use self::contributions::Contribution;
+use self::sections::Section;
+use super::reads::{Needs, Reads};
 use crate::graph::marks::Mark;
 use crate::pass::training_error::RuleError;
 use crate::training::build::Nodes;
 pub(super) use crate::training::build::{Build, Ruled, signed};
-use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::Facts;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{DType, Dim, Module, Node, NodeSpec, Shape, Type, Value};
+use ampc_ir::{DType, Module, Node, NodeSpec, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
 
 /// Contributions to gradients, by value.
-type Contributions = FxHashMap<Value, Vec<Value>>;
+type Contributions = FxHashMap<Value, Vec<Contribution>>;
 
 /// A node on the way back: the rule of its operator reads it and the gradients of its results (`dy`), and adds the
 /// gradients of its operands. Nodes are built with [`Build`].
@@ -27,9 +29,11 @@ pub struct Backward<'m> {
     dy: Vec<Option<Value>>,
     /// A bit for each of these that the rule has requested; all from the 64th on share a bit.
     asked: Cell<u64>,
-    needs: SecondaryMap<Value, bool>,
+    needs: Needs,
     parameters: FxHashSet<Value>,
     contributions: Contributions,
+    /// Gradients by the values from which they were rounded.
+    rounded: FxHashMap<(Value, DType), Value>,
     /// Gradients of sections of values, which become contributions when these are needed.
     sections: FxHashMap<Value, Vec<Section>>,
 }
@@ -56,7 +60,7 @@ impl<'m> Backward<'m> {
     pub(super) fn new(
         module: &'m mut Module,
         facts: &'m Facts,
-        needs: SecondaryMap<Value, bool>,
+        needs: Needs,
         parameters: &[Value],
     ) -> Backward<'m> {
         Backward {
@@ -67,6 +71,7 @@ impl<'m> Backward<'m> {
             needs,
             parameters: parameters.iter().copied().collect(),
             contributions: Contributions::default(),
+            rounded: FxHashMap::default(),
             sections: FxHashMap::default(),
         }
     }
@@ -80,17 +85,17 @@ impl<'m> Backward<'m> {
         };
         let rank = self.rank(loss)?;
         let seed = if self.rank(seed)? == rank { seed } else { self.reshape_as(seed, loss)? };
-        self.contributions.insert(loss, vec![seed]);
+        self.contributions.insert(loss, vec![Contribution::of(seed)]);
         Ok(())
     }
 
-    /// Moves to a node. Returns true if a rule has to be applied: a result has a gradient, and an operand needs
-    /// a gradient.
-    pub(super) fn enter(&mut self, node: Node) -> Ruled<bool> {
+    /// Moves to a node, whose rule reads gradients as `reads` says. Returns true if the rule has to be applied: a result has
+    /// a gradient, and an operand needs a gradient.
+    pub(super) fn enter(&mut self, node: Node, reads: Reads) -> Ruled<bool> {
         self.move_to(node);
         let data = self.nodes.inserter.module.node(node);
         let results: Vec<Option<Value>> = data.results().to_vec();
-        if !data.operands().iter().flatten().any(|&value| self.needs[value]) {
+        if !data.operands().iter().flatten().any(|&value| self.needs.any[value]) {
             return Ok(false);
         }
         let cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
@@ -98,24 +103,18 @@ impl<'m> Backward<'m> {
         if let (Some(parameter), Some(Some(low))) = (parameter, results.first()) {
             // Contributions to a shared weight are added in the type of the weight.
             for part in self.contributions_to(*low)?.unwrap_or_default() {
-                self.add_to(parameter, part)?;
+                self.add_to(parameter, part.gradient)?;
             }
             return Ok(false);
         }
         self.dy.clear();
         self.asked.set(0);
+        let in_own_type = reads.in_own_type(&|slot| self.needs(slot));
         for result in results {
-            let parts = match result {
-                Some(result) => self.contributions_to(result)?,
+            let dy = match result {
+                Some(result) => self.gradient_of(result, in_own_type)?,
                 None => None,
             };
-            let dy = match (result, parts) {
-                (Some(result), Some(parts)) if self.stores_parameter(result) => Some(self.sum_wide(&parts)?),
-                (_, parts) => parts.map(|parts| self.sum(&parts)).transpose()?,
-            };
-            if let (Some(dy), Some(result)) = (dy, result) {
-                self.shape_as(dy, result);
-            }
             self.dy.push(dy);
         }
         Ok(self.dy.iter().any(Option::is_some))
@@ -145,8 +144,9 @@ impl<'m> Backward<'m> {
         let mut renamed = FxHashSet::default();
         for &parameter in parameters {
             let parts = self.contributions_to(parameter);
-            let sum =
-                |parts: Option<Vec<Value>>| parts.map(|parts| self.sum_for(parameter, &parts)).transpose();
+            let sum = |parts: Option<Vec<Contribution>>| {
+                parts.map(|parts| self.sum_for(parameter, &parts)).transpose()
+            };
             let gradient = match parts.and_then(sum) {
                 Ok(gradient) => gradient,
                 Err(error) => {
@@ -165,6 +165,7 @@ impl<'m> Backward<'m> {
             }
             found.push(gradient);
         }
+        self.erase_unread_roundings(&found);
         Ok(found)
     }
 }
@@ -229,7 +230,8 @@ impl Backward<'_> {
         Ok(module.add_result(node, i, name, ty))
     }
 
-    /// The gradient of a result, of its element type; `None` if the loss does not depend on it.
+    /// The gradient of a result; `None` if the loss does not depend on it. The rule of a user gets it in the element type of
+    /// the result, and a rule of the table in the type that it [`Reads`].
     pub fn dy(&self, i: usize) -> Option<Value> {
         self.asked.set(self.asked.get() | bit(i));
         self.dy.get(i).copied().flatten()
@@ -246,7 +248,7 @@ impl Backward<'_> {
 
     /// True if an operand needs a gradient.
     pub fn needs(&self, i: usize) -> bool {
-        self.operand(i).is_some_and(|value| self.needs[value])
+        self.operand(i).is_some_and(|value| self.needs.any[value])
     }
 
     /// An error if an operand needs a gradient, for which the rule has no formula.
@@ -281,144 +283,15 @@ impl Backward<'_> {
 
 /// Adding gradients.
 impl Backward<'_> {
-    /// Adds a gradient of an operand: of its shape, in any float type, which is rounded to that of the operand. It is
-    /// left out if the operand needs none.
+    /// Adds a gradient of an operand: of its shape, in any float type. It is left out if the operand needs none.
     ///
     /// # Errors
     /// If it does not fit.
     pub fn add(&mut self, i: usize, gradient: Value) -> Ruled {
         match self.operand(i) {
-            Some(value) if self.needs[value] => self.add_to(value, gradient),
+            Some(value) if self.needs.any[value] => self.add_to(value, gradient),
             _ => Ok(()),
         }
-    }
-
-    /// Takes back a gradient that was added to an operand, of an element type, for a rule that adds to it in its own way
-    /// and then adds the sum.
-    ///
-    /// If an embedding is the weight of the last layer as well, the gradient of that product exists before the
-    /// gradient of the lookup: the rows that were looked up are added to it by index, instead of to zeros of
-    /// the same size.
-    pub fn take(&mut self, i: usize, dtype: DType) -> Option<Value> {
-        let value = self.operand(i)?;
-        let module = &*self.nodes.inserter.module;
-        let parts = self.contributions.get_mut(&value)?;
-        let at = parts.iter().position(|&part| module.value(part).ty.dtype() == Some(dtype))?;
-        Some(parts.remove(at))
-    }
-
-    /// Adds a gradient of a section of an operand, as [`add`](Self::add) does; it is left out if the operand needs none.
-    pub(super) fn add_section(&mut self, i: usize, section: Section) -> Ruled {
-        let Some(value) = self.operand(i).filter(|&value| self.needs[value]) else { return Ok(()) };
-        self.sections.entry(value).or_default().push(section);
-        Ok(())
-    }
-
-    /// Takes all contributions to the gradient of a value, after its last reader.
-    fn contributions_to(&mut self, value: Value) -> Ruled<Option<Vec<Value>>> {
-        if let Some(sections) = self.sections.remove(&value) {
-            let node = self.node;
-            for gradient in joined(self, sections)? {
-                self.add_to(value, gradient)?;
-            }
-            self.node = node;
-            self.nodes.inserter.set_origin(node);
-        }
-        Ok(self.contributions.remove(&value))
-    }
-
-    fn add_to(&mut self, value: Value, gradient: Value) -> Ruled {
-        let dtype = self.dtype(value)?;
-        // Contributions to a parameter are rounded when all are added, and those to what only stores one low are not.
-        let waits = self.is_parameter(value) || self.stores_parameter(value);
-        let gradient = if waits { gradient } else { self.cast(gradient, dtype)? };
-        if let (Some(want), Some(found)) = (self.dims(value), self.dims(gradient)) {
-            let differ =
-                |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
-            if want.len() != found.len() || want.iter().zip(&found).any(differ) {
-                let name = ampc_ir::verify::name_of(self.module(), value);
-                let shapes = [found, want].map(|dims| Type::tensor(dtype, Shape::of(dims)));
-                let [found, want] = shapes.map(|ty| ampc_ir::infer::describe(&ty));
-                return Err(RuleError::Unsupported(format!(
-                    "there is no formula for operands of these shapes: the gradient of `{name}`, {want}, would be {found}"
-                )));
-            }
-        }
-        self.shape_as(gradient, value);
-        self.contributions.entry(value).or_default().push(gradient);
-        Ok(())
-    }
-
-    /// Gives a gradient the shape of its value, of which inference may know less, so that later rules need not
-    /// determine at run time which axes were broadcast.
-    fn shape_as(&mut self, gradient: Value, value: Value) {
-        let module = &mut *self.nodes.inserter.module;
-        let (Type::Tensor(of_value), Type::Tensor(found)) =
-            (&module.value(value).ty, &module.value(gradient).ty)
-        else {
-            return;
-        };
-        // The names of the value come first: rules compare dims by name.
-        let Some(shape) = of_value.shape.meet(&found.shape) else { return };
-        if module.producer(gradient).is_some() && shape != found.shape {
-            let ty = Type::tensor(found.dtype, shape);
-            module.set_type(gradient, ty);
-        }
-    }
-
-    fn is_parameter(&self, value: Value) -> bool {
-        self.parameters.contains(&value) && self.module().producer(value).is_none()
-    }
-
-    /// True if a 16-bit value is a parameter that was only rounded, and perhaps put into another shape or order
-    /// of axes: its gradient passes on to the parameter without rounding.
-    fn stores_parameter(&self, value: Value) -> bool {
-        use OpKind::{Cast, Flatten, Identity, Reshape, Squeeze, Transpose, Unsqueeze};
-        let (module, mut at) = (self.module(), value);
-        if !module.value(at).ty.dtype().is_some_and(DType::is_low) {
-            return false;
-        }
-        // Longer chains are rounded like any other value.
-        const FAR: usize = 16;
-        for _ in 0..FAR {
-            let Some((node, _)) = module.producer(at) else { return false };
-            let data = module.node(node);
-            let kind = data.schema().map(|schema| schema.kind);
-            let moves =
-                matches!(kind, Some(Cast | Flatten | Identity | Reshape | Squeeze | Transpose | Unsqueeze));
-            match data.operand(0).filter(|_| moves) {
-                Some(source) if self.is_parameter(source) => return true,
-                Some(source) => at = source,
-                None => return false,
-            }
-        }
-        false
-    }
-
-    /// The sum of contributions of any float types, in f32 or wider; one alone stays as it is.
-    fn sum_wide(&mut self, parts: &[Value]) -> Ruled<Value> {
-        if let &[one] = parts {
-            return Ok(one);
-        }
-        let wide = parts.iter().map(|&part| self.wide(part)).collect::<Ruled<Vec<_>>>()?;
-        self.sum(&wide)
-    }
-
-    /// The sum of contributions to a parameter: added in f32 or wider, and rounded once.
-    fn sum_for(&mut self, parameter: Value, parts: &[Value]) -> Ruled<Value> {
-        let dtype = self.dtype(parameter)?;
-        let sum = match *parts {
-            [one] => one,
-            _ => {
-                let mut wide = Vec::with_capacity(parts.len());
-                for &part in parts {
-                    let part = self.wide(part)?;
-                    wide.push(if dtype.is_low() { part } else { self.cast(part, dtype)? });
-                }
-                self.sum(&wide)?
-            }
-        };
-        self.cast(sum, dtype)
     }
 
     /// Adds a gradient of an operand that was broadcast: [`unbroadcast`](Self::unbroadcast), then [`add`](Self::add).

@@ -5,9 +5,10 @@
 use super::backward::sections::Section;
 use super::backward::{Backward, Build, Ruled, signed};
 use super::dims::dim_range;
+use super::reads::NeedsSlot;
 use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
-use ampc_ir::views::{Part, normalize_axis};
+use ampc_ir::views::{NodeView, Part, normalize_axis};
 use ampc_ir::{AttrValue, NodeSpec, Value};
 use std::ops::Range;
 
@@ -77,18 +78,30 @@ pub(super) fn scatter_flat(b: &mut Backward<'_>, x: Value, at: Value, dy: Value)
     b.reshape_as(flat, x)
 }
 
-/// The elements along an axis of `extent` elements that constant indices read, if these are one number, or a list of numbers
-/// that follow each other.
-fn range_of(b: &Backward<'_>, extent: i64) -> Ruled<Option<Range<i64>>> {
-    let view = b.view()?;
-    let Some(indices) = view.known_ints(1).filter(|_| view.rank(1).is_some_and(|rank| rank < 2)) else {
-        return Ok(None);
-    };
-    let Some(&first) = indices.first() else { return Ok(None) };
+/// A section that constant indices read, one number or a list of numbers that follow each other.
+struct Read {
+    axis: usize,
+    /// The number of elements along the axis, and those that are read.
+    extent: i64,
+    range: Range<i64>,
+}
+
+/// The section that a Gather reads, if it reads one.
+fn section(view: &NodeView<'_>) -> Option<Read> {
+    let dims = view.dims(0)?;
+    let axis = normalize_axis(view.int("axis").unwrap_or(0), dims.len(), Part::Attr("axis".into())).ok()?;
+    let extent = i64::try_from(dims[axis].known()?).ok()?;
+    let indices = view.known_ints(1).filter(|_| view.rank(1).is_some_and(|rank| rank < 2))?;
+    let &first = indices.first()?;
     let start = if first < 0 { first.saturating_add(extent) } else { first };
     let end = start.saturating_add(signed(indices.len()));
     let follow = indices.windows(2).all(|pair| pair[0].checked_add(1) == Some(pair[1]));
-    Ok((follow && start >= 0 && end <= extent).then_some(start..end))
+    (follow && start >= 0 && end <= extent).then_some(Read { axis, extent, range: start..end })
+}
+
+/// True if a Gather reads a section, whose gradient is moved and not added up by index.
+pub(super) fn gather_passes(view: &NodeView<'_>, _: &NeedsSlot<'_>) -> bool {
+    section(view).is_some()
 }
 
 /// Constant indices that follow each other: a section. Rows: ScatterND. Other axes: ScatterElements, with the indices repeated
@@ -97,9 +110,7 @@ pub(super) fn gather(b: &mut Backward<'_>) -> Ruled {
     let (x, indices, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
     let (rank, n) = (b.rank(x)?, b.rank(indices)?);
     let axis = axis(b, rank)?;
-    if let Some(extent) = b.shape(x)?[axis].known().and_then(|n| i64::try_from(n).ok())
-        && let Some(range) = range_of(b, extent)?
-    {
+    if let Some(Read { axis, extent, range }) = section(&b.view()?) {
         let gradient = if n == 0 { b.unsqueeze(dy, &[axis])? } else { dy };
         return b.add_section(0, Section { axis, range, extent, gradient, reader: b.node() });
     }

@@ -1,8 +1,7 @@
 //! `autodiff`: adds the gradients of a loss with respect to parameters, as nodes after the forward graph.
 //!
-//! Reverse-mode differentiation of the main graph, casts included: the gradient of a value has the element type of the
-//! value, so that every operator runs backward in the precision in which it ran forward. First, a cast
-//! of a weight to 16 bits moves before a Transpose of the weight.
+//! Reverse-mode differentiation of the main graph, casts included: an operation in 16 bits, such as a product, runs
+//! backward in 16 bits. First, a cast of a weight to 16 bits moves before a Transpose of the weight.
 //! The inputs and outputs of the pass are roles of the main graph:
 //!
 //! | role | before or after | values |
@@ -32,10 +31,11 @@
 //! 3. A parameter without a gradient is an error, unless such parameters are to stay frozen.
 //!
 //! # Precision
-//! A rule that takes more than one operation computes in f32 from the 16-bit values as they are stored, and
-//! rounds once, to the type of the operand. So does the reduction that undoes a broadcast, which adds up many
-//! elements. Contributions to a cast of a parameter are widened one by one and added in f32: where a weight is
-//! shared, no sum is rounded.
+//! A rule that takes more than one operation computes in f32 from the 16-bit values as they are stored. So does the
+//! reduction that undoes a broadcast, which adds up many elements. A gradient has the type that its readers need: it is
+//! rounded once, to the type of its value, if an operation in 16 bits reads it, and stays f32 otherwise (`reads.rs`).
+//! Contributions to a cast of a parameter are widened one by one and added in f32: where a weight is shared, no sum
+//! is rounded.
 
 mod arithmetic;
 mod attention;
@@ -50,6 +50,7 @@ mod movement;
 mod norm;
 mod pointwise;
 mod pool;
+mod reads;
 mod reduce;
 mod resize;
 mod rules;
@@ -63,6 +64,7 @@ pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 pub use crate::graph::roles::{GRAD, LOSS, PARAMETER, SEED, STOP, with_role};
 pub use crate::pass::training_error::{GradientError, RuleError};
 
+use self::reads::Needs;
 use self::rules::Rule;
 use crate::casts::move_casts::hoist_weight_casts;
 use crate::graph::paths::Paths;
@@ -72,7 +74,6 @@ use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::training::build::Build;
 use crate::training::inputs::conceal;
 use crate::training::names::give_gradient;
-use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::describe;
 use ampc_ir::module::Role;
 use ampc_ir::{Module, Node, Type, Value};
@@ -169,7 +170,8 @@ impl Pass for Autodiff {
         let seed = one_with_role(module, SEED)?;
         check_loss(module, loss)?;
         hoist_weight_casts(module, &parameters);
-        let needs = self.needs(module, &parameters);
+        let stops: FxHashSet<Value> = with_role(module, STOP).collect();
+        let needs = Needs::of(module, cx.facts, &parameters, &stops, |node| self.rule(module, node));
         let nodes: Vec<Node> = module.nodes(module.main()).collect();
         let before: FxHashSet<Value> = module.graph(module.main()).constants().iter().copied().collect();
         let mut backward = Backward::new(module, cx.facts, needs, &parameters);
@@ -230,31 +232,9 @@ fn freeze(module: &mut Module, parameters: &[Value]) {
 }
 
 impl Autodiff {
-    /// The values of the main graph that need a gradient.
-    fn needs(&self, module: &Module, parameters: &[Value]) -> SecondaryMap<Value, bool> {
-        let mut needs: SecondaryMap<Value, bool> = SecondaryMap::default();
-        let stops: FxHashSet<Value> = with_role(module, STOP).collect();
-        for &parameter in parameters {
-            needs[parameter] = true;
-        }
-        for node in module.nodes(module.main()) {
-            let data = module.node(node);
-            let rule =
-                self.custom.get(module, node).map_or_else(|| rules::of(module, node), |_| Rule::Custom);
-            let by = |(slot, value): (usize, &Option<Value>)| {
-                value.is_some_and(|value| needs[value]) && rule.depends_on(slot)
-            };
-            if !data.operands().iter().enumerate().any(by) {
-                continue;
-            }
-            for &result in data.results().iter().flatten() {
-                // What a rule is not known of may be a float as well.
-                let ty = &module.value(result).ty;
-                let is_float = ty.element_dtype().is_none_or(ampc_ir::DType::is_float);
-                needs[result] = is_float && !stops.contains(&result);
-            }
-        }
-        needs
+    /// The rule of a node.
+    fn rule(&self, module: &Module, node: Node) -> Rule {
+        self.custom.get(module, node).map_or_else(|| rules::of(module, node), |_| Rule::Custom)
     }
 
     /// Adds the contributions of a node to the gradients of its operands.
@@ -262,15 +242,16 @@ impl Autodiff {
         let in_node = |backward: &Backward<'_>, error: RuleError| {
             of_node(backward.module(), backward.place_of_error(), &error)
         };
-        if !backward.enter(node).map_err(|error| in_node(backward, error))? {
+        let rule = self.rule(backward.module(), node);
+        if !backward.enter(node, rule.reads()).map_err(|error| in_node(backward, error))? {
             return Ok(());
         }
         let module = backward.module();
         let done = if let Some(custom) = self.custom.get(module, node) {
             custom(backward)
         } else {
-            match rules::of(module, node) {
-                Rule::Gradient(gradient, _) => gradient(backward).and_then(|()| match backward.unasked() {
+            match rule {
+                Rule::Gradient(gradient, ..) => gradient(backward).and_then(|()| match backward.unasked() {
                     None => Ok(()),
                     Some(i) => Err(RuleError::Unsupported(format!(
                         "result {i} leads to the loss, and has no gradient here"

@@ -4,12 +4,14 @@ use super::backward::sections::{Section, padded};
 use super::backward::{Backward, Build, Ruled, signed};
 use super::dims::{dim_range, wide};
 use super::indexing::by_numbers;
+use super::reads::NeedsSlot;
 use crate::pass::training_error::RuleError;
 use ampc_ir::infer::Int;
 use ampc_ir::op::OpKind;
+use ampc_ir::views::NodeView;
 use ampc_ir::views::broadcast::{Bound, DropoutView};
 use ampc_ir::views::{Axes, ConcatView, PadView, Part, SliceView, TileView, TransposeView, normalize_axis};
-use ampc_ir::{AttrValue, DType, NodeSpec, Type};
+use ampc_ir::{AttrValue, DType, NodeSpec, Type, Value};
 
 /// Back to the type of the operand. The author's casts to integers have no gradient: the type of the result says so.
 pub(super) fn cast(b: &mut Backward<'_>) -> Ruled {
@@ -93,13 +95,16 @@ pub(super) fn concat(b: &mut Backward<'_>) -> Ruled {
 }
 
 pub(super) fn split(b: &mut Backward<'_>) -> Ruled {
-    let x = b.x(0)?;
     let axis = b.view()?.int("axis").unwrap_or(0);
-    let dtype = b.dtype(x)?;
     let n = b.module().node(b.node()).results().len();
+    let there: Vec<usize> = (0..n).filter(|&i| b.dy(i).is_some()).collect();
+    let gradients: Vec<Value> = there.iter().filter_map(|&i| b.dy(i)).collect();
+    let mut gradients = b.in_one_type(&gradients)?.into_iter().peekable();
+    let dtype = gradients.peek().map_or_else(|| b.dtype(b.x(0)?), |&first| b.dtype(first))?;
     let mut parts = Vec::with_capacity(n);
     for i in 0..n {
-        let part = match b.dy(i) {
+        let dy = if there.contains(&i) { gradients.next() } else { None };
+        let part = match dy {
             Some(dy) => dy,
             // Nothing that leads to the loss reads it.
             None => {
@@ -116,7 +121,7 @@ pub(super) fn split(b: &mut Backward<'_>) -> Ruled {
 /// dy as the gradient of a section if elements along one axis are cut off, and with zeros around it if along several. Where
 /// elements are left out in between, or the place is not known, dy is added up by numbers.
 pub(super) fn slice(b: &mut Backward<'_>) -> Ruled {
-    let Some(pads) = around_slice(b)? else { return by_numbers(b) };
+    let Some(pads) = around_slice(&b.view()?)? else { return by_numbers(b) };
     let (x, dy) = (b.x(0)?, b.dy0()?);
     let rank = pads.len() / 2;
     let cut: Vec<usize> = (0..rank).filter(|&axis| pads[axis] != 0 || pads[axis + rank] != 0).collect();
@@ -133,12 +138,15 @@ pub(super) fn slice(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
+/// True if the gradient of a Slice is moved and not added up by numbers.
+pub(super) fn slice_passes(view: &NodeView<'_>, _: &NeedsSlot<'_>) -> bool {
+    around_slice(view).is_ok_and(|pads| pads.is_some())
+}
+
 /// The numbers of elements that a Slice with steps of 1 leaves out before and behind, as Pad takes them; `None` if unknown.
-fn around_slice(b: &Backward<'_>) -> Ruled<Option<Vec<i64>>> {
-    let x = b.x(0)?;
-    let dims = b.shape(x)?;
-    let view = b.view()?;
-    let slice = SliceView::read(&view);
+fn around_slice(view: &NodeView<'_>) -> Ruled<Option<Vec<i64>>> {
+    let Some(dims) = view.dims(0) else { return Ok(None) };
+    let slice = SliceView::read(view);
     let numbers = |list: &[Int]| -> Option<Vec<i64>> {
         list.iter().map(|n| if let Int::Known(n) = n { Some(*n) } else { None }).collect()
     };
@@ -173,6 +181,11 @@ fn around_slice(b: &Backward<'_>) -> Ruled<Option<Vec<i64>>> {
         (pads[axis], pads[axis + dims.len()]) = (start, behind);
     }
     Ok(Some(pads))
+}
+
+/// True if a Pad adds constants, so that its gradient is the inside.
+pub(super) fn pad_passes(view: &NodeView<'_>, _: &NeedsSlot<'_>) -> bool {
+    PadView::read(view).is_ok_and(|pad| pad.mode == "constant")
 }
 
 /// Gradients of constant padding: the inside for the operand, and the sum of the outside for the padding's
@@ -214,20 +227,28 @@ pub(super) fn center_crop_pad(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
+/// True if a Dropout drops nothing.
+pub(super) fn dropout_passes(view: &NodeView<'_>, _: &NeedsSlot<'_>) -> bool {
+    DropoutView::read(view).training == Some(false) || ratio(view) == Some(0.0)
+}
+
+/// The constant ratio of a Dropout.
+fn ratio(view: &NodeView<'_>) -> Option<f64> {
+    let Some(i) = DropoutView::read(view).ratio_operand else { return Some(0.5) };
+    match view.constant(i)?.small_floats(1)?[..] {
+        [number] => Some(number),
+        _ => None,
+    }
+}
+
 /// dy · mask / (1 − ratio) while training, dy otherwise.
 pub(super) fn dropout(b: &mut Backward<'_>) -> Ruled {
     let dy = b.dy0()?;
-    let view = DropoutView::read(&b.view()?);
-    if view.training == Some(false) {
+    let view = b.view()?;
+    if dropout_passes(&view, &|_| false) {
         return b.add(0, dy);
     }
-    let ratio = match view.ratio_operand {
-        None => Some(0.5),
-        Some(i) => b.constant_number(b.x(i)?),
-    };
-    if ratio == Some(0.0) {
-        return b.add(0, dy);
-    }
+    let (view, ratio) = (DropoutView::read(&view), ratio(&view));
     let y = b.y(0)?;
     let shape = b.ty(y).shape().cloned().unwrap_or_default();
     let mask = b.result_or_new(1, Type::tensor(DType::Bool, shape))?;
@@ -254,9 +275,15 @@ pub(super) fn dropout(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
+/// dy for an operator that rounds its result: in the type of y, or wider.
+pub(super) fn dy_of_y(b: &mut Backward<'_>) -> Ruled<Value> {
+    let (y, dy) = (b.y(0)?, b.dy0()?);
+    if b.dtype(y)?.is_low() { Ok(dy) } else { b.wide(dy) }
+}
+
 /// The same elements are kept, with the same factor: the operator itself, of dy.
 pub(super) fn philox_dropout(b: &mut Backward<'_>) -> Ruled {
-    let (dy, seed, offset, ratio) = (b.dy0()?, b.x(1)?, b.x(2)?, b.x(3)?);
+    let (dy, seed, offset, ratio) = (dy_of_y(b)?, b.x(1)?, b.x(2)?, b.x(3)?);
     let stream = b.view()?.int("stream").unwrap_or(0);
     let spec = NodeSpec::new(OpKind::PhiloxDropout, &[dy, seed, offset, ratio]);
     let [dx] = b.insert(spec.attr("stream", AttrValue::Int(stream)))?;

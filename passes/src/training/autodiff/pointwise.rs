@@ -4,8 +4,10 @@
 //! no derivative, the rule takes PyTorch's: 0 for Relu, Abs and outside of and at the bounds of Clip.
 
 use super::backward::{Backward, Build, Ruled};
+use super::reads::NeedsSlot;
 use ampc_ir::Value;
 use ampc_ir::op::OpKind;
+use ampc_ir::views::NodeView;
 use ampc_ir::views::broadcast::{Bound, ClipView};
 use std::f64::consts::{FRAC_2_SQRT_PI, PI};
 
@@ -112,6 +114,11 @@ fn exp_of_negative(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
     let zero = b.number_like(0.0, x)?;
     let low = b.op(OpKind::Min, &[x, zero], &[])?;
     b.unary(OpKind::Exp, low)
+}
+
+/// True if no bound of a Clip needs a gradient, so that dy is kept or left out.
+pub(super) fn clip_passes(_: &NodeView<'_>, needs: &NeedsSlot<'_>) -> bool {
+    !needs(1) && !needs(2)
 }
 
 /// 1 strictly inside the bounds, else 0. Between bounds of which one depends on a parameter, every operand that is the

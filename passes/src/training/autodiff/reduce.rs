@@ -181,7 +181,7 @@ pub(super) fn sum_square(b: &mut Backward<'_>) -> Ruled {
 /// The cumulative sum of dy the other way round.
 pub(super) fn cum_sum(b: &mut Backward<'_>) -> Ruled {
     let view = CumulativeView::read(&b.view()?)?;
-    let (axis, dy) = (b.x(1)?, b.dy0()?);
+    let (axis, dy) = (b.x(1)?, super::movement::dy_of_y(b)?);
     let spec = NodeSpec::new(OpKind::CumSum, &[dy, axis])
         .attr("exclusive", AttrValue::Int(i64::from(view.exclusive)))
         .attr("reverse", AttrValue::Int(i64::from(!view.reverse)));

@@ -12,8 +12,10 @@
 
 use super::backward::{Backward, Build, Ruled, signed};
 use super::indexing::{axis, zeros_for};
+use super::reads::NeedsSlot;
 use crate::pass::training_error::RuleError;
 use ampc_ir::op::OpKind;
+use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, NodeSpec, Value};
 
 /// Writing and reading at the indices of the node.
@@ -63,8 +65,18 @@ pub(super) fn scatter_nd(b: &mut Backward<'_>) -> Ruled {
     scattered(b, &At { scatter, gather, indices: b.x(1)?, axis: None })
 }
 
+/// The reduction of a ScatterElements or ScatterND.
+fn reduction<'a>(view: &NodeView<'a>) -> &'a str {
+    view.string("reduction").unwrap_or("none")
+}
+
+/// True if dy is moved: elements replace others or are added.
+pub(super) fn passes(view: &NodeView<'_>, _: &NeedsSlot<'_>) -> bool {
+    matches!(reduction(view), "none" | "add")
+}
+
 fn scattered(b: &mut Backward<'_>, at: &At) -> Ruled {
-    let reduction = b.view()?.string("reduction").unwrap_or("none").to_owned();
+    let reduction = reduction(&b.view()?).to_owned();
     match reduction.as_str() {
         "none" => replaced(b, at),
         "add" => {

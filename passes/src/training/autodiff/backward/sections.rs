@@ -13,7 +13,8 @@
 //! ```
 //!
 //! Pad fills gaps with zeros. Sections that overlap are in different *layers*, which are added: [0, 4), [2, 6) and [4, 8) have
-//! the layers [0, 4) with [4, 8), and [2, 6). Elements are moved and never added up by index, so they keep their element type.
+//! the layers [0, 4) with [4, 8), and [2, 6). Elements are moved and never added up by index, so they keep their element type; sections
+//! of several types are joined in f32.
 
 use super::{Backward, Build, Ruled, signed};
 use ampc_ir::op::OpKind;
@@ -28,7 +29,7 @@ pub(in crate::training::autodiff) struct Section {
     pub(in crate::training::autodiff) range: Range<i64>,
     /// The number of elements of the value along the axis.
     pub(in crate::training::autodiff) extent: i64,
-    /// It has the rank and the element type of the value.
+    /// It has the rank of the value, and any float type.
     pub(in crate::training::autodiff) gradient: Value,
     /// The node that reads the section.
     pub(in crate::training::autodiff) reader: Node,
@@ -72,6 +73,7 @@ fn of_layer(b: &mut Backward<'_>, layer: &[Section]) -> Ruled<Value> {
         (pads[*axis], pads[axis + rank]) = (before, behind);
         gradients.push(padded(b, *gradient, &pads)?);
     }
+    let gradients = b.in_one_type(&gradients)?;
     match gradients[..] {
         [one] => Ok(one),
         _ => b.op(OpKind::Concat, &gradients, &[("axis", AttrValue::Int(signed(layer[0].axis)))]),
