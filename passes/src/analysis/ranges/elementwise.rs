@@ -173,6 +173,10 @@ fn power(base: Range, exponent: Range) -> Option<Range> {
     let by = exponent.number()?;
     let (is_whole, is_even) = (by.fract() == 0.0, by % 2.0 == 0.0);
     let of = |x: f64| x.powf(by);
+    // −∞ counts as ∞ for exponents that are not whole.
+    let minus_infinity = base.lo() == f64::NEG_INFINITY;
+    let signless =
+        if minus_infinity { base.hull(Range::between(f64::INFINITY, f64::INFINITY)) } else { base };
     match () {
         () if by == 0.0 => Some(Range::between(1.0, 1.0)),
         () if is_even && by > 0.0 => Some(base.magnitudes().grown(of)),
@@ -180,8 +184,8 @@ fn power(base: Range, exponent: Range) -> Option<Range> {
         () if is_whole && by > 0.0 => Some(base.grown(of)),
         () if is_whole && base.has_zero() => None,
         () if is_whole => Some(base.negated().grown(|x| of(-x))),
-        () if by > 0.0 => Some(positive(base)?.grown(of)),
-        () => Some(positive(base)?.negated().grown(|x| of(-x))),
+        () if by > 0.0 => Some(positive(signless)?.grown(of)),
+        () => Some(positive(signless)?.negated().grown(|x| of(-x))),
     }
 }
 
