@@ -103,7 +103,7 @@ impl Interval {
     }
 }
 
-/// The interval of a value, which is [`Interval::ALL`] if nothing is known; `None` if the value is not reached.
+/// The interval of a value, which is `Interval::ALL` if nothing is known; `None` if the value is not reached.
 impl Lattice for Option<Interval> {
     fn bottom() -> Self {
         None

@@ -38,8 +38,11 @@ pub(super) struct Layout {
 pub(super) struct Constants<'s> {
     statistics: &'s mut Statistics,
     /// By the address of the constant, which it keeps as long as it is held here.
-    sums: FxHashMap<(*const TensorData, Layout), (Arc<TensorData>, Option<Arc<[Sums]>>)>,
+    sums: FxHashMap<(*const TensorData, Layout), Kept>,
 }
+
+/// A constant and its sums, if they are known.
+type Kept = (Arc<TensorData>, Option<Arc<[Sums]>>);
 
 impl<'s> Constants<'s> {
     pub(super) fn new(statistics: &'s mut Statistics) -> Constants<'s> {

@@ -7,6 +7,7 @@ use ampc_ir::op::OpKind as K;
 use ampc_ir::views::broadcast::{Bound, ClipView};
 use ampc_ir::views::reduce::ReduceView;
 use ampc_ir::views::resolve_captures;
+use std::f64::consts::{FRAC_PI_2, PI};
 
 /// The relative error of a quotient or root on a device that does not round it correctly.
 const FEW_BITS: f64 = 1.0 / (1 << 21) as f64;
@@ -22,16 +23,8 @@ pub(super) fn bounds(kind: K) -> Option<Range> {
     match kind {
         K::Sigmoid | K::HardSigmoid | K::Softmax | K::Hardmax => Some(Range::UNIT),
         K::Tanh | K::Erf | K::Sin | K::Cos | K::Softsign | K::Sign => Some(Range::SIGNED_UNIT),
-        K::Abs
-        | K::Exp
-        | K::Sqrt
-        | K::Relu
-        | K::Softplus
-        | K::LpPool
-        | K::GlobalLpPool
-        | K::ReduceL1
-        | K::ReduceL2
-        | K::ReduceSumSquare => Some(Range::between(0.0, f64::INFINITY)),
+        K::Abs | K::Exp | K::Sqrt | K::Relu | K::Softplus => Some(Range::between(0.0, f64::INFINITY)),
+        K::ReduceL1 | K::ReduceL2 | K::ReduceSumSquare => Some(Range::between(0.0, f64::INFINITY)),
         K::LogSoftmax => Some(Range::between(f64::NEG_INFINITY, 0.0)),
         _ => None,
     }
@@ -42,6 +35,7 @@ pub(super) fn of_function(at: &At<'_>) -> Option<Range> {
     let x = at.get(0)?;
     let above = || x.grown(|x| x.max(0.0));
     let below = || x.grown(|x| x.min(0.0));
+    let quarter = Range::SIGNED_UNIT.scaled(FRAC_PI_2 + TINY);
     Some(match at.view.kind() {
         K::Cast | K::CastLike => cast(at, x),
         K::Relu if x.may_be_nan() => above().hull(Range::ZERO),
@@ -62,9 +56,9 @@ pub(super) fn of_function(at: &At<'_>) -> Option<Range> {
         K::Erf => Range::SIGNED_UNIT.signed_as(x).or_nan(x.may_be_nan()),
         K::Softsign => Range::SIGNED_UNIT.signed_as(x).or_nan(x.may_be_nan() || x.has_infinity()),
         K::Sin | K::Cos => Range::SIGNED_UNIT.or_nan(x.may_be_nan() || x.has_infinity()),
-        K::Atan => Range::SIGNED_UNIT.scaled(1.571).signed_as(x).or_nan(x.may_be_nan()),
-        K::Asin => Range::SIGNED_UNIT.scaled(1.571).or_nan(!x.is_finite() || x.magnitude() > 1.0),
-        K::Acos => Range::between(-TINY, 3.142).or_nan(!x.is_finite() || x.magnitude() > 1.0),
+        K::Atan => quarter.signed_as(x).or_nan(x.may_be_nan()),
+        K::Asin => quarter.or_nan(!x.is_finite() || x.magnitude() > 1.0),
+        K::Acos => Range::between(-TINY, PI + TINY).or_nan(!x.is_finite() || x.magnitude() > 1.0),
         K::HardSigmoid => Range::UNIT.or_nan(!x.is_finite()),
         // The exponential may be infinite on the way.
         K::Softplus if x.hi() > LARGEST_EXPONENT => Range::between(0.0, f64::INFINITY).or_nan(x.may_be_nan()),
@@ -179,6 +173,10 @@ fn power(base: Range, exponent: Range) -> Option<Range> {
     let by = exponent.number()?;
     let (is_whole, is_even) = (by.fract() == 0.0, by % 2.0 == 0.0);
     let of = |x: f64| x.powf(by);
+    // −∞ counts as ∞ for exponents that are not whole.
+    let minus_infinity = base.lo() == f64::NEG_INFINITY;
+    let signless =
+        if minus_infinity { base.hull(Range::between(f64::INFINITY, f64::INFINITY)) } else { base };
     match () {
         () if by == 0.0 => Some(Range::between(1.0, 1.0)),
         () if is_even && by > 0.0 => Some(base.magnitudes().grown(of)),
@@ -186,8 +184,8 @@ fn power(base: Range, exponent: Range) -> Option<Range> {
         () if is_whole && by > 0.0 => Some(base.grown(of)),
         () if is_whole && base.has_zero() => None,
         () if is_whole => Some(base.negated().grown(|x| of(-x))),
-        () if by > 0.0 => Some(positive(base)?.grown(of)),
-        () => Some(positive(base)?.negated().grown(|x| of(-x))),
+        () if by > 0.0 => Some(positive(signless)?.grown(of)),
+        () => Some(positive(signless)?.negated().grown(|x| of(-x))),
     }
 }
 

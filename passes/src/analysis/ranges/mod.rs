@@ -1,7 +1,7 @@
 //! Ranges of values: sound intervals, and proofs that values are finite.
 //!
 //! An abstract interpretation of the fp32 graph with intervals (Cousot and Cousot 1977; Moore 1966), by
-//! [`dataflow`](crate::analysis::dataflow). [`Ranges`] has for every value a [`Range`]: every element of the value that is
+//! [`dataflow`](crate::dataflow). [`Ranges`] has for every value a [`Range`]: every element of the value that is
 //! a number lies in it, infinities included, and no element is NaN unless the range says so. For example:
 //!
 //! ```text

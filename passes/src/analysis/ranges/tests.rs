@@ -52,6 +52,14 @@ fn functions_and_arithmetic() {
     check("  %v = Neg(%x) : ?", -4.0, 2.0, true);
     check("  const %c : f32 = 3.0\n  %v = Pow(%x, %c) : ?", -8.0, 64.0, true);
     check("  const %c : f32 = 2.0\n  %v = Pow(%x, %c) : ?", 0.0, 16.0, true);
+    check("  const %c : f32 = 0.5\n  %v = Pow(%x, %c) : ?", 0.0, 2.0, false);
+    // −∞ to the power of 0.5 is ∞, and it is among the results of the logarithm.
+    check(
+        "  const %c : f32 = 0.5\n  %a = Sqrt(%x) : ?\n  %b = Log(%a) : ?\n  %v = Pow(%b, %c) : ?",
+        0.0,
+        INF,
+        false,
+    );
     check("  const %c : f32 = 1.0\n  %v = Min(%x, %c) : ?", -2.0, 1.0, true);
     check("  const %c : f32 = 1e38\n  %v = Mul(%x, %c) : ?", -2e38, INF, false);
     check("  const %c : f32[2] = [1.0, -3.0]\n  %v = Concat(%c, %c) {axis=0} : ?", -3.0, 1.0, true);
