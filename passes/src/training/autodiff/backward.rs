@@ -231,7 +231,7 @@ impl Backward<'_> {
     }
 
     /// The gradient of a result; `None` if the loss does not depend on it. The rule of a user gets it in the element type of
-    /// the result, and a rule of the table in the type that it [`Reads`].
+    /// the result, and a rule of the table in the type that it asks for.
     pub fn dy(&self, i: usize) -> Option<Value> {
         self.asked.set(self.asked.get() | bit(i));
         self.dy.get(i).copied().flatten()

@@ -171,7 +171,11 @@ impl Pass for Autodiff {
         check_loss(module, loss)?;
         hoist_weight_casts(module, &parameters);
         let stops: FxHashSet<Value> = with_role(module, STOP).collect();
-        let needs = Needs::of(module, cx.facts, &parameters, &stops, |node| self.rule(module, node));
+        let rule = |node: Node| {
+            let rule = self.rule(module, node);
+            Some((rule.operands()?, rule.reads()))
+        };
+        let needs = Needs::of(module, cx.facts, &parameters, &stops, rule);
         let nodes: Vec<Node> = module.nodes(module.main()).collect();
         let before: FxHashSet<Value> = module.graph(module.main()).constants().iter().copied().collect();
         let mut backward = Backward::new(module, cx.facts, needs, &parameters);

@@ -15,10 +15,12 @@
 //! %c: f16 = LayerNormalization(%b, …)      %b.grad is computed in f32, and rounded here
 //! ```
 //!
+//! The sum of the contributions of several readers reads them low if one of them is computed in 16 bits
+//! (`backward/contributions.rs`).
+//!
 //! Rules walk backwards, but the rule that reads the gradient of a value is that of its producer, so one walk in the order
 //! of the forward graph finds all gradients that are read low.
 
-use super::rules::Rule;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::Facts;
 use ampc_ir::op::OpKind;
@@ -28,6 +30,30 @@ use rustc_hash::FxHashSet;
 
 /// True if an operand of a node, given by its slot, needs a gradient.
 pub(super) type NeedsSlot<'a> = dyn Fn(usize) -> bool + 'a;
+
+/// The operands on which results depend in a differentiable way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Operands {
+    All,
+    /// This number of leading operands.
+    First(usize),
+    /// All from this one on.
+    From(usize),
+    /// The first and the third.
+    FirstAndThird,
+}
+
+impl Operands {
+    /// True if an operand is among them.
+    pub(super) fn contains(self, slot: usize) -> bool {
+        match self {
+            Operands::All => true,
+            Operands::First(n) => slot < n,
+            Operands::From(n) => slot >= n,
+            Operands::FirstAndThird => slot == 0 || slot == 2,
+        }
+    }
+}
 
 /// The type in which a rule reads the gradients of results.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +78,15 @@ impl Reads {
         match self {
             Reads::Own => true,
             Reads::OwnFor(n) => (0..n).any(needs),
+            Reads::Wide | Reads::Any | Reads::Broadcast | Reads::AnyIf(_) => false,
+        }
+    }
+
+    /// True if the rule computes the gradient of an operand in the type of the operand.
+    fn gives_own(self, slot: usize) -> bool {
+        match self {
+            Reads::Own => true,
+            Reads::OwnFor(n) => slot < n,
             Reads::Wide | Reads::Any | Reads::Broadcast | Reads::AnyIf(_) => false,
         }
     }
@@ -94,60 +129,80 @@ pub(super) struct Needs {
     pub(super) passed: SecondaryMap<Value, bool>,
     /// The number of operands through which a value has its gradient.
     pub(super) readers: SecondaryMap<Value, u32>,
+    /// True for a 16-bit value to whose gradient an operation in 16 bits contributes.
+    adds_low: SecondaryMap<Value, bool>,
 }
 
 impl Needs {
-    /// The needs of the nodes between parameters and the loss; no gradient passes through `stops`.
+    /// The needs of the nodes between parameters and the loss, given the operands that the rule of a node differentiates and
+    /// how it reads gradients; no gradient passes through `stops`.
     pub(super) fn of(
         module: &Module,
         facts: &Facts,
         parameters: &[Value],
         stops: &FxHashSet<Value>,
-        rule: impl Fn(Node) -> Rule,
+        rule: impl Fn(Node) -> Option<(Operands, Reads)>,
     ) -> Needs {
         let mut needs = Needs::default();
         for &parameter in parameters {
             needs.any[parameter] = true;
             needs.low[parameter] = low_type(module, parameter);
         }
-        let mut between: Vec<(Node, Rule)> = Vec::new();
+        let parameters: FxHashSet<Value> = parameters.iter().copied().collect();
+        for (node, slots, reads) in needs.between(module, stops, rule) {
+            needs.read(module, facts, node, &slots, reads);
+            for &result in module.node(node).results().iter().flatten() {
+                // Contributions of which one is in 16 bits are added in 16 bits: the sum reads the others low.
+                let is_sum = needs.readers[result] > 1 && needs.adds_low[result];
+                if is_sum && !stores_parameter(module, &parameters, result) {
+                    needs.low[result] = low_type(module, result);
+                }
+            }
+        }
+        needs
+    }
+
+    /// Finds the values that need a gradient, and their readers: the nodes in the order of the graph, with the operands that
+    /// need a gradient and the way in which the rule reads gradients.
+    fn between(
+        &mut self,
+        module: &Module,
+        stops: &FxHashSet<Value>,
+        rule: impl Fn(Node) -> Option<(Operands, Reads)>,
+    ) -> Vec<(Node, Vec<usize>, Reads)> {
+        let mut between = Vec::new();
         for node in module.nodes(module.main()) {
-            let (rule, data) = (rule(node), module.node(node));
-            let slots = needs.slots(module, node, rule);
+            let Some((operands, reads)) = rule(node) else { continue };
+            let data = module.node(node);
+            let is_needed = |slot: &usize| data.operand(*slot).is_some_and(|value| self.any[value]);
+            let slots = (0..data.operands().len()).filter(|&slot| operands.contains(slot));
+            let slots: Vec<usize> = slots.filter(is_needed).collect();
             if slots.is_empty() {
                 continue;
             }
-            for value in slots.into_iter().filter_map(|slot| data.operand(slot)) {
-                needs.readers[value] += 1;
+            for &slot in &slots {
+                let Some(value) = data.operand(slot) else { continue };
+                self.readers[value] += 1;
+                self.adds_low[value] |= reads.gives_own(slot) && low_type(module, value).is_some();
             }
             for &result in data.results().iter().flatten() {
                 // What a rule is not known of may be a float as well.
                 let ty = &module.value(result).ty;
                 let is_float = ty.element_dtype().is_none_or(DType::is_float);
-                needs.any[result] = is_float && !stops.contains(&result);
+                self.any[result] = is_float && !stops.contains(&result);
             }
-            between.push((node, rule));
+            between.push((node, slots, reads));
         }
-        for (node, rule) in between {
-            needs.read(module, facts, node, rule);
-        }
-        needs
+        between
     }
 
-    /// The operands of a node that its rule gives a gradient that they need.
-    fn slots(&self, module: &Module, node: Node, rule: Rule) -> Vec<usize> {
-        let data = module.node(node);
-        let needs = |slot: &usize| data.operand(*slot).is_some_and(|value| self.any[value]);
-        (0..data.operands().len()).filter(|&slot| rule.depends_on(slot)).filter(needs).collect()
-    }
-
-    /// Finds how the rule of a node reads the gradients of its results; those of its operands are known.
-    fn read(&mut self, module: &Module, facts: &Facts, node: Node, rule: Rule) {
-        let slots = self.slots(module, node, rule);
+    /// Finds how the rule of a node reads the gradients of its results; those of its operands are known. Operands in `slots`
+    /// need a gradient.
+    fn read(&mut self, module: &Module, facts: &Facts, node: Node, slots: &[usize], reads: Reads) {
         let needs_slot = |slot: usize| slots.contains(&slot);
         let view = NodeView::with_facts(module, node, facts);
-        let reads = rule.reads().at(view.as_ref(), &needs_slot);
-        let low = view.and_then(|view| self.passes_low(&view, reads, &slots));
+        let reads = reads.at(view.as_ref(), &needs_slot);
+        let low = view.and_then(|view| self.passes_low(&view, reads, slots));
         let in_own_type = reads.in_own_type(&needs_slot);
         for &result in module.node(node).results().iter().flatten() {
             let own = low_type(module, result);
@@ -189,4 +244,28 @@ pub(super) fn casts_or_moves(module: &Module, node: Node) -> bool {
     use OpKind::{Cast, Flatten, Identity, Reshape, Squeeze, Transpose, Unsqueeze};
     let kind = module.node(node).schema().map(|schema| schema.kind);
     matches!(kind, Some(Cast | Flatten | Identity | Reshape | Squeeze | Transpose | Unsqueeze))
+}
+
+/// True if a value is a parameter that is no result of a node.
+pub(super) fn is_parameter(module: &Module, parameters: &FxHashSet<Value>, value: Value) -> bool {
+    parameters.contains(&value) && module.producer(value).is_none()
+}
+
+/// True if a 16-bit value is a parameter that was only rounded, and perhaps put into another shape or order of axes.
+pub(super) fn stores_parameter(module: &Module, parameters: &FxHashSet<Value>, value: Value) -> bool {
+    if low_type(module, value).is_none() {
+        return false;
+    }
+    // Longer chains are rounded like any other value.
+    const FAR: usize = 16;
+    let mut at = value;
+    for _ in 0..FAR {
+        let Some((node, _)) = module.producer(at) else { return false };
+        match module.node(node).operand(0).filter(|_| casts_or_moves(module, node)) {
+            Some(source) if is_parameter(module, parameters, source) => return true,
+            Some(source) => at = source,
+            None => return false,
+        }
+    }
+    false
 }

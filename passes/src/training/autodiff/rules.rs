@@ -2,7 +2,7 @@
 
 use super::{
     arithmetic, attention, backward::Backward, einsum, grid_sample, indexing, linear, loss, movement, norm,
-    pointwise, pool, reads::Reads, reduce, resize, scatter, softmax, window,
+    pointwise, pool, reads::Operands, reads::Reads, reduce, resize, scatter, softmax, window,
 };
 use crate::pass::training_error::RuleError;
 use ampc_ir::module::Op;
@@ -26,28 +26,19 @@ pub(super) enum Rule {
     Custom,
 }
 
-/// The operands on which results depend in a differentiable way.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Operands {
-    All,
-    /// This number of leading operands.
-    First(usize),
-    /// All from this one on.
-    From(usize),
-    /// The first and the third.
-    FirstAndThird,
-}
-
 impl Rule {
+    /// The operands on which results depend in a way that can be differentiated; `None` if on none.
+    pub(super) fn operands(self) -> Option<Operands> {
+        match self {
+            Rule::Gradient(_, operands, _) => Some(operands),
+            Rule::None(_) | Rule::Custom => Some(Operands::All),
+            Rule::Stop => None,
+        }
+    }
+
     /// True if results depend on an operand in a way that can be differentiated.
     pub(super) fn depends_on(self, slot: usize) -> bool {
-        match self {
-            Rule::Gradient(_, Operands::All, _) | Rule::None(_) | Rule::Custom => true,
-            Rule::Gradient(_, Operands::First(n), _) => slot < n,
-            Rule::Gradient(_, Operands::From(n), _) => slot >= n,
-            Rule::Gradient(_, Operands::FirstAndThird, _) => slot == 0 || slot == 2,
-            Rule::Stop => false,
-        }
+        self.operands().is_some_and(|operands| operands.contains(slot))
     }
 
     /// The type in which the rule reads the gradients of results.

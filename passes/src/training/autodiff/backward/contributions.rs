@@ -198,27 +198,12 @@ impl Backward<'_> {
     }
 
     fn is_parameter(&self, value: Value) -> bool {
-        self.parameters.contains(&value) && self.module().producer(value).is_none()
+        reads::is_parameter(self.module(), &self.parameters, value)
     }
 
-    /// True if a 16-bit value is a parameter that was only rounded, and perhaps put into another shape or order
-    /// of axes: its gradient passes on to the parameter without rounding.
+    /// True if a 16-bit value only stores a parameter: its gradient passes on to the parameter without rounding.
     fn stores_parameter(&self, value: Value) -> bool {
-        let (module, mut at) = (self.module(), value);
-        if !module.value(at).ty.dtype().is_some_and(DType::is_low) {
-            return false;
-        }
-        // Longer chains are rounded like any other value.
-        const FAR: usize = 16;
-        for _ in 0..FAR {
-            let Some((node, _)) = module.producer(at) else { return false };
-            match module.node(node).operand(0).filter(|_| reads::casts_or_moves(module, node)) {
-                Some(source) if self.is_parameter(source) => return true,
-                Some(source) => at = source,
-                None => return false,
-            }
-        }
-        false
+        reads::stores_parameter(self.module(), &self.parameters, value)
     }
 
     /// True if the rule of the producer of an f32 value widens a 16-bit gradient, or passes it on by operators that take it.
