@@ -256,6 +256,14 @@ fn clipped(module: &Module, view: &NodeView<'_>, operand: Option<Interval>) -> O
     (found != Interval::ALL).then_some(found)
 }
 
+/// True if each sum stays where its terms are when it is broadcast: the reduced axes are kept, or the sum is a scalar.
+fn keeps_place(module: &Module, node: Node) -> bool {
+    let keeps_axes =
+        NodeView::new(module, node).and_then(|view| view.int("keepdims")).is_none_or(|keeps| keeps != 0);
+    let rank = |value| module.value(value).ty.as_tensor().and_then(|tensor| tensor.shape.rank());
+    keeps_axes || module.node(node).result(0).and_then(rank) == Some(0)
+}
+
 /// Whether a node divides a value by its own sum, so that no quotient is above 1 where none is negative.
 fn divides_by_own_sum(module: &Module, view: &NodeView<'_>) -> bool {
     let (Some(value), Some(mut divisor)) = (view.operand(0), view.operand(1)) else { return false };
@@ -267,7 +275,8 @@ fn divides_by_own_sum(module: &Module, view: &NodeView<'_>) -> bool {
         let operand = |i| data.operand(i);
         match kind(module, node) {
             Some(OpKind::ReduceSum) => {
-                return operand(0).is_some_and(|summed| flow::behind_casts(module, summed) == value);
+                let is_own = operand(0).is_some_and(|summed| flow::behind_casts(module, summed) == value);
+                return is_own && keeps_place(module, node);
             }
             Some(OpKind::Add | OpKind::Max | OpKind::Clip) => {
                 let computed = (0..2).filter_map(operand).find(|&value| scalar(module, value).is_none());
