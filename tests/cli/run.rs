@@ -1,6 +1,6 @@
 //! `ampc run`: values in and out, and limits.
 
-use super::support::{Dir, MATMUL, module, snapshot};
+use super::support::{Dir, MATMUL, command, module, snapshot};
 use ampc::runtime::{HostTensor, npz};
 use std::fs::File;
 use std::io::Write as _;
@@ -571,6 +571,21 @@ fn devices_of_this_machine() {
         assert_eq!(library["version"].is_null(), !library["problem"].is_null(), "{library}");
         assert_eq!(library["version"].is_null(), library["path"].is_null(), "{library}");
     }
+}
+
+/// A file that the dynamic loader rejects is not reported as absent.
+#[cfg(all(target_os = "linux", target_arch = "x86_64", feature = "cuda"))]
+#[test]
+fn a_damaged_library_is_named() {
+    let dir = Dir::new();
+    dir.write("libnvrtc.so.13", "no library");
+    dir.write("libnvrtc.so", "no library");
+    let output = command(&["devices", "--json"]).env("LD_LIBRARY_PATH", dir.path("")).output().unwrap();
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let libraries = found["libraries"].as_array().unwrap();
+    let compiler = libraries.iter().find(|library| library["name"] == "NVRTC").unwrap();
+    let problem = compiler["problem"].as_str().unwrap();
+    assert!(problem.contains("cannot be loaded") && problem.contains("libnvrtc.so"), "{problem}");
 }
 
 /// Kernels are dumped for GPUs alone, and to folders that can be written.

@@ -188,7 +188,17 @@ impl Library {
             let remedy = self.remedy(major.unwrap_or(most.min(NEWEST)));
             CudaError::NoLibrary { library: self, remedy, folders: folders.to_vec() }
         };
-        other.ok_or_else(|| refused.unwrap_or_else(absent))
+        let refused = || refused.or_else(|| self.refused_by_name(&names));
+        other.ok_or_else(|| refused().unwrap_or_else(absent))
+    }
+
+    /// The file in a folder of the dynamic loader that the loader rejects, if there is one.
+    fn refused_by_name(self, names: &[String]) -> Option<CudaError> {
+        names.iter().filter_map(|name| dlopen(name.as_ref()).err()).find_map(|message| {
+            // The loader names a file that it found by its path, and a file that it did not find by its name.
+            let (path, reason) = message.split_once(": ").filter(|(path, _)| path.starts_with('/'))?;
+            Some(CudaError::Unloadable { library: self, path: path.into(), reason: reason.to_owned() })
+        })
     }
 
     /// True if the file is a cuDNN for a major version of CUDA other than `major`. Its file name does not tell.
