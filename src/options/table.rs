@@ -68,7 +68,7 @@ pub const OPTIONS: &[RecordedOption] = &[
         name: "to",
         values: "fp16 or bf16",
         choices: || vec![Some("fp16"), Some("bf16")],
-        passes: &["raise-opset", "saturate-masks", "classify", "guard", "assign", "simplify-casts"],
+        passes: &["raise-opset", "classify", "guard", "assign", "simplify-casts"],
         print: |options| Some(if options.to == DType::BF16 { "bf16" } else { "fp16" }.to_owned()),
         read: |options, value| {
             options.to = value.map_or(Some(DType::F16), float_format).filter(|format| format.is_low())?;

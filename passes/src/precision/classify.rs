@@ -66,7 +66,10 @@ impl Spelled for Classify {
         },
         PassOption {
             def: TARGET,
-            print: |pass| has_facts(&pass.target).then(|| Setting::Target(pass.target.clone())),
+            print: |pass| {
+                let is_default = Some(pass.target.name.as_str()) == TARGET.default;
+                (!is_default).then(|| Setting::Target(pass.target.clone()))
+            },
             read: |pass, given| given.target().map(|target| pass.target = target),
         },
     ];
@@ -489,11 +492,6 @@ impl State<'_> {
 fn class_of_bounded((class, rule): (Class, Rule), table: &ByTable) -> Class {
     let is_answered = class == Class::Deny && rule == Rule::Table && table.growth == Some(Growth::Bounded);
     if is_answered { Class::Infer } else { class }
-}
-
-/// True if a fact of a target may answer a reason for fp32.
-fn has_facts(target: &Profile) -> bool {
-    !target.rounds_once.is_empty()
 }
 
 /// The class of an operator that is in a list, or in none, and its rule.

@@ -79,7 +79,7 @@ impl Pass for SaturateMasks {
             saturate(module, leaf, floor, &mut made);
         }
         let message = format!(
-            "masks in front of {count} softmaxes are {floor} at least: the weights are the same if scores are within ±{} and no row is masked entirely",
+            "masks in front of {count} × Softmax are {floor} at least: the weights are the same if scores are within ±{} and no row is masked entirely",
             -floor / 2.0
         );
         cx.warn(SATURATED, None, message);

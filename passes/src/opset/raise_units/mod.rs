@@ -61,7 +61,7 @@ pub(super) fn print_units(units: &Families) -> Setting {
 }
 
 /// The values of the option `units`.
-pub(super) const UNITS: &str = "norms, softmax, gelu, swish, mish, hard-swish or all, with `+` between them";
+pub(super) const UNITS: &str = "norms+softmax+gelu+swish+mish+hard-swish or all";
 
 impl Spelled for RaiseUnits {
     const NAME: &'static str = NAME;
