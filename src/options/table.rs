@@ -176,7 +176,7 @@ pub const OPTIONS: &[RecordedOption] = &[
         name: "target",
         values: "a target",
         choices: || PROFILES.iter().map(|&(name, _)| Some(name)).collect(),
-        passes: &["assign"],
+        passes: &["classify", "assign"],
         print: |options| Some(options.target.name.clone()),
         read: |options, value| {
             if let Some(name) = value {
