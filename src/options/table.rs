@@ -189,7 +189,7 @@ pub const OPTIONS: &[RecordedOption] = &[
         name: "dim",
         values: "extents of dims: `NAME=N` with `,` between them",
         choices: || vec![None, Some("N=8")],
-        passes: &["assign"],
+        passes: &["classify", "assign"],
         print: |options| print_dims(&options.target.dims),
         read: |options, value| {
             let dims = read_dims(value.unwrap_or_default())?;
