@@ -220,7 +220,8 @@ fn operators_compute_the_same_as_their_units() {
         // Casts of 16 bits round on the way, and so did constants of 16 bits.
         let low = case.text.contains(": f16") || case.text.contains("{to=10}");
         for (i, x) in inputs(kind).iter().enumerate() {
-            let (want, got) = (outputs(&before, &[x.clone()]), outputs(&after, &[x.clone()]));
+            let (want, got) =
+                (outputs(&before, std::slice::from_ref(x)), outputs(&after, std::slice::from_ref(x)));
             let (want, got) = (&want[0], &got[0]);
             let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
             let (largest_x, largest_y) = (largest(&wide), largest(want));

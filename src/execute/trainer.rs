@@ -76,13 +76,13 @@ pub struct StepResult {
 
 /// The error of a batch, and the row that it refers to, if known.
 pub(super) struct StepError {
-    pub(super) error: Error,
+    pub(super) error: Box<Error>,
     pub(super) row: Option<Box<BatchRow>>,
 }
 
 impl From<Error> for StepError {
     fn from(error: Error) -> StepError {
-        StepError { error, row: None }
+        StepError { error: Box::new(error), row: None }
     }
 }
 
@@ -294,7 +294,7 @@ impl Trainer {
         observer: Option<&mut (dyn NodeObserver + Send)>,
         visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<StepResult, Error> {
-        self.try_step(batch, observer, visit).map_err(|failed| failed.error)
+        self.try_step(batch, observer, visit).map_err(|failed| *failed.error)
     }
 
     /// Like [`step_observed`](Self::step_observed), and returns the row that an error refers to.
@@ -319,7 +319,7 @@ impl Trainer {
         run.map_err(|error| {
             let module = self.session.module();
             StepError {
-                error: of_run(module, &error),
+                error: Box::new(of_run(module, &error)),
                 row: BatchRow::of(module, &error, batch).map(Box::new),
             }
         })?;

@@ -223,7 +223,7 @@ impl Training {
         };
         let (result, divergence) = step
             .run(&given, observer, visit)
-            .map_err(|failed| read.data.with_sample(failed.error, failed.row.as_deref(), read.samples))?;
+            .map_err(|failed| read.data.with_sample(*failed.error, failed.row.as_deref(), read.samples))?;
         self.divergence = divergence;
         Ok(Some(StepRecord { samples: read.samples.len() as u64, result, ..record }))
     }

@@ -25,6 +25,7 @@ use crate::precision::taint::marks;
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::{DType, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::hash_map::Entry;
 
 impl Choice<'_> {
     /// Adds the conditions of the variables that may be low between low neighbours.
@@ -109,8 +110,8 @@ impl Choice<'_> {
         }
         for &(from, to) in &steps {
             for var in [from, to] {
-                if !mark.contains_key(&var) {
-                    mark.insert(var, self.problem.add_vertex()?);
+                if let Entry::Vacant(entry) = mark.entry(var) {
+                    entry.insert(self.problem.add_vertex()?);
                 }
             }
             let infers = flow::decision(module, to).is_some_and(|d| d.class == Class::Infer);
