@@ -46,7 +46,7 @@ pub struct Classify {
     pub to: DType,
     /// The policy.
     pub policy: Arc<Policy>,
-    /// The target, whose kernels may answer a reason for fp32 ([`between`](crate::precision::between)).
+    /// The target, whose kernels may answer a reason for fp32 (the module `between`).
     pub target: Arc<Profile>,
 }
 

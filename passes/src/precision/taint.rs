@@ -6,9 +6,9 @@
 //! fixed variables stop the mark. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set),
 //! without its clear tails.
 //!
-//! A variable that may be low [between](crate::precision::between) low neighbours marks its readers like a deny
+//! A variable that may be low between low neighbours marks its readers like a deny
 //! variable if its result is unbounded. If it is bounded, its readers stay free, and the choice of formats has the mark
-//! as a condition ([`marks`]).
+//! as a condition (`marks`).
 //!
 //! Values between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and values moved from them) are not
 //! dangerous by their size: they mark a reader only on a path to an operator that amplifies errors
