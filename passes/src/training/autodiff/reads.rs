@@ -173,19 +173,20 @@ impl Needs {
         let mut between = Vec::new();
         for node in module.nodes(module.main()) {
             let Some((operands, reads)) = rule(node) else { continue };
-            let data = module.node(node);
-            let is_needed = |slot: &usize| data.operand(*slot).is_some_and(|value| self.any[value]);
-            let slots = (0..data.operands().len()).filter(|&slot| operands.contains(slot));
+            // The captures of bodies are operands as well.
+            let all = module.node(node).operands();
+            let is_needed = |slot: &usize| all[*slot].is_some_and(|value| self.any[value]);
+            let slots = (0..all.len()).filter(|&slot| operands.contains(slot));
             let slots: Vec<usize> = slots.filter(is_needed).collect();
             if slots.is_empty() {
                 continue;
             }
             for &slot in &slots {
-                let Some(value) = data.operand(slot) else { continue };
+                let Some(value) = all[slot] else { continue };
                 self.readers[value] += 1;
                 self.adds_low[value] |= reads.gives_own(slot) && low_type(module, value).is_some();
             }
-            for &result in data.results().iter().flatten() {
+            for &result in module.node(node).results().iter().flatten() {
                 // What a rule is not known of may be a float as well.
                 let ty = &module.value(result).ty;
                 let is_float = ty.element_dtype().is_none_or(DType::is_float);
