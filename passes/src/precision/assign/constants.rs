@@ -242,7 +242,7 @@ fn is_infer_or_clear(class: Option<Class>) -> bool {
 /// Finds constants behind casts. A chain of casts is walked once.
 #[derive(Default)]
 pub(super) struct BehindCasts {
-    /// Of results of casts, true if the value behind all casts is a constant.
+    /// The results of casts that are known: true if the value behind all casts is a constant.
     known: FxHashMap<Value, bool>,
 }
 

@@ -78,7 +78,7 @@ pub(super) struct Choice<'m> {
     alone: FxHashSet<Node>,
     /// Others of the author that take what arrives: what they make is a tensor of its own.
     apart: FxHashSet<Node>,
-    /// Vertices of which the second is full if the first is.
+    /// Pairs of vertices: the second is full if the first is full.
     marks: Vec<(Vertex, Vertex)>,
 }
 
