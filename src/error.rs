@@ -239,9 +239,9 @@ impl Error {
                 | PassError::OpsetUnknown { .. }
                 | PassError::Dim(_)
                 | PassError::Signatures { .. } => ErrorKind::Usage,
-                PassError::Recount { .. } | PassError::Gradient(GradientError::Internal { .. }) => {
-                    ErrorKind::Bug
-                }
+                PassError::Placed { .. }
+                | PassError::Misplaced { .. }
+                | PassError::Gradient(GradientError::Internal { .. }) => ErrorKind::Bug,
             },
             Error::Bug(_) => ErrorKind::Bug,
             Error::Unsupported(_) => ErrorKind::Unsupported,
@@ -269,7 +269,9 @@ impl Error {
             RunError::IllTyped(errors) => Error::Invalid(findings::findings_of_types(module, &errors)),
             RunError::Pass {
                 error:
-                    error @ (PassError::Recount { .. } | PassError::Gradient(GradientError::Internal { .. })),
+                    error @ (PassError::Placed { .. }
+                    | PassError::Misplaced { .. }
+                    | PassError::Gradient(GradientError::Internal { .. })),
                 ..
             } => Error::Bug(error.to_string()),
             RunError::Pass { error, .. } => Error::Pass(error),

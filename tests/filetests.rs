@@ -10,6 +10,8 @@
 //! - `// allow: A, B`, likewise `infer`, `clear` and `deny`: lists of the command line;
 //! - `// pin: NODE=fp16`, `// pin-value: NAME=fp32`.
 //!
+//! `// print: placement` at the top prints the placement of casts below the module, as cases of insert-casts alone do.
+//!
 //! Beside the snapshot it is checked that every pass leaves a valid module, that one which says it changed nothing
 //! did not, and that what comes out is read back from its text as the same module and prints as the same text.
 //!
@@ -33,8 +35,11 @@ use ampc_ir::op::Class;
 use ampc_ir::text::{NoData, PrintOptions, parse, print};
 use ampc_ir::verify::{Problem, Violation, name_of, verify_module};
 use ampc_ir::{DType, Module, Node, Value};
+use ampc_passes::cost::Objective;
 use ampc_passes::flow::{self, Var};
+use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::{Observer, Pipeline, RunError};
+use ampc_passes::placement::Placement;
 use ampc_passes::policy::{ListedBy, PRESETS, PolicyError};
 use ampc_passes::{Changed, Invariants, Pass, Paths, Policy};
 use std::fmt::Write as _;
@@ -83,15 +88,26 @@ fn policy(name: &str, asked: &[(&str, &str)]) -> Result<Policy, PolicyError> {
     Ok(policy)
 }
 
-/// Compares what passes claim with what they did.
+/// Compares what passes claim with what they did, and notes the placement that insert-casts carries out.
 #[derive(Default)]
 struct Claims {
     before: String,
+    placed: String,
 }
 
 impl Observer for Claims {
-    fn before(&mut self, _: &dyn Pass, module: &Module) {
+    fn before(&mut self, pass: &dyn Pass, module: &Module) {
         self.before = text_of(module);
+        if pass.name() == "insert-casts" {
+            let is = |option: &str, value: &str| {
+                let set = pass.options();
+                set.iter()
+                    .any(|(name, set)| *name == option && format!("{set:?}") == format!("Text({value:?})"))
+            };
+            let keep_io = if is("keep-io", "none") { KeepIo::None } else { KeepIo::All };
+            let objective = if is("objective", "casts") { Objective::Casts } else { Objective::Time };
+            self.placed = Placement::of_decided(module, &keep_io, objective).to_text(module);
+        }
     }
     fn after(&mut self, pass: &dyn Pass, module: &Module, changed: Changed) {
         if changed == Changed::No {
@@ -109,13 +125,19 @@ fn pass(path: &Path) -> Outcome {
     let mut module = parse(&text, &NoData)?;
     round_trip(&module);
     let pipeline = Pipeline::parse_on(Invariants::of(&module), spelling, &|name: &str| policy(name, &asked))?;
-    let mut shown = match pipeline.run(&mut module, true, &mut Claims::default()) {
+    let mut claims = Claims::default();
+    let mut shown = match pipeline.run(&mut module, true, &mut claims) {
         Ok(warnings) => {
             round_trip(&module);
-            warnings.iter().fold(text_of(&module), |mut shown, warning| {
+            let mut shown = text_of(&module);
+            for warning in warnings {
                 writeln!(shown, "// warning {}: {}", warning.code, warning.message).unwrap();
-                shown
-            })
+            }
+            let is_placed = asked.iter().any(|(key, _)| *key == "print") || spelling == "insert-casts";
+            for line in claims.placed.lines().filter(|_| is_placed) {
+                writeln!(shown, "// {line}").unwrap();
+            }
+            shown
         }
         Err(RunError::Pass { pass, error }) => format!("// error in {pass}: {error}\n"),
         Err(RunError::Invalid(found)) => {

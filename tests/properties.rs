@@ -11,16 +11,17 @@ use ampc::options::{OPTIONS, Objective, Opset};
 use ampc::rewrite::rewrite_observed;
 use ampc::{RewriteOptions, rewrite};
 use ampc_ir::eq::same_module;
-use ampc_ir::module::Provenance;
+use ampc_ir::module::{Def, Provenance};
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::text::{NoData, parse};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::resolve_captures;
 use ampc_ir::{DType, Module, Node, Value};
-use ampc_passes::assign::{Optimum, recount};
+use ampc_passes::assign::Optimum;
 use ampc_passes::exact::is_exact;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::Observer;
+use ampc_passes::placement::Placement;
 use ampc_passes::policy::Pin;
 use ampc_passes::target::PROFILES;
 use ampc_passes::{Changed, Pass, Paths, Policy, Profile};
@@ -162,14 +163,20 @@ impl Observer for Decisions {
     }
 }
 
-/// The cost of a choice, and the graph in which it is counted.
+/// The cost of a choice, and the graph before and after casts are inserted.
 #[derive(Default)]
 struct Chosen {
+    decided: Option<Module>,
     lowered: Option<Module>,
     optimum: Option<Optimum>,
 }
 
 impl Observer for Chosen {
+    fn before(&mut self, pass: &dyn Pass, module: &Module) {
+        if pass.name() == "insert-casts" {
+            self.decided = Some(module.clone());
+        }
+    }
     fn after(&mut self, pass: &dyn Pass, module: &Module, _: Changed) {
         if pass.name() == "insert-casts" {
             self.lowered = Some(module.clone());
@@ -195,6 +202,11 @@ proptest! {
         let mut rewritten = rewrite(graph.model(), &options).unwrap().model;
         let text = text_of(&rewritten.module);
         same_module(&rewritten.module, &parse(&text, &NoData).unwrap()).unwrap();
+        let module = &rewritten.module;
+        let bodies = module.graph_ids().filter(|&graph| graph != module.main());
+        let outputs = bodies.flat_map(|graph| module.graph(graph).outputs().iter().map(|output| output.value));
+        let is_made = |value: Value| !matches!(module.value(value).def, Def::Capture { .. });
+        prop_assert!(outputs.into_iter().all(is_made), "a body hands out what it captures\n{text}");
         let findings = ampc::check(&mut rewritten.module);
         prop_assert!(findings.is_empty(), "{findings:?}\n{text}");
     }
@@ -330,10 +342,42 @@ proptest! {
         );
     }
 
-    /// The predicted times of two rewrites of a model differ as the costs of their choices do; if nothing is
+    /// The casts that are inserted are the casts of the placement: each stands in its graph, once, and casts its tensor.
+    #[test]
+    fn casts_stand_where_they_are_placed(graph in graphs(), options in options()) {
+        let mut found = Chosen::default();
+        rewrite_observed(graph.model(), &options, &mut found).unwrap();
+        let (Some(decided), Some(lowered)) = (found.decided, found.lowered) else { return Ok(()) };
+        let placement = Placement::of_decided(&decided, &options.keep_io, options.objective);
+        // A cast of the author that has become an identity is left out: its operand is the tensor.
+        let now = |value: Value| {
+            let mut value = resolve_captures(&decided, value);
+            while matches!(lowered.value(value).def, Def::Erased) {
+                let (cast, _) = decided.producer(value).unwrap();
+                value = resolve_captures(&decided, decided.node(cast).operand(0).unwrap());
+            }
+            value
+        };
+        let mut placed: Vec<_> =
+            placement.casts().iter().map(|cast| (now(cast.tensor), cast.to, cast.graph)).collect();
+        let before: BTreeSet<Node> = decided.graph_ids().flat_map(|graph| decided.nodes(graph)).collect();
+        let mut inserted: Vec<_> = casts(&lowered)
+            .into_iter()
+            .filter(|cast| !before.contains(&cast.node))
+            .map(|cast| {
+                let to = lowered.value(cast.to).ty.dtype().unwrap();
+                (resolve_captures(&lowered, cast.from), to, lowered.node(cast.node).graph)
+            })
+            .collect();
+        placed.sort();
+        inserted.sort();
+        prop_assert_eq!(placed, inserted, "{}\n{}", placement.to_text(&decided), text_of(&lowered));
+    }
+
+    /// The predicted time of a rewrite is not above that of a rewrite with another objective; if nothing is
     /// lowered, the time does not change.
     #[test]
-    fn predicted_times_move_as_costs_do(
+    fn the_fastest_rewrite_is_predicted_to_be_the_fastest(
         graph in graphs(),
         options in options(),
         target in prop::sample::select(&TARGETS[..]),
@@ -347,13 +391,14 @@ proptest! {
             (time, found.lowered.unwrap(), found.optimum.unwrap())
         };
         let fastest = RewriteOptions { objective: Objective::Time, ..options.clone() };
-        let (first, one, optimum) = timed(&fastest);
-        let (second, two, _) = timed(&RewriteOptions { objective: other, ..options.clone() });
+        let (first, one, chosen) = timed(&fastest);
+        let (second, two, compared) = timed(&RewriteOptions { objective: other, ..options.clone() });
         let text = || format!("{}\n{}", text_of(&one), text_of(&two));
         prop_assert_eq!((first.source, first.scale), (second.source, second.scale), "{}", text());
-        let [cost, other] = [&one, &two].map(|module| recount(module, &optimum));
-        prop_assert_eq!(cost, optimum.cost - optimum.merged);
-        prop_assert_eq!(second.rewritten - first.rewritten, other - cost, "{}", text());
+        // No choice knows of the casts that merge by it.
+        if chosen.optimal && chosen.merged == 0 && compared.merged == 0 {
+            prop_assert!(first.rewritten <= second.rewritten, "{first:?} {second:?}\n{}", text());
+        }
 
         let mut policy = (*options.policy).clone();
         policy.pin("*", Pin::To(DType::F32)).unwrap();

@@ -38,7 +38,7 @@ mod spelling;
 pub mod target;
 mod training;
 
-pub use analysis::{cost, dataflow, exact, fusions, liveness, ranges, tensors, units};
+pub use analysis::{cost, dataflow, exact, fusions, liveness, placement, ranges, tensors, units};
 pub use casts::{convert_constants, dce, emulate, insert_casts, move_casts, simplify_casts};
 pub use functions::{bind_signatures, share_functions, specialize_functions};
 pub use graph::{flow, paths, sequences};

@@ -104,14 +104,6 @@ impl Pipeline {
         self.passes
     }
 
-    /// The pass, by its number from 0, from which a run has to be repeated so that one of its passes does the
-    /// same: that pass, or the last `assign` before `insert-casts`, which checks the cost of that choice.
-    pub fn repeats_from(&self, pass: usize) -> usize {
-        let counts = self.passes.get(pass).is_some_and(|pass| pass.name() == "insert-casts");
-        let chose = || self.passes[..pass].iter().rposition(|pass| pass.name() == "assign");
-        counts.then(chose).flatten().unwrap_or(pass)
-    }
-
     /// The passes from number `first` (from 0) on, with the files that their text names.
     pub fn spell(&self, first: usize, stem: &str) -> Spelling {
         Spelling::new(self.passes.get(first..).unwrap_or_default(), stem)
@@ -174,7 +166,7 @@ impl Pipeline {
         }
         // What has been counted is the cost of the casts that stand, whatever passes change after.
         let is_current = results.current::<Optimum>().is_some();
-        if let Some(optimum) = results.get::<Optimum>().filter(|optimum| optimum.counted || is_current) {
+        if let Some(optimum) = results.get::<Optimum>().filter(|optimum| optimum.carried_out || is_current) {
             observer.chosen(optimum);
         }
         if let Some(units) = results.get::<RaisedUnits>() {
@@ -344,12 +336,6 @@ mod tests {
             let [all, none] = [all, required].map(|o| read(&format!("{}{{{o}}}", pass.name)));
             assert_eq!(format!("{all:?}"), format!("{none:?}"));
         }
-    }
-
-    #[test]
-    fn what_counts_a_choice_is_repeated_with_it() {
-        let pipeline = parse("classify, assign, dce, insert-casts, dce").unwrap();
-        assert_eq!([0, 1, 2, 3, 4].map(|pass| pipeline.repeats_from(pass)), [0, 1, 2, 1, 4]);
     }
 
     #[test]

@@ -94,7 +94,7 @@ impl Run<'_> {
             return None;
         }
         let broken = self.pipeline.passes().nth(search.index - 1)?.name();
-        let first = self.pipeline.repeats_from(search.index - 1);
+        let first = search.index - 1;
         let mut fresh = self.reload(model)?;
         search = Search { stop: Some(first), index: 0, text: String::new() };
         let _ = run(&mut fresh, &mut search);

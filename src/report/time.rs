@@ -42,12 +42,12 @@ impl TimeReport {
 
     /// The times, if passes before any decision have saved so much of the source's.
     pub(super) fn of(optimum: &Optimum, saved: i64) -> Option<TimeReport> {
-        let predicted = &optimum.predicted;
+        let predicted = optimum.predicted.as_ref()?;
         Some(TimeReport {
             unit: Objective::Time.unit(),
             scale: predicted.scale,
             source: predicted.source.saturating_add(saved),
-            rewritten: predicted.rewritten?,
+            rewritten: predicted.rewritten,
             assumptions: predicted.assumptions.iter().map(ToString::to_string).collect(),
         })
     }

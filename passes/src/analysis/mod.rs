@@ -6,6 +6,7 @@ pub mod exact;
 pub mod fusions;
 pub mod liveness;
 pub(crate) mod numerics;
+pub mod placement;
 pub mod ranges;
 pub mod tensors;
 pub mod units;

@@ -1,95 +1,132 @@
-//! Tensors as the placement of casts sees them: what makes a value, what reads it, and in which format either is
-//! held.
+//! Tensors: values with all their readers, and the formats in which they are made and read.
 //!
-//! Casts that change no number are looked through: those that an earlier run inserted, and the author's from a
-//! 16-bit format or from fp32 to fp32. What reads their result reads what is behind them.
+//! A tensor is a value with everything that is the same number: its captures in bodies, and the results of casts that
+//! are *looked through*. These are the casts that an earlier run inserted, and those of the author that change no number,
+//! to the format of their operand or from a 16-bit format to fp32. A reader of such a result reads the tensor.
+//!
+//! The formats are those known before a choice, those of a choice, or those in which the module is now ([`Formats`]). For
+//! example, where `a` is fp32 and `b` is chosen to be low:
+//!
+//! ```text
+//! a = Softmax(x)
+//! b = MatMul(a, w)          tensor a: made in fp32, read low by b
+//! h = Cast(b) to f16        tensor b before the choice: read low by the cast; tensor h: made low, read in fp32 by d
+//! c = Cast(h) to f32
+//! d = Softmax(c)            tensor b after the choice: made low, read in fp32 by d through h and c
+//! ```
 
-pub use super::values::same_number;
-use super::values::{is_capture, is_exact_in, is_plain, is_stored};
-use crate::analysis::exact::composes;
+mod sources;
+
+pub(crate) use self::sources::kept_outputs;
+pub(crate) use super::values::is_capture;
+use super::values::{is_exact_in, is_stored, looked_through};
 use crate::analysis::fusions::Fusions;
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::sequences::{Group, Groups};
+use crate::graph::var_map::VarMap;
 use crate::policy::KeepIo;
-use ampc_ir::module::Def;
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::constant_of;
-use ampc_ir::{DType, GraphId, Module, Node, Value};
+use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
 
-/// What makes a tensor, or reads it.
+/// The format of the producer or of a reader of a tensor, as far as it is known.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum End {
-    /// A variable that is still free; of a group the first.
+    /// The format of a free variable, of a group of variables that of the first.
     Var(Var),
-    /// An input of the model that need not keep its type, or what a cast of the author makes of what is no float: low
-    /// if all that reads it is, for nothing.
+    /// The format of an input of the model that need not keep its type, or of the result of a cast of the author from
+    /// integers or booleans: low at no cost if all readers are low.
     Source(Value),
-    /// fp32, whatever is decided.
+    /// fp32.
     Full,
-    /// The format that is lowered to, whatever is decided.
+    /// The format that the model is lowered to.
     Low,
     /// Another float format.
     Other(DType),
 }
 
-/// What makes a tensor.
+/// The producer of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Producer {
-    /// Something with a format.
+    /// A node or an input of a graph, with the format of the tensor.
     End(End),
-    /// A constant, which is stored in every format that it is read in.
+    /// A constant, which is stored in every format in which it is read.
     Constant,
 }
 
-/// Where something reads a tensor.
+/// The formats of variables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Formats<'m> {
+    /// The formats that are decided so far; other variables are free.
+    Decided,
+    /// The formats that are decided, and of other variables those of a choice: fp32, or the format in the map.
+    Chosen(&'m VarMap<DType>),
+    /// The formats that values have now, whatever is decided.
+    Present,
+}
+
+/// A reader of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Reading {
-    /// What reads it.
+    /// The format that the reader asks for.
     pub end: End,
-    /// The graph in which it does.
+    /// The graph of the reader.
     pub graph: GraphId,
-    /// The graph in which a cast to fp32 stands that it reads: the author's, or where it reads.
+    /// The graph of the cast of the author to fp32 through which the reader reads; without such a cast the graph of the
+    /// reader.
     pub widened: GraphId,
-    /// Whether a cast for it serves nothing else: what a body hands out is made in it, not captured.
+    /// True for an output of a body whose tensor is made around the body: a body hands out no value that it captures, so a
+    /// cast for the output serves no other reader.
     pub own: bool,
-    /// The node that reads it, if it does so in the kernel that makes it: it casts for itself alone.
+    /// The reading node, if it is [fused](crate::fusions) with the producer of the tensor: it casts in their kernel, for itself
+    /// alone.
     pub fused: Option<Node>,
+    /// The operand or output that the reader is.
+    pub site: Reader,
+    /// The value that the reader reads.
+    pub value: Value,
+    /// Whether the reader is a cast of the author that takes any format, and makes the format that it asks for.
+    pub stands: bool,
 }
 
 /// A tensor.
 #[derive(Clone, Debug)]
 pub struct Tensor {
-    /// The value where it is made.
+    /// The value where the tensor is made.
     pub value: Value,
-    /// What makes it.
+    /// The producer.
     pub producer: Producer,
-    /// What reads it; in order, each once.
+    /// The readers that ask for a format, in order.
     pub readers: Vec<Reading>,
-    /// Casts of the author that serve nobody else: what each casts to, and where.
+    /// The formats and graphs of casts of the author that serve no other reader ([`serves_itself`](Tensors::serves_itself)).
     pub casts: Vec<(DType, GraphId)>,
+    /// Operands that take any format.
+    pub takers: Vec<(Reader, Value)>,
 }
 
-/// Looks at a module before casts are inserted.
-#[derive(Debug)]
+/// The tensors of a module before casts are inserted.
+#[derive(Clone, Debug)]
 pub struct Tensors<'m> {
     /// The module.
     pub module: &'m Module,
     /// The format that is lowered to.
     pub to: DType,
-    /// Sequences and optionals with what passes them through.
+    /// Groups of variables that have one format, because sequences or optionals pass through them.
     pub groups: &'m Groups,
-    /// Which inputs and outputs keep their types.
+    /// The inputs and outputs that keep their types.
     pub keep_io: &'m KeepIo,
-    /// What the target fuses.
+    /// The operators that the target fuses.
     pub fusions: &'m Fusions,
+    /// The formats of variables.
+    formats: Formats<'m>,
     /// The first variables of the groups with a member that follows ([`follows`](Self::follows)).
     following: FxHashSet<Var>,
 }
 
 impl<'m> Tensors<'m> {
-    /// What tensors are in a module that is to be lowered `to` a format.
+    /// The tensors of a module that is to be lowered `to` a format.
     pub fn new(
         module: &'m Module,
         to: DType,
@@ -101,7 +138,44 @@ impl<'m> Tensors<'m> {
             |group: &&Group| group.members.iter().any(|&member| is_of_following_class(module, member));
         let following = groups.iter().filter(follows).filter_map(|group| group.members.first().copied());
         let following = following.collect();
-        Tensors { module, to, keep_io, groups, fusions, following }
+        Tensors { module, to, keep_io, groups, fusions, formats: Formats::Decided, following }
+    }
+
+    /// The tensors of the module in other formats.
+    #[must_use]
+    pub(crate) fn in_formats(&self, formats: Formats<'m>) -> Tensors<'m> {
+        Tensors { formats, ..self.clone() }
+    }
+
+    /// The float format of a variable, if it is known.
+    pub fn decided(&self, var: Var) -> Option<DType> {
+        let decision = flow::decision(self.module, var);
+        let format = match self.formats {
+            Formats::Present => flow::bound_type(self.module, var).and_then(Type::dtype),
+            Formats::Decided => decision?.precision,
+            Formats::Chosen(chosen) => {
+                let decision = decision?;
+                let chosen = || chosen.get(&var).copied().unwrap_or(DType::F32);
+                decision.precision.or_else(|| (decision.class != Class::Fixed).then(chosen))
+            }
+        };
+        format.filter(|format| format.is_float())
+    }
+
+    /// The float format in which a value is made.
+    fn made(&self, value: Value) -> Option<DType> {
+        let present = self.module.value(value).ty.dtype().filter(|dtype| dtype.is_float())?;
+        Some(flow::producer_var(self.module, value).and_then(|var| self.decided(var)).unwrap_or(present))
+    }
+
+    /// The result of a cast that is looked through: its readers might as well read its operand.
+    pub fn looked_through(&self, node: Node) -> Option<Value> {
+        looked_through(self.module, node, |value| self.made(value), |var| self.decided(var))
+    }
+
+    /// Whether a value is the result of a cast that is looked through.
+    fn is_looked_through(&self, value: Value) -> bool {
+        self.module.producer(value).is_some_and(|(node, _)| self.looked_through(node).is_some())
     }
 
     /// All tensors of fp32 and of 16-bit formats, in program order.
@@ -110,12 +184,10 @@ impl<'m> Tensors<'m> {
         for graph in flow::graphs(self.module) {
             for value in self.module.defined(graph) {
                 let dtype = self.module.value(value).ty.dtype();
-                if dtype.is_some_and(|d| d == DType::F32 || d.is_low())
-                    && behind(self.module, value).is_none()
-                {
-                    let (readers, casts) = self.readers(value);
-                    if !readers.is_empty() || !casts.is_empty() {
-                        tensors.push(Tensor { value, producer: self.producer(value), readers, casts });
+                if dtype.is_some_and(|d| d == DType::F32 || d.is_low()) && !self.is_looked_through(value) {
+                    let tensor = self.tensor(value);
+                    if !(tensor.readers.is_empty() && tensor.casts.is_empty() && tensor.takers.is_empty()) {
+                        tensors.push(tensor);
                     }
                 }
             }
@@ -125,14 +197,12 @@ impl<'m> Tensors<'m> {
 
     /// The end that a variable is: free, or held by what was decided for it, or by the type of a value of it.
     pub fn end_of(&self, var: Var, present: Option<DType>) -> End {
-        let decision = flow::decision(self.module, var);
-        let decided = decision.and_then(|d| d.precision).filter(|d| d.is_float());
-        match (decided, decision) {
-            (Some(decided), _) => self.held(Some(decided)),
-            (None, Some(_)) if flow::is_free(self.module, var) && self.is_castable(var) => {
+        match self.decided(var) {
+            Some(decided) => self.held(Some(decided)),
+            None if flow::is_free(self.module, var) && self.is_castable(var) => {
                 End::Var(self.groups.leader(var))
             }
-            (None, _) => self.held(present),
+            None => self.held(present),
         }
     }
 
@@ -149,16 +219,19 @@ impl<'m> Tensors<'m> {
         }
     }
 
-    /// What makes a value, behind casts that an earlier run inserted.
+    /// The producer of a value, behind casts that an earlier run inserted.
     pub fn producer_of(&self, value: Value) -> Producer {
         self.producer(flow::behind_inserted(self.module, flow::resolve_captures(self.module, value)))
     }
 
-    /// Whether a variable is what a cast reads of which nothing is decided: any format will do.
+    /// True if a variable is the operand of a cast that takes any format: nothing is decided for the cast, or it reads the
+    /// format of a value that was fp32.
     pub fn takes_any(&self, var: Var) -> bool {
         let data = self.module.node(var.node);
+        let was_full = || flow::bound_type(self.module, var).and_then(Type::dtype) == Some(DType::F32);
         data.schema().is_some_and(|s| s.kind == OpKind::Cast)
-            && flow::decision(self.module, var).is_some_and(|d| d.precision.is_none())
+            && flow::decision(self.module, var)
+                .is_some_and(|d| d.precision.is_none() || d.class == Class::Discrete && was_full())
     }
 
     fn producer(&self, value: Value) -> Producer {
@@ -173,96 +246,87 @@ impl<'m> Tensors<'m> {
         if let Some(var) = flow::producer_var(module, value) {
             return Producer::End(self.end_of(var, data.ty.dtype()));
         }
-        let is_free = matches!(data.def, Def::Input { default: None, .. })
-            && data.graph == module.main()
-            && data.ty.dtype() == Some(DType::F32)
-            && !self.keep_io.keeps(&name_of(module, value))
-            && !leaves(module, value);
-        Producer::End(if is_free { End::Source(value) } else { self.held(data.ty.dtype()) })
+        Producer::End(if self.is_free_input(value) { End::Source(value) } else { self.held(data.ty.dtype()) })
     }
 
-    /// True if a value is the result of a cast of the author from integers or booleans, and the cast can make the format just
-    /// as well: all readers are variables of operators, and none takes any element type, because its result would be rounded.
-    fn may_be_recast(&self, root: Value) -> bool {
+    /// A value with everything that reads it.
+    fn tensor(&self, root: Value) -> Tensor {
         let module = self.module;
-        if !is_recast(module, root, self.to) || module.is_output(root) {
-            return false;
-        }
-        let mut work = vec![root];
-        while let Some(value) = work.pop() {
-            for (node, slot) in module.uses(value) {
-                let reader = module.node(node);
-                let is_cast = reader.schema().is_some_and(|s| s.kind == OpKind::Cast);
-                if slot as usize >= reader.n_formal() {
-                    return false;
-                } else if let Some(result) = flow::inserted_result(module, node) {
-                    work.push(result);
-                } else if is_cast {
-                    return false;
-                } else {
-                    match self.reader(node, slot, module.value(value).ty.dtype()) {
-                        Some(End::Var(var)) if self.follows(var) => return false,
-                        Some(_) => {}
-                        None => return false,
-                    }
-                }
-            }
-        }
-        true
-    }
-
-    fn readers(&self, root: Value) -> (Vec<Reading>, Vec<(DType, GraphId)>) {
-        let module = self.module;
-        let home = module.value(root).graph;
-        // One that leaves the graph keeps its type.
-        let is_constant = self.producer(root) == Producer::Constant;
-        let reading = |end, graph, at: Option<GraphId>| Reading {
-            end,
-            graph,
-            widened: at.unwrap_or(graph),
-            own: false,
-            fused: None,
-        };
-        let (mut readers, mut casts, mut work) = (Vec::new(), Vec::new(), vec![(root, None)]);
-        // With the graph in which a cast of the author stands that they read.
+        let producer = self.producer(root);
+        let mut tensor =
+            Tensor { value: root, producer, readers: Vec::new(), casts: Vec::new(), takers: Vec::new() };
+        // With the graph in which the first cast of the author to fp32 stands that they read.
+        let mut work = vec![(root, None)];
         while let Some((value, at)) = work.pop() {
-            let data = module.value(value);
-            let present = data.ty.dtype();
-            for slot in module.output_slots(value) {
-                let port = flow::var_of_reader(module, Reader::Output(data.graph, slot));
-                if let Some(port) = port {
-                    let own = data.graph != home;
-                    readers.push(Reading { own, ..reading(self.end_of(port, present), data.graph, at) });
-                } else if value != root
-                    || is_constant
-                    || data.graph != module.main()
-                    || self.keep_io.keeps(&name_of(module, value))
-                {
-                    readers.push(reading(self.held(present), data.graph, at));
-                }
-            }
+            self.add_outputs(&mut tensor, value, at);
             for (node, slot) in module.uses(value) {
                 let reader = module.node(node);
                 if slot as usize >= reader.n_formal() {
                     let bodies = reader.bodies();
                     let captures = bodies.flat_map(|body| module.graph(body).captures_of(slot));
                     work.extend(captures.map(|&value| (value, at)));
-                } else if let Some(result) = same_number(module, node) {
-                    let inserted = flow::inserted_result(module, node).is_some();
-                    work.push((result, if inserted { at } else { at.or(Some(reader.graph)) }));
+                } else if let Some(result) = self.looked_through(node) {
+                    let widens = flow::inserted_result(module, node).is_none()
+                        && module.value(result).ty.dtype() == Some(DType::F32);
+                    work.push((result, if widens { at.or(Some(reader.graph)) } else { at }));
                 } else if let Some(to) = self.serves_itself(node) {
-                    casts.push((to, reader.graph));
+                    tensor.casts.push((to, reader.graph));
+                    tensor.takers.push((Reader::Operand(node, slot), value));
                 } else {
-                    let end = self.reader(node, slot, present);
-                    let fused = self.fusions.reads(node, slot).then_some(node);
-                    readers.extend(end.map(|end| Reading { fused, ..reading(end, reader.graph, at) }));
+                    self.add_operand(&mut tensor, value, (node, slot), at);
                 }
             }
         }
-        readers.sort_unstable();
-        readers.dedup();
-        casts.sort_unstable();
-        (readers, casts)
+        tensor.readers.sort_unstable();
+        tensor.casts.sort_unstable();
+        tensor
+    }
+
+    /// Adds the outputs of graphs that a value of a tensor is. An output of the model that need not keep its type reads
+    /// nothing, unless a cast or a constant makes it.
+    fn add_outputs(&self, tensor: &mut Tensor, value: Value, at: Option<GraphId>) {
+        let module = self.module;
+        let data = module.value(value);
+        let present = data.ty.dtype();
+        for slot in module.output_slots(value) {
+            let site = Reader::Output(data.graph, slot);
+            let port = flow::var_of_reader(module, site);
+            let keeps = || {
+                value != tensor.value
+                    || tensor.producer == Producer::Constant
+                    || data.graph != module.main()
+                    || self.keep_io.keeps(&name_of(module, value))
+            };
+            let (end, own) = match port {
+                Some(port) => (self.end_of(port, present), data.graph != module.value(tensor.value).graph),
+                None if keeps() => (self.held(present), false),
+                None => continue,
+            };
+            let (graph, widened) = (data.graph, at.unwrap_or(data.graph));
+            tensor.readers.push(Reading {
+                end,
+                graph,
+                widened,
+                own,
+                fused: None,
+                site,
+                value,
+                stands: false,
+            });
+        }
+    }
+
+    /// Adds an operand that a value of a tensor is.
+    fn add_operand(&self, tensor: &mut Tensor, value: Value, (node, slot): (Node, u32), at: Option<GraphId>) {
+        let site = Reader::Operand(node, slot);
+        let Some((end, stands)) = self.reader(node, slot, self.module.value(value).ty.dtype()) else {
+            tensor.takers.push((site, value));
+            return;
+        };
+        let graph = self.module.node(node).graph;
+        let fused = self.fusions.reads(node, slot).then_some(node);
+        let widened = at.unwrap_or(graph);
+        tensor.readers.push(Reading { end, graph, widened, own: false, fused, site, value, stands });
     }
 
     /// The type that a cast of the author makes, if it is fp32 or the format and no other reader needs the cast: the cast takes
@@ -277,20 +341,19 @@ impl<'m> Tensors<'m> {
         (takes_any && !inserted && only && (to == DType::F32 || to == self.to)).then_some(to)
     }
 
-    /// What an operand is to what reads it; `None` if the reader takes any format.
-    fn reader(&self, node: Node, slot: u32, present: Option<DType>) -> Option<End> {
+    /// The format that a reader asks of an operand, and whether the reader is a cast that makes it itself; `None` if the
+    /// reader takes any format.
+    fn reader(&self, node: Node, slot: u32, present: Option<DType>) -> Option<(End, bool)> {
         let var = flow::reader_var(self.module, node, slot);
-        let decided = var.and_then(|var| flow::decision(self.module, var)?.precision);
-        let data = self.module.node(node);
-        if decided.is_none() && data.schema().is_some_and(|s| s.kind == OpKind::Cast) {
-            // What a cast reads follows what it casts to.
-            let to = data.result(0).and_then(|result| self.module.value(result).ty.dtype());
-            return to.filter(|to| to.is_low()).map(|to| self.held(Some(to)));
+        if var.is_some_and(|var| self.takes_any(var)) {
+            let to = self.module.node(node).result(0).and_then(|result| self.module.value(result).ty.dtype());
+            return to.filter(|to| to.is_low()).map(|to| (self.held(Some(to)), true));
         }
-        Some(match var {
+        let end = match var {
             Some(var) => self.end_of(var, present),
             None => self.held(present),
-        })
+        };
+        Some((end, false))
     }
 
     /// Whether every number of a constant is one of the format that is lowered to. Large ones are not looked at.
@@ -311,46 +374,4 @@ impl<'m> Tensors<'m> {
 fn is_of_following_class(module: &Module, var: Var) -> bool {
     let class = flow::decision(module, var).map(|d| d.class);
     matches!(class, Some(Class::Discrete | Class::Promote))
-}
-
-/// The outputs of a model that keep their types, and what an earlier run cast to one.
-pub(crate) fn kept_outputs(module: &Module, keep_io: &KeepIo) -> FxHashSet<Value> {
-    let outputs = module.graph(module.main()).outputs().iter().map(|output| output.value);
-    let mut kept: FxHashSet<Value> = outputs.filter(|&v| keep_io.keeps(&name_of(module, v))).collect();
-    let made = kept.iter().filter_map(|&output| module.producer(output));
-    let inserted = made.filter(|&(node, _)| flow::inserted_result(module, node).is_some());
-    let cast: Vec<Value> = inserted.filter_map(|(node, _)| module.node(node).operand(0)).collect();
-    kept.extend(cast);
-    kept
-}
-
-/// Whether a value is an output, as it is or as an earlier run cast it.
-fn leaves(module: &Module, value: Value) -> bool {
-    let mut work = vec![value];
-    while let Some(value) = work.pop() {
-        if module.is_output(value) {
-            return true;
-        }
-        work.extend(module.uses(value).filter_map(|(node, _)| flow::inserted_result(module, node)));
-    }
-    false
-}
-
-/// Whether a cast of the author makes a value of what is no float, and one that follows it, to a 16-bit format, becomes
-/// one with it wherever nothing else reads the value.
-fn is_recast(module: &Module, value: Value, to: DType) -> bool {
-    let Some((node, _)) = module.producer(value) else { return false };
-    let dtype = |value: Value| module.value(value).ty.dtype();
-    let from = module.node(node).operand(0).and_then(dtype).filter(|from| !from.is_float());
-    let joins = from.is_some_and(|from| composes(from, DType::F32, to));
-    let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
-    let of_author = flow::inserted_result(module, node).is_none();
-    is_cast && joins && of_author && dtype(value) == Some(DType::F32) && is_plain(module, node, to)
-}
-
-/// What a value is the same number as, one cast behind it.
-fn behind(module: &Module, value: Value) -> Option<Value> {
-    let (node, _) = module.producer(value)?;
-    same_number(module, node)?;
-    module.node(node).operand(0)
 }

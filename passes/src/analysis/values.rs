@@ -1,6 +1,6 @@
 //! Values as casts see them: stored, captured, of the same number as what a cast reads, or exact in a format.
 
-use crate::graph::flow;
+use crate::graph::flow::{self, Var};
 use crate::policy::pinned::pin_of_cast;
 use ampc_ir::convert::Conversion;
 use ampc_ir::module::{Def, GraphOwner};
@@ -18,24 +18,40 @@ pub(crate) fn is_capture(module: &Module, value: Value) -> bool {
     matches!(module.value(value).def, Def::Capture { .. })
 }
 
-/// The result of a cast whose readers might as well read its operand: one that an earlier run inserted, or one of the
-/// author from a 16-bit format or from fp32 to fp32, but not in a body of what it captures.
-pub fn same_number(module: &Module, node: Node) -> Option<Value> {
+/// The result of a cast whose readers might as well read its operand, in the formats that values have now.
+pub(crate) fn same_number(module: &Module, node: Node) -> Option<Value> {
+    let decided = |var| flow::decision(module, var).and_then(|decision| decision.precision);
+    looked_through(module, node, |value| module.value(value).ty.dtype(), decided)
+}
+
+/// The result of a cast whose readers might as well read its operand: a cast that an earlier run inserted, or a cast of the
+/// author that changes no number, to the format of its operand or from a 16-bit format to fp32. A cast of a capture, and a
+/// cast that a pin names, are not looked through.
+///
+/// `made` is the format in which a value is made, and `decided` the format of a variable, if it is known.
+pub(crate) fn looked_through(
+    module: &Module,
+    node: Node,
+    made: impl Fn(Value) -> Option<DType>,
+    decided: impl Fn(Var) -> Option<DType>,
+) -> Option<Value> {
     let inserted = flow::inserted_result(module, node);
     if inserted.is_some() {
         return inserted;
     }
     let data = module.node(node);
+    if data.schema().is_none_or(|schema| schema.kind != OpKind::Cast) {
+        return None;
+    }
     let (operand, result) = (data.operand(0)?, data.result(0)?);
-    // What an earlier run cast for it is what it read before.
-    let behind = flow::behind_inserted(module, operand);
-    let (from, to) = (module.value(behind).ty.dtype()?, module.value(result).ty.dtype()?);
-    let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
-    // A pin makes it a cast from what was pinned.
-    let decided = data.decisions.first().and_then(|d| d.precision);
-    let as_it_is = decided.is_none_or(|d| d == from) && pin_of_cast(module, node).is_none();
-    let exact = to == DType::F32 && (from.is_low() || from == DType::F32);
-    (is_cast && exact && as_it_is && !is_capture(module, operand)).then_some(result)
+    let to = module.value(result).ty.dtype()?;
+    let from = made(flow::behind_inserted(module, operand))?;
+    let is_exact = (from == DType::F32 || from.is_low()) && (to == from || to == DType::F32);
+    // A cast that is decided to read fp32 has its operand widened.
+    let reads = flow::vars(module, node).next().and_then(decided);
+    let as_it_is = reads.is_none_or(|reads| reads == from || reads == DType::F32 && to == DType::F32);
+    let is_open = !is_capture(module, operand) && pin_of_cast(module, node).is_none();
+    (is_exact && as_it_is && is_open).then_some(result)
 }
 
 /// True if a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is

@@ -137,13 +137,23 @@ pub enum PassError {
     /// There is no gradient.
     #[error(transparent)]
     Gradient(#[from] GradientError),
-    /// Casts cost something else than the choice that they follow from: a bug.
-    #[error("the choice of formats costs {chosen}, but the casts that follow from it cost {counted}")]
-    Recount {
-        /// By the choice.
+    /// The casts that follow from a choice have another cost than the choice: a bug.
+    #[error("the choice of formats costs {chosen}, but the casts that follow from it cost {placed}")]
+    Placed {
+        /// The cost of the choice.
         chosen: i64,
-        /// By the graph.
-        counted: i64,
+        /// The cost of the placement of its casts.
+        placed: i64,
+    },
+    /// A reader does not read the value that the placement of casts says: a bug.
+    #[error("{reader} reads {found}, but the placement of casts says {expected}")]
+    Misplaced {
+        /// The operand or output.
+        reader: String,
+        /// The value that it was placed to read.
+        expected: String,
+        /// The value that it reads.
+        found: String,
     },
 }
 

@@ -31,7 +31,7 @@ fn kind(error: &PassError) -> usize {
         PassError::Signatures { .. } => 7,
         PassError::NoForm { .. } => 8,
         PassError::TextCasts { .. } => 9,
-        PassError::Recount { .. } => 10,
+        PassError::Placed { .. } | PassError::Misplaced { .. } => 10,
         PassError::Parameters(ParameterError::NoSuchLoss { .. }) => 11,
         PassError::Parameters(ParameterError::MatchesNothing { .. }) => 12,
         PassError::Parameters(ParameterError::None { .. }) => 13,

@@ -141,7 +141,7 @@ impl Pipeline {
                 gain: options.gain,
                 ..Assign::new(*to)
             }),
-            Box::new(InsertCasts { keep_io: keep_io.clone(), fewest: options.objective == Objective::Casts }),
+            Box::new(InsertCasts { keep_io: keep_io.clone(), objective: options.objective }),
             // Before constants, so that a constant cast twice is converted once.
             Box::new(SimplifyCasts { to: *to }),
             Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),

@@ -249,11 +249,6 @@ impl<'a> CostModel<'a> {
     pub fn limit(&self) -> i64 {
         self.limit
     }
-    /// The same, but for how large a cost may be.
-    #[must_use]
-    pub fn limited(self, limit: i64) -> CostModel<'a> {
-        CostModel { limit, ..self }
-    }
     /// The same, of lowering to another format.
     #[must_use]
     pub fn lowering_to(&self, format: DType) -> CostModel<'a> {

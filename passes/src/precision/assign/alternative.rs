@@ -1,4 +1,4 @@
-//! What another policy would leave fp32: found by deciding with it, on the same module, and then restoring the decisions.
+//! The nodes that another policy would leave fp32: the module is decided with it, and then the decisions are restored.
 //!
 //! Before casts are inserted decisions are all that passes change, so no copy of the module is needed, and statistics of
 //! constants are shared. It takes as long as deciding did, and so is left out where little is fp32 ([`NOTICEABLE`]). It
@@ -26,7 +26,7 @@ pub const NOTICEABLE: usize = 10;
 pub struct Alternative {
     /// The policy.
     pub policy: Arc<Policy>,
-    /// What to do with constants that do not fit.
+    /// The treatment of constants that do not fit.
     pub out_of_range: OutOfRange,
 }
 
@@ -40,7 +40,7 @@ impl Alternative {
         module: &mut Module,
         (to, target): (DType, &Arc<Profile>),
         cx: &mut PassCx<'_>,
-        choose: impl FnOnce(&mut Module, &mut Statistics),
+        choose: impl FnOnce(&mut Module, &mut Statistics) -> Result<(), PassError>,
     ) -> Option<Elsewhere> {
         if module.functions().next().is_some() {
             return None;
@@ -66,7 +66,7 @@ impl Alternative {
         module: &mut Module,
         (to, target): (DType, &Arc<Profile>),
         cx: &mut PassCx<'_>,
-        choose: impl FnOnce(&mut Module, &mut Statistics),
+        choose: impl FnOnce(&mut Module, &mut Statistics) -> Result<(), PassError>,
     ) -> Result<(), PassError> {
         // Its warnings are about a rewrite that does not happen.
         let mut results = Results::default();
@@ -76,8 +76,7 @@ impl Alternative {
         let (disabled, out_of_range) = (policy.disabled_guards().clone(), *out_of_range);
         Guard { to, disabled, out_of_range }.run(module, &mut cx)?;
         Taint.run(module, &mut cx)?;
-        choose(module, cx.statistics);
-        Ok(())
+        choose(module, cx.statistics)
     }
 }
 

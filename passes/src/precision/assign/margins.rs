@@ -1,4 +1,4 @@
-//! What lies outside of the low regions: operators before the first product and behind the last one.
+//! Operators outside of the low regions: before the first product and behind the last product.
 //!
 //! There, rounding buys no faster product, only a cheaper operator here and there, and what is rounded last is rounded
 //! most visibly. So the choice leaves infer variables fp32 that make an output of the graph, that nothing low comes
@@ -101,7 +101,7 @@ impl Walk<'_> {
         if alone { At::Node(var.node) } else { At::Port(leader) }
     }
 
-    /// What reads a value.
+    /// The place of a reader.
     fn of_reader(&self, reader: Reader) -> Option<At> {
         match reader {
             Reader::Operand(node, _) if Ports::of(self.tensors.module, node).is_none() => {
@@ -112,7 +112,7 @@ impl Walk<'_> {
         }
     }
 
-    /// What makes a value.
+    /// The place of the producer of a value.
     fn of_value(&self, value: Value) -> Option<At> {
         let module = self.tensors.module;
         let value = flow::behind_inserted(module, value);
@@ -173,7 +173,7 @@ impl Walk<'_> {
         matches!(held, Some(Held::Low | Held::Other(_))) || decided.is_some_and(|d| d.is_low())
     }
 
-    /// What something low comes before.
+    /// The places behind something low.
     fn behind(&self, products: &[At]) -> Visited {
         let module = self.tensors.module;
         let mut work = Vec::new();
@@ -191,7 +191,7 @@ impl Walk<'_> {
         found
     }
 
-    /// What something low comes after. Outputs of the graph that keep their types end the walk, so that what
+    /// The places before something low. Outputs of the graph that keep their types end the walk, so that what
     /// comes before one of them alone is as it is.
     fn before(&self, products: &[At]) -> Visited {
         let module = self.tensors.module;

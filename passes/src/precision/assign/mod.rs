@@ -6,6 +6,7 @@ mod alternative;
 mod constants;
 mod cut;
 mod found;
+mod free_results;
 mod margins;
 mod negligible;
 mod optimum;
@@ -14,10 +15,10 @@ mod predicted;
 mod sums;
 
 pub use self::alternative::{Alternative, NOTICEABLE, is_left_full};
+pub(crate) use self::free_results::settle_free_results;
 pub use self::negligible::TOGETHER;
-pub(crate) use self::optimum::count_rewritten;
-pub use self::optimum::{Elsewhere, Optimum, Predicted, recount};
-pub use self::predicted::time_as_it_stands;
+pub use self::optimum::{Elsewhere, Optimum};
+pub use self::predicted::{Predicted, time_as_it_stands};
 
 use self::constants::Constants;
 use self::cut::Choice;
@@ -26,7 +27,8 @@ use self::negligible::negligible;
 use self::other::{OtherFormats, other_formats};
 use self::sums::{Unrolled, sums, unrolled};
 use crate::analysis::cost::{CostModel, Objective};
-use crate::analysis::tensors::Tensors;
+use crate::analysis::placement::Placement;
+use crate::analysis::tensors::{Formats, Tensors};
 use crate::graph::flow::{self, Var};
 use crate::graph::sequences::Groups;
 use crate::graph::var_map::VarMap;
@@ -40,13 +42,14 @@ use crate::policy::KeepIo;
 use crate::precision::classify::quantized::hold_quantized;
 use crate::spelling::words::quoted;
 use crate::target::{Profile, read_dims};
+use ampc_ir::infer::Facts;
 use ampc_ir::module::{Reason, Rule};
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, Module, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// How far is lowered what may be low.
+/// The operators that are lowered although nothing is gained.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Gain {
     /// Products are low whether or not they gain by it, but for those that are [negligible](Assign::negligible).
@@ -78,23 +81,24 @@ pub struct Assign {
     pub objective: Objective,
     /// The profile that predicts costs.
     pub target: Arc<Profile>,
-    /// In percent of the work of all products that may be low: a minimum cut may leave fp32 what is below, if all that
-    /// is so is below [`TOGETHER`] times that. 0: none. Products that somebody asked for are low all the same.
+    /// A share of the work of all products that may be low, in percent: the cut may leave products fp32 whose work is below
+    /// it, if all these products together are below [`TOGETHER`] times the share. 0: none. Products that the user requests are
+    /// low all the same.
     pub negligible: u8,
-    /// How far is lowered what may be low.
+    /// The operators that are lowered although nothing is gained.
     pub gain: Gain,
-    /// Whether what is computed in integers stays fp32: operators between DequantizeLinear and QuantizeLinear.
+    /// Whether operators between DequantizeLinear and QuantizeLinear, which compute in integers, stay fp32.
     pub keeps_quantized: bool,
-    /// A policy for which the report is to say what it would leave fp32, but no decision depends on it.
+    /// A policy that the report compares with: the nodes that it would leave fp32. No decision depends on it.
     pub alternative: Option<Alternative>,
 }
 
-/// What is so little of the work, in percent, that it may stay fp32: the model is slower by no more than that for one
-/// such product.
+/// The share of the work below which a product may stay fp32, in percent: for one such product the model is slower by no more
+/// than that.
 const NEGLIGIBLE: u8 = 1;
 /// The most that may be asked for: [`TOGETHER`] times more than this would be all of the work.
 const MAX_NEGLIGIBLE: u8 = 100 / TOGETHER;
-/// Whether what is computed in integers stays as it is.
+/// Whether integer computations stay as they are.
 const QUANTIZED: Words = Words { no: "lower", yes: "keep" };
 
 impl Assign {
@@ -203,36 +207,44 @@ impl Pass for Assign {
         Invariants::LOWERED
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let (changed, mut optimum) = self.choose(module, cx.statistics, true);
-        cx.results.remove::<Optimum>();
+        let (changed, mut optimum, placement) = self.choose(module, cx.statistics, cx.facts, true)?;
         for (node, steps) in std::mem::take(&mut optimum.rounded) {
             let message = format!(
                 "a state that is summed up in {steps} steps is rounded in each: pin it to fp32 if its value matters, for as many casts"
             );
             cx.warn("state.rounded", Some(node), message);
         }
+        let facts = cx.facts;
         let choose = |module: &mut Module, statistics: &mut Statistics| {
             // The time of the alternative is not reported.
-            self.choose(module, statistics, false);
+            self.choose(module, statistics, facts, false).map(|_| ())
         };
         optimum.elsewhere = self
             .alternative
             .as_ref()
             .and_then(|other| other.decide(module, (self.to, &self.target), cx, choose));
         cx.results.put(optimum);
+        cx.results.put(placement);
         Ok(Changed::when(changed))
     }
 }
 
 impl Assign {
-    /// Decides every free variable. Returns true if there was any, and the optimum, with predicted times if `predicts`.
-    fn choose(&self, module: &mut Module, statistics: &mut Statistics, predicts: bool) -> (bool, Optimum) {
+    /// Decides every free variable. Returns true if there was any, the optimum, with predicted times if `predicts`, and the
+    /// placement of casts.
+    fn choose(
+        &self,
+        module: &mut Module,
+        statistics: &mut Statistics,
+        facts: &Facts,
+        predicts: bool,
+    ) -> Result<(bool, Optimum, Placement), PassError> {
         let mut changed = self.keeps_quantized && hold_quantized(module);
         if self.gain == Gain::None {
             changed |= hold_all(module);
         }
         free_casts(module, self.to);
-        let (found, optimum) = self.cut(module, statistics, predicts);
+        let (found, mut optimum, mut placement) = self.cut(module, statistics, predicts)?;
         let mut reasons: FxHashMap<Rule, Arc<Reason>> = FxHashMap::default();
         for (var, precision) in decisions(module, &found.low) {
             changed = true;
@@ -244,10 +256,20 @@ impl Assign {
             }
             decision.precision = Some(precision);
         }
-        (changed, optimum)
+        if settle_free_results(module, facts) {
+            // The choice did not know of these results.
+            optimum.optimal = false;
+            placement = Placement::of_decided(module, &self.keep_io, self.objective);
+        }
+        Ok((changed, optimum, placement))
     }
 
-    fn cut(&self, module: &Module, statistics: &mut Statistics, predicts: bool) -> (Found, Optimum) {
+    fn cut(
+        &self,
+        module: &Module,
+        statistics: &mut Statistics,
+        predicts: bool,
+    ) -> Result<(Found, Optimum, Placement), PassError> {
         let (to, keep_io, target) = (self.to, &self.keep_io, &self.target);
         let groups = Groups::new(module);
         let constants = Constants::new(module, to, keep_io, &groups, statistics);
@@ -257,16 +279,26 @@ impl Assign {
         let negligible = negligible(module, to, &costs, (self.negligible, self.gain == Gain::Needed));
         let choose = |kept: FxHashSet<Var>| {
             let held = (&constants, &other);
-            let choice = Choice::new(&tensors, &costs, held, negligible.clone(), kept, target.clone());
+            let choice = Choice::new(&tensors, &costs, held, negligible.clone(), kept);
             choice.expect("costs are bounded").solve().expect("held vertices do not contradict each other")
         };
         let (found, mut optimum) = keeping_states(module, choose);
+        let chosen = tensors.in_formats(Formats::Chosen(&found.low));
+        let placement = Placement::new(&chosen, self.objective, |graph| costs.executions(graph));
+        optimum.compare(&placement, &costs, &found)?;
         if predicts {
-            let time = || CostModel::new(module, target, to, Objective::Time);
-            let time = (self.objective != Objective::Time).then(time);
-            optimum.predicted = Predicted::of_source(module, time.as_ref().unwrap_or(&costs), &optimum);
+            let known = if self.objective == Objective::Time { &optimum.timed[..] } else { &[] };
+            let predicted = match self.objective {
+                Objective::Time => Predicted::new(&tensors, &costs, known, &found.low, self.objective),
+                Objective::Casts | Objective::Bytes => {
+                    let costs = CostModel::new(module, target, to, Objective::Time);
+                    let tensors = Tensors::new(module, to, keep_io, &groups, costs.fusions());
+                    Predicted::new(&tensors, &costs, known, &found.low, self.objective)
+                }
+            };
+            optimum.predicted = Some(predicted);
         }
-        (found, optimum)
+        Ok((found, optimum, placement))
     }
 }
 

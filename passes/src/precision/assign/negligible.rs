@@ -12,8 +12,8 @@
 //! - it is low by the operator table or a list of the preset, not because somebody asked for it;
 //! - its work is known.
 //!
-//! What may be low is what is low already, or allow and free, so that the shares are the same when what was written is
-//! rewritten. Most of the work stays low whatever is chosen.
+//! The products that may be low are low already, or allow and free, so that the shares are the same in the rewritten model.
+//! Most of the work stays low, whatever is chosen.
 
 use super::constants::MIN_TABLE;
 use crate::analysis::cost::{CostModel, Executions, amount};

@@ -1,39 +1,79 @@
 //! The time that is predicted for a whole model, before anything is lowered and after.
 //!
-//! A choice counts what it can change ([`Optimum::cost`]). Here everything counts: every variable in the format that it
-//! has, every cast that stands, every constant that is read in two formats, so that any two rewrites of a model can be
-//! compared. Between choices of the same variables it moves as the cost less [`Optimum::merged`] does, under
+//! A choice counts what it can change ([`Optimum::cost`](super::Optimum::cost)). Here everything counts: every variable in the
+//! format that it has, every cast, every constant that is read in two formats, so that any two rewrites of a model can be
+//! compared. Between choices of the same variables the time moves as the cost of their placements does, under
 //! [`Objective::Time`]; whatever the objective, it is computed from the same profile.
 //!
 //! Casts of the author that the choice counts, and those of an earlier run, count as the choice counts them: one for a
-//! tensor and a format in a graph. All others (from or to what is neither fp32 nor the format) are nodes that take as
+//! tensor and a format in a graph. All others (from or to a format that is neither fp32 nor the format) are nodes that take as
 //! long on either side.
 
-use super::optimum::{Optimum, Predicted, Times, casts_cost};
-use crate::analysis::cost::{CostModel, NodeTime, Objective};
+use crate::analysis::cost::{Assumption, CostModel, NodeTime, Objective};
+use crate::analysis::placement::{Placement, standing_cost};
+use crate::analysis::tensors::{Formats, Tensors};
 use crate::graph::flow::{self, Var};
+use crate::graph::var_map::VarMap;
+use crate::policy::pinned::pin_of_cast;
 use crate::precision::classify::other_low;
 use crate::target::Profile;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node, Value};
 
+/// The predicted time of one run of a whole model.
+#[derive(Clone, Debug, Default)]
+pub struct Predicted {
+    /// In picoseconds, for [`scale`](Self::scale) runs, before anything is lowered.
+    pub source: i64,
+    /// The same once casts are inserted.
+    pub rewritten: i64,
+    /// The number of runs of the main graph that the times are of, so that those of branches stay whole.
+    pub scale: i64,
+    /// The values assumed for sizes and counts that the model does not determine.
+    pub assumptions: Vec<Assumption>,
+}
+
+/// The time of a variable in each format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Times {
+    full: i64,
+    low: i64,
+    /// In the 16-bit format that the rewrite does not lower to.
+    other: i64,
+}
+
+impl Times {
+    fn of(&self, format: Option<DType>, to: DType) -> i64 {
+        match format {
+            Some(dtype) if dtype == to => self.low,
+            Some(dtype) if dtype.is_low() => self.other,
+            Some(_) | None => self.full,
+        }
+    }
+}
+
 impl Predicted {
-    /// The prediction for a module before casts are inserted; `costs` are those of [`Objective::Time`].
-    pub(super) fn of_source(module: &Module, costs: &CostModel<'_>, optimum: &Optimum) -> Predicted {
-        let mut predicted = Predicted {
-            scale: costs.scale(),
-            assumptions: costs.assumptions(),
-            fusions: costs.fusions().clone(),
-            limit: costs.limit(),
-            ..Predicted::default()
-        };
-        let other = other_low(optimum.to);
+    /// The prediction for a module and a choice. `costs` are those of [`Objective::Time`], and `known` are times of variables
+    /// in program order; `objective` is the quantity that
+    /// the choice minimizes.
+    pub(super) fn new(
+        tensors: &Tensors<'_>,
+        costs: &CostModel<'_>,
+        known: &[(Var, NodeTime)],
+        chosen: &VarMap<DType>,
+        objective: Objective,
+    ) -> Predicted {
+        let (module, to) = (tensors.module, tensors.to);
+        let other = other_low(to);
         let others = has(module, other).then(|| costs.lowering_to(other));
-        // The choice has the times of what it chose for, in program order, if time was what it counted.
-        let known = if optimum.objective == Objective::Time { &optimum.timed[..] } else { &[] };
         let mut known = known.iter().peekable();
+        let placed = tensors.in_formats(Formats::Chosen(chosen));
+        let placement = Placement::new(&placed, objective, |graph| costs.executions(graph));
+        let mut source = standing_cost(&tensors.in_formats(Formats::Present), costs)
+            .saturating_add(other_casts(module, to, costs));
+        let mut rewritten = placement.cost(costs).saturating_add(placement.cost_of_others(costs, to));
         for node in flow::nodes(module) {
-            let counted = counts(module, optimum, node);
+            let counted = counts(tensors, node);
             for var in flow::vars(module, node) {
                 let known = known.next_if(|&&(chosen, _)| chosen == var).map(|&(_, time)| time);
                 let Some(is_fixed) = counted else { continue };
@@ -42,42 +82,15 @@ impl Predicted {
                 let other = others.map_or(full, |others| others.node_time(var).low);
                 let times = Times { full, low: if is_fixed { full } else { low }, other };
                 if times != Times::default() {
-                    predicted.times.push((var, times));
+                    let present = flow::bound_type(module, var).and_then(|ty| ty.dtype());
+                    let decided = flow::decision(module, var).map(|d| d.precision);
+                    let decided = decided.and_then(|known| known.or_else(|| placed.decided(var)));
+                    source = source.saturating_add(times.of(present, to));
+                    rewritten = rewritten.saturating_add(times.of(decided.or(present), to));
                 }
             }
         }
-        let casts = casts_cost(module, optimum, costs, &predicted.fusions);
-        let present = |var| flow::bound_type(module, var).and_then(|ty| ty.dtype());
-        predicted.source = predicted.total(module, optimum, present, costs, casts);
-        predicted
-    }
-
-    /// The time of the module once casts are inserted; `casts` is their cost, if it is known already.
-    pub(super) fn of_rewritten(
-        &self,
-        module: &Module,
-        optimum: &Optimum,
-        costs: &CostModel<'_>,
-        casts: Option<i64>,
-    ) -> i64 {
-        let casts = casts.unwrap_or_else(|| casts_cost(module, optimum, costs, &self.fusions));
-        let decided = |var| {
-            let decided = flow::decision(module, var).and_then(|d| d.precision);
-            decided.or_else(|| flow::bound_type(module, var).and_then(|ty| ty.dtype()))
-        };
-        self.total(module, optimum, decided, costs, casts)
-    }
-
-    fn total(
-        &self,
-        module: &Module,
-        optimum: &Optimum,
-        format: impl Fn(Var) -> Option<DType>,
-        costs: &CostModel<'_>,
-        casts: i64,
-    ) -> i64 {
-        let nodes = self.times.iter().map(|(var, times)| times.of(format(*var), optimum.to));
-        nodes.chain([casts, other_casts(module, optimum, costs)]).fold(0, i64::saturating_add)
+        Predicted { source, rewritten, scale: costs.scale(), assumptions: costs.assumptions() }
     }
 }
 
@@ -100,7 +113,7 @@ pub fn time_as_it_stands(module: &Module, target: &Profile, to: DType) -> (i64, 
     (total, costs.scale())
 }
 
-/// What a cast from a float format to another one reads, and the formats.
+/// The operand of a cast from a float format to another, and the two formats.
 fn float_cast(module: &Module, node: Node) -> Option<(Value, DType, DType)> {
     let data = module.node(node);
     let (operand, result) = (data.operand(0)?, data.result(0)?);
@@ -117,24 +130,28 @@ fn has(module: &Module, format: DType) -> bool {
 }
 
 /// `None` for casts that are counted as casts; else whether the time of the node is the same whatever is chosen.
-fn counts(module: &Module, optimum: &Optimum, node: Node) -> Option<bool> {
-    let data = module.node(node);
+fn counts(tensors: &Tensors<'_>, node: Node) -> Option<bool> {
+    let (module, data) = (tensors.module, tensors.module.node(node));
     if data.schema().is_none_or(|s| s.kind != OpKind::Cast) {
         return Some(false);
     }
     let to = data.result(0).and_then(|result| module.value(result).ty.dtype());
-    let is_counted =
-        optimum.casts.contains(&node) && to.is_some_and(|to| to == DType::F32 || to == optimum.to);
+    let takes_any = flow::vars(module, node).next().is_some_and(|var| tensors.takes_any(var));
+    // What a pinned cast makes fp32 is a tensor of its own.
+    let joins = takes_any && !(to == Some(DType::F32) && pin_of_cast(module, node).is_some());
     let inserted = flow::inserted_result(module, node).is_some();
-    (!inserted && !is_counted).then_some(true)
+    let is_counted = inserted
+        || to == Some(DType::F32) && tensors.looked_through(node).is_some()
+        || joins && to.is_some_and(|to| to == DType::F32 || to == tensors.to);
+    (!is_counted).then_some(true)
 }
 
 /// The time of inserted casts to the 16-bit format that the rewrite does not lower to, which stay whatever is chosen.
-fn other_casts(module: &Module, optimum: &Optimum, costs: &CostModel<'_>) -> i64 {
+fn other_casts(module: &Module, to: DType, costs: &CostModel<'_>) -> i64 {
     let of = |node| {
         let result = flow::inserted_result(module, node)?;
-        let to = module.value(result).ty.dtype().filter(|&to| to.is_low() && to != optimum.to)?;
-        Some(costs.cast_cost(result, module.node(node).graph, DType::F32, to))
+        let other = module.value(result).ty.dtype().filter(|&other| other.is_low() && other != to)?;
+        Some(costs.cast_cost(result, module.node(node).graph, DType::F32, other))
     };
     flow::nodes(module).into_iter().filter_map(of).fold(0, i64::saturating_add)
 }

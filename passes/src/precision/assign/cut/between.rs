@@ -91,8 +91,10 @@ impl Choice<'_> {
             is_cast && !to.is_some_and(DType::is_low)
         };
         let unrounded = |value: Value| {
-            let readers = flow::readers_beyond_casts(module, value);
-            module.is_output(value) || readers.into_iter().filter_map(Reader::operand).any(keeps_digits)
+            flow::readers_beyond_casts(module, value).into_iter().any(|reader| match reader {
+                Reader::Operand(node, slot) => keeps_digits((node, slot)),
+                Reader::Output(..) => true,
+            })
         };
         flow::results_of(module, var).any(|(_, value)| unrounded(value))
     }
