@@ -106,6 +106,14 @@ pub struct Tensor {
     pub takers: Vec<(Reader, Value)>,
 }
 
+impl Tensor {
+    /// A value without readers.
+    fn of(value: Value) -> Tensor {
+        let (producer, readers) = (Producer::Constant, Vec::new());
+        Tensor { value, producer, readers, casts: Vec::new(), takers: Vec::new() }
+    }
+}
+
 /// The tensors of a module before casts are inserted.
 #[derive(Clone, Debug)]
 pub struct Tensors<'m> {
@@ -181,18 +189,25 @@ impl<'m> Tensors<'m> {
     /// All tensors of fp32 and of 16-bit formats, in program order.
     pub fn all(&self) -> Vec<Tensor> {
         let mut tensors = Vec::new();
+        self.each(|tensor| tensors.push(tensor.clone()));
+        tensors
+    }
+
+    /// Visits all tensors, as [`all`](Self::all) lists them, in the memory of one.
+    pub fn each(&self, mut visit: impl FnMut(&Tensor)) {
+        let (mut tensor, mut work) = (None::<Tensor>, Vec::new());
         for graph in flow::graphs(self.module) {
             for value in self.module.defined(graph) {
                 let dtype = self.module.value(value).ty.dtype();
                 if dtype.is_some_and(|d| d == DType::F32 || d.is_low()) && !self.is_looked_through(value) {
-                    let tensor = self.tensor(value);
+                    let tensor = tensor.get_or_insert_with(|| Tensor::of(value));
+                    self.read(value, tensor, &mut work);
                     if !(tensor.readers.is_empty() && tensor.casts.is_empty() && tensor.takers.is_empty()) {
-                        tensors.push(tensor);
+                        visit(tensor);
                     }
                 }
             }
         }
-        tensors
     }
 
     /// The end that a variable is: free, or held by what was decided for it, or by the type of a value of it.
@@ -249,16 +264,17 @@ impl<'m> Tensors<'m> {
         Producer::End(if self.is_free_input(value) { End::Source(value) } else { self.held(data.ty.dtype()) })
     }
 
-    /// A value with everything that reads it.
-    fn tensor(&self, root: Value) -> Tensor {
+    /// Makes `tensor` a value with all its readers. Each value on the way is in `work` with the graph in which the first cast
+    /// of the author to fp32 between the tensor and the value stands.
+    fn read(&self, root: Value, tensor: &mut Tensor, work: &mut Vec<(Value, Option<GraphId>)>) {
         let module = self.module;
-        let producer = self.producer(root);
-        let mut tensor =
-            Tensor { value: root, producer, readers: Vec::new(), casts: Vec::new(), takers: Vec::new() };
-        // With the graph in which the first cast of the author to fp32 stands that they read.
-        let mut work = vec![(root, None)];
+        (tensor.value, tensor.producer) = (root, self.producer(root));
+        tensor.readers.clear();
+        tensor.casts.clear();
+        tensor.takers.clear();
+        work.push((root, None));
         while let Some((value, at)) = work.pop() {
-            self.add_outputs(&mut tensor, value, at);
+            self.add_outputs(tensor, value, at);
             for (node, slot) in module.uses(value) {
                 let reader = module.node(node);
                 if slot as usize >= reader.n_formal() {
@@ -273,13 +289,12 @@ impl<'m> Tensors<'m> {
                     tensor.casts.push((to, reader.graph));
                     tensor.takers.push((Reader::Operand(node, slot), value));
                 } else {
-                    self.add_operand(&mut tensor, value, (node, slot), at);
+                    self.add_operand(tensor, value, (node, slot), at);
                 }
             }
         }
         tensor.readers.sort_unstable();
         tensor.casts.sort_unstable();
-        tensor
     }
 
     /// Adds the outputs of graphs that a value of a tensor is. An output of the model that need not keep its type reads

@@ -84,9 +84,7 @@ impl Placement {
 /// those in the present formats.
 pub fn standing_cost(tensors: &Tensors<'_>, costs: &CostModel<'_>) -> i64 {
     let mut charges: Vec<Charge> = Vec::new();
-    for tensor in &tensors.all() {
-        charge_standing(tensors, tensor, &mut charges);
-    }
+    tensors.each(|tensor| charge_standing(tensors, tensor, &mut charges));
     charges.iter().map(|charge| charge.cost(costs)).fold(0, i64::saturating_add)
 }
 

@@ -98,11 +98,7 @@ impl Placement {
             options: (tensors.keep_io.clone(), objective),
         };
         let executions = |graph| if objective == Objective::Casts { 1 } else { executions(graph) };
-        let all = tensors.all();
-        placement.tensors = all.len();
-        for tensor in &all {
-            placement.add(tensors, tensor, &executions);
-        }
+        tensors.each(|tensor| placement.add(tensors, tensor, &executions));
         placement
     }
 
@@ -171,10 +167,17 @@ impl Placement {
     /// Adds the casts and reads of a tensor.
     fn add(&mut self, tensors: &Tensors<'_>, tensor: &Tensor, executions: &impl Fn(GraphId) -> i64) {
         let module = tensors.module;
+        self.tensors += 1;
         for &(site, value) in &tensor.takers {
             self.read_behind_inserted(module, site, value);
         }
         let made = self.made(tensors, tensor);
+        let is_read_as_made = |reading: &Reading| {
+            reading.value == tensor.value && !reading.stands && format(tensors, reading.end) == made
+        };
+        if tensor.casts.is_empty() && tensor.readers.iter().all(is_read_as_made) {
+            return;
+        }
         self.charge(tensors, tensor, made, executions);
         let (outputs, others): (Vec<&Reading>, Vec<&Reading>) =
             tensor.readers.iter().partition(|reading| reading.own);

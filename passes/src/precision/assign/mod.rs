@@ -224,27 +224,29 @@ impl Pass for Assign {
             .as_ref()
             .and_then(|other| other.decide(module, (self.to, &self.target), cx, choose));
         cx.results.put(optimum);
-        cx.results.put(placement);
+        if let Some(placement) = placement {
+            cx.results.put(placement);
+        }
         Ok(Changed::when(changed))
     }
 }
 
 impl Assign {
-    /// Decides every free variable. Returns true if there was any, the optimum, with predicted times if `predicts`, and the
-    /// placement of casts.
+    /// Decides every free variable. Returns true if there was any, and the optimum; if `reports`, with predicted times and with
+    /// the placement of casts.
     fn choose(
         &self,
         module: &mut Module,
         statistics: &mut Statistics,
         facts: &Facts,
-        predicts: bool,
-    ) -> Result<(bool, Optimum, Placement), PassError> {
+        reports: bool,
+    ) -> Result<(bool, Optimum, Option<Placement>), PassError> {
         let mut changed = self.keeps_quantized && hold_quantized(module);
         if self.gain == Gain::None {
             changed |= hold_all(module);
         }
         free_casts(module, self.to);
-        let (found, mut optimum, mut placement) = self.cut(module, statistics, predicts)?;
+        let (found, mut optimum, mut placement) = self.cut(module, statistics, reports)?;
         let mut reasons: FxHashMap<Rule, Arc<Reason>> = FxHashMap::default();
         for (var, precision) in decisions(module, &found.low) {
             changed = true;
@@ -256,10 +258,10 @@ impl Assign {
             }
             decision.precision = Some(precision);
         }
-        if settle_free_results(module, facts) {
+        if reports && settle_free_results(module, facts) {
             // The choice did not know of these results.
             optimum.optimal = false;
-            placement = Placement::of_decided(module, &self.keep_io, self.objective);
+            placement = Some(Placement::of_decided(module, &self.keep_io, self.objective));
         }
         Ok((changed, optimum, placement))
     }
@@ -268,8 +270,8 @@ impl Assign {
         &self,
         module: &Module,
         statistics: &mut Statistics,
-        predicts: bool,
-    ) -> Result<(Found, Optimum, Placement), PassError> {
+        reports: bool,
+    ) -> Result<(Found, Optimum, Option<Placement>), PassError> {
         let (to, keep_io, target) = (self.to, &self.keep_io, &self.target);
         let groups = Groups::new(module);
         let constants = Constants::new(module, to, keep_io, &groups, statistics);
@@ -283,22 +285,24 @@ impl Assign {
             choice.expect("costs are bounded").solve().expect("held vertices do not contradict each other")
         };
         let (found, mut optimum) = keeping_states(module, choose);
+        if !reports {
+            return Ok((found, optimum, None));
+        }
         let chosen = tensors.in_formats(Formats::Chosen(&found.low));
         let placement = Placement::new(&chosen, self.objective, |graph| costs.executions(graph));
         optimum.compare(&placement, &costs, &found)?;
-        if predicts {
-            let known = if self.objective == Objective::Time { &optimum.timed[..] } else { &[] };
-            let predicted = match self.objective {
-                Objective::Time => Predicted::new(&tensors, &costs, known, &found.low, self.objective),
-                Objective::Casts | Objective::Bytes => {
-                    let costs = CostModel::new(module, target, to, Objective::Time);
-                    let tensors = Tensors::new(module, to, keep_io, &groups, costs.fusions());
-                    Predicted::new(&tensors, &costs, known, &found.low, self.objective)
-                }
-            };
-            optimum.predicted = Some(predicted);
-        }
-        Ok((found, optimum, placement))
+        let predicted = match self.objective {
+            Objective::Time => Predicted::new(&tensors, &costs, &optimum.timed, &found.low, &placement),
+            Objective::Casts | Objective::Bytes => {
+                let costs = CostModel::new(module, target, to, Objective::Time);
+                let tensors = Tensors::new(module, to, keep_io, &groups, costs.fusions());
+                let chosen = tensors.in_formats(Formats::Chosen(&found.low));
+                let placement = Placement::new(&chosen, self.objective, |graph| costs.executions(graph));
+                Predicted::new(&tensors, &costs, &[], &found.low, &placement)
+            }
+        };
+        optimum.predicted = Some(predicted);
+        Ok((found, optimum, Some(placement)))
     }
 }
 

@@ -54,21 +54,19 @@ impl Times {
 
 impl Predicted {
     /// The prediction for a module and a choice. `costs` are those of [`Objective::Time`], and `known` are times of variables
-    /// in program order; `objective` is the quantity that
-    /// the choice minimizes.
+    /// in program order; `placement` has the casts of the choice.
     pub(super) fn new(
         tensors: &Tensors<'_>,
         costs: &CostModel<'_>,
         known: &[(Var, NodeTime)],
         chosen: &VarMap<DType>,
-        objective: Objective,
+        placement: &Placement,
     ) -> Predicted {
         let (module, to) = (tensors.module, tensors.to);
         let other = other_low(to);
         let others = has(module, other).then(|| costs.lowering_to(other));
         let mut known = known.iter().peekable();
         let placed = tensors.in_formats(Formats::Chosen(chosen));
-        let placement = Placement::new(&placed, objective, |graph| costs.executions(graph));
         let mut source = standing_cost(&tensors.in_formats(Formats::Present), costs)
             .saturating_add(other_casts(module, to, costs));
         let mut rewritten = placement.cost(costs).saturating_add(placement.cost_of_others(costs, to));
