@@ -54,3 +54,30 @@ fn value_of(module: &Module, reader: Reader) -> Option<Value> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::cost::Objective;
+    use crate::policy::KeepIo;
+    use ampc_ir::text::{NoData, parse};
+
+    /// A module in which casts are still to be inserted does not agree with its placement.
+    #[test]
+    fn a_reader_of_another_value_is_named() {
+        let text = "opset ai.onnx=20\n\ngraph @main {\n  input %x : f32[4, 4]\n  \
+                    %y = MatMul(%x, %x) : f32[4, 4] class=allow prec=f16 why=table\n  output %y\n}\n";
+        let module = parse(text, &NoData).unwrap();
+        let placement = Placement::of_decided(&module, &KeepIo::All, Objective::Time);
+        let text = placement.to_text(&module);
+        assert_eq!(
+            text,
+            "cast %x to f16 in @main: operand 0 of %y, operand 1 of %y\ncast %y to f32 in @main: output 0 of @main\n"
+        );
+        let error = placement.check(&module, |value| value).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "operand 0 of %y reads %x, but the placement of casts says cast %x to f16 in @main"
+        );
+    }
+}

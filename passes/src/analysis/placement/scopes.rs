@@ -123,3 +123,42 @@ impl Scopes {
         parents.into_iter().find(|scope| chosen.contains(scope))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc_ir::module::GraphOwner;
+    use ampc_ir::text::{NoData, parse};
+
+    /// A value that both branches of an If and a branch of a second If inside read, and a Loop in a branch.
+    #[test]
+    fn casts_stand_where_they_run_least() {
+        let text = "opset ai.onnx=20\n\ngraph @main {\n  input %x : f32[4]\n  input %c : bool\n  input %n : i64\n  \
+                    %y = If(%c; %x, %c, %n) {\n    then_branch: graph (%x, %c, %n) {\n      \
+                    %l = Loop(%n, _; %x) {\n        body: graph (%x) {\n          input %i : i64\n          input %k : bool\n          \
+                    %kk = Identity(%k) : bool\n          %s = Relu(%x) : f32[4]\n          output %kk\n          output %s\n        \
+                    }\n      } : f32[*]\n      output %l\n    },\n    \
+                    else_branch: graph (%x) {\n      %e = Relu(%x) : f32[4]\n      output %e\n    }\n  } : ?\n  output %y\n}\n";
+        let module = parse(text, &NoData).unwrap();
+        let graphs: Vec<GraphId> = module.program_graphs().to_vec();
+        let body = |name: &str| {
+            let is = |&&graph: &&GraphId| match module.graph(graph).owner {
+                GraphOwner::Body { attr, .. } => module.text(attr) == name,
+                _ => false,
+            };
+            *graphs.iter().find(is).unwrap()
+        };
+        let (then, in_loop, other) = (body("then_branch"), body("body"), body("else_branch"));
+        let mut scopes = Scopes::new(module.main());
+        let [of_then, of_loop, of_other] = [then, in_loop, other].map(|graph| scopes.of(&module, graph));
+        assert_eq!(of_then, of_loop, "a cast moves out of a loop");
+        let executions = |graph| if graph == module.main() { 2 } else { 1 };
+        assert_eq!(scopes.cheapest(&[of_loop], executions), [of_then], "one branch has the cast for itself");
+        assert_eq!(
+            scopes.cheapest(&[of_then, of_other], executions),
+            [0],
+            "both branches share a cast around them"
+        );
+        assert_eq!(scopes.cheapest(&[0, of_other], executions), [0], "the main graph reads the cast too");
+    }
+}

@@ -1,16 +1,20 @@
-//! `insert-casts`: values get the element types that were assigned, and casts stand where readers want another.
+//! `insert-casts`: gives values their assigned element types and inserts the casts of the [placement](crate::placement).
 //!
-//! One cast per (value, format), shared by all readers and slots, right after the producer (before the first
-//! reader, where the producer is an input or constant). An output of the graph keeps its type and name: if what
-//! makes it is low now, the widening cast takes the public name. Readers without a decision (custom operators) get
-//! the type the value had.
+//! The placement has each cast with its graph and readers. The pass carries it out without a choice of its own, and compares
+//! the module with it at the end. A cast stands right behind the producer of its tensor, or before its first reader if the
+//! tensor is an input, a constant or a capture. For example, with MatMul low:
 //!
-//! Where casts stand, and who reads them, is [placed](crate::placement) before: the pass carries the placement out, and
-//! compares the module with it at the end.
+//! ```text
+//! %a = MatMul(%x, %x) : f32      prec=f16        %x.f16 = Cast(%x) : f16       before its first reader
+//! %y = Exp(%a) : f32             prec=f32        %a = MatMul(%x.f16, %x.f16) : f16
+//! output %a                                      %a.f32 = Cast(%a) : f32       shared by Exp and the output
+//! ```
 //!
-//! Sequences and optionals are retyped and never cast; attributes that say what is in them follow.
-//!
-//! A cast of the author whose operand now has the type it casts to does nothing any more and is left out.
+//! - An output of the model keeps its type and its name: the cast that makes it takes the name (`%a`), and the low value is
+//!   renamed (`%a.f16`).
+//! - A reader without a decision, such as a custom operator, reads the type that the value had.
+//! - Sequences and optionals are retyped and never cast; attributes that say their element type follow.
+//! - A cast of the author whose operand now has the type that the cast makes is left out.
 
 mod nodes;
 mod opsets;
@@ -21,7 +25,7 @@ use self::state::State;
 
 use crate::analysis::cost::Objective;
 use crate::analysis::placement::Placement;
-use crate::graph::flow::{self};
+use crate::graph::flow;
 use crate::graph::names;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, print_keep_io, settings};
@@ -33,7 +37,7 @@ use ampc_ir::Module;
 /// The pass.
 #[derive(Clone, Debug, Default)]
 pub struct InsertCasts {
-    /// Which inputs and outputs keep their types.
+    /// The inputs and outputs that keep their types.
     pub keep_io: KeepIo,
     /// The quantity that the scopes of casts minimize: for `casts` a tensor that several branches read is cast once around
     /// them, for the others where it is cast least often.
