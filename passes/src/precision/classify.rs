@@ -3,12 +3,14 @@
 //! A class belongs to a type variable, because formals that share a type variable share an element type. The class is
 //! the strictest class of the formals in the operator table, unless the user says otherwise. Variables that cannot be
 //! lowered are *fixed*, with a rule that gives the reason:
+//!
 //! - `type`: the variable is not f32;
 //! - `schema` or `opset.bf16`: the operator has no such form, either at all or below a later opset;
 //! - `type.unknown`: a custom operator feeds the variable;
 //! - `attribute`: an attribute gives the type of the result;
 //! - `sequence.public`, `sequence.unknown` and `sequence:NODE`: the variable shares its element type with a sequence
 //!   that is public, that an unknown operator reads, or that NODE holds; see [`sequences`].
+//!
 //! A variable that is 16-bit already keeps its class, and its element type is decided.
 
 mod asked;

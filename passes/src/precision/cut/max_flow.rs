@@ -6,6 +6,7 @@
 //! the node stays in a tree, which bounds the work by O(V² E). On networks with local structure the time is near
 //! linear, because unchanged parts are not searched again. Dinic's algorithm starts anew for every distance. It was
 //! measured to be faster on chains and five to eight times slower on graphs with many paths.
+//!
 //! Example: source –2→ x –3→ y –4→ sink. At first the source's tree is {x} and the sink's tree is {y}. The scan of x
 //! finds the arc x → y into the other tree and pushes min(3, 2, 4) = 2 along the path. The push saturates source → x,
 //! so x becomes an orphan. It has no other neighbour in the source's tree and leaves the tree. The source's tree has no

@@ -18,6 +18,7 @@
 //! are cheapest labellings. Each term is a maximum of regular pairwise terms (Kolmogorov & Zabih 2004). The one extra
 //! node for all readers is the robust P^n potential (Kohli, Ladický & Torr 2009); the two nodes of a constant are the
 //! hyperedge of Lawler (1973).
+//!
 //! Example: a full producer, the readers v and w, and a narrowing cost of 5. Low costs v nothing, full costs it 3; w is
 //! fixed low. The producer is the source and w is the sink. The arcs are source → a (5), a → v (infinite), a → sink
 //! (infinite) and v → sink (3). The minimum cut is source → a: 5, the price of one cast for both readers, and v is low.

@@ -11,6 +11,7 @@
 //! join either side, the choice does not matter: labels are read from the residual network of the lifted flow. The
 //! lifted flow conserves flow everywhere: a node that joined a side passes its flow on along the arcs by which it
 //! joined, in reverse order of joining.
+//!
 //! Example: source –5→ a –∞→ v –3→ sink, where a is an extra node. By the first rule a is merged with v, which leaves
 //! source –5→ v –3→ sink. The arc from the source covers all that can leave v (5 ≥ 3), so v joins the source's side and
 //! the small network is empty. For the lifted flow, `lift` saturates the arc v → sink, which now leads from side to

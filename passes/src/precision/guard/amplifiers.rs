@@ -130,6 +130,7 @@ pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
 ///   unknown range;
 /// - operators before that product, as far as the coordinate is a linear function of their results: for example control
 ///   points, which a product of few terms combines to points of a spline.
+///
 /// A coordinate of 300 is off by up to 1/8 in f16 and by up to 1 in bf16. A product of sines and cosines is a layer of
 /// a sinusoidal network, not a coordinate, and may be low.
 pub(super) fn position(cx: &mut Cx<'_>) -> Result<(), PassError> {
