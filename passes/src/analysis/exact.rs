@@ -4,6 +4,9 @@
 //! number, and the presence of zero, negative zero, negative numbers, infinities and NaN. A cast is exact if
 //! the target can represent every value of the source. Neither of f16 and bf16 includes the other, and no
 //! integer type has NaN.
+//!
+//! Example: f16 → f32 is exact. i16 → f32 is exact, because f32 has 24 significant bits; i32 → f32 is not. So i16 → f32
+//! → bf16 equals i16 → bf16, but i64 → f32 → bf16 rounds twice and does not compose.
 
 use ampc_ir::DType;
 

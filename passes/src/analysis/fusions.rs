@@ -10,6 +10,12 @@
 //!
 //! A value that a body captures, directly or through a cast, is never fused: the place of its cast is chosen
 //! among graphs, and a reader outside would change that choice. Nodes with bodies are not kernels.
+//!
+//! ```text
+//! %b = Exp(%a)             %b stays in registers: its only reader is in its kernel
+//! %c = Relu(%b)            reads %b in the kernel of Exp, if the profile fuses Exp with Relu
+//! %y = MatMul(%c, %w)      a kernel of its own: %c is written to memory
+//! ```
 
 use crate::analysis::values::{is_stored, same_number};
 use crate::graph::flow;

@@ -1,6 +1,6 @@
 //! `dce`: removes nodes and constants that the passes left without readers: inserted casts, nodes that compute
-//! gradients, and constants (initializers and Constant nodes) that lost their readers because these read another
-//! version or compute without the constant. Other nodes of the author stay, read or not, and so do constants without
+//! gradients, and constants (initializers and Constant nodes) that lost their readers because the readers read
+//! another version or compute without the constant. Other nodes of the author stay, read or not, and so do constants without
 //! readers in the source: an untouched model comes back unchanged.
 
 use crate::graph::flow;

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! Results of clear operators need no rounding, because the operators move values that are rounded already. Scatters
-//! with a `reduction` compute: 16-bit scatters compute in fp32 and round once after all updates, and so do the emulated
-//! ones. Functions are emulated once for all their calls. Sequences and optionals hold f32 that is rounded already;
+//! with a `reduction` compute: 16-bit scatters compute in fp32 and round once after all updates, and so does the
+//! emulation. Functions are emulated once for all their calls. Sequences and optionals hold f32 that is rounded already;
 //! public sequences and optionals, and those that custom operators know, stay 16-bit. Custom operators get the 16-bit
 //! operands that they had.
 //!
@@ -106,7 +106,7 @@ fn kept(module: &Module) -> FxHashSet<GraphId> {
     reached(module, flow::nodes(module).into_iter().filter(|&node| keeps_bodies(module, node)))
 }
 
-/// Warns of each outermost node whose bodies stay as they are and have 16-bit values.
+/// Warns of each outermost node whose bodies stay unchanged and have 16-bit values.
 fn warn_of_kept(module: &Module, kept: &FxHashSet<GraphId>, cx: &mut PassCx<'_>) {
     let is_low = |v: &Value| module.value(*v).ty.element_dtype().is_some_and(DType::is_low);
     let has_low = |&graph: &GraphId| {
@@ -234,7 +234,7 @@ fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
 fn is_as_it_was(module: &Module, node: Node, contained: &FxHashSet<Value>) -> bool {
     let data = module.node(node);
     let unknown = |v: &Value| module.value(*v).ty == Type::Unknown;
-    // Elements of sequences and optionals cannot be cast, so they stay 16-bit from where they are put in.
+    // Elements of sequences and optionals cannot be cast, so they are 16-bit from the operator that puts them in.
     let contained = |v: &Value| {
         let ty = &module.value(*v).ty;
         let is_low = ty.as_tensor().is_none() && ty.element_dtype().is_some_and(DType::is_low);

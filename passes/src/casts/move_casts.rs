@@ -12,6 +12,11 @@
 //!   cast to the type of its operand is removed, two casts of one value to one type become one, and a cast without
 //!   readers is removed, except in functions, which may contain nothing else.
 //!
+//! ```text
+//! %c = Cast(%x) {to=i64}            %g = Gather(%x, %i)
+//! %g = Gather(%c, %i)               %c = Cast(%g) {to=i64}      %g is smaller than %x
+//! ```
+//!
 //! With `excess-precision=allow`, a cast between f64, f32, f16 and bf16 reads the value behind other such casts, which
 //! keeps digits that the author rounded away.
 //!

@@ -1,8 +1,8 @@
 //! `simplify-casts`: removes casts that repeat or undo each other exactly. The values of the model never change.
 //!
 //! - An inserted cast to the type of its operand is an identity and is removed.
-//! - Two casts of one value to one type become one, unless both make outputs. The cast stands at the place of the first
-//!   one, so the order of the two does not matter.
+//! - Two casts of one value to one type become one, unless both make outputs. The cast stands at the place of the
+//!   first, so the order of the two does not matter.
 //! - A cast of a cast, a → b → c, becomes a → c if the two are equal for every value of a ([`exact`](crate::exact)) and
 //!   one of the two was inserted.
 //! - The author's casts are treated alike, except casts that a pin names, because the choice of formats looks through
@@ -12,6 +12,12 @@
 //!   itself. `output_dtype` is also the precision of the multiplication, so the rule needs integers of up to 8 bits and
 //!   constant scales that are exact in f16: then the product is rounded once either way. The rule excludes bf16,
 //!   because a runtime with kernels for the operator and the cast need not have a kernel that makes bf16.
+//!
+//! ```text
+//! %a = Cast(%x) {to=f32}     %x is f16; the cast was inserted
+//! %b = Cast(%a) {to=f16}     f16 → f32 → f16 is the identity: readers of %b read %x
+//! %c = Cast(%a) {to=f64}     reads %x: f16 → f32 is exact, so f16 → f64 is the same
+//! ```
 
 use crate::analysis::exact::{composes, is_exact};
 use crate::analysis::values::{is_capture, is_exact_in, is_plain};

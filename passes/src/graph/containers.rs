@@ -18,7 +18,7 @@ pub fn element(ty: &Type) -> Option<DType> {
     (ty.as_tensor().is_some() || is_container(ty)).then(|| ty.element_dtype()).flatten()
 }
 
-/// True if an operator only puts tensors into sequences and optionals, or takes them out.
+/// True if an operator only puts tensors into sequences and optionals, or takes tensors out.
 pub fn is_structural(kind: OpKind) -> bool {
     matches!(
         kind,

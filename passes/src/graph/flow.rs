@@ -1,5 +1,12 @@
 //! The flow of precision. Vertices are type variables of nodes and ports of nodes with bodies and of functions; edges
 //! are values, also through captures into bodies.
+//!
+//! ```text
+//! %y = Add(%a, %b)          one variable types %a, %b and %y
+//! %z = If(%c; %y) {         one port types the outputs of the branches, %r among them, and %z
+//!   … %r = Relu(%y) …       %y is an edge from the Add to the Relu, %r an edge from the Relu to the port
+//! }                         %z is an edge from the port to its readers
+//! ```
 
 use crate::graph::containers::is_container;
 use ampc_ir::module::{Decision, Def, Op, Provenance};

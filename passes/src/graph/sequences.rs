@@ -6,6 +6,13 @@
 //! A group is low as a whole or not at all; tensors are cast on the way in and on the way out. A group is *held* (keeps
 //! its type) if a sequence of the group is an input or output of the model, or if an unknown operator reads or makes
 //! the sequence.
+//!
+//! ```text
+//! %s = SequenceConstruct(%a, %b)     %s and %t connect the variables of the three operators: one group
+//! %t = SequenceInsert(%s, %c)        if the group is low, fp32 values %a, %b and %c are cast on the way in
+//! %y = SequenceAt(%t, %i)            and %y is cast on the way out for readers in fp32
+//! output %y                          (an output %t would hold the group)
+//! ```
 
 pub use super::containers::{element, is_container, is_structural, is_structural_node};
 use crate::graph::flow::{self, Var};

@@ -469,7 +469,7 @@ impl State<'_> {
         !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
     }
 
-    /// The class of a variable that is 16-bit already: the class by which an earlier run may have lowered it.
+    /// The class of a variable that is 16-bit already: the class by which an earlier run may have lowered the variable.
     fn class_of_low(
         &mut self,
         module: &Module,

@@ -11,6 +11,14 @@
 //! Values between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and values moved from them) are not dangerous by
 //! their size: they mark a reader only on a path to an operator that amplifies errors (`numerics`). So a gate does not
 //! keep its experts in fp32, and rotary tables do not keep queries and keys in fp32. One walk, linear.
+//!
+//! ```text
+//! %e = Exp(%x)                 deny: a mark begins at its result
+//! %r = Reshape(%e, %shape)     clear: passes the mark on
+//! %s = Add(%r, %b)             infer: the mark makes it deny, with the rule `taint`
+//! %y = MatMul(%s, %w)          allow: stops the mark
+//! %z = Add(%y, %c)             infer: stays free
+//! ```
 
 use crate::analysis::numerics::{Interval, Numerics, Sink};
 use crate::graph::flow::{self, Reader, Var};
@@ -122,7 +130,7 @@ pub(crate) fn marks(
     tainted
 }
 
-/// Values that need not mark their readers: values between −1 and 1 that reach no amplifier.
+/// A test for values that need not mark their readers: values between −1 and 1 that reach no amplifier.
 struct Harmless {
     /// `None` if nothing is denied, because then the numbers are not needed.
     numerics: Option<Numerics>,

@@ -3,6 +3,9 @@
 //! An If takes each branch in half of the runs. To keep counts whole, they are in units of 1 / [`Executions::scale`]:
 //! the main graph counts as run `scale` times. The scale is a power of two; its exponent is the depth of nested
 //! branches, but at most [`MAX_DEPTH`]. Deeper than that, a branch counts as always taken.
+//!
+//! Example: a Loop with 5 iterations in a branch of an If. Branches are nested 1 deep, so the scale is 2. The main graph
+//! counts 2, the branch 1, and the body of the Loop 5.
 
 use super::extents::{Extents, Sizes};
 use ampc_ir::module::GraphOwner;

@@ -4,6 +4,9 @@
 //! `x`. All dims of the batch are one number, whatever their names: the given number, or 1. The batch consists
 //! of the open dims that [`Sizes::of`] recognizes by their names, and of axes 0 without a name. Every other
 //! open dim has the requested number, or 128.
+//!
+//! Example: the inputs are `x : f32[N, T]` and `y : i64[?]`, and no number is requested. `N` is 1, a batch by its name;
+//! `y[0]` is 1, an axis 0 without a name; `T` is 128. If 8 is requested for `N`, `y[0]` is 8 too.
 
 use super::Sizes;
 use super::extents::batches;
@@ -16,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A dim that inputs leave open, and the number that it gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenDim {
-    /// The name, or the input and axis of a dim that has none: `x[1]`.
+    /// The name of the dim; for a dim without a name, the input and axis: `x[1]`.
     pub name: String,
     /// True if the model names the dim.
     pub is_named: bool,

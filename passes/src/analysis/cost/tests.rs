@@ -361,7 +361,7 @@ fn trip_counts() {
     );
     assert_eq!(loop_of("  const %m : i64 = 50\n", goes_on), 50);
     assert_eq!(loop_of("  const %m : i64 = 0\n", goes_on), 0);
-    // A bound, as exporters write for `while`.
+    // The trip count is only a bound, as exporters write it for `while`.
     assert_eq!(loop_of("  const %m : i64 = 9223372036854775807\n", asks), 8);
     assert_eq!(loop_of("  const %m : i64 = 3\n", asks), 3);
     assert_eq!(loop_of("  %m = Identity(%n) : i64\n", goes_on), 8);
@@ -420,7 +420,7 @@ fn what_is_open_is_assumed_and_said() {
     assert_eq!(model.node_time(var(of_kind(&module, OpKind::Relu))).full, 100 + 9 * 2 * 3 * 4);
 }
 
-/// The first axes of two inputs have names of their own; a length is not a batch, nor is a name of another axis.
+/// The first axes of two inputs have names of their own; a length is not a batch, and neither is a name of another axis.
 #[test]
 fn an_open_batch_is_one_number_whatever_its_name() {
     let module = module(

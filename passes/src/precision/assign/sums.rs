@@ -33,7 +33,7 @@ pub(super) fn sums(module: &Module) -> FxHashSet<Var> {
     sums
 }
 
-/// The maximal depth of sums of sums. A complex number times another one is a sum of products.
+/// The maximal depth of sums of sums. The product of two complex numbers is a sum of products.
 const MAX_NESTED: usize = 4;
 
 /// Returns the variables by which a value is a sum of the states `of` a loop: the variables of the addition that makes

@@ -63,7 +63,7 @@ struct Between<'m> {
     module: &'m Module,
     /// Values that come from DequantizeLinear, moved or not.
     dequantized: FxHashMap<Value, Dequantized>,
-    /// Values that go to QuantizeLinear and nowhere else.
+    /// Values whose readers all lead to QuantizeLinear.
     quantized: FxHashSet<Value>,
 }
 

@@ -51,7 +51,7 @@ pub enum Uncertified {
 }
 
 impl Certificate {
-    /// Checks that the labels are a cheapest labelling, and of all cheapest ones the one with the most low vertices.
+    /// Checks that the labels are a cheapest labelling, namely the one with the most low vertices.
     ///
     /// The cost is computed by [`Problem::cost`], which does not use the network. The flow must be feasible and its
     /// bound equal to the cost, and the source must reach every full vertex in the residual network (Picard & Queyranne

@@ -1,5 +1,8 @@
 //! Checks that the terms `fix`, `equal` and `imply` can hold together, by a search from the vertices that are fixed
 //! full.
+//!
+//! Example: a is fixed full, a implies b, group 0 makes b and c equal, and c is fixed low. The search reaches b by the
+//! implication and c by the group, so the contradiction is `full: a` with the steps b (`Imply(0)`) and c (`Equal(0)`).
 
 use super::adjacency::Adjacency;
 use super::problem::{Label, Problem, Vertex};

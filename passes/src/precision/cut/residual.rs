@@ -1,4 +1,8 @@
 //! The nodes that the source still reaches in the residual network of a flow.
+//!
+//! Example: source –2→ x –3→ y –4→ sink with a flow of 2 along the path. The arc source → x is saturated, so the source
+//! reaches neither x nor y: both are low, and the cut is source → x. With capacities 5, 3 and 4 and a flow of 3, the
+//! source reaches x, which is full, but not y.
 
 use super::adjacency::Adjacency;
 use super::network::{Network, SINK, SOURCE};

@@ -190,7 +190,7 @@ fn reads_raw(cx: &Cx<'_>, var: Var) -> bool {
 /// Denies squares and sums of squares on the way to a root, a logarithm or a divisor; also values that are squared
 /// before a logarithm, and a product if all its uses are squared before a logarithm.
 ///
-/// The square of 256 is beyond f16 and that of 1e-4 is 0 in it, while the root of the sum is of ordinary size.
+/// In f16, the square of 256 is infinite and the square of 1e-4 is 0, while the root of the sum is of ordinary size.
 /// A square before a logarithm is typically a spectrum: small values stand beside large ones, and the logarithm
 /// shows every digit of the small values.
 pub(super) fn square(cx: &mut Cx<'_>) -> Result<(), PassError> {

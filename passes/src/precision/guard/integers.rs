@@ -12,6 +12,15 @@
 //! The last allow operator itself stays fp32 if it is a product that leads nowhere else and the integer has more than 8
 //! bits. If such a product multiplies rounded or compared values (digits by the powers of a base), the producers of its
 //! operands stay fp32 too.
+//!
+//! ```text
+//! %p = Cast(%ids) {to=f32}         %ids is i64: %p holds an integer of more than 8 bits
+//! %f = MatMul(%p, %freq)           fp32: holds such an integer, behind one product, and leads into an angle
+//! %c = Cos(%f)                     an angle
+//!
+//! %n = Mul(%size, %scale)          fp32: leads into a cast to an integer without a product in between
+//! %i = Cast(%n) {to=i64}
+//! ```
 
 use super::Cx;
 use crate::analysis::cost::Sizes;

@@ -11,6 +11,13 @@
 //! pass a mask on, because a bound may never be used. Any other operator ends the walk, as does a quotient by a
 //! computed value, which is usually a square root of a width. Linear; reads only the constants that are operands of
 //! moving, adding, multiplying and dividing operators.
+//!
+//! ```text
+//! const %m : f32 = -3.4e38
+//! %w = Where(%keep, %zero, %m)     moves its branches, so %w holds the constant
+//! %s = Add(%scores, %w)            fp32: a sum of a value that holds the constant
+//! %p = Softmax(%s)                 does not move its operand: the walk ends
+//! ```
 
 use super::constants::{Known, Origin};
 use super::{Cx, OutOfRange};
