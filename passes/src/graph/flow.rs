@@ -37,7 +37,7 @@ impl Var {
 pub enum Reader {
     /// An operand of a node.
     Operand(Node, u32),
-    /// The surroundings of the graph of the value: the value is this output of the graph.
+    /// An output of the graph of the value, which the owner of the graph reads.
     Output(GraphId, u32),
 }
 
@@ -337,7 +337,7 @@ pub fn cast_legality(module: &Module, graph: GraphId, format: DType) -> Legality
 }
 
 /// Returns the legality of a format for values that calls of a function pass in and get back. Functions have no types,
-/// but where such a value is read in another format, a Cast must stand: around a call and in the function.
+/// but where such a value is read in another format, a Cast is needed: around a call and in the function.
 fn call_legality(module: &Module, function: FunctionId, format: DType) -> Legality {
     let graphs = module.calling_graphs(function).iter().copied().chain([module.function(function).graph]);
     let mut legality = graphs.map(|graph| cast_legality(module, graph, format));

@@ -44,7 +44,7 @@ pub enum Purpose {
     Loss,
     /// Makes the factor that undoes the loss scale.
     Unscale,
-    /// Checks that all gradients are finite, so that the step is taken.
+    /// Checks that all gradients are finite, as a condition of the step.
     GradCheck,
     /// Makes the factor that clips gradients.
     Clip,

@@ -376,7 +376,7 @@ impl State<'_> {
     }
 
     /// The decision about a variable that is not fp32 and has no fp32 elements, or whose type is unknown; `None` for
-    /// any other.
+    /// any other variable.
     fn not_full(
         &mut self,
         module: &Module,

@@ -212,7 +212,7 @@ impl Walk<'_> {
     }
 
     /// True if the backward walk ends at a position: the position makes an output that keeps its type, or it is the
-    /// state of a loop, and not all readers of the state are low. A low state would be rounded in every iteration.
+    /// state of a loop, and not all readers of the state are allow. A low state would be rounded in every iteration.
     fn ends(&self, at: At) -> bool {
         let module = self.tensors.module;
         match at {

@@ -38,8 +38,8 @@ fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
     nodes
 }
 
-/// Denies the parts of norms that are written out in operators: x·x before a sum overflows (400² is beyond f16), and x
-/// − mean(x) cancels.
+/// Denies the parts of norms that are written out in operators: x·x before a sum overflows (400² is beyond f16), and
+/// x − mean(x) cancels.
 ///
 /// The operators in this function are the pattern in which exporters write a norm.
 pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
