@@ -4,6 +4,9 @@
 //! number, and the presence of zero, negative zero, negative numbers, infinities and NaN. A cast is exact if
 //! the target can represent every value of the source. Neither of f16 and bf16 includes the other, and no
 //! integer type has NaN.
+//!
+//! Example: f16 → f32 is exact. i16 → f32 is exact, because f32 has 24 significant bits; i32 → f32 is not. So i16 → f32
+//! → bf16 equals i16 → bf16, but i64 → f32 → bf16 rounds twice and does not compose.
 
 use ampc_ir::DType;
 
@@ -12,9 +15,9 @@ use ampc_ir::DType;
 struct Float {
     /// Significant bits, the implicit one included.
     digits: i32,
-    /// The exponent of its smallest positive number, a power of two.
+    /// The exponent of the smallest positive number, which is a power of two.
     least: i32,
-    /// The exponent of its greatest number, which has so many significant bits at most.
+    /// The exponent of the greatest number, and the number of its significant bits.
     greatest: (i32, i32),
     has: Special,
 }
@@ -29,7 +32,7 @@ struct Special {
     nan: bool,
 }
 
-/// All of them, as in IEEE 754.
+/// All special values, as in IEEE 754.
 const IEEE: Special = Special { zero: true, negative: true, negative_zero: true, infinity: true, nan: true };
 
 impl Float {
@@ -65,8 +68,8 @@ impl Float {
         }
     }
 
-    /// True if it has every number of so many significant bits that is a multiple of a power of two and at most
-    /// another number.
+    /// True if the format has every number with at most `digits` significant bits that is a multiple of the power of
+    /// two `least` and at most `greatest`.
     fn holds(&self, digits: i32, least: i32, greatest: (i32, i32)) -> bool {
         digits <= self.digits && least >= self.least && greatest <= self.greatest
     }
@@ -108,13 +111,13 @@ pub fn is_exact(from: DType, to: DType) -> bool {
                 && !lacks(from.has.nan, to.has.nan)
         }
         (_, Some((least, greatest)), Some(to), _) => {
-            // The least number of a signed type is a power of two: it needs range, and no further digits.
+            // The least number of a signed type is a power of two: it needs range, but no further digits.
             let bits = |number: i128| i32::try_from(i128::BITS - number.leading_zeros()).unwrap_or(i32::MAX);
             let (below, digits) = (bits(-least), bits(greatest));
             let signed = least == 0 || to.has.negative && (below - 1, 1) <= to.greatest;
             signed && to.has.zero && to.holds(digits, 0, (digits - 1, digits))
         }
-        // Of numbers other than 0 and 1 a truth value says too little.
+        // A truth value does not distinguish numbers other than 0 and 1.
         (_, Some(from), _, Some(range)) => to != DType::Bool && range.0 <= from.0 && from.1 <= range.1,
         _ => (from, to) == (DType::Complex64, DType::Complex128),
     }
@@ -122,9 +125,10 @@ pub fn is_exact(from: DType, to: DType) -> bool {
 
 /// True if a → b → c equals a → c for every value of a.
 ///
-/// So it is if every value of a is exact in b, but for strings (the shortest digits that tell a number from its
-/// neighbours depend on the format) and for integers that come back as smaller ones: integers wrap, floats do not. So it
-/// is also for any integers on the way to f16 through f32: f32 has those below 2^24, and all others are infinite in f16.
+/// This holds if every value of a is exact in b, with two exceptions: strings (the shortest digits that tell a number
+/// from its neighbours depend on the format), and integers that come back as smaller integers (integers wrap, floats do
+/// not). It also holds for any integers on the way to f16 through f32: f32 has the integers below 2^24, and all others
+/// are infinite in f16.
 pub fn composes(a: DType, b: DType, c: DType) -> bool {
     let integer = |dtype| range(dtype).is_some();
     let wraps = integer(a) && !integer(b) && integer(c) && !is_exact(a, c);
@@ -202,7 +206,7 @@ mod tests {
         })
     }
 
-    /// Numbers of a type of 32 or 64 bits that others lack.
+    /// Numbers of a type of 32 or 64 bits that other types lack.
     fn boundary(dtype: DType) -> Option<Vec<f64>> {
         let both = |numbers: Vec<f64>| numbers.iter().flat_map(|&n| [n, -n]).collect::<Vec<_>>();
         let special = [0.0, 1.0, f64::INFINITY, f64::NAN];
@@ -225,7 +229,7 @@ mod tests {
         }
     }
 
-    /// True if a type has a value.
+    /// True if a type has a number among its values.
     fn has(to: DType, known: &Option<FxHashSet<u64>>, number: f64) -> bool {
         match (known, to) {
             (Some(known), _) => known.contains(&key(number)),
@@ -240,8 +244,8 @@ mod tests {
         }
     }
 
-    /// Every pair of types, by every value of the types of at most 16 bits and the boundaries of f32 and f64. A
-    /// truth value is the numbers 0 and 1, which casting to it does not keep apart from others.
+    /// Checks every pair of types, with every value of the types of at most 16 bits and the boundaries of f32 and f64.
+    /// A truth value is 0 or 1, and a cast to it does not distinguish other numbers.
     #[test]
     fn exact_means_that_every_value_is_there() {
         let mut pairs = 0;
@@ -286,7 +290,7 @@ mod tests {
         assert!(is_exact(DType::BF16, DType::F32) && !is_exact(DType::F32, DType::F16));
     }
 
-    /// G6: every value of the narrow type, through the wide one, to all floats of 16 bits and more.
+    /// G6: casts of every value of the narrow type, through the wide type, to all floats of 16 bits and more.
     #[test]
     fn g6_exact_casts_compose() {
         let narrow = |number: f64, to: DType| match to {
@@ -320,8 +324,8 @@ mod tests {
         assert!(!composes(DType::F64, DType::F32, DType::F16));
     }
 
-    /// Integers reach f16 through f32 as they do directly: all that f16 has and the first that it does not, and powers
-    /// of two and their neighbours beyond.
+    /// Integers reach f16 through f32 as they do directly: all integers that f16 has, the first that it lacks, and
+    /// powers of two beyond with their neighbours.
     #[test]
     fn integers_reach_f16_through_f32() {
         assert!(composes(DType::I64, DType::F32, DType::F16) && composes(DType::U64, DType::F32, DType::F16));

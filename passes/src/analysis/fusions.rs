@@ -10,6 +10,12 @@
 //!
 //! A value that a body captures, directly or through a cast, is never fused: the place of its cast is chosen
 //! among graphs, and a reader outside would change that choice. Nodes with bodies are not kernels.
+//!
+//! ```text
+//! %b = Exp(%a)             %b stays in registers: its only reader is in its kernel
+//! %c = Relu(%b)            reads %b in the kernel of Exp, if the profile fuses Exp with Relu
+//! %y = MatMul(%c, %w)      a kernel of its own: %c is written to memory
+//! ```
 
 use crate::analysis::values::{is_stored, same_number};
 use crate::graph::flow;
@@ -43,8 +49,7 @@ impl Fusions {
         fusions
     }
 
-    /// Notes the readers of a value in the kernel of its producer, directly or behind a cast to another float
-    /// format.
+    /// Records the readers of a value in the kernel of its producer, directly or behind a cast to another float format.
     fn add(&mut self, module: &Module, profile: &Profile, maker: Node, value: Value) {
         let Some(from) = kernel(module, maker).filter(|_| !is_stored(module, value)) else { return };
         let (mut reads, mut inside) = (Vec::new(), Vec::new());
@@ -76,12 +81,12 @@ impl Fusions {
         self.inside.extend(inside);
     }
 
-    /// True if an operand is read in the kernel that makes it.
+    /// True if an operand is read within the kernel that makes it.
     pub fn reads(&self, node: Node, slot: u32) -> bool {
         self.reads.contains(&(node, slot))
     }
 
-    /// True if nothing reads a tensor but the kernel that makes it.
+    /// True if only the kernel that makes a tensor reads it.
     pub fn is_inside(&self, value: Value) -> bool {
         self.inside.contains(&value)
     }
@@ -109,7 +114,8 @@ mod tests {
     use ampc_ir::infer::infer_module;
     use ampc_ir::text::{NoData, parse};
 
-    /// The operators that read something in the kernel that makes it, and those whose results stay in one.
+    /// Returns the operators that read an operand within the kernel that makes it, and the operators whose results stay
+    /// in a kernel.
     fn fused(lines: &str) -> (Vec<String>, Vec<String>) {
         let text = format!("module ir=10\nopset ai.onnx=22\n\ngraph {{\n{lines}}}\n");
         let mut module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
@@ -138,7 +144,7 @@ mod tests {
   %e = MatMul(%c, %d) : ?
   output %e
 ";
-        // c and d are read by a product.
+        // A product reads c and d.
         assert_eq!(fused(lines), words((&["Relu", "Tanh"], &["Exp"])));
         let output = lines.replace("output %e", "output %b");
         assert_eq!(fused(&output), words((&["Relu", "Tanh"], &[])));
@@ -155,7 +161,7 @@ mod tests {
   %f = Exp(%e) : ?
   output %f
 ";
-        // Exp reads what Relu made, rounded; Relu what a product made.
+        // Exp reads the rounded result of Relu; Relu reads the result of a product.
         assert_eq!(fused(lines), words((&["Cast", "Exp"], &["Relu", "Cast"])));
     }
 
@@ -180,7 +186,7 @@ mod tests {
   output %y
 ";
         assert_eq!(fused(lines), words((&["Neg"], &["Tanh"])));
-        // Nor is it if it is captured as a cast makes it.
+        // A value that a body captures behind a cast is in memory, too.
         let cast = lines.replace("%b = Relu(%a) : ?", "%b = Relu(%a) : ?\n  %k = Cast(%a) {to = 10} : ?");
         let cast = cast.replace("If(%c; %a)", "If(%c; %k)").replace("graph (%a)", "graph (%k)");
         let cast = cast.replace("Tanh(%a)", "Tanh(%k)").replace("Neg(%a)", "Neg(%k)");

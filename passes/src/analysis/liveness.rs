@@ -1,16 +1,16 @@
 //! Live ranges of buffers in the main graph, and the peak of live bytes as the CPU runtime's planner would reach it.
 //!
-//! A *storage* is a buffer that one value and its views (Reshape, Flatten, Squeeze, Unsqueeze, Identity) share. It lives from
-//! the index of its producer to that of its last reader. An element-wise node writes into the buffer of an operand of the same
-//! byte size whose last reader it is; some other nodes, such as Softmax, into that of operand 0. The next value of a state is
-//! written into the state's buffer. Inputs, states and constants are not counted. Every storage ends on a multiple of 64 bytes.
-//! Types are those that inference finds once the open dims of the inputs are numbers ([`BoundInputs`]): so gradients, whose
-//! shapes are computed from those of activations, are as large as they will be. A dim that depends on data counts as in
-//! [`Sizes::default`]. Time O(n).
+//! A *storage* is a buffer that one value and its views (Reshape, Flatten, Squeeze, Unsqueeze, Identity) share. It
+//! lives from the index of its producer to the index of its last reader. An element-wise node writes into the buffer of
+//! an operand of the same byte size if the node is the last reader of the operand. Some other nodes, such as Softmax,
+//! write into the buffer of operand 0. The next value of a state is written into the buffer of the state. Inputs,
+//! states and constants do not count. Every storage ends on a multiple of 64 bytes. Types come from inference with
+//! numbers for the open dims of the inputs ([`BoundInputs`]), so gradients, whose shapes are computed from the shapes
+//! of activations, have their real sizes. A dim that depends on data counts as in [`Sizes::default`]. Time O(n).
 //!
 //! ```text
 //! 0  %y = MatMul(%x, %w)          %y lives from 0 to 1
-//! 1  %e = Exp(%y)                 %e from 1 to 3: it is written into the buffer of %y, which adds no bytes from 1 on
+//! 1  %e = Exp(%y)                 %e lives from 1 to 3, in the buffer of %y, which counts no bytes from 1 on
 //! 2  %r = Reshape(%e, %shape)     a view: the storage of %e
 //! 3  %z = MatMul(%r, %v)          two storages live: %e and %z
 //! ```
@@ -28,16 +28,17 @@ use std::collections::BTreeMap;
 /// Storages begin on multiples of this many bytes.
 const ALIGNMENT: u64 = 64;
 
-/// Bytes that are counted for one storage at most, so that sums never overflow.
+/// The largest number of bytes that counts for one storage, so that sums never overflow.
 pub(crate) const MOST: u64 = 1 << 44;
 
-/// The bytes that several values share while they live.
+/// A buffer that several values share while they live.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Storage {
     /// The value that is computed; all other values are views of it.
     pub(crate) value: Value,
     pub(crate) bytes: i64,
-    /// The index of the node that makes it, and of the last that reads it; the number of nodes if it leaves the graph.
+    /// The index of the node that makes the storage, and of the last node that reads it; the number of nodes if it
+    /// leaves the graph.
     pub(crate) first: usize,
     pub(crate) last: usize,
 }
@@ -49,13 +50,13 @@ pub(crate) struct Liveness {
     /// The index of each node.
     pub(crate) index_of: SecondaryMap<Node, usize>,
     pub(crate) storages: Vec<Storage>,
-    /// The storage of a value, one more than its index; 0 for a value that lives outside.
+    /// The storage of a value as its index plus 1; 0 for a value that lives outside.
     of: SecondaryMap<Value, usize>,
-    /// The storage whose buffer the result of each node is written into.
+    /// The storage into whose buffer each node writes its result.
     reused: Vec<Option<usize>>,
 }
 
-/// The most bytes that live at once, estimated before there is a plan.
+/// The largest number of bytes that live at once, estimated before there is a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct EstimatedPeak {
     /// Live bytes at the peak.
@@ -66,8 +67,8 @@ pub struct EstimatedPeak {
     pub by_dtype: BTreeMap<DType, u64>,
 }
 
-/// The estimated peak of the main graph for inputs of some dims, without inputs, states and constants. It knows no scratch
-/// memory of kernels.
+/// Estimates the peak of the main graph for inputs of some dims, without inputs, states and constants, and without
+/// scratch memory of kernels.
 pub fn estimated_peak(module: &Module, inputs: &BoundInputs) -> EstimatedPeak {
     let liveness = Liveness::of(module, &inputs.infer(module).0);
     let ends = |storage: usize| liveness.end(storage, liveness.storages[storage].last);
@@ -104,7 +105,7 @@ pub(crate) fn is_view(module: &Module, node: Node) -> bool {
 }
 
 impl Liveness {
-    /// The live ranges of values of these types.
+    /// Returns the live ranges of values of these types.
     pub(crate) fn of(module: &Module, types: &Types) -> Liveness {
         let main = module.main();
         let nodes: Vec<Node> = module.nodes(main).collect();
@@ -148,7 +149,7 @@ impl Liveness {
         module.uses(value).map(|(node, _)| self.index_of[node]).max().unwrap_or(made)
     }
 
-    /// Finds which results are written into the buffer of an operand.
+    /// Finds the results that are written into the buffer of an operand.
     fn reuse_buffers(&mut self, module: &Module) {
         for index in 0..self.nodes.len() {
             let data = module.node(self.nodes[index]);
@@ -172,7 +173,7 @@ impl Liveness {
         self.of[value].checked_sub(1)
     }
 
-    /// The index of the last node at which a storage takes bytes of its own, if `last` is the last that reads it.
+    /// The index of the last node at which a storage takes bytes of its own, if the node `last` is its last reader.
     pub(crate) fn end(&self, storage: usize, last: usize) -> usize {
         match self.reused.get(last) {
             Some(&reused) if reused == Some(storage) && last > self.storages[storage].first => last - 1,
@@ -182,7 +183,7 @@ impl Liveness {
     }
 }
 
-/// Operators that are not element by element, and compute their result in the buffer of operand 0 if it is not read later.
+/// Operators that are not element-wise, and compute their result in the buffer of operand 0 if it has no later reader.
 const OVERWRITES_FIRST: [OpKind; 6] = [
     OpKind::BatchNormalization,
     OpKind::LogSoftmax,

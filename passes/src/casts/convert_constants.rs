@@ -1,10 +1,9 @@
-//! `convert-constants`: an inserted cast of a constant becomes a constant of that type.
+//! `convert-constants`: replaces an inserted cast of a constant by a constant of the target type.
 //!
-//! The bytes are not touched: the constant gets a pending conversion, done once while it is written or
-//! uploaded. A constant with only low readers keeps its name and changes its type; a constant that is read in
-//! both types is stored twice. Constant nodes and ConstantOfShape are converted in their attribute.
-//! Initializers that are also graph inputs can be overridden, so their cast stays; so does that of a parameter,
-//! which is trained.
+//! The bytes are not touched: the constant gets a pending conversion, which runs once while the constant is written or
+//! uploaded. A constant with only low readers keeps its name and changes its type; a constant that is read in both
+//! types is stored twice. Constant nodes and ConstantOfShape are converted in their attribute. An initializer that is
+//! also a graph input can be overridden, so its cast stays. The cast of a trained parameter stays too.
 
 use crate::graph::flow::{self, Var};
 use crate::graph::names;
@@ -22,7 +21,7 @@ use std::sync::Arc;
 /// The words of the option `clamp`.
 const CLAMP: Words = Words { no: "false", yes: "true" };
 
-/// The pass.
+/// The pass `convert-constants`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConvertConstants {
     /// True if finite values beyond the range become the largest finite value instead of infinity.
@@ -125,7 +124,7 @@ impl ConvertConstants {
         let Some(to) = module.value(result).ty.dtype() else { return false };
         let Some(source) = source(module, operand) else { return false };
         let (Source::Initializer(data) | Source::ConstantNode(_, data) | Source::Fill(_, data)) = &source;
-        // What leaves the model stays what the author made it; what leaves a body has no public name.
+        // An output of the model keeps the type that the author gave it; a value that leaves a body has no public name.
         let graph = module.node(cast).graph;
         let leaves = module.is_output(result) && graph == module.main();
         if !can_convert(data.dtype(), to) || leaves || !source.admits(module, to) {
@@ -140,8 +139,8 @@ impl ConvertConstants {
     }
 }
 
-/// The node of the converted elements: the constant itself if only the cast reads it, else a second constant
-/// beside it.
+/// Returns the constant with the converted elements: the constant itself if only the cast reads it, else a second
+/// constant beside it.
 fn replacement(
     module: &mut Module,
     (operand, source): (Value, Source),
@@ -192,7 +191,7 @@ fn twin(module: &mut Module, node: Node, (cast, result): (Node, Value), low: Arc
     let spec = spec.result_name(module.value(result).name.expect(NAMED)).node_name(module.node(cast).name);
     let (decisions, ty) = (data.decisions.clone(), module.value(result).ty.clone());
     let [made] = sound(Inserter::after(module, node).insert(spec));
-    // The elements of a shape may be known to inference only.
+    // The elements of a shape may be known only to inference.
     module.set_type(made, ty);
     let (twin, _) = module.producer(made).expect("a node makes it");
     *module.node_mut(twin).decisions = decisions;
@@ -200,7 +199,7 @@ fn twin(module: &mut Module, node: Node, (cast, result): (Node, Value), low: Arc
     made
 }
 
-/// Decisions record the change of the node: its result has another type now.
+/// Records the new type of the result of a node in its decision.
 fn made_in(module: &mut Module, node: Node, to: DType) {
     let Some(Var { var, .. }) = module.node(node).result(0).and_then(|v| flow::producer_var(module, v))
     else {
@@ -211,7 +210,7 @@ fn made_in(module: &mut Module, node: Node, to: DType) {
     }
 }
 
-/// Pins and disabled guards can convert constants that do not fit; that gives a warning.
+/// Warns of a constant that does not fit. Pins and disabled guards can cause such conversions.
 fn warn_of_overflow(
     module: &Module,
     cx: &mut PassCx<'_>,
@@ -220,7 +219,7 @@ fn warn_of_overflow(
     to: DType,
     clamp: bool,
 ) {
-    // Widening loses nothing; a constant that cannot be read fails where it is written.
+    // Widening loses nothing. A constant that cannot be read fails where it is written.
     let Some(stats) = to.is_low().then(|| cx.statistics.of(data, to).ok().flatten()).flatten() else {
         return;
     };

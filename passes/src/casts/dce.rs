@@ -1,7 +1,7 @@
 //! `dce`: removes nodes and constants that the passes left without readers: inserted casts, nodes that compute
-//! gradients, and constants (initializers and Constant nodes) that had a reader before, because their readers
-//! read another version, or compute without them. Other nodes of the author stay, read or not, and so do
-//! constants without readers in the source: an untouched model comes back unchanged.
+//! gradients, and constants (initializers and Constant nodes) that lost their readers because the readers read
+//! another version or compute without the constant. Other nodes of the author stay, read or not, and so do constants without
+//! readers in the source: an untouched model comes back unchanged.
 
 use crate::graph::flow;
 use crate::graph::marks::{Phase, phase_of};
@@ -12,7 +12,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Node, Value};
 use rustc_hash::FxHashSet;
 
-/// The pass.
+/// The pass `dce`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dce;
 
@@ -30,7 +30,7 @@ impl Pass for Dce {
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
-        // Backwards and from the inside out, so that what is read only by something dead is dead when its turn comes.
+        // Backwards and inner bodies first, so that a node read only by dead nodes is dead at its turn.
         for graph in flow::graphs(module).into_iter().rev() {
             changed |= clean(module, graph);
         }

@@ -1,18 +1,25 @@
-//! `emulate`: an fp32-typed model that rounds as the low-precision model would.
+//! `emulate`: makes an fp32-typed model that rounds as the low-precision model would.
 //!
-//! Runtimes without 16-bit kernels compute in fp32 and drop roundings, which hides overflow and lost digits.
-//! Here every 16-bit value becomes an f32 value that went through `Cast(low), Cast(f32)` right after the
-//! operator that made it, low constants are rounded beforehand, and public types stay: stock runtimes then
-//! round as kernels with fp32 accumulators do, once per operator, with fp32 arithmetic inside.
+//! Runtimes without 16-bit kernels compute in fp32 and drop roundings, which hides overflow and lost digits. This pass
+//! turns every 16-bit value into an f32 value that goes through `Cast(low), Cast(f32)` right after the operator that
+//! makes it. Low constants are rounded beforehand, and public types stay. Stock runtimes then round as kernels with
+//! fp32 accumulators do: once per operator, with fp32 arithmetic inside. For example:
 //!
-//! Results of clear operators need no rounding: they move values that are rounded already. Scatters with a
-//! `reduction` compute: 16-bit scatters compute in fp32 and round once after all updates, as here. Functions
-//! are emulated once for all their calls. Sequences and optionals hold f32 that is rounded already, except
-//! those that are public or that custom operators know, which stay 16-bit; custom operators get the 16-bit
-//! operands they had.
+//! ```text
+//! %h = MatMul(%x, %w) : f16     %h = MatMul(%x, %w) : f32
+//!                               %l = Cast(%h) {to=f16}
+//!                               %r = Cast(%l) {to=f32}
+//! %y = Relu(%h) : f16           %y = Relu(%r) : f32           not rounded again: Relu is clear
+//! ```
 //!
-//! Bodies stay unchanged, with a warning, if the node is an unknown operator that hands values into them and
-//! takes values out; so do functions that are called from there.
+//! Results of clear operators need no rounding, because the operators move values that are rounded already. Scatters
+//! with a `reduction` compute: 16-bit scatters compute in fp32 and round once after all updates, and so does the
+//! emulation. Functions are emulated once for all their calls. Sequences and optionals hold f32 that is rounded already;
+//! public sequences and optionals, and those that custom operators know, stay 16-bit. Custom operators get the 16-bit
+//! operands that they had.
+//!
+//! The bodies of an unknown operator that passes values into them and takes values out stay unchanged, with a warning;
+//! so do functions that are called from there.
 
 use crate::casts::insert_casts::{new_cast, set_element_attribute};
 use crate::graph::containers::{element, is_structural};
@@ -33,7 +40,7 @@ use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Payload, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The pass.
+/// The pass `emulate`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Emulate;
 
@@ -81,7 +88,7 @@ fn keeps_bodies(module: &Module, node: Node) -> bool {
     module.node(node).bodies().next().is_some() && Ports::of(module, node).is_none()
 }
 
-/// Bodies of these nodes, their nested bodies, and the functions called from there.
+/// The bodies of these nodes, their nested bodies, and the functions called from there.
 fn reached(module: &Module, nodes: impl Iterator<Item = Node>) -> FxHashSet<GraphId> {
     let mut work: Vec<GraphId> = nodes.flat_map(|node| module.node(node).bodies()).collect();
     let mut reached = FxHashSet::default();
@@ -94,12 +101,12 @@ fn reached(module: &Module, nodes: impl Iterator<Item = Node>) -> FxHashSet<Grap
     reached
 }
 
-/// The graphs that stay as they are.
+/// The graphs that stay unchanged.
 fn kept(module: &Module) -> FxHashSet<GraphId> {
     reached(module, flow::nodes(module).into_iter().filter(|&node| keeps_bodies(module, node)))
 }
 
-/// Warns of each outermost node whose bodies stay as they are and have 16-bit values.
+/// Warns of each outermost node whose bodies stay unchanged and have 16-bit values.
 fn warn_of_kept(module: &Module, kept: &FxHashSet<GraphId>, cx: &mut PassCx<'_>) {
     let is_low = |v: &Value| module.value(*v).ty.element_dtype().is_some_and(DType::is_low);
     let has_low = |&graph: &GraphId| {
@@ -132,7 +139,7 @@ fn dtypes_of_outputs(module: &Module, graph: GraphId) -> Vec<DType> {
     outputs.map(|o| module.value(o.value).ty.dtype().unwrap_or(DType::F32)).collect()
 }
 
-/// Outputs keep their names and types: values that are f32 now are made low again.
+/// Restores the types of outputs, which keep their names: casts outputs that are f32 now to the low type again.
 fn restore_outputs(module: &mut Module, graph: GraphId, public: &[DType]) {
     let mut narrowed: FxHashMap<Value, Value> = FxHashMap::default();
     for (index, &dtype) in public.iter().enumerate() {
@@ -156,20 +163,20 @@ fn restore_outputs(module: &mut Module, graph: GraphId, public: &[DType]) {
     }
 }
 
-/// The value of the format that an inserted cast widened to this one.
+/// Returns the operand of the inserted cast that made this value, if the operand has the format.
 fn low_behind(module: &Module, value: Value, format: DType) -> Option<Value> {
     let (cast, _) = module.producer(value)?;
     flow::inserted_result(module, cast)?;
     module.node(cast).operand(0).filter(|&v| module.value(v).ty.dtype() == Some(format))
 }
 
-/// True if all results are elements of operands, which are rounded already. The scatters are no such nodes where they
-/// add or multiply: in 16 bits that is in fp32, and rounded once.
+/// True if all results are elements of operands, which are rounded already. Scatters that add or multiply do not count:
+/// a 16-bit scatter computes in fp32 and rounds once.
 fn rounds_nothing(module: &Module, node: Node) -> bool {
     let Some(schema) = module.node(node).schema() else { return false };
     let reduces = op::may_reduce(schema)
         && NodeView::new(module, node).and_then(|view| view.string("reduction")) != Some("none");
-    // An attribute (the bounds of a Clip, the value of a Pad, in old versions) is f32 and rounded by nobody.
+    // An attribute (the bounds of a Clip, the value of a Pad, in old versions) is f32 and has not been rounded.
     let is_given = module.node(node).attrs().iter().any(|a| matches!(a.value, AttrValue::Float(_)));
     let moves = schema_class(schema, DType::F16) == Class::Clear || is_structural(schema.kind);
     moves && !is_given && !reduces
@@ -202,7 +209,7 @@ fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
     let stays = |g: &&Group| g.held.is_some() || g.members.iter().any(is_kept);
     let mut held: FxHashSet<Var> =
         groups.iter().filter(stays).flat_map(|g| g.members.iter().copied()).collect();
-    // The body of a SequenceMap is handed elements of one and makes those of another: they are alike.
+    // The body of a SequenceMap reads elements of one sequence and makes elements of another: they have one type.
     let maps = flow::nodes(module).into_iter().filter(|&node| {
         !groups.is_empty() && module.node(node).schema().is_some_and(|s| s.kind == OpKind::SequenceMap)
     });
@@ -227,13 +234,13 @@ fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
 fn is_as_it_was(module: &Module, node: Node, contained: &FxHashSet<Value>) -> bool {
     let data = module.node(node);
     let unknown = |v: &Value| module.value(*v).ty == Type::Unknown;
-    // Elements of sequences and optionals cannot be cast, so they stay 16-bit from where they are put in.
+    // Elements of sequences and optionals cannot be cast, so they are 16-bit from the operator that puts them in.
     let contained = |v: &Value| {
         let ty = &module.value(*v).ty;
         let is_low = ty.as_tensor().is_none() && ty.element_dtype().is_some_and(DType::is_low);
         is_low && !contained.contains(&flow::resolve_captures(module, *v))
     };
-    // Operators that a user describes may have no fp32.
+    // Operators that a user describes may have no fp32 form.
     let low_only = |schema: &OpSchema, formal: &Formal| {
         let types = schema.types_of(formal);
         !types.has_tensor(DType::F32) && types.tensor_dtypes().any(DType::is_low)
@@ -245,15 +252,15 @@ fn is_as_it_was(module: &Module, node: Node, contained: &FxHashSet<Value>) -> bo
 
 struct State<'a> {
     facts: &'a Facts,
-    /// The format of f32 values that stand for low ones.
+    /// The formats of the low values that f32 values represent.
     low: FxHashMap<Value, DType>,
-    /// Sequences and optionals that are f32 from where they are made.
+    /// Sequences and optionals that are f32 from their producers on.
     contained: FxHashSet<Value>,
 }
 
 impl State<'_> {
-    /// Readers of `old` read `new`, which is f32 and stands for a value of the format; so do outputs. The public
-    /// name follows if `old` had it.
+    /// Makes the readers and outputs of `old` read `new`, which is f32 and represents a value of the format. The public
+    /// name moves to `new` if `old` had it.
     fn redirect(&mut self, module: &mut Module, old: Value, new: Value, format: DType) {
         let graph = module.value(old).graph;
         let from = module.producer(new).map(|(n, _)| n);
@@ -281,7 +288,7 @@ impl State<'_> {
             let Some(Payload::Dense(data)) = module.constant(value) else { continue };
             let format = data.dtype();
             if format.is_low() && graph == module.main() && module.is_output(value) {
-                // What leaves the model stays; readers read it widened.
+                // The output of the model stays; other readers read it widened.
                 let wide = new_cast(module, value, DType::F32, Position::First);
                 self.redirect(module, value, wide, format);
             } else if format.is_low() {
@@ -295,7 +302,7 @@ impl State<'_> {
     fn graph(&mut self, module: &mut Module, graph: GraphId) {
         for node in module.nodes(graph).collect::<Vec<_>>() {
             if keeps_bodies(module, node) {
-                // What they capture is what it was, too.
+                // The captures of these bodies keep their types, too.
                 self.operands(module, node, module.node(node).operands().len());
             } else {
                 let as_it_was = is_as_it_was(module, node, &self.contained);
@@ -311,7 +318,7 @@ impl State<'_> {
         }
     }
 
-    /// Converts a function: its formals are f32 and stand for 16-bit values, and so do its results.
+    /// Converts a function: its formals and results become f32 values that represent 16-bit values.
     fn function(&mut self, module: &mut Module, graph: GraphId) {
         for value in module.graph(graph).inputs().to_vec() {
             self.widen_container(module, value);
@@ -321,7 +328,7 @@ impl State<'_> {
         self.graph(module, graph);
     }
 
-    /// Converts a body: its formals and results stay 16-bit if the node is unchanged, else they become f32.
+    /// Converts a body: its formals and results stay 16-bit if `as_it_was`, else they become f32.
     fn body(&mut self, module: &mut Module, node: Node, body: GraphId, as_it_was: bool) {
         for value in module.graph(body).captures().to_vec() {
             let Def::Capture { slot } = module.value(value).def else { continue };
@@ -365,7 +372,7 @@ impl State<'_> {
         }
     }
 
-    /// Makes a source of a body f32, because its value is f32.
+    /// Makes a formal or capture of a body f32, because its value is f32.
     fn widen(&mut self, module: &mut Module, value: Value) {
         if let Some(format) = low_dtype(&module.value(value).ty) {
             let ty = module.value(value).ty.with_element_dtype(DType::F32);
@@ -374,7 +381,7 @@ impl State<'_> {
         }
     }
 
-    /// Makes the first operands 16-bit again.
+    /// Casts the first `count` operands to 16 bits again.
     fn operands(&mut self, module: &mut Module, node: Node, count: usize) {
         for slot in 0..count {
             let Some(value) = module.node(node).operands()[slot] else { continue };
@@ -389,7 +396,7 @@ impl State<'_> {
         }
     }
 
-    /// Constant tensors in attributes are rounded beforehand, like initializers.
+    /// Rounds constant tensors in attributes beforehand, like initializers.
     fn attributes(&mut self, module: &mut Module, node: Node) {
         let kind = module.node(node).schema().map(|s| s.kind);
         if module.node(node).results().iter().flatten().any(|v| self.contained.contains(v)) {
@@ -406,7 +413,7 @@ impl State<'_> {
         }
     }
 
-    /// True if a result comes from bodies, or passed through them, and needs no rounding.
+    /// True if a result is passed out of bodies, or through them, and needs no rounding.
     fn hands_on(&self, module: &Module, node: Node, slot: usize) -> bool {
         let port = Ports::of(module, node).and_then(|ports| ports.of_result(slot));
         let port = port.and_then(|port| Some(Var { node, var: u16::try_from(port).ok()? }));
@@ -427,7 +434,7 @@ impl State<'_> {
             if now == Some(DType::F32) {
                 let ty = module.value(value).ty.with_element_dtype(DType::F32);
                 module.set_type(value, ty);
-                // What a function returns was rounded there.
+                // The function has rounded the values that it returns.
                 if clear || returned.is_some() || self.hands_on(module, node, slot) {
                     self.low.insert(value, format);
                     continue;

@@ -1,23 +1,28 @@
-//! `move-casts`: the author's casts move to where they have least to do, before anything is decided.
+//! `move-casts`: moves the author's casts to the places where they have least to do, before anything is decided.
 //!
-//! A cast commutes, bit by bit, with what only moves numbers (Slice, Gather, Expand, Transpose …):
+//! A cast commutes, bit by bit, with operators that only move numbers (Slice, Gather, Expand, Transpose …):
 //!
-//! - it moves along a chain of such operators, each read by the next alone, to where the bytes that the cast and the
-//!   operators read and write are fewest, if that is fewer than where it stands. Casts from and to 16-bit formats do
-//!   not: what is 16-bit stays so, and around that formats are chosen, by the same measure if time or bytes are to be
-//!   few;
-//! - a cast of what the body of a loop does not change moves out of the loop, unless it is of strings: what a loop that
-//!   is never run would read need be no number;
-//! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)), one
-//!   to the type that is there goes, two casts of one value to one type are one, and one that nobody reads goes, but
-//!   in functions, which may have nothing else in them.
+//! - A cast moves along a chain of such operators, each read by the next alone, to the place where the cast and the
+//!   operators read and write the fewest bytes, if these are fewer than at its present place. Casts from and to 16-bit
+//!   formats do not move: a 16-bit tensor stays 16-bit, and formats around it are chosen, by the same measure if the
+//!   objective is time or bytes.
+//! - A cast of a value that the body of a loop does not change moves out of the loop, unless it casts strings: a string
+//!   that a loop without iterations would read need not be a number.
+//! - A cast of a cast, a → b → c, becomes a → c if the two are equal for every value of a ([`exact`](crate::exact)). A
+//!   cast to the type of its operand is removed, two casts of one value to one type become one, and a cast without
+//!   readers is removed, except in functions, which may contain nothing else.
 //!
-//! With `excess-precision=allow` a cast between f64, f32, f16 and bf16 reads what is behind other such casts, so that
-//! digits are kept that the author rounded away.
+//! ```text
+//! %c = Cast(%x) {to=i64}            %g = Gather(%x, %i)
+//! %g = Gather(%c, %i)               %c = Cast(%g) {to=i64}      %g is smaller than %x
+//! ```
+//!
+//! With `excess-precision=allow`, a cast between f64, f32, f16 and bf16 reads the value behind other such casts, which
+//! keeps digits that the author rounded away.
 //!
 //! In a training step, casts of weights to 16 bits move before transpositions of the weights (`hoist_weight_casts`).
 //!
-//! Casts stay that a pin, or a list that denies Cast, speaks of, and pass nothing that a pin speaks of.
+//! Casts that a pin, or a list that denies Cast, names stay. No cast moves past a node that a pin names.
 
 use crate::analysis::cost::{Extents, Sizes};
 use crate::analysis::exact::composes;
@@ -43,12 +48,12 @@ pub const NAME: &str = "move-casts";
 /// The words of the option `excess-precision`.
 pub const EXCESS_PRECISION: Words = Words { no: "forbid", yes: "allow" };
 
-/// The pass.
+/// The pass `move-casts`.
 #[derive(Clone, Debug)]
 pub struct MoveCasts {
-    /// What the user wants.
+    /// The policy of the user.
     pub policy: Arc<Policy>,
-    /// Whether floats may keep digits that casts of the author round away.
+    /// True if floats may keep digits that casts of the author round away.
     pub excess_precision: bool,
 }
 
@@ -101,16 +106,16 @@ impl Pass for MoveCasts {
     }
 }
 
-/// Rounds that are worth it: two are usual, and more than this takes models made to be slow.
+/// The maximal number of rounds. Two rounds are usual; only models that are constructed to be slow need more than this.
 const MAX_ROUNDS: usize = 16;
 
-/// Does all there is to do once; returns whether there was anything.
+/// Applies every rewrite once. Returns true if the module changed.
 fn round(module: &mut Module, keep_digits: bool, pinned: &FxHashSet<Node>) -> bool {
-    // First: casts marked as inserted would hide the author's from one another.
+    // First, because casts marked as inserted would hide the author's casts from one another.
     let mut changed = simplify_inserted(module, &|_, node| pinned.contains(&node));
-    // What nobody reads is no twin of anything.
+    // An unread cast must not count as the twin of another cast.
     changed |= erase_unread(module, |_, node| pinned.contains(&node));
-    // A cast of a cast goes where that went, so in program order.
+    // Program order, so that the inner cast of a cast has been rewritten already.
     let mut first: FxHashMap<(Value, DType), Node> = FxHashMap::default();
     for node in casts(module, pinned) {
         changed |= leave_out_wide(module, node);
@@ -123,7 +128,7 @@ fn round(module: &mut Module, keep_digits: bool, pinned: &FxHashSet<Node>) -> bo
     }
     changed |= !left.is_empty();
     prune(module, left);
-    // What is in the way of a cast that moves goes first.
+    // A cast that is in the way of another moving cast moves first.
     for node in casts(module, pinned).into_iter().rev() {
         changed |= slide(module, node, pinned);
     }
@@ -133,14 +138,14 @@ fn round(module: &mut Module, keep_digits: bool, pinned: &FxHashSet<Node>) -> bo
     changed
 }
 
-/// The author's casts of which nobody says more, in program order.
+/// The author's casts that no pin or list names, in program order.
 fn casts(module: &Module, pinned: &FxHashSet<Node>) -> Vec<Node> {
     let mut nodes = flow::nodes(module);
     nodes.retain(|&node| !pinned.contains(&node) && Cast::of_author(module, node).is_some());
     nodes
 }
 
-/// A cast of the author of which both types are known.
+/// A cast whose types are both known.
 #[derive(Clone, Copy)]
 struct Cast {
     operand: Value,
@@ -150,7 +155,7 @@ struct Cast {
 }
 
 impl Cast {
-    /// A cast of the author.
+    /// The cast at a node, if it is a cast of the author.
     fn of_author(module: &Module, node: Node) -> Option<Cast> {
         let is_inserted = module.node(node).provenance == Provenance::Inserted;
         if is_inserted { None } else { Cast::of(module, node) }
@@ -166,15 +171,15 @@ impl Cast {
         Some(Cast { operand, result, from: dtype(operand)?, to: dtype(result)? })
     }
 
-    /// Whether it does no more than to round.
+    /// True if the cast only rounds.
     fn is_of_floats(&self) -> bool {
         let is_float = |dtype: DType| dtype.is_low() || matches!(dtype, DType::F32 | DType::F64);
         is_float(self.from) && is_float(self.to)
     }
 }
 
-/// Lets a cast read what is behind another if it makes the same of that, or nearly so where digits may be kept. What a
-/// body captures is left: it cannot be what the body hands out.
+/// Makes a cast read the operand of the cast before it, if the result is the same, or nearly the same where digits may
+/// be kept. A captured value stays behind its cast, because a body cannot return a captured value.
 fn read_around(module: &mut Module, node: Node, keep_digits: bool, pinned: &FxHashSet<Node>) -> bool {
     let mut changed = false;
     while let Some(outer) = Cast::of_author(module, node)
@@ -194,10 +199,10 @@ fn read_around(module: &mut Module, node: Node, keep_digits: bool, pinned: &FxHa
     changed
 }
 
-/// Makes one of a cast and one before it that does the same; returns whether there is one. Which of the two stays does
-/// not depend on their order.
+/// Merges a cast with an earlier cast that does the same. Returns true if there is such a cast. The choice of the cast
+/// that stays does not depend on the order of the two.
 fn merge(module: &mut Module, node: Node, first: &mut FxHashMap<(Value, DType), Node>) -> bool {
-    // Attributes say how a cast rounds.
+    // Other attributes say how a cast rounds.
     let is_plain = module.node(node).is_alive() && module.node(node).attrs().len() == 1;
     let Some(cast) = Cast::of_author(module, node).filter(|_| is_plain) else { return false };
     let twin = *first.entry((cast.operand, cast.to)).or_insert(node);
@@ -220,8 +225,8 @@ fn merge(module: &mut Module, node: Node, first: &mut FxHashMap<(Value, DType), 
     true
 }
 
-/// Whether a cast of a cast makes what one cast makes. Casts of integers are not multiplied: what else reads the first
-/// may be cast to the format as well, once.
+/// True if a cast of a cast equals one cast. Casts of integers are not duplicated: other readers of the inner cast may
+/// be cast to the format as well, by one cast.
 fn is_one(module: &Module, inner: &Cast, outer: &Cast) -> bool {
     let is_counted = inner.from == DType::F32 || inner.from.is_low();
     let only = || module.uses(inner.result).count() == 1 && !module.is_output(inner.result);
@@ -232,7 +237,7 @@ fn is_capture(module: &Module, value: Value) -> bool {
     matches!(module.value(value).def, Def::Capture { .. })
 }
 
-/// Lets the bodies that graphs are in capture no more than they read.
+/// Removes captures that are no longer read from the bodies that contain these graphs.
 fn prune(module: &mut Module, graphs: BTreeSet<GraphId>) {
     let mut owners: Vec<Node> = Vec::new();
     for mut graph in graphs {
@@ -241,7 +246,7 @@ fn prune(module: &mut Module, graphs: BTreeSet<GraphId>) {
             graph = module.node(owner).graph;
         }
     }
-    // From the inside out.
+    // Inner bodies first.
     let order: FxHashMap<Node, usize> =
         flow::nodes(module).into_iter().enumerate().map(|(at, node)| (node, at)).collect();
     owners.sort_unstable_by_key(|owner| std::cmp::Reverse(order[owner]));
@@ -251,8 +256,8 @@ fn prune(module: &mut Module, graphs: BTreeSet<GraphId>) {
     }
 }
 
-/// Moves a cast out of the loops that do not change what it casts; returns the graph that it left. Casts of strings
-/// stay: a loop that is never run reads none that is no number.
+/// Hoists a cast out of the loops that do not change its operand. Returns the graph that the cast left. Casts of
+/// strings stay: a hoisted cast would read a string that is not a number even if the loop has no iterations.
 fn hoist(module: &mut Module, node: Node) -> Option<GraphId> {
     let cast = Cast::of_author(module, node).filter(|cast| cast.from != DType::String)?;
     let home = module.node(node).graph;
@@ -260,7 +265,7 @@ fn hoist(module: &mut Module, node: Node) -> Option<GraphId> {
     while let Some((outer, owner)) = around_loop(module, operand) {
         (operand, out_of) = (outer, Some(owner));
     }
-    // What a body captures is nothing that it makes, so it cannot be its output.
+    // A body cannot output a value that it captures, so the cast of an output stays.
     let owner = out_of.filter(|_| !module.is_output(cast.result))?;
     let data = module.node(node);
     let mut spec = NodeSpec::new(data.schema()?.kind, &[operand]).node_name(data.name);
@@ -279,7 +284,7 @@ fn hoist(module: &mut Module, node: Node) -> Option<GraphId> {
     Some(home)
 }
 
-/// What the body of a loop captures as a value, where it is made or captured, and the loop.
+/// For a capture in the body of a loop: returns the captured value in the graph around the loop, and the loop.
 fn around_loop(module: &Module, value: Value) -> Option<(Value, Node)> {
     let Def::Capture { slot, .. } = module.value(value).def else { return None };
     let owner = module.owner(module.value(value).graph)?;
@@ -288,7 +293,7 @@ fn around_loop(module: &Module, value: Value) -> Option<(Value, Node)> {
     Some((module.node(owner).operands()[slot as usize].filter(|_| repeats)?, owner))
 }
 
-/// Moves a cast along what only moves numbers; returns whether there is a better place.
+/// Moves a cast along operators that only move numbers. Returns true if there is a better place.
 fn slide(module: &mut Module, node: Node, pinned: &FxHashSet<Node>) -> bool {
     let cast = Cast::of_author(module, node)
         .filter(|cast| is_wide(cast.from) && is_wide(cast.to) && cast.from != cast.to);
@@ -314,7 +319,7 @@ pub(crate) fn hoist_weight_casts(module: &mut Module, weights: &[Value]) {
     let weights: FxHashSet<Value> = weights.iter().copied().collect();
     let nodes: Vec<Node> = module.nodes(module.main()).collect();
     let position: FxHashMap<Node, usize> = nodes.iter().enumerate().map(|(at, &node)| (node, at)).collect();
-    // The first cast of each weight to each type, and where it stands.
+    // The first cast of each weight to each type, and its position.
     let mut first: FxHashMap<(Value, DType), (Value, usize)> = FxHashMap::default();
     for &node in &nodes {
         let Some(cast) = Cast::of(module, node).filter(|c| c.from == DType::F32 && c.to.is_low()) else {
@@ -359,13 +364,13 @@ pub(crate) fn hoist_weight_casts(module: &mut Module, weights: &[Value]) {
     }
 }
 
-/// A cast among operators that only move numbers, each read by the next alone. It may stand before any of them, or
-/// behind the last.
+/// A cast among operators that only move numbers, each read by the next alone. The cast may stand before any of them,
+/// or after the last.
 struct Chain {
     cast: Cast,
-    /// What each operator reads and makes, in order.
+    /// The operators in order, each with the value that it reads and the value that it makes.
     movers: Vec<Mover>,
-    /// How many of them are before the cast.
+    /// The number of operators before the cast.
     at: usize,
 }
 
@@ -393,9 +398,9 @@ impl Chain {
         let mut value = cast.result;
         while is_read_once(module, value)
             && let Some(mover) = module.uses(value).next().and_then(|(node, _)| mover(node, cast.from))
-            // It may be a shape or indices.
+            // The value may be a shape or indices instead.
             && mover.reads == value
-            // What makes an output makes it of the type that it has.
+            // An operator that makes an output keeps its type.
             && !module.is_output(mover.makes)
         {
             movers.push(mover);
@@ -404,7 +409,8 @@ impl Chain {
         Chain { cast, movers, at }
     }
 
-    /// Before how many of the operators the cast has least to do, where it stands if that is no better.
+    /// Returns the number of operators before the cast at the best place; the present place if no other place is
+    /// better.
     fn best(&self, module: &Module) -> usize {
         let sizes = Sizes::default();
         let extents = Extents { module, sizes: &sizes };
@@ -416,7 +422,7 @@ impl Chain {
             let moved = if is_view(module, mover.node) { 0 } else { reads.min(makes).saturating_add(makes) };
             moved.saturating_mul(bytes(dtype))
         };
-        // What is before the cast moves what it reads, what is behind it what it makes.
+        // Operators before the cast move elements of its source type, operators after it elements of its target type.
         let mut moved: u64 =
             self.movers.iter().fold(0, |sum, mover| sum.saturating_add(moving(mover, self.cast.to)));
         let mut totals = vec![moved.saturating_add(casting(self.boundary(0)))];
@@ -430,7 +436,7 @@ impl Chain {
         least.filter(|&(&total, _)| total < totals[self.at]).map_or(self.at, |(_, at)| at)
     }
 
-    /// What is between the operators, of the size of what the cast would read there.
+    /// The value between the operators at a place; it has the size of the operand that a cast at that place would read.
     fn boundary(&self, at: usize) -> Value {
         match at.checked_sub(1) {
             None => self.movers.first().map_or(self.cast.operand, |first| first.reads),
@@ -464,19 +470,19 @@ impl Chain {
     }
 }
 
-/// Whether every operator that moves has the type, and runtimes have kernels.
+/// True if every moving operator accepts the type and runtimes have kernels for it.
 fn is_wide(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64 | DType::Bool)
 }
 
-/// Whether a single operand reads a value, and nothing else.
+/// True if the only reader of a value is a single operand.
 fn is_read_once(module: &Module, value: Value) -> bool {
     let mut uses = module.uses(value);
     let reader = uses.next().filter(|&(node, slot)| (slot as usize) < module.node(node).n_formal());
     reader.is_some() && uses.next().is_none() && !module.is_output(value)
 }
 
-/// A node that only moves what its first operand is, and may be of a type.
+/// Returns the mover at a node, if the node only moves the elements of its first operand and accepts the type.
 fn mover(module: &Module, node: Node, dtype: DType) -> Option<Mover> {
     let view = NodeView::new(module, node).filter(|view| view.schema.domain.is_empty())?;
     let moves = is_view(module, node)
@@ -491,7 +497,7 @@ fn mover(module: &Module, node: Node, dtype: DType) -> Option<Mover> {
                 | OpKind::Tile
                 | OpKind::Transpose
         );
-    // Tile below 6 has numbers of its type as well.
+    // In Tile below version 6, the other operands have the type of the first.
     let is_apart = |first: &Formal| view.schema.inputs[1..].iter().all(|other| other.ty != first.ty);
     let formal = view
         .schema
@@ -506,7 +512,7 @@ fn mover(module: &Module, node: Node, dtype: DType) -> Option<Mover> {
     (is_tensor(reads) && is_tensor(*makes) && alone).then_some(Mover { node, reads, makes: *makes })
 }
 
-/// Whether a node only says another shape.
+/// True if a node only changes the shape.
 fn is_view(module: &Module, node: Node) -> bool {
     let kind = module.node(node).schema().map(|schema| schema.kind);
     let views = [OpKind::Flatten, OpKind::Identity, OpKind::Reshape, OpKind::Squeeze, OpKind::Unsqueeze];

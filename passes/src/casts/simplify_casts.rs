@@ -1,17 +1,23 @@
-//! `simplify-casts`: removes casts that repeat or undo each other exactly. Values never change by it.
+//! `simplify-casts`: removes casts that repeat or undo each other exactly. The values of the model never change.
 //!
-//! - an inserted cast to the type its operand has is an identity;
-//! - two casts of one value to one type are one, unless both make outputs. It stands where the first one stood, so
-//!   which is first decides nothing;
-//! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)) and
-//!   one of the two was inserted;
-//! - the author's casts are treated alike, except casts that a pin names, because the choice of formats looks through
-//!   them: identities are left out, two that do the same become one, an exact one is read around, and those that nobody
-//!   reads go;
-//! - where nothing but inserted casts to f16 reads a DequantizeLinear that has `output_dtype` (from 23 on), the
-//!   operator makes f16 itself. `output_dtype` is the precision of the multiplication as well, so this is for
-//!   integers of up to 8 bits and constant scales that are exact in f16: then the product is rounded once either
-//!   way. Not for bf16: what runs the operator and the cast need not have a kernel that makes bf16.
+//! - An inserted cast to the type of its operand is an identity and is removed.
+//! - Two casts of one value to one type become one, unless both make outputs. The cast stands at the place of the
+//!   first, so the order of the two does not matter.
+//! - A cast of a cast, a → b → c, becomes a → c if the two are equal for every value of a ([`exact`](crate::exact)) and
+//!   one of the two was inserted.
+//! - The author's casts are treated alike, except casts that a pin names, because the choice of formats looks through
+//!   them: identities are removed, casts that do the same become one, a cast reads around an exact cast, and casts
+//!   without readers are removed.
+//! - A DequantizeLinear with `output_dtype` (from opset 23 on) whose only readers are inserted casts to f16 makes f16
+//!   itself. `output_dtype` is also the precision of the multiplication, so the rule needs integers of up to 8 bits and
+//!   constant scales that are exact in f16: then the product is rounded once either way. The rule excludes bf16,
+//!   because a runtime with kernels for the operator and the cast need not have a kernel that makes bf16.
+//!
+//! ```text
+//! %a = Cast(%x) {to=f32}     %x is f16; the cast was inserted
+//! %b = Cast(%a) {to=f16}     f16 → f32 → f16 is the identity: readers of %b read %x
+//! %c = Cast(%a) {to=f64}     reads %x: f16 → f32 is exact, so f16 → f64 is the same
+//! ```
 
 use crate::analysis::exact::{composes, is_exact};
 use crate::analysis::values::{is_capture, is_exact_in, is_plain};
@@ -29,7 +35,7 @@ use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Value};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 
-/// The pass.
+/// The pass `simplify-casts`.
 #[derive(Clone, Copy, Debug)]
 pub struct SimplifyCasts {
     /// The format that the model is lowered to: f16 or bf16.
@@ -62,12 +68,12 @@ impl Pass for SimplifyCasts {
         let mut changed = rounds(module, chosen, &is_pinned);
         while erase_unread(module, is_pinned) {
             changed = true;
-            // What was erased may have been the second reader of a cast that stayed because it had two.
+            // An erased cast may have been the second reader of a cast that stayed because it had two readers.
             if !rounds(module, chosen, &is_pinned) {
                 break;
             }
         }
-        // Twins are one by now.
+        // Twins have been merged by now.
         for node in flow::nodes(module) {
             changed |= dequantize_into(module, node);
         }
@@ -78,11 +84,11 @@ impl Pass for SimplifyCasts {
     }
 }
 
-/// Whether a pin speaks of a cast.
+/// A predicate: true if a pin names a cast.
 type IsPinned<'a> = dyn Fn(&Module, Node) -> bool + 'a;
 
-/// Simplifies what there is of inserted casts, before anything is decided; whether anything changed. Nothing does in
-/// what this pass has left, so this is for marks that no pass made.
+/// Simplifies inserted casts before anything is decided. Returns true if anything changed. Nothing changes in a module
+/// that this pass has written, so changes come from marks that no pass made.
 pub(crate) fn simplify_inserted(module: &mut Module, is_pinned: &IsPinned<'_>) -> bool {
     let is_inserted = |module: &Module, node| module.node(node).provenance == Provenance::Inserted;
     let mut graphs = module.graph_ids();
@@ -91,30 +97,29 @@ pub(crate) fn simplify_inserted(module: &mut Module, is_pinned: &IsPinned<'_>) -
     any && rounds(module, None, is_pinned)
 }
 
-/// Looks at all casts until nothing changes; whether anything did.
+/// Visits all casts until nothing changes. Returns true if anything changed.
 fn rounds(module: &mut Module, chosen: Option<DType>, is_pinned: &IsPinned<'_>) -> bool {
     let mut changed = false;
-    // A twin that takes the place of another has readers that may be twins now, and a cast that has gone leaves one
-    // reader where there were two.
+    // The readers of a merged cast may be twins now, and an erased cast leaves one reader where there were two.
     while round(module, chosen, is_pinned) {
         changed = true;
     }
     changed
 }
 
-/// Looks at all casts in program order; whether anything changed.
+/// Visits all casts in program order. Returns true if anything changed.
 fn round(module: &mut Module, chosen: Option<DType>, is_pinned: &IsPinned<'_>) -> bool {
     let mut changed = false;
     let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
     for node in flow::nodes(module) {
         let Some(mut cast) = Cast::read(module, node) else { continue };
         if let Some(inner) = recast(module, &cast, chosen) {
-            // What it makes now may be there already.
+            // The entry of the old type is removed; another cast may make the new type already.
             first.remove(&(inner.operand, inner.to));
             changed = true;
             continue;
         }
-        // Casts of the author stay behind one another, so there can be several.
+        // Casts of the author stay one behind another, so several casts may collapse.
         while let Some(shorter) = collapse(module, &cast, chosen, is_pinned) {
             cast = shorter;
             changed = true;
@@ -131,13 +136,13 @@ fn round(module: &mut Module, chosen: Option<DType>, is_pinned: &IsPinned<'_>) -
             Entry::Vacant(entry) => {
                 entry.insert(cast);
             }
-            // The author's stays rather than one of ours, whichever comes first.
+            // The author's cast stays rather than an inserted cast, whichever comes first.
             Entry::Occupied(twin) if removable && (cast.inserted || !twin.get().inserted) => {
                 replace(module, &cast, twin.get().result);
                 changed = true;
             }
             Entry::Occupied(mut twin) if twin.get().goes && !module.is_output(twin.get().result) => {
-                // The one that has to stay takes the place of the one before it.
+                // The cast that has to stay moves to the place of the earlier cast.
                 module.move_node(node, Position::Before(twin.get().node));
                 let before = twin.insert(cast);
                 replace(module, &before, twin.get().result);
@@ -149,22 +154,22 @@ fn round(module: &mut Module, chosen: Option<DType>, is_pinned: &IsPinned<'_>) -
     changed
 }
 
-/// Leaves out a cast that is an identity, or lets nothing read it if it stays for the name that it makes; whether
-/// there was anything to do.
+/// Removes a cast that is an identity, or redirects its readers if the cast stays for the name of its result. Returns
+/// true if there was anything to do.
 fn leave_out(module: &mut Module, cast: &Cast) -> bool {
     let main = module.node(cast.node).graph == module.main();
-    // An input, a constant, and what is an output already have names of their own.
+    // An input, a constant and an output have names that they must keep.
     let is_free = module.producer(cast.operand).is_some() && !(main && module.is_output(cast.operand));
     match module.value(cast.result).name.filter(|_| module.is_output(cast.result)) {
         None => replace(module, cast, cast.operand),
-        // No name is public in a body or function.
+        // No name in a body or function is public.
         Some(_) if !main && is_free => replace(module, cast, cast.operand),
         Some(public) if main && is_free && !cast.inserted => {
             let (producer, name) = (module.producer(cast.operand), module.value(cast.operand).name);
             if let Some((producer, _)) = producer
                 && module.node(producer).name.is_none_or(|n| module.text(n).is_empty())
             {
-                // Users go on calling it by what it made.
+                // Users go on calling the node by the name of its result.
                 module.set_node_name(producer, name);
             }
             replace(module, cast, cast.operand);
@@ -184,19 +189,19 @@ fn leave_out(module: &mut Module, cast: &Cast) -> bool {
     true
 }
 
-/// [`leave_out`] of a cast of the author that is an identity, but not of a 16-bit format.
+/// Applies [`leave_out`] to a cast of the author that is an identity, except in a 16-bit format.
 pub(crate) fn leave_out_wide(module: &mut Module, node: Node) -> bool {
     let cast = Cast::read(module, node).filter(|cast| cast.from == cast.to && !cast.to.is_low());
     cast.is_some_and(|cast| leave_out(module, &cast))
 }
 
-/// An Identity in place of a cast.
+/// Inserts an Identity in place of a cast.
 fn identity(module: &mut Module, cast: &Cast) -> Value {
     let base = module.value_name(cast.operand).map_or_else(String::new, |name| module.text(name).to_owned());
     let spec = NodeSpec::new(OpKind::Identity, &[cast.operand]).node_name(module.node(cast.node).name);
     let spec = spec.result_name(module.fresh_name(&base));
     let [same] = sound(Inserter::before(module, cast.node).insert(spec));
-    // What was decided about the result of the cast.
+    // The decision about the result of the cast.
     let decided =
         flow::producer_var(module, cast.result).and_then(|var| flow::decision(module, var)).cloned();
     let (node, _) = module.producer(same).expect("a node makes it");
@@ -204,11 +209,11 @@ fn identity(module: &mut Module, cast: &Cast) -> Value {
     same
 }
 
-/// Erases the casts that nobody reads: the author's if no pin speaks of them, but not in functions, which may have nothing
-/// else in them; returns whether there were any.
+/// Erases the casts without readers. A cast of the author is erased if no pin names it, but not in functions, which may
+/// contain nothing else. Returns true if there were any.
 pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -> bool) -> bool {
     let mut erased = false;
-    // Backwards and from the inside out, so that what is read only by something unread is so when its turn comes.
+    // Backwards and inner bodies first, so that a value read only by unread casts is unread at its turn.
     for graph in flow::graphs(module).into_iter().rev() {
         let of_function = module.root(graph) != module.main();
         for node in module.nodes(graph).collect::<Vec<_>>().into_iter().rev() {
@@ -218,7 +223,7 @@ pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -
                 !is_read && !module.is_output(result) && !module.has_role(result)
             };
             let cast = Cast::read(module, node).filter(|cast| unread(cast.result));
-            // One that an earlier run inserted keeps nothing alive.
+            // A cast that an earlier run inserted keeps nothing alive.
             if cast.is_some_and(|cast| cast.inserted || !of_function && !pinned(module, node)) {
                 module.erase_node(node);
                 erased = true;
@@ -228,13 +233,13 @@ pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -
     erased
 }
 
-/// Lets the readers of a cast read another value, and removes the cast.
+/// Replaces the result of a cast by another value for all readers, and erases the cast.
 fn replace(module: &mut Module, cast: &Cast, by: Value) {
     module.replace_value(cast.result, by);
     module.erase_node(cast.node);
 }
 
-/// Lets a DequantizeLinear make the f16 that all its readers cast its result to; returns whether it does.
+/// Makes a DequantizeLinear produce f16 if all its readers cast its result to f16. Returns true if it does.
 fn dequantize_into(module: &mut Module, node: Node) -> bool {
     let Some((result, to, casts)) = dequantized(module, node) else { return false };
     let output_dtype = module.intern("output_dtype");
@@ -248,12 +253,12 @@ fn dequantize_into(module: &mut Module, node: Node) -> bool {
     true
 }
 
-/// The result of a DequantizeLinear that can make f16 itself, the format, and the casts that go.
+/// The result of a DequantizeLinear that can make f16 itself, the format, and the casts to erase.
 fn dequantized(module: &Module, node: Node) -> Option<(Value, DType, Vec<Cast>)> {
     let view = NodeView::new(module, node).filter(|v| v.kind() == OpKind::DequantizeLinear)?;
     let result = view.data().result(0)?;
     let (formal, _) = (view.schema.output(0)?, view.schema.attr("output_dtype")?);
-    // An integer of 8 bits less another is exact in f16.
+    // The difference of two integers of 8 bits is exact in f16.
     let narrow = view.dtype(0).is_some_and(|d| d.is_integer() && d.bits().is_some_and(|b| b <= 8));
     if !narrow || module.is_output(result) || view.is_unresolved("output_dtype") {
         return None;
@@ -274,12 +279,12 @@ struct Cast {
     from: DType,
     to: DType,
     inserted: bool,
-    /// Whether it may give way to another.
+    /// True if another cast may replace this cast.
     goes: bool,
 }
 
 impl Cast {
-    /// The cast that a node is, if both types are known.
+    /// Returns the cast at a node, if both types are known.
     fn read(module: &Module, node: Node) -> Option<Cast> {
         let data = module.node(node);
         if data.schema()?.kind != OpKind::Cast {
@@ -297,14 +302,14 @@ impl Cast {
         })
     }
 
-    /// Whether it makes the 16-bit format that is not the chosen one, which is no part of the choice.
+    /// True if the cast makes the other 16-bit format, which is not part of the choice.
     fn is_in_other_format(&self, chosen: DType) -> bool {
         self.to.is_low() && self.to != chosen
     }
 }
 
-/// Lets a cast of the author that makes fp32 of what is no float, make what an inserted one makes of it, if nothing else
-/// reads it; returns the cast as it was.
+/// Retargets a cast of the author from a type that is not a float: if its only reader is an inserted cast, the author's
+/// cast makes the type of the inserted cast. Returns the author's cast as it was.
 fn recast(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<Cast> {
     let inner = module.producer(outer.operand).and_then(|(node, _)| Cast::read(module, node));
     let inner = inner.filter(|inner| !inner.inserted && !inner.from.is_float())?;
@@ -322,21 +327,21 @@ fn recast(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<Ca
     Some(inner)
 }
 
-/// Makes the decision about what makes a value say what became of it.
+/// Records the element type of a value in the decision of the variable that makes the value.
 fn decide(module: &mut Module, value: Value, to: DType) {
     if let Some(var) = flow::producer_var(module, value) {
         set_precision(module, var, to);
     }
 }
 
-/// Makes the decision about a variable, if there is one, say what became of it.
+/// Records the element type of a variable in its decision, if it has one.
 fn set_precision(module: &mut Module, var: Var, to: DType) {
     if let Some(decision) = module.node_mut(var.node).decisions.get_mut(usize::from(var.var)) {
         decision.precision = Some(to);
     }
 }
 
-/// Lets an inserted cast, or a cast of an inserted cast, read what is behind an exact one.
+/// Makes an inserted cast, or a cast of an inserted cast, read the value behind an exact cast.
 fn collapse(
     module: &mut Module,
     outer: &Cast,
@@ -347,15 +352,15 @@ fn collapse(
     if !composes(inner.from, inner.to, outer.to) {
         return None;
     }
-    // What chooses formats looks for neighbours of the author's identities, not behind them.
+    // The choice of formats looks for neighbours of the author's identities, not behind them.
     let stays = !inner.inserted && inner.from == inner.to;
-    // What was rounded for a pin is not read around by one that another run takes for ours.
+    // Don't fold through a cast whose operand was rounded for a pin; a later run would treat the result as inserted.
     let rounded = outer.inserted && !inner.inserted && {
         let made = module.producer(inner.operand).and_then(|(node, _)| Cast::read(module, node));
         made.is_some_and(|made| made.inserted && !is_exact(made.from, made.to))
     };
-    // Nor do casts of the author read what a body captures, or ours in a third format: the choice counts what the
-    // author casts there by itself.
+    // Don't make a cast of the author, or an inserted cast to a third format, read a captured value: the choice counts
+    // the author's casts of a captured value separately.
     let captured = is_capture(module, inner.operand);
     let may_go = |to| is_plain(module, outer.node, to) && !captured;
     let stays = stays || captured && !inner.inserted && inner.from != outer.to;
@@ -365,7 +370,7 @@ fn collapse(
         return None;
     }
     if !(inner.from == DType::F32 || inner.from.is_low()) {
-        // It takes the place of the author's: no pass inserts casts of anything else.
+        // The result takes the place of the author's cast, because no pass inserts casts of other types.
         let only = module.uses(outer.operand).count() == 1 && !module.is_output(outer.operand);
         let gives_way = |to| is_plain(module, inner.node, to) && !outer.is_in_other_format(to);
         if !only || !chosen.is_some_and(gives_way) {
@@ -387,7 +392,7 @@ fn collapse(
 #[cfg(test)]
 mod tests {
 
-    /// G25: what DequantizeLinear multiplies is exact in f32, so that f16 and f32 arithmetic round it alike, once.
+    /// G25: the products in DequantizeLinear are exact in f32, so f16 and f32 arithmetic round them alike, once.
     #[test]
     fn g25_products_of_small_integers_and_f16_are_exact_in_f32() {
         for scale in (0..0x7c00).map(|bits| half::f16::from_bits(bits).to_f32()) {

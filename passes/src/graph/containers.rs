@@ -3,7 +3,7 @@
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node, Type};
 
-/// True if it is a sequence or optional of tensors, or of such containers.
+/// True if a type is a sequence or optional of tensors, or of such containers.
 pub fn is_container(ty: &Type) -> bool {
     match ty {
         Type::Sequence(element) | Type::Optional(element) => {
@@ -18,7 +18,7 @@ pub fn element(ty: &Type) -> Option<DType> {
     (ty.as_tensor().is_some() || is_container(ty)).then(|| ty.element_dtype()).flatten()
 }
 
-/// True if an operator only puts tensors into sequences and optionals, or takes them out.
+/// True if an operator only puts tensors into sequences and optionals, or takes tensors out.
 pub fn is_structural(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -36,7 +36,7 @@ pub fn is_structural(kind: OpKind) -> bool {
     )
 }
 
-/// True if a node is an operator of that kind.
+/// True if the operator of a node is structural ([`is_structural`]).
 pub fn is_structural_node(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| is_structural(s.kind))
 }

@@ -1,5 +1,12 @@
-//! How precision flows: type variables of nodes, and ports of nodes with bodies and of functions, as vertices; values
-//! as edges between them, through captures into bodies.
+//! The flow of precision. Vertices are type variables of nodes and ports of nodes with bodies and of functions; edges
+//! are values, also through captures into bodies.
+//!
+//! ```text
+//! %y = Add(%a, %b)          one variable types %a, %b and %y
+//! %z = If(%c; %y) {         one port types the outputs of the branches, %r among them, and %z
+//!   … %r = Relu(%y) …       %y is an edge from the Add to the Relu, %r an edge from the Relu to the port
+//! }                         %z is an edge from the port to its readers
+//! ```
 
 use crate::graph::containers::is_container;
 use ampc_ir::module::{Decision, Def, Op, Provenance};
@@ -15,7 +22,7 @@ use smallvec::{SmallVec, smallvec};
 pub struct Var {
     /// The node.
     pub node: Node,
-    /// Index of the variable in the schema, or of the port.
+    /// The index of the variable in the schema, or the index of the port.
     pub var: u16,
 }
 
@@ -25,17 +32,17 @@ impl Var {
     }
 }
 
-/// What reads a value.
+/// A reader of a value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Reader {
     /// An operand of a node.
     Operand(Node, u32),
-    /// What is around its graph: it is this output.
+    /// An output of the graph of the value, which the owner of the graph reads.
     Output(GraphId, u32),
 }
 
 impl Reader {
-    /// The node and slot, if it is an operand.
+    /// The node and slot, if the reader is an operand.
     pub fn operand(self) -> Option<(Node, u32)> {
         match self {
             Reader::Operand(node, slot) => Some((node, slot)),
@@ -49,12 +56,13 @@ pub fn graphs(module: &Module) -> Vec<GraphId> {
     module.program_graphs().to_vec()
 }
 
-/// The graphs of functions, each after those that it calls.
+/// The graphs of functions, each after the graphs of the functions that it calls.
 pub fn functions_callees_first(module: &Module) -> Vec<GraphId> {
     let mut order = Vec::new();
     let mut seen: FxHashSet<FunctionId> = FxHashSet::default();
     for (first, _) in module.functions() {
-        // It comes back after what it calls: then it is its turn.
+        // A function is pushed twice: the second entry is popped after the callees and appends the function to the
+        // order.
         let mut work = vec![(first, false)];
         while let Some((function, left)) = work.pop() {
             let graph = module.function(function).graph;
@@ -69,7 +77,7 @@ pub fn functions_callees_first(module: &Module) -> Vec<GraphId> {
     order
 }
 
-/// The graphs of functions that are not called from the main graph, through others or not.
+/// The graphs of functions that the main graph does not call, neither directly nor through other functions.
 pub fn dead_functions(module: &Module) -> FxHashSet<GraphId> {
     let mut dead: FxHashSet<GraphId> = module.functions().map(|(_, function)| function.graph).collect();
     let mut work = vec![module.main()];
@@ -80,7 +88,7 @@ pub fn dead_functions(module: &Module) -> FxHashSet<GraphId> {
     dead
 }
 
-/// The functions that are called in a graph and its bodies.
+/// The functions that a graph and its bodies call.
 fn called_in(module: &Module, graph: GraphId) -> Vec<FunctionId> {
     let (mut graphs, mut called) = (vec![graph], Vec::new());
     while let Some(graph) = graphs.pop() {
@@ -100,7 +108,7 @@ pub fn nodes(module: &Module) -> Vec<Node> {
     module.program_nodes().to_vec()
 }
 
-/// The nodes of a graph and its bodies: each graph in program order, bodies after the graph that they are in.
+/// The nodes of a graph and its bodies: each graph in program order, bodies after the graph that contains them.
 pub fn nodes_in(module: &Module, graph: GraphId) -> Vec<Node> {
     let (mut nodes, mut work) = (Vec::new(), vec![graph]);
     while let Some(graph) = work.pop() {
@@ -113,7 +121,7 @@ pub fn nodes_in(module: &Module, graph: GraphId) -> Vec<Node> {
     nodes
 }
 
-/// The variable that operand `slot` of a node is typed by, if it is a formal operand typed by one.
+/// Returns the variable that types operand `slot` of a node, if the operand is formal and typed by a variable.
 pub fn reader_var(module: &Module, node: Node, slot: u32) -> Option<Var> {
     let data = module.node(node);
     if slot as usize >= data.n_formal() {
@@ -139,7 +147,8 @@ pub fn var_of_reader(module: &Module, reader: Reader) -> Option<Var> {
     }
 }
 
-/// The variable that types a value where it is made, if a node of the table makes it or hands it into a body.
+/// Returns the variable that types a value at its definition, if a node of the table makes the value or passes it into
+/// a body.
 pub fn producer_var(module: &Module, value: Value) -> Option<Var> {
     let value = resolve_captures(module, value);
     let data = module.value(value);
@@ -161,7 +170,7 @@ pub fn producer_var(module: &Module, value: Value) -> Option<Var> {
     }
 }
 
-/// The captures of a value that is operand `slot` of a node, in its bodies.
+/// The values by which bodies of a node capture operand `slot` of the node.
 fn captures_of(module: &Module, node: Node, slot: u32) -> impl Iterator<Item = Value> + '_ {
     let data = module.node(node);
     let bodies = data.bodies().filter(move |_| slot as usize >= data.n_formal());
@@ -173,7 +182,7 @@ pub fn decision(module: &Module, var: Var) -> Option<&Decision> {
     module.node(var.node).decisions.get(usize::from(var.var))
 }
 
-/// Whether a variable may still be lowered: f32 now, no element type decided, and of a class that ever lowers.
+/// True if a variable may still be lowered: it is f32 now, no element type is decided, and its class allows lowering.
 pub fn is_free(module: &Module, var: Var) -> bool {
     decision(module, var).is_some_and(|d| {
         d.precision.is_none()
@@ -184,8 +193,8 @@ pub fn is_free(module: &Module, var: Var) -> bool {
     })
 }
 
-/// What the variable types on the way in: formal operands of the node with their slots, and for a port the outputs
-/// of bodies that it reads, with theirs.
+/// The values that the variable types on the way in: formal operands of the node with their slots, and for a port also
+/// the outputs of bodies that the port reads, with their slots.
 pub fn operands_of(module: &Module, var: Var) -> impl Iterator<Item = (usize, Value)> + '_ {
     match Ports::of(module, var.node) {
         None => Typed::Formals(formals_of(module, var, Side::Operand)),
@@ -193,8 +202,8 @@ pub fn operands_of(module: &Module, var: Var) -> impl Iterator<Item = (usize, Va
     }
 }
 
-/// What the variable types on the way out: results of the node with their slots, and for a port the inputs of
-/// bodies that it makes.
+/// The values that the variable types on the way out: results of the node with their slots, and for a port also the
+/// inputs of bodies that the port makes.
 pub fn results_of(module: &Module, var: Var) -> impl Iterator<Item = (usize, Value)> + '_ {
     match Ports::of(module, var.node) {
         None => Typed::Formals(formals_of(module, var, Side::Result)),
@@ -202,8 +211,8 @@ pub fn results_of(module: &Module, var: Var) -> impl Iterator<Item = (usize, Val
     }
 }
 
-/// What a variable or a port types. Nearly every variable is of a node without ports, and everything asks for what it
-/// types: ports, which are large, are behind a pointer.
+/// An iterator over the values that a variable or a port types. Nearly every variable belongs to a node without ports,
+/// and the iterator is created very often, so the large iterator of a port is boxed.
 enum Typed<'m, F> {
     Formals(F),
     Port(Box<dyn Iterator<Item = (usize, Value)> + 'm>),
@@ -219,7 +228,7 @@ impl<F: Iterator<Item = (usize, Value)>> Iterator for Typed<'_, F> {
     }
 }
 
-/// The operands or results of a node whose formal a variable types, with their slots.
+/// The operands or results whose formal the variable types, with their slots.
 fn formals_of(module: &Module, var: Var, side: Side) -> impl Iterator<Item = (usize, Value)> + '_ {
     let data = module.node(var.node);
     let schema = data.schema();
@@ -261,17 +270,17 @@ pub fn vars(module: &Module, node: Node) -> impl Iterator<Item = Var> + use<> {
     (0..n).map(move |var| Var { node, var })
 }
 
-/// Whether it is a port.
+/// True if a variable is a port.
 pub fn is_port(module: &Module, var: Var) -> bool {
     Ports::of(module, var.node).is_some()
 }
 
-/// Whether the variable is state that goes round in a body.
+/// True if the variable is loop-carried state of a body.
 pub fn is_state(module: &Module, var: Var) -> bool {
     Ports::of(module, var.node).is_some_and(|ports| ports.is_state(usize::from(var.var)))
 }
 
-/// Whether a variable that is f32 may be the format instead, by the schema of its node.
+/// Returns the legality of a format for a variable that is f32, by the schema of its node.
 pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
     if let Op::Call(function) = module.node(var.node).op {
         return call_legality(module, function, format);
@@ -281,7 +290,7 @@ pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
     if let Some((side, index, ty)) = container_of(module, var) {
         let last =
             if side == Side::Result { schema.outputs.len() } else { schema.inputs.len() }.saturating_sub(1);
-        // All ports of a side are one variadic formal, the last.
+        // All ports of a side belong to one variadic formal, the last.
         let index = if ports.is_some() { last } else { index.min(last) };
         return op::type_legality(schema, side, index, ty, format);
     }
@@ -290,7 +299,7 @@ pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
         let opset = module.opset(module.node(var.node).graph, schema.domain);
         return op::legality_at(schema, v, format, opset.unwrap_or(schema.since));
     };
-    // All ports of a side are one variadic formal, the last.
+    // All ports of a side belong to one variadic formal, the last.
     let (side, formals) = match ports.result(usize::from(var.var)) {
         Some(_) => (Side::Result, schema.outputs),
         None => (Side::Operand, schema.inputs),
@@ -298,8 +307,9 @@ pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
     op::formal_legality(schema, side, formals.len().saturating_sub(1), format)
 }
 
-/// The version of ONNX's own operator set that casts in a graph are of: what the graph imports or, as it will have to
-/// import one for them, what the model does or the IR version is from.
+/// The version of ONNX's own operator set that casts in a graph belong to: the version that the graph imports. If the
+/// graph imports none, it will have to import one for the casts: the version of the model, else the version that
+/// belongs to the IR version.
 pub fn onnx_opset(module: &Module, graph: GraphId) -> u16 {
     let by_version = || match module.header.ir_version {
         1..=3 => 8,
@@ -309,7 +319,7 @@ pub fn onnx_opset(module: &Module, graph: GraphId) -> u16 {
         7 => 12,
         8 => 15,
         9 => 19,
-        // A module without one is written as one of version 10.
+        // A module without an IR version is written with version 10.
         0 | 10 => 21,
         11 => 23,
         12 => 24,
@@ -318,7 +328,7 @@ pub fn onnx_opset(module: &Module, graph: GraphId) -> u16 {
     module.opset(graph, "").or_else(|| module.opset(module.main(), "")).unwrap_or_else(by_version)
 }
 
-/// Whether a cast in a graph may be to or from a format.
+/// Returns the legality of a format as the operand or result of a cast in a graph.
 pub fn cast_legality(module: &Module, graph: GraphId, format: DType) -> Legality {
     match op::lookup("", "Cast", onnx_opset(module, graph)) {
         op::Lookup::Found(cast) => op::legality(cast, 0, format),
@@ -326,15 +336,15 @@ pub fn cast_legality(module: &Module, graph: GraphId, format: DType) -> Legality
     }
 }
 
-/// Whether what calls hand in and get back may have a format: functions have no types, but a Cast has to stand where
-/// a value is read otherwise, around a call and in the function.
+/// Returns the legality of a format for values that calls of a function pass in and get back. Functions have no types,
+/// but where such a value is read in another format, a Cast is needed: around a call and in the function.
 fn call_legality(module: &Module, function: FunctionId, format: DType) -> Legality {
     let graphs = module.calling_graphs(function).iter().copied().chain([module.function(function).graph]);
     let mut legality = graphs.map(|graph| cast_legality(module, graph, format));
     legality.find(|&legality| legality != Legality::Legal).unwrap_or(Legality::Legal)
 }
 
-/// The sequence or optional that a variable types, with the side and slot where it does.
+/// The sequence or optional that a variable types, with its side and slot.
 fn container_of(module: &Module, var: Var) -> Option<(Side, usize, &Type)> {
     let operands = operands_of(module, var).map(|(slot, value)| (Side::Operand, slot, value));
     let results = results_of(module, var).map(|(slot, value)| (Side::Result, slot, value));
@@ -358,8 +368,8 @@ pub fn bound_type(module: &Module, var: Var) -> Option<&Type> {
         .find(|ty| **ty != Type::Unknown)
 }
 
-/// The value behind any casts that an earlier run inserted: what is computed, whatever it is stored as. It may be
-/// one of a graph around the body.
+/// Returns the value behind any casts that an earlier run inserted: the value as it is computed, whatever type it is
+/// stored as. The value may belong to a graph around the body.
 pub fn behind_inserted(module: &Module, value: Value) -> Value {
     let mut behind = value;
     let mut found = value;
@@ -379,8 +389,8 @@ pub fn origin_var(module: &Module, value: Value) -> Option<Var> {
     producer_var(module, behind_inserted(module, value))
 }
 
-/// Readers of a value here and in bodies, looking through casts that an earlier run inserted. Outputs are readers in
-/// bodies only: see [`outputs`]. In no order that means anything; sort where order matters.
+/// The readers of a value here and in bodies, looking through casts that an earlier run inserted. Outputs are readers
+/// in bodies only; see [`outputs`]. The order has no meaning; sort where order matters.
 pub fn readers(module: &Module, value: Value) -> SmallVec<[Reader; 4]> {
     let mut readers = SmallVec::new();
     let mut work: SmallVec<[Value; 4]> = smallvec![value];
@@ -402,13 +412,12 @@ pub fn readers(module: &Module, value: Value) -> SmallVec<[Reader; 4]> {
     readers
 }
 
-/// Through how many casts of the author in a row [`readers_beyond_casts`] and [`behind_casts`] look. A bound, so
-/// that asking for every value of a chain of casts takes time linear in the chain.
+/// The maximal number of consecutive casts of the author that [`readers_beyond_casts`] and [`behind_casts`] look
+/// through. Because of this bound, queries for all values of a chain of casts take time linear in the chain.
 const MAX_CASTS: usize = 32;
 
-/// Operands and outputs of the main graph that read a value, looking through casts of the author between floats as
-/// well (a number stays dangerous when it is cast), into bodies, out of them and round. For what holds variables back,
-/// never for what lowers them.
+/// The operands and outputs of the main graph that read a value, looking through float casts of the author as well (a
+/// number stays dangerous when it is cast), into bodies, out of them and around loops. Use only to deny lowering.
 pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<Reader> {
     let mut readers = Vec::new();
     let mut seen: FxHashSet<Var> = FxHashSet::default();
@@ -436,7 +445,7 @@ pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<Reader> {
                     continue;
                 }
             }
-            // A port hands on what it reads.
+            // A port passes on the values that it reads.
             if let Some(port) = var_of_reader(module, reader).filter(|&port| left > 0 && seen.insert(port)) {
                 work.extend(results_of(module, port).map(|(_, v)| (v, left - 1)));
             }
@@ -445,7 +454,7 @@ pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<Reader> {
     readers
 }
 
-/// The value behind any casts between floats and captures, as [`readers_beyond_casts`] looks the other way.
+/// Returns the value behind any float casts and captures: the opposite direction of [`readers_beyond_casts`].
 pub fn behind_casts(module: &Module, value: Value) -> Value {
     let mut value = resolve_captures(module, value);
     for _ in 0..MAX_CASTS {
@@ -458,7 +467,7 @@ pub fn behind_casts(module: &Module, value: Value) -> Value {
     value
 }
 
-/// The result of a cast from a float to a float.
+/// Returns the result of a cast from a float to a float.
 pub(crate) fn float_cast(module: &Module, node: Node) -> Option<Value> {
     let data = module.node(node);
     let is_float = |value| module.value(value).ty.dtype().is_some_and(DType::is_float);
@@ -468,8 +477,8 @@ pub(crate) fn float_cast(module: &Module, node: Node) -> Option<Value> {
         .filter(|&v| is_float(v))
 }
 
-/// Makes a node that says it was inserted the author's if it is no cast between fp32, fp16 and bf16: no pass inserts
-/// another, and what is behind it is another value.
+/// Makes an inserted node a node of the author if it is not a cast between fp32, fp16 and bf16. No pass inserts other
+/// nodes, and the operand of such a node is another value than its result.
 pub(crate) fn withdraw_false_marks(module: &mut Module) {
     let is_false = |module: &Module, node: Node| {
         let data = module.node(node);
@@ -491,7 +500,7 @@ pub(crate) fn withdraw_false_marks(module: &mut Module) {
     }
 }
 
-/// The result of a cast that an earlier run inserted.
+/// Returns the result of a cast that an earlier run inserted.
 pub fn inserted_result(module: &Module, node: Node) -> Option<Value> {
     let data = module.node(node);
     (data.provenance == Provenance::Inserted).then(|| data.result(0)).flatten()

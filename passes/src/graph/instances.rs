@@ -1,11 +1,11 @@
-//! Instances: functions that are copies of another for one call.
+//! Instances: functions that are copies of another function for one call.
 
 use super::metadata::INSTANCE_OF;
 use ampc_ir::module::FunctionData;
 use ampc_ir::{FunctionId, Module};
 use rustc_hash::FxHashMap;
 
-/// Functions that call functions that call functions … deeper than this keep one body for all calls.
+/// The maximal nesting depth of calls. Functions that are called at a greater depth keep one body for all calls.
 pub const MAX_DEPTH: u32 = 64;
 
 /// Domain, name and overload in one text, for metadata.
@@ -22,7 +22,7 @@ pub(crate) fn original<'m>(module: &'m Module, function: &FunctionData) -> Optio
     Some(module.text(entry.1))
 }
 
-/// The functions that one call has for itself, each with the function that it was copied from.
+/// Returns the functions that have a single call, each with the function that it was copied from.
 pub fn instances(module: &Module) -> FxHashMap<FunctionId, FunctionId> {
     let copies = module.functions().filter(|&(id, _)| module.calls(id).len() == 1);
     let copies: Vec<(FunctionId, &str)> =
@@ -33,6 +33,6 @@ pub fn instances(module: &Module) -> FxHashMap<FunctionId, FunctionId> {
     let sources: FxHashMap<String, FunctionId> =
         module.functions().map(|(id, f)| (spelling(module, f), id)).collect();
     let sourced = copies.into_iter().filter_map(|(copy, of)| Some((copy, *sources.get(of)?)));
-    // A file may say anything.
+    // The metadata comes from a file and may name the function itself.
     sourced.filter(|(copy, source)| copy != source).collect()
 }

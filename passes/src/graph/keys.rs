@@ -2,7 +2,7 @@
 
 use ampc_ir::{Module, Node};
 
-/// The key of an operator in lists: its name in ai.onnx, `domain::Name` elsewhere.
+/// The key of an operator in lists: the name for operators of ai.onnx, `domain::Name` for others.
 pub fn op_key(domain: &str, name: &str) -> String {
     if domain.is_empty() || domain == "ai.onnx" { name.to_owned() } else { format!("{domain}::{name}") }
 }

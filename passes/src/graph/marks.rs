@@ -1,4 +1,4 @@
-//! Purpose of a node of a training step: two entries of its metadata, which texts, drawings and files show.
+//! The purpose of a node of a training step: two metadata entries, which texts, drawings and files show.
 //!
 //! ```text
 //! %found_inf, %sumsq = ai.ampc::GradCheck(…) : f32, f32 meta {ampc.phase="opt", ampc.role="grad-check"}
@@ -6,10 +6,10 @@
 
 use ampc_ir::{Module, Node, Value};
 
-/// The key of the metadata that says to which phase of a step a node belongs.
+/// The metadata key of the phase of a step to which a node belongs.
 pub const PHASE: &str = "ampc.phase";
 
-/// The key of the metadata with the purpose of a node.
+/// The metadata key of the purpose of a node.
 pub const ROLE: &str = "ampc.role";
 
 /// A phase of a training step.
@@ -19,15 +19,15 @@ pub enum Phase {
     Forward,
     /// The gradients.
     Backward,
-    /// The nodes behind the gradients: their check, the optimizer, and the next state.
+    /// The nodes after the gradients: their check, the optimizer, and the next state.
     Update,
 }
 
 impl Phase {
-    /// All, in the order in which they run.
+    /// All phases, in the order in which they run.
     pub const ALL: [Phase; 3] = [Phase::Forward, Phase::Backward, Phase::Update];
 
-    /// Its spelling in metadata.
+    /// The spelling of the phase in metadata.
     pub const fn spelling(self) -> &'static str {
         match self {
             Phase::Forward => "fwd",
@@ -37,35 +37,35 @@ impl Phase {
     }
 }
 
-/// Purpose of a node.
+/// The purpose of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
-    /// It computes the loss, in fp32.
+    /// Computes the loss, in fp32.
     Loss,
-    /// It makes the factor that undoes the loss scale.
+    /// Makes the factor that undoes the loss scale.
     Unscale,
-    /// It finds whether all gradients are finite, so that the step is taken.
+    /// Checks that all gradients are finite, as a condition of the step.
     GradCheck,
-    /// It makes the factor that clips gradients.
+    /// Makes the factor that clips gradients.
     Clip,
-    /// It computes the next value of a weight and of its states.
+    /// Computes the next value of a weight and of its states.
     MasterWeight,
-    /// It makes the next running statistics.
+    /// Makes the next running statistics.
     RunningStatistics,
-    /// It counts steps.
+    /// Counts steps.
     Step,
-    /// It makes the next loss scale.
+    /// Makes the next loss scale.
     LossScale,
-    /// It makes the next seed of dropouts.
+    /// Makes the next seed of dropouts.
     DropoutSeed,
-    /// It makes the next offset of dropouts.
+    /// Makes the next offset of dropouts.
     DropoutOffset,
-    /// It computes an activation again, for gradients.
+    /// Computes an activation again, for gradients.
     Recompute,
 }
 
 impl Purpose {
-    /// Its spelling in metadata.
+    /// The spelling of the purpose in metadata.
     pub const fn spelling(self) -> &'static str {
         match self {
             Purpose::Loss => "loss",
@@ -83,7 +83,7 @@ impl Purpose {
     }
 }
 
-/// Mark that a pass puts on its nodes.
+/// The mark that a pass puts on its nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark {
     pub(crate) phase: Phase,
@@ -119,7 +119,7 @@ impl Mark {
     }
 }
 
-/// The purpose of a node in its metadata, unknown words included.
+/// The text of the purpose in the metadata of a node, including unknown words.
 pub fn role_of(module: &Module, node: Node) -> Option<&str> {
     entry(module, node, ROLE)
 }

@@ -1,4 +1,4 @@
-//! Type variables of a graph, and the names of its nodes: what passes read of a module, whatever they decide.
+//! Type variables of a graph and names of its nodes: facts about a module that passes read, whatever the passes decide.
 
 pub(crate) mod containers;
 pub mod flow;

@@ -1,11 +1,11 @@
-//! Names in bodies that checkers would confuse with outer names.
+//! Renames values in bodies whose names checkers would confuse with names of outer values.
 
 use crate::graph::flow;
 use ampc_ir::{DType, GraphId, Module, Symbol, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Renames a value in a body that has the name but not the type of a value around it, if either of the two was
-/// changed. A name means the innermost value, but checkers take the type of an outer one for it.
+/// Renames a value in a body that has the name but not the type of an outer value, if either of the two was changed. A
+/// name refers to the innermost value, but checkers use the type of the outer value.
 pub(crate) fn part(module: &mut Module, touched: impl Fn(&Module, Value) -> bool) {
     rename(module, |module, value, around| {
         module.value(around).ty != module.value(value).ty
@@ -13,14 +13,14 @@ pub(crate) fn part(module: &mut Module, touched: impl Fn(&Module, Value) -> bool
     });
 }
 
-/// Renames values in bodies that are called as one around them: where that is made earlier than it was, its name would
-/// be taken.
+/// Renames values in bodies that have the name of an outer value. A pass that makes the outer value earlier would
+/// otherwise find its name taken.
 pub(crate) fn part_all(module: &mut Module) {
     rename(module, |_, _, _| true);
 }
 
-/// Renames values in bodies that are called as one around them, of the pairs for which the test is true. Inputs and
-/// outputs of the bodies of unknown operators keep their names, by which such operators may tell them.
+/// Renames values in bodies that have the name of an outer value, for the pairs that `test` accepts. Inputs and outputs
+/// of the bodies of unknown operators keep their names, because such operators may identify them by name.
 fn rename(module: &mut Module, test: impl Fn(&Module, Value, Value) -> bool) {
     let graphs = flow::graphs(module);
     if graphs.iter().all(|&graph| module.owner(graph).is_none()) {

@@ -1,11 +1,11 @@
-//! How users name nodes: by scoped path.
+//! Names of nodes for users: scoped paths.
 //!
-//! A node of the main graph is called by its name, or by its first result if it has none; a node in a body has
-//! its owner's path and the attribute before it (`if1/then_branch/conv`). A path that is not unique gets `~2`, `~3`
-//! in program order.
+//! A node of the main graph has its own name, or the name of its first result if it has no name. A node in a body has
+//! the path of its owner and the attribute before its own name (`if1/then_branch/conv`). A path that is not unique gets
+//! `~2`, `~3` in program order.
 //!
-//! A node of a function has two names: behind the function's (`Gelu/mul`), which all calls share, and behind the path
-//! of a call (`layer1/gelu/mul`), once that call has the function for itself.
+//! A node of a function has two names: one behind the name of the function (`Gelu/mul`), which all calls share, and one
+//! behind the path of the call (`layer1/gelu/mul`), if the function has a single call.
 
 use crate::graph::flow;
 use crate::graph::instances::{MAX_DEPTH, instances};
@@ -20,7 +20,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Paths {
     of: SecondaryMap<Node, Option<Arc<str>>>,
-    /// The other name of nodes of functions: behind the call, or of instances behind the function.
+    /// The other name of a node of a function: behind the path of the call; for an instance, behind the name of its
+    /// original.
     other: SecondaryMap<Node, Option<Arc<str>>>,
     /// The offset of a node's own name in its path.
     local: SecondaryMap<Node, usize>,
@@ -29,11 +30,11 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The names of all nodes. The module caches them until a node, value or function is renamed, added, moved
-    /// or erased, or calls another function; finding them takes time linear in the length of the names.
+    /// Returns the names of all nodes. The module caches the names until a node, value or function is renamed, added,
+    /// moved or erased, or calls another function. Computing the names takes time linear in their length.
     pub fn of(module: &Module) -> Arc<Paths> {
         let paths = module.by_names(Paths::new);
-        // Where checks are on, that no verb has forgotten to say what it changed.
+        // In debug builds: checks that no edit verb has forgotten to invalidate the cached names.
         debug_assert!(paths.is_as(&Paths::new(module)), "names have changed");
         paths
     }
@@ -60,7 +61,7 @@ impl Paths {
         paths
     }
 
-    /// Names the nodes of a graph and its bodies, and returns them.
+    /// Names the nodes of a graph and its bodies, and returns their range in `order`.
     fn walk(
         &mut self,
         module: &Module,
@@ -89,7 +90,7 @@ impl Paths {
         first..self.order.len()
     }
 
-    /// Names the nodes of functions that have a single call by that call.
+    /// Names the nodes of functions that have a single call by the path of that call.
     fn calls(
         &mut self,
         module: &Module,
@@ -98,7 +99,7 @@ impl Paths {
     ) {
         let mut graphs = flow::functions_callees_first(module);
         graphs.reverse();
-        // The path of the call of a function, and how deep it is in calls.
+        // The path of the single call of a function, and the nesting depth of the call.
         let mut by_call: FxHashMap<FunctionId, (String, u32)> = FxHashMap::default();
         for graph in graphs {
             let GraphOwner::Function(function) = module.graph(graph).owner else { continue };
@@ -123,7 +124,7 @@ impl Paths {
         }
     }
 
-    /// The path of a call by the calls that it is in.
+    /// Returns the path and the nesting depth of a call, by the calls around it.
     fn call_path(
         &self,
         module: &Module,
@@ -137,7 +138,7 @@ impl Paths {
         Some((self.names(call).next()?.to_owned(), depth + 1))
     }
 
-    /// Names the nodes of an instance also by the function that it was copied from.
+    /// Gives the nodes of an instance a second name, by the function that it was copied from.
     fn name_by_source(&mut self, module: &Module, source: FunctionId, nodes: std::ops::Range<usize>) {
         let sources = flow::nodes_in(module, module.function(source).graph);
         for (node, source) in self.order[nodes].iter().copied().zip(sources) {
@@ -145,7 +146,7 @@ impl Paths {
         }
     }
 
-    /// Sets the path of a node, which is unique.
+    /// Makes a unique path for a node and records it.
     fn unique(
         &mut self,
         prefix: &str,
@@ -184,10 +185,10 @@ impl Paths {
     pub fn local(&self, node: Node) -> &str {
         self.of[node].as_deref().map_or("?", |path| &path[self.local[node]..])
     }
-    /// All names of a node, that by its call first.
+    /// All names of a node; the name by its call comes first.
     pub fn names(&self, node: Node) -> impl Iterator<Item = &str> {
         let (own, other) = (self.of[node].as_deref(), self.other[node].as_deref());
-        // Of the function behind its own name and behind a call, the call is the longer way.
+        // `nodes` maps a name by a call to this node, but the second name of an instance to a node of its original.
         let by_call = |name: &str| self.nodes.get(name) == Some(&node);
         let (first, second) = match other {
             Some(name) if by_call(name) => (other, own),
@@ -195,19 +196,21 @@ impl Paths {
         };
         first.into_iter().chain(second)
     }
-    /// The node with exactly this path; of a function that was copied for its calls, the first.
+    /// Returns the node with exactly this path. In a function that was copied for its calls, this is the first such
+    /// node.
     pub fn node(&self, path: &str) -> Option<Node> {
         self.nodes.get(path).copied()
     }
-    /// The node of a function that a path by calls leads to (`layer1/gelu/mul`), whether or not the calls have their
-    /// functions for themselves.
+    /// Returns the node of a function to which a path by calls leads (`layer1/gelu/mul`), whether or not the functions
+    /// on the path have a single call.
     pub fn by_call(&self, module: &Module, path: &str) -> Option<Node> {
         let (mut path, mut from, mut calls) = (path.to_owned(), 0, false);
         loop {
             let at = from + path[from..].find('/')?;
             from = at + 1;
             let Some(call) = self.node(&path[..at]) else { continue };
-            // The first one is of the main graph: what is called in a function is called once for each of its calls.
+            // The first call must be in the main graph: a call in a function is made once for each call of that
+            // function.
             let is_main = module.root(module.node(call).graph) == module.main();
             let Op::Call(function) = module.node(call).op else { continue };
             if !calls && !is_main {
@@ -226,8 +229,8 @@ impl Paths {
     pub fn nodes(&self) -> &[Node] {
         &self.order
     }
-    /// The known path most similar to `wanted`, if it is similar enough for a typing error: as a whole, or
-    /// behind its last `/`, where a node in a body has its name.
+    /// Returns the known path most similar to `wanted`, if it is similar enough for a typing error: as a whole, or
+    /// behind the last `/`, where a node in a body has its own name.
     pub fn nearest(&self, wanted: &str) -> Option<&str> {
         let all = || self.order.iter().map(|&n| self.path(n));
         let within = all().find(|path| path.strip_suffix(wanted).is_some_and(|owner| owner.ends_with('/')));
@@ -247,7 +250,7 @@ fn prefix_of(module: &Module, function: &FunctionData) -> String {
     }
 }
 
-/// The part behind the last `/`.
+/// Returns the part behind the last `/`.
 fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

@@ -2,7 +2,7 @@
 
 use ampc_ir::{Module, Value};
 
-/// The role of values that are to get a gradient.
+/// The role of values that need a gradient.
 pub const PARAMETER: &str = "parameter";
 /// The role of the loss.
 pub const LOSS: &str = "loss";

@@ -1,11 +1,18 @@
-//! Sequences and optionals: no cast changes their elements, so all operators that pass them have one element
-//! type.
+//! Sequences and optionals. No cast changes their elements, so all operators that pass on a sequence or optional have
+//! one element type.
 //!
-//! A *group* is a connected component of type variables: variables that a sequence or optional connects
-//! (through bodies, functions and captures as well), and variables of an operator that puts tensors in or takes
-//! them out. A group is low as a whole or not at all; tensors are cast on the way in and on the way out. A
-//! group is *held* (keeps its type) if a sequence of it is an input or output of the model, or if an unknown
-//! operator reads or makes it.
+//! A *group* is a connected component of type variables. A sequence or optional connects variables (through bodies,
+//! functions and captures as well), and an operator that puts tensors in or takes them out connects its own variables.
+//! A group is low as a whole or not at all; tensors are cast on the way in and on the way out. A group is *held* (keeps
+//! its type) if a sequence of the group is an input or output of the model, or if an unknown operator reads or makes
+//! the sequence.
+//!
+//! ```text
+//! %s = SequenceConstruct(%a, %b)     %s and %t connect the variables of the three operators: one group
+//! %t = SequenceInsert(%s, %c)        if the group is low, fp32 values %a, %b and %c are cast on the way in
+//! %y = SequenceAt(%t, %i)            and %y is cast on the way out for readers in fp32
+//! output %y                          (an output %t would hold the group)
+//! ```
 
 pub use super::containers::{element, is_container, is_structural, is_structural_node};
 use crate::graph::flow::{self, Var};
@@ -19,23 +26,23 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Reason why a group keeps its types.
+/// The reason why a group keeps its types.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FixedBy {
-    /// A value of it is an input or output of the model: its name.
+    /// A value of the group is an input or output of the model; the name of the value.
     Public(String),
-    /// An unknown operator has a value of the group: the operator, or the value.
+    /// An unknown operator reads or makes a value of the group; the operator, or the name of the value.
     Unknown(String),
 }
 
-/// A group.
+/// A group of type variables.
 #[derive(Clone, Debug, Default)]
 pub struct Group {
-    /// Its variables, in program order.
+    /// The variables of the group, in program order.
     pub members: Vec<Var>,
-    /// Its sequences and optionals.
+    /// The sequences and optionals of the group.
     pub containers: Vec<Value>,
-    /// The reason why it keeps its types.
+    /// The reason why the group keeps its types.
     pub held: Option<FixedBy>,
 }
 
@@ -125,7 +132,7 @@ impl Groups {
         for (known, why) in held {
             if let Some(&group) = at.get(&union.find(known)) {
                 let group = &mut groups.groups[group];
-                // The same whatever the order of nodes is.
+                // The choice does not depend on the order of nodes.
                 let rank = |held: &FixedBy| match held {
                     FixedBy::Public(name) => (0, name.clone()),
                     FixedBy::Unknown(name) => (1, name.clone()),
@@ -142,7 +149,7 @@ impl Groups {
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
-    /// All of them, by their first variables.
+    /// All groups, in the order of their first variables.
     pub fn iter(&self) -> impl Iterator<Item = &Group> {
         self.groups.iter()
     }
@@ -150,7 +157,7 @@ impl Groups {
     pub fn get(&self, var: Var) -> Option<&Group> {
         self.of.get(&var).map(|&group| &self.groups[group])
     }
-    /// The variable that stands for the group of a variable, or the variable itself.
+    /// The variable that represents the group of a variable, or the variable itself.
     pub fn leader(&self, var: Var) -> Var {
         self.get(var).and_then(|group| group.members.first().copied()).unwrap_or(var)
     }
@@ -166,7 +173,7 @@ impl Groups {
             }
         }
     }
-    /// The values that a variable makes; for a group, the tensors.
+    /// The values that a variable makes; for a group, only the tensors.
     pub fn results(&self, module: &Module, var: Var) -> Vec<Value> {
         match self.get(var) {
             None => flow::results_of(module, var).map(|(_, v)| v).collect(),
@@ -178,7 +185,7 @@ impl Groups {
     }
 }
 
-/// Sets of variables, joined.
+/// A union-find structure of variables.
 #[derive(Default)]
 struct Union {
     of: FxHashMap<Var, usize>,
@@ -217,8 +224,8 @@ impl Union {
     }
 }
 
-/// A value of a node of unknown type, or the operator of the node if its attributes refer to attributes of a
-/// function: such types cannot be changed at this node.
+/// Returns the name of a value of unknown type at a node, or the operator of the node if its attributes refer to
+/// attributes of a function. Such types cannot be changed at this node.
 fn unknown_in(module: &Module, node: Node) -> Option<String> {
     let data = module.node(node);
     let mut values = data.formal_operands().iter().chain(data.results()).flatten();
@@ -227,18 +234,18 @@ fn unknown_in(module: &Module, node: Node) -> Option<String> {
     unknown.or_else(|| refers().then(|| node_key(module, node)))
 }
 
-/// Makes the decisions for the variables of each group agree: a variable that stays fp32 holds the others, and
-/// a variable with a pinned format takes the others along, unless pins disagree or a variable lacks the format.
+/// Makes the decisions for the variables of each group agree. A variable that stays fp32 keeps the whole group fp32. A
+/// variable with a pinned format gives the group that format, unless pins disagree or a variable lacks the format.
 pub fn agree(module: &mut Module, groups: &Groups, paths: &Paths) {
     for group in groups.iter() {
-        // What is not fp32 has its type from the model.
+        // A variable that is not f32 has its type from the model.
         let is_f32 = |&&var: &&Var| flow::bound_type(module, var).and_then(element) == Some(DType::F32);
         let members: Vec<Var> = group.members.iter().filter(is_f32).copied().collect();
         let Some((precision, reason)) = common(module, group, &members, paths) else { continue };
         for var in members {
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
             if decision.precision != Some(precision) {
-                // What is low has its class also when it is read again.
+                // A low variable keeps its class, as it does when the result is read again.
                 let class = if precision.is_low() { decision.class } else { Class::Fixed };
                 *decision = Decision { class, precision: Some(precision), reason: reason.clone() };
             }
@@ -246,7 +253,7 @@ pub fn agree(module: &mut Module, groups: &Groups, paths: &Paths) {
     }
 }
 
-/// The element type that holds for all these variables, and why, if it is decided.
+/// Returns the element type of all these variables, with the reason, if it is decided.
 fn common(module: &Module, group: &Group, members: &[Var], paths: &Paths) -> Option<(DType, Arc<Reason>)> {
     match &group.held {
         Some(FixedBy::Public(name)) => {
@@ -262,7 +269,7 @@ fn common(module: &Module, group: &Group, members: &[Var], paths: &Paths) -> Opt
         let node = paths.path(var.node).to_owned();
         Arc::new(Reason::new(Rule::Sequence { node, rule: rule.unwrap_or_default() }))
     };
-    // By path: the same whatever the order of nodes is.
+    // The first by path does not depend on the order of nodes.
     let first = |test: &dyn Fn(&Decision) -> bool| {
         let mut found: Vec<Var> = group.members.clone();
         found.retain(|&var| flow::decision(module, var).is_some_and(test));

@@ -1,12 +1,12 @@
-//! Data of type variables.
+//! Maps from type variables to data.
 
 use crate::graph::flow::Var;
 use ampc_ir::Node;
 use ampc_ir::entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 
-/// A map from variables. Entries of variable (or port) 0 are in a table by node, all others in a hash map: most nodes have
-/// one variable. In no order that means anything; sort where order matters.
+/// A map from variables. Entries of variable (or port) 0 are in a table by node, all other entries in a hash map,
+/// because most nodes have one variable. The order of iteration has no meaning; sort where order matters.
 #[derive(Clone, Debug)]
 pub(crate) struct VarMap<V> {
     first: SecondaryMap<Node, Option<V>>,

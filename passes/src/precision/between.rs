@@ -1,14 +1,14 @@
-//! Operators that compute in fp32 inside, and may be low between low neighbours.
+//! Operators that compute in fp32 internally and may be low between low neighbours.
 //!
-//! Softmax, sums, means and some functions are denied because 16-bit arithmetic would lose digits or overflow inside.
-//! If a kernel of the target reads 16-bit operands, computes in fp32 and rounds each result once
-//! ([`Profile::rounds_once`](crate::target::Profile::rounds_once)), that reason is answered, under one condition:
+//! Softmax, sums, means and some functions are denied because 16-bit arithmetic would lose digits or overflow
+//! internally. If a kernel of the target reads 16-bit operands, computes in fp32 and rounds each result once
+//! ([`Profile::rounds_once`](crate::target::Profile::rounds_once)), that reason does not apply, under one condition:
 //!
 //! *If all float operands of an operator `f` are low, and all readers of its results read low, then `f` in 16 bits
 //! computes the same as a cast to fp32, `f` in fp32 and a cast to 16 bits, up to the order of sums in fp32.*
 //!
-//! So the variable of `f` is free with the class infer and the rule [`Rule::Kernel`], and the cut has the condition as
-//! implications, so that the choice stays a minimum (`assign/cut/between.rs`). For example, with MatMul low:
+//! So the variable of `f` is free with the class infer and the rule [`Rule::Kernel`]. The cut gets the condition as
+//! implications, so that its choice stays a minimum (`assign/cut/between.rs`). For example, with MatMul low:
 //!
 //! ```text
 //! a = MatMul(x, w)     low
@@ -17,20 +17,20 @@
 //! t = Softmax(b)       fp32 if b is an input that keeps its type, or if an output reads t
 //! ```
 //!
-//! An operator that is denied also taints its readers, because its result may be large. The result of a
+//! A denied operator also taints its readers, because its result may be large. The result of a
 //! [bounded](Growth::Bounded) operator is not larger than its operands or 1, so its taint becomes a condition too: a
-//! marked reader may be low only if the operator is. An [unbounded](Growth::Unbounded) operator taints as before, so it
-//! is low only where products and operators that move numbers read it.
+//! marked reader may be low only if the operator is low. An [unbounded](Growth::Unbounded) operator taints as before,
+//! so it is low only where products and operators that move numbers read it.
 
 use ampc_ir::module::{Decision, Rule};
 use ampc_ir::op::OpKind;
 
-/// The magnitude of the results of an operator whose arithmetic must not be low.
+/// The growth of magnitudes from operands to results, for an operator whose arithmetic must not be low.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Growth {
-    /// At most the largest magnitude of the operands, or 1.
+    /// The magnitude of results is at most the largest magnitude of the operands, or 1.
     Bounded,
-    /// Possibly more.
+    /// The magnitude of results may be larger.
     Unbounded,
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn growth(kind: OpKind) -> Option<Growth> {
     }
 }
 
-/// True if a variable is free because a kernel of the target answers the reason for fp32.
+/// True if a variable is free because a kernel of the target removes the reason for fp32.
 pub(crate) fn is_between(decision: &Decision) -> bool {
     decision.precision.is_none() && matches!(decision.reason.rule(), Rule::Kernel { .. })
 }

@@ -1,12 +1,17 @@
-//! `classify`: gives every type variable of every node a precision class, and the reason for it.
+//! `classify`: gives every type variable of every node a precision class and the reason for it.
 //!
-//! A class is about a type variable, because formals that share one share an element type; it is the strictest
-//! class of the formals (the operator table's), unless the user says otherwise. Variables that cannot be lowered
-//! are *fixed* with the rule that says why: `type` (no f32 there), `schema` or `opset.bf16` (the operator has no
-//! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `attribute` (an attribute says
-//! the type of the result), `sequence.public`, `sequence.unknown` and `sequence:NODE` (of one element type with a
-//! sequence that is public, that an unknown operator reads, or that NODE holds; see [`sequences`]). A variable
-//! that is 16-bit already keeps its class and has its element type decided.
+//! A class belongs to a type variable, because formals that share a type variable share an element type. The class is
+//! the strictest class of the formals in the operator table, unless the user says otherwise. Variables that cannot be
+//! lowered are *fixed*, with a rule that gives the reason:
+//!
+//! - `type`: the variable is not f32;
+//! - `schema` or `opset.bf16`: the operator has no such form, either at all or below a later opset;
+//! - `type.unknown`: a custom operator feeds the variable;
+//! - `attribute`: an attribute gives the type of the result;
+//! - `sequence.public`, `sequence.unknown` and `sequence:NODE`: the variable shares its element type with a sequence
+//!   that is public, that an unknown operator reads, or that NODE holds; see [`sequences`].
+//!
+//! A variable that is 16-bit already keeps its class, and its element type is decided.
 
 mod asked;
 mod opsets;
@@ -39,14 +44,14 @@ use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The pass.
+/// The pass `classify`.
 #[derive(Clone, Debug)]
 pub struct Classify {
     /// The format to lower to: f16 or bf16.
     pub to: DType,
     /// The policy.
     pub policy: Arc<Policy>,
-    /// The target, whose kernels may answer a reason for fp32 (the module `between`).
+    /// The target. Its kernels may remove a reason for fp32 (the module `between`).
     pub target: Arc<Profile>,
 }
 
@@ -133,15 +138,15 @@ impl Pass for Classify {
     }
 }
 
-/// True if values of several types bind a variable: the runtime of an operator of an open domain accepts more
-/// than the table says, with unknown results.
+/// True if values of several types bind a variable. The runtime of an operator of an open domain accepts more types
+/// than the table lists, with unknown results.
 fn is_mixed(module: &Module, var: Var) -> bool {
     let mut types = flow::operands_of(module, var).filter_map(|(_, v)| module.value(v).ty.dtype());
     types.next().is_some_and(|first| types.any(|other| other != first))
 }
 
-/// True if a variable types operands that may be of different types: the operands of a variadic formal that is
-/// not homogeneous.
+/// True if a variable types operands that may have different types: the operands of a variadic formal that is not
+/// homogeneous.
 fn takes_several_types(schema: &OpSchema, var: Var) -> bool {
     let last = schema.inputs.last();
     last.is_some_and(|formal| {
@@ -150,14 +155,14 @@ fn takes_several_types(schema: &OpSchema, var: Var) -> bool {
     })
 }
 
-/// Requests of the user about single nodes.
+/// The requests of the user about single nodes.
 struct Wishes<'a> {
     policy: &'a Policy,
     pins: &'a Pins<'a>,
 }
 
 impl Wishes<'_> {
-    /// The request about a cast of the author: a pin, a list that denies casts, or either of an earlier run.
+    /// The request about a cast of the author: a pin, a list that denies casts, or a pin of an earlier run.
     fn of_cast(&self, module: &Module, node: Node, paths: &[&str]) -> Option<PinnedBy> {
         let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
         if !is_cast || flow::inserted_result(module, node).is_some() {
@@ -170,7 +175,7 @@ impl Wishes<'_> {
         self.of_node(module, node, paths).or_else(listed).or_else(|| self.replayed(paths))
     }
 
-    /// The pin that names a node of the author, with any format.
+    /// The pin, with any format, that names a node of the author.
     fn of_node(&self, module: &Module, node: Node, paths: &[&str]) -> Option<PinnedBy> {
         if self.pins.is_empty() || flow::inserted_result(module, node).is_some() {
             return None;
@@ -182,12 +187,12 @@ impl Wishes<'_> {
         pins.next().map(|held| held.by)
     }
 
-    /// The pin that spoke of a node in an earlier run.
+    /// The pin that named a node in an earlier run.
     fn replayed(&self, paths: &[&str]) -> Option<PinnedBy> {
         paths.iter().find_map(|path| self.policy.replayed_pin(path)).cloned()
     }
 
-    /// The pin that holds for a variable of a node with these paths.
+    /// The pin that applies to a variable of a node with these paths.
     fn of_var(&self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<HoldingPin> {
         if self.pins.is_empty() {
             return None;
@@ -201,7 +206,8 @@ impl Wishes<'_> {
     }
 }
 
-/// The nodes of the author that pins name, pins of an earlier run included, and the casts that a list denies.
+/// The nodes of the author that a pin, a pin of an earlier run or a request of the graph names, and the casts that a
+/// list denies.
 pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> {
     let denied = policy.class_of("Cast").is_some_and(|listed| listed.class == Class::Deny);
     let has_pins = !policy.pins().is_empty() || !policy.value_pins().is_empty() || policy.has_replayed_pins();
@@ -228,7 +234,7 @@ struct ByTable {
     rule: Rule,
     /// The base of the policy for classes.
     base: Base,
-    /// The growth of the operator, if a kernel of the target answers the reason why the table denies it.
+    /// The growth of the operator, if a kernel of the target removes the reason why the table denies it.
     growth: Option<Growth>,
 }
 
@@ -241,9 +247,9 @@ struct State<'a> {
     dead: FxHashSet<GraphId>,
     /// Contradicting pins for a variable of the current node.
     contradiction: Option<[String; 2]>,
-    /// Many nodes have the same reason.
+    /// Reasons by rule, shared because many nodes have the same reason.
     reasons: FxHashMap<Rule, Arc<Reason>>,
-    /// Variables whose operators have the format from a newer opset on, and which could be low then.
+    /// Variables whose operators have the format only from a newer opset on, and which could be low at that opset.
     unready: Vec<Unready>,
 }
 
@@ -259,8 +265,8 @@ impl State<'_> {
         let vars = || flow::vars(module, node).zip(&names);
         let mut decisions: Vec<Decision> =
             vars().map(|(var, name)| self.var(module, schema, var, name, paths)).collect();
-        // What a cast makes is never decided, so that is where it says that a pin speaks of the cast; so it does where a
-        // pin speaks of a node and decides nothing.
+        // The last decision of a cast records the pin that names the cast, because the result of a cast is never
+        // decided. The last decision also records a pin that names a node and decides nothing.
         let is_met = decisions.iter().any(|decision| decision.reason.rule().pinned_by().is_some());
         let pin = || self.wishes.of_node(module, node, paths).filter(|_| !is_met);
         if let Some(pin) = self.wishes.of_cast(module, node, paths).or_else(pin)
@@ -287,14 +293,14 @@ impl State<'_> {
         if let Some(rule) = immovable(module, schema, var) {
             return self.decide(Class::Fixed, full, rule);
         }
-        // Where nothing can be cast on the way in, neither a pin nor a list makes the result another type.
+        // If no operand can be cast, neither a pin nor a list changes the type of the result.
         let castable = self.is_castable(module, var);
-        // What an earlier run inserted is not what the user speaks of, though its name may match.
+        // A request of the user does not apply to a node that an earlier run inserted, although its name may match.
         let speaks = castable && flow::inserted_result(module, var.node).is_none();
         let asked = if speaks { asked(module, var) } else { None };
         let pin = if speaks { self.pin(module, var, paths, name) } else { None };
         let pin = pin.or_else(|| asked.and_then(Asked::pin));
-        // A report of another model may ask for what this one cannot have.
+        // A report of another model may request a format that this variable cannot have.
         let replayed =
             paths.iter().find_map(|path| self.wishes.policy.replayed(path, name)).filter(|&precision| {
                 speaks && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
@@ -306,7 +312,7 @@ impl State<'_> {
         let by_class = |state: &mut Self, table: ByTable| {
             if castable {
                 let listed = state.wishes.policy.class_of(&node_key(module, var.node));
-                // Lists speak of operators, and not of what they are there for.
+                // A list names operators and does not apply to an operator that computes the loss.
                 let listed =
                     listed.filter(|_| speaks && table.class != Class::Fixed && table.rule != Rule::Loss);
                 let listed = asked.and_then(Asked::class).or(listed);
@@ -315,7 +321,7 @@ impl State<'_> {
             if table.class != Class::Fixed {
                 return state.decide(table.class, None, table.rule);
             }
-            // The element of an optional has the type of what is in it.
+            // The element of an optional has the type of its content.
             let by_attribute = schema.is_some_and(|s| !s.attrs.is_empty());
             state.decide(Class::Fixed, full, if by_attribute { Rule::Attribute } else { table.rule })
         };
@@ -329,7 +335,7 @@ impl State<'_> {
                     table.class == Class::Allow || op::schema_class(s, wanted) == Class::Allow
                 };
                 if let Some(schema) = schema.filter(gains) {
-                    // The class is fixed at this opset alone.
+                    // The class is fixed at this opset only.
                     let class = match table.class {
                         Class::Fixed => refined(module, schema, var.node, wanted),
                         class => class,
@@ -345,7 +351,7 @@ impl State<'_> {
 
     /// The class of a variable before pins, lists and reports.
     fn by_table(&self, module: &Module, schema: Option<&'static OpSchema>, var: Var) -> ByTable {
-        // What goes into a sequence or comes out of it is moved.
+        // An operator that puts elements into a sequence or takes elements out only moves them.
         let moves = self.groups.get(var).is_some() && containers::is_structural_node(module, var.node);
         let is_loss = marks::is_loss(module, var.node);
         let class = match moves {
@@ -354,7 +360,7 @@ impl State<'_> {
             false => class_by_table(module, schema, var, self.to),
         };
         let declared = schema.is_some_and(|s| s.declared.is_some());
-        // A class for all operators is not one for what only hands values on, or for what the user described.
+        // A base class does not apply to operators that only pass values on, nor to operators that the user described.
         let base = match self.wishes.policy.base {
             Base::Class(_) if moves || declared || flow::is_port(module, var) => Base::Table,
             _ if is_loss => Base::Table,
@@ -369,7 +375,8 @@ impl State<'_> {
         ByTable { class, rule, base, growth: growth.and_then(|s| between::growth(s.kind)) }
     }
 
-    /// The decision about a variable that is not fp32 and has no fp32 elements, or whose type is unknown.
+    /// The decision about a variable that is not fp32 and has no fp32 elements, or whose type is unknown; `None` for
+    /// any other variable.
     fn not_full(
         &mut self,
         module: &Module,
@@ -383,7 +390,7 @@ impl State<'_> {
             if schema.is_some_and(|s| is_open(s.domain)) {
                 return Some(self.decide(Class::Fixed, None, Rule::UnknownType));
             }
-            // Each comes as it is.
+            // Each operand keeps its own type.
             if schema.is_some_and(|s| takes_several_types(s, var)) {
                 return Some(self.decide(Class::Fixed, None, Rule::Type));
             }
@@ -406,8 +413,8 @@ impl State<'_> {
                 return Some(self.decide(Class::Fixed, other, Rule::Type));
             }
         }
-        // An operand of unknown type is of the type of the others, but it cannot be cast; a result of unknown type
-        // (in the body of a custom operator) has readers that cannot be told of another one.
+        // An operand of unknown type has the type of the other operands, but it cannot be cast. A result of unknown
+        // type (in the body of a custom operator) has readers that cannot be told about a new type.
         let mut values = flow::operands_of(module, var).chain(flow::results_of(module, var));
         if values.any(|(_, v)| module.value(v).ty == Type::Unknown && !self.is_dead(module, v)) {
             return Some(self.decide(Class::Fixed, Some(DType::F32), Rule::UnknownType));
@@ -415,7 +422,7 @@ impl State<'_> {
         None
     }
 
-    /// The decision about a variable that may have the format: by pin, list, report and policy.
+    /// Decides a variable that may have the format, by pin, list, report and policy.
     fn by_wishes(
         &mut self,
         table: ByTable,
@@ -450,19 +457,19 @@ impl State<'_> {
         flow::operands_of(module, var).next().is_some() || self.groups.get(var).is_some()
     }
 
-    /// The pin that decides a variable: its format, and the request.
+    /// The pin that decides a variable, as its format and its request.
     fn pin(&mut self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<(Pin, PinnedBy)> {
         let held = self.wishes.of_var(module, var, paths, name)?;
         self.contradiction = self.contradiction.take().or(held.contradiction);
         Some((held.pin, held.by))
     }
 
-    /// True if a value is in a function that nothing calls: no type is known there.
+    /// True if a value is in a function that nothing calls, where no type is known.
     fn is_dead(&self, module: &Module, value: Value) -> bool {
         !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
     }
 
-    /// The class of a variable that is 16-bit already: the class by which an earlier run may have lowered it.
+    /// The class of a variable that is 16-bit already: the class by which an earlier run may have lowered the variable.
     fn class_of_low(
         &mut self,
         module: &Module,
@@ -487,14 +494,14 @@ impl State<'_> {
     }
 }
 
-/// The class of a 16-bit variable: infer if an earlier run may have lowered it between low neighbours, and its result
-/// does not taint its readers.
+/// The class of a 16-bit variable: infer if an earlier run may have lowered it between low neighbours and its result
+/// does not taint its readers; else the given class.
 fn class_of_bounded((class, rule): (Class, Rule), table: &ByTable) -> Class {
     let is_answered = class == Class::Deny && rule == Rule::Table && table.growth == Some(Growth::Bounded);
     if is_answered { Class::Infer } else { class }
 }
 
-/// The class of an operator that is in a list, or in none, and its rule.
+/// The class of an operator and the rule for it, by a list if one names the operator, else by the base.
 fn class_by_policy(table: &ByTable, listed: Option<OpClass>) -> (Class, Rule) {
     if table.class == Class::Fixed {
         return (table.class, table.rule.clone());
@@ -506,9 +513,10 @@ fn class_by_policy(table: &ByTable, listed: Option<OpClass>) -> (Class, Rule) {
     (class, of_base.unwrap_or_else(|| table.rule.clone()))
 }
 
-/// The operator table's class of a variable of this node: that of the formals it uses, refined by attributes.
+/// The class of a variable of this node in the operator table: the class of the formals that the node uses, refined by
+/// attributes.
 fn class_by_table(module: &Module, schema: Option<&'static OpSchema>, var: Var, to: DType) -> Class {
-    // What is handed into a body and out of it is moved, whatever else the operator does.
+    // Ports move values into a body and out of it, whatever else the operator does.
     let Some(schema) = schema.filter(|_| !flow::is_port(module, var)) else { return Class::Clear };
     let base = refined(module, schema, var.node, to);
     let Ok(variable) = u8::try_from(var.var) else { return Class::Fixed };
@@ -523,8 +531,9 @@ fn class_by_table(module: &Module, schema: Option<&'static OpSchema>, var: Var, 
     if op::dtype_follows_operand(schema) && absent() { Class::Fixed } else { class }
 }
 
-/// The legality of the format for a variable that is f32: by the schema of its node, and by the schema of Cast.
-/// ONNX's own operators do not take one before Cast does; others do not ask for ONNX's opset.
+/// The legality of the format for a variable that is f32, by the schema of its node and by the schema of Cast.
+/// Operators of ONNX do not take bf16 before Cast does. Operators of other domains do not depend on ONNX's opset, so
+/// Cast is checked too.
 fn legality(module: &Module, var: Var, format: DType) -> Legality {
     let legal = flow::legality(module, var, format);
     if legal != Legality::Legal || format != DType::BF16 {
@@ -533,7 +542,7 @@ fn legality(module: &Module, var: Var, format: DType) -> Legality {
     flow::cast_legality(module, module.node(var.node).graph, format)
 }
 
-/// The reason why no variable of a node can change, whatever the user requests.
+/// The rule that keeps a variable of a node unchanged, whatever the user requests.
 fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<Rule> {
     let data = module.node(var.node);
     let moves = schema.is_some_and(|s| s.kind == OpKind::Identity || containers::is_structural(s.kind))
@@ -551,7 +560,7 @@ fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<Rul
         data.formal_operands().iter().chain(data.results()).flatten().copied().any(container)
     };
     if contains() {
-        // So has what goes into a map, or comes out of one.
+        // The element type of a value that goes into a map, or comes out of a map, is fixed too.
         Some(Rule::Type)
     } else if schema.is_some_and(|s| s.kind == OpKind::BitCast) || calls_operator(module, var.node) {
         Some(Rule::Schema)
@@ -560,8 +569,8 @@ fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<Rul
     }
 }
 
-/// True if a node calls a function that is the model's own body of an operator that is known: readers of the model
-/// type the call by the operator's schema, which relates operands and results as the body may not.
+/// True if a node calls a function of the model that is the model's own body of a known operator. Readers of the model
+/// type the call by the operator's schema, which may relate operands and results in another way than the body.
 fn calls_operator(module: &Module, node: Node) -> bool {
     let data = module.node(node);
     let (domain, name, _) = module.op_name(node);
@@ -579,7 +588,7 @@ fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) ->
     if reduces { Class::Deny } else { base }
 }
 
-/// The 16-bit format that is not this one.
+/// Returns the other 16-bit format.
 pub(crate) fn other_low(format: DType) -> DType {
     if format == DType::BF16 { DType::F16 } else { DType::BF16 }
 }

@@ -1,23 +1,25 @@
-//! `saturate-masks`: masks that are added to the scores of a softmax get numbers that fit the 16-bit format.
+//! `saturate-masks`: replaces numbers of masks that are added to the scores of a softmax by numbers that fit the 16-bit
+//! format.
 //!
-//! An attention mask is 0 where a position counts and a huge negative number where it does not: −3.4e38 or −∞, which
-//! no 16-bit format holds, so that guards keep the addition and the softmax in fp32. Any number far below the scores
-//! gives the same weights. The pass replaces numbers below the *floor*, half of the lowest finite number of the format,
-//! by the floor (−32752 in f16), so that a score can be added without overflow:
+//! An attention mask is 0 at a position that counts and a huge negative number at any other position: −3.4e38 or −∞. No
+//! finite number of a 16-bit format is that low, so guards keep the addition and the softmax in fp32. Any number far
+//! below the scores gives the same weights. The pass replaces numbers below the *floor*, half of the lowest finite
+//! number of the format, by the floor (−32752 in f16), so that a score can be added without overflow:
 //!
 //! ```text
 //! m = Where(keep, 0, −3.4e38)      m = Where(keep, 0, −32752)
-//! s = Add(scores, m)               s = Add(scores, m)              no guard objects
+//! s = Add(scores, m)               s = Add(scores, m)              no guard denies it
 //! p = Softmax(s)                   p = Softmax(s)
 //! ```
 //!
 //! The weights are the same if every score is within ±2¹⁴ in f16 and no row is masked entirely: the weight of a masked
-//! position is 0 either way. In a row that is masked entirely, a finite mask gives equal weights in fp32, and weights of
-//! the scores after this pass; a mask of −∞ gives NaN before. Since the pass cannot prove either, it runs on request.
+//! position is 0 either way. In a row that is masked entirely, a finite mask gives equal weights in fp32, and the
+//! weights of the scores after this pass; a mask of −∞ gives NaN before this pass. The pass can prove neither
+//! condition, so it runs only on request.
 //!
-//! A mask is recognised by its computation, from constants and truth values alone: operators that move elements, Where,
-//! a product with numbers from 0 to 1, and `1 − m`. It is replaced only if softmaxes, through additions, are all that
-//! reads it. Constants with more than 2¹⁶ elements are not looked at.
+//! A mask is recognised by its computation from constants and truth values alone: operators that move elements, Where,
+//! a product with numbers from 0 to 1, and `1 − m`. A mask is replaced only if softmaxes, through additions, are its
+//! only readers. Constants with more than 2¹⁶ elements are skipped.
 
 use crate::graph::flow;
 use crate::pass::options::{FORMAT, PassOption, Setting, Spelled, Words, settings};
@@ -36,10 +38,10 @@ pub const MASKS: Words = Words { no: "keep", yes: "saturate" };
 /// The code of the warning that masks were saturated.
 pub const SATURATED: &str = "masks.saturated";
 
-/// Constants with more elements are not looked at.
+/// The number of elements of the largest constant that is read.
 const MAX_ELEMENTS: u64 = 1 << 16;
 
-/// The pass.
+/// The pass `saturate-masks`.
 #[derive(Clone, Copy, Debug)]
 pub struct SaturateMasks {
     /// The format that the model is lowered to: f16 or bf16.
@@ -101,14 +103,14 @@ enum Leaf {
     Fill(Node),
 }
 
-/// A value, as far as masks go.
+/// The range of the numbers of a value, as far as masks need it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Numbers {
     /// Numbers from 0 to 1.
     Unit,
-    /// Numbers that are not below the floor, nor above its magnitude.
+    /// Numbers from the floor to the magnitude of the floor.
     Small,
-    /// Small numbers, and numbers below the floor.
+    /// Small numbers and numbers below the floor.
     Mask,
 }
 
@@ -187,7 +189,7 @@ impl<'m> Finder<'m> {
         }
     }
 
-    /// Notes the mask that an operand is; returns true if it is one.
+    /// Records the mask that an operand is. Returns true if the operand is a mask.
     fn operand(&mut self, softmax: Node, node: Node, slot: u32) -> bool {
         let mut region = Region::default();
         let is_mask = self.numbers(node, slot, &mut region) == Some(Numbers::Mask);
@@ -202,8 +204,8 @@ impl<'m> Finder<'m> {
         self.module.uses(value).count() == 1 && !self.module.is_output(value)
     }
 
-    /// The numbers of an operand; adds the nodes that compute them to the region. `None` if they do not follow from
-    /// constants and truth values alone.
+    /// Returns the range of an operand and adds the nodes that compute the operand to the region. `None` if the operand
+    /// does not follow from constants and truth values alone.
     fn numbers(&mut self, reader: Node, slot: u32, region: &mut Region) -> Option<Numbers> {
         let value = self.module.node(reader).operand(slot as usize)?;
         if let Some(numbers) = self.constant(value) {
@@ -246,7 +248,7 @@ impl<'m> Finder<'m> {
         }
     }
 
-    /// The numbers of a result that has elements, or sums, of several operands.
+    /// Returns the range of a result whose elements are elements, or sums of elements, of several operands.
     fn join(&mut self, node: Node, slots: &[u32], region: &mut Region) -> Option<Numbers> {
         let mut all = Numbers::Unit;
         for &slot in slots {
@@ -296,7 +298,7 @@ impl<'m> Finder<'m> {
         }
     }
 
-    /// Drops masks that something else reads, until the rest is read by softmaxes alone.
+    /// Drops masks that other nodes read, until softmaxes are the only readers of the remaining masks.
     fn keep_closed(&mut self) {
         loop {
             let inside: FxHashSet<Node> =
@@ -315,7 +317,7 @@ impl<'m> Finder<'m> {
     }
 }
 
-/// True if nothing reads a value, here or in bodies, but nodes of masks, sinks and operators that read its dims.
+/// True if the only readers of a value, here or in bodies, are nodes of masks, sinks and operators that read its dims.
 fn is_read_inside(
     module: &Module,
     value: Value,
@@ -367,7 +369,7 @@ fn saturate(module: &mut Module, leaf: Leaf, floor: f64, made: &mut FxHashMap<Va
     }
 }
 
-/// A constant with its numbers raised to the floor, in its element type.
+/// Returns a constant with its numbers raised to the floor, in its element type.
 fn raised(data: &TensorData, floor: f64) -> Option<TensorData> {
     let numbers = data.small_floats(MAX_ELEMENTS)?;
     let numbers: Vec<f32> = numbers.into_iter().map(|number| to_f32(number.max(floor))).collect();
@@ -380,7 +382,7 @@ fn raised(data: &TensorData, floor: f64) -> Option<TensorData> {
     })
 }
 
-/// A number of a mask as f32: numbers are not beyond its range.
+/// Converts a number of a mask to f32; the number is within the range of f32.
 #[expect(clippy::cast_possible_truncation, reason = "masks are rounded to the element type of the constant")]
 fn to_f32(number: f64) -> f32 {
     number as f32

@@ -1,19 +1,24 @@
 //! `taint`: results of a dangerous operator stay fp32 until an operator that is always safe consumes them.
 //!
-//! From every result of a deny variable a mark runs forward through infer and clear variables. A marked infer
-//! variable becomes deny; a clear variable only passes the mark on, and so do casts from float to float,
-//! including the author's, and sequences, from their elements to the elements taken out. Allow, discrete and
-//! fixed variables stop the mark. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set),
-//! without its clear tails.
+//! A mark runs forward from every result of a deny variable, through infer and clear variables. A marked infer variable
+//! becomes deny. A clear variable only passes the mark on, and so do casts from float to float, including casts of the
+//! author, and sequences, from the elements put in to the elements taken out. Allow, discrete and fixed variables stop
+//! the mark. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails.
 //!
-//! A variable that may be low between low neighbours marks its readers like a deny
-//! variable if its result is unbounded. If it is bounded, its readers stay free, and the choice of formats has the mark
-//! as a condition (`marks`).
+//! A variable that may be low between low neighbours marks its readers like a deny variable if its result is unbounded.
+//! If its result is bounded, its readers stay free, and the mark becomes a condition of the cut (`marks`).
 //!
-//! Values between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and values moved from them) are not
-//! dangerous by their size: they mark a reader only on a path to an operator that amplifies errors
-//! (`numerics`). So a gate does not keep its experts fp32, nor rotary tables the queries and keys. One walk,
-//! linear.
+//! Values between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and values moved from them) are not dangerous by
+//! their size: they mark a reader only on a path to an operator that amplifies errors (`numerics`). So a gate does not
+//! keep its experts in fp32, and rotary tables do not keep queries and keys in fp32. One walk, linear.
+//!
+//! ```text
+//! %e = Exp(%x)                 deny: a mark begins at its result
+//! %r = Reshape(%e, %shape)     clear: passes the mark on
+//! %s = Add(%r, %b)             infer: the mark makes it deny, with the rule `taint`
+//! %y = MatMul(%s, %w)          allow: stops the mark
+//! %z = Add(%y, %c)             infer: stays free
+//! ```
 
 use crate::analysis::numerics::{Interval, Numerics, Sink};
 use crate::graph::flow::{self, Reader, Var};
@@ -31,7 +36,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The pass.
+/// The pass `taint`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taint;
 
@@ -63,15 +68,15 @@ impl Pass for Taint {
     }
 }
 
-/// True if a variable marks its readers whatever is chosen.
+/// True if a variable marks its readers whatever the cut chooses.
 fn taints(module: &Module, var: Var, decision: &Decision) -> bool {
     let kind = module.node(var.node).schema().map(|s| s.kind);
     let is_unbounded = || kind.and_then(between::growth) == Some(Growth::Unbounded);
     decision.class == Class::Deny || is_between(decision) && is_unbounded()
 }
 
-/// The free infer variables that are marked, each with the variable at which the first mark began. Reports every step
-/// of a mark, from a variable to an infer or clear variable, as often as it is taken.
+/// Returns the free infer variables that are marked, each with the variable where the first mark began. Calls `step`
+/// for every step of a mark, from a variable to an infer or clear variable, each time that the step is taken.
 pub(crate) fn marks(
     module: &Module,
     groups: &Groups,
@@ -83,7 +88,7 @@ pub(crate) fn marks(
     let mut seen: FxHashSet<Var> = FxHashSet::default();
     let mut tainted: Vec<(Var, Var)> = Vec::new();
     while let Some((var, origin)) = work.pop_front() {
-        // The elements of a sequence are as dangerous when they are taken out.
+        // Elements taken out of a sequence are as dangerous as the elements put in.
         for &member in groups.get(var).map_or(&[][..], |group| &group.members) {
             let infers = |d: &Decision| d.class == Class::Infer && d.precision.is_none();
             if flow::decision(module, member).is_some_and(infers) && seen.insert(member) {
@@ -125,19 +130,19 @@ pub(crate) fn marks(
     tainted
 }
 
-/// Values that need not mark their readers: values between −1 and 1 that reach no amplifier.
+/// A test for values that need not mark their readers: values between −1 and 1 that reach no amplifier.
 struct Harmless {
-    /// `None` where nothing is denied, so that nothing is asked.
+    /// `None` if nothing is denied, because then the numbers are not needed.
     numerics: Option<Numerics>,
 }
 
 impl Harmless {
     fn of(module: &Module, denied: &VecDeque<(Var, Var)>) -> Harmless {
-        // Which divisors vanish depends on the format: f16 has the smaller range, so that none is missed.
+        // The set of divisors that vanish depends on the format. f16 has the smaller range, so none is missed.
         Harmless { numerics: (!denied.is_empty()).then(|| Numerics::of(module, DType::F16)) }
     }
 
-    /// True if a value marks nothing by being read there: it is small, and reaches no amplifier.
+    /// True if a read of a value marks nothing: the value is small, and through this reader it reaches no amplifier.
     fn marks_nothing(&self, module: &Module, value: Value, reader: Reader) -> bool {
         let (Some(numerics), Reader::Operand(node, slot)) = (&self.numerics, reader) else { return false };
         let small = numerics.interval(module, value).is_some_and(Interval::is_within_one);
@@ -145,7 +150,7 @@ impl Harmless {
     }
 }
 
-/// Makes variables deny ones, each because of the other variable of its pair.
+/// Makes the first variable of each pair deny, with the second variable as the reason.
 fn deny(module: &mut Module, tainted: &[(Var, Var)]) {
     if tainted.is_empty() {
         return;

@@ -1,8 +1,11 @@
 //! The number of executions of each graph in a run of the model.
 //!
-//! A branch of an If is taken in half of the runs. To keep counts whole, they are in units of
-//! [`Executions::scale`]: the main graph is run so many times, a power of two with an exponent of at least the
-//! depth of nested branches. Below [`MAX_DEPTH`] levels, a branch counts as always taken.
+//! An If takes each branch in half of the runs. To keep counts whole, they are in units of 1 / [`Executions::scale`]:
+//! the main graph counts as run `scale` times. The scale is a power of two; its exponent is the depth of nested
+//! branches, but at most [`MAX_DEPTH`]. Deeper than that, a branch counts as always taken.
+//!
+//! Example: a Loop with 5 iterations in a branch of an If. Branches are nested 1 deep, so the scale is 2. The main graph
+//! counts 2, the branch 1, and the body of the Loop 5.
 
 use super::extents::{Extents, Sizes};
 use ampc_ir::module::GraphOwner;
@@ -13,7 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The depth to which nested branches are counted.
 pub const MAX_DEPTH: u32 = 10;
-/// No graph counts as run more often than this.
+/// The number at which the executions of a graph are capped.
 const MAX: i64 = 1 << 20;
 
 /// The number of executions of the graphs of a module.
@@ -21,11 +24,11 @@ const MAX: i64 = 1 << 20;
 pub struct Executions {
     of: FxHashMap<GraphId, i64>,
     scale: i64,
-    /// The largest number in `of`, and at least `scale`.
+    /// The largest number in `of`, but at least `scale`.
     most: i64,
-    /// Loops whose number of iterations is not known.
+    /// The number of loops whose number of iterations is unknown.
     pub unknown_loops: usize,
-    /// Ifs.
+    /// The number of Ifs.
     pub branches: usize,
 }
 
@@ -38,12 +41,12 @@ enum Step {
 }
 
 impl Executions {
-    /// All graphs once: for costs that do not depend on the number of executions.
+    /// Counts all graphs once, for costs that do not depend on the number of executions.
     pub fn once() -> Executions {
         Executions { of: FxHashMap::default(), scale: 1, most: 1, unknown_loops: 0, branches: 0 }
     }
 
-    /// Counts.
+    /// Counts the executions of all graphs.
     pub fn count(module: &Module, sizes: &Sizes) -> Executions {
         let order = outside_in(module);
         let mut depth: FxHashMap<GraphId, u32> = FxHashMap::default();
@@ -72,7 +75,7 @@ impl Executions {
                     Step::Call => outer,
                 });
             }
-            // The main graph, and what nobody runs.
+            // The main graph, and graphs that nothing runs.
             let runs = if parents.is_empty() { scale } else { runs.min(MAX) };
             executions.of.insert(graph, runs);
             executions.most = executions.most.max(runs);
@@ -116,7 +119,7 @@ fn kind(module: &Module, node: Node) -> Option<OpKind> {
     module.node(node).schema().map(|schema| schema.kind)
 }
 
-/// The graphs that a graph is run from, with the node if it is a body.
+/// The graphs that run a graph, with the node if the graph is a body.
 fn parents(module: &Module, graph: GraphId) -> Vec<(GraphId, Option<Node>)> {
     match module.graph(graph).owner {
         GraphOwner::Main | GraphOwner::Erased => Vec::new(),
@@ -127,11 +130,11 @@ fn parents(module: &Module, graph: GraphId) -> Vec<(GraphId, Option<Node>)> {
     }
 }
 
-/// All graphs, each behind the graphs that run it.
+/// All graphs, each after the graphs that run it.
 fn outside_in(module: &Module) -> Vec<GraphId> {
     let (mut order, mut seen) = (Vec::new(), FxHashSet::default());
     for first in module.graph_ids() {
-        // It comes back behind what it is run from: then it is its turn.
+        // A graph is pushed twice: the second entry is popped after the graphs that run it and appends it to the order.
         let mut work = vec![(first, false)];
         while let Some((graph, left)) = work.pop() {
             if left {
@@ -145,8 +148,8 @@ fn outside_in(module: &Module) -> Vec<GraphId> {
     order
 }
 
-/// The iterations of a Loop: its trip count if its condition stays true. With another condition the trip count
-/// is a bound, which counts if it is below the assumed number.
+/// The number of iterations of a Loop: its trip count if its condition stays true. With another condition, the trip
+/// count is a bound, and counts only if it is below the assumed number.
 fn loop_trips(module: &Module, node: Node, assumed: i64) -> Option<i64> {
     let view = NodeView::new(module, node)?;
     let given = match view.known_ints(0)?.as_slice() {
@@ -187,12 +190,12 @@ fn behind_identities(module: &Module, mut value: Value) -> Value {
     }
 }
 
-/// The extent that a Scan walks along: that of its last operand on its axis.
+/// The number of iterations of a Scan: the extent of its last operand along the scanned axis.
 fn scan_trips(module: &Module, sizes: &Sizes, node: Node) -> Option<i64> {
     let view = NodeView::new(module, node)?;
     let last = view.n_operands().checked_sub(1)?;
     let dims = view.dims(last)?;
-    // Version 8 has the batch first, and no axes.
+    // Version 8 has the batch as the first axis, and no axes in attributes.
     let axis = view.int_list("scan_input_axes").and_then(|axes| axes.last().copied());
     let axis = axis.unwrap_or(i64::from(view.schema.since < 9));
     let axis = if axis < 0 { axis.checked_add(i64::try_from(dims.len()).ok()?)? } else { axis };

@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Sizes {
     /// Extents of dims by name.
     pub named: BTreeMap<String, u64>,
-    /// The size of all other dims that are a batch: the dims of [`batches`](Self::batches), and dims with the
-    /// name of a batch (`batch…`, in any case, or `N`).
+    /// The size of all other batch dims: the dims of [`batches`](Self::batches), and dims with the name of a batch
+    /// (`batch…`, in any case, or `N`).
     pub batch: u64,
-    /// Names of dims that are a batch.
+    /// The names of dims that are a batch.
     pub batches: BTreeSet<String>,
     /// The size of all other dims, and the number of elements of a tensor of unknown rank.
     pub other: u64,
@@ -26,8 +26,8 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// The sizes of a module of which some dims have an extent. A batch is one number: the extent given for any
-    /// of its names holds for all of them.
+    /// The sizes of a module in which some dims have a given extent. All batch dims have one extent: the extent given
+    /// for the name of one of them holds for all.
     pub fn of(module: &Module, named: &BTreeMap<String, u64>) -> Sizes {
         let batches = batches(module);
         let given = batches.iter().find_map(|name| named.get(name).copied());
@@ -50,13 +50,13 @@ impl Sizes {
     }
 }
 
-/// True if a dim has the name of a batch.
+/// True if the name of a dim says that the dim is a batch.
 fn speaks_of_batch(name: &str) -> bool {
     name.to_ascii_lowercase().contains("batch") || name.eq_ignore_ascii_case("n")
 }
 
-/// The names of dims that are a batch: names that say so, and names of the first axis of an input that occur on
-/// no other axis of an input and do not contain a word for a length.
+/// The names of batch dims: names that say so, and names of the first axis of an input that occur on no other axis of
+/// an input and do not contain a word for a length.
 pub(super) fn batches(module: &Module) -> BTreeSet<String> {
     let (mut first, mut behind) = (BTreeSet::new(), BTreeSet::new());
     for &input in module.graph(module.main()).inputs() {
@@ -72,7 +72,7 @@ pub(super) fn batches(module: &Module) -> BTreeSet<String> {
     first.iter().filter(|name| is_batch(name)).map(|&name| name.to_owned()).collect()
 }
 
-/// Words in the names of dims that are not batch.
+/// Words in the names of dims that are lengths, not batches.
 const LENGTHS: [&str; 14] = [
     "seq", "len", "time", "frame", "token", "step", "point", "node", "edge", "atom", "height", "width",
     "channel", "class",
@@ -84,7 +84,7 @@ fn speaks_of_length(name: &str) -> bool {
         || LENGTHS.iter().any(|word| name.contains(word))
 }
 
-/// The sizes of the values of a module. A product that does not fit is as large as fits.
+/// The sizes of the values of a module. Products saturate.
 #[derive(Clone, Copy, Debug)]
 pub struct Extents<'a> {
     /// The module.
@@ -103,9 +103,9 @@ impl Extents<'_> {
         }
     }
 
-    /// The product of some axes.
+    /// The product of the extents of some axes.
     pub fn product(&self, dims: &[Dim]) -> u64 {
-        // Zero wins over what does not fit.
+        // A zero extent wins over saturation.
         if dims.iter().any(|&dim| self.dim(dim) == 0) {
             return 0;
         }

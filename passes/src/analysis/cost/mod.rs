@@ -1,10 +1,10 @@
 //! Cost model: the time of a node in either precision, and the cost of a cast.
 //!
-//! A model of time, not a measurement: work (`work.rs`) divided by the rates of a [`Profile`], bytes divided by
-//! its bandwidth, and a launch, added up. The model takes a *sum*, and not the larger of computing and reading,
-//! so that the time of a node is a sum over its type variables, which a minimum cut can minimise: computation
-//! is charged to the first float variable of the node, bytes are charged to the variable that types them. All
-//! costs are whole numbers, equal on every machine.
+//! This is a model of time, not a measurement. The time of a node is the sum of its work (`work.rs`) divided by the
+//! rates of a [`Profile`], its bytes divided by the bandwidth of the profile, and a launch. The model takes the *sum*,
+//! not the larger of computing and reading, so that the time of a node is a sum over its type variables, which a
+//! minimum cut can minimise: computation is charged to the first float variable of the node, bytes are charged to the
+//! variable that types them. All costs are whole numbers, equal on every machine.
 //!
 //! - Costs of [`node_time`](CostModel::node_time) and [`cast_cost`](CostModel::cast_cost) include the number of
 //!   executions of their graph, in units of 1 / [`scale`](CostModel::scale)
@@ -45,7 +45,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Objective to minimize.
+/// The objective to minimize.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Objective {
     /// The predicted time, in picoseconds.
@@ -58,10 +58,10 @@ pub enum Objective {
 }
 
 impl Objective {
-    /// All of them.
+    /// All objectives.
     pub const ALL: [Objective; 3] = [Objective::Time, Objective::Casts, Objective::Bytes];
 
-    /// The word for it.
+    /// The word that names the objective.
     pub fn as_str(self) -> &'static str {
         match self {
             Objective::Time => "time",
@@ -70,7 +70,7 @@ impl Objective {
         }
     }
 
-    /// The unit of its costs.
+    /// The unit of the costs.
     pub fn unit(self) -> &'static str {
         match self {
             Objective::Time => "ps",
@@ -109,13 +109,13 @@ impl FromStr for Objective {
 /// The cost of a type variable in either precision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct NodeTime {
-    /// In fp32.
+    /// The cost in fp32.
     pub full: i64,
-    /// In the format.
+    /// The cost in the 16-bit format.
     pub low: i64,
 }
 
-/// Something that a model leaves open and costs depend on.
+/// An assumption about a quantity that a model leaves open and costs depend on.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Assumption {
     /// The extent of the axes with this name.
@@ -132,23 +132,23 @@ pub enum Assumption {
     },
     /// The extent of axes without a name.
     Unnamed {
-        /// The number.
+        /// The number of such axes.
         count: u64,
         /// The assumed size of each.
         extent: u64,
     },
-    /// The number of elements of tensors whose rank is not known.
+    /// The number of elements of tensors of unknown rank.
     Ranks {
-        /// The number.
+        /// The number of such tensors.
         count: u64,
-        /// The assumed number for each.
+        /// The assumed number of elements of each.
         elements: u64,
     },
-    /// The number of iterations of loops that do not say it.
+    /// The number of iterations of loops of unknown trip count.
     Trips {
-        /// The number.
+        /// The number of such loops.
         count: usize,
-        /// The assumed number for each.
+        /// The assumed number of iterations of each.
         trips: u64,
     },
     /// The assumed frequency of branches.
@@ -218,14 +218,14 @@ impl<'a> CostModel<'a> {
             }
             Objective::Casts => Executions::once(),
         };
-        // Casts and their bytes are in the file, whatever a target makes of them.
+        // Casts and their bytes are in the file, whatever kernels a target makes of them.
         let fusions = match objective {
             Objective::Time => Fusions::find(module, profile),
             Objective::Casts | Objective::Bytes => Fusions::default(),
         };
-        // With V values, U operands and O outputs of graphs there are at most: a time for each variable that is read or
-        // made, 2 · (V + U); casts where values are, 2 · (U + O), and further in or fused, 2 · U; casts of what bodies
-        // hand out, 2 · O.
+        // With V values, U operands and O outputs of graphs, there are at most these costs: a time for each variable
+        // that is read or made, 2 · (V + U); casts at the places of values, 2 · (U + O); casts further inside or fused,
+        // 2 · U; casts of values that bodies return, 2 · O.
         let nodes = flow::nodes(module);
         let uses: usize = nodes.iter().map(|&node| module.node(node).operands().len()).sum();
         let outputs: usize =
@@ -245,11 +245,11 @@ impl<'a> CostModel<'a> {
     pub fn scale(&self) -> i64 {
         self.executions.scale()
     }
-    /// No cost is larger.
+    /// The upper limit of every cost.
     pub fn limit(&self) -> i64 {
         self.limit
     }
-    /// The same, of lowering to another format.
+    /// Returns the same model for lowering to another format.
     #[must_use]
     pub fn lowering_to(&self, format: DType) -> CostModel<'a> {
         CostModel { format, ..self.clone() }
@@ -267,7 +267,8 @@ impl<'a> CostModel<'a> {
         &self.sizes
     }
 
-    /// The module whose shapes are the sizes of the values: a dim that is computed from open dims of the inputs is a number.
+    /// The module whose shapes give the sizes of the values: a dim that is computed from open dims of the inputs is a
+    /// number.
     ///
     /// Example: for `--dim N=1`, Reshape of `f32[17, N, 96]` to `[17, -1, 24]` makes `f32[17, 4, 24]`. In the module itself the
     /// dim is unknown, and would count as 128.
@@ -280,19 +281,19 @@ impl<'a> CostModel<'a> {
         Extents { module: self.measured(), sizes: &self.sizes }
     }
 
-    /// A cost of so much per run of a graph.
+    /// The cost of one run of a graph, times the executions of the graph.
     fn in_graph(&self, graph: GraphId, once: u64) -> i64 {
         self.bounded(once).saturating_mul(self.executions(graph))
     }
 
-    /// A cost of one run, so small that it stays below the limit however often it is paid: costs in different graphs
+    /// A cost of one run, clamped so that it stays below the limit however often it is paid: costs in different graphs
     /// stay in the proportion of their executions.
     fn bounded(&self, once: u64) -> i64 {
         i64::try_from(once).unwrap_or(i64::MAX).min((self.limit / self.executions.most()).max(1))
     }
 
-    /// The time that a type variable adds to its node, in either precision, as often as the node is run. Nothing
-    /// under other objectives than time.
+    /// The time that a type variable adds to its node, in either precision, times the executions of the node. 0 under
+    /// objectives other than time.
     pub fn node_time(&self, var: Var) -> NodeTime {
         let data = self.module.node(var.node);
         let view = match NodeView::new(self.module, var.node) {
@@ -306,7 +307,7 @@ impl<'a> CostModel<'a> {
         NodeTime { full: self.in_graph(data.graph, full), low: self.in_graph(data.graph, low) }
     }
 
-    /// Picoseconds of one execution.
+    /// The picoseconds of one execution, in fp32 and in the format.
     fn once(&self, view: &NodeView<'_>, var: Var) -> (u64, u64) {
         let values = self.values(var);
         let has_kernel = self.profile.has_kernel(view.schema, self.format);
@@ -321,7 +322,7 @@ impl<'a> CostModel<'a> {
             full = full.saturating_add(self.computing(view, amount, DType::F32));
             low = low.saturating_add(self.computing(view, amount, inside));
         }
-        // Integers and fp64 stay what they are.
+        // Integers and fp64 keep their types.
         let stays = !values.iter().any(|&(_, value)| self.is_lowerable(value));
         (full, if stays { full } else { low })
     }
@@ -345,12 +346,11 @@ impl<'a> CostModel<'a> {
         first.map_or(var.var == 0, |first| first == var)
     }
 
-    /// The values that a variable types, and their side of the node; a value that is read in several slots
-    /// comes once.
+    /// The values that a variable types, with their side of the node. A value that is read in several slots comes once.
     fn values(&self, var: Var) -> Vec<(Side, Value)> {
         let operands: SmallVec<[_; 4]> = flow::operands_of(self.module, var).collect();
         let mut seen: FxHashSet<Value> = FxHashSet::default();
-        // Of few it is known sooner by looking at them.
+        // For few operands, a linear search is faster than a set.
         let is_first = |&(i, &(_, value)): &(usize, &(usize, Value))| match operands.len() {
             0..=8 => operands[..i].iter().all(|&(_, before)| before != value),
             _ => seen.insert(value),
@@ -376,7 +376,7 @@ impl<'a> CostModel<'a> {
         for &(side, value) in values {
             let elements = match side {
                 _ if self.is_inside(view, side, value) => 0,
-                // No runtime reads numbers to say how many there are.
+                // No runtime reads the elements of a tensor to find its dims.
                 Side::Read(_) if reads_only_dims(view.kind()) => 0,
                 Side::Read(slot) if moves(view.kind(), slot).is_some() => extents.elements(value).min(made),
                 Side::Read(_) | Side::Made => extents.elements(value),
@@ -391,7 +391,7 @@ impl<'a> CostModel<'a> {
         (picoseconds(full, bandwidth), picoseconds(low, bandwidth))
     }
 
-    /// True if a node has a value within a kernel alone.
+    /// True if a node reads or makes a value only within a kernel.
     fn is_inside(&self, view: &NodeView<'_>, side: Side, value: Value) -> bool {
         match side {
             Side::Read(slot) => u32::try_from(slot).is_ok_and(|slot| self.fusions.reads(view.node, slot)),
@@ -399,8 +399,8 @@ impl<'a> CostModel<'a> {
         }
     }
 
-    /// The time to cast everything that a variable types to fp32 and back, as a runtime does around a node for
-    /// which it has no kernel. Constants are cast when the model is loaded.
+    /// The time to cast all values that a variable types to fp32 and back, as a runtime does around a node for which it
+    /// has no kernel. Constants are cast when the model is loaded.
     fn round_trip(&self, view: &NodeView<'_>, values: &[(Side, Value)]) -> u64 {
         let is_cast = |value| self.is_lowerable(value) && !is_constant(self.module, value);
         let casts = values.iter().filter(|&&(_, value)| is_cast(value)).map(|&(side, value)| {
@@ -424,8 +424,8 @@ impl<'a> CostModel<'a> {
         bytes(from, elements).saturating_add(bytes(to, elements))
     }
 
-    /// The cost of a cast of a value that stands in a graph, the value's own or a body that captures it: 1 under
-    /// [`Objective::Casts`], else as often as the graph is run.
+    /// The cost of a cast of a value in a graph, which is the graph of the value or a body that captures it: 1 under
+    /// [`Objective::Casts`], else the cost of one run times the executions of the graph.
     pub fn cast_cost(&self, value: Value, graph: GraphId, from: DType, to: DType) -> i64 {
         if from == to {
             return 0;
@@ -543,9 +543,9 @@ fn measured(module: &Module, sizes: &Sizes) -> Option<Arc<Module>> {
 /// The relation of a node to a value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
-    /// As this operand.
+    /// The node reads the value as this operand.
     Read(usize),
-    /// As a result.
+    /// The node makes the value.
     Made,
 }
 

@@ -4,6 +4,9 @@
 //! `x`. All dims of the batch are one number, whatever their names: the given number, or 1. The batch consists
 //! of the open dims that [`Sizes::of`] recognizes by their names, and of axes 0 without a name. Every other
 //! open dim has the requested number, or 128.
+//!
+//! Example: the inputs are `x : f32[N, T]` and `y : i64[?]`, and no number is requested. `N` is 1, a batch by its name;
+//! `y[0]` is 1, an axis 0 without a name; `T` is 128. If 8 is requested for `N`, `y[0]` is 8 too.
 
 use super::Sizes;
 use super::extents::batches;
@@ -16,11 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A dim that inputs leave open, and the number that it gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OpenDim {
-    /// The name, or the input and axis of a dim that has none: `x[1]`.
+    /// The name of the dim; for a dim without a name, the input and axis: `x[1]`.
     pub name: String,
     /// True if the model names the dim.
     pub is_named: bool,
-    /// The number.
+    /// The number of the dim.
     pub size: u64,
     /// The reason for the number.
     pub source: SizeSource,
@@ -31,9 +34,9 @@ pub struct OpenDim {
 pub enum SizeSource {
     /// The size is requested.
     Given,
-    /// It is the size of the batch: that of another dim of the batch, or 1.
+    /// The size is the size of the batch: the size of another dim of the batch, or 1.
     Batch,
-    /// Nothing is known of it.
+    /// The size is assumed, because nothing is known about it.
     Assumed,
 }
 
@@ -48,7 +51,8 @@ pub struct BoundInputs {
     pub batch_is_given: bool,
 }
 
-/// Open dims that are left open one by one to find out which sizes do not fit a model. Each takes an inference of the model.
+/// The maximal number of open dims for which each dim is left open in turn to find the sizes that do not fit a model.
+/// Each trial takes an inference of the model.
 const MOST_SUSPECTS: usize = 8;
 
 impl BoundInputs {
@@ -78,11 +82,12 @@ impl BoundInputs {
         })
     }
 
-    /// The dims whose sizes do not fit the model: each dim without whose size the model fits the other sizes. All dims if no
-    /// single dim is to blame, such as two lengths that are both too large; empty if the model fits.
+    /// Returns the dims whose sizes do not fit the model: the model fits the other sizes if such a dim is left open.
+    /// Returns all dims if no single dim is to blame, as for two lengths that are both too large; empty if the model
+    /// fits.
     ///
-    /// Example: of a model for at most 64 positions, `B = 8` and `S = 100` do not fit, but `B = 8` with an open `S` fits, so
-    /// `S` is the dim that does not fit.
+    /// Example: a model takes at most 64 positions. `B = 8` and `S = 100` do not fit, but `B = 8` with an open `S`
+    /// fits, so `S` is the dim that does not fit.
     pub fn misfits(&self, module: &Module) -> Vec<&OpenDim> {
         if self.dims.is_empty() || self.infer(module).1 {
             return Vec::new();
@@ -101,7 +106,8 @@ impl BoundInputs {
         if some.is_empty() { self.dims.iter().collect() } else { some }
     }
 
-    /// The types of all values of the model for these inputs, and whether they fit: if not, a node has no result.
+    /// Returns the types of all values of the model for these inputs, and true if the inputs fit; if not, a node has no
+    /// result.
     pub fn infer(&self, module: &Module) -> (Types, bool) {
         if self.dims.is_empty() {
             let (inference, errors) = infer(module);
@@ -111,7 +117,8 @@ impl BoundInputs {
         (inference.types, errors.is_empty())
     }
 
-    /// A copy of the model for these inputs, with the types of all values for them; `None` if the model does not fit them.
+    /// Returns a copy of the model for these inputs, with the types of all values; `None` if the model does not fit the
+    /// inputs.
     pub fn bind(&self, module: &Module) -> Option<Module> {
         let mut bound = set_in(module, &self.types);
         infer_module(&mut bound).ok().map(|_| bound)
@@ -133,7 +140,7 @@ fn types_with(module: &Module, sizes: &BTreeMap<&str, u64>) -> Vec<Option<Type>>
     module.graph(module.main()).inputs().iter().map(of_input).collect()
 }
 
-/// A copy of a model with other types of its inputs.
+/// Returns a copy of a model with other types of its inputs.
 fn set_in(module: &Module, types: &[Option<Type>]) -> Module {
     let mut bound = module.clone();
     let inputs = bound.graph(bound.main()).inputs().to_vec();
@@ -145,7 +152,7 @@ fn set_in(module: &Module, types: &[Option<Type>]) -> Module {
     bound
 }
 
-/// The name of each axis of a tensor that is open.
+/// The names of the axes of a tensor; `None` for an axis that is not open.
 fn axes(module: &Module, name: &str, ty: &Type) -> Vec<Option<String>> {
     let dims = match ty {
         Type::Tensor(tensor) => tensor.shape.dims().unwrap_or_default(),
@@ -227,7 +234,7 @@ fn sized(
 
 fn unknown(name: &str, size: u64, dims: &[OpenDim], asked: &BTreeMap<String, u64>) -> UnknownDim {
     let names: Vec<&str> = dims.iter().map(|dim| dim.name.as_str()).collect();
-    // A dim with a size of its own is not meant by another name.
+    // A dim whose size is requested is not meant by another name.
     let without_size = names.iter().copied().filter(|&name| !asked.contains_key(name));
     let near = nearest(name, without_size).map(|near| format!("{near}={size}"));
     let hint = did_you_mean(near.as_deref());
@@ -262,7 +269,7 @@ mod tests {
         assert_eq!(dims(two, &[]), expected);
         let expected = named([("x_axis_0", 8, Batch), ("T", 16, Given), ("y_axis_0", 8, Given)]);
         assert_eq!(dims(two, &[("y_axis_0", 8), ("T", 16)]), expected);
-        // Where a name speaks of a batch, the axis that leads need not be it.
+        // If the name of a dim says that it is a batch, the leading axis need not be the batch.
         let expected = named([("T", 128, Assumed), ("N", 1, Batch), ("y[0]", 1, Batch)]);
         assert_eq!(dims("  input %x : f32[T, N]\n  input %y : i64[?]\n", &[]), expected);
     }

@@ -61,11 +61,11 @@ fn a_product_takes_a_launch_its_operations_and_its_bytes() {
     let expected = (100 + operations + 4 * elements, 100 + operations / 4 + 2 * elements);
     assert_eq!(time(MATMUL, OpKind::MatMul, &unit()), expected);
     let squared = "  input %a : f32[4, 4]\n  %y = MatMul(%a, %a) : ?\n  output %y\n";
-    // What is read twice is read once.
+    // An operand that is read twice counts once.
     assert_eq!(time(squared, OpKind::MatMul, &unit()), (100 + 128 + 4 * 32, 100 + 32 + 2 * 32));
 }
 
-/// Every number of a profile is in the cost of something.
+/// Every number of a profile is part of some cost.
 #[test]
 fn every_rate_changes_a_cost() {
     let before = costs(&unit());
@@ -98,7 +98,7 @@ fn costs(profile: &Profile) -> Vec<i64> {
     costs
 }
 
-/// Operations of products, and on elements.
+/// Returns the operations of products and the operations on elements.
 fn work_of(lines: &str, kind: OpKind) -> (u64, u64) {
     let module = module(lines);
     let view = NodeView::new(&module, of_kind(&module, kind)).unwrap();
@@ -179,16 +179,16 @@ fn kernel_facts() {
     let one = |line: &str| format!("  input %x : f32[4, 4]\n  {line} : ?\n  output %y\n");
     let of = |line: &str, kind| time(&one(line), kind, &unit());
     assert_eq!(of("%y = Relu(%x)", OpKind::Relu), (100 + 16 + 128, 100 + 8 + 64));
-    // No kernel: what it takes in fp32, and a cast of 10 and 6 bytes per element on either side.
+    // Without a kernel: the time in fp32, and a cast of 10 and 6 bytes per element on either side.
     let full = 100 + 8 * 16 + 128;
     assert_eq!(of("%y = Erf(%x)", OpKind::Erf), (full, full + 2 * (10 + 6 * 16)));
-    // In fp32 inside: half the bytes alone.
+    // With fp32 arithmetic inside, only the bytes are halved.
     assert_eq!(of("%y = Softmax(%x)", OpKind::Softmax), (full, full - 64));
-    // A view is nothing.
+    // A view takes no time.
     let view =
         "  input %x : f32[4, 4]\n  const %s : i64[1] = [16]\n  %y = Reshape(%x, %s) : ?\n  output %y\n";
     assert_eq!(time(view, OpKind::Reshape, &unit()), (0, 0));
-    // Of a large table no more is read than is written.
+    // A Gather reads no more of a large table than it writes.
     let gather = "  input %x : f32[1000, 4]\n  input %i : i64[2]\n  %y = Gather(%x, %i) : ?\n  output %y\n";
     assert_eq!(time(gather, OpKind::Gather, &unit()), (100 + 2 * 4 * 8, 100 + 2 * 2 * 8));
 }
@@ -271,9 +271,9 @@ fn what_is_fused_takes_no_launch_and_no_memory() {
     let (first, second) =
         ((100 + 8 * 16 + 4 * 16, 100 + 4 * 16 + 2 * 16), (100 + 16 + 4 * 16, 100 + 8 + 2 * 16));
     assert_eq!(of(""), ([first, second], 16));
-    // Somebody else reads y, so it is written too.
+    // y is an output, so it is written too.
     assert_eq!(of("  output %y\n"), ([(first.0 + 4 * 16, first.1 + 2 * 16), second], 16));
-    // Casts and their bytes are in the file, whatever becomes one kernel.
+    // Casts and their bytes are in the file, whatever kernels a target makes of the operators.
     let module = module("  input %x : f32[4, 4]\n  %y = Tanh(%x) : ?\n  %z = Relu(%y) : ?\n  output %z\n");
     for (objective, fuses) in [(Objective::Time, true), (Objective::Casts, false), (Objective::Bytes, false)]
     {
@@ -361,7 +361,7 @@ fn trip_counts() {
     );
     assert_eq!(loop_of("  const %m : i64 = 50\n", goes_on), 50);
     assert_eq!(loop_of("  const %m : i64 = 0\n", goes_on), 0);
-    // A bound, as exporters write for `while`.
+    // The trip count is only a bound, as exporters write it for `while`.
     assert_eq!(loop_of("  const %m : i64 = 9223372036854775807\n", asks), 8);
     assert_eq!(loop_of("  const %m : i64 = 3\n", asks), 3);
     assert_eq!(loop_of("  %m = Identity(%n) : i64\n", goes_on), 8);
@@ -420,7 +420,7 @@ fn what_is_open_is_assumed_and_said() {
     assert_eq!(model.node_time(var(of_kind(&module, OpKind::Relu))).full, 100 + 9 * 2 * 3 * 4);
 }
 
-/// The first axes of two inputs have names of their own; a length is not a batch, nor is a name of another axis.
+/// The first axes of two inputs have names of their own; a length is not a batch, and neither is a name of another axis.
 #[test]
 fn an_open_batch_is_one_number_whatever_its_name() {
     let module = module(
@@ -437,14 +437,14 @@ fn an_open_batch_is_one_number_whatever_its_name() {
     };
     let (open, batch_1) = said(&[]);
     assert_eq!(open, "the batch is 1, dimension `rows` is 128, dimension `seq_len` is 128");
-    // One of the names gives it to all.
+    // The size of one of the names holds for all of them.
     let (given, batch_8) = said(&[("unk__1", 8)]);
     assert_eq!(given, "the batch is 8, dimension `rows` is 128, dimension `seq_len` is 128");
     assert!(batch_8[0] > batch_1[0] && batch_8[1] > batch_1[1], "{batch_1:?} {batch_8:?}");
     assert_eq!(said(&[("rows", 3)]).0, "the batch is 1, dimension `rows` is 3, dimension `seq_len` is 128");
 }
 
-/// No cost overflows, nor does the sum of all, whatever the shapes of a model.
+/// Neither a cost nor the sum of all costs overflows, whatever the shapes of a model.
 #[test]
 fn sizes_that_do_not_fit_cost_as_much_as_fits() {
     let huge = "4611686018427387904";
@@ -485,7 +485,7 @@ fn low_products_are_faster_where_there_are_matrix_units() {
     }
     let (full, low) = time(large, OpKind::MatMul, &Profile::preset("ort-cpu").unwrap());
     assert!(low > full, "{low} > {full}");
-    // The faster the GPU.
+    // Faster GPUs take less time.
     let of = |name| time(large, OpKind::MatMul, &Profile::preset(name).unwrap());
     assert!(of("h200").1 < of("a100").1 && of("a100").1 < of("v100").1);
 }

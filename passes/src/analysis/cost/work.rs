@@ -1,8 +1,12 @@
-//! The amount of computation of a node: multiplications and additions of products of matrices, operations on elements.
+//! The amount of computation of a node: multiplications and additions of products of matrices, and operations on
+//! elements.
 //!
-//! Formulas count a multiplication and an addition as two. Computations of an operator besides its product
-//! (biases, activations) are left out, except for the softmax of attention. A node that does not fit its
-//! operator has no product.
+//! Formulas count a multiplication and an addition as two operations. Computations of an operator besides its product
+//! (biases, activations) are left out, except for the softmax of attention. A node that does not fit its operator has
+//! no product.
+//!
+//! Example: MatMul of `f32[2, 3, 4]` and `f32[2, 4, 5]` has 2·3·5 results of 4 products each, which count as 2·30·4 = 240
+//! operations.
 
 use super::extents::Extents;
 use ampc_ir::op::{OpKind, Work, work};
@@ -16,13 +20,13 @@ use std::collections::BTreeMap;
 /// The work of one execution of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Amount {
-    /// Multiplications and additions of products of matrices.
+    /// The number of multiplications and additions of products of matrices.
     pub product: u64,
-    /// Operations on elements.
+    /// The number of operations on elements.
     pub elementwise: u64,
 }
 
-/// Operations per score of a softmax.
+/// The number of operations of a softmax per score.
 const SOFTMAX: u64 = 8;
 
 /// The amount of computation of a node.
@@ -57,7 +61,7 @@ impl Operands<'_> {
         Some(self.extents.dim(dims[dims.len().checked_sub(axis)?]))
     }
 
-    /// Elements of the largest operand, or of all results if that is more.
+    /// The number of elements of the largest operand, or of all results if that is larger.
     fn largest(&self) -> u64 {
         let of = |value: &Option<Value>| value.map_or(0, |value| self.extents.elements(value));
         let data = self.view.data();
@@ -113,12 +117,13 @@ impl Operands<'_> {
         Some(Amount { product: products.saturating_mul(2), elementwise: 0 })
     }
 
-    /// Elements of the weights for one channel: weights have the channels first.
+    /// The number of elements of the weights for one channel; the channels are the first axis of the weights.
     fn window_of_weights(&self) -> Option<u64> {
         Some(self.extents.product(self.view.dims(1)?.get(1..)?))
     }
 
-    /// The product of all indices; as many multiplications for each as there are further operands.
+    /// The product of the extents of all indices, times the number of multiplications for each: the number of operands
+    /// less one.
     fn einsum(&self) -> Option<u64> {
         let equation = Equation::read(self.view).ok()?;
         let mut letters: BTreeMap<Label, u64> = BTreeMap::new();
@@ -131,7 +136,7 @@ impl Operands<'_> {
                 let (of_label, rest) =
                     axes.split_at_checked(if label == Label::Ellipsis { around } else { 1 })?;
                 let extent = letters.entry(label).or_insert(1);
-                // Broadcasting takes the larger.
+                // Broadcasting takes the larger extent.
                 *extent = (*extent).max(self.extents.product(of_label));
                 axes = rest;
             }
@@ -141,21 +146,22 @@ impl Operands<'_> {
         Some(all.saturating_mul(products.max(1)))
     }
 
-    /// Both weights, for every step of every sequence.
+    /// The number of elements of both weights, for every step of every sequence.
     fn recurrent(&self) -> Option<u64> {
         let [time, batch] = [3, 2].map(|axis| self.back(0, axis));
         let weights = self.elements(1).saturating_add(self.elements(2));
         Some(time?.saturating_mul(batch?).saturating_mul(weights))
     }
 
-    /// Two products with a state of one head by another for each element of the query.
+    /// Two products, for each element of the query, with a state of head size by head size.
     fn linear_attention(&self) -> Option<u64> {
         let heads = LinearAttentionView::read(self.view).ok()?.kv_heads.max(1);
         let head = self.back(2, 1)? / if self.view.rank(2) == Some(3) { heads } else { 1 };
         Some(self.elements(0).saturating_mul(head).saturating_mul(2))
     }
 
-    /// Queries by keys, scores by values, and a softmax between them; for ONNX Runtime's Attention the projections.
+    /// The products of queries and keys and of scores and values, and the softmax between them; for ONNX Runtime's
+    /// Attention also the projections.
     fn attention(&self) -> Amount {
         let whole = self.view.kind() == OpKind::ContribAttention;
         let (keys, past) = match self.view.kind() {
@@ -182,7 +188,7 @@ impl Operands<'_> {
         }
     }
 
-    /// Elements of the query that make a score.
+    /// The number of elements of the query that make one score.
     fn head(&self, query: u64) -> u64 {
         if let Some(&[.., size]) = self.view.dims(0).filter(|dims: &&[Dim]| dims.len() == 4) {
             return self.extents.dim(size);

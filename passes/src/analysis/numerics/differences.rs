@@ -1,8 +1,8 @@
-//! Formulas whose result may be much smaller than their terms, known by what the terms are made of.
+//! Formulas whose result may be much smaller than their terms, recognised by the computation of their terms.
 //!
-//! Each function looks at one node and goes back a few steps from it, through movement and scaling. For example,
-//! E[xy] − E[x]·E[y] is a Sub of an average of `Mul(x, y)` and of a `Mul` of averages of `x` and of `y`, whatever the
-//! averages are: means, pools, windows by Conv, or products with constants.
+//! Each function examines one node and goes back a few steps from it, through movement and scaling. For example,
+//! E[xy] − E[x]·E[y] is a Sub of an average of `Mul(x, y)` and of a `Mul` of averages of `x` and of `y`. The averages may be
+//! means, pools, windows by Conv, or products with constants.
 
 use super::{Numerics, Properties, is_constant, is_product, kind, scalar};
 use crate::graph::flow;
@@ -10,17 +10,17 @@ use ampc_ir::op::{self, OpKind, Sign};
 use ampc_ir::views::constant_of;
 use ampc_ir::{Dim, Module, Node, Value};
 
-/// Steps back through movement and scaling.
+/// The maximal number of steps back through movement and scaling.
 const MAX_STEPS: usize = 8;
 
-/// Taps of the largest kernel that is a stencil: 3×3×3, or 5×5. Larger ones whose taps add up to 0 are standardised
-/// weights.
+/// The number of taps of the largest kernel that is a stencil: 3×3×3, or 5×5. Larger kernels whose taps add up to 0 are
+/// standardised weights.
 const MAX_TAPS: usize = 32;
 
-/// Elements of the largest constant of which averages and stencils are looked for.
+/// The number of elements of the largest constant that is examined for averages and stencils.
 const MAX_ELEMENTS: u64 = 1 << 16;
 
-/// How far from 0, as a share of their magnitudes, the sum of taps may be that are meant to add up to it.
+/// The largest sum of taps that are meant to add up to 0, relative to the sum of their magnitudes.
 const ROUNDED: f64 = 1e-5;
 
 fn producer(module: &Module, value: Value) -> Option<(Node, OpKind)> {
@@ -32,7 +32,7 @@ fn operand(module: &Module, node: Node, i: usize) -> Option<Value> {
     module.node(node).operand(i)
 }
 
-/// What a value is moved from, by operators that move one operand alone.
+/// Looks through operators that move one operand alone.
 fn behind_movement(module: &Module, value: Value) -> Value {
     let mut value = flow::behind_casts(module, value);
     for _ in 0..MAX_STEPS {
@@ -46,7 +46,7 @@ fn behind_movement(module: &Module, value: Value) -> Value {
     value
 }
 
-/// What a value is moved from or scaled from, by constants.
+/// Looks through movement and through scaling by constants.
 fn behind_scaling(module: &Module, value: Value) -> Value {
     let mut value = behind_movement(module, value);
     for _ in 0..MAX_STEPS {
@@ -64,7 +64,7 @@ fn behind_scaling(module: &Module, value: Value) -> Value {
     value
 }
 
-/// The two factors of an elementwise product, or of one of matrices, if neither is a constant.
+/// The two factors of an elementwise product or a product of matrices, if neither factor is a constant.
 fn factors(module: &Module, value: Value) -> Option<(Node, [Value; 2])> {
     let (node, kind) = producer(module, value)?;
     let a = operand(module, node, 0)?;
@@ -74,7 +74,7 @@ fn factors(module: &Module, value: Value) -> Option<(Node, [Value; 2])> {
     (multiplies && computed).then(|| (node, [behind_movement(module, a), behind_movement(module, b)]))
 }
 
-/// What a value is an average of, by a mean, a pool, or a product with a constant.
+/// The node that averages (a mean, a pool, or a product with a constant) and the value that it averages.
 fn averaged(module: &Module, value: Value) -> Option<(Node, Value)> {
     let (node, kind) = producer(module, behind_scaling(module, value))?;
     let (a, b) = (operand(module, node, 0)?, operand(module, node, 1));
@@ -87,7 +87,7 @@ fn averaged(module: &Module, value: Value) -> Option<(Node, Value)> {
     Some((node, behind_scaling(module, of)))
 }
 
-/// The nodes of E[xy] − E[x]·E[y], with the difference last: averages on both sides and what is averaged.
+/// The nodes of E[xy] − E[x]·E[y], with the difference last: the averages and the products on both sides.
 pub(crate) fn covariance(module: &Module, node: Node) -> Option<Vec<Node>> {
     let (a, b) = (operand(module, node, 0)?, operand(module, node, 1)?);
     let orders = [(a, b), (b, a)];
@@ -112,7 +112,7 @@ fn sides_of_covariance(module: &Module, joint: Value, apart: Value) -> Option<Ve
         let found = found.map(|value| behind_scaling(module, value));
         found[..] == of[..] || [found[1], found[0]] == of[..]
     };
-    // A product of matrices averages by itself.
+    // A product of matrices is an average by itself.
     let of_itself = factors(module, behind_scaling(module, joint))
         .filter(|&(node, _)| kind(module, node).is_some_and(op::is_single_product));
     if let Some((product, found)) = of_itself {
@@ -125,7 +125,7 @@ fn sides_of_covariance(module: &Module, joint: Value, apart: Value) -> Option<Ve
     same(found).then_some(nodes)
 }
 
-/// Whether a node multiplies by a constant matrix of nothing but one number, 1/N: it makes means.
+/// True if a node multiplies by a constant matrix whose elements are all the same number, 1/N, and so computes means.
 pub(super) fn averages(module: &Module, node: Node) -> bool {
     let is_product = matches!(kind(module, node), Some(OpKind::MatMul | OpKind::Gemm));
     let by = operand(module, node, 1).filter(|_| is_product);
@@ -135,7 +135,8 @@ pub(super) fn averages(module: &Module, node: Node) -> bool {
         .is_some_and(|&first| numbers.len() > 1 && first != 0.0 && numbers.iter().all(|&n| n == first))
 }
 
-/// Whether a node is a Conv with a constant kernel of a few taps that add up to 0: differences of neighbours.
+/// True if a node is a Conv with a constant kernel of a few taps that add up to 0: it computes differences of
+/// neighbours.
 pub(crate) fn is_stencil(module: &Module, node: Node) -> bool {
     let by = operand(module, node, 1).filter(|_| kind(module, node) == Some(OpKind::Conv));
     let Some(kernel) = by.and_then(|by| constant_of(module, by)) else { return false };
@@ -152,8 +153,8 @@ pub(crate) fn is_stencil(module: &Module, node: Node) -> bool {
 }
 
 impl Numerics {
-    /// The product of which a node makes the distance from 1 or from the identity matrix, if it is one of a value with
-    /// itself or of unit vectors: FᵀF − I, or 1 − cos.
+    /// Returns the product whose distance from 1 or from the identity matrix a node computes, if the product multiplies
+    /// a value with itself or unit vectors: FᵀF − I, or 1 − cos.
     pub(crate) fn distance_from_one(&self, module: &Module, node: Node) -> Option<Node> {
         let (a, b) = (operand(module, node, 0)?, operand(module, node, 1)?);
         let (one, other) = if self.is_constant(module, a) { (a, b) } else { (b, a) };
@@ -173,7 +174,8 @@ impl Numerics {
         (matrices && (of[0] == of[1] || of.into_iter().all(is_unit))).then_some(product)
     }
 
-    /// The product of a weighted mean: w·x, if a node divides it by the sum of the same w, of unknown range.
+    /// Returns the product w·x of a weighted mean, if a node divides it by the sum of the same weights w, whose range
+    /// is unknown.
     pub(crate) fn weighted_mean(&self, module: &Module, node: Node) -> Option<Node> {
         let (a, b) = (operand(module, node, 0)?, operand(module, node, 1)?);
         let (product, of) = factors(module, behind_movement(module, a))?;
@@ -186,7 +188,7 @@ impl Numerics {
     }
 }
 
-/// Whether a constant is 1 or −1, or the identity matrix: zeros and ones, as many ones as rows.
+/// True if a constant is 1 or −1, or the identity matrix: zeros and ones, as many ones as rows.
 fn is_identity(module: &Module, value: Value) -> bool {
     let Some(data) = constant_of(module, flow::behind_casts(module, value)) else { return false };
     let numbers = data.small_floats(MAX_ELEMENTS).unwrap_or_default();

@@ -1,8 +1,8 @@
-//! Interval analysis: between which numbers the elements of values lie, as far as constants and operators say.
+//! Interval analysis: bounds of the elements of values, as far as constants and operators give them.
 //!
-//! A walk forwards with interval arithmetic on real numbers, without what rounding adds. Inputs and results of products
-//! can be anything, so most values of a network have no interval: those that have one come from constants, from
-//! functions with bounds (Sigmoid, Softmax, Sin, Clip), or from booleans. For example:
+//! A forward walk with interval arithmetic on real numbers, without rounding errors. Inputs and results of products can
+//! be any number, so most values of a network have no interval. Intervals come from constants, from functions with
+//! bounds (Sigmoid, Softmax, Sin, Clip), or from booleans. For example:
 //!
 //! ```text
 //! %p = Sigmoid(%x)             [0, 1]
@@ -19,10 +19,11 @@ use ampc_ir::views::broadcast::{Bound, ClipView};
 use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{AttrValue, DType, Module, Node, Value};
 
-/// How many operators may add an epsilon to a sum that is divided by, or bound it from below by one.
+/// The maximal number of operators that add an epsilon to a sum used as a divisor, or bound the sum from below by an
+/// epsilon.
 const MAX_EPSILONS: usize = 2;
 
-/// All numbers from the lower to the upper end, which may be infinite.
+/// All numbers between two ends, which may be infinite.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Interval {
     pub(crate) lo: f64,
@@ -34,7 +35,7 @@ impl Interval {
     const UNIT: Interval = Interval { lo: 0.0, hi: 1.0 };
     const NOT_NEGATIVE: Interval = Interval { lo: 0.0, hi: f64::INFINITY };
 
-    /// The interval from one number to the other; `None` if one is no number.
+    /// The interval from one number to the other; `None` if one is NaN or the ends are in the wrong order.
     pub(crate) fn between(lo: f64, hi: f64) -> Option<Interval> {
         (lo <= hi).then_some(Interval { lo, hi })
     }
@@ -51,7 +52,7 @@ impl Interval {
         self.lo.abs().max(self.hi.abs())
     }
 
-    /// Whether no element is farther from 0 than 1.
+    /// True if no element is farther from 0 than 1.
     pub(crate) fn is_within_one(self) -> bool {
         self.magnitude() <= 1.0
     }
@@ -68,7 +69,7 @@ impl Interval {
         Interval::between(self.lo + other.lo, self.hi + other.hi)
     }
 
-    /// The interval of what an operation makes of the ends, which is where its extremes are.
+    /// The interval of the results of an operation whose extremes are at the ends of the operands.
     fn of_ends(self, other: Interval, op: impl Fn(f64, f64) -> f64) -> Option<Interval> {
         // 0 times an unbounded number is 0: elements themselves are finite.
         let at = |a: f64, b: f64| if a == 0.0 && b.is_infinite() { 0.0 } else { op(a, b) };
@@ -92,7 +93,7 @@ impl Interval {
         self.of_ends(other, |a, b| a / b)
     }
 
-    /// The interval of a function that grows with its operand.
+    /// The interval of an increasing function of the operand.
     fn grown(self, f: impl Fn(f64) -> f64) -> Option<Interval> {
         Interval::between(f(self.lo), f(self.hi))
     }
@@ -121,7 +122,7 @@ pub(super) fn known(facts: &Facts<Option<Interval>>, module: &Module, value: Val
     facts.of(module, value).filter(|&interval| interval != Interval::ALL)
 }
 
-/// Finds the intervals of all values. States of loops have none.
+/// Finds the intervals of all values. States of loops have no interval.
 pub(super) fn find_intervals(module: &Module) -> Facts<Option<Interval>> {
     solve(module, &mut Forward)
 }
@@ -143,7 +144,7 @@ impl Analysis for Forward {
         slot: usize,
         facts: &Facts<Option<Interval>>,
     ) -> Option<Interval> {
-        // Only the first result of TopK has values of the operand.
+        // Only the first result of TopK has elements of the operand.
         let view = NodeView::new(module, node).filter(|view| view.kind() != OpKind::TopK || slot == 0);
         view.and_then(|view| interval_of(&view, facts)).or(Some(Interval::ALL))
     }
@@ -198,7 +199,7 @@ fn interval_of(view: &NodeView<'_>, facts: &Facts<Option<Interval>>) -> Option<I
     }
 }
 
-/// The interval of what is moved; 0 is among what Trilu, Pad and a scatter leave.
+/// The interval of moved elements and of the fill: 0 for Trilu, MaxUnpool and CenterCropPad, 0 and a number for Pad.
 fn moved(kind: OpKind, view: &NodeView<'_>, at: impl Fn(usize) -> Option<Interval>) -> Option<Interval> {
     if op::may_reduce(view.schema) && view.string("reduction") != Some("none") {
         return None;
@@ -206,7 +207,7 @@ fn moved(kind: OpKind, view: &NodeView<'_>, at: impl Fn(usize) -> Option<Interva
     let zero = Interval { lo: 0.0, hi: 0.0 };
     let leaves_zeros = matches!(kind, OpKind::Trilu | OpKind::MaxUnpool | OpKind::CenterCropPad);
     let pads = kind == OpKind::Pad;
-    // The value of Pad below 11 is in an attribute.
+    // Pad below version 11 has its value in an attribute.
     let number = if pads { view.float("value").map_or(0.0, f64::from) } else { 0.0 };
     let mut hull = (leaves_zeros || pads).then_some(zero.hull(Interval { lo: number, hi: number }));
     let mut any = false;
@@ -232,7 +233,7 @@ fn powered(base: Option<Interval>, module: &Module, view: &NodeView<'_>) -> Opti
     (base.lo >= 0.0 && exponent > 0.0).then(|| base.grown(|x| x.powf(exponent))).flatten()
 }
 
-/// What a ConstantOfShape is filled with.
+/// The interval of the fill of a ConstantOfShape.
 fn filled(view: &NodeView<'_>) -> Option<Interval> {
     let number = match view.attr("value") {
         Some(AttrValue::Tensor(data)) => *data.small_floats(1)?.first()?,
@@ -241,7 +242,7 @@ fn filled(view: &NodeView<'_>) -> Option<Interval> {
     Interval::between(number, number)
 }
 
-/// What a Clip leaves.
+/// The interval of the result of a Clip.
 fn clipped(module: &Module, view: &NodeView<'_>, operand: Option<Interval>) -> Option<Interval> {
     let clip = ClipView::read(view);
     let bound = |bound: Bound| match bound {
@@ -256,7 +257,7 @@ fn clipped(module: &Module, view: &NodeView<'_>, operand: Option<Interval>) -> O
     (found != Interval::ALL).then_some(found)
 }
 
-/// True if each sum stays where its terms are when it is broadcast: the reduced axes are kept, or the sum is a scalar.
+/// True if each sum is aligned with its terms when it is broadcast: the reduced axes are kept, or the sum is a scalar.
 fn keeps_place(module: &Module, node: Node) -> bool {
     let keeps_axes =
         NodeView::new(module, node).and_then(|view| view.int("keepdims")).is_none_or(|keeps| keeps != 0);
@@ -264,7 +265,7 @@ fn keeps_place(module: &Module, node: Node) -> bool {
     keeps_axes || module.node(node).result(0).and_then(rank) == Some(0)
 }
 
-/// Whether a node divides a value by its own sum, so that no quotient is above 1 where none is negative.
+/// True if a node divides a value by its own sum, so that no quotient is above 1 if no element is negative.
 fn divides_by_own_sum(module: &Module, view: &NodeView<'_>) -> bool {
     let (Some(value), Some(mut divisor)) = (view.operand(0), view.operand(1)) else { return false };
     let value = flow::behind_casts(module, value);

@@ -1,13 +1,13 @@
-//! Dataflow analyses of the numbers in a graph: what rounding does to them.
+//! Dataflow analyses of the numbers in a graph: the effect of rounding on them.
 //!
-//! Three facts are found about every value, which deciding passes ask for:
+//! The analyses find three facts about every value, for the passes that decide:
 //!
-//! - its [`Properties`], by a walk forwards: that it is of unknown range, a square, a sum of thousands of terms;
-//! - its [`Interval`], by a walk forwards too: between which numbers it lies, if that is known;
-//! - the [`Sinks`] that it reaches, by a walk backwards: the scores of Softmax, an angle, a logarithm, and whatever else
-//!   amplifies errors (the rows of [`AMPLIFIERS`](ampc_ir::op::AMPLIFIERS)).
+//! - its [`Properties`], by a forward walk: for example, unknown range, a square, a sum of thousands of terms;
+//! - its [`Interval`], by a forward walk too: the bounds of its elements, if they are known;
+//! - the [`Sinks`] that it reaches, by a backward walk: the scores of Softmax, an angle, a logarithm, and other
+//!   operands that amplify errors (the rows of [`AMPLIFIERS`](ampc_ir::op::AMPLIFIERS)).
 //!
-//! Most guards ask for a property together with a sink. For example:
+//! Most guards combine a property with a sink. For example:
 //!
 //! ```text
 //!                                   properties       interval   sinks
@@ -20,10 +20,11 @@
 //! %y = MatMul(%p, %v)               product
 //! ```
 //!
-//! so `%b` and `%c`, which add something of unknown range and reach an exponent, are what the guard `scores` keeps fp32.
+//! The values `%b` and `%c` add an operand of unknown range and reach an exponent, so the guard `scores` keeps them
+//! fp32.
 //!
-//! Facts are about the graph in fp32, whatever is decided. Walks see into bodies and functions; each is linear in the
-//! nodes, and is repeated only while bodies hand something on.
+//! The facts describe the graph in fp32, whatever is decided. The walks see into bodies and functions. Each walk is
+//! linear in the nodes, and is repeated only while bodies pass facts on.
 
 mod differences;
 mod interval;
@@ -42,11 +43,12 @@ use ampc_ir::op::{self, OpKind, Work};
 use ampc_ir::views::{constant_of, resolve_captures};
 use ampc_ir::{DType, Module, Node, Value};
 
-/// The most walks of one analysis. What comes out of a body, or goes round a loop, is seen in the next walk, so bodies
-/// nested deeper than this are not seen through completely: some facts are missing then, none is wrong.
+/// The maximal number of walks of one analysis. A value that leaves a body, or is loop-carried, is seen in the next
+/// walk, so bodies nested deeper than this are not analysed completely: some facts are missing then, none is wrong.
 const MAX_WALKS: usize = 16;
 
-/// Elements of the largest constant that is read for its interval. Larger ones are weights, whose range says little.
+/// The number of elements of the largest constant that is read for its interval. Larger constants are weights, whose
+/// range says little.
 const MAX_ELEMENTS: u64 = 4096;
 
 /// The facts of all values of a module.
@@ -58,8 +60,8 @@ pub(crate) struct Numerics {
 }
 
 impl Numerics {
-    /// Analyses a module that is to be lowered to a format. Small constants are read; of one that cannot be read nothing
-    /// is known.
+    /// Analyses a module that is to be lowered to a format. Small constants are read; nothing is known about a constant
+    /// that cannot be read.
     pub(crate) fn of(module: &Module, to: DType) -> Numerics {
         let (properties, intervals) = (properties::find_properties(module), interval::find_intervals(module));
         let mut numerics = Numerics { properties, intervals, sinks: SecondaryMap::default() };
@@ -72,7 +74,7 @@ impl Numerics {
         *self.properties.of(module, value)
     }
 
-    /// Between which numbers all elements of a value lie, if that is known.
+    /// The bounds of all elements of a value, if they are known.
     pub(crate) fn interval(&self, module: &Module, value: Value) -> Option<Interval> {
         let known = interval::known(&self.intervals, module, value);
         known.or_else(|| Interval::of_constant(module, value))
@@ -89,12 +91,12 @@ fn kind(module: &Module, node: Node) -> Option<OpKind> {
     module.node(node).schema().map(|s| s.kind)
 }
 
-/// Whether an operator is a product of matrices, or does one inside.
+/// True if an operator is a product of matrices, or computes one internally.
 pub(crate) fn is_product(kind: OpKind) -> bool {
     op::work(kind) == Work::Product
 }
 
-/// Whether a node squares its operand, through casts between floats: x·x, a power by an even constant, or the sum of
+/// True if a node squares its operand, looking through float casts: x·x, a power by an even constant, or the sum of
 /// squares.
 pub(crate) fn squares(module: &Module, node: Node) -> bool {
     let data = module.node(node);
@@ -113,7 +115,7 @@ fn is_even(exponent: f64) -> bool {
     exponent != 0.0 && exponent % 2.0 == 0.0
 }
 
-/// The number that a constant of one element is.
+/// The number in a constant of one element.
 pub(crate) fn scalar(module: &Module, value: Value) -> Option<f64> {
     match constant_of(module, flow::behind_casts(module, value))?.small_floats(1)?[..] {
         [number] => Some(number),
@@ -121,12 +123,12 @@ pub(crate) fn scalar(module: &Module, value: Value) -> Option<f64> {
     }
 }
 
-/// Whether a value is a constant.
+/// True if a value is a constant.
 fn is_constant(module: &Module, value: Value) -> bool {
     constant_of(module, value).is_some()
 }
 
-/// Repeats a walk until it finds nothing new, more than once only if there are bodies.
+/// Repeats a walk until it finds nothing new; without bodies, the walk runs once.
 fn repeat(module: &Module, mut walk: impl FnMut() -> bool) {
     let has_bodies = flow::graphs(module).len() > 1;
     for _ in 0..MAX_WALKS {

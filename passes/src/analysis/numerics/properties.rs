@@ -1,6 +1,7 @@
-//! Properties of values: what their numbers are, as far as rounding is concerned, from how they are computed.
+//! Properties of values: facts about their numbers that matter for rounding, derived from the computation of the
+//! values.
 //!
-//! A walk forwards over the graph, from the inputs of the model on. For example:
+//! A forward walk over the graph, from the inputs of the model on. For example:
 //!
 //! ```text
 //! input %x                     unknown range
@@ -10,8 +11,8 @@
 //! %r = Sqrt(%n)                norms
 //! ```
 //!
-//! A property says that a value *may* be so. An operator that is in none of the matches below gives its results none:
-//! then guards find less.
+//! A property says that a value *may* have it. An operator that no match below names gives its results no properties;
+//! guards then find less.
 
 use super::{Numerics, is_constant, is_product, kind, scalar, squares};
 use crate::analysis::cost::{Extents, Sizes, amount};
@@ -24,23 +25,23 @@ use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Module, Node, Type, Value};
 use std::ops::{BitOr, BitOrAssign};
 
-/// A sum of more terms than this is long, if all of them may have one sign: 4,096 terms of magnitude 16 add up to
-/// 65,536, which is beyond f16. Products with a constant are not long, since weights have either sign.
+/// The number of terms above which a sum is long, if all its terms may have one sign: 4,096 terms of magnitude 16 add
+/// up to 65,536, which is beyond f16. Products with a constant are not long, because weights have either sign.
 pub(crate) const MAX_TERMS: u64 = 4096;
 
-/// A product of a value with itself is long with more terms than this: its diagonal is a sum of squares, and 256 squares
-/// of 16 are 65,536.
+/// The number of terms above which a product of a value with itself is long: its diagonal is a sum of squares, and 256
+/// squares of 16 are 65,536.
 const MAX_SQUARES: u64 = 256;
 
-/// The extent of a dim that is unknown, where a long sum is looked for: of tokens or pixels there may be thousands.
+/// The assumed extent of an unknown dim in the search for long sums: there may be thousands of tokens or pixels.
 const UNKNOWN_EXTENT: u64 = 2 * MAX_TERMS;
 
-/// A long sum that is divided by this or more is a mean and not long any more. A sum that is scaled by less (by the
-/// root of the size of a head, 8 or 11) stays long.
+/// The least divisor that makes a mean of a long sum. A sum that is scaled by less (by the root of the size of a head,
+/// 8 or 11) stays long.
 const MIN_COUNT: f64 = 64.0;
 
-/// Products of at most so many terms compute coordinates (a 4×4 projection, a time step with a frequency); those of more
-/// compute features, which a network was trained to have rounded.
+/// The maximal number of terms of a product that computes coordinates (a 4×4 projection, a time step with a frequency).
+/// Products of more terms compute features, which a network was trained to have rounded.
 pub(crate) const FEW_TERMS: u64 = 16;
 
 /// A set of properties of a value.
@@ -49,8 +50,8 @@ pub(crate) struct Properties(u32);
 
 impl Properties {
     pub(crate) const NOTHING: Properties = Properties(0);
-    /// Of unknown range: inputs of the model, and what is computed of them before a product, a norm or a function with
-    /// bounds.
+    /// Numbers of unknown range: inputs of the model, and values computed from them before a product, a norm or a
+    /// function with bounds.
     pub(crate) const UNKNOWN_RANGE: Properties = Properties(1);
     /// Squares, or sums or means of them.
     pub(crate) const SQUARES: Properties = Properties(1 << 1);
@@ -60,49 +61,50 @@ impl Properties {
     pub(crate) const PRODUCT: Properties = Properties(1 << 3);
     /// Sines or cosines.
     pub(crate) const SINUSOIDS: Properties = Properties(1 << 4);
-    /// Sums of more than [`MAX_TERMS`] computed numbers or products of such.
+    /// Sums of more than [`MAX_TERMS`] computed numbers, or products of such sums.
     pub(crate) const LONG_SUM: Properties = Properties(1 << 5);
-    /// Probability distributions along an axis, which add up to 1: what a Softmax makes.
+    /// Probability distributions along an axis, which add up to 1: results of Softmax.
     pub(crate) const DISTRIBUTION: Properties = Properties(1 << 6);
-    /// Nothing but constants, or what is computed of them.
+    /// Constants, or values computed from constants alone.
     pub(crate) const CONSTANT: Properties = Properties(1 << 7);
     /// Norms: roots of sums of squares.
     pub(crate) const NORMS: Properties = Properties(1 << 8);
     /// Products of two norms.
     pub(crate) const PRODUCTS_OF_NORMS: Properties = Properties(1 << 9);
-    /// What a product of integers adds up, as integers or in floats: up to millions.
+    /// Sums of products of integers, as integers or in floats: up to millions.
     pub(crate) const ACCUMULATOR: Properties = Properties(1 << 10);
     /// Integers in floats, as quantization makes them: results of Round and Floor.
     pub(crate) const INTEGERS: Properties = Properties(1 << 11);
-    /// Inputs of the model, moved, scaled or shifted by constants at most: numbers as they were measured.
+    /// Inputs of the model, at most moved, scaled or shifted by constants: numbers as they were measured.
     pub(crate) const RAW: Properties = Properties(1 << 12);
-    /// Arithmetic of inputs and constants alone: sums, differences, quotients and products, of matrices too. No function
-    /// or norm was applied to it, as a network does after its first layer.
+    /// Arithmetic of inputs and constants alone: sums, differences, quotients and products, of matrices too. No
+    /// function or norm was applied, as a network would do after its first layer.
     pub(crate) const ARITHMETIC: Properties = Properties(1 << 13);
-    /// A product of matrices is among what was computed.
+    /// The computation contains a product of matrices.
     pub(crate) const OF_PRODUCT: Properties = Properties(1 << 14);
-    /// A product is among it that may be a layer: of more than [`FEW_TERMS`] terms, with constants.
+    /// The computation contains a product that may be a layer: a product with constants and more than [`FEW_TERMS`]
+    /// terms.
     pub(crate) const OF_LAYER: Properties = Properties(1 << 15);
-    /// What properties of arithmetic are about: all operands have them, or none of the results.
+    /// The properties of arithmetic: a result has them only if all operands are constants or arithmetic.
     const OF_ARITHMETIC: Properties = Properties(
         Properties::RAW.0 | Properties::ARITHMETIC.0 | Properties::OF_PRODUCT.0 | Properties::OF_LAYER.0,
     );
 
-    /// Whether all of some properties are there.
+    /// True if the set has all of the other properties.
     pub(crate) fn has(self, other: Properties) -> bool {
         self.0 & other.0 == other.0
     }
-    /// The properties that are among others too.
+    /// The properties that both sets have.
     fn among(self, other: Properties) -> Properties {
         Properties(self.0 & other.0)
     }
-    /// The properties without others.
+    /// The properties that the other set does not have.
     fn without(self, other: Properties) -> Properties {
         Properties(self.0 & !other.0)
     }
 }
 
-/// Properties, if something holds.
+/// The properties if a condition holds, else nothing.
 fn when(holds: bool, properties: Properties) -> Properties {
     if holds { properties } else { Properties::NOTHING }
 }
@@ -157,7 +159,7 @@ impl Analysis for Forward {
         facts: &Facts<Properties>,
     ) -> Properties {
         let Some(view) = NodeView::new(module, node) else { return Properties::NOTHING };
-        // Indices are positions, of whatever is looked for.
+        // Indices are positions, whatever the operator searches for.
         if slot == 1 && matches!(view.kind(), OpKind::TopK | OpKind::MaxPool) {
             return Properties::UNKNOWN_RANGE;
         }
@@ -170,13 +172,13 @@ impl Analysis for Forward {
 }
 
 impl Numerics {
-    /// Whether a value is a constant, or made of constants alone.
+    /// True if a value is a constant, or computed from constants alone.
     pub(crate) fn is_constant(&self, module: &Module, value: Value) -> bool {
         self.properties(module, value).has(Properties::CONSTANT) || is_constant(module, value)
     }
 }
 
-/// The properties that are known of the values of a module.
+/// The known properties of the values of a module.
 struct Known<'a> {
     module: &'a Module,
     facts: &'a Facts<Properties>,
@@ -187,7 +189,7 @@ impl Known<'_> {
         *self.facts.of(self.module, value)
     }
 
-    /// The properties of what a node makes: the transfer function of the walk.
+    /// The properties of the results of a node: the transfer function of the walk.
     fn of_results(&self, view: &NodeView<'_>) -> Properties {
         let module = self.module;
         let kind = view.kind();
@@ -229,7 +231,7 @@ impl Known<'_> {
                 norms | if scaled { all } else { all.without(Properties::PRODUCT | Properties::DISTRIBUTION) }
             }
             OpKind::Div if operand(1).has(Properties::CONSTANT) => all.without(by_count(module, view)),
-            // What is divided by something computed is of another scale.
+            // A quotient with a computed divisor has another scale than the dividend.
             OpKind::Div => operand(0).among(Properties::SINUSOIDS) | all.among(Properties::UNKNOWN_RANGE),
             OpKind::ReduceL2 => {
                 all.among(Properties::UNKNOWN_RANGE | Properties::LONG_SUM) | Properties::NORMS
@@ -265,13 +267,13 @@ impl Known<'_> {
         by(properties.without(Properties::OF_ARITHMETIC) | self.of_arithmetic(view))
     }
 
-    /// The properties of arithmetic of what a node makes.
+    /// The properties of arithmetic that the results of a node have.
     fn of_arithmetic(&self, view: &NodeView<'_>) -> Properties {
         let module = self.module;
         let kind = view.kind();
         let operands = || (0..view.n_operands()).filter_map(|i| Some((i, self.of(view.operand(i)?))));
         let is_fixed = |properties: Properties| properties.has(Properties::CONSTANT);
-        // Where something is moved to is not computed with.
+        // Operands that say where elements are moved to take no part in the arithmetic.
         let read =
             || operands().filter(|&(i, _)| op::moves(kind, 0).is_none() || op::moves(kind, i).is_some());
         let all = read().filter(|&(_, p)| !is_fixed(p)).map(|(_, p)| p);
@@ -326,8 +328,8 @@ impl Known<'_> {
         made
     }
 
-    /// How many terms a product of computed factors sums: of an axis of unknown extent many, unless a factor is an input
-    /// of the model, about which nothing is known at all.
+    /// The number of terms that a product of computed factors sums up. An axis of unknown extent counts as long, unless
+    /// a factor has unknown range like an input of the model, about which nothing is known at all.
     fn terms_of(&self, view: &NodeView<'_>, factors: Properties) -> u64 {
         let unknown =
             if factors.has(Properties::UNKNOWN_RANGE) { Sizes::default().other } else { UNKNOWN_EXTENT };
@@ -341,8 +343,8 @@ impl Known<'_> {
     }
 }
 
-/// The properties that end where a value is divided by a count, or multiplied by the reciprocal of one: a long sum
-/// becomes a mean.
+/// The properties that a value loses when it is divided by a count, or multiplied by the reciprocal of a count: a long
+/// sum becomes a mean.
 fn by_count(module: &Module, view: &NodeView<'_>) -> Properties {
     let constant = |i| view.operand(i).and_then(|value| scalar(module, value)).map(f64::abs);
     let by = match view.kind() {
@@ -352,7 +354,7 @@ fn by_count(module: &Module, view: &NodeView<'_>) -> Properties {
     when(by.is_some_and(|by| by <= MIN_COUNT.recip()), Properties::LONG_SUM)
 }
 
-/// Whether a product is one of a value with itself, but for axes that are exchanged: a Gram matrix.
+/// True if a product multiplies a value with itself, apart from exchanged axes: a Gram matrix.
 fn is_gram(module: &Module, view: &NodeView<'_>) -> bool {
     let origin = |i: usize| {
         let mut value = flow::behind_casts(module, view.operand(i)?);
@@ -366,7 +368,8 @@ fn is_gram(module: &Module, view: &NodeView<'_>) -> bool {
     origin(0).is_some() && origin(0) == origin(1)
 }
 
-/// How many products an element of a product of matrices sums up, if axes of unknown extent have so many elements.
+/// The number of products that an element of a product of matrices sums up, with `unknown` elements per axis of unknown
+/// extent.
 pub(crate) fn terms(module: &Module, view: &NodeView<'_>, unknown: u64) -> u64 {
     let sizes = Sizes { other: unknown, ..Sizes::default() };
     let extents = Extents { module, sizes: &sizes };
@@ -374,7 +377,7 @@ pub(crate) fn terms(module: &Module, view: &NodeView<'_>, unknown: u64) -> u64 {
     (amount(view, extents).product / 2).checked_div(results).unwrap_or(0)
 }
 
-/// How many elements a reduction makes one of.
+/// The number of elements that a reduction combines into one.
 fn summed(module: &Module, view: &NodeView<'_>) -> u64 {
     let sizes = Sizes { other: UNKNOWN_EXTENT, ..Sizes::default() };
     let extents = Extents { module, sizes: &sizes };
@@ -382,7 +385,7 @@ fn summed(module: &Module, view: &NodeView<'_>) -> u64 {
     elements(view.operand(0)).checked_div(elements(view.data().result(0))).unwrap_or(0)
 }
 
-/// Whether a node makes a mask of integers that are 0 and 1: 1 − m, where m was an integer.
+/// True if a node makes a mask of integers that are 0 and 1: 1 − m, where m was an integer.
 fn is_mask(module: &Module, view: &NodeView<'_>) -> bool {
     let is_one = view.operand(0).and_then(|value| scalar(module, value)) == Some(1.0);
     let was_integer = |value: Value| {

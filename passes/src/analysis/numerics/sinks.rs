@@ -1,18 +1,18 @@
-//! Which sinks a value reaches: the operands that amplify its errors, read directly or behind operators that pass errors
-//! on.
+//! The sinks that a value reaches: the operands that amplify its errors, read directly or behind operators that pass
+//! errors on.
 //!
-//! A backward slice, as program analysis calls it: a walk from the rows of [`AMPLIFIERS`] and from differences of nearly
-//! equal numbers to what they are computed from, through operators that move, add, multiply and round. Products of
-//! matrices, norms and functions with bounds end most slices: behind them an error is one among many, or small.
-//! For example, from bottom to top:
+//! This is a backward slice: a walk from the rows of [`AMPLIFIERS`] and from differences of nearly equal numbers to the
+//! values that they are computed from, through operators that move, add, multiply and round. Products of matrices,
+//! norms and functions with bounds end most slices: after them an error is one among many, or small. For example, from
+//! bottom to top:
 //!
 //! ```text
-//! %a = Add(%h, %bias)          %h reaches it too, and so does %bias: an Add passes everything on
+//! %a = Add(%h, %bias)          %h and %bias reach it too: an Add passes everything on
 //! %y = Log(%a)                 %a reaches a sink: its errors relative to its distance from 0 count
 //! %z = MatMul(%y, %w)          %y reaches nothing: a product of matrices passes nothing on
 //! ```
 //!
-//! An operator that is in none of the matches below passes nothing on: then guards find less.
+//! An operator that no match below names passes nothing on; guards then find less.
 
 use super::differences::averages;
 use super::{Interval, Numerics, Properties, is_product, kind, repeat, scalar, squares, terms};
@@ -24,29 +24,31 @@ use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Module, Node, Value};
 use std::ops::{BitOr, BitOrAssign};
 
-/// Of a divisor, or of what a root or logarithm is taken, all of whose elements are at least this far from 0, as those
-/// of 1 + |x| are, errors are not amplified much. One that may come nearer may come arbitrarily near, and is a sink.
+/// The distance from 0 from which a divisor, or the operand of a root or logarithm, does not amplify errors much, if
+/// all its elements have this distance, like those of 1 + |x|. Elements that may be nearer may be arbitrarily near, so
+/// such an operand is a sink.
 const FAR_FROM_ZERO: f64 = 0.5;
 
-/// A difference that is multiplied by this or more is magnified, and the rounding errors of its terms with it: by 3 of
-/// the 11 bits that f16 has. Smaller factors, such as the 2 of 2ab, are part of ordinary formulas and left alone.
+/// The factor from which a multiplication magnifies a difference, and the rounding errors of its terms with it: by 3 of
+/// the 11 bits that f16 has. Smaller factors, such as the 2 of 2ab, are part of ordinary formulas and do not count.
 const MAGNIFIED: f64 = 8.0;
 
-/// A difference of a constant and what lies near 1 cancels if all elements of the constant are at most this far from 1
-/// or −1: 1 − p, and 1.0001 − p. The distance from 2, or from the bias of a norm, is not small.
+/// The largest distance of the elements of a constant from 1 or −1 for which the difference of the constant and a value
+/// near 1 cancels: 1 − p, and 1.0001 − p. The distance from 2, or from the bias of a norm, is not small.
 const NEAR_ONE: f64 = 0.125;
 
-/// Elements of the largest divisor in which elements are looked for that vanish; larger ones are taken to have none.
+/// The number of elements of the largest divisor that is searched for elements that vanish; larger divisors count as
+/// having none.
 const MAX_DIVISORS: u64 = 1 << 16;
 
-/// How many matrices may be multiplied to what is explained of an input: the components, and back.
+/// The maximal number of matrices between an input and the explained part of the input: the components, and back.
 const MAX_FACTORS: usize = 2;
 
-/// Products of at most so many terms combine the parts of a coordinate (bones, control points, corners); those of more are
-/// layers of a network, which passes no coordinate on.
+/// The maximal number of terms of a product that combines the parts of a coordinate (bones, control points, corners).
+/// Products of more terms are layers of a network, which pass no coordinate on.
 const FEW_PARTS: u64 = 64;
 
-/// How many Pads, which put a border around an image, may stand between a value and what smooths it.
+/// The maximal number of Pads, which put a border around an image, between a value and the operator that smooths it.
 const MAX_PADS: usize = 1;
 
 /// A set of kinds of sinks.
@@ -63,7 +65,7 @@ impl Sink {
     pub(crate) const ZERO: Sink = Sink(1 << 2);
     /// [`Amplified::One`], or a difference from a constant that reaches [`Amplified::Zero`]: log(1 − p).
     pub(crate) const ONE: Sink = Sink(1 << 3);
-    /// A term of a difference of nearly equal numbers, or what is divided by something tiny.
+    /// A term of a difference of nearly equal numbers, or a dividend whose divisor is tiny.
     pub(crate) const CANCELLATION: Sink = Sink(1 << 4);
     /// The product in a distance, ‖a‖² + ‖b‖² − 2ab, or in a cosine, ab / (‖a‖·‖b‖).
     pub(crate) const DISTANCE: Sink = Sink(1 << 5);
@@ -71,23 +73,23 @@ impl Sink {
     pub(crate) const SUM: Sink = Sink(1 << 6);
     /// A logarithm.
     pub(crate) const LOG: Sink = Sink(1 << 7);
-    /// A square or norm of which the logarithm is taken.
+    /// A square or norm whose logarithm is taken.
     pub(crate) const LOG_OF_SQUARES: Sink = Sink(1 << 8);
     /// A multiplication by [`MAGNIFIED`] or more.
     pub(crate) const MAGNIFIED: Sink = Sink(1 << 9);
     /// [`Amplified::Choice`].
     pub(crate) const CHOICE: Sink = Sink(1 << 10);
-    /// The difference of an input and what arithmetic makes of inputs: a residual.
+    /// The difference of an input and the result of arithmetic on inputs: a residual.
     pub(crate) const RESIDUAL: Sink = Sink(1 << 11);
     /// A term of a difference that is magnified, or the dividend of a cosine.
     pub(crate) const ENLARGED: Sink = Sink(1 << 12);
     /// A comparison with a threshold that makes spikes: numbers 0 and 1 that are counted.
     pub(crate) const THRESHOLD: Sink = Sink(1 << 13);
-    /// A coordinate or angle that is a linear function of the value: one that moves, sums, scaling and products of at most
-    /// [`FEW_PARTS`] terms make of it. Control points are such parts of the points of a spline, and bones of a skin.
+    /// A coordinate or angle that is a linear function of the value, made by moves, sums, scaling and products of at
+    /// most [`FEW_PARTS`] terms. Control points are such parts of the points of a spline, and bones of a skin.
     pub(crate) const PART_OF_POSITION: Sink = Sink(1 << 14);
 
-    /// All kinds that amplify errors; the others say more of how.
+    /// All kinds that amplify errors. The other kinds give details.
     pub(crate) const AMPLIFIERS: Sink = Sink(
         Sink::EXPONENT.0
             | Sink::POSITION.0
@@ -102,7 +104,7 @@ impl Sink {
             | Sink::PART_OF_POSITION.0,
     );
 
-    /// Whether one of some kinds is there.
+    /// True if the set has one of the other kinds.
     pub(crate) fn any(self, others: Sink) -> bool {
         self.0 & others.0 != 0
     }
@@ -130,26 +132,26 @@ impl BitOrAssign for Sink {
 /// The sinks that a value reaches.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Sinks {
-    /// Through some reader.
+    /// The kinds that are reached through some reader.
     pub(crate) some: Sink,
-    /// Through every reader: there is no other use of the value.
+    /// The kinds that are reached through every reader, so that the value has no other use.
     pub(crate) all: Sink,
-    /// The number of a row of [`AMPLIFIERS`] that is reached, if one is: the first that was found.
+    /// The index of the first row of [`AMPLIFIERS`] that was found, if a row is reached.
     row: Option<u8>,
 }
 
 impl Sinks {
-    /// An amplifier that is reached, for the evidence of a decision.
+    /// An amplifier that the value reaches, for the evidence of a decision.
     pub(crate) fn amplifier(self) -> Option<&'static Amplifier> {
         AMPLIFIERS.get(usize::from(self.row?))
     }
 
-    /// The sinks of a value that two readers read.
+    /// The sinks of a value with two readers.
     pub(crate) fn and(self, other: Sinks) -> Sinks {
         Sinks { some: self.some | other.some, all: self.all.among(other.all), row: self.row.or(other.row) }
     }
 
-    /// Those of some kinds.
+    /// The sinks of some kinds.
     fn among(self, kinds: Sink) -> Sinks {
         let some = self.some.among(kinds);
         Sinks { some, all: self.all.among(kinds), row: self.row.filter(|_| some.any(Sink::AMPLIFIERS)) }
@@ -173,8 +175,8 @@ fn sink_of(what: Amplified) -> Sink {
 }
 
 impl Numerics {
-    /// Finds the sinks of all values. Bodies come after the nodes that they belong to, so one walk backwards sees what
-    /// is inside before what is around; what goes out of a body is looked at again in the next walk.
+    /// Finds the sinks of all values. Bodies come after the nodes that own them, so one backward walk visits the inside
+    /// of a node before its surroundings. Values that leave a body are visited again in the next walk.
     pub(super) fn find_sinks(&mut self, module: &Module, nodes: &[Node], to: DType) {
         repeat(module, || {
             let mut found = false;
@@ -191,7 +193,7 @@ impl Numerics {
         });
     }
 
-    /// The sinks that a value reaches, from those of its readers' results.
+    /// The sinks that a value reaches, computed from the sinks of the results of its readers.
     fn sinks_of(&self, module: &Module, value: Value, to: DType) -> Sinks {
         let mut found: Option<Sinks> = None;
         let mut work = vec![value];
@@ -232,7 +234,7 @@ impl Numerics {
         let Some(operand) = data.operand(at) else { return Sinks::default() };
         let float = |value: Value| module.value(value).ty.dtype().is_some_and(DType::is_float);
         let results = data.results().iter().copied().flatten().filter(|&value| float(value));
-        // A result that nobody reads is not a use without sinks.
+        // A result without readers does not count as a use without sinks.
         let read = results.filter(|&value| module.uses(value).next().is_some() || is_output(module, value));
         let results = read.map(|value| self.sinks[value]).reduce(Sinks::and).unwrap_or_default();
         let mut sinks = results.among(self.passed(module, node, kind, at));
@@ -260,7 +262,7 @@ impl Numerics {
         sinks.with(self.cancels(module, node, operand, results.some, to))
     }
 
-    /// Whether no element is near 0: what 1 + |x| makes.
+    /// True if no element is near 0, like those of 1 + |x|.
     fn is_far_from_zero(&self, module: &Module, value: Value) -> bool {
         self.interval(module, value).is_some_and(|i| i.lo >= FAR_FROM_ZERO || i.hi <= -FAR_FROM_ZERO)
     }
@@ -275,8 +277,8 @@ impl Numerics {
             let others = module.node(node).formal_operands().iter().enumerate();
             others.filter(|&(i, _)| i != slot).filter_map(|(_, &v)| v).all(|v| self.is_constant(module, v))
         };
-        // These kinds are about the value itself, which only moving, adding and scaling leave: a sum of |x| is none of
-        // x.
+        // These kinds concern the value itself, which only moving, adding and scaling preserve: a sum of |x| is not a
+        // sum of x.
         let linear = Sink::SUM
             | Sink::DISTANCE
             | Sink::LOG_OF_SQUARES
@@ -327,8 +329,8 @@ impl Numerics {
         }
     }
 
-    /// The sinks that an operand reaches by being a term of a sum that may cancel, a dividend, or a factor of what is
-    /// magnified. `results` are the sinks of what the node makes.
+    /// The sinks that an operand reaches as a term of a sum that may cancel, as a dividend, or as a factor of a
+    /// magnified product. `results` are the sinks of the result of the node.
     fn cancels(&self, module: &Module, node: Node, operand: Value, results: Sink, to: DType) -> Sink {
         let data = module.node(node);
         let (Some(a), Some(b)) = (data.operand(0), data.operand(1)) else { return Sink::NOTHING };
@@ -347,20 +349,20 @@ impl Numerics {
         }
     }
 
-    /// Whether a value is a constant of nothing but numbers near 1, or near −1.
+    /// True if a value is a constant whose numbers are all near 1, or near −1.
     fn is_one(&self, module: &Module, value: Value) -> bool {
         let magnitudes = self.interval(module, value).filter(|_| self.is_constant(module, value));
         magnitudes.map(Interval::magnitudes).is_some_and(|i| i.lo >= 1.0 - NEAR_ONE && i.hi <= 1.0 + NEAR_ONE)
     }
 
-    /// The sinks of a dividend: a quotient by tiny numbers is large, and a cosine as small as its product may be.
+    /// The sinks of a dividend: a quotient by tiny numbers is large, and a cosine may be as small as its product.
     fn of_quotient(&self, module: &Module, dividend: Value, divisor: Value, to: DType) -> Sink {
         let is_cosine = self.properties(module, divisor).has(Properties::PRODUCTS_OF_NORMS)
             && self.properties(module, dividend).has(Properties::PRODUCT);
         when(vanishes(module, divisor, to), Sink::CANCELLATION) | when(is_cosine, Sink::ENLARGED)
     }
 
-    /// The sinks of the terms of a sum or difference that may be much smaller than they are.
+    /// The sinks of the terms of a sum or difference that may be much smaller than its terms.
     fn of_sum(&self, module: &Module, node: Node, terms: [Value; 2], results: Sink) -> Sink {
         let mut sink = Sink::NOTHING;
         if self.is_distance(module, node) {
@@ -378,8 +380,9 @@ impl Numerics {
         sink | when(self.is_residual(module, node), Sink::RESIDUAL)
     }
 
-    /// Whether a node subtracts what arithmetic makes of inputs from an input: the residual of a fit, an innovation, the
-    /// distance from a plane. Arithmetic has a product of matrices here that is no layer of a network.
+    /// True if a node subtracts the result of arithmetic on inputs from an input, or the input from the result: the
+    /// residual of a fit, an innovation, the distance from a plane. The arithmetic must contain a product of matrices,
+    /// and no layer of a network.
     pub(crate) fn is_residual(&self, module: &Module, node: Node) -> bool {
         let data = module.node(node);
         let (Some(a), Some(b)) = (data.operand(0), data.operand(1)) else { return false };
@@ -396,8 +399,8 @@ impl Numerics {
         }
     }
 
-    /// Whether the second value is the first one, an input, multiplied by at most [`MAX_FACTORS`] constant matrices: what
-    /// principal components explain of it.
+    /// True if the second value is the first value, an input, multiplied by at most [`MAX_FACTORS`] constant matrices:
+    /// the part of the input that principal components explain.
     fn leaves_rest(&self, module: &Module, value: Value, explained: Value) -> bool {
         let value = flow::behind_casts(module, value);
         if !self.properties(module, value).has(Properties::RAW) {
@@ -422,7 +425,7 @@ impl Numerics {
         false
     }
 
-    /// Whether a node is E[x²] − E[x]² or another difference of squares of what is computed.
+    /// True if a node is E[x²] − E[x]² or another difference of squares of computed values.
     pub(crate) fn is_difference_of_squares(&self, module: &Module, node: Node) -> bool {
         let data = module.node(node);
         let squares =
@@ -430,7 +433,7 @@ impl Numerics {
         subtracts(module, node) && squares(0) && squares(1)
     }
 
-    /// Whether a node adds squared norms and a product: ‖a‖² + ‖b‖² − 2ab.
+    /// True if a node adds squared norms and a product: ‖a‖² + ‖b‖² − 2ab.
     pub(crate) fn is_distance(&self, module: &Module, node: Node) -> bool {
         let data = module.node(node);
         let properties =
@@ -461,8 +464,8 @@ fn magnifies(module: &Module, node: Node) -> Sink {
     when(is_large, Sink::MAGNIFIED)
 }
 
-/// Whether the second value is the first one smoothed: a convolution of it, or the means of its windows. Their
-/// difference is a high-pass filter.
+/// True if the second value is the first value smoothed: its convolution, or the means of its windows. The difference
+/// of the two is a high-pass filter.
 fn is_smoothed(module: &Module, value: Value, smooth: Value) -> bool {
     let value = flow::behind_casts(module, value);
     let Some((node, _)) = module.producer(flow::behind_casts(module, smooth)) else { return false };
@@ -482,8 +485,8 @@ fn is_smoothed(module: &Module, value: Value, smooth: Value) -> bool {
     false
 }
 
-/// Whether an operand is compared with a constant other than 0, and the outcome is counted: cast to a float, and added to
-/// or subtracted from something.
+/// True if an operand is compared with a constant other than 0 and the outcome is counted: cast to a float, and added
+/// to or subtracted from a computed value.
 fn is_threshold(module: &Module, node: Node, slot: usize) -> bool {
     let data = module.node(node);
     let compares = kind(module, node).is_some_and(op::compares);
@@ -507,7 +510,7 @@ fn is_output(module: &Module, value: Value) -> bool {
     module.output_slots(value).next().is_some()
 }
 
-/// Whether a node reads an operand in the low format whatever is decided of what makes it.
+/// True if a node reads an operand in the low format whatever is decided about the producer of the operand.
 fn is_low_anyway(module: &Module, node: Node, slot: u32) -> bool {
     let var = flow::reader_var(module, node, slot);
     var.and_then(|var| flow::decision(module, var)).is_some_and(|d| match d.precision {
@@ -516,7 +519,7 @@ fn is_low_anyway(module: &Module, node: Node, slot: u32) -> bool {
     })
 }
 
-/// Whether a node subtracts: Sub, and Add of a negative constant or of something that is negated.
+/// True if a node subtracts: Sub, and Add of a negative constant or of a negated value.
 pub(crate) fn subtracts(module: &Module, node: Node) -> bool {
     let data = module.node(node);
     let is_negative = |value: Value| {
@@ -531,20 +534,20 @@ pub(crate) fn subtracts(module: &Module, node: Node) -> bool {
     }
 }
 
-/// Whether elements of a constant that is divided by are not 0, but round to 0 or lose digits below the normal range.
+/// True if a constant divisor has elements that are not 0, but round to 0 or lose digits below the normal range.
 fn vanishes(module: &Module, divisor: Value, to: DType) -> bool {
     let Some(data) = constant_of(module, flow::behind_casts(module, divisor)) else { return false };
     let numbers = data.small_floats(MAX_DIVISORS).unwrap_or_default();
     worst_rounding_error(&numbers, to) > unit_roundoff(to).unwrap_or(1.0)
 }
 
-/// The largest error of rounding one of some numbers to a format, as a share of the number. Numbers that do not fit
-/// have none, nor has 0.
+/// The largest error of rounding one of these numbers to a format, relative to the number. 0 and numbers that do not
+/// fit count as exact.
 pub(crate) fn worst_rounding_error(numbers: &[f64], to: DType) -> f64 {
     let (smallest, most) = (min_normal(to).unwrap_or(0.0), max_finite(to).unwrap_or(f64::INFINITY));
     let counts = |number: f64| number != 0.0 && number.abs() <= most && can_convert(DType::F64, to);
     let error = |&number: &f64| {
-        // Among normal numbers it is at most the unit roundoff.
+        // The error of a normal number is at most the unit roundoff.
         if !counts(number) || number.abs() >= smallest {
             return 0.0;
         }

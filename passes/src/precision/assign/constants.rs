@@ -1,7 +1,8 @@
 //! Variables of values that depend on constants alone, and large constants that are stored low.
 //!
-//! A large constant that is only moved, an embedding for example, is stored low, whichever format its elements are
-//! read in: a reader that wants fp32 widens the elements that were moved out of the constant, not the constant.
+//! A large constant that is only moved, an embedding for example, is stored low, whatever the format in which its
+//! elements are read. A reader that wants fp32 widens the elements that were moved out of the constant, not the
+//! constant.
 //!
 //! ```text
 //! const table : f16[30522, 768]           half the bytes
@@ -10,9 +11,10 @@
 //! b = Add(a.f32, positions)               fp32
 //! ```
 //!
-//! The rule holds for f16 alone. In bf16, 8 bits round an embedding so much that fp32 sums that read it cannot make up
-//! for the loss (a Llama with outliers: error 0.43 instead of 0.03; in f16 0.005). A table whose numbers are all below
-//! the normal numbers of f16 would lose digits that it needs, and stays fp32; guards find numbers beyond the range.
+//! The rule holds for f16 alone. In bf16, 8 bits round an embedding so much that fp32 sums that read the embedding
+//! cannot make up for the loss (a Llama with outliers: error 0.43 instead of 0.03; in f16 0.005). A table whose numbers
+//! are all below the normal numbers of f16 would lose digits that it needs, and stays fp32; guards find numbers beyond
+//! the range.
 
 use crate::analysis::tensors::kept_outputs;
 use crate::graph::flow::{self, Var};
@@ -26,8 +28,8 @@ use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The number of elements of the smallest constant that is stored low for its size alone. Below it, the cast costs
-/// about as much in the file and in time as half the constant.
+/// The number of elements of the smallest constant that is stored low for its size alone. The cast of a smaller
+/// constant costs about as much, in the file and in time, as half the constant.
 pub(super) const MIN_TABLE: u64 = 1024;
 
 /// The least normal number of f16, 2⁻¹⁴.
@@ -79,19 +81,19 @@ struct Finder<'m> {
     to: DType,
     groups: &'m Groups,
     statistics: &'m mut Statistics,
-    /// Outputs that keep their types, as they are or as an earlier run cast them.
+    /// Outputs that keep their types, directly or behind casts of an earlier run.
     kept: FxHashSet<Value>,
     outputs: FxHashSet<Value>,
     /// The variables that move constants and do nothing else.
     moves: FxHashSet<Var>,
-    /// The ports through which calls of functions hand in constants, or values that were only moved since.
+    /// The ports through which calls of functions pass constants, or values moved out of constants.
     handed_in: FxHashSet<Var>,
     behind_casts: BehindCasts,
     found: Constants,
 }
 
 impl Finder<'_> {
-    /// Notes a variable whose operands depend on constants alone, whatever has been decided about the variable.
+    /// Records a variable whose operands depend on constants alone, whatever has been decided about the variable.
     fn note(&mut self, var: Var) {
         let is_port = flow::is_port(self.module, var);
         let skipped = self.groups.get(var).is_some() || is_port && !self.is_handed_in(var);
@@ -134,13 +136,13 @@ impl Finder<'_> {
         flow::decision(self.module, var).and_then(|decision| decision.precision)
     }
 
-    /// True if the author or a pin wants a variable in the other 16-bit format: such a variable counts as one of class
-    /// allow.
+    /// True if the author or a pin requests the other 16-bit format for a variable. Such a variable counts as a
+    /// variable of class allow.
     fn is_in_other_format(&self, var: Var) -> bool {
         self.decided(var).is_some_and(|decided| decided.is_low() && decided != self.to)
     }
 
-    /// True if the choice holds a variable low whatever is around it.
+    /// True if a variable is low whatever the cut chooses.
     fn is_low(&self, var: Var) -> bool {
         match self.decided(var) {
             Some(decided) => decided == self.to,
@@ -156,7 +158,7 @@ impl Finder<'_> {
     }
 
     /// Finds the variables that move a large constant that is only moved. The body of a function may come before the
-    /// call that hands the constant in, so the walk is repeated until it finds no more.
+    /// call that passes the constant, so the walk is repeated until it finds no more variables.
     fn tables(&mut self, order: &[Var]) {
         let may = |var: &Var| self.groups.get(*var).is_none() && self.may_store_low(*var);
         let movers: Vec<Var> = order.iter().copied().filter(may).collect();
@@ -178,7 +180,7 @@ impl Finder<'_> {
         }
     }
 
-    /// True if a variable moves nothing but constants, and may be low.
+    /// True if a variable only moves constants, and may be low.
     fn may_store_low(&self, var: Var) -> bool {
         let moves = self.moves.contains(&var) || self.handed_in.contains(&var);
         moves
@@ -187,14 +189,15 @@ impl Finder<'_> {
             && !self.leaves_full(var)
     }
 
-    /// True if an infer variable makes an output that keeps its type, which is not rounded before it leaves.
+    /// True if an infer variable makes an output that keeps its type. Such an output is not rounded before it leaves.
     fn leaves_full(&self, var: Var) -> bool {
         let is_kept = |(_, value): (usize, Value)| self.kept.contains(&value);
         self.class(var) == Some(Class::Infer) && flow::results_of(self.module, var).any(is_kept)
     }
 
-    /// True if a value is a constant that is worth a cast of the elements that are moved out of it, and that no reader
-    /// needs in fp32, in functions that take it either: such a constant would be stored twice, or cast as a whole.
+    /// True if a value is a constant that is worth a cast of the elements that are moved out of it, and if no reader
+    /// needs the constant in fp32, including readers in functions that take it. A constant that a reader needs in fp32
+    /// would be stored twice, or cast as a whole.
     fn is_table(&mut self, value: Value) -> bool {
         let Some(data) = constant_of(self.module, value) else {
             let port = flow::producer_var(self.module, value);
@@ -204,12 +207,12 @@ impl Finder<'_> {
         if data.element_count() < MIN_TABLE || !self.is_read_by_moves(value) {
             return false;
         }
-        // A constant that cannot be read is an error where it is written.
+        // A constant that cannot be read is reported where it is written.
         let Ok(stats) = self.statistics.of(&data, self.to) else { return false };
         stats.is_none_or(|stats| stats.max_abs >= MIN_NORMAL || stats.nonzero == 0)
     }
 
-    /// True if every reader of a value is low or moves nothing but constants, behind ports of calls as well.
+    /// True if every reader of a value is low or only moves constants, including readers behind ports of calls.
     fn is_read_by_moves(&self, value: Value) -> bool {
         let mut work = vec![value];
         let mut ports: FxHashSet<Var> = FxHashSet::default();
@@ -242,7 +245,7 @@ fn is_infer_or_clear(class: Option<Class>) -> bool {
 /// Finds constants behind casts. A chain of casts is walked once.
 #[derive(Default)]
 pub(super) struct BehindCasts {
-    /// The results of casts that are known: true if the value behind all casts is a constant.
+    /// For each visited result of a cast: true if the value behind all casts is a constant.
     known: FxHashMap<Value, bool>,
 }
 

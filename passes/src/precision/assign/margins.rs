@@ -1,9 +1,9 @@
-//! Operators outside of the low regions: before the first product and behind the last product.
+//! The margins of the low regions: operators before the first product and after the last product.
 //!
-//! There, rounding buys no faster product, only a cheaper operator here and there, and what is rounded last is rounded
-//! most visibly. So the choice leaves infer variables fp32 that make an output of the graph, that nothing low comes
-//! before but constants, or that nothing low comes after. Deny operators do not end a low region: the scores of an
-//! attention are between products, with the softmax in between.
+//! In the margins, rounding makes no product faster, only an operator cheaper here and there, and the last rounding is
+//! the most visible. So the choice leaves an infer variable fp32 if it makes an output of the graph, if nothing low
+//! except constants comes before it, or if nothing low comes after it. Deny operators do not end a low region: the
+//! scores of an attention are between products, with the softmax in between.
 //!
 //! For example, where MatMul is low and `y` leaves the model in fp32:
 //!
@@ -13,11 +13,11 @@
 //! c = Add(b, s)        free: between two products
 //! d = MatMul(c, v)     low
 //! e = Tanh(d)          fp32: nothing low comes after it, since y is not
-//! y = Add(e, s)        fp32: it makes what leaves in fp32
+//! y = Add(e, s)        fp32: it makes an output that leaves in fp32
 //! ```
 //!
-//! The walk forwards from the products meets c, e and y, the walk backwards c and a. What both meet is between products
-//! and free, unless it makes an output that keeps its type.
+//! The walk forwards from the products visits c, e and y; the walk backwards visits c and a. A variable that both walks
+//! visit is between products and free, unless it makes an output that keeps its type.
 
 use super::constants::Constants;
 use super::found::Held;
@@ -32,7 +32,7 @@ use ampc_ir::verify::name_of;
 use ampc_ir::{DType, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The free infer variables that stay fp32, and why.
+/// Returns the free infer variables that stay fp32, with the reasons.
 pub(super) fn margins(
     tensors: &Tensors<'_>,
     constants: &Constants,
@@ -54,14 +54,14 @@ pub(super) fn margins(
     free.filter(|&var| infers(var)).filter_map(|var| Some((var, why(var)?))).collect()
 }
 
-/// Where a walk can be: at a node with all its variables, or at a port of a node with bodies or of a sequence.
+/// A position of a walk: a node with all its variables, or a port of a node with bodies or of a sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum At {
     Node(Node),
     Port(Var),
 }
 
-/// Where a walk has been.
+/// The positions that a walk has visited.
 #[derive(Default)]
 struct Visited {
     nodes: SecondaryMap<Node, bool>,
@@ -69,7 +69,7 @@ struct Visited {
 }
 
 impl Visited {
-    /// Notes a place; whether it is new.
+    /// Records a position. Returns true if the position is new.
     fn insert(&mut self, at: At) -> bool {
         match at {
             At::Node(node) => !std::mem::replace(&mut self.nodes[node], true),
@@ -90,7 +90,7 @@ struct Walk<'a> {
     held: &'a VarMap<Held>,
     /// Products that need not be low.
     negligible: &'a FxHashMap<Var, Why>,
-    /// Outputs of the model that keep their types, as they are or cast to it by an earlier run.
+    /// Outputs of the model that keep their types, directly or behind casts of an earlier run.
     kept: FxHashSet<Value>,
 }
 
@@ -101,7 +101,7 @@ impl Walk<'_> {
         if alone { At::Node(var.node) } else { At::Port(leader) }
     }
 
-    /// The place of a reader.
+    /// The position of a reader of a value.
     fn of_reader(&self, reader: Reader) -> Option<At> {
         match reader {
             Reader::Operand(node, _) if Ports::of(self.tensors.module, node).is_none() => {
@@ -112,7 +112,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The place of the producer of a value.
+    /// The position of the producer of a value.
     fn of_value(&self, value: Value) -> Option<At> {
         let module = self.tensors.module;
         let value = flow::behind_inserted(module, value);
@@ -120,7 +120,7 @@ impl Walk<'_> {
         flow::producer_var(module, value).map(|var| self.at(var)).or_else(node)
     }
 
-    /// Adds the floats that are read somewhere.
+    /// Adds the float operands of a position.
     fn add_operands(&self, at: At, found: &mut Vec<Value>) {
         let module = self.tensors.module;
         match at {
@@ -129,7 +129,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds the floats that are made somewhere.
+    /// Adds the float results of a position.
     fn add_results(&self, at: At, found: &mut Vec<Value>) {
         let module = self.tensors.module;
         match at {
@@ -144,8 +144,9 @@ impl Walk<'_> {
         found.extend(values.into_iter().filter(is_float).copied());
     }
 
-    /// Where something computes in 16 bits whatever is chosen, or is a product that need not. What only follows others
-    /// does not count, nor what is computed from constants alone: they may be low because an earlier run chose so.
+    /// The positions that compute in 16 bits whatever the cut chooses, and the products that need not be low. Variables
+    /// that only follow other variables do not count, and neither do variables computed from constants alone: they may
+    /// be low because an earlier run chose so.
     fn products(&self) -> impl Iterator<Item = At> + '_ {
         let module = self.tensors.module;
         let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
@@ -155,25 +156,25 @@ impl Walk<'_> {
             let tied = self.tensors.groups.get(var).is_some();
             let follows = match class {
                 Some(Class::Clear | Class::Discrete | Class::Promote | Class::Fixed) => true,
-                // Of what is of one element type with others none is left fp32 here.
+                // Members of a group have one element type; none of them is left fp32 here.
                 Some(Class::Infer) => tied,
                 Some(Class::Allow | Class::Deny) | None => false,
             };
-            // A cast computes nothing, whatever a pin makes it read.
+            // A cast computes nothing, whatever type a pin makes it read.
             let is_product = self.is_low(var) || self.negligible.contains_key(&var);
             !follows && !is_cast(var.node) && is_product && !self.constants.derived.contains(&var)
         });
         low.map(|var| self.at(var))
     }
 
-    /// Whether a variable is low whatever is chosen.
+    /// True if a variable is low whatever the cut chooses.
     fn is_low(&self, var: Var) -> bool {
         let decided = flow::decision(self.tensors.module, var).and_then(|d| d.precision);
         let held = self.held.get(&self.tensors.groups.leader(var));
         matches!(held, Some(Held::Low | Held::Other(_))) || decided.is_some_and(|d| d.is_low())
     }
 
-    /// The places behind something low.
+    /// Returns the positions that come after something low.
     fn behind(&self, products: &[At]) -> Visited {
         let module = self.tensors.module;
         let mut work = Vec::new();
@@ -191,8 +192,8 @@ impl Walk<'_> {
         found
     }
 
-    /// The places before something low. Outputs of the graph that keep their types end the walk, so that what
-    /// comes before one of them alone is as it is.
+    /// Returns the positions that come before something low. Outputs of the graph that keep their types end the walk,
+    /// so positions that lead only to such an output are not found.
     fn before(&self, products: &[At]) -> Visited {
         let module = self.tensors.module;
         let mut work = Vec::new();
@@ -210,8 +211,8 @@ impl Walk<'_> {
         found
     }
 
-    /// Whether what comes before something need not be low for the sake of what comes behind it: it makes an output
-    /// itself, or it is state of a loop that is not only read low, which would be rounded in every iteration.
+    /// True if the backward walk ends at a position: the position makes an output that keeps its type, or it is the
+    /// state of a loop, and not all readers of the state are allow. A low state would be rounded in every iteration.
     fn ends(&self, at: At) -> bool {
         let module = self.tensors.module;
         match at {
@@ -225,7 +226,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a free infer variable makes an output that keeps its type.
+    /// True if a free infer variable makes an output that keeps its type.
     fn is_last(&self, var: Var) -> bool {
         let class = flow::decision(self.tensors.module, var).map(|d| d.class);
         self.held.get(&var) == Some(&Held::Free)
@@ -233,15 +234,15 @@ impl Walk<'_> {
             && flow::results_of(self.tensors.module, var).any(|(_, value)| self.kept.contains(&value))
     }
 
-    /// Whether what reads a port, through casts as well, is allow and nothing else. By class, not by precision, which
-    /// an earlier run may have chosen.
+    /// True if all readers of a port, through casts as well, are allow. The class decides, not the precision, which an
+    /// earlier run may have chosen.
     fn is_read_low(&self, port: Var) -> bool {
         let module = self.tensors.module;
         let is_allow = |var| flow::decision(module, var).is_some_and(|d| d.class == Class::Allow);
         let mut results = Vec::new();
         self.add_results(At::Port(port), &mut results);
         results.into_iter().all(|value| {
-            // Of outputs only those count that keep their type.
+            // Only outputs that keep their type count as outputs.
             let readers = flow::readers_beyond_casts(module, value);
             let mut operands = readers.into_iter().filter_map(Reader::operand);
             !self.leaves(value)
@@ -249,7 +250,7 @@ impl Walk<'_> {
         })
     }
 
-    /// Whether a value is an output of the model that keeps its type, as it is or cast.
+    /// True if a value, directly or through casts, is an output of the model that keeps its type.
     fn leaves(&self, value: Value) -> bool {
         let module = self.tensors.module;
         let mut work = vec![value];

@@ -1,19 +1,22 @@
-//! Products that are next to nothing of the model's work, and may be fp32 if that costs least: the product of a time
+//! Products with a negligible share of the model's work. They may be fp32 if that costs least: the product of a time
 //! step with some frequencies, a 4×4 projection, the product of one step of a recurrence.
 //!
-//! Products are low for the sake of those that take the time. One that takes none gains nothing, and its operand is
-//! rounded for it all the same; so the choice is free where four things hold:
+//! Products are low because large products take most of the time. A negligible product gains nothing, and its operand
+//! is rounded all the same. So the choice is free if four conditions hold:
 //!
-//! - the product is below [`Assign::negligible`](super::Assign::negligible) percent of the work of all products that
-//!   may be low, and all that are free below [`TOGETHER`] times that: of products of the same work all or none, so
-//!   that no order decides, and those of the least work first;
-//! - its weights are few, or below that percentage of the weights of all these products: they are stored in half the
-//!   bytes for it;
-//! - it is low by the operator table or a list of the preset, not because somebody asked for it;
+//! - the product does less than [`Assign::negligible`](super::Assign::negligible) percent of the work of all products
+//!   that may be low, and all free products together do less than [`TOGETHER`] times that percentage. Products of equal
+//!   work are free together or not at all, so that no order decides, and products of the least work come first;
+//! - its weights are few, or less than that percentage of the weights of all these products, because low weights take
+//!   half the bytes;
+//! - it is low by the operator table or a list of the preset, not by a request of the user;
 //! - its work is known.
 //!
-//! The products that may be low are low already, or allow and free, so that the shares are the same in the rewritten model.
-//! Most of the work stays low, whatever is chosen.
+//! A product may be low if it is low already, or allow and free. So the shares are the same when the result of a
+//! rewrite is rewritten. Most of the work stays low whatever the cut chooses.
+//!
+//! Example with 1 %: 17 products of one unit of work each, beside a product of 100 units. Each does 0.9 % of the work,
+//! and all of them 14.5 %, which is below 15 %: they are free. Of 18 such products, which do 15.3 %, none is free.
 
 use super::constants::MIN_TABLE;
 use crate::analysis::cost::{CostModel, Executions, amount};
@@ -28,19 +31,19 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
-/// All products that are free are together below so many times the percentage that one has to be below: with 1 %, 85 %
-/// of the work and more stays low.
+/// The percentage of the work that all free products together must stay below, as a multiple of the percentage for one
+/// product. With 1 %, at least 85 % of the work stays low.
 pub const TOGETHER: u8 = 15;
 
 /// A product that may be low.
 struct Product {
     node: Node,
-    /// The elements of its weights.
+    /// The number of elements of its weights.
     weights: u64,
 }
 
-/// The variables of products that may be fp32 if that costs least, each with the reason of a product that is fp32. If
-/// `all`, those are all products that are not pinned, however much they do.
+/// Returns the variables of products that may be fp32 if that costs least, each with the reason of a product that is
+/// fp32. If `all`, these are all products that are not pinned, whatever their work.
 pub(super) fn negligible(
     module: &Module,
     to: DType,
@@ -49,7 +52,7 @@ pub(super) fn negligible(
 ) -> FxHashMap<Var, Why> {
     let mut found = FxHashMap::default();
     if all {
-        // The share of a product whose work is not known is not known either.
+        // If the work of a product is unknown, its share is unknown too.
         let vars =
             flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node).collect::<Vec<_>>());
         found.extend(vars.filter(|&var| is_free(module, var, to)).map(|var| (var, Why::CheapestFull)));
@@ -82,9 +85,9 @@ pub(super) fn negligible(
     found
 }
 
-/// The products that may be low and of which it is known how much they do, by how much that is.
+/// Returns the products that may be low and whose work is known, by work.
 fn products(module: &Module, to: DType, costs: &CostModel<'_>) -> BTreeMap<u128, Vec<Product>> {
-    // How often something runs counts under every objective.
+    // The number of executions counts under every objective.
     let executions = Executions::count(costs.measured(), costs.sizes());
     let extents = costs.extents();
     let mut by_work: BTreeMap<u128, Vec<Product>> = BTreeMap::new();
@@ -106,7 +109,7 @@ fn products(module: &Module, to: DType, costs: &CostModel<'_>) -> BTreeMap<u128,
     by_work
 }
 
-/// Whether a product is low, or allow and free.
+/// True if a product is low, or allow and free.
 fn may_be_low(module: &Module, node: Node, to: DType) -> bool {
     flow::vars(module, node).any(|var| {
         let decision = flow::decision(module, var).filter(|d| d.class == Class::Allow);
@@ -114,13 +117,14 @@ fn may_be_low(module: &Module, node: Node, to: DType) -> bool {
     })
 }
 
-/// Whether a variable is allow and nothing is decided of it.
+/// True if a variable is allow and undecided.
 fn is_free(module: &Module, var: Var, to: DType) -> bool {
     let allow = flow::decision(module, var).is_some_and(|d| d.class == Class::Allow);
     allow && flow::is_free(module, var) && flow::legality(module, var, to) == Legality::Legal
 }
 
-/// The variable of a product that nobody asked to be low; `None` if it has several of floats, which go together.
+/// Returns the variable of a product that no request makes low; `None` if the product has several float variables,
+/// which go together.
 fn unasked(module: &Module, node: Node, to: DType) -> Option<Var> {
     let of_floats = |var: &Var| {
         let bound = flow::bound_type(module, *var).and_then(|ty| ty.dtype());
@@ -144,8 +148,8 @@ mod tests {
     use ampc_ir::infer::infer_module;
     use ampc_ir::text::{NoData, parse};
 
-    /// How many products of a graph may be fp32: of `small` with a constant of this many rows and 16 columns, and one
-    /// with an input that does a hundred times as much.
+    /// Returns the number of products of a graph that may be fp32. The graph has `small` products with a constant of
+    /// this many rows and 16 columns, and one product with an input that does a hundred times as much work.
     fn free(small: usize, rows: usize, to_reverse: bool) -> usize {
         let mut lines: Vec<String> = (0..small)
             .map(|i| format!("  %a{i} = MatMul(%x, %s) : f32[1, 16] class=allow why=table\n"))
@@ -166,7 +170,7 @@ mod tests {
         negligible(&module, DType::F16, &costs, (1, false)).len()
     }
 
-    /// 17 of a hundred and seventeen are below 15 percent, 18 of a hundred and eighteen are not.
+    /// 17 of 117 units of work are below 15 percent, 18 of 118 are not.
     #[test]
     fn products_of_the_same_work_are_free_together_or_not_at_all() {
         for to_reverse in [false, true] {
@@ -175,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Weights of 1,008 elements are few, those of 1,024 half of all.
+    /// Weights of 1,008 elements are few; weights of 1,024 elements are half of all weights.
     #[test]
     fn weights_count() {
         assert_eq!(free(2, 63, false), 2);

@@ -1,10 +1,10 @@
 //! Variables that take the other 16-bit format from their neighbours.
 //!
-//! A cut chooses between fp32 and one 16-bit format. If pins or the author of a model make some variables the other
-//! 16-bit format, variables between them take that format too, so that no cast is inserted just to compute an operator
-//! in fp32 that may compute in any format:
+//! A cut chooses between fp32 and one 16-bit format. If pins or the author of a model give some variables the other
+//! 16-bit format, variables between them take that format too. Otherwise casts would be inserted only to compute an
+//! operator in fp32 that can compute in any format:
 //!
-//! - a clear variable takes the format if all its operands but constants have it, or if all its readers have it and
+//! - a clear variable takes the format if all its operands except constants have it, or if all its readers have it and
 //!   none of its results leaves the graph;
 //! - a discrete or promote variable takes the format if all its operands have it.
 //!
@@ -17,8 +17,8 @@
 //! y = MatMul(c, v)      f16: allow
 //! ```
 //!
-//! The format of a variable depends on decisions, not on the choice of the cut, so a second rewrite finds the same. A
-//! group of variables that sequences tie ([`sequences`](crate::sequences)) is one variable here.
+//! The format of a variable depends on decisions, not on the choice of the cut, so a second rewrite finds the same
+//! format. A group of variables that sequences tie together ([`sequences`](crate::sequences)) is one variable here.
 
 use super::constants::BehindCasts;
 use crate::graph::flow::{self, Reader, Var};
@@ -29,11 +29,11 @@ use ampc_ir::op::{Class, Legality};
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::FxHashSet;
 
-/// The other 16-bit format of variables, with the reason if it is not the class of the variable.
+/// The other 16-bit format of variables, with a reason unless the class of the variable is the reason.
 pub(super) type OtherFormats = VarMap<(DType, Option<Why>)>;
 
-/// The free variables that take the 16-bit format that is not `to` from their neighbours. Linear in nodes and uses for
-/// each round; two rounds are usual.
+/// Returns the free variables that take the 16-bit format other than `to` from their neighbours. Linear in nodes and
+/// uses per round; two rounds are usual.
 pub(super) fn other_formats(module: &Module, to: DType, groups: &Groups) -> OtherFormats {
     let mut join = Join::new(module, to, groups);
     if join.low.iter().any(|(_, &format)| format != to) {
@@ -48,7 +48,7 @@ pub(super) fn other_formats(module: &Module, to: DType, groups: &Groups) -> Othe
     join.found
 }
 
-/// The most rounds. Only models that are made to be slow need more.
+/// The maximal number of rounds. Only models that are constructed to be slow need more.
 const MAX_ROUNDS: usize = 100;
 
 struct Join<'m> {
@@ -94,7 +94,7 @@ impl<'m> Join<'m> {
         join
     }
 
-    /// Looks at each variable once in each direction.
+    /// Visits the clear variables forwards and backwards, then the discrete and promote variables forwards.
     fn round(&mut self) {
         for i in 0..self.order.len() {
             let var = self.order[i];
@@ -136,7 +136,7 @@ impl<'m> Join<'m> {
         !self.low.contains_key(&leader) && self.members(leader).iter().all(free)
     }
 
-    /// The class of a variable. The class of a group is that of a member that takes any element type, else clear.
+    /// The class of a variable. A group has the class of a member that takes any element type, else it is clear.
     fn class(&self, leader: Var) -> Option<Class> {
         if self.groups.get(leader).is_none() {
             return flow::decision(self.module, leader).map(|decision| decision.class);
@@ -146,8 +146,8 @@ impl<'m> Join<'m> {
         Some(takes.unwrap_or(Class::Clear))
     }
 
-    /// True if a variable is free, of one of these classes, and bound by an operand: a variable that an attribute types
-    /// (Constant, EyeLike) costs no cast.
+    /// True if a variable is free, has one of these classes, and is bound by an operand. A variable that an attribute
+    /// types (Constant, EyeLike) costs no cast.
     fn may_join(&self, leader: Var, classes: &[Class]) -> bool {
         let is_bound =
             || self.groups.get(leader).is_some() || flow::operands_of(self.module, leader).next().is_some();
@@ -157,7 +157,7 @@ impl<'m> Join<'m> {
             && is_bound()
     }
 
-    /// The 16-bit format of all operands, but for constants if these count as of any format.
+    /// The 16-bit format that all operands have, not counting constants if `constants_are_free`.
     fn format_of_operands(&mut self, leader: Var, constants_are_free: bool) -> Option<DType> {
         let mut formats = Vec::new();
         for value in self.groups.operands(self.module, leader) {
@@ -168,7 +168,7 @@ impl<'m> Join<'m> {
         common(formats)
     }
 
-    /// The 16-bit format that a value will have where it is computed.
+    /// The 16-bit format that a value will have at its producer.
     fn format_of(&self, value: Value) -> Option<DType> {
         let value = flow::behind_inserted(self.module, value);
         match flow::producer_var(self.module, value) {
@@ -177,7 +177,7 @@ impl<'m> Join<'m> {
         }
     }
 
-    /// The 16-bit format of all readers of the results, if no result leaves the graph.
+    /// The 16-bit format that all readers of the results have, if no result leaves the graph.
     fn format_of_readers(&self, leader: Var) -> Option<DType> {
         let mut formats = Vec::new();
         let is_group = self.groups.get(leader).is_some();
@@ -200,7 +200,7 @@ impl<'m> Join<'m> {
         flow::var_of_reader(self.module, reader).map(|var| self.groups.leader(var))
     }
 
-    /// Gives a variable, or its group, a format that is not the format that the rewrite lowers to.
+    /// Gives a variable, or its group, a format other than the format that the rewrite lowers to.
     fn join(&mut self, leader: Var, format: Option<DType>, why: Option<Why>) {
         let has = |&var: &Var| format.is_some_and(|f| flow::legality(self.module, var, f) == Legality::Legal);
         let Some(format) = format.filter(|&format| format != self.to) else { return };
@@ -217,7 +217,7 @@ impl<'m> Join<'m> {
     }
 }
 
-/// The format that all of these are, if they are equal.
+/// The format that all elements of the list have, if they are equal.
 fn common(formats: Vec<DType>) -> Option<DType> {
     let first = *formats.first()?;
     formats.iter().all(|&format| format == first).then_some(first)

@@ -1,6 +1,6 @@
-//! Sums that loops keep: `h + x` that is the next `h`, and gated ones, `f·c + i·g` that is the next `c`. In 16 bits
-//! every iteration would round the sum again, and once it is large what is added to it is lost, so they are worth more
-//! than the casts they cost.
+//! Sums that loops keep: `h + x` as the next `h`, and gated sums, `f·c + i·g` as the next `c`. In 16 bits every
+//! iteration would round the sum again, and a large sum would lose small addends. So such sums are worth more than the
+//! casts that they cost.
 
 use crate::graph::flow::{self, Var};
 use crate::precision::classify::quantized::is_unasked;
@@ -10,8 +10,8 @@ use ampc_ir::ports::Ports;
 use ampc_ir::{Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The infer variables of additions and subtractions that make the next state of a loop from the state, of products by
-/// which they scale it, and those states.
+/// Returns the infer variables of additions and subtractions that make the next state of a loop from the state, the
+/// variables of the products by which they scale the state, and the ports of those states.
 pub(super) fn sums(module: &Module) -> FxHashSet<Var> {
     let mut sums = FxHashSet::default();
     for node in flow::nodes(module) {
@@ -33,12 +33,12 @@ pub(super) fn sums(module: &Module) -> FxHashSet<Var> {
     sums
 }
 
-/// How many sums of sums are looked into: a complex number times another one is a sum of products.
+/// The maximal depth of sums of sums. The product of two complex numbers is a sum of products.
 const MAX_NESTED: usize = 4;
 
-/// How a value is a sum of states `of` a loop: the variables of the additions that make it, of those that these add up, and
-/// of the products, of matrices too, by which they scale a state. None if no addition leads to a state. For example, with
-/// the states `re` and `im`:
+/// Returns the variables by which a value is a sum of the states `of` a loop: the variables of the addition that makes
+/// the value, of the additions whose results it adds up, and of the products, of matrices too, by which the additions
+/// scale a state. Empty if no addition leads to a state. For example, with the states `re` and `im`:
 ///
 /// ```text
 /// %a = Mul(%re, %cos)       %b = Mul(%im, %sin)
@@ -48,7 +48,7 @@ const MAX_NESTED: usize = 4;
 /// ```
 fn sum_of(module: &Module, value: Value, of: &[Value]) -> Vec<Var> {
     let mut found = Vec::new();
-    // A sum with the sums that it is a term of.
+    // A value, with the sums of which it is a term.
     let mut work = vec![(value, Vec::new())];
     while let Some((value, mut sums)) = work.pop() {
         let Some((node, var)) = infer_producer(module, value, op::adds) else { continue };
@@ -68,8 +68,8 @@ fn sum_of(module: &Module, value: Value, of: &[Value]) -> Vec<Var> {
     found
 }
 
-/// The product that makes a value, element by element or of matrices, with its variable; not one that somebody asked to
-/// be low.
+/// Returns the product that makes a value, element by element or of matrices, with its variable. A product of matrices
+/// that the user requested to be low does not count.
 fn scaling_producer(module: &Module, value: Value) -> Option<(Node, Var)> {
     let elementwise = infer_producer(module, value, |kind| kind == OpKind::Mul);
     elementwise.or_else(|| {
@@ -78,7 +78,7 @@ fn scaling_producer(module: &Module, value: Value) -> Option<(Node, Var)> {
     })
 }
 
-/// The node that makes a value, with its variable, if that is infer and the operator of some kind.
+/// Returns the node that makes a value, with its variable, if the variable is infer and `is` accepts the operator.
 fn infer_producer(module: &Module, value: Value, is: impl Fn(OpKind) -> bool) -> Option<(Node, Var)> {
     producer_of(module, value, is, Class::Infer)
 }
@@ -100,18 +100,19 @@ fn reads(module: &Module, node: Node, values: &[Value]) -> bool {
     operands.iter().flatten().any(|&value| values.contains(&flow::behind_inserted(module, value)))
 }
 
-/// A gated state that was unrolled: a chain of sums, each of which scales the one before it, `c' = f·c + i·g`.
+/// A gated state that was unrolled: a chain of sums, each of which scales the sum before it, `c' = f·c + i·g`.
 pub(super) struct Unrolled {
     /// The sums, first to last.
     pub(super) steps: Vec<Node>,
-    /// The infer variables of the sums, and of the products by which they scale the one before.
+    /// The infer variables of the sums, and of the products by which a sum scales the sum before it.
     pub(super) vars: Vec<Var>,
 }
 
-/// A state of fewer steps is left alone: its rounding errors are no more than those of as many operators in a row.
+/// The least number of steps of a state that is kept in fp32. The rounding errors of a shorter state are no larger than
+/// those of as many operators in a row.
 const MIN_STEPS: usize = 8;
 
-/// Gated states that were unrolled into [`MIN_STEPS`] steps and more, in program order of their first sums.
+/// Returns the gated states that were unrolled into [`MIN_STEPS`] or more steps, in program order of their first sums.
 ///
 /// For example, with `s1` to `s3` the steps of one chain:
 ///
@@ -121,7 +122,7 @@ const MIN_STEPS: usize = 8;
 /// m3 = Mul(f3, s2)    s3 = Add(m3, g3)
 /// ```
 ///
-/// Where two sums scale one, as in a tree, the chain goes on with the first.
+/// Where two sums scale the same sum, as in a tree, the chain goes on with the first of the two.
 pub(super) fn unrolled(module: &Module) -> Vec<Unrolled> {
     let mut chain_of: FxHashMap<Node, usize> = FxHashMap::default();
     let mut chains: Vec<Unrolled> = Vec::new();
@@ -163,8 +164,8 @@ mod tests {
     use ampc_ir::text::{NoData, parse};
     use ampc_ir::{DType, Node};
 
-    /// A gated state of so many steps, whose gates come from one product, or from one in each step. Which of its sums
-    /// are fp32, and how many states are said to be rounded.
+    /// Returns the number of fp32 sums and the number of states that are reported as rounded, for a gated state with
+    /// this number of steps. Its gates come from one product, or from a product in each step.
     fn fp32_sums(steps: usize, product_each: bool) -> (usize, usize) {
         let mut lines = vec![
             "  input %x : f32[1, 64]".to_owned(),
@@ -200,8 +201,8 @@ mod tests {
         (full, warned)
     }
 
-    /// A state whose gates are widened once stays fp32; one that is narrowed in each step for a product is said to be
-    /// rounded; one of few steps is left alone.
+    /// A state whose gates are widened once stays fp32. A state that is narrowed in each step for a product is reported
+    /// as rounded. A state of few steps is not kept in fp32.
     #[test]
     fn unrolled_states() {
         assert_eq!(fp32_sums(20, false), (20, 0));

@@ -1,8 +1,8 @@
-//! Decisions that a graph requests: decisions without a rule, as a person or a framework writes them.
+//! Decisions that a graph requests: decisions without a rule, as written by a person or a framework.
 //!
-//! Decisions of ampc have a rule. Graphs that ampc has written are therefore decided anew, and other graphs are obeyed:
-//! `class=deny` or `prec=f32` keeps fp32, `prec=f16` lowers, another class counts instead of the operator's. Pins of the
-//! command line and of policies outrank it; lists, reports and the operator table do not.
+//! Decisions of ampc have a rule. So a graph that ampc has written is decided anew, and other graphs are obeyed:
+//! `class=deny` or `prec=f32` keeps fp32, `prec=f16` lowers, and any other class replaces the class of the operator.
+//! Pins of the command line and of policies outrank a request; lists, reports and the operator table do not.
 
 use crate::graph::flow::Var;
 use crate::graph::paths::Paths;
@@ -42,7 +42,7 @@ impl Asked {
     }
 }
 
-/// The request that a decision is, if it is one.
+/// Returns the request that a decision expresses, if it expresses one.
 fn of_decision(decision: &Decision) -> Option<Asked> {
     match decision.reason.rule() {
         Rule::Request { .. } | Rule::Pin(PinnedBy::Graph) => {}
@@ -51,7 +51,7 @@ fn of_decision(decision: &Decision) -> Option<Asked> {
     }
     match (decision.precision, decision.class) {
         (Some(precision), _) if precision == DType::F32 || precision.is_low() => Some(Asked::To(precision)),
-        // Any other type records a fact.
+        // Any other element type records a fact.
         (Some(_), _) => None,
         (None, Class::Deny | Class::Fixed) => Some(Asked::To(DType::F32)),
         (None, class) => Some(Asked::Class(class)),
@@ -64,12 +64,12 @@ pub(super) fn asked(module: &Module, var: Var) -> Option<Asked> {
     of_decision(decisions.get(usize::from(var.var))?)
 }
 
-/// True if a graph asks for something of a node.
+/// True if a graph makes a request for a node.
 pub(super) fn asks(module: &Module, node: Node) -> bool {
     module.node(node).decisions.iter().any(|decision| of_decision(decision).is_some())
 }
 
-/// The contradiction in a request, and what was done, as the end of a sentence.
+/// Returns the contradiction in a request and its handling, as the end of a sentence.
 fn contradiction(wanted: &Decision, found: &Decision) -> Option<String> {
     let is_new = matches!(wanted.reason.rule(), Rule::Request { .. });
     let precision = wanted.precision.filter(|_| is_new)?;
@@ -109,7 +109,7 @@ pub(super) fn warn_of_unmet_decisions(
             let Some(Asked::To(precision)) = of_decision(wanted) else { continue };
             let is_other = found.precision.is_some_and(|is| is != precision);
             let is_float = found.precision.is_none_or(|is| is == DType::F32 || is.is_low());
-            // Another pin outranks the request, and its author knows that pin.
+            // A pin outranks the request, and the user who wrote the pin needs no warning.
             let is_outranked = found.reason.rule().pinned_by().is_some_and(|pin| *pin != PinnedBy::Graph);
             if is_other && is_float && !is_outranked {
                 let is = found.precision.map_or_else(String::new, |is| format!(", and is {is}"));

@@ -1,4 +1,4 @@
-//! Nodes that nothing but their opset keeps fp32: a newer opset is advised for these alone.
+//! Nodes that only their opset keeps in fp32. A newer opset is advised for these nodes alone.
 
 use super::Classify;
 use super::quantized::hold_quantized;
@@ -29,8 +29,8 @@ impl Unready {
 }
 
 impl Classify {
-    /// Warns of variables that would be free of guards at a newer opset. The guards judge them with the decisions of that
-    /// opset; then the decisions are restored.
+    /// Warns of variables that no guard would deny at a newer opset. The guards judge the variables with the decisions
+    /// for that opset; then the decisions are restored.
     pub(super) fn warn_of_opsets(
         &self,
         module: &mut Module,
@@ -46,7 +46,7 @@ impl Classify {
         for Unready { var, decision, .. } in &unready {
             module.node_mut(var.node).decisions[usize::from(var.var)] = decision.clone();
         }
-        // Warnings of the guards are about decisions that are not made.
+        // The warnings of the guards are dropped: they are about decisions that are not made.
         let mut results = Results::default();
         let mut trial = PassCx::new(cx.facts, cx.statistics, &mut results);
         let disabled = self.policy.disabled_guards().clone();

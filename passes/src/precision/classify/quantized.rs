@@ -1,17 +1,18 @@
-//! Operators that are computed in integers: those between DequantizeLinear and QuantizeLinear, which runtimes replace
-//! by kernels of integers (QLinearConv, QGemm). A cast in between would leave them computing in floats.
+//! Operators that are computed in integers: runtimes replace the operators between DequantizeLinear and QuantizeLinear
+//! by integer kernels (QLinearConv, QGemm). A cast between these operators would leave them computing in floats.
 //!
 //! ```text
 //! a = DequantizeLinear(x)      b = DequantizeLinear(weight)
-//! c = Conv(a, b, bias)         fp32: what it reads is dequantized, what it makes is quantized
-//! d = Relu(c)                  fp32: between the same
+//! c = Conv(a, b, bias)         fp32: its operands are dequantized, its result is quantized
+//! d = Relu(c)                  fp32: for the same reason
 //! y = QuantizeLinear(d)
 //! ```
 //!
-//! Between are operators all of whose floats come from DequantizeLinear, through operators that only move, and all of
-//! whose results go to QuantizeLinear, through those, Relu and Clip; at least one operand is no weight. Numbers for all
-//! elements alike and the bias of a product may be constants of floats. MatMul and Gemm are whatever reads them, for
-//! their kernels of integers can make floats. Products with quantized weights alone compute in floats, and are not.
+//! An operator is *between* if all its float operands come from DequantizeLinear, through operators that only move, and
+//! all its results go to QuantizeLinear, through operators that only move, Relu and Clip. At least one operand must not
+//! be a weight. Scalars and the bias of a product may be float constants. MatMul and Gemm are between whatever reads
+//! them, because their integer kernels can make floats. Products of which only the weights are quantized compute in
+//! floats and are not between.
 
 use crate::graph::flow::{self, Var};
 use ampc_ir::module::reason::{ListedBy, Quantized};
@@ -22,13 +23,13 @@ use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// True if an operator can be allow by this rule without a request of the user.
+/// True if this rule can make an operator allow without a request of the user.
 pub(in crate::precision) fn is_unasked(rule: &Rule) -> bool {
     matches!(rule, Rule::Table | Rule::Listed { by: ListedBy::Preset, class: Class::Allow })
 }
 
-/// Keeps operators that are computed in integers fp32, unless the user asked for a 16-bit format. Returns true if there
-/// was any.
+/// Keeps operators in fp32 that are computed in integers, unless the user requested a 16-bit format. Returns true if
+/// there was any such operator.
 pub(crate) fn hold_quantized(module: &mut Module) -> bool {
     let nodes = flow::nodes(module);
     if !nodes.iter().any(|&node| kind(module, node).is_some_and(dequantizes)) {
@@ -49,25 +50,25 @@ fn kind(module: &Module, node: Node) -> Option<OpKind> {
     module.node(node).schema().map(|schema| schema.kind)
 }
 
-/// A value that comes from DequantizeLinear.
+/// The origin of a value that comes from DequantizeLinear.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Dequantized {
-    /// Stored so.
+    /// The quantized value is a constant.
     Weight,
-    /// Computed.
+    /// The quantized value is computed.
     Activation,
 }
 
 struct Between<'m> {
     module: &'m Module,
-    /// Values from DequantizeLinear, moved or not.
+    /// Values that come from DequantizeLinear, moved or not.
     dequantized: FxHashMap<Value, Dequantized>,
-    /// Values that go to QuantizeLinear and nowhere else.
+    /// Values whose readers all lead to QuantizeLinear.
     quantized: FxHashSet<Value>,
 }
 
 impl<'m> Between<'m> {
-    /// Looks at nodes in program order.
+    /// Finds the dequantized values in program order and the quantized values in reverse program order.
     fn new(module: &'m Module, nodes: &[Node]) -> Between<'m> {
         let mut between =
             Between { module, dequantized: FxHashMap::default(), quantized: FxHashSet::default() };
@@ -86,7 +87,8 @@ impl<'m> Between<'m> {
         between
     }
 
-    /// The type variables of what is between, and whether what it makes is not quantized.
+    /// Returns the type variables of the operators between; each with true if its operator has a result that is not
+    /// quantized.
     fn vars(&self, nodes: &[Node]) -> Vec<(Var, bool)> {
         let (mut found, mut inside) = (Vec::new(), FxHashSet::default());
         for &node in nodes {
@@ -101,13 +103,13 @@ impl<'m> Between<'m> {
         found
     }
 
-    /// True if a variable is free, and low at most because its class is.
+    /// True if a variable is free and no request of the user makes it allow.
     fn may_be_held(&self, var: Var) -> bool {
         let decision = flow::decision(self.module, var).filter(|_| flow::is_free(self.module, var));
         decision.is_some_and(|d| d.class != Class::Allow || is_unasked(d.reason.rule()))
     }
 
-    /// The results of a node if they come from DequantizeLinear.
+    /// Returns the origin of the results of a node, if they come from DequantizeLinear.
     fn dequantizes(&self, node: Node) -> Option<Dequantized> {
         let kind = kind(self.module, node)?;
         let data = self.module.node(node);
@@ -136,7 +138,7 @@ impl<'m> Between<'m> {
         constant_of(self.module, value).is_some_and(|data| data.element_count() <= 1)
     }
 
-    /// True if all readers of a value make it integers, as it is or moved.
+    /// True if all readers of a value quantize it, directly or through operators that hand it on.
     fn goes_to_quantize(&self, value: Value) -> bool {
         let module = self.module;
         let readers = flow::readers(module, value);
@@ -153,8 +155,8 @@ impl<'m> Between<'m> {
             && readers.into_iter().all(|reader| reader.operand().is_some_and(quantizes))
     }
 
-    /// True if a node reads dequantized values, or values that are `inside` already, on the way to be quantized, and
-    /// makes quantized values.
+    /// True if a node reads dequantized values, or values that are already `inside`, and makes values that will be
+    /// quantized.
     fn is_between(&self, node: Node, inside: &FxHashSet<Value>) -> bool {
         let Some(kind) = kind(self.module, node) else { return false };
         let data = self.module.node(node);
@@ -179,7 +181,7 @@ impl<'m> Between<'m> {
     }
 }
 
-/// True if an operator moves numbers, and leaves them in their format.
+/// True if an operator only moves numbers and keeps their format.
 fn only_moves(kind: OpKind) -> bool {
     moves(kind, 0).or(moves(kind, 1)).is_some() && !matches!(kind, OpKind::Cast | OpKind::CastLike)
 }
@@ -188,13 +190,13 @@ fn is_float(module: &Module, value: Value) -> bool {
     module.value(value).ty.dtype().is_some_and(DType::is_float)
 }
 
-/// The operands of a node that are floats, with their slots.
+/// The float operands of a node, with their slots.
 fn float_operands(module: &Module, node: Node) -> impl Iterator<Item = (usize, Value)> + '_ {
     let operands = module.node(node).formal_operands().iter().enumerate();
     operands.filter_map(|(slot, &value)| Some((slot, value?))).filter(|&(_, value)| is_float(module, value))
 }
 
-/// The results of a node that are floats.
+/// The float results of a node.
 fn float_results(module: &Module, node: Node) -> impl Iterator<Item = Value> + '_ {
     let results = module.node(node).results().iter().copied().flatten();
     results.filter(|&value| is_float(module, value))

@@ -1,5 +1,4 @@
-//! Unmet requests of the user: pins that name nothing, lists and reports of other models, nodes that stay
-//! unchanged.
+//! Unmet requests of the user: pins that name nothing, lists and reports of other models, nodes that stay unchanged.
 
 use super::other_low;
 use crate::graph::keys::node_key;
@@ -49,8 +48,8 @@ impl Names for ValueNames {
     }
 }
 
-/// An exact pin that names nothing is a mistake; a glob that matches nothing may be meant for other models too,
-/// but most often is one as well.
+/// Checks that every pin names something. An exact pin that names nothing is a mistake. A glob that matches nothing may
+/// be meant for other models, but most often it is a mistake too.
 pub(super) fn check_pins(
     policy: &Policy,
     pins: &Pins<'_>,
@@ -101,7 +100,7 @@ pub(super) fn check_pins(
     check_repeated(pins, paths)
 }
 
-/// An error if two pins of the same text ask for different things, whether they decide something or not.
+/// Returns an error if two pins with the same text request different formats, whether or not they decide a variable.
 fn check_repeated(pins: &Pins<'_>, paths: &Paths) -> Result<(), PassError> {
     let Some((reading, [first, second])) = pins.repeated() else { return Ok(()) };
     let is_node = |&&node: &&Node| paths.names(node).any(|name| reading.matches(name));
@@ -109,7 +108,7 @@ fn check_repeated(pins: &Pins<'_>, paths: &Paths) -> Result<(), PassError> {
     Err(PassError::PinsContradict { node: node.to_owned(), first, second })
 }
 
-/// Suggestion for a name that no node has.
+/// Returns a suggestion for a name that no node has.
 fn node_hint(name: &str, module: &Module, paths: &Paths) -> String {
     if ValueNames::new(module, true).has(name) {
         return "; a value has this name: name the node that makes it, or pin the value".into();
@@ -120,7 +119,7 @@ fn node_hint(name: &str, module: &Module, paths: &Paths) -> String {
     did_you_mean(paths.nearest(name))
 }
 
-/// A report that is about few of the nodes is most likely that of another model.
+/// Warns of a report that is about few of the nodes. Most likely it is a report of another model.
 pub(super) fn warn_of_foreign_report(policy: &Policy, paths: &Paths, cx: &mut PassCx<'_>) {
     let (nodes, here) = policy.replayed_nodes(|path| paths.node(path).is_some());
     let all = paths.nodes().len();
@@ -138,11 +137,11 @@ pub(super) fn warn_of_foreign_report(policy: &Policy, paths: &Paths, cx: &mut Pa
     }
 }
 
-/// A policy may be for many models and name operators that this model lacks; an operator that is named for this
-/// run and that the model lacks is most likely a mistake.
+/// Warns of operators that are listed for this run and that the model lacks, which most likely is a mistake. A policy
+/// may be for many models, so it may name operators that this model lacks.
 pub(super) fn warn_of_unmet_lists(policy: &Policy, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
     let present: FxHashSet<&str> = paths.nodes().iter().map(|&node| module.op_name(node).1).collect();
-    // A name may have been listed in every domain.
+    // An operator may be listed in every domain.
     let name = |key: &str| key.rsplit("::").next().unwrap_or(key).to_owned();
     let listed =
         policy.ops().filter(|(_, listed)| listed.from == ListedBy::Options).map(|(key, _)| name(key));
@@ -152,7 +151,8 @@ pub(super) fn warn_of_unmet_lists(policy: &Policy, module: &Module, paths: &Path
     }
 }
 
-/// A node that does not fit the table's operator of its name keeps the types that its author gave it.
+/// Warns of a node that does not fit the table's operator of its name. The node keeps the types that its author gave
+/// it.
 pub(super) fn warn_of_misfit(module: &Module, node: Node, cx: &mut PassCx<'_>) {
     if let Some(error) = misfit(module, node) {
         let declared = module.node(node).schema().is_some_and(|s| s.declared.is_some());
@@ -166,7 +166,7 @@ pub(super) fn warn_of_misfit(module: &Module, node: Node, cx: &mut PassCx<'_>) {
     }
 }
 
-/// Nodes that are in the other 16-bit format stay so.
+/// Warns of nodes in the other 16-bit format, which keep that format.
 pub(super) fn warn_of_other_format(to: DType, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
     let other = other_low(to);
     let stays = |&&node: &&Node| {
@@ -183,13 +183,13 @@ pub(super) fn warn_of_other_format(to: DType, module: &Module, paths: &Paths, cx
     cx.warn("format.other", None, message);
 }
 
-/// A node named for a format that it cannot have stays as it is, but not in silence.
+/// Warns of an exact pin to a format that its node cannot have. The node stays as it is.
 pub(super) fn warn_of_unmet_pins(pins: &Pins<'_>, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
     for (at, &(reading, pin)) in pins.nodes.iter().enumerate() {
         let (Pin::To(to), Some(reading)) = (pin, reading.filter(|r| r.exact)) else { continue };
         let Some(node) = paths.node(reading.text()) else { continue };
         let Some(schema) = module.node(node).schema() else { continue };
-        // Of the variables for which no later pin counts.
+        // The variables of the pin for which no later pin counts.
         let names = module.var_names(node);
         let mut named = (names.iter().zip(&module.node(node).decisions))
             .filter(|(var, _)| pins.exact(reading.text(), var) == Some(at));

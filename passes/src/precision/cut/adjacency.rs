@@ -1,6 +1,6 @@
-//! Items by node, in two flat vectors.
+//! Lists of items by node, in two flat vectors.
 
-/// The items of every node, in the order of the list that they come from.
+/// The items of every node, in the order of the list that the items come from.
 #[derive(Debug)]
 pub(super) struct Adjacency {
     first: Vec<u32>,
@@ -8,7 +8,7 @@ pub(super) struct Adjacency {
 }
 
 impl Adjacency {
-    /// From pairs of a node and an item. Counting sort: the pairs are walked twice.
+    /// Builds the lists from pairs of a node and an item, by counting sort: the pairs are iterated twice.
     pub(super) fn new(nodes: usize, pairs: impl Iterator<Item = (u32, u32)> + Clone) -> Adjacency {
         let mut first = vec![0_u32; nodes + 2];
         for (node, _) in pairs.clone() {

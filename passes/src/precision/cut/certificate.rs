@@ -6,14 +6,14 @@ use super::network::{Network, SINK, SOURCE};
 use super::problem::{Label, Problem, Vertex};
 use super::residual::{UNREACHED, levels};
 
-/// A flow in the network of a problem, as it was before any reduction. No labelling costs less than what every one pays
-/// plus its value (weak duality; Ford & Fulkerson 1956).
+/// A flow in the unreduced network of a problem. No labelling costs less than the value of the flow plus the cost that
+/// every labelling pays (weak duality; Ford & Fulkerson 1956).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Certificate {
     pub(super) flow: Vec<i64>,
 }
 
-/// Why a certificate proves nothing about a problem and labels.
+/// The reason why a certificate does not prove labels optimal.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Uncertified {
     /// No labelling is allowed.
@@ -22,7 +22,7 @@ pub enum Uncertified {
     /// The labels are not allowed.
     #[error(transparent)]
     Broken(#[from] Broken),
-    /// The flow is one of another network.
+    /// The flow belongs to another network.
     #[error("the flow has {found} arcs and the network {expected}")]
     Arcs {
         /// The number of arcs of the network.
@@ -33,15 +33,16 @@ pub enum Uncertified {
     /// The flow along an arc is negative or exceeds its capacity.
     #[error("the flow along arc {0} is not between 0 and its capacity")]
     Capacity(usize),
-    /// Not as much flow leaves a node as enters it.
+    /// The flow into a node differs from the flow out of it.
     #[error("flow is not conserved at node {0}")]
     Conservation(usize),
-    /// The labels cost more than the flow bounds from below, or less, which would be an error in the network.
+    /// The cost of the labels differs from the lower bound that the flow proves. A cost below the bound is an error in
+    /// the network.
     #[error("the labels cost {cost} and the flow proves {lower_bound}")]
     Gap {
-        /// What the labels cost.
+        /// The cost of the labels.
         cost: i64,
-        /// What the flow proves.
+        /// The lower bound that the flow proves.
         lower_bound: i64,
     },
     /// Another optimal labelling makes this vertex low.
@@ -50,10 +51,11 @@ pub enum Uncertified {
 }
 
 impl Certificate {
-    /// Checks that the labels are a cheapest labelling, and of all cheapest ones the one with the most low vertices.
+    /// Checks that the labels are a cheapest labelling, namely the one with the most low vertices.
     ///
-    /// The cost is taken from [`Problem::cost`], which knows no network. The flow must be feasible and as large, and
-    /// every full vertex reached from the source in its residual network (Picard & Queyranne 1980). Linear.
+    /// The cost is computed by [`Problem::cost`], which does not use the network. The flow must be feasible and its
+    /// bound equal to the cost, and the source must reach every full vertex in the residual network (Picard & Queyranne
+    /// 1980). Linear.
     pub fn check(&self, problem: &Problem, labels: &[Label]) -> Result<(), Uncertified> {
         let cost = problem.cost(labels)?;
         let network = Network::new(problem)?;
@@ -70,7 +72,8 @@ impl Certificate {
         Ok(())
     }
 
-    /// What no labelling costs less than, if the flow is feasible: also where the labels are not optimal. Linear.
+    /// Returns a lower bound of the cost of every labelling, if the flow is feasible, even if the labels are not
+    /// optimal. Linear.
     pub fn lower_bound(&self, problem: &Problem) -> Result<i64, Uncertified> {
         self.bound(&Network::new(problem)?)
     }
@@ -79,7 +82,7 @@ impl Certificate {
         if self.flow.len() != network.arcs.len() {
             return Err(Uncertified::Arcs { expected: network.arcs.len(), found: self.flow.len() });
         }
-        // Flows around circles may add up to more than 64 bits hold.
+        // Flows around cycles may add up to more than 64 bits hold.
         let mut surplus = vec![0_i128; network.nodes as usize];
         for (index, (arc, &flow)) in network.arcs.iter().zip(&self.flow).enumerate() {
             if flow < 0 || flow > arc.capacity {
@@ -93,7 +96,7 @@ impl Certificate {
             return Err(Uncertified::Conservation(node));
         }
         let bound = i128::from(network.base) - surplus[SOURCE as usize];
-        // Every cut is an upper bound, and a finite one fits.
+        // Every cut is an upper bound, and a finite cut fits into 64 bits.
         i64::try_from(bound).map_err(|_| Uncertified::Conservation(SOURCE as usize))
     }
 }

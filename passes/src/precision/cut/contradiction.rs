@@ -1,34 +1,38 @@
-//! Whether what is fixed, equal and implied can hold together: a search from what is fixed full.
+//! Checks that the terms `fix`, `equal` and `imply` can hold together, by a search from the vertices that are fixed
+//! full.
+//!
+//! Example: a is fixed full, a implies b, group 0 makes b and c equal, and c is fixed low. The search reaches b by the
+//! implication and c by the group, so the contradiction is `full: a` with the steps b (`Imply(0)`) and c (`Equal(0)`).
 
 use super::adjacency::Adjacency;
 use super::problem::{Label, Problem, Vertex};
 use std::fmt;
 
-/// Terms that contradict each other: a vertex is fixed full, and so must another be that is fixed low.
+/// A chain of terms that contradict each other: a vertex is fixed full, and the terms make a vertex full that is fixed
+/// low.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Contradiction {
     /// The vertex that is fixed full.
     pub full: Vertex,
-    /// What follows, one step after the other, by a shortest way. The last vertex is fixed low; without steps, `full`
-    /// itself is.
+    /// The shortest chain of consequences. The last vertex is fixed low; without steps, `full` itself is fixed low too.
     pub steps: Vec<Step>,
 }
 
-/// Why one more vertex is full.
+/// A consequence: one more vertex that must be full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Step {
     /// The term.
     pub by: Link,
-    /// The vertex that is full by it.
+    /// The vertex that the term makes full.
     pub vertex: Vertex,
 }
 
 /// A term that makes vertices full.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Link {
-    /// Which [`Problem::equal`].
+    /// The index of the [`Problem::equal`].
     Equal(usize),
-    /// Which [`Problem::imply`].
+    /// The index of the [`Problem::imply`].
     Imply(usize),
 }
 
@@ -54,7 +58,7 @@ impl fmt::Display for Contradiction {
 
 impl std::error::Error for Contradiction {}
 
-/// How a vertex became full.
+/// The reason why a vertex is full.
 #[derive(Clone, Copy)]
 enum Cause {
     None,
@@ -62,7 +66,7 @@ enum Cause {
     By(Link, Vertex),
 }
 
-/// The contradiction that is the fewest steps long, or none. Linear.
+/// Returns the contradiction with the fewest steps, if there is one. Linear.
 pub(super) fn find(problem: &Problem) -> Option<Contradiction> {
     let count = problem.vertices as usize;
     let mut low = vec![false; count];

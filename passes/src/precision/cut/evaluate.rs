@@ -1,11 +1,11 @@
-//! What a labelling costs, said without a network: the meaning of the terms, which certificates are checked against.
+//! The cost of a labelling, computed from the terms without a network. Certificates are checked against it.
 
 use super::problem::{Label, Problem, Scoped, Vertex};
 
-/// Why a labelling is not allowed.
+/// The reason why a labelling is not allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Broken {
-    /// Not one label per vertex.
+    /// The number of labels is not the number of vertices.
     #[error("there are {found} labels for {expected} vertices")]
     Labels {
         /// The number of vertices.
@@ -13,13 +13,13 @@ pub enum Broken {
         /// The number of labels.
         found: usize,
     },
-    /// A fixed vertex has the other label.
+    /// A fixed vertex has the opposite label.
     #[error("{0} is fixed to the other label")]
     Fix(Vertex),
-    /// Two vertices that must agree do not.
+    /// Two vertices that must agree have different labels.
     #[error("{full} is full and {low} is low, but group {group} makes them equal")]
     Equal {
-        /// Which [`Problem::equal`].
+        /// The index of the [`Problem::equal`].
         group: usize,
         /// A full member.
         full: Vertex,
@@ -29,7 +29,7 @@ pub enum Broken {
     /// An implication does not hold.
     #[error("{if_full} is full and {then_full} is not, against implication {implication}")]
     Imply {
-        /// Which [`Problem::imply`].
+        /// The index of the [`Problem::imply`].
         implication: usize,
         /// The vertex that is full.
         if_full: Vertex,
@@ -39,7 +39,7 @@ pub enum Broken {
 }
 
 impl Problem {
-    /// The cost of the labels, or what they break. Linear.
+    /// Returns the cost of the labels, or the constraint that they break. Linear.
     pub fn cost(&self, labels: &[Label]) -> Result<i64, Broken> {
         self.check_allowed(labels)?;
         let is = |vertex: Vertex, label: Label| labels[vertex.index()] == label;
@@ -70,15 +70,15 @@ impl Problem {
         Ok(cost)
     }
 
-    /// The places of a [`Problem::scoped`] value (the `term`th) that hold a cast, a cheapest set of them; among equally
-    /// cheap ones, the outermost. They narrow if the producer is full and widen if it is low. A term that does not
-    /// exist has no places.
+    /// Returns the places of the `term`th [`Problem::scoped`] value that hold a cast: a cheapest set of places, among
+    /// equally cheap sets the outermost. The casts narrow if the producer is full and widen if it is low. A term that
+    /// does not exist has no places.
     pub fn used_places(&self, term: usize, labels: &[Label]) -> Result<Vec<usize>, Broken> {
         self.check_length(labels)?;
         let Some(term) = self.scoped.get(term) else { return Ok(Vec::new()) };
         let needs = Needs::new(self, term, labels);
         let mut used = Vec::new();
-        // Whether a place may cast: what is around it does not.
+        // True if the place may hold a cast, because no place around it holds one.
         let mut open = vec![true; needs.costs.len()];
         for (place, data) in self.places[term.range()].iter().enumerate() {
             open[place] = data.parent.is_none_or(|parent| open[parent as usize]);
@@ -115,18 +115,18 @@ impl Problem {
     }
 }
 
-/// What the readers of a scoped value need, by place.
+/// The needs of the readers of a scoped value, by place.
 struct Needs {
-    /// Whether something in the place or inside it reads the other format.
+    /// True if a reader in the place or inside it needs the format that the producer does not have.
     any: Vec<bool>,
-    /// What serving the place and all inside it costs, if nothing around it casts.
+    /// The cost of serving the place and all places inside it, if no place around it holds a cast.
     costs: Vec<i64>,
-    /// Whether a cast in the place itself is among the cheapest ways.
+    /// True if a cast in the place itself is among the cheapest solutions.
     casts_here: Vec<bool>,
 }
 
 impl Needs {
-    /// From the innermost places outwards: `min(own cast, sum over the places inside)`.
+    /// Computes the needs from the innermost places outwards: `min(own cast, sum over the places inside)`.
     fn new(problem: &Problem, term: &Scoped, labels: &[Label]) -> Needs {
         let producer = labels[term.producer.index()];
         let range = term.range();

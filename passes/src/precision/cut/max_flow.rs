@@ -1,18 +1,23 @@
 //! Maximum flow by incremental breadth-first search (Goldberg, Hed, Kaplan, Tarjan & Werneck 2011).
 //!
-//! Two trees grow level by level, one of what the source reaches, one of what reaches the sink. Where they meet, flow is
-//! pushed along the path; nodes whose arc to their parent it saturates look for a parent at the same distance, else
-//! farther away, else they leave their tree. Distances only grow while a node stays in a tree, which bounds the work by
-//! O(V² E); on networks that are local it is near linear, because nothing is searched again that did not change. Dinic's
-//! algorithm, which starts anew for every distance, was measured to be faster on chains and five to eight times slower
-//! on graphs with many ways.
+//! Two trees grow level by level: the nodes that the source reaches, and the nodes that reach the sink. Where the trees
+//! meet, flow is pushed along the path. A node whose arc to its parent is saturated by the push looks for a parent at
+//! the same distance, else for a parent farther away, else it leaves its tree. The distance of a node only grows while
+//! the node stays in a tree, which bounds the work by O(V² E). On networks with local structure the time is near
+//! linear, because unchanged parts are not searched again. Dinic's algorithm starts anew for every distance. It was
+//! measured to be faster on chains and five to eight times slower on graphs with many paths.
 //!
-//! The work is counted in arcs looked at, and the flow is feasible after every push, so it can be stopped at any time
-//! with the same result on every machine.
+//! Example: source –2→ x –3→ y –4→ sink. At first the source's tree is {x} and the sink's tree is {y}. The scan of x
+//! finds the arc x → y into the other tree and pushes min(3, 2, 4) = 2 along the path. The push saturates source → x,
+//! so x becomes an orphan. It has no other neighbour in the source's tree and leaves the tree. The source's tree has no
+//! outermost level any more, so the search ends: the maximum flow is 2, and the minimum cut is the arc source → x.
+//!
+//! The work is counted in visits of arcs, and the flow is feasible after every push. So the search can be stopped at
+//! any time, with the same result on every machine.
 
-/// A network. Terminals are no nodes of it: every node has a capacity from the source and one to the sink.
+/// A network. The terminals are not among its nodes: every node has a capacity from the source and one to the sink.
 ///
-/// Capacities are not negative, and all sums over cuts with a finite answer fit into an `i64` with room for adding two.
+/// Capacities are not negative. The sum over every finite cut fits into an `i64`, with room for adding two such sums.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Graph {
     /// Capacity from the source, by node.
@@ -23,33 +28,33 @@ pub(super) struct Graph {
     pub(super) edges: Vec<Edge>,
 }
 
-/// An arc and the one opposite to it.
+/// An arc and the opposite arc.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edge {
     pub(super) from: u32,
     pub(super) to: u32,
     /// Capacity in this direction.
     pub(super) capacity: i64,
-    /// Capacity in the other one.
+    /// Capacity in the opposite direction.
     pub(super) reverse: i64,
 }
 
 /// A feasible flow.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
-    /// From the source into every node.
+    /// The flow from the source into every node.
     pub(super) from_source: Vec<i64>,
-    /// From every node into the sink.
+    /// The flow from every node into the sink.
     pub(super) to_sink: Vec<i64>,
-    /// Along every edge; negative against its direction.
+    /// The flow along every edge; negative against the direction of the edge.
     pub(super) edges: Vec<i64>,
-    /// Whether it is known to be a maximum flow.
+    /// True if the flow is known to be a maximum flow.
     pub(super) maximum: bool,
-    /// How many arcs were looked at.
+    /// The number of arcs that the search visited.
     pub(super) visits: u64,
 }
 
-/// A maximum flow, or the feasible one that was reached within about `budget` visits of arcs.
+/// Returns a maximum flow, or the feasible flow that was reached within about `budget` visits of arcs.
 pub(super) fn max_flow(graph: &Graph, budget: u64) -> Flow {
     let mut search = Search::new(graph, budget);
     let maximum = search.run();
@@ -57,7 +62,7 @@ pub(super) fn max_flow(graph: &Graph, budget: u64) -> Flow {
 }
 
 const NO_PARENT: u32 = u32::MAX;
-/// The parent is the terminal.
+/// Value of `Node::parent`: the parent is the terminal.
 const TERMINAL: u32 = u32::MAX - 1;
 /// End of a list of orphans.
 const END: u32 = u32::MAX;
@@ -74,25 +79,25 @@ enum Tree {
 struct HalfArc {
     residual: i64,
     head: u32,
-    /// The opposite one.
+    /// The half arc in the opposite direction.
     twin: u32,
 }
 
 #[derive(Clone, Copy)]
 struct Node {
-    /// What the source can still send here, or, below 0, what the sink can still take.
+    /// The amount that the source can still send to this node, or, if negative, that the sink can still take from it.
     terminal: i64,
     first: u32,
-    /// No arc before this one leads to a parent at the present distance.
+    /// The first arc that may lead to a parent at the present distance; no earlier arc does.
     current: u32,
-    /// The half arc from here to the parent.
+    /// The half arc from this node to its parent.
     parent: u32,
     distance: u32,
     next_orphan: u32,
     tree: Tree,
 }
 
-/// A tree's outermost level that is complete, the nodes there, and those one farther out.
+/// The outermost complete level of a tree, its nodes, and the nodes one level farther out.
 #[derive(Default)]
 struct Front {
     level: u32,
@@ -101,7 +106,7 @@ struct Front {
 }
 
 struct Search {
-    /// The nodes, and one more whose arcs begin where those of the last one end.
+    /// The nodes, then a sentinel whose arcs begin where the arcs of the last node end.
     nodes: Vec<Node>,
     arcs: Vec<HalfArc>,
     /// The half arc of every edge in its own direction.
@@ -112,7 +117,7 @@ struct Search {
     /// Lists of orphans by distance.
     orphans: Vec<u32>,
     orphan_count: usize,
-    /// No orphan is nearer.
+    /// A lower bound of the distances of the orphans.
     nearest_orphan: usize,
     visits: u64,
     budget: u64,
@@ -123,7 +128,7 @@ impl Search {
         let count = graph.from_source.len();
         let mut nodes = Vec::with_capacity(count + 1);
         for (&from_source, &to_sink) in graph.from_source.iter().zip(&graph.to_sink) {
-            // What fits through the node itself is sent at once.
+            // The flow source → node → sink is sent at once.
             nodes.push(Node::free(from_source - to_sink));
         }
         nodes.push(Node::free(0));
@@ -145,7 +150,7 @@ impl Search {
         search
     }
 
-    /// The nodes next to a terminal are the first level of its tree.
+    /// Makes the nodes next to a terminal the first level of its tree.
     fn plant(&mut self) {
         for (index, node) in (0..).zip(&mut self.nodes) {
             let (tree, front) = match node.terminal.signum() {
@@ -158,7 +163,7 @@ impl Search {
         }
     }
 
-    /// Whether it came to the end.
+    /// Runs the search. Returns false if the budget is spent before the end.
     fn run(&mut self) -> bool {
         while !self.source.nodes.is_empty() && !self.sink.nodes.is_empty() {
             let source_is_smaller = self.source.nodes.len() <= self.sink.nodes.len();
@@ -174,13 +179,15 @@ impl Search {
         if SOURCE { &mut self.source } else { &mut self.sink }
     }
 
-    /// What can be sent along a half arc of a node, seen from the root of its tree outwards.
+    /// The residual capacity between a node and the head of its half arc, in the direction of the flow, if the head is the
+    /// child of the node.
     fn outwards<const SOURCE: bool>(&self, arc: u32) -> i64 {
         let arc = &self.arcs[arc as usize];
         if SOURCE { arc.residual } else { self.arcs[arc.twin as usize].residual }
     }
 
-    /// What can be sent along a half arc of a node from its other end, seen inwards from there.
+    /// The residual capacity between a node and the head of its half arc, in the direction of the flow, if the head is the
+    /// parent of the node.
     fn inwards<const SOURCE: bool>(&self, arc: u32) -> i64 {
         let arc = &self.arcs[arc as usize];
         if SOURCE { self.arcs[arc.twin as usize].residual } else { arc.residual }
@@ -190,7 +197,7 @@ impl Search {
         self.nodes[node as usize + 1].first
     }
 
-    /// One level more of a tree. False if the budget is spent.
+    /// Grows a tree by one level. Returns false if the budget is spent.
     fn grow<const SOURCE: bool>(&mut self) -> bool {
         self.growing = tree::<SOURCE>();
         let mut index = 0;
@@ -208,7 +215,8 @@ impl Search {
         true
     }
 
-    /// Takes in the free neighbours of a node and sends flow to those in the other tree. False if the budget is spent.
+    /// Adds the free neighbours of a node to its tree and pushes flow to neighbours in the other tree. Returns false if
+    /// the budget is spent.
     fn scan<const SOURCE: bool>(&mut self, node: u32) -> bool {
         let level = self.front::<SOURCE>().level;
         let own = tree::<SOURCE>();
@@ -235,7 +243,7 @@ impl Search {
                     if self.visits > self.budget {
                         return false;
                     }
-                    // The arc may have room for more.
+                    // The arc may have room for more flow.
                     continue;
                 }
             }
@@ -244,7 +252,7 @@ impl Search {
         self.visits <= self.budget
     }
 
-    /// Sends what fits along the path through an arc from the source's tree to the sink's.
+    /// Pushes the most flow that fits along the path through an arc from the source's tree to the sink's.
     fn augment(&mut self, arc: u32) {
         let HalfArc { residual, head, twin } = self.arcs[arc as usize];
         let tail = self.arcs[twin as usize].head;
@@ -303,7 +311,7 @@ impl Search {
         self.nearest_orphan = self.nearest_orphan.min(distance);
     }
 
-    /// Finds parents for orphans, the nearest first: what is nearer than the one at hand is in order.
+    /// Finds parents for orphans in order of distance: all nodes nearer than the current orphan have parents.
     fn adopt(&mut self) {
         let mut distance = std::mem::replace(&mut self.nearest_orphan, usize::MAX);
         while self.orphan_count > 0 {
@@ -329,7 +337,7 @@ impl Search {
         }
     }
 
-    /// Whether another parent is found as near as the one before.
+    /// Looks for another parent at the same distance. Returns true if it finds one.
     fn same_distance<const SOURCE: bool>(&mut self, node: u32) -> bool {
         let Node { distance, current, .. } = self.nodes[node as usize];
         for arc in current..self.last_arc(node) {
@@ -347,7 +355,7 @@ impl Search {
         false
     }
 
-    /// Makes orphans of the children, and of the node an orphan farther out, or a free node.
+    /// Makes orphans of the children of a node. The node itself becomes an orphan farther out, or a free node.
     fn relabel<const SOURCE: bool>(&mut self, node: u32) {
         let own = tree::<SOURCE>();
         let level = self.front::<SOURCE>().level;
@@ -420,7 +428,8 @@ fn tree<const SOURCE: bool>() -> Tree {
     if SOURCE { Tree::Source } else { Tree::Sink }
 }
 
-/// Both directions of every edge, by the node that they leave, in the order of the edges. The last node has none.
+/// Returns both directions of every edge, grouped by tail node in the order of the edges, and the half arc of each
+/// edge. The sentinel node has no half arcs.
 fn half_arcs(graph: &Graph, nodes: &mut [Node]) -> (Vec<HalfArc>, Vec<u32>) {
     for edge in &graph.edges {
         for end in [edge.from, edge.to] {
@@ -433,7 +442,7 @@ fn half_arcs(graph: &Graph, nodes: &mut [Node]) -> (Vec<HalfArc>, Vec<u32>) {
     }
     let mut arcs = vec![HalfArc { residual: 0, head: 0, twin: 0 }; 2 * graph.edges.len()];
     let mut arc_of_edge = Vec::with_capacity(graph.edges.len());
-    // Until all are placed, `current` is where the next one goes.
+    // While the half arcs are being placed, `current` is the index for the next half arc of the node.
     for edge in &graph.edges {
         let [forward, backward] = [edge.from, edge.to].map(|end| {
             let current = &mut nodes[end as usize].current;

@@ -1,33 +1,35 @@
-//! Cheapest labellings by a minimum cut: which vertices are full and which low, such that casts cost least.
+//! Labels every vertex full or low so that the casts between them cost least, by a minimum cut.
 //!
-//! A [`Problem`] is vertices and terms: what a vertex pays for its label, what a tensor pays if its producer and a
-//! reader differ (once per direction, however many readers), what must agree, what follows from what. It knows nothing
-//! of graphs of operators. [`Problem::cost`] is its meaning; [`Problem::solve`] finds the labels that cost least.
+//! A [`Problem`] consists of vertices and terms. A term is the cost of a label of a vertex, the cost of a cast of a
+//! tensor whose producer and some reader differ (once per direction, whatever the number of readers), a set of vertices
+//! that must agree, or an implication between two vertices. A problem knows nothing of graphs of operators.
+//! [`Problem::cost`] defines the cost of a labelling; [`Problem::solve`] finds the cheapest labelling.
 //!
-//! All terms are submodular, so that a minimum cut of a network of linear size is a cheapest labelling (Kolmogorov &
-//! Zabih 2004). The steps are a file each:
+//! All terms are submodular, so a minimum cut of a network of linear size is a cheapest labelling (Kolmogorov & Zabih
+//! 2004). Each step is a file:
 //!
-//! 1. `contradiction`: whether there is an allowed labelling, else the shortest chain of terms that says why not;
-//! 2. `network`: the network;
-//! 3. `reduce`: a smaller one with the same maximum flow;
-//! 4. `max_flow`: a maximum flow of it;
-//! 5. `reduce` again: the flow of the whole network, which is the [`Certificate`];
-//! 6. `residual`: the labels. Full is what the source still reaches.
+//! 1. `contradiction`: checks that an allowed labelling exists; if not, finds the shortest chain of terms that
+//!    contradict each other;
+//! 2. `network`: builds the network;
+//! 3. `reduce`: builds a smaller network with the same maximum flow;
+//! 4. `max_flow`: finds a maximum flow of the smaller network;
+//! 5. `reduce` again: lifts that flow to the whole network, where it is the [`Certificate`];
+//! 6. `residual`: reads the labels from the residual network. A vertex that the source still reaches is full.
 //!
-//! **Ties.** The cheapest labellings form a lattice (Picard & Queyranne 1980). Of all of them the result is the one
-//! whose full vertices are full in every other: the one with the most low vertices. It depends on neither the order of
-//! vertices and terms nor the way in which the flow was found. What no term speaks of is low.
+//! **Ties.** The cheapest labellings form a lattice (Picard & Queyranne 1980). The result is the labelling with the
+//! most low vertices: its full vertices are full in every cheapest labelling. The result depends neither on the order
+//! of the vertices and terms nor on the way in which the flow was found. A vertex without terms is low.
 //!
-//! **Exact.** Costs are integers, and sums are bounded when terms are added ([`Problem::MAX_TOTAL`]); nothing is
-//! rounded. [`Certificate::check`] proves a result without trusting anything but the network and the meaning.
+//! **Exact.** Costs are integers, and their sums are bounded when terms are added ([`Problem::MAX_TOTAL`]); nothing is
+//! rounded. [`Certificate::check`] proves a result and trusts only `network` and [`Problem::cost`].
 //!
-//! **Work** is counted in arcs looked at. When the budget is spent the result is the best of a few labellings with a
-//! lower bound, and says that it is not known to be optimal; it is the same on every machine.
+//! **Work** is counted in visits of arcs. When the budget is spent, the result is the best of a few candidate
+//! labellings with a lower bound, marked as not known to be optimal. Such a result is the same on every machine.
 //!
 //! ```
 //! use ampc_passes::cut::{DEFAULT_BUDGET, Label, Problem, Vertex};
 //!
-//! // A full producer, something free, and a low reader. Of two places for the one cast, the first leaves more low.
+//! // A full producer, a free vertex and a low reader. The first of two places for the cast leaves more vertices low.
 //! let mut problem = Problem::with_vertices(3)?;
 //! problem.fix(Vertex(0), Label::Full)?;
 //! problem.fix(Vertex(2), Label::Low)?;
@@ -60,16 +62,17 @@ use network::{Network, SINK};
 use reduce::Reduced;
 use residual::UNREACHED;
 
-/// Three times what the largest benchmarks need that are like models, with a million vertices; spent within seconds.
+/// Three times the budget that the largest model-like benchmarks need, which have a million vertices. Spent within
+/// seconds.
 pub const DEFAULT_BUDGET: u64 = 1 << 28;
 
-/// How to solve.
+/// Options of [`Problem::solve_with`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SolveOptions {
-    /// How many visits of arcs the search for a maximum flow may make. The linear steps before and after it do not
-    /// count.
+    /// The number of arcs that the search for a maximum flow may visit. The linear steps before and after the search do
+    /// not count.
     pub budget: u64,
-    /// Whether to make the network smaller first. The result is the same.
+    /// True if the network is reduced before the search. The result is the same.
     pub reduce: bool,
 }
 
@@ -84,25 +87,26 @@ impl Default for SolveOptions {
 pub struct Solution {
     /// The label of every vertex.
     pub labels: Vec<Label>,
-    /// What the labels cost.
+    /// The cost of the labels.
     pub cost: i64,
-    /// What no labelling costs less than.
+    /// A lower bound of the cost of every labelling.
     pub lower_bound: i64,
-    /// Whether the labels are a cheapest labelling, the one with the most low vertices.
+    /// True if the labels are known to be the cheapest labelling with the most low vertices.
     pub optimal: bool,
     /// The proof of the lower bound.
     pub certificate: Certificate,
-    /// How many arcs the search for a maximum flow looked at.
+    /// The number of arcs that the search for a maximum flow visited.
     pub visits: u64,
 }
 
 impl Problem {
-    /// A cheapest labelling, of all of them the one with the most low vertices; see the module about budgets.
+    /// Returns the cheapest labelling with the most low vertices. The module comment says what happens when the budget
+    /// is spent.
     pub fn solve(&self, budget: u64) -> Result<Solution, Contradiction> {
         self.solve_with(&SolveOptions { budget, ..SolveOptions::default() })
     }
 
-    /// As [`Problem::solve`], with all options.
+    /// Does the same as [`Problem::solve`], with all options.
     pub fn solve_with(&self, options: &SolveOptions) -> Result<Solution, Contradiction> {
         let network = Network::new(self)?;
         let reduced = Reduced::new(&network, options.reduce);
@@ -125,8 +129,8 @@ impl Problem {
         Ok(Solution { labels, cost, lower_bound, optimal, certificate, visits: found.visits })
     }
 
-    /// The cheapest of: all low, what infinite arcs demand, the cheapest level of the residual network, all full. Of
-    /// equally cheap ones the first.
+    /// Returns the cheapest of four labellings: only the vertices full that infinite arcs demand, the cheapest level of
+    /// the residual network, all low, all full. The first of equally cheap labellings wins.
     fn best_of_candidates(&self, network: &Network, levels: &[u32]) -> (Vec<Label>, i64) {
         let terminals = |inner: u32| {
             let mut levels = vec![inner; levels.len()];
@@ -143,7 +147,7 @@ impl Problem {
             residual::labels(network, &terminals(0), 0),
         ];
         for candidate in candidates {
-            // The last two may break an implication.
+            // The labellings all low and all full may break an implication.
             if let Ok(cost) = self.cost(&candidate)
                 && cost < best.1
             {

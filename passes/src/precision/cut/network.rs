@@ -1,22 +1,29 @@
-//! The network whose cuts cost what labellings cost.
+//! The network whose cuts cost as much as the labellings that they stand for.
 //!
-//! The source is full, the sink low; a vertex on the source's side of a cut is full, and an arc from that side to the
-//! other costs its capacity. Fixed vertices are the terminals, and vertices that must agree are one node.
+//! The source stands for full and the sink for low. A vertex on the source's side of a cut is full, and an arc from
+//! that side to the other costs its capacity. Fixed vertices are the terminals, and vertices that must agree are one
+//! node.
 //!
 //! | term | arcs |
 //! |---|---|
-//! | unary | from the source with what low costs more than the cheaper label, to the sink with what full costs more |
+//! | unary | from the source with the cost of low above the cheaper label, to the sink with the cost of full above it |
 //! | implication | one arc of infinite capacity |
 //! | narrow of a tensor | producer → a with the cost, a → every reader with infinite capacity |
 //! | widen of a tensor | every reader → b with infinite capacity, b → producer with the cost |
-//! | places | such an a and b per place, below those of the place around it |
-//! | shared | a node more that is the producer, with the cost in both directions |
-//! | foreign | the same, which pays for its own label |
+//! | places | an a and a b per place, attached to those of the place around it |
+//! | shared | an additional node as the producer, with the cost in both directions |
+//! | foreign | the same, with unary costs of the additional node |
 //!
-//! For fixed labels of the others an a or b costs least where it makes its term's own value, so minimum cuts are
-//! cheapest labellings. Each term is a maximum of regular pairwise ones (Kolmogorov & Zabih 2004); one extra node for
-//! all readers is the robust P^n potential (Kohli, Ladický & Torr 2009), two for a constant the hyperedge of Lawler
-//! (1973).
+//! For fixed labels of the other nodes, the cheapest side of an a or b makes its term cost its value, so minimum cuts
+//! are cheapest labellings. Each term is a maximum of regular pairwise terms (Kolmogorov & Zabih 2004). The one extra
+//! node for all readers is the robust P^n potential (Kohli, Ladický & Torr 2009); the two nodes of a constant are the
+//! hyperedge of Lawler (1973).
+//!
+//! Example: a full producer, the readers v and w, and a narrowing cost of 5. Low costs v nothing, full costs it 3; w is
+//! fixed low. The producer is the source and w is the sink. The arcs are source → a (5), a → v (infinite), a → sink
+//! (infinite) and v → sink (3). The minimum cut is source → a: 5, the price of one cast for both readers, and v is low.
+//! Were w fixed full, the arc a → sink would be missing (infinite arcs into the source are left out). Then the minimum
+//! cut is v → sink: v is full and pays 3.
 
 use super::contradiction::{self, Contradiction};
 use super::problem::{Label, Problem, Scoped, Vertex};
@@ -24,7 +31,7 @@ use super::problem::{Label, Problem, Scoped, Vertex};
 pub(super) const SOURCE: u32 = 0;
 pub(super) const SINK: u32 = 1;
 
-/// An arc. Not stored are arcs into the source, out of the sink, loops, and those of capacity 0: they are in no cut.
+/// An arc. Arcs into the source, arcs out of the sink, loops and arcs of capacity 0 are in no cut and not stored.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arc {
     pub(super) from: u32,
@@ -32,24 +39,24 @@ pub(super) struct Arc {
     pub(super) capacity: i64,
 }
 
-/// The unreduced network. Its arcs depend on nothing but the problem.
+/// The unreduced network. Its arcs depend only on the problem.
 #[derive(Debug)]
 pub(super) struct Network {
-    /// Terminals, classes of vertices, then the nodes that terms add.
+    /// The number of nodes: terminals, then classes of vertices, then the nodes that terms add.
     pub(super) nodes: u32,
     /// The first node that a term added.
     pub(super) first_auxiliary: u32,
     /// The node of every vertex.
     pub(super) node_of: Vec<u32>,
     pub(super) arcs: Vec<Arc>,
-    /// What every labelling pays.
+    /// The cost that every labelling pays.
     pub(super) base: i64,
-    /// The capacity that no minimum cut has.
+    /// A capacity above every minimum cut.
     pub(super) infinity: i64,
 }
 
 impl Network {
-    /// The network of a problem that has an allowed labelling. Linear but for sorting readers.
+    /// Builds the network of a problem that has an allowed labelling. Takes linear time, apart from sorting readers.
     pub(super) fn new(problem: &Problem) -> Result<Network, Contradiction> {
         if let Some(contradiction) = contradiction::find(problem) {
             return Err(contradiction);
@@ -124,7 +131,7 @@ impl Network {
         }
     }
 
-    /// One pair of sums per class: a class may have many unary terms.
+    /// Adds one pair of arcs per class, because a class may have many unary terms.
     fn unary_terms(&mut self, problem: &Problem) {
         let mut sums = vec![(0, 0); self.nodes as usize];
         for term in &problem.unary {
@@ -137,7 +144,7 @@ impl Network {
         }
     }
 
-    /// The nodes of the readers, each once and without the producer.
+    /// Collects the nodes of the readers in `readers`, each once and without the producer.
     fn reader_nodes(&self, producer: u32, list: &[Vertex], readers: &mut Vec<u32>) {
         readers.clear();
         readers.extend(list.iter().map(|&reader| self.node(reader)).filter(|&node| node != producer));
@@ -172,7 +179,7 @@ impl Network {
         self.widen(producer, dup, readers);
     }
 
-    /// A tree of nodes per direction: what an inner place needs may be bought there or in any place around it.
+    /// Adds a tree of nodes per direction: the cast for an inner place may be paid there or in any place around it.
     fn scoped(&mut self, problem: &Problem, term: &Scoped, readers: &mut Vec<u32>) {
         let producer = self.node(term.producer);
         let range = term.range();
@@ -198,10 +205,11 @@ impl Network {
     }
 }
 
-/// The node of every vertex, and how many nodes there are: fixed vertices are terminals, and so is what must agree with
-/// them.
+/// Returns the node of every vertex and the number of nodes. Fixed vertices, and vertices that must agree with them,
+/// are terminals.
 fn classes(problem: &Problem) -> (Vec<u32>, u32) {
-    // Vertex v is element v + 2; the least element stands for its class, so terminals do.
+    // Vertex v is element v + 2. The least element of a class represents it, so a class with a terminal is that
+    // terminal.
     let mut parent: Vec<u32> = (0..problem.vertices + 2).collect();
     for &(vertex, label) in &problem.fixed {
         let terminal = match label {
@@ -231,7 +239,7 @@ fn classes(problem: &Problem) -> (Vec<u32>, u32) {
     (node_of, nodes)
 }
 
-/// Union by index would be deep in the worst case but for the halving of paths.
+/// Unites two classes. Union by index alone would give deep trees; the path halving in `find` keeps them shallow.
 fn unite(parent: &mut [u32], a: u32, b: u32) {
     let (a, b) = (find(parent, a), find(parent, b));
     parent[a.max(b) as usize] = a.min(b);

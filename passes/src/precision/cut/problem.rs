@@ -1,13 +1,13 @@
-//! The problem: vertices that are full or low, and terms that say what labels cost or forbid.
+//! The problem: vertices that are full or low, and terms that restrict labels or give them a cost.
 
 use std::fmt;
 
-/// A vertex: something that has one precision.
+/// A vertex: an entity that has one precision.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Vertex(pub u32);
 
 impl Vertex {
-    /// Its index in a list of labels.
+    /// The index of the vertex in a list of labels.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -22,27 +22,27 @@ impl fmt::Display for Vertex {
 /// The precision of a vertex.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Label {
-    /// The 16-bit format. What no term speaks of is low.
+    /// The 16-bit format. A vertex without terms is low.
     #[default]
     Low,
     /// fp32.
     Full,
 }
 
-/// A scope that may hold the casts of a value: for [`Problem::scoped`].
+/// A scope that may hold the casts of a value; see [`Problem::scoped`].
 #[derive(Clone, Copy, Debug)]
 pub struct Place<'a> {
-    /// Index of the place around it; `None` for the first place only. It comes before what is inside it.
+    /// Index of the place around this place; `None` for the first place only. A place comes after the place around it.
     pub parent: Option<usize>,
-    /// Cost of a narrowing cast here.
+    /// The cost of a narrowing cast in this place.
     pub narrow: i64,
-    /// Cost of a widening cast here.
+    /// The cost of a widening cast in this place.
     pub widen: i64,
-    /// What reads the value in this scope itself.
+    /// The readers of the value in this scope itself, without the scopes inside it.
     pub readers: &'a [Vertex],
 }
 
-/// Why a term was not added. The problem is as before.
+/// The error of a term that was not added. The problem is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Invalid {
     /// A vertex that does not exist.
@@ -50,7 +50,7 @@ pub enum Invalid {
     NoSuchVertex {
         /// The vertex.
         vertex: Vertex,
-        /// How many there are.
+        /// The number of vertices of the problem.
         vertices: u32,
     },
     /// A cost below 0.
@@ -59,10 +59,10 @@ pub enum Invalid {
     /// All costs together exceed [`Problem::MAX_TOTAL`].
     #[error("the costs add up to more than {}", Problem::MAX_TOTAL)]
     TotalTooLarge,
-    /// More vertices, terms and readers than can be numbered.
+    /// The vertices, terms and readers are too many to be numbered.
     #[error("the problem has more vertices, terms and readers than can be numbered")]
     TooManyTerms,
-    /// The first place has a parent, or another has none that comes before it.
+    /// The first place has a parent, or a later place has no parent or a parent that does not come before it.
     #[error("place {0} does not come after the place around it")]
     PlaceOrder(usize),
 }
@@ -112,7 +112,7 @@ pub(super) struct Tensor {
 /// A place of a scoped value; places of one value follow each other, parents first.
 #[derive(Clone, Debug)]
 pub(super) struct ScopedPlace {
-    /// Index among the places of the same value.
+    /// Index of the parent among the places of the same value.
     pub(super) parent: Option<u32>,
     pub(super) narrow: i64,
     pub(super) widen: i64,
@@ -121,7 +121,7 @@ pub(super) struct ScopedPlace {
 #[derive(Clone, Debug)]
 pub(super) struct Scoped {
     pub(super) producer: Vertex,
-    /// Its places in `Problem::places`.
+    /// The range of its places in `Problem::places`.
     pub(super) places: std::ops::Range<u32>,
 }
 
@@ -137,7 +137,7 @@ pub(super) struct Foreign {
     pub(super) to_low: i64,
 }
 
-/// Vertices and terms. The cost of a labelling is the sum over the terms; see [`Problem::cost`].
+/// A set of vertices and terms. The cost of a labelling is the sum over the terms; see [`Problem::cost`].
 ///
 /// Terms of one kind are numbered in the order in which they are added.
 #[derive(Clone, Debug, Default)]
@@ -156,21 +156,21 @@ pub struct Problem {
     pub(super) shared_readers: Lists,
     pub(super) foreign: Vec<Foreign>,
     pub(super) foreign_readers: Lists,
-    /// Not below the sum of the capacities of the network.
+    /// An upper bound of the sum of the capacities of the network.
     total: i64,
-    /// Not below the number of nodes and arcs of the network.
+    /// An upper bound of the number of nodes and arcs of the network.
     size: u32,
 }
 
 impl Problem {
-    /// All costs together are at most this, so that no sum over them overflows.
+    /// An upper bound of all costs together, so that no sum of costs overflows.
     ///
-    /// A cost counts once, those of [`Problem::shared`] and [`Problem::foreign`] twice.
+    /// A cost counts once, except that a cost of [`Problem::shared`] or [`Problem::foreign`] counts twice.
     pub const MAX_TOTAL: i64 = i64::MAX / 4;
 
     const MAX_SIZE: u32 = u32::MAX / 4;
 
-    /// A problem of vertices 0 to `count` - 1 without terms.
+    /// Returns a problem with vertices 0 to `count` - 1 and no terms.
     pub fn with_vertices(count: u32) -> Result<Problem, Invalid> {
         let mut problem = Problem::default();
         problem.charge(&[], u64::from(count))?;
@@ -178,7 +178,7 @@ impl Problem {
         Ok(problem)
     }
 
-    /// One more vertex.
+    /// Adds a vertex.
     pub fn add_vertex(&mut self) -> Result<Vertex, Invalid> {
         self.charge(&[], 1)?;
         let vertex = Vertex(self.vertices);
@@ -186,12 +186,12 @@ impl Problem {
         Ok(vertex)
     }
 
-    /// How many vertices there are.
+    /// The number of vertices.
     pub fn vertices(&self) -> u32 {
         self.vertices
     }
 
-    /// The vertex has this label.
+    /// Adds the constraint that the vertex has this label.
     pub fn fix(&mut self, vertex: Vertex, label: Label) -> Result<(), Invalid> {
         self.known(&[vertex])?;
         self.charge(&[], 1)?;
@@ -199,7 +199,7 @@ impl Problem {
         Ok(())
     }
 
-    /// The vertex pays `full` if it is full and `low` if it is low.
+    /// Adds the cost `full` if the vertex is full and `low` if it is low.
     pub fn unary(&mut self, vertex: Vertex, full: i64, low: i64) -> Result<(), Invalid> {
         self.known(&[vertex])?;
         self.charge(&[full, low], 2)?;
@@ -207,7 +207,7 @@ impl Problem {
         Ok(())
     }
 
-    /// The vertices have the same label.
+    /// Adds the constraint that the vertices have the same label.
     pub fn equal(&mut self, members: &[Vertex]) -> Result<(), Invalid> {
         self.known(members)?;
         self.charge(&[], members.len() as u64)?;
@@ -215,7 +215,7 @@ impl Problem {
         Ok(())
     }
 
-    /// If `if_full` is full, so is `then_full`.
+    /// Adds the constraint that `then_full` is full if `if_full` is full.
     pub fn imply(&mut self, if_full: Vertex, then_full: Vertex) -> Result<(), Invalid> {
         self.known(&[if_full, then_full])?;
         self.charge(&[], 1)?;
@@ -223,8 +223,9 @@ impl Problem {
         Ok(())
     }
 
-    /// `narrow` is paid once if the producer is full and some reader low, `widen` once if it is low and some reader
-    /// full. A repeated reader counts once, and one equal to the producer not at all.
+    /// Adds the casts of a tensor: `narrow` is paid once if the producer is full and some reader low, `widen` once if
+    /// the producer is low and some reader full. A repeated reader counts once; a reader that is the producer does not
+    /// count.
     pub fn tensor(
         &mut self,
         producer: Vertex,
@@ -240,8 +241,8 @@ impl Problem {
         Ok(())
     }
 
-    /// A tensor that is read in several scopes. A cast put into a place serves the readers there and in the places
-    /// inside it; the cheapest set of places counts.
+    /// Adds the casts of a tensor that is read in several scopes. A cast in a place serves the readers in that place
+    /// and in the places inside it; the cheapest set of places counts.
     pub fn scoped(&mut self, producer: Vertex, places: &[Place<'_>]) -> Result<(), Invalid> {
         self.known(&[producer])?;
         for (index, place) in places.iter().enumerate() {
@@ -264,7 +265,7 @@ impl Problem {
         Ok(())
     }
 
-    /// A constant: `dup` is paid once if some reader is full and some is low.
+    /// Adds a constant: `dup` is paid once if some reader is full and some reader is low.
     pub fn shared(&mut self, dup: i64, readers: &[Vertex]) -> Result<(), Invalid> {
         self.known(readers)?;
         self.charge(&[dup, dup], 5 + 2 * readers.len() as u64)?;
@@ -273,7 +274,8 @@ impl Problem {
         Ok(())
     }
 
-    /// A value of a third format: `to_full` is paid once if some reader is full, `to_low` once if some is low.
+    /// Adds a value of a third format: `to_full` is paid once if some reader is full, `to_low` once if some reader is
+    /// low.
     pub fn foreign(&mut self, to_full: i64, to_low: i64, readers: &[Vertex]) -> Result<(), Invalid> {
         self.known(readers)?;
         self.charge(&[to_full, to_full, to_low, to_low], 7 + 2 * readers.len() as u64)?;
@@ -282,7 +284,7 @@ impl Problem {
         Ok(())
     }
 
-    /// Above every cut that breaks no `equal` and no `imply`.
+    /// A capacity above every cut that breaks no `equal` and no `imply`.
     pub(super) fn infinity(&self) -> i64 {
         self.total + 1
     }
@@ -298,7 +300,7 @@ impl Problem {
         }
     }
 
-    /// Adds to what is bounded, or leaves it as it was.
+    /// Adds the costs and the size to the bounds `total` and `size`. On an error, both bounds keep their values.
     fn charge(&mut self, costs: &[i64], size: u64) -> Result<(), Invalid> {
         let mut total = self.total;
         for &cost in costs {

@@ -1,14 +1,21 @@
-//! Makes a network smaller without changing its maximum flow, and brings a flow of the small one back.
+//! Makes a network smaller without changing its maximum flow, and lifts a flow of the small network to the whole one.
 //!
-//! Two rules, both by dominance of arcs:
+//! There are two rules, both by dominance of arcs:
 //!
-//! - An extra node with one reader is that reader: its infinite arc never binds.
-//! - A node whose arcs to the sink's side carry whatever can come in is on the sink's side, and one whose arcs from the
-//!   source's side bring whatever can go out is on the source's side. What joined counts as the terminal for the others.
+//! - An extra node with one reader is merged with that reader, because its infinite arc never binds.
+//! - A node joins the sink's side if its arcs to that side can carry everything that can flow in. A node joins the
+//!   source's side if its arcs from that side can supply everything that can flow out. For other nodes, a node that
+//!   joined a side counts as the terminal of that side.
 //!
-//! What is reached from one terminal only vanishes this way, and so does much that is between terminals. Where both sides
-//! would do, the choice does not matter: labels are read from the residual network of the flow brought back. That flow
-//! is complete: what joined a side passes on along the arcs by which it joined, the last one first.
+//! The rules remove the nodes that only one terminal reaches, and many nodes between the terminals. Where a node could
+//! join either side, the choice does not matter: labels are read from the residual network of the lifted flow. The
+//! lifted flow conserves flow everywhere: a node that joined a side passes its flow on along the arcs by which it
+//! joined, in reverse order of joining.
+//!
+//! Example: source –5→ a –∞→ v –3→ sink, where a is an extra node. By the first rule a is merged with v, which leaves
+//! source –5→ v –3→ sink. The arc from the source covers all that can leave v (5 ≥ 3), so v joins the source's side and
+//! the small network is empty. For the lifted flow, `lift` saturates the arc v → sink, which now leads from side to
+//! side (3), brings 3 to v along source → a, and sends 3 through a → v. The minimum cut is v → sink, so v is full.
 
 use super::adjacency::Adjacency;
 use super::max_flow::{Edge, Flow, Graph};
@@ -23,25 +30,25 @@ enum Side {
     Sink,
 }
 
-/// A network with fewer nodes, and how it came about.
+/// A network with fewer nodes, with the data for lifting its flows.
 pub(super) struct Reduced<'a> {
     pub(super) graph: Graph,
     network: &'a Network,
-    /// The node that every node is part of.
+    /// The node that every node is merged with, or the node itself.
     merged: Vec<u32>,
     side: Vec<Side>,
     /// The nodes that joined a side, in this order.
     joined: Vec<u32>,
-    /// Index in `graph` of the nodes that are left.
+    /// Index in `graph` of every node; `NONE` for a node that is not there.
     index: Vec<u32>,
-    /// The arcs that an edge of `graph` is, in its direction and in the other.
+    /// The arcs that an edge of `graph` stands for, in its direction and in the opposite direction.
     arcs_of_edge: Vec<[u32; 2]>,
     out: Adjacency,
     into: Adjacency,
 }
 
 impl<'a> Reduced<'a> {
-    /// By both rules, or by none, which leaves nothing out but the terminals. Linear.
+    /// Reduces the network by both rules. Without `reduce`, only the terminals are left out. Linear.
     pub(super) fn new(network: &'a Network, reduce: bool) -> Reduced<'a> {
         let merged = if reduce { single_readers(network) } else { (0..network.nodes).collect() };
         let arcs = (0_u32..).zip(&network.arcs).map(|(index, arc)| {
@@ -89,7 +96,7 @@ impl<'a> Reduced<'a> {
         self.network.arcs[arc as usize].capacity
     }
 
-    /// The second rule, with a work list: a node is looked at again when what it counts has changed.
+    /// Applies the second rule with a worklist: a node is visited again when one of its sums has changed.
     fn join_sides(&mut self) {
         let mut sums = self.sums();
         let mut work: Vec<u32> = (2..self.network.nodes).rev().collect();
@@ -178,7 +185,7 @@ impl<'a> Reduced<'a> {
         }
     }
 
-    /// The two directions of a tensor with one reader follow each other: they are one edge.
+    /// Adds an edge. The two directions of a tensor with one reader follow each other and become one edge.
     fn edge(&mut self, arc: u32, from: u32, to: u32) {
         let capacity = self.capacity(arc);
         if let (Some(last), Some([_, backward])) = (self.graph.edges.last_mut(), self.arcs_of_edge.last_mut())
@@ -193,7 +200,7 @@ impl<'a> Reduced<'a> {
         self.arcs_of_edge.push([arc, NONE]);
     }
 
-    /// The flow of the whole network, by arc. Linear.
+    /// Lifts a flow to the whole network, by arc. Linear.
     pub(super) fn lift(&self, flow: &Flow) -> Vec<i64> {
         let mut lifted = vec![0; self.network.arcs.len()];
         for (&[forward, backward], &amount) in self.arcs_of_edge.iter().zip(&flow.edges) {
@@ -229,7 +236,7 @@ impl<'a> Reduced<'a> {
         lifted
     }
 
-    /// When a node joined its side; terminals were there before, and what did not join is later than all.
+    /// The order in which nodes joined a side. Terminals come first; nodes that did not join come last.
     fn ranks(&self) -> Vec<u32> {
         let mut rank = vec![NONE; self.side.len()];
         rank[SOURCE as usize] = 0;
@@ -240,7 +247,8 @@ impl<'a> Reduced<'a> {
         rank
     }
 
-    /// Sends an amount from a node to what joined the sink's side before it, or to it from the source's side.
+    /// Sends an amount from a node to nodes that joined the sink's side before it, or to the node from such nodes of
+    /// the source's side.
     fn bring(&self, node: u32, mut amount: i64, side: Side, rank: &[u32], lifted: &mut [i64]) {
         let arcs = match side {
             Side::Sink => self.out.of(node),
@@ -260,7 +268,7 @@ impl<'a> Reduced<'a> {
         debug_assert_eq!(amount, 0, "what joined a side can pass on all that comes");
     }
 
-    /// What goes into an extra node that was merged with its reader goes on to the reader.
+    /// Sends the flow into an extra node that was merged with its reader on to the reader.
     fn through_readers(&self, lifted: &mut [i64]) {
         let first = self.network.first_auxiliary as usize;
         let mut through = vec![0; self.network.nodes as usize - first];
@@ -281,7 +289,8 @@ impl<'a> Reduced<'a> {
     }
 }
 
-/// What can flow in and out of a node: what joined the sink sends nothing, what joined the source takes nothing.
+/// The capacities into and out of a node. A node that joined the sink sends nothing; a node that joined the source
+/// takes nothing.
 #[derive(Clone, Default)]
 struct Sums {
     into: Sum,
@@ -302,7 +311,7 @@ impl Sums {
     }
 }
 
-/// A sum of capacities, those that are infinite counted apart.
+/// A sum of capacities; infinite capacities are counted separately.
 #[derive(Clone, Default)]
 struct Sum {
     finite: i64,
@@ -331,7 +340,7 @@ impl Sum {
     }
 }
 
-/// The first rule: what every node is part of. Only extra nodes are part of others.
+/// The first rule: returns the node that every node is merged with. Only extra nodes are merged with other nodes.
 fn single_readers(network: &Network) -> Vec<u32> {
     let first = network.first_auxiliary;
     let extra = (network.nodes - first) as usize;

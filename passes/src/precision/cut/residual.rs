@@ -1,14 +1,18 @@
-//! What the source still reaches in the residual network of a flow.
+//! The nodes that the source still reaches in the residual network of a flow.
+//!
+//! Example: source –2→ x –3→ y –4→ sink with a flow of 2 along the path. The arc source → x is saturated, so the source
+//! reaches neither x nor y: both are low, and the cut is source → x. With capacities 5, 3 and 4 and a flow of 3, the
+//! source reaches x, which is full, but not y.
 
 use super::adjacency::Adjacency;
 use super::network::{Network, SINK, SOURCE};
 use super::problem::Label;
 
-/// The level of what is not reached.
+/// The level of a node that the source does not reach.
 pub(super) const UNREACHED: u32 = u32::MAX;
 
-/// How far every node is from the source: the least number of residual arcs on the way, those that are infinite in the
-/// network not counted. So no infinite arc leads from a level to one farther out. Linear.
+/// Returns the distance of every node from the source: the least number of residual arcs on a path, not counting arcs
+/// that are infinite in the network. So no infinite arc leads from a level to a level farther out. Linear.
 pub(super) fn levels(network: &Network, flow: &[i64]) -> Vec<u32> {
     let arcs = (0_u32..).zip(&network.arcs);
     let out = Adjacency::new(network.nodes as usize, arcs.clone().map(|(index, arc)| (arc.from, index)));
@@ -43,16 +47,16 @@ pub(super) fn levels(network: &Network, flow: &[i64]) -> Vec<u32> {
     levels
 }
 
-/// Vertices up to this level are full.
+/// Makes the vertices up to the level `last` full and all others low.
 pub(super) fn labels(network: &Network, levels: &[u32], last: u32) -> Vec<Label> {
     let label = |node: &u32| if levels[*node as usize] <= last { Label::Full } else { Label::Low };
     network.node_of.iter().map(label).collect()
 }
 
-/// The level at which cutting is cheapest, the first of them. The sink must be reached, beyond level 0.
+/// Returns the first level at which a cut is cheapest. The sink must be reached, beyond level 0.
 pub(super) fn cheapest_level(network: &Network, levels: &[u32]) -> u32 {
     let end = levels[SINK as usize];
-    // The difference of the cut at a level to the one before.
+    // The cut at a level minus the cut at the level before it.
     let mut differences = vec![0_i64; end as usize + 1];
     for arc in &network.arcs {
         let [from, to] = [arc.from, arc.to].map(|node| levels[node as usize].min(end));

@@ -1,9 +1,9 @@
-//! Guards on amplified errors: rounding on the way to an amplifier, and the formulas that cause it.
+//! Guards on amplified errors: rounding on the way to an amplifier, and the formulas that cause such errors.
 //!
-//! Each asks [`numerics`](crate::analysis::numerics) for the properties of the results of a variable, and for the sinks
-//! that they reach. The path from the last product to the sink stays fp32, as far as it consists of `infer` and
-//! `clear` operators. A product itself stays fp32 only if its own rounding matters, because a product in fp32
-//! forgoes most of the time that the format saves. For example:
+//! Each guard asks [`numerics`](crate::analysis::numerics) for the properties of the results of a variable and for the
+//! sinks that the results reach. The path from the last product to the sink stays fp32, as far as it consists of
+//! `infer` and `clear` operators. A product itself stays fp32 only if its own rounding matters, because a product in
+//! fp32 forgoes most of the time that the format saves. For example:
 //!
 //! ```text
 //! %h = MatMul(%x, %w)          low, unless every use of it reaches the angle
@@ -22,13 +22,12 @@ use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{Node, Value};
 
-/// Numbers that are known to be at most this large are of the size of ordinary activations and scores: f16
-/// rounds them by 2^-8 at most, bf16 by 2^-5. A larger operand takes those digits from the operand that it is
-/// added to.
+/// The largest magnitude of ordinary activations and scores. f16 rounds numbers up to this magnitude by 2^-8 at most,
+/// bf16 by 2^-5. A larger operand displaces those digits from the operand that it is added to.
 pub(super) const SMALL: f64 = 16.0;
 
-/// A table of numbers whose magnitudes differ by this factor holds distances, in which digits count; a table of
-/// nearly equal numbers is a mask, in which digits do not count.
+/// The factor between magnitudes from which a constant is a table of distances, whose digits matter. A constant of
+/// nearly equal magnitudes is a mask, whose digits do not matter.
 const SPREAD: f32 = 2.0;
 
 /// The slot of the mask of Attention.
@@ -55,17 +54,17 @@ impl Cx<'_> {
         flow::decision(self.module, var).map(|decision| decision.class)
     }
 
-    /// True if a variable is that of a single product.
+    /// True if a variable belongs to an operator that is a single product.
     pub(super) fn is_product(&self, var: Var) -> bool {
         self.class(var) == Some(Class::Allow) && self.kind(var.node).is_some_and(op::is_single_product)
     }
 
-    /// True if a variable is that of an operator between products.
+    /// True if a variable belongs to an operator between products.
     fn is_between(&self, var: Var) -> bool {
         matches!(self.class(var), Some(Class::Infer | Class::Clear))
     }
 
-    /// True if the range of a value is unknown, and nothing says that it is small.
+    /// True if the range of a value is unknown, and no interval shows that the value is small.
     fn is_unknown(&self, value: Value) -> bool {
         let small = self.numerics.interval(self.module, value).is_some_and(|i| i.magnitude() <= SMALL);
         self.numerics.properties(self.module, value).has(Properties::UNKNOWN_RANGE) && !small
@@ -83,16 +82,16 @@ impl Cx<'_> {
     }
 }
 
-/// The amplifier that is reached, in words.
+/// The description of the amplifier that the sinks contain.
 fn end(sinks: Sinks) -> &'static str {
     sinks.amplifier().map_or("what amplifies errors", |row| row.why)
 }
 
-/// Sums that reach an exponent and have an operand of unknown range (a mask that is an input, a slope times a position),
-/// or a constant that is a table of large numbers.
+/// Denies sums that reach an exponent and have an operand of unknown range (a mask that is an input, a slope times a
+/// position), or a constant that is a table of large numbers.
 ///
-/// Such an operand may be of any size, and a number added to it keeps only the remaining digits: 3.2 + 1000 is
-/// 1003 in f16. A mask of −1e9 is −∞ there besides, and the Softmax of a row of those is NaN.
+/// Such an operand may have any size, and a number added to it keeps only the remaining digits: 3.2 + 1000 is 1003 in
+/// f16. Besides, a mask of −1e9 is −∞ in f16, and the Softmax of a row of −∞ is NaN.
 pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let sinks = cx.sinks(var);
@@ -102,7 +101,7 @@ pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
                     flow::operands_of(cx.module, var).map(|(_, value)| value).collect();
                 let mut unknown = None;
                 for value in operands {
-                    // The range of the sum is known if this is 1 − m of an integer m, whatever the range of m is.
+                    // The sum 1 − m of an integer m has a known range, whatever the range of m is.
                     let stays = cx.properties(var).has(Properties::UNKNOWN_RANGE);
                     if stays && cx.is_unknown(value) || cx.is_spread(value)? {
                         unknown = unknown.or(Some(value));
@@ -110,7 +109,7 @@ pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
                 }
                 unknown
             }
-            // The mask is added inside.
+            // Attention adds the mask internally.
             Some(OpKind::Attention) if flow::reader_var(cx.module, var.node, MASK) == Some(var) => {
                 cx.operand(var.node, MASK as usize).filter(|&mask| cx.is_unknown(mask))
             }
@@ -125,14 +124,15 @@ pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Values that reach an angle or a coordinate:
-/// - everything from the last product on;
-/// - that product, if all its uses do, or if it multiplies a few numbers of unknown range;
-/// - what is before it, as far as the coordinate is a linear function of that: of control points, say, which a product of
-///   few terms combines to points of a spline.
+/// Denies variables whose values reach an angle or a coordinate:
+/// - all operators after the last product;
+/// - the last product itself, if all its uses reach the angle or coordinate, or if it multiplies a few numbers of
+///   unknown range;
+/// - operators before that product, as far as the coordinate is a linear function of their results: for example control
+///   points, which a product of few terms combines to points of a spline.
 ///
-/// A coordinate of 300 is off by up to 1/8 in f16 and by up to 1 in bf16. A product of sines and cosines is a layer of a
-/// sinusoidal network and no coordinate: it may be low.
+/// A coordinate of 300 is off by up to 1/8 in f16 and by up to 1 in bf16. A product of sines and cosines is a layer of
+/// a sinusoidal network, not a coordinate, and may be low.
 pub(super) fn position(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let sinks = cx.sinks(var);
@@ -153,19 +153,19 @@ pub(super) fn position(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// True if a product multiplies a few numbers of unknown range each: a time, or coordinates.
+/// True if a product multiplies a few numbers, and their range is unknown: a time, or coordinates.
 fn multiplies_coordinates(cx: &Cx<'_>, var: Var) -> bool {
     let unknown = flow::operands_of(cx.module, var).any(|(_, value)| cx.is_unknown(value));
     let view = NodeView::new(cx.module, var.node).filter(|_| unknown);
     view.is_some_and(|view| terms(cx.module, &view, Sizes::default().other) <= FEW_TERMS)
 }
 
-/// Functions with bounds (Softmax, Sigmoid, Tanh) on the way to the operand by which TopK, ArgMax, ArgMin or
-/// NonMaxSuppression choose.
+/// Denies functions with bounds (Softmax, Sigmoid, Tanh) on the way to the operand by which TopK, ArgMax, ArgMin or
+/// NonMaxSuppression choose, and variables on the way to a threshold whose crossings are counted.
 ///
-/// Such a function brings numbers together that a product has separated: the scores 8 and 9 have the Sigmoids
-/// 0.99966 and 0.99988, both of which are 1 in bf16. That makes a tie, and another expert or class is chosen.
-/// Equal values before the function are equal behind it, so the product itself may be low.
+/// A bounded function brings numbers together that a product has separated: the scores 8 and 9 have the Sigmoids
+/// 0.99966 and 0.99988, both of which are 1 in bf16. That makes a tie, and another expert or class is chosen. Numbers
+/// that are equal before the function are equal after it, so the product itself may be low.
 pub(super) fn choice(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let sinks = cx.sinks(var);
@@ -187,10 +187,10 @@ fn reads_raw(cx: &Cx<'_>, var: Var) -> bool {
     operands.any(|(_, value)| cx.numerics.properties(cx.module, value).has(Properties::RAW))
 }
 
-/// Squares and sums of squares on the way to a root, a logarithm or a divisor; also values that are squared
-/// before a logarithm, and a product all of whose uses are squared before a logarithm.
+/// Denies squares and sums of squares on the way to a root, a logarithm or a divisor; also values that are squared
+/// before a logarithm, and a product if all its uses are squared before a logarithm.
 ///
-/// The square of 256 is beyond f16 and that of 1e-4 is 0 in it, while the root of the sum is of ordinary size.
+/// In f16, the square of 256 is infinite and the square of 1e-4 is 0, while the root of the sum is of ordinary size.
 /// A square before a logarithm is typically a spectrum: small values stand beside large ones, and the logarithm
 /// shows every digit of the small values.
 pub(super) fn square(cx: &mut Cx<'_>) -> Result<(), PassError> {
@@ -214,12 +214,12 @@ pub(super) fn square(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Cancellation: differences of nearly equal numbers, and the nodes that compute their terms.
+/// Denies differences of nearly equal numbers, and the nodes that compute their terms.
 ///
-/// These are E[x²] − E[x]², ‖a‖² + ‖b‖² − 2ab, an image less its blur, and differences that are multiplied by a large
-/// factor, divided by, or taken the root or logarithm of. Products that are divided by norms, as in a cosine, are
-/// treated alike, for the quotient may be much smaller than they are. For example, with a mean of 10 and a variance of
-/// 0.01, E[x²] is 100.01, which is 100 in f16: the variance is 0.
+/// Such differences are E[x²] − E[x]², ‖a‖² + ‖b‖² − 2ab, an image minus its blur, and differences that are multiplied
+/// by a large factor, used as a divisor, or passed to a root or logarithm. Products that are divided by norms, as in a
+/// cosine, are treated alike, because the quotient may be much smaller than the product. For example, with a mean of 10
+/// and a variance of 0.01, E[x²] is 100.01, which is 100 in f16: the variance is 0.
 pub(super) fn cancellation(cx: &mut Cx<'_>) -> Result<(), PassError> {
     let work = products(cx);
     for var in cx.free_vars() {
@@ -251,7 +251,8 @@ pub(super) fn cancellation(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Formulas that are known by their terms: covariances, distances from 1, and differences of neighbours of inputs.
+/// Denies formulas that are known by their terms: covariances, distances from 1, and differences of neighbours of
+/// inputs.
 fn formulas(cx: &mut Cx<'_>) {
     for node in flow::nodes(cx.module) {
         let covariance = covariance(cx.module, node);
@@ -265,7 +266,7 @@ fn formulas(cx: &mut Cx<'_>) {
         if let Some(product) = distance {
             cx.deny_node(product, "a product whose distance from 1 counts");
             cx.deny_node(node, "the distance of a product from 1");
-            // What is squared is a coordinate itself, if it is a product of few terms.
+            // The squared value is itself a coordinate if a product of few terms computes it.
             let squared = cx.operand(product, 1).and_then(|value| flow::origin_var(cx.module, value));
             let coordinates = squared.filter(|&var| cx.is_product(var) && multiplies_coordinates(cx, var));
             if let Some(var) = coordinates {
@@ -278,15 +279,14 @@ fn formulas(cx: &mut Cx<'_>) {
     }
 }
 
-/// A product that does more than one in so many of all multiplications, and more than
-/// [`FEW_MULTIPLICATIONS`], is not kept fp32 for
-/// being enlarged: it costs much of the time that the format saves.
+/// The denominator of a share of all multiplications. A product whose result is enlarged stays fp32 only up to this
+/// share, or up to [`FEW_MULTIPLICATIONS`]: a larger product in fp32 costs much of the time that the format saves.
 const SMALL_SHARE: u64 = 8;
 
-/// So many multiplications take a few microseconds in any format.
+/// The number of multiplications that takes a few microseconds in any format.
 const FEW_MULTIPLICATIONS: u64 = 1 << 25;
 
-/// The multiplications of all products of matrices.
+/// The number of multiplications of all products of matrices.
 fn products(cx: &Cx<'_>) -> u64 {
     flow::nodes(cx.module).into_iter().map(|node| multiplications(cx, node)).fold(0, u64::saturating_add)
 }
@@ -297,19 +297,19 @@ fn multiplications(cx: &Cx<'_>, node: Node) -> u64 {
     NodeView::new(cx.module, node).map_or(0, |view| amount(&view, extents).product)
 }
 
-/// True if a product is small, or a small share of all products.
+/// True if a product has few multiplications, or a small share of the multiplications of all products.
 fn is_small(cx: &Cx<'_>, node: Node, work: u64) -> bool {
     multiplications(cx, node) <= (work / SMALL_SHARE).max(FEW_MULTIPLICATIONS)
 }
 
-/// True if a product has a third operand that it adds, and that is sums of squares.
+/// True if a product adds a third operand that consists of sums of squares.
 fn adds_norms(cx: &Cx<'_>, node: Node) -> bool {
     let third = cx.operand(node, 2).filter(|_| cx.kind(node) != Some(OpKind::Einsum));
     third.is_some_and(|value| cx.numerics.properties(cx.module, value).has(Properties::SUMMED_SQUARES))
 }
 
-/// Saturation: values that round to 1 or to 0 although their distance from it counts. These are probabilities
-/// before 1 − p, a logarithm or a division, and what reaches Atanh or Acos.
+/// Denies values that round to 1 or to 0 although their distance from it counts: probabilities before 1 − p, a
+/// logarithm or a division, and values that reach Atanh or Acos.
 ///
 /// For example, 0.9999 is 1 in f16, so that log(1 − 0.9999) is −∞ instead of −9.2.
 pub(super) fn saturation(cx: &mut Cx<'_>) -> Result<(), PassError> {
@@ -330,7 +330,7 @@ pub(super) fn saturation(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// True if a variable makes numbers between 0 and 1 that are neither.
+/// True if the results of a variable lie strictly between 0 and 1.
 fn is_probability(cx: &Cx<'_>, var: Var) -> bool {
     matches!(cx.kind(var.node), Some(OpKind::Sigmoid | OpKind::Softmax))
 }

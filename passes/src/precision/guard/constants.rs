@@ -1,5 +1,4 @@
-//! Constants of a variable: constants that it reads, directly or moved by earlier nodes, and its own
-//! attributes.
+//! Constants of a variable: the constants that it reads, directly or moved by earlier nodes, and its own attributes.
 
 use super::{Cx, OutOfRange};
 use crate::analysis::numerics::Interval;
@@ -13,11 +12,11 @@ use ampc_ir::views::{NodeView, PadView};
 use ampc_ir::{AttrValue, DType, Node, TensorData, Value};
 use std::sync::Arc;
 
-/// Elements of the largest constant whose elements are looked at one by one; of a larger one statistics are all there
-/// is.
+/// The number of elements of the largest constant whose elements are read one by one. Of a larger constant, only the
+/// statistics are used.
 const MAX_NUMBERS: u64 = 1 << 16;
 
-/// Where a number comes from.
+/// The origin of a number.
 #[derive(Clone, Copy)]
 pub(super) enum Origin {
     /// An initializer or a Constant node.
@@ -55,15 +54,15 @@ impl Origin {
     }
 }
 
-/// Known range of the elements of a constant.
+/// The known range of the elements of a constant.
 #[derive(Clone)]
 pub(super) struct Known {
     pub(super) stats: Arc<ConstantStats>,
-    /// Where the greatest magnitude comes from.
+    /// The origin of the greatest magnitude.
     pub(super) largest: Origin,
-    /// Where the least magnitude other than 0 comes from.
+    /// The origin of the least magnitude other than 0.
     pub(super) smallest: Origin,
-    /// The value that holds them, if they are in one.
+    /// The value that holds the elements, if there is such a value.
     pub(super) value: Option<Value>,
 }
 
@@ -74,7 +73,7 @@ impl Known {
 
     /// The range of the negated elements.
     fn negated(self) -> Known {
-        // 0 − x and not −x: no −0 in the evidence.
+        // 0 − x instead of −x, so that the evidence shows no −0.
         let (min, max) = (0.0 - self.stats.max, 0.0 - self.stats.min);
         Known { stats: Arc::new(ConstantStats { min, max, ..*self.stats }), ..self }
     }
@@ -104,7 +103,7 @@ impl Known {
 
 impl Cx<'_> {
     /// Finds values computed from constants alone. A graph is visited before its bodies and program order is
-    /// topological, so one walk visits each operand once. Nothing that leaves a body counts.
+    /// topological, so one walk is enough. Values that leave a body do not count.
     pub(super) fn find_moved(&mut self) -> Result<(), PassError> {
         let nodes = flow::nodes(self.module);
         for node in nodes {
@@ -129,19 +128,19 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// True if a variable is low already, or pinned low, so that a value beyond the range becomes infinite.
+    /// True if a variable is low already, or pinned low, so that values beyond the range become infinite.
     pub(super) fn is_infinite_beyond(&self, var: Var) -> bool {
         let decided = flow::decision(self.module, var).and_then(|d| d.precision);
         decided == Some(self.to) && self.out_of_range != OutOfRange::Clamp
     }
 
-    /// The results of a node that are floats.
+    /// The float results of a node.
     pub(super) fn float_results(&self, node: Node) -> impl Iterator<Item = Value> {
         let is_float = |&v: &Value| self.module.value(v).ty.dtype().is_some_and(DType::is_float);
         self.module.node(node).results().iter().copied().flatten().filter(is_float)
     }
 
-    /// The operands that a node moves into its results; none if it computes.
+    /// The operands that a node moves into its results; empty if the node computes.
     pub(super) fn moved_operands(&self, node: Node) -> Vec<(Value, Sign)> {
         let Some(view) = NodeView::new(self.module, node) else { return Vec::new() };
         if op::may_reduce(view.schema) && view.string("reduction") != Some("none") {
@@ -164,12 +163,12 @@ impl Cx<'_> {
                 None => known,
             });
         }
-        // The value of Pad is moved beside its operand.
+        // Pad moves its padding value beside its operand.
         Ok(all.map(|all| self.moved_numbers(node).into_iter().fold(all, Known::and)))
     }
 
-    /// The range of a node computed from constants alone, by their extremes: at least as wide as the range of
-    /// the results.
+    /// Returns the range of a node computed from constants alone, from the extremes of its operands: at least as wide
+    /// as the range of the results.
     fn computed_by(&mut self, node: Node, result: Value) -> Result<Option<Known>, PassError> {
         let Some(kind) = self.kind(node) else { return Ok(None) };
         let operands = self.module.node(node).formal_operands();
@@ -185,7 +184,7 @@ impl Cx<'_> {
             _ => (range_a.plus(range_b), 0.0),
         };
         let Some(range) = range.filter(|range| range.magnitude().is_finite()) else { return Ok(None) };
-        // All that is known of a sum is that it lies between those of the extremes.
+        // A sum is known only to lie between the sums of the extremes.
         let least = if op::adds(kind) { range.magnitudes().lo } else { least };
         let count = a.stats.count.max(b.stats.count);
         let numbers = [range.lo, range.hi, least].map(nearest);
@@ -195,7 +194,7 @@ impl Cx<'_> {
             nonzero: if range.magnitude() > 0.0 { count } else { 0 },
             overflow: extremes.overflow.min(1),
             underflow: if extremes.underflow == extremes.nonzero { count } else { 0 },
-            // A quotient of integers is none; what else is computed of them is left to who reads it.
+            // A quotient of integers need not be an integer; for the other operators, readers decide about integers.
             integers: false,
             ..*extremes
         };
@@ -203,7 +202,7 @@ impl Cx<'_> {
         Ok(Some(Known { stats: Arc::new(stats), largest: origin, smallest: origin, value: Some(result) }))
     }
 
-    /// The numbers of a constant that is small enough to be read; otherwise the given number.
+    /// The numbers of a constant that is small enough to be read; otherwise only the given number.
     pub(super) fn numbers_of(&self, known: &Known, number: f64) -> Vec<f64> {
         let numbers = match known.smallest {
             Origin::Constant(value) => ampc_ir::views::constant_of(self.module, value),
@@ -212,7 +211,7 @@ impl Cx<'_> {
         numbers.and_then(|data| data.small_floats(MAX_NUMBERS)).unwrap_or_else(|| vec![number])
     }
 
-    /// Numbers in attributes that a node moves into its results as it does its operands.
+    /// Numbers in attributes that a node moves into its results in the same way as its operands.
     pub(super) fn moved_numbers(&self, node: Node) -> Vec<Known> {
         let result = self.module.node(node).result(0);
         let Some(var) = result.and_then(|result| flow::producer_var(self.module, result)) else {
@@ -243,8 +242,8 @@ impl Cx<'_> {
         Ok(stats.map(|stats| Known::new(stats, Origin::Constant(value), Some(value))))
     }
 
-    /// The constants that a variable reads or makes, each once, and the values that it computes from constants
-    /// alone.
+    /// The constants that a variable reads or makes, each once, and the values that the variable computes from
+    /// constants alone.
     pub(super) fn constants_at(&mut self, var: Var) -> Result<Vec<Known>, PassError> {
         let mut values: Vec<Value> = flow::operands_of(self.module, var).map(|(_, v)| v).collect();
         let makes = |kind| matches!(kind, OpKind::Constant | OpKind::ConstantOfShape) || is_arithmetic(kind);
@@ -269,15 +268,15 @@ impl Cx<'_> {
         known.collect()
     }
 
-    /// Numbers in attributes that take part in the element type of the variable.
+    /// Numbers in attributes that have the element type of the variable.
     fn in_attributes(&self, var: Var) -> Vec<(&'static str, f32)> {
         let Some(view) = NodeView::new(self.module, var.node) else { return Vec::new() };
         let mut found = Vec::new();
         match view.kind() {
             OpKind::Clip => {
                 let clip = ClipView::read(&view);
-                // A bound beyond the range on its own side bounds nothing, rounded to infinity or not: what
-                // exporters write for a Clip with one bound, and the default.
+                // A bound beyond the range on its own side bounds nothing, even if it is rounded to infinity. It is the
+                // default, and exporters write it for a Clip with one bound.
                 let most = self.most();
                 found.extend(number(clip.min).filter(|&v| f64::from(v) >= -most).map(|v| ("min", v)));
                 found.extend(number(clip.max).filter(|&v| f64::from(v) <= most).map(|v| ("max", v)));
@@ -291,7 +290,7 @@ impl Cx<'_> {
         found
     }
 
-    /// Makes the nodes deny that moved constants into a value.
+    /// Denies the nodes that moved constants into a value.
     pub(super) fn deny_movers(&mut self, value: Option<Value>, evidence: impl Fn() -> String) {
         let mut work: Vec<Value> = value.into_iter().collect();
         while let Some(value) = work.pop() {
@@ -299,7 +298,7 @@ impl Cx<'_> {
             if !self.moved.contains_key(&value) {
                 continue;
             }
-            // What is not free has been here, or is decided otherwise: each node is visited once.
+            // A variable that is not free has been visited or is decided otherwise, so each node is visited once.
             let Some(var) = flow::producer_var(self.module, value) else { continue };
             if flow::is_free(self.module, var) {
                 self.deny(var, &evidence);

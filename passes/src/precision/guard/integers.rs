@@ -1,18 +1,26 @@
 //! Integers carried in floats. f16 holds integers exactly up to 2048, bf16 up to 256.
 //!
-//! Two walks over the float variables of the main graph:
+//! Two walks over the float variables:
 //!
-//! - *forward* from the places where integers of more than 8 bits become floats (Cast, Range, and values
-//!   computed from them), through arithmetic and movement and at most one product: values that may hold such an
-//!   integer;
-//! - *backward* from the places where floats become integers again (Cast to an integer type) or turn into an
-//!   angle (Sin, Cos and similar, where the error of a large argument is absolute): values that must be exact.
+//! - *forward* from the places where integers of more than 8 bits become floats (Cast, Range, and values computed from
+//!   them), through arithmetic and movement and at most one product: finds the values that may hold such an integer;
+//! - *backward* from the places where floats become integers again (Cast to an integer type) or turn into an angle
+//!   (Sin, Cos and similar, where the error of a large argument is absolute): finds the values that must be exact.
 //!
-//! Variables in both sets stay fp32, allow operators included (`inv_freq @ positions`). So does every operator
-//! from the last allow operator on that leads into a cast to an integer, whatever its operands: `floor(size ·
-//! scale)`. That operator stays fp32 as well if it is a product that leads nowhere else, and an integer of more
-//! than 8 bits is made; and if it multiplies rounded or compared values (digits by the powers of a base), so do
-//! the producers of its operands.
+//! Variables in both sets stay fp32, allow operators included (`inv_freq @ positions`). On a path into a cast to an
+//! integer, every operator after the last allow operator stays fp32 too, whatever its operands: `floor(size · scale)`.
+//! The last allow operator itself stays fp32 if it is a product that leads nowhere else and the integer has more than 8
+//! bits. If such a product multiplies rounded or compared values (digits by the powers of a base), the producers of its
+//! operands stay fp32 too.
+//!
+//! ```text
+//! %p = Cast(%ids) {to=f32}         %ids is i64: %p holds an integer of more than 8 bits
+//! %f = MatMul(%p, %freq)           fp32: holds such an integer, behind one product, and leads into an angle
+//! %c = Cos(%f)                     an angle
+//!
+//! %n = Mul(%size, %scale)          fp32: leads into a cast to an integer without a product in between
+//! %i = Cast(%n) {to=i64}
+//! ```
 
 use super::Cx;
 use crate::analysis::cost::Sizes;
@@ -24,7 +32,7 @@ use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Node};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Integer types whose values an f16 may not hold.
+/// True for integer types whose values an f16 may not hold.
 fn is_wide_integer(dtype: DType) -> bool {
     dtype.is_integer() && dtype.bits().is_some_and(|b| b > 8)
 }
@@ -37,7 +45,7 @@ fn dtype_of_result(cx: &Cx<'_>, node: Node) -> Option<DType> {
     cx.module.value(cx.module.node(node).result(0)?).ty.dtype()
 }
 
-/// True if a node turns integers into floats: converts them, or counts (Range).
+/// True if a node turns integers into floats: it converts them, or counts (Range).
 fn enters(cx: &Cx<'_>, node: Node) -> bool {
     let Some(kind) = cx.kind(node) else { return false };
     let counts = kind == OpKind::Range;
@@ -61,7 +69,7 @@ enum Sink {
     Angle,
 }
 
-/// The sink if a node turns floats into values that must be exact.
+/// Returns the kind of the values that must be exact, if a node turns floats into such values.
 fn leaves(cx: &Cx<'_>, node: Node) -> Option<Sink> {
     let kind = cx.kind(node)?;
     if op::is_periodic(kind) {
@@ -72,7 +80,7 @@ fn leaves(cx: &Cx<'_>, node: Node) -> Option<Sink> {
     (op::moves(kind, 0).is_some() && from.is_float() && to.is_integer()).then_some(Sink::Integer)
 }
 
-/// True if a number passes through the variable.
+/// True if the variable has a decision, so that numbers pass through it.
 fn carries(cx: &Cx<'_>, var: Var) -> bool {
     flow::decision(cx.module, var).is_some()
 }
@@ -97,8 +105,8 @@ pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Sums of a product of integers before it is scaled, and products of integers in floats that may sum up as
-/// much.
+/// Denies sums of a product of integers before the sum is scaled, and products of integers in floats whose sums may be
+/// as large.
 fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let mut properties = Properties::NOTHING;
@@ -114,11 +122,11 @@ fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// True if a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
+/// True if a variable belongs to a product of a constant and integers of 8 bits in floats that may leave the range.
 ///
-/// A factor counts as such integers if `integers` has it, by its computation, or if the constant is a quantized
-/// weight: many integers, some of them larger than handwritten integers. For example, 512 terms of 255 · 127
-/// are up to 16 million, and 733,000 if their signs are drawn by lot: both beyond the 65,504 of f16.
+/// The factor counts as such integers if `integers` is true, by its computation, or if the constant is a quantized
+/// weight: many integers, some of them larger than handwritten integers. For example, 512 terms of 255 · 127 are up to
+/// 16 million, and 733,000 if their signs are random: both beyond the 65,504 of f16.
 fn adds_up_integers(cx: &mut Cx<'_>, var: Var, integers: bool) -> Result<bool, PassError> {
     if !cx.is_product(var) {
         return Ok(false);
@@ -130,7 +138,7 @@ fn adds_up_integers(cx: &mut Cx<'_>, var: Var, integers: bool) -> Result<bool, P
     let is_quantized =
         (MIN_QUANTIZED..=MAX_QUANTIZED).contains(&largest) && weights.count > FEW && weights.integers;
     let view = NodeView::new(cx.module, var.node).filter(|_| integers || is_quantized);
-    // A sum of terms of either sign grows with the root of their number.
+    // A sum of terms of either sign grows with the square root of the number of terms.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
     let reaches = |view: NodeView<'_>| {
         MAX_QUANTIZED * largest * (terms(cx.module, &view, Sizes::default().other) as f64).sqrt()
@@ -138,20 +146,21 @@ fn adds_up_integers(cx: &mut Cx<'_>, var: Var, integers: bool) -> Result<bool, P
     Ok(view.is_some_and(|view| reaches(view) > cx.most()))
 }
 
-/// Integer weights that are all below this are written by hand (filters of images go up to 16), and the values
-/// that they multiply need not be integers.
+/// The least maximum of quantized integer weights. Smaller integer weights are written by hand (filters of images go up
+/// to 16), and the values that they multiply need not be integers.
 const MIN_QUANTIZED: f64 = 17.0;
 
 /// The largest integer of 8 bits: larger weights are not quantized to 8 bits.
 const MAX_QUANTIZED: f64 = 255.0;
 
-/// At most so many weights are taken to be written by hand as well, whatever their size.
+/// The maximal number of weights that count as written by hand, whatever their size.
 const FEW: u64 = 16;
 
-/// How an operator passes on an integer of an operand.
+/// Returns how an operator passes on an integer of an operand; `None` if it does not.
 ///
-/// The list is this guard's, not a property of operators: it is the arithmetic in which sizes and positions are
-/// computed. Not all of it makes integers of integers, and Mean or Abs, which do as much, are used for features.
+/// The list belongs to this guard and is not a property of operators: it is the arithmetic that computes sizes and
+/// positions. Not every operator of the list makes integers from integers. Mean and Abs would qualify as well, but are
+/// used for features.
 fn passes_on(cx: &Cx<'_>, var: Var) -> Option<Crossing> {
     let class = flow::decision(cx.module, var)?.class;
     match cx.kind(var.node)? {
@@ -165,16 +174,17 @@ fn passes_on(cx: &Cx<'_>, var: Var) -> Option<Crossing> {
     Some(Crossing::Plain)
 }
 
-/// Kind of operators that a mark crossed.
+/// The kind of operators that a mark has crossed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Crossing {
     /// Arithmetic and movement.
     Plain,
-    /// One product: positions times frequencies. After a second one nothing is a position any more.
+    /// One product: positions times frequencies. After a second product, a value is no longer a position.
     Product,
 }
 
-/// Variables that may hold an integer. Program order is topological: one walk, and more only if there are bodies.
+/// Returns the variables that may hold an integer. Program order is topological, so one walk suffices unless there are
+/// bodies.
 fn forward(cx: &Cx<'_>, nodes: &[Node], enters: fn(&Cx<'_>, Node) -> bool) -> FxHashSet<Var> {
     let mut marked: FxHashMap<Var, Crossing> = FxHashMap::default();
     for _ in 0..super::MAX_WALKS {
@@ -222,10 +232,10 @@ fn walk_forward(
     }
 }
 
-/// Result of the walk backward.
+/// The result of the backward walk.
 #[derive(Clone, PartialEq, Eq, Default)]
 struct Backward {
-    /// Variables that lead into something exact, through everything.
+    /// The variables that lead into a value that must be exact, through any operators.
     exact: FxHashSet<Var>,
     /// The variables that lead into a cast to an integer without crossing an allow variable, and the products
     /// at which these paths end.
@@ -264,7 +274,7 @@ fn walk_backward(cx: &Cx<'_>, nodes: &[Node], digits: &FxHashSet<Var>, found: &m
                         && dtype_of_result(cx, reader).is_some_and(is_wide_integer);
                     if let Some(reader) = flow::reader_var(cx.module, reader, slot) {
                         to_exact |= found.exact.contains(&reader);
-                        // Beyond a product only digits are looked for.
+                        // A path continues before a product only if the product multiplies digits.
                         let near = found.near.contains(&reader)
                             && (!cx.is_product(reader)
                                 || found.only.contains(&reader) && digits.contains(&reader));
@@ -292,7 +302,8 @@ fn walk_backward(cx: &Cx<'_>, nodes: &[Node], digits: &FxHashSet<Var>, found: &m
     }
 }
 
-/// True if the outcome of a comparison leads into a cast to an integer and nowhere else, if the node compares.
+/// Returns true if the outcome of a comparison leads into casts to integers and nowhere else; `None` if the node does
+/// not compare.
 fn outcome(cx: &Cx<'_>, node: Node, found: &Backward) -> Option<bool> {
     cx.kind(node).filter(|&kind| op::compares(kind))?;
     let outcome = cx.module.node(node).result(0)?;
@@ -301,7 +312,7 @@ fn outcome(cx: &Cx<'_>, node: Node, found: &Backward) -> Option<bool> {
     Some(readers.all(|reader| reader.operand().is_some_and(|(node, _)| leads(node))))
 }
 
-/// True if a node subtracts from a value its integer part: the result is a position within a cell.
+/// True if a node subtracts the integer part of a value from the value: the result is a position within a cell.
 fn is_remainder(cx: &Cx<'_>, node: Node) -> bool {
     let data = cx.module.node(node);
     let whole = data.operand(1).and_then(|value| cx.module.producer(flow::behind_casts(cx.module, value)));

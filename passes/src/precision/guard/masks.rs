@@ -1,16 +1,23 @@
 //! Large constants on their way into sums and products.
 //!
-//! A mask is a number near the end of the range in some places of a tensor, so that Softmax gives them nothing.
-//! It need not be a separate constant: it may be one branch of a Where, whose other branch is computed, or the
-//! factor of a computed 0 or 1. In f16 −65504 − 40 rounds to −∞, and a row of −∞ has no Softmax.
+//! A mask holds a number near the end of the range in some places of a tensor, so that Softmax gives those places no
+//! weight. The mask need not be a separate constant: it may be one branch of a Where, whose other branch is computed,
+//! or the factor of a computed 0 or 1. In f16 −65504 − 40 rounds to −∞, and a row of −∞ has no Softmax.
 //!
-//! One walk in program order (more only if there are bodies) finds the values that may *hold* a constant beyond
-//! half the range, whatever other elements they have: constants, results of operators that move them, and
-//! products. A sum of such a value stays fp32, and so does a product of a constant that does not even fit. So
-//! does a product that leaves the range by another constant. Operators that choose by value (Max, Clip,
-//! MaxPool) do not keep a mask large: a bound may never be used. Any other operator ends the walk, as does a
-//! quotient by a computed value, mostly a square root of a width. Linear; reads no constant except operands of
-//! operators that move, add, multiply and divide.
+//! One walk in program order (more walks only if there are bodies) finds the values that may *hold* a constant beyond
+//! half the range, whatever their other elements: constants, results of operators that move constants, and products. A
+//! sum of such a value stays fp32, and so does a product of a constant that does not even fit. A product that leaves
+//! the range because of another constant stays fp32 too. Operators that choose by value (Max, Clip, MaxPool) do not
+//! pass a mask on, because a bound may never be used. Any other operator ends the walk, as does a quotient by a
+//! computed value, which is usually a square root of a width. Linear; reads only the constants that are operands of
+//! moving, adding, multiplying and dividing operators.
+//!
+//! ```text
+//! const %m : f32 = -3.4e38
+//! %w = Where(%keep, %zero, %m)     moves its branches, so %w holds the constant
+//! %s = Add(%scores, %w)            fp32: a sum of a value that holds the constant
+//! %p = Softmax(%s)                 does not move its operand: the walk ends
+//! ```
 
 use super::constants::{Known, Origin};
 use super::{Cx, OutOfRange};
@@ -24,30 +31,31 @@ use rustc_hash::FxHashMap;
 /// A large constant that a value may hold.
 #[derive(Clone, Copy)]
 struct LargeConstant {
-    /// Its magnitude in the format, scaled as it was on the way.
+    /// The magnitude of the constant in the format, scaled by the factors on the way.
     magnitude: f64,
-    /// The constant, and its magnitude there.
+    /// The origin of the constant.
     from: Origin,
+    /// The magnitude of the constant at its origin.
     max_abs: f32,
 }
 
 impl LargeConstant {
-    /// True if the constant does not fit, and nothing on the way scaled it down.
+    /// True if the constant does not fit and no operator on the way scaled it down.
     fn is_beyond(&self, cx: &Cx<'_>) -> bool {
-        // The largest number of the format may be what an earlier run has clamped to it.
+        // An earlier run may have clamped the constant to the largest number of the format.
         let max_abs = f64::from(self.max_abs);
         let exceeds = max_abs > cx.most() || cx.out_of_range == OutOfRange::Clamp && max_abs == cx.most();
         exceeds && self.magnitude >= cx.most()
     }
 }
 
-/// Effect of a node on the large constants that it reads.
+/// The effect of a node on the large constants that it reads.
 enum Effect {
-    /// Its results hold this one.
+    /// The results hold this constant.
     Holds(LargeConstant),
-    /// Adding to it leaves the range.
+    /// A sum with this constant leaves the range.
     Sum(LargeConstant),
-    /// Multiplied by so much it leaves the range.
+    /// The product of this constant and this factor leaves the range.
     Product(LargeConstant, f64),
 }
 
@@ -102,8 +110,8 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, LargeConstant>) -> Result<(
     Ok(())
 }
 
-/// Keeps operators fp32 that would always be low, if an operand holds a constant that does not fit: the cast
-/// before them would make it infinite.
+/// Denies allow variables of which an operand holds a constant that does not fit: the cast of the operand would make
+/// the constant infinite.
 fn multiplied(cx: &mut Cx<'_>, held: &FxHashMap<Value, LargeConstant>, node: Node) {
     for var in flow::vars(cx.module, node).collect::<Vec<_>>() {
         if flow::decision(cx.module, var).is_none_or(|d| d.class != Class::Allow) {
@@ -131,7 +139,7 @@ fn effect(
         let operands: Vec<Value> = cx.module.node(node).formal_operands().iter().copied().flatten().collect();
         return Ok(largest(cx, held, &operands, var)?.map(Effect::Sum));
     }
-    // How magnitudes multiply is what these two do, not a property that others share.
+    // Only these two operators multiply magnitudes; it is not a property of operators.
     if matches!(kind, OpKind::Mul | OpKind::Div) {
         return scaled(cx, held, node, var, kind == OpKind::Div);
     }
@@ -144,7 +152,7 @@ fn effect(
     Ok(among_operands.or(in_attributes).map(Effect::Holds))
 }
 
-/// The largest of the large constants that values hold for a variable that reads them.
+/// Returns the largest of the large constants that the values hold for a variable that reads them.
 fn largest(
     cx: &mut Cx<'_>,
     held: &FxHashMap<Value, LargeConstant>,
@@ -161,8 +169,9 @@ fn largest(
     Ok(largest)
 }
 
-/// The large constant that a value holds for its readers. If the reader is low already, or pinned low, a
-/// constant that does not fit is stored with infinities for it, unless it is clamped.
+/// Returns the large constant that a value holds for its reader. If the reader is low already, or pinned low, a
+/// constant that does not fit is stored with infinities for that reader, unless it is clamped; such a constant does not
+/// count.
 fn held_by(
     cx: &mut Cx<'_>,
     held: &FxHashMap<Value, LargeConstant>,
@@ -178,15 +187,15 @@ fn held_by(
     Ok(what.filter(|what| !(is_low && what.is_beyond(cx))))
 }
 
-/// The largest number that is known, if it is large.
+/// Returns the largest known number, if it is large.
 fn large(cx: &Cx<'_>, known: &Known) -> Option<LargeConstant> {
-    // As the format stores it, so that rewriting what is stored so finds the same.
+    // The stored magnitude is compared, so that a run on the rewritten model finds the same constant.
     let magnitude = cx.stored(known.stats.max_abs);
     let large = magnitude > cx.most() / 2.0;
     large.then_some(LargeConstant { magnitude, from: known.largest, max_abs: known.stats.max_abs })
 }
 
-/// The product, or quotient, of a large constant.
+/// Returns the effect of a product or quotient of a large constant.
 fn scaled(
     cx: &mut Cx<'_>,
     held: &FxHashMap<Value, LargeConstant>,
@@ -205,8 +214,8 @@ fn scaled(
         Some(known) if divides => cx.stored(known.stats.min_abs).recip(),
         Some(known) => cx.stored(known.stats.max_abs),
         None if divides => return Ok(None),
-        // A large constant times another that is large in places leaves the range; times something computed it is
-        // taken for a mask times 0 or 1.
+        // A large constant times a value that holds a large constant leaves the range. A large constant times any other
+        // computed value is treated as a mask times 0 or 1.
         None => held.get(&by).map_or(1.0, |other| other.magnitude),
     };
     let magnitude = what.magnitude * factor;

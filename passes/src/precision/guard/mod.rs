@@ -1,9 +1,9 @@
 //! `guard`: finds patterns and ranges that make a node riskier than its class.
 //!
-//! A guard looks at free variables (f32, not pinned, not fixed) and makes a variable deny if the format would
-//! make it go wrong, with the evidence. A guarded variable taints like any deny variable: a mask of −3.4e38
-//! that must stay fp32 must not be narrowed one operator later. Each guard has a name, can be left out, and has
-//! a test that fails without it.
+//! A guard looks at free variables (f32, not pinned, not fixed). If the format would make the values of a variable
+//! wrong, the guard makes the variable deny, with the evidence. A guarded variable taints like any deny variable: a
+//! mask of −3.4e38 that must stay fp32 must not be narrowed one operator later. Each guard has a name, can be disabled,
+//! and has a test that fails without it.
 
 mod amplifiers;
 mod constants;
@@ -43,15 +43,15 @@ pub enum OutOfRange {
 }
 
 impl OutOfRange {
-    /// All of them.
+    /// All variants.
     pub const ALL: [OutOfRange; 3] = [OutOfRange::Keep, OutOfRange::Clamp, OutOfRange::Error];
 
-    /// The group of a word.
+    /// Returns the variant that a word names.
     pub fn of(word: &str) -> Option<OutOfRange> {
         OutOfRange::ALL.into_iter().find(|action| action.as_str() == word)
     }
 
-    /// The word for it.
+    /// The word that names the variant.
     pub const fn as_str(self) -> &'static str {
         match self {
             OutOfRange::Keep => "keep",
@@ -61,12 +61,12 @@ impl OutOfRange {
     }
 }
 
-/// The pass.
+/// The pass `guard`.
 #[derive(Clone, Debug)]
 pub struct Guard {
     /// The format to lower to: f16 or bf16.
     pub to: DType,
-    /// Guards to leave out.
+    /// The names of the guards that do not run.
     pub disabled: BTreeSet<String>,
     /// The handling of constants that do not fit.
     pub out_of_range: OutOfRange,
@@ -138,7 +138,7 @@ impl Pass for Guard {
         let vars = |node| flow::vars(cx.module, node);
         cx.free = flow::nodes(cx.module).into_iter().flat_map(vars).collect();
         cx.free.retain(|&var| flow::is_free(cx.module, var));
-        // With nothing to decide no constant need be read.
+        // Without free variables, no constant needs to be read.
         if cx.free.is_empty() {
             return Ok(Changed::No);
         }
@@ -176,8 +176,8 @@ fn run(kind: GuardKind, cx: &mut Cx<'_>) -> Result<(), PassError> {
     }
 }
 
-/// The number of walks for the sake of bodies: a value that leaves a body, or is loop-carried, is seen in the
-/// next walk.
+/// The maximal number of walks if there are bodies: a value that leaves a body, or is loop-carried, is seen in the next
+/// walk.
 const MAX_WALKS: usize = 16;
 
 /// State of the guards.
@@ -203,7 +203,7 @@ impl Cx<'_> {
         self.free.iter().copied().filter(|&var| flow::is_free(self.module, var)).collect()
     }
 
-    /// True if nodes have bodies, through which walks have to go.
+    /// True if some node has a body, so that walks must be repeated.
     fn has_bodies(&self) -> bool {
         flow::graphs(self.module).len() > 1
     }
@@ -220,17 +220,17 @@ impl Cx<'_> {
         self.changed = true;
     }
 
-    /// Makes the variables of a node deny that are still free.
+    /// Makes the free variables of a node deny.
     fn deny_node(&mut self, node: Node, evidence: &str) {
         for var in flow::vars(self.module, node) {
             self.deny(var, || evidence.to_owned());
         }
     }
 
-    /// The statistics of the constant that a value is.
+    /// Returns the statistics of a value that is a constant.
     fn stats(&mut self, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
         let value = flow::resolve_captures(self.module, flow::behind_inserted(self.module, value));
-        // The value an overridable input has if nobody gives one says as much about ranges as a constant.
+        // The default value of an overridable input says as much about ranges as a constant.
         let data = match &self.module.value(value).def {
             Def::Input { default: Some(Payload::Dense(data)), .. } => Some(data.clone()),
             _ => ampc_ir::views::constant_of(self.module, value),
@@ -238,7 +238,8 @@ impl Cx<'_> {
         data.map_or(Ok(None), |data| self.stats_of(&data, value))
     }
 
-    /// The statistics of a tensor that is, or fills, a value; `None` if it holds no f32, f64 or 16-bit floats.
+    /// Returns the statistics of a tensor that is, or fills, a value; `None` if the tensor does not hold f32, f64 or
+    /// 16-bit floats.
     fn stats_of(
         &mut self,
         data: &Arc<TensorData>,
@@ -248,12 +249,13 @@ impl Cx<'_> {
         stats.map_err(|source| PassError::Constant { name: self.name(value), source })
     }
 
-    /// The largest finite value of the format. A variable without floats has no range to leave.
+    /// The largest finite value of the format; infinity if the format has no largest value.
     fn most(&self) -> f64 {
         max_finite(self.to).unwrap_or(f64::INFINITY)
     }
 
-    /// The magnitude that a number has in the format; the largest finite one if it is beyond the range.
+    /// Returns the magnitude of a number as the format stores it; the largest finite magnitude if the number is beyond
+    /// the range.
     fn stored(&self, number: f32) -> f64 {
         if !can_convert(DType::F32, self.to) || !number.is_finite() {
             return f64::from(number.abs());
@@ -265,7 +267,7 @@ impl Cx<'_> {
         wide.as_chunks::<8>().0.first().map_or(f64::NAN, |&bytes| f64::from_le_bytes(bytes))
     }
 
-    /// The operator of a node of the table.
+    /// Returns the operator of a node, if it is in the table.
     fn kind(&self, node: Node) -> Option<OpKind> {
         self.module.node(node).schema().map(|s| s.kind)
     }

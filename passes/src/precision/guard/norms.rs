@@ -13,7 +13,8 @@ use ampc_ir::{DType, Node, Value};
 /// A reduction over more elements than this stays fp32.
 const MAX_DEPTH: u64 = MAX_TERMS;
 
-/// `stash_type` other than float: the operator would compute in the low format inside.
+/// Denies variables of operators whose `stash_type` is not float: such an operator would compute in the low format
+/// internally.
 pub(super) fn stash(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let Some(view) = NodeView::new(cx.module, var.node) else { continue };
@@ -26,7 +27,7 @@ pub(super) fn stash(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// The nodes that read the results of a variable. Outputs of the model are not part of a pattern.
+/// Returns the nodes that read the results of a variable. Outputs of the model are not part of a pattern.
 fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
     let mut nodes: Vec<Node> = flow::results_of(cx.module, var)
         .flat_map(|(_, value)| flow::readers_beyond_casts(cx.module, value))
@@ -37,9 +38,10 @@ fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
     nodes
 }
 
-/// Norms written out in operators: x·x before a sum overflows (400² is beyond f16), and x − mean(x) cancels.
+/// Denies the parts of norms that are written out in operators: x·x before a sum overflows (400² is beyond f16), and
+/// x − mean(x) cancels.
 ///
-/// The operators named here are the pattern: how exporters write a norm.
+/// The operators in this function are the pattern in which exporters write a norm.
 pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let square = match cx.kind(var.node) {
@@ -74,8 +76,8 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// True if a variable adds a large constant to something that then has its mean subtracted: the constant goes again, and
-/// the digits that it took do not come back.
+/// True if a variable adds a large constant to a value whose mean is then subtracted. The constant cancels, but the
+/// digits that it displaced are lost.
 fn is_shifted(cx: &Cx<'_>, var: Var) -> bool {
     let large = |value| cx.numerics.interval(cx.module, value).is_some_and(|i| i.magnitude() > SMALL);
     let constant = |&(_, value): &(usize, Value)| cx.numerics.is_constant(cx.module, value) && large(value);
@@ -85,8 +87,9 @@ fn is_shifted(cx: &Cx<'_>, var: Var) -> bool {
     shifts && reads(OpKind::ReduceMean) && reads(OpKind::Sub)
 }
 
-/// Long reductions: the sum leaves the range or loses small addends. So do long products, unless a factor is a
-/// constant, whose signs differ, or sums to 1, like results of Softmax; and so do products with such a sum.
+/// Denies long reductions, whose sum leaves the range or loses small addends, and sums by weights of unknown range that
+/// are divided by the sum of the weights. Denies long products too, unless a factor is a constant, whose signs differ,
+/// or sums to 1, like results of Softmax; and denies products with such a long sum.
 pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for node in flow::nodes(cx.module) {
         if let Some(product) = cx.numerics.weighted_mean(cx.module, node) {
@@ -102,7 +105,7 @@ pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
                 format!("a sum of more than {MAX_TERMS} computed products, or a product with such a sum")
             });
         }
-        // A kernel that sums in fp32 answers the depth of a sum.
+        // A kernel that sums in fp32 removes the risk of a deep sum.
         let is_answered = flow::decision(cx.module, var).is_some_and(is_between);
         if is_answered || !cx.kind(var.node).is_some_and(op::sums) {
             continue;

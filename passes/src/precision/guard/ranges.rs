@@ -10,13 +10,14 @@ use ampc_ir::convert::{min_normal, unit_roundoff};
 use ampc_ir::op::{self, Class, OpKind};
 use rustc_hash::FxHashSet;
 
-/// A constant of at most this many values is written by hand, not a trained weight.
+/// The maximal number of values of a constant that counts as written by hand, not as a trained weight.
 pub(super) const FEW: u64 = 16;
 
-/// Constants with finite values beyond the range: the reader stays fp32, or the rewrite fails.
+/// Denies the readers of constants with finite values beyond the range, or fails.
 pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        // What makes a constant and reads none is nobody's loss: it stays if no reader can be lowered.
+        // A variable without operands only makes a constant. It is no error: the constant stays fp32 if no reader can
+        // be lowered.
         let reads = flow::operands_of(cx.module, var).next().is_some();
         for known in cx.constants_at(var)? {
             let stats = &known.stats;
@@ -25,7 +26,7 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
             }
             match (known.largest, cx.out_of_range) {
                 (_, OutOfRange::Error) if reads => return Err(out_of_range(cx, var, &known)),
-                // What is in an attribute of an operator is not converted, so that nothing clamps it.
+                // A number in an attribute of an operator is not converted, so nothing clamps it.
                 (Origin::Constant(_) | Origin::Fill(_), OutOfRange::Clamp) => continue,
                 (_, OutOfRange::Keep | OutOfRange::Error)
                 | (Origin::Attr(..) | Origin::Computed(_), OutOfRange::Clamp) => {}
@@ -42,7 +43,7 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// The error for something that a variable reads, or has in an attribute.
+/// The error for a constant that a variable reads or has in an attribute.
 fn out_of_range(cx: &Cx<'_>, var: Var, known: &Known) -> PassError {
     let (remedy, node, value) = match known.largest {
         Origin::Constant(value) | Origin::Fill(value) | Origin::Computed(value) => {
@@ -65,8 +66,8 @@ fn out_of_range(cx: &Cx<'_>, var: Var, known: &Known) -> PassError {
     }
 }
 
-/// Allow variables whose constants alone bring results near the end of the range: a product or a bias of an
-/// eighth of it. They stay low, since the size of the other operand is unknown; a warning names them.
+/// Returns a warning for each allow variable whose constants alone bring results near the end of the range: a product
+/// or a bias of an eighth of the range. These variables stay low, because the size of the other operand is unknown.
 pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassError> {
     let limit = cx.most() / 8.0;
     let advice = if cx.to == DType::BF16 {
@@ -81,7 +82,7 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
         }
         for known in cx.constants_at(var)? {
             let stats = &known.stats;
-            // What does not fit at all is told when it is converted.
+            // Values beyond the range are reported when the constant is converted.
             if stats.overflow == 0 && f64::from(stats.max_abs) > limit {
                 let (mut name, to) = (known.largest.name(cx), cx.to);
                 if !matches!(known.largest, Origin::Attr(..)) {
@@ -100,9 +101,9 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
     Ok(found)
 }
 
-/// Constants of few values all of which would become 0; and factors and divisors below the normal range that rounding
-/// changes by more than the unit roundoff. For example, a factor of 2e-7 is 1.8e-7 in f16: 11 % off, where normal
-/// numbers are off by 0.05 %.
+/// Denies the readers of constants of few values that would all become 0, and of factors and divisors below the normal
+/// range that rounding changes by more than the unit roundoff. For example, a factor of 2e-7 is 1.8e-7 in f16: 11 %
+/// off, where normal numbers are off by 0.05 %.
 pub(super) fn underflow(cx: &mut Cx<'_>) -> Result<(), PassError> {
     let smallest = min_normal(cx.to).unwrap_or(0.0);
     let roundoff = unit_roundoff(cx.to).unwrap_or(1.0);
@@ -140,7 +141,7 @@ enum Use {
     Divisor,
 }
 
-/// The use of a constant by which a variable multiplies or divides, if it does.
+/// Returns the use of a constant by which a variable multiplies or divides, if it does.
 fn multiplied_by(cx: &Cx<'_>, var: Var, known: &Known) -> Option<Use> {
     let value = known.value?;
     let data = cx.module.node(var.node);
@@ -154,13 +155,13 @@ fn multiplied_by(cx: &Cx<'_>, var: Var, known: &Known) -> Option<Use> {
     }
 }
 
-/// An epsilon: a small constant that is added to, or bounds from below, a divisor or the operand of a root,
-/// power or logarithm. The operator and the way to the division stay fp32.
+/// Denies the operators of an epsilon and the operators that it protects. An epsilon is a small constant that is added
+/// to a divisor or to the operand of a root, power or logarithm, or that bounds the divisor or operand from below.
 pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
     let smallest = min_normal(cx.to).unwrap_or(0.0);
     for var in cx.free_vars() {
         let Some(kind) = cx.kind(var.node) else { continue };
-        // What is added, or bounds from below: the two ways to write an epsilon.
+        // There are two ways to write an epsilon: an addition and a bound from below.
         if !op::adds(kind) && !matches!(kind, OpKind::Max | OpKind::Clip) {
             continue;
         }
@@ -176,7 +177,7 @@ pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
                     format!("epsilon {name} = {:e} is below the normal range of {to}", stats.min_abs)
                 });
             }
-            // What moves the epsilon to where it is used must not round it either.
+            // Operators that move the epsilon to its use must not round it either.
             cx.deny_movers(known.value, || format!("moves the epsilon {name}"));
         }
     }
@@ -186,8 +187,8 @@ pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// The maximal number of operators between an epsilon and the operator that it protects.
 const MAX_STEPS: usize = 8;
 
-/// The variables from `start` to all operators that are sensitive to a 0, if any is reached through infer and
-/// clear variables.
+/// Returns `start` and all variables of operators that are sensitive to a 0, if any such operator is reached through
+/// infer and clear variables.
 fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
     let mut sensitive_ones = Vec::new();
     let mut seen: FxHashSet<Var> = FxHashSet::default();
@@ -197,7 +198,7 @@ fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
         for &var in &frontier {
             for (_, value) in flow::results_of(cx.module, var) {
                 let readers = flow::readers_beyond_casts(cx.module, value).into_iter();
-                // An output of the model divides by nothing.
+                // An output of the model is not sensitive to a 0.
                 for (node, slot) in readers.filter_map(Reader::operand) {
                     let Some(reader) = flow::reader_var(cx.module, node, slot) else { continue };
                     let sensitive = cx.kind(node).is_some_and(|k| op::singular_at_zero(k, slot as usize));
@@ -214,7 +215,7 @@ fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
         }
         frontier = next;
     }
-    // Only what is sensitive itself, and the start, must stay; the taint of the start covers what is between.
+    // Only the sensitive variables and the start are denied; the taint of the start covers the variables between.
     (!sensitive_ones.is_empty()).then(|| {
         sensitive_ones.push(start);
         sensitive_ones.sort_unstable();

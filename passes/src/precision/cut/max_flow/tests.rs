@@ -1,8 +1,8 @@
-//! Maximum flows against all cuts and against another method.
+//! Compares maximum flows with all cuts and with another method.
 
 use super::{Edge, Flow, Graph, max_flow};
 
-/// A generator of the kind xorshift.
+/// An xorshift generator.
 struct Random(u64);
 
 impl Random {
@@ -35,7 +35,7 @@ impl Random {
     }
 }
 
-/// The value, after a look at whether the flow is one.
+/// Returns the value of the flow, after asserting that it is feasible.
 fn value(graph: &Graph, flow: &Flow) -> i64 {
     let mut surplus: Vec<i64> = flow.from_source.iter().zip(&flow.to_sink).map(|(i, o)| i - o).collect();
     for (edge, &amount) in graph.edges.iter().zip(&flow.edges) {
@@ -49,7 +49,7 @@ fn value(graph: &Graph, flow: &Flow) -> i64 {
     flow.from_source.iter().sum()
 }
 
-/// The least cut, from all of them.
+/// Returns the least of all cuts.
 fn least_cut(graph: &Graph) -> i64 {
     let cut = |set: u32| {
         let inside = |node: u32| set >> node & 1 == 1;
@@ -69,7 +69,7 @@ fn least_cut(graph: &Graph) -> i64 {
     (0..1 << graph.from_source.len()).map(cut).min().unwrap()
 }
 
-/// Ford and Fulkerson's method on a matrix, with terminals as nodes.
+/// Ford and Fulkerson's method on a matrix, with the terminals as nodes.
 fn by_matrix(graph: &Graph) -> i64 {
     let count = graph.from_source.len();
     let (source, sink) = (count, count + 1);
