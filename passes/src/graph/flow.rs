@@ -500,7 +500,8 @@ pub(crate) fn withdraw_false_marks(module: &mut Module) {
     }
 }
 
-/// Returns the result of a cast that an earlier run inserted.
+/// Returns the first result of a node that is marked as inserted. Such a node is a cast that an earlier run inserted: other
+/// marks are withdrawn before the first pass.
 pub fn inserted_result(module: &Module, node: Node) -> Option<Value> {
     let data = module.node(node);
     (data.provenance == Provenance::Inserted).then(|| data.result(0)).flatten()

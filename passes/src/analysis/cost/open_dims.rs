@@ -1,8 +1,8 @@
 //! Numbers for the dims that the inputs of a model leave open.
 //!
 //! A named dim is one number wherever the name occurs; an axis without a name is `x[1]`, axis 1 of the input
-//! `x`. All dims of the batch are one number, whatever their names: the given number, or 1. The batch consists
-//! of the open dims that [`Sizes::of`] recognizes by their names, and of axes 0 without a name. Every other
+//! `x`. A dim of the batch has its requested number, or else the number requested for another dim of the batch, or 1. The
+//! batch consists of the open dims that [`Sizes::of`] recognizes by their names, and of axes 0 without a name. Every other
 //! open dim has the requested number, or 128.
 //!
 //! Example: the inputs are `x : f32[N, T]` and `y : i64[?]`, and no number is requested. `N` is 1, a batch by its name;
