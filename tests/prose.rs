@@ -45,20 +45,6 @@ const DOCUMENTS: &[&str] = &[
     "tests/judge/README.md",
 ];
 
-/// Code whose doc comments are not linted yet, with the reason. The list may only shrink.
-const EXEMPT: &[(&str, &str)] = &[
-    ("passes/src/precision/assign/", REBUILT),
-    ("passes/src/precision/cut/", REBUILT),
-    ("passes/src/graph/flow.rs", REBUILT),
-    ("passes/src/casts/insert_casts/", REBUILT),
-    ("passes/src/casts/move_casts.rs", REBUILT),
-    ("passes/src/analysis/numerics/", REBUILT),
-    ("passes/src/casts/simplify_casts.rs", REBUILT),
-    ("passes/src/analysis/tensors.rs", REBUILT),
-];
-
-const REBUILT: &str = "rebuilt soon";
-
 /// The longest sentence of ARCHITECTURE.md, in words.
 const MAX_WORDS: usize = 35;
 
@@ -67,20 +53,8 @@ const MAX_LINES: usize = 200;
 
 #[test]
 fn doc_comments_begin_with_their_subject() {
-    let exempt = |path: &str| EXEMPT.iter().any(|(prefix, _)| path.starts_with(prefix));
-    let findings: Vec<String> =
-        code().iter().filter(|path| !exempt(path)).flat_map(|path| findings(path, &doc_comments)).collect();
+    let findings: Vec<String> = code().iter().flat_map(|path| findings(path, &doc_comments)).collect();
     assert!(findings.is_empty(), "{}", report(&findings));
-}
-
-#[test]
-fn the_list_of_exempt_code_only_shrinks() {
-    let code = code();
-    for (prefix, _) in EXEMPT {
-        let mut covered = code.iter().filter(|path| path.starts_with(prefix));
-        let is_needed = covered.any(|path| !findings(path, &doc_comments).is_empty());
-        assert!(is_needed, "`{prefix}` passes the lint: remove it from the list");
-    }
 }
 
 #[test]

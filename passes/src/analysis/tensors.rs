@@ -4,7 +4,7 @@
 //! are *looked through*. These are the casts that an earlier run inserted, and those of the author that change no number,
 //! to the format of their operand or from a 16-bit format to fp32. A reader of such a result reads the tensor.
 //!
-//! The formats are those known before a choice, those of a choice, or those in which the module is now ([`Formats`]). For
+//! The formats are those known before a choice, those of a choice, or those in which the module is now (`Formats`). For
 //! example, where `a` is fp32 and `b` is chosen to be low:
 //!
 //! ```text
@@ -87,7 +87,7 @@ pub struct Reading {
     pub site: Reader,
     /// The value that the reader reads.
     pub value: Value,
-    /// Whether the reader is a cast of the author that takes any format, and makes the format that it asks for.
+    /// True if the reader is a cast of the author that takes any format, and makes the format that it asks for.
     pub stands: bool,
 }
 
@@ -181,7 +181,7 @@ impl<'m> Tensors<'m> {
         looked_through(self.module, node, |value| self.made(value), |var| self.decided(var))
     }
 
-    /// Whether a value is the result of a cast that is looked through.
+    /// True if a value is the result of a cast that is looked through.
     fn is_looked_through(&self, value: Value) -> bool {
         self.module.producer(value).is_some_and(|(node, _)| self.looked_through(node).is_some())
     }
@@ -221,7 +221,7 @@ impl<'m> Tensors<'m> {
         }
     }
 
-    /// Whether casts on the way in make a variable another type.
+    /// True if casts of its operands give a variable another type.
     fn is_castable(&self, var: Var) -> bool {
         self.groups.get(var).is_some() || flow::operands_of(self.module, var).next().is_some()
     }
@@ -371,7 +371,7 @@ impl<'m> Tensors<'m> {
         Some((end, false))
     }
 
-    /// Whether every number of a constant is one of the format that is lowered to. Large ones are not looked at.
+    /// True if the format that the model is lowered to holds every number of a constant. Large ones are not looked at.
     pub fn is_exact(&self, value: Value) -> bool {
         constant_of(self.module, value).is_some_and(|data| is_exact_in(&data, self.to))
     }

@@ -1,7 +1,7 @@
 //! The casts that follow from a choice of formats: where each of them stands, and which readers read it.
 //!
 //! A placement is computed from the [tensors](super::tensors) of a module and their formats. A tensor that is read in another
-//! format than it is made in has one cast to that format, shared by its readers, in the cheapest [scopes](scopes). `assign`
+//! format than it is made in has one cast to that format, shared by its readers, in the cheapest [scopes](Scopes). `assign`
 //! compares the cost of the placement with the cost of its choice, and `insert-casts` carries the placement out. For example,
 //! with MatMul low and Softmax fp32:
 //!
@@ -373,7 +373,7 @@ fn is_read_so(module: &Module, tensor: Value, reading: &Reading, to: DType, grap
     of == Some(tensor) && graph == Some(module.node(cast).graph)
 }
 
-/// Whether a value is the result of a cast that an earlier run inserted.
+/// True if a value is the result of a cast that an earlier run inserted.
 fn is_inserted(module: &Module, value: Value) -> bool {
     module.producer(value).is_some_and(|(node, _)| flow::inserted_result(module, node).is_some())
 }

@@ -75,8 +75,8 @@ impl Scopes {
 
     /// The cheapest scopes for casts that readers in some scopes need, outermost first.
     ///
-    /// Each scope that is needed has a cast in it or around it. Of scopes that run equally often together, the outer scope is
-    /// chosen, unless it would serve a single scope inside it. `executions` is the number of executions of a graph.
+    /// Each scope that is needed has a cast in it or around it. The outer of scopes that run
+    /// equally often together is chosen, unless it would serve a single scope inside it. `executions` is the number of executions of a graph.
     pub fn cheapest(&self, needed: &[usize], executions: impl Fn(GraphId) -> i64) -> Vec<usize> {
         if let [] | [_] = needed {
             return needed.to_vec();

@@ -13,7 +13,7 @@ use ampc_ir::{DType, Module, Value};
 use rustc_hash::FxHashSet;
 
 impl Tensors<'_> {
-    /// Whether a value is an input of the model that need not keep its type.
+    /// True if a value is an input of the model that need not keep its type.
     pub(super) fn is_free_input(&self, value: Value) -> bool {
         let data = self.module.value(value);
         matches!(data.def, Def::Input { default: None, .. })
@@ -65,7 +65,7 @@ pub(crate) fn kept_outputs(module: &Module, keep_io: &KeepIo) -> FxHashSet<Value
     kept
 }
 
-/// Whether a value is an output, as it is or as an earlier run cast it.
+/// True if a value, or the result of a cast of it that an earlier run inserted, is an output.
 fn leaves(module: &Module, value: Value) -> bool {
     let mut work = vec![value];
     while let Some(value) = work.pop() {
@@ -77,8 +77,8 @@ fn leaves(module: &Module, value: Value) -> bool {
     false
 }
 
-/// Whether a cast of the author makes a value of what is no float, and one that follows it, to a 16-bit format, becomes
-/// one with it wherever nothing else reads the value.
+/// True if a value is the result of a cast of the author from integers or booleans to fp32 that joins a cast of the value to
+/// the format: one cast makes the same numbers.
 fn is_recast(module: &Module, value: Value, to: DType) -> bool {
     let Some((node, _)) = module.producer(value) else { return false };
     let dtype = |value: Value| module.value(value).ty.dtype();

@@ -10,8 +10,8 @@ use ampc_ir::module::Provenance;
 use ampc_ir::op::{Legality, Lookup, OpKind, OpSchema, lookup};
 use ampc_ir::{GraphId, Module, Node};
 
-/// Lets functions import the version that the model does, where inserted casts alone are of another version by that.
-/// Whether there was any.
+/// Makes functions import the version of the model where only inserted casts are of another version by it. Returns true if
+/// there was such a function.
 pub(super) fn agree(module: &mut Module) -> bool {
     let functions: Vec<GraphId> = module.functions().map(|(_, function)| function.graph).collect();
     let Some(opset) = module.opset(module.main(), "") else { return false };

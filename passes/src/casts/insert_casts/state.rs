@@ -178,7 +178,7 @@ impl<'p> State<'p> {
         Some(decided.filter(|d| d.is_float() && original.is_float()).unwrap_or(original))
     }
 
-    /// Inputs that nobody asked to keep become low if every reader reads them low.
+    /// Gives inputs of the model that need not keep their types the formats of the placement.
     pub(super) fn inputs(&mut self, module: &mut Module, graph: GraphId) {
         for input in module.graph(graph).inputs().to_vec() {
             if let Some(low) = self.placement.format_of_input(input) {

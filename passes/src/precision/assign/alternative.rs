@@ -80,7 +80,7 @@ impl Alternative {
     }
 }
 
-/// Whether a node is low or fp32, by the formats of its type variables.
+/// The side of a node, low or fp32, by the formats of its type variables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     /// One is a 16-bit format.
@@ -89,7 +89,7 @@ enum Side {
     Full,
 }
 
-/// Whether a node is left fp32: none of its type variables has a 16-bit format, and one that types an operand has fp32.
+/// True if a node is left fp32: none of its type variables has a 16-bit format, and one that types an operand has fp32.
 /// Casts and what only makes values, such as constants, are not: they follow from what reads them.
 pub fn is_left_full(module: &Module, node: Node) -> bool {
     side(module, node) == Some(Side::Full)

@@ -69,7 +69,7 @@ pub(super) struct Choice<'m> {
     margins: FxHashMap<Var, Why>,
     /// Free variables in program order.
     order: Vec<Var>,
-    /// Those of which the time counts.
+    /// The free variables whose time is part of the cost.
     timed: Vec<(Var, NodeTime)>,
     /// The operands of casts that take any format.
     arriving: FxHashSet<Var>,

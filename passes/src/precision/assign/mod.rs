@@ -87,7 +87,7 @@ pub struct Assign {
     pub negligible: u8,
     /// The operators that are lowered although nothing is gained.
     pub gain: Gain,
-    /// Whether operators between DequantizeLinear and QuantizeLinear, which compute in integers, stay fp32.
+    /// True if operators between DequantizeLinear and QuantizeLinear, which compute in integers, stay fp32.
     pub keeps_quantized: bool,
     /// A policy that the report compares with: the nodes that it would leave fp32. No decision depends on it.
     pub alternative: Option<Alternative>,
@@ -98,7 +98,7 @@ pub struct Assign {
 const NEGLIGIBLE: u8 = 1;
 /// The most that may be asked for: [`TOGETHER`] times more than this would be all of the work.
 const MAX_NEGLIGIBLE: u8 = 100 / TOGETHER;
-/// Whether integer computations stay as they are.
+/// The words for integer computations that are lowered, or stay as they are.
 const QUANTIZED: Words = Words { no: "lower", yes: "keep" };
 
 impl Assign {

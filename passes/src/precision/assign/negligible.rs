@@ -16,7 +16,8 @@
 //! rewrite is rewritten. Most of the work stays low whatever the cut chooses.
 //!
 //! Example with 1 %: 17 products of one unit of work each, beside a product of 100 units. Each does 0.9 % of the work,
-//! and all of them 14.5 %, which is below 15 %: they are free. Of 18 such products, which do 15.3 %, none is free.
+//! and all of them 14.5 %, which is below 15 %: they are free. If there are 18 such products, which
+//! do 15.3 %, no product is free.
 
 use super::constants::MIN_TABLE;
 use crate::analysis::cost::{CostModel, Executions, amount};

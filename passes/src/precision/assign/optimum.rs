@@ -31,7 +31,7 @@ pub struct Optimum {
     pub predicted: Option<Predicted>,
     /// The nodes that another policy would leave fp32, if that was asked for and they are enough to mention.
     pub elsewhere: Option<Elsewhere>,
-    /// Whether casts have been inserted for the choice.
+    /// True if casts have been inserted for the choice.
     pub(crate) carried_out: bool,
     /// The variables whose time is part of the cost, with that time.
     pub(super) timed: Vec<(Var, NodeTime)>,

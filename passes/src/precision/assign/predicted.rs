@@ -120,7 +120,7 @@ fn float_cast(module: &Module, node: Node) -> Option<(Value, DType, DType)> {
     (is_cast && from.is_float() && to.is_float() && from != to).then_some((operand, from, to))
 }
 
-/// Whether anything has a format, or is to have it.
+/// True if a value has a format, or a decision asks for it.
 fn has(module: &Module, format: DType) -> bool {
     let decided = |&node: &Node| module.node(node).decisions.iter().any(|d| d.precision == Some(format));
     let defined = |graph| module.defined(graph).any(|v| module.value(v).ty.element_dtype() == Some(format));

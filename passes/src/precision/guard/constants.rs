@@ -12,8 +12,8 @@ use ampc_ir::views::{NodeView, PadView};
 use ampc_ir::{AttrValue, DType, Node, TensorData, Value};
 use std::sync::Arc;
 
-/// The number of elements of the largest constant whose elements are read one by one. Of a larger constant, only the
-/// statistics are used.
+/// The number of elements of the largest constant whose elements are read one by one. A guard uses only the
+/// statistics of a larger constant.
 const MAX_NUMBERS: u64 = 1 << 16;
 
 /// The origin of a number.

@@ -16,7 +16,7 @@ struct Readers {
     own: Vec<(GraphId, Vertex)>,
     /// The readers in the kernel that makes the tensor, by node.
     fused: BTreeMap<Node, Vec<Vertex>>,
-    /// Casts of the author that serve nobody else.
+    /// The formats and graphs of casts of the author that serve no other reader.
     casts: Vec<(DType, GraphId)>,
 }
 
