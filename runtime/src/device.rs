@@ -249,8 +249,8 @@ pub trait Queue: Any + Send {
 
     /// Begins a recording: submitted work is recorded for [replay](Self::replay) instead of executed. Another queue
     /// joins the recording when it waits for an event of this queue, and leaves the recording when this queue waits
-    /// for an event of that queue. Meanwhile a session submits only kernels and copies on the device. It calls this
-    /// method only if the device [can record](Device::can_record).
+    /// for an event of that queue. Meanwhile a session submits only kernels and copies on the device, and
+    /// kernels upload constants: the queue keeps the uploaded bytes with the recording. A session calls this method only if the device [can record](Device::can_record).
     ///
     /// # Errors
     /// If the device is lost.

@@ -129,6 +129,7 @@ fn main() -> std::process::ExitCode {
         + library::run(cuda, &opened, &options, &filter)
         + cases::run_all(cuda, &operators::cases(), &filter)
         + operators::failures(cuda, &filter)
+        + operators::failures_of_replays(&backends, &filter)
         + rows::run(cuda, &options, &filter)
         + tails::run(cuda, &filter)
         + memory::run(cuda, &filter)

@@ -204,7 +204,12 @@ impl Products {
             result::get_matmul_algo_heuristic(self.handle.0, description.0, b.0, a.0, d.0, d.0, preference.0)
         };
         let found = found.map_err(failed)?;
-        let operation = format!("{shape}, aligned to {alignment}, TF32 {}", self.tf32);
+        // Everything that the heuristic sees.
+        let Shape { strides, alpha, .. } = shape;
+        let operation = format!(
+            "{shape}, strides {strides:?}, alpha {alpha}, aligned to {alignment}, at most {workspace} bytes of workspace, TF32 {}",
+            self.tf32
+        );
         self.choices.add(operation, algorithm_text(&found.algo));
         Ok(Product {
             shape: *shape,

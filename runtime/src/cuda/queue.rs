@@ -140,6 +140,11 @@ impl CudaQueue {
         Ok(())
     }
 
+    /// True while the work of the queue is recorded.
+    pub(super) fn is_recording(&self) -> bool {
+        self.capture().is_some()
+    }
+
     /// The failure of earlier work, which may be the reason for a failed library call. `None` in a recording.
     pub(super) fn failure_of_device(&self) -> Option<DeviceError> {
         let waited = if self.capture().is_none() { self.stream.synchronize() } else { Ok(()) };
@@ -332,6 +337,9 @@ impl Queue for CudaQueue {
     }
 }
 
+/// The largest distance of rows that the driver copies in one call, in bytes (`CU_DEVICE_ATTRIBUTE_MAX_PITCH` of all devices).
+const MAX_PITCH: usize = (1 << 31) - 1;
+
 /// Copies rows of bytes on the device.
 #[expect(unsafe_code, reason = "a call of the driver")]
 pub(super) fn copy(
@@ -347,6 +355,13 @@ pub(super) fn copy(
     if count == 1 || (from_stride == len && to_stride == len) {
         // SAFETY: the caller passes ranges of live blocks, which the driver frees only after the copy.
         return unsafe { result::memcpy_dtod_async(target, source, count * len, stream.cu_stream()) };
+    }
+    if from_stride.max(to_stride) > MAX_PITCH {
+        return (0..count as u64).try_for_each(|row| {
+            let [from, to] = [from_stride, to_stride].map(|stride| row * stride as u64);
+            // SAFETY: as above.
+            unsafe { result::memcpy_dtod_async(target + to, source + from, len, stream.cu_stream()) }
+        });
     }
     let rows = sys::CUDA_MEMCPY2D_st {
         srcXInBytes: 0,

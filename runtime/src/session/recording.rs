@@ -117,7 +117,8 @@ impl Recordings {
         if let Some(queue) = run.space.queue() {
             queue.replay(&self.recorded[at].1)?;
         }
-        Ok(())
+        // The kernels of all queues are replayed by the first queue: the others report failures after it.
+        Ok(run.space.spread()?)
     }
 
     /// True if the inputs have the addresses of a recent run. Remembers them otherwise.

@@ -108,7 +108,7 @@ impl Space {
     }
 
     /// Lets the other queues of kernels wait for the first.
-    fn spread(&mut self) -> std::result::Result<(), DeviceError> {
+    pub(super) fn spread(&mut self) -> std::result::Result<(), DeviceError> {
         let Space::Device(OnDevice { queue, others, .. }) = self else { return Ok(()) };
         if !others.is_empty() {
             let event = queue.signal()?;

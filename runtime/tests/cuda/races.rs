@@ -39,14 +39,22 @@ const OPERATORS: [(&str, &[&str]); 21] = [
     ("random", &["RandomUniformLike"]),
 ];
 
-/// The case of an operator with the fewest elements, at least one.
-fn smallest<'a>(cases: &'a [Case], operator: &str) -> Option<&'a Case> {
+/// The cases of an operator with the fewest elements: at least one, and at least [`SHARED`], whose kernels exchange numbers
+/// through shared memory.
+fn smallest<'a>(cases: &'a [Case], operator: &str) -> impl Iterator<Item = &'a Case> {
     let call = format!("= {operator}(");
     let elements =
         |case: &Case| case.inputs.iter().map(|input| input.dims().iter().product::<u64>()).sum::<u64>();
-    let some = cases.iter().filter(|case| case.body.contains(&call) && elements(case) > 0);
-    some.min_by_key(|case| elements(case))
+    let some: Vec<&Case> = cases.iter().filter(|case| case.body.contains(&call)).collect();
+    let of_size = |least: u64| {
+        some.iter().copied().filter(|case| elements(case) >= least).min_by_key(|case| elements(case))
+    };
+    let (small, large) = (of_size(1), of_size(SHARED));
+    small.into_iter().chain(large.filter(|large| small.is_none_or(|small| small.name != large.name)))
 }
+
+/// The number of elements from which rows and reductions take more than a warp.
+const SHARED: u64 = 1024;
 
 fn runs(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("panicked".into()))
@@ -54,7 +62,10 @@ fn runs(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
 
 /// Runs the families whose names contain `filter`, if `filter` is part of `race`; returns the number of failures.
 pub(crate) fn run(options: &CudaOptions, filter: &str) -> usize {
-    let Some(records) = Records::find() else { return 0 };
+    let Some(records) = Records::find() else {
+        println!("skipped: races are found on the simulated device only");
+        return 0;
+    };
     // Races are found in any order of threads.
     if seed() != 0 || !"race of a family".contains(filter) {
         return 0;
@@ -83,12 +94,17 @@ pub(crate) fn run(options: &CudaOptions, filter: &str) -> usize {
     };
     for (family, operators) in OPERATORS {
         for operator in operators {
-            let done = runs(|| {
-                let case = smallest(&all, operator).ok_or("no case")?;
-                let done = on(&runtime, &module(&case.body, &case.inputs), &case.inputs);
-                done.map(|_| ()).map_err(|error| error.to_string())
-            });
-            report(&format!("{family}, {operator}"), done);
+            let mut found = smallest(&all, operator).peekable();
+            if found.peek().is_none() {
+                report(&format!("{family}, {operator}"), Err("no case".into()));
+            }
+            for case in found {
+                let done = runs(|| {
+                    let done = on(&runtime, &module(&case.body, &case.inputs), &case.inputs);
+                    done.map(|_| ()).map_err(|error| error.to_string())
+                });
+                report(&format!("{family}, {operator}, {}", case.name), done);
+            }
         }
     }
     // Generated kernels around plans of cuDNN, and attention computed by products.

@@ -169,7 +169,7 @@ fn captures() {
                 assert_eq!(end(a).0, Code::CUDA_ERROR_STREAM_CAPTURE_UNJOINED);
             }
         }
-        // An event from before a capture, and memory while another mode forbids it.
+        // An event from before a capture.
         assert_eq!(cuEventRecord(joins, b), OK);
         begin(a);
         assert_eq!(cuStreamWaitEvent(a, joins, 0), Code::CUDA_ERROR_STREAM_CAPTURE_ISOLATION);

@@ -128,10 +128,7 @@ impl Planner {
             Some(cache) => self.cached_in(cache, problem, conditions)?,
             None => self.choose(problem, conditions)?,
         };
-        let tf32 = conditions.tf32;
-        let operation =
-            format!("{problem:?}, aligned to {alignment}, at most {workspace} bytes, TF32 {tf32}");
-        self.choices.add(operation, choice.algorithm());
+        self.record(problem, conditions, &choice);
         Ok(choice)
     }
 
@@ -173,7 +170,18 @@ impl Planner {
         workspace: usize,
         skipped: usize,
     ) -> Result<Choice, DnnError> {
-        self.choose(problem, self.conditions(problem, alignment, workspace, skipped))
+        let conditions = self.conditions(problem, alignment, workspace, skipped);
+        let choice = self.choose(problem, conditions)?;
+        self.record(problem, conditions, &choice);
+        Ok(choice)
+    }
+
+    /// Records the engine of a problem, in place of an engine that failed.
+    fn record(&self, problem: &Problem, conditions: Conditions, choice: &Choice) {
+        let Conditions { alignment, workspace, tf32, .. } = conditions;
+        let operation =
+            format!("{problem:?}, aligned to {alignment}, at most {workspace} bytes, TF32 {tf32}");
+        self.choices.add(operation, choice.algorithm());
     }
 
     /// Enqueues the execution of a plan. If its engine fails, `next` creates plans of the engines after the first
@@ -194,7 +202,8 @@ impl Planner {
             if let Some(of_device) = queue.failure_of_device() {
                 return Err(of_device.into());
             }
-            if !error.is_of_engine() {
+            // An engine that only cannot be recorded computes the runs that are not replayed.
+            if !error.is_of_engine() || queue.is_recording() {
                 return Err(failure.unwrap_or(error).of_call().into());
             }
             let failure = failure.get_or_insert(error);

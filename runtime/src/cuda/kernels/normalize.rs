@@ -95,7 +95,7 @@ fn softmax_of_columns(
     source.number("behind", behind);
     let load = elem.load("from[k * behind]");
     let body = format!(
-        "  {index} row = blockIdx.x * 32 + (threadIdx.x & 31);
+        "  {index} row = ({index})blockIdx.x * 32 + (threadIdx.x & 31);
   const bool is_in = row < rows;
   if (!is_in) row = 0;
   const u64 start = (u64)(row / behind) * n * behind + row % behind;

@@ -76,6 +76,52 @@ pub(crate) fn failures(cuda: &Arc<Cuda>, filter: &str) -> usize {
     failed
 }
 
+/// A run that is replayed fails where its index is out of range, on whatever queue the kernel was recorded, and the runs
+/// before and after it do not; returns the number of sessions of which this does not hold.
+pub(crate) fn failures_of_replays(backends: &[Arc<Cuda>], filter: &str) -> usize {
+    if !"failure of a replayed run".contains(filter) {
+        return 0;
+    }
+    const BRANCHES: usize = 4;
+    let mut body: String = (0..BRANCHES)
+        .map(|k| {
+            let input = ["%b", "%c", "%d", "%e"][k];
+            format!("  %y{k} = GatherElements(%a, {input}) : f32[64, 3]\n  %z{k} = Exp(%y{k}) : f32[64, 3]\n")
+        })
+        .collect();
+    (0..BRANCHES).for_each(|k| body += &format!("  output %z{k} : f32[64, 3]\n"));
+    let indices = |last: i64| {
+        let mut indices = vec![1; 64 * 3];
+        indices[100] = last;
+        ints(&[64, 3], &indices)
+    };
+    let mut failed = 0;
+    for cuda in backends {
+        for at in 0..BRANCHES {
+            let mut inputs = vec![random(DType::F32, &[64, 3], 1)];
+            inputs.extend((0..BRANCHES).map(|_| indices(2)));
+            let module = module(&body, &inputs);
+            let mut session = Runtime::new(cuda.clone()).prepare(&module).unwrap();
+            let runs = (0..8).map(|run| {
+                inputs[1 + at] = indices(if run == 5 { 99 } else { 2 });
+                let refs: Vec<_> = inputs.iter().map(|x| Some(DataRef::Tensor(x.view()))).collect();
+                session.run(&refs).map_or_else(|error| error.to_string(), |_| String::new())
+            });
+            let runs: Vec<String> = runs.collect();
+            let is_right = runs
+                .iter()
+                .enumerate()
+                .all(|(run, text)| text.contains("found 99") == (run == 5) && (run == 5 || text.is_empty()));
+            println!(
+                "{}  failure of a replayed run, branch {at}: {runs:?}",
+                if is_right { "ok  " } else { "FAIL" }
+            );
+            failed += usize::from(!is_right);
+        }
+    }
+    failed
+}
+
 fn x_of(dims: &[u64]) -> HostTensor {
     random(DType::F32, dims, 2)
 }
