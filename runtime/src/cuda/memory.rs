@@ -76,7 +76,7 @@ impl DeviceMemory for Block {
 impl Drop for Block {
     #[expect(unsafe_code, reason = "a call of the driver")]
     fn drop(&mut self) {
-        if self.len > 0 && self.context.bind_to_thread().is_ok() {
+        if self.len > 0 && bind_to_drop(&self.context) {
             // SAFETY: the block owns the memory. Nothing can be done about a failure.
             let _ = unsafe { result::free_sync(self.address) };
         }
@@ -87,6 +87,12 @@ impl fmt::Debug for Block {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Block").field("len", &self.len).finish_non_exhaustive()
     }
+}
+
+/// Makes a context current to free memory. A call reports an error that an earlier drop has left in the context instead of
+/// its own, and clears the error: the second call is about this drop.
+fn bind_to_drop(context: &CudaContext) -> bool {
+    context.bind_to_thread().is_ok() || context.bind_to_thread().is_ok()
 }
 
 /// Pinned host memory. The host continues while the device copies from it.
@@ -131,7 +137,7 @@ impl Pinned {
 impl Drop for Pinned {
     #[expect(unsafe_code, reason = "a call of the driver")]
     fn drop(&mut self) {
-        if self.context.bind_to_thread().is_ok() {
+        if bind_to_drop(&self.context) {
             // SAFETY: the value owns the memory. Nothing can be done about a failure.
             let _ = unsafe { result::free_host(self.address.cast()) };
         }

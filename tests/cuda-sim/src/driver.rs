@@ -278,6 +278,10 @@ unsafe extern "C" fn cuMemcpy2DAsync_v2(rows: *const CUDA_MEMCPY2D, stream: CUst
     // SAFETY: the caller gives a description, and the stream is alive.
     unsafe {
         let rows = &*rows;
+        // CU_DEVICE_ATTRIBUTE_MAX_PITCH.
+        if rows.srcPitch.max(rows.dstPitch) > i32::MAX as usize {
+            return CUresult::CUDA_ERROR_INVALID_VALUE;
+        }
         let work = Work::Copy {
             from: Place::Device(rows.srcDevice),
             to: Place::Device(rows.dstDevice),
