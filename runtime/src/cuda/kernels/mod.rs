@@ -1,4 +1,29 @@
-//! The kernels by family.
+//! The kernels: functions that read a node, write CUDA C for it or prepare a call of a library, and launch it.
+//!
+//! | to understand | read |
+//! |---|---|
+//! | a kernel from the node to its launch | `stage.rs` (the source of a launch, its parameters and arguments), then `fill.rs`, the shortest family |
+//! | expressions of element-wise operators | `expressions.rs`, `functions.rs`, `pointwise.rs`, `nary.rs` |
+//! | reductions | `fold.rs` (sums, products, minima, maxima), `reduce.rs`, `moments.rs` |
+//! | rows | `rows.rs` (a row in registers), `normalize.rs`, `loss.rs`, `order.rs`, `top_k.rs`, `sort.rs` |
+//! | moves and indices | `moves.rs` (strided copies), `strided.rs`, `movement.rs`, `pad.rs`, `indexing.rs`, `scatter.rs` |
+//! | products and convolutions | `matrix.rs`, `linear.rs`, `einsum.rs`, `integer_product.rs`, `convolution.rs`, `attention/` |
+//! | groups of nodes | `groups.rs` (their order of precedence), `scalars.rs`, `row_groups/`, `channels/`, `library.rs` |
+//! | training | `training.rs`, `optimizers.rs`, `tensors.rs` (launches over several tensors) |
+//!
+//! For example, EyeLike of f32 is one launch of this kernel. Extents are arguments, so that tensors of other sizes share it
+//! (`--dump-kernels` writes all kernels of a run):
+//!
+//! ```text
+//! extern "C" __global__ void eyelike_f32(float* y, u64 columns_, i64 k, u64 n_) {
+//!   const u32 columns = (u32)columns_;
+//!   const u32 n = (u32)n_;
+//!   for (u64 flat = first(); flat < n; flat += step()) {
+//!     u32 i = flat;
+//!     y[i] = (i64)(i % columns) - (i64)(i / columns) == k ? (float)(1) : (float)(0);
+//!   }
+//! }
+//! ```
 
 mod activations;
 mod attention;
