@@ -26,6 +26,7 @@
 //! | feature | what it adds |
 //! |---|---|
 //! | `run` (default) | modules `execute`, `runtime` and `onnx::data`: running models, and comparing two of them |
+//! | `cuda` (default) | the CUDA backend of the runtime, on Linux x86-64; its libraries are loaded when a device is opened |
 //! | `cli` (default) | the binary, whose commands `run` and `verify` need the feature `run` |
 //!
 //! Without default features ampc loads, rewrites, checks, emulates and saves.

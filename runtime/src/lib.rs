@@ -46,6 +46,8 @@ pub mod session;
 pub use backend::Backend;
 pub use compare::{Comparison, Tolerance, compare};
 pub use cpu::Cpu;
+#[cfg(all(feature = "cuda", target_os = "linux", target_arch = "x86_64"))]
+pub use cuda::Cuda;
 pub use data::{Data, DataRef};
 pub use host::{Element, HostError, HostTensor, TensorRef};
 pub use session::{Limits, Runtime, Session};

@@ -223,7 +223,11 @@ const ANSWERS: &[Answer] = &[
          (docs/contrib.md)",
     ),
     (
-        &["--provider", "--providers", "--execution-provider", "--device"],
+        &["--device"],
+        "`--device` of `ampc run`, `verify`, `plan` and `train` selects where a model runs; `--target NAME` sets the target device of a rewrite (`ampc target list`)",
+    ),
+    (
+        &["--provider", "--providers", "--execution-provider"],
         "no other runtime decides; `--target NAME` sets the target device (`ampc target list`)",
     ),
     (

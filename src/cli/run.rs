@@ -80,8 +80,10 @@ fn device_memory(bytes: &DeviceBytes) -> String {
     };
     let heap = if heap > 0 { format!(", {heap} of values outside of arenas") } else { String::new() };
     format!(
-        "device memory {bound}{} bytes: {constants} of constants, {inputs} of inputs, {states} of states, {arenas} of arenas{heap}\n",
-        bytes.total()
+        "device memory {bound}{} bytes: {constants} of constants, {inputs} of inputs, {states} of states, {arenas} of arenas{heap}; \
+         `--max-device-bytes {}` permits it, with a second set of inputs for runs in flight\n",
+        bytes.total(),
+        bytes.total_in_flight()
     )
 }
 

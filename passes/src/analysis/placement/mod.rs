@@ -34,6 +34,7 @@ use crate::policy::KeepIo;
 use ampc_ir::module::GraphOwner;
 use ampc_ir::{DType, GraphId, Module, Value};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 
 /// Where casts stand.
 #[derive(Clone, Debug)]
@@ -45,6 +46,8 @@ pub struct Placement {
     /// The formats of inputs of the model that need not keep their types, where all readers read the same 16-bit format.
     inputs: FxHashMap<Value, DType>,
     charges: Vec<Charge>,
+    /// The tensors, formats and graphs of casts of an earlier run that stay.
+    kept: BTreeSet<(Value, DType, GraphId)>,
     is_shared: bool,
     tensors: usize,
     options: (KeepIo, Objective),
@@ -93,6 +96,7 @@ impl Placement {
             reads: FxHashMap::default(),
             inputs: FxHashMap::default(),
             charges: Vec::new(),
+            kept: BTreeSet::new(),
             is_shared: false,
             tensors: 0,
             options: (tensors.keep_io.clone(), objective),
@@ -149,8 +153,10 @@ impl Placement {
     /// The cost of the casts to a 16-bit format that is not the format that the module is lowered to. A choice does not count
     /// them.
     pub fn cost_of_others(&self, costs: &CostModel<'_>, to: DType) -> i64 {
-        let others = self.casts.iter().filter(|cast| cast.to.is_low() && cast.to != to);
-        let cost = |cast: &PlacedCast| costs.cast_cost(cast.tensor, cast.graph, DType::F32, cast.to);
+        let placed = self.casts.iter().map(|cast| (cast.tensor, cast.to, cast.graph));
+        let others =
+            placed.chain(self.kept.iter().copied()).filter(|&(_, other, _)| other.is_low() && other != to);
+        let cost = |(tensor, other, graph)| costs.cast_cost(tensor, graph, DType::F32, other);
         others.map(cost).fold(0, i64::saturating_add)
     }
 
@@ -242,7 +248,11 @@ impl Placement {
             }
             let Some(at) = places.scopes.around(scope, &places.chosen) else { continue };
             let graph = places.scopes.all()[at].graph;
-            if !is_read_so(module, tensor, reading, to, Some(graph)) {
+            if is_read_so(module, tensor, reading, to, Some(graph)) {
+                if is_inserted(module, flow::resolve_captures(module, reading.value)) {
+                    self.kept.insert((tensor, to, graph));
+                }
+            } else {
                 let cast = *casts.entry((graph, to)).or_insert_with(|| {
                     self.casts.push(PlacedCast { tensor, to, graph });
                     self.casts.len() - 1

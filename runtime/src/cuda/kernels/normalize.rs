@@ -229,7 +229,8 @@ fn layer_norm(maker: &Maker<'_>) -> Result<Prepared> {
     }
     body += &format!(
         "  float variance = row_sum(square) / count - rest * rest;
-  float inverse = 1.0f / sqrtf(fmaxf(variance, 0.0f) + {});
+  // Rounding may make a small variance negative; one that overflows stays NaN.
+  float inverse = 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + {});
 {statistics}",
         f32_text(view.epsilon)
     );

@@ -1,6 +1,6 @@
 //! The devices of the driver, and the architectures that NVRTC compiles for.
 
-use super::error::CudaError;
+use super::error::{CudaError, HIDDEN};
 
 /// A device of the driver.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,7 +52,8 @@ pub(super) fn devices() -> Result<Vec<FoundDevice>, CudaError> {
     result::init()?;
     let count = result::device::get_count()?;
     if count <= 0 {
-        return Err(CudaError::NoDevices { reason: "the driver counts 0 devices".to_owned() });
+        let reason = "the driver counts 0 devices".to_owned();
+        return Err(CudaError::NoDevices { reason, remedy: HIDDEN });
     }
     let mut devices = Vec::new();
     for number in 0..count {

@@ -10,10 +10,12 @@ use std::path::PathBuf;
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CudaError {
     /// A library is absent.
-    #[error("{library} was not found: expected {} {}; {remedy}", .library.file(), searched(.folders))]
+    #[error("{library} was not found: expected {file} {}; {remedy}", searched(.folders))]
     NoLibrary {
         /// The library.
         library: Library,
+        /// The name of the file.
+        file: &'static str,
         /// Instructions to install the library.
         remedy: String,
         /// The searched folders, besides those of the dynamic loader.
@@ -84,12 +86,12 @@ pub enum CudaError {
         second_version: u32,
     },
     /// The driver has no device.
-    #[error(
-        "the CUDA driver finds no device: {reason}; `CUDA_VISIBLE_DEVICES` may hide devices, and a container has only the devices that it was given"
-    )]
+    #[error("the CUDA driver finds no device: {reason}; {remedy}")]
     NoDevices {
         /// The driver's error.
         reason: String,
+        /// Instructions for this error.
+        remedy: &'static str,
     },
     /// The device index is out of range.
     #[error("expected a device number below {count}, found {device}")]
@@ -194,13 +196,39 @@ impl From<DriverError> for CudaError {
             | Code::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE
             | Code::CUDA_ERROR_SYSTEM_NOT_READY
             | Code::CUDA_ERROR_OPERATING_SYSTEM
-            | Code::CUDA_ERROR_NOT_INITIALIZED => CudaError::NoDevices { reason },
+            | Code::CUDA_ERROR_NOT_INITIALIZED => CudaError::NoDevices { reason, remedy: remedy(error.0) },
             Code::CUDA_ERROR_OUT_OF_MEMORY => CudaError::NoMemory { library: Library::Driver, reason },
             Code::CUDA_ERROR_INVALID_VALUE
             | Code::CUDA_ERROR_INVALID_CONTEXT
             | Code::CUDA_ERROR_INVALID_HANDLE => CudaError::Invalid { library: Library::Driver, reason },
             _ => CudaError::Refused { library: Library::Driver, reason },
         }
+    }
+}
+
+/// Instructions if the driver counts no devices, and for errors without a remedy of their own.
+pub(super) const HIDDEN: &str =
+    "`CUDA_VISIBLE_DEVICES` may hide devices, and a container has only the devices that it was given";
+
+/// Instructions for an error of the driver's initialization.
+fn remedy(code: CUresult) -> &'static str {
+    match code {
+        CUresult::CUDA_ERROR_STUB_LIBRARY => {
+            "the library is a toolkit's stub: remove its folder from `LD_LIBRARY_PATH`, or install NVIDIA's driver"
+        }
+        CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+            "the library and the kernel module of the driver have different versions: restart the machine after an update"
+        }
+        CUresult::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE => {
+            "the device needs a newer driver, not the package for forward compatibility"
+        }
+        CUresult::CUDA_ERROR_SYSTEM_NOT_READY => {
+            "the system starts, or `nvidia-fabricmanager` does not run: start the service, and see `nvidia-smi`"
+        }
+        CUresult::CUDA_ERROR_OPERATING_SYSTEM | CUresult::CUDA_ERROR_NOT_INITIALIZED => {
+            "`nvidia-smi` has to list the device: load the kernel module, or give the device to the container"
+        }
+        _ => HIDDEN,
     }
 }
 
@@ -232,7 +260,7 @@ fn dotted((major, minor): &(u32, u32)) -> String {
 }
 
 fn searched(folders: &[PathBuf]) -> String {
-    let loader = "in a folder of the dynamic loader";
+    let loader = "in a folder of the dynamic loader, such as those of `LD_LIBRARY_PATH`";
     match folders {
         [] => loader.to_owned(),
         [only] => format!("{loader}, or in `{}`", only.display()),

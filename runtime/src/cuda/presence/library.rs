@@ -3,10 +3,9 @@
 use super::FoundLibrary;
 use super::error::CudaError;
 use super::functions;
-use super::loader::{Handle, dlopen, returned, symbol};
-use std::ffi::{CStr, OsStr, c_int, c_void};
+use super::loader::{Handle, damaged, dlopen, dlopen_file, loader_folders, path_of, returned, symbol};
+use std::ffi::{OsStr, c_int, c_void};
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// A library of CUDA.
@@ -117,8 +116,8 @@ impl Library {
         driver: Option<(u32, u32)>,
         major: Option<u32>,
     ) -> Result<FoundLibrary, CudaError> {
-        let handle = self.handle(folders, driver, major)?;
-        let path = self.path(&handle);
+        let (handle, path) = path_of(self.handle(folders, driver, major)?);
+        let path = path.unwrap_or_else(|| PathBuf::from(self.file()));
         let unloadable = |reason: String| CudaError::Unloadable { library: self, path: path.clone(), reason };
         if self == Library::Convolutions {
             graph_of_dnn(&path).map_err(unloadable)?;
@@ -159,8 +158,22 @@ impl Library {
         major: Option<u32>,
     ) -> Result<Handle, CudaError> {
         let names = cudarc::get_lib_name_candidates(self.stem());
-        let by_name = || names.iter().find_map(|name| dlopen(name.as_ref()).ok());
-        if let Some(handle) = by_name() {
+        let loader = loader_folders();
+        let unloadable =
+            |path: PathBuf, reason: String| CudaError::Unloadable { library: self, path, reason };
+        let by_name = || {
+            for name in &names {
+                let file = loader.iter().map(|folder| folder.join(name)).find(|path| path.exists());
+                if let Some((path, reason)) = file.and_then(|path| Some((path.clone(), damaged(&path)?))) {
+                    return Err(unloadable(path, reason));
+                }
+                if let Ok(handle) = dlopen(name.as_ref()) {
+                    return Ok(Some(handle));
+                }
+            }
+            Ok(None)
+        };
+        if let Some(handle) = by_name()? {
             return Ok(handle);
         }
         // If only newer libraries exist, the driver is too old for them, and the error says so.
@@ -176,19 +189,32 @@ impl Library {
         let (mut refused, mut other) = (None, None);
         for path in paths.filter(|path| path.exists()) {
             self.companions(&path);
-            match dlopen(path.as_os_str()) {
+            match dlopen_file(&path) {
                 Ok(handle) if self.is_for_another(&path, &handle, major) => other = other.or(Some(handle)),
-                Ok(handle) => return Ok(by_name().unwrap_or(handle)),
-                Err(reason) => {
-                    refused = refused.or(Some(CudaError::Unloadable { library: self, path, reason }));
-                }
+                Ok(_handle) => match by_name()? {
+                    Some(handle) => return Ok(handle),
+                    None => {
+                        let reason =
+                            "its SONAME is another name, by which the dynamic loader does not find it";
+                        refused = refused.or_else(|| Some(unloadable(path, reason.to_owned())));
+                    }
+                },
+                Err(reason) => refused = refused.or_else(|| Some(unloadable(path, reason))),
             }
         }
         let absent = || {
-            let remedy = self.remedy(major.unwrap_or(most.min(NEWEST)));
-            CudaError::NoLibrary { library: self, remedy, folders: folders.to_vec() }
+            let major = major.unwrap_or(most.min(NEWEST));
+            let of_version = self.files().iter().find(|file| of_major(file) == Some(major));
+            let file = of_version.copied().unwrap_or(self.file());
+            CudaError::NoLibrary {
+                library: self,
+                file,
+                remedy: self.remedy(major),
+                folders: folders.to_vec(),
+            }
         };
-        let refused = || refused.or_else(|| self.refused_by_name(&names));
+        let refused =
+            || refused.or_else(|| self.refused_by_name(&names)).or_else(|| self.unreadable(&loader, &names));
         other.ok_or_else(|| refused().unwrap_or_else(absent))
     }
 
@@ -199,6 +225,15 @@ impl Library {
             let (path, reason) = message.split_once(": ").filter(|(path, _)| path.starts_with('/'))?;
             Some(CudaError::Unloadable { library: self, path: path.into(), reason: reason.to_owned() })
         })
+    }
+
+    /// The file in a folder of the dynamic loader that cannot be read, which the loader skips.
+    fn unreadable(self, folders: &[PathBuf], names: &[String]) -> Option<CudaError> {
+        let paths = names.iter().flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
+        let errors = paths.filter_map(|path| Some((path.clone(), std::fs::File::open(path).err()?)));
+        let mut errors = errors.filter(|(_, error)| error.kind() != std::io::ErrorKind::NotFound);
+        let (path, error) = errors.next()?;
+        Some(CudaError::Unloadable { library: self, path, reason: error.to_string() })
     }
 
     /// True if the file is a cuDNN for a major version of CUDA other than `major`. Its file name does not tell.
@@ -220,7 +255,7 @@ impl Library {
         };
         for path in entries.map(|entry| entry.path()).filter(is_builtins) {
             // NVRTC reports a missing file itself when it compiles.
-            let _ = dlopen(path.as_os_str()).map(Handle::into_raw);
+            let _ = dlopen_file(&path).map(Handle::into_raw);
         }
     }
 
@@ -260,24 +295,6 @@ impl Library {
             }
         }
     }
-
-    /// The file that a library was loaded from.
-    #[expect(unsafe_code, reason = "a call of the dynamic loader")]
-    fn path(self, handle: &Handle) -> PathBuf {
-        let place = self.functions().iter().find_map(|function| symbol(handle, function));
-        let Some(place) = place else { return PathBuf::from(self.file()) };
-        let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
-        // SAFETY: the address is that of a function, and the buffer has the size of the information.
-        let found = unsafe { libc::dladdr(place, info.as_mut_ptr()) };
-        // SAFETY: all bytes were zero-initialized, or the call has written them.
-        let info = unsafe { info.assume_init() };
-        if found == 0 || info.dli_fname.is_null() {
-            return PathBuf::from(self.file());
-        }
-        // SAFETY: the loader's file name is NUL-terminated, and lives as long as the library.
-        let name = unsafe { CStr::from_ptr(info.dli_fname) };
-        PathBuf::from(OsStr::from_bytes(name.to_bytes()))
-    }
 }
 
 impl fmt::Display for Library {
@@ -294,8 +311,10 @@ impl fmt::Display for Library {
 fn graph_of_dnn(path: &Path) -> Result<(), String> {
     const GRAPH: &str = "libcudnn_graph.so.9";
     let beside = path.parent().map(|folder| folder.join(GRAPH));
-    let of_folder = beside.and_then(|path| dlopen(path.as_os_str()).ok());
-    let handle = of_folder.map_or_else(|| dlopen(GRAPH.as_ref()), Ok)?;
+    let handle = match beside.filter(|path| path.exists()) {
+        Some(path) => dlopen_file(&path).map_err(|reason| format!("`{}`: {reason}", path.display()))?,
+        None => dlopen(GRAPH.as_ref())?,
+    };
     let _ = handle.into_raw();
     Ok(())
 }

@@ -189,7 +189,7 @@ impl<'a> Writer<'a> {
                     let epsilon = f32_text(*epsilon);
                     let _ = writeln!(
                         ends,
-                        "    const float inverse{at} = 1.0f / sqrtf(fmaxf(square{at}{rest}, 0.0f) + {epsilon});"
+                        "    const float inverse{at} = 1.0f / sqrtf((square{at}{rest} < 0.0f ? 0.0f : square{at}{rest}) + {epsilon});"
                     );
                 }
                 _ => return None,
