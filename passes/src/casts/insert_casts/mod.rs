@@ -55,7 +55,7 @@ impl Spelled for InsertCasts {
         },
         PassOption {
             def: OBJECTIVE,
-            print: |pass| (pass.objective == Objective::Casts).then(|| Setting::word(pass.objective)),
+            print: |pass| (pass.objective != Objective::Time).then(|| Setting::word(pass.objective)),
             read: |pass, given| given.read(|word| word.parse().ok()).map(|read| pass.objective = read),
         },
     ];
