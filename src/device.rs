@@ -193,10 +193,13 @@ mod cuda {
         to.problem = presence.conflict.as_ref().map(ToString::to_string);
         let devices = match &presence.devices {
             Ok(devices) => devices,
-            // A driver that was not found is among the libraries.
-            Err(CudaError::NoLibrary { .. }) => return,
             Err(error) => {
-                to.problem.get_or_insert_with(|| error.to_string());
+                let reason = match error {
+                    // The driver is among the libraries, with the full reason.
+                    CudaError::NoLibrary { .. } => "without the CUDA driver, no GPU can be used".to_owned(),
+                    error => error.to_string(),
+                };
+                to.problem.get_or_insert(reason);
                 return;
             }
         };

@@ -98,8 +98,10 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
         ExecuteError::Memory { node: Some(node), .. } => Error::Run(at("memory", *node)),
         ExecuteError::Memory { node: None, .. } => Error::Run(graph("memory")),
         ExecuteError::DeviceMemory { .. } => Error::NoMemory(graph("device_memory")),
-        ExecuteError::NoMemory { node: Some(node), .. } => Error::NoMemory(at("no_memory", *node)),
-        ExecuteError::NoMemory { node: None, .. } => Error::NoMemory(graph("no_memory")),
+        ExecuteError::NoMemory { node, on_device, .. } => {
+            let code = if *on_device { "device_memory" } else { "no_memory" };
+            Error::NoMemory(node.map_or_else(|| graph(code), |node| at(code, node)))
+        }
         ExecuteError::Output(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
         ExecuteError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         ExecuteError::Time { node: None, .. } => Error::Run(graph("time")),

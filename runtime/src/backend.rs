@@ -65,7 +65,8 @@ use std::fmt::Debug;
 /// their last bits.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Choices {
-    /// The name of the device, and the versions of libraries, by name. Empty if no result depends on a choice.
+    /// The name of the device, the versions of libraries, and the options of the backend that change results, by
+    /// name. Empty if no result depends on a choice.
     pub device: Vec<(String, String)>,
     /// The algorithm of each prepared operation, sorted by the description of the operation.
     pub algorithms: Vec<(String, String)>,
@@ -145,6 +146,12 @@ pub trait Backend: Debug + Send + Sync {
     /// True if there is a kernel for an operator and at least one element type. Sessions run nodes with bodies and
     /// calls.
     fn has_kernel(&self, kind: OpKind) -> bool;
+
+    /// True if this backend itself has such a kernel. The kernels of its [`host`](Self::host) do not count, because
+    /// they compute only nodes whose operands are constants.
+    fn computes(&self, kind: OpKind) -> bool {
+        self.has_kernel(kind)
+    }
 
     /// Prepares the kernel of a node that inference has checked. The kernel computes floats in f32 or wider and
     /// rounds each result once; the backend chooses the order of sums. Kernels of Shape and Size take the dims from

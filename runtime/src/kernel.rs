@@ -266,12 +266,21 @@ impl Site<'_> {
         data.small_floats(MAX_PARAMETERS).map(Some).ok_or(KernelError::NotYet)
     }
 
-    /// The error that there is no kernel for the element types of the node.
+    /// The error that there is no kernel for the element types of the node. It names the element types of the
+    /// operands, and of the results if an operand has another type.
     pub fn no_kernel(&self) -> KernelError {
-        let types: Vec<String> = (0..self.view.n_operands())
-            .map(|i| self.view.dtype(i).map_or_else(|| "?".into(), |d| d.to_string()))
-            .collect();
-        KernelError::Unsupported(format!("{} of {}", self.view.schema.name, types.join(", ")))
+        let operands = (0..self.view.n_operands()).filter(|&i| self.has(i)).map(|i| self.view.dtype(i));
+        let results = self.results.iter().flatten().map(|ty| ty.as_tensor().map(|tensor| tensor.dtype));
+        let (operands, results): (Vec<_>, Vec<_>) = (operands.collect(), results.collect());
+        let text = |types: &[Option<DType>]| {
+            let types = types.iter().map(|ty| ty.map_or_else(|| "?".into(), |dtype| dtype.to_string()));
+            types.collect::<Vec<_>>().join(", ")
+        };
+        let mut what = format!("{} of {}", self.view.schema.name, text(&operands));
+        if results.iter().any(|ty| !operands.contains(ty)) {
+            what += &format!(" to {}", text(&results));
+        }
+        KernelError::Unsupported(what)
     }
 }
 

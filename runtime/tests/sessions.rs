@@ -240,6 +240,9 @@ impl Backend for Hosted {
     fn has_kernel(&self, kind: OpKind) -> bool {
         self.host.has_kernel(kind)
     }
+    fn computes(&self, kind: OpKind) -> bool {
+        kind == OpKind::Neg
+    }
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
         let planned = self.planned.clone();
         Ok(Negator.prepare(site)?.when_planned(move || {
@@ -288,11 +291,16 @@ graph @main {{
     // Kernels of the host backend are no part of a plan.
     assert_eq!(planned.load(Ordering::Relaxed), 1);
 
-    let lines = "  %a = Abs(%y) : f32[2]\n  %e = Exp(%a) : f32[2]\n  output %e : f32[2]";
-    let error = runtime.prepare(&module(lines)).unwrap().run(&inputs).err().unwrap();
-    let ExecuteError::Unsupported { backend: "example", nodes } = &error else { panic!("{error}") };
-    let named: Vec<&str> = nodes.iter().map(|(_, what)| what.as_str()).collect();
-    assert_eq!(named, ["Abs of f32", "Exp of f32"]);
+    // The dims of NonZero depend on data, so it cannot be prepared before the graph runs.
+    let lines = "  %a = Abs(%y) : f32[2]\n  %e = Exp(%a) : f32[2]\n  %n = NonZero(%y) : i64[1, ?]\n  \
+                 output %e : f32[2]\n  output %n : i64[1, ?]";
+    let ran = runtime.prepare(&module(lines)).unwrap().run(&inputs).err().unwrap();
+    let planned = runtime.plans(&module(lines), &[None]).unwrap_err();
+    for error in [ran, planned] {
+        let ExecuteError::Unsupported { backend: "example", nodes } = &error else { panic!("{error}") };
+        let named: Vec<&str> = nodes.iter().map(|(_, what)| what.as_str()).collect();
+        assert_eq!(named, ["Abs of f32", "Exp of f32", "NonZero"]);
+    }
 }
 
 /// The CPU with a kernel of Neg that notes the thread that it runs in.

@@ -118,6 +118,9 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "docs/verify.md defines excused outputs; without `--accept-excused` the exit code is 1"
         }
         "run::memory" => "give smaller dims with `--dim NAME=N`, or smaller inputs",
+        "run::device_memory" => {
+            "give smaller inputs or batches, or recompute activations of a training step with `train-step --recompute`"
+        }
         "run::no_memory" => MORE_MEMORY,
         "run::iterations" => "allow more with `--max-iterations N`",
         "run::time" => "allow more with `--time-limit S`",

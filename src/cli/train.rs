@@ -82,7 +82,8 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let mut session = Session::new(args, ui, &progress, training, evaluation, log).map_err(fail)?;
     session.profiled =
         args.output.profile.map(|steps| Profiled { steps, taken: 0, times: StepTimes::new(), plans: None });
-    session.recorded = checkpoint.algorithms.filter(|_| args.resume.is_some());
+    session.compares_algorithms = args.resume.is_some();
+    session.recorded = checkpoint.algorithms;
     progress.suspend(|| {
         if let (Some(found), Some(path)) = (&init, &args.init) {
             session.tell_init(found, path);
@@ -247,7 +248,9 @@ struct Session<'a> {
     is_read: bool,
     /// True if a checkpoint was due after a step that was skipped.
     owes_checkpoint: bool,
-    /// The algorithms of the run that wrote the checkpoint, until they are compared.
+    /// True until the algorithms of this run are compared with those of the run that wrote the checkpoint.
+    compares_algorithms: bool,
+    /// The algorithms of the run that wrote the checkpoint.
     recorded: Option<Algorithms>,
     /// The weight with the largest element in the beginning.
     largest_before: Option<f64>,
@@ -293,6 +296,7 @@ impl<'a> Session<'a> {
             has_heading: false,
             is_read: true,
             owes_checkpoint: false,
+            compares_algorithms: false,
             recorded: None,
             largest_before,
         })
@@ -356,7 +360,8 @@ impl<'a> Session<'a> {
         let measured = Measured { module, times, runs: *runs, plans: plans.as_ref() };
         // A checkpoint may have taken the place of a file that was read.
         let text = wanted.report(&measured, &self.args.device.device, self.args.output.force, &[])?;
-        self.show(&text)
+        // The caller asked for the profile, so `-q` does not hide it.
+        self.print(&text)
     }
 
     /// Tells why no step was measured.
@@ -400,7 +405,7 @@ impl<'a> Session<'a> {
                 format!("the state after step {saved} is in `{path}`; `--resume {path}` continues")
             }
             None if is_kept => {
-                format!("no state was saved before (`--save-every N`), and `{path}` was not written")
+                format!("the run had written no checkpoint, and `{path}` was not written")
             }
             _ => format!("the state after step {step} could not be written to `{path}`"),
         }
@@ -460,8 +465,9 @@ impl<'a> Session<'a> {
         let taken = taken.map_err(|error| self.of_step(&error, next))?;
         let Some(taken) = taken else { return Ok(false) };
         self.first.get_or_insert(taken);
-        if let Some(recorded) = self.recorded.take() {
-            self.progress.suspend(|| self.warn_of_algorithms(&recorded));
+        if std::mem::take(&mut self.compares_algorithms) {
+            let recorded = self.recorded.take();
+            self.progress.suspend(|| self.warn_of_algorithms(recorded.as_ref()));
         }
         self.last = Some(taken);
         self.samples += taken.samples;
@@ -549,9 +555,14 @@ impl<'a> Session<'a> {
         self.show(&line)
     }
 
-    /// Writes lines to standard output, as long as it has a reader: training continues without.
+    /// Prints lines, except with `-q`.
     fn show(&mut self, lines: &str) -> Result<(), Failure> {
-        if self.ui.quiet || !self.is_read {
+        if self.ui.quiet { Ok(()) } else { self.print(lines) }
+    }
+
+    /// Prints lines with `-q` too, while standard output has a reader. Training continues without a reader.
+    fn print(&mut self, lines: &str) -> Result<(), Failure> {
+        if !self.is_read {
             return Ok(());
         }
         match self.progress.suspend(|| ui::show(lines)) {

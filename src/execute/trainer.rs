@@ -244,6 +244,16 @@ impl Trainer {
         self.session.allocated_bytes() as u64
     }
 
+    /// The device memory of the session, in bytes; 0 before the first batch and for the CPU.
+    pub(in crate::execute) fn device_bytes(&self) -> u64 {
+        self.session.device_bytes().map_or(0, |bytes| bytes.total_in_flight())
+    }
+
+    /// Sets the bytes of device memory of other sessions that count against the limit of the step.
+    pub(in crate::execute) fn reserve_device_bytes(&self, bytes: u64) {
+        self.session.reserve_device_bytes(bytes);
+    }
+
     /// The use of memory at its peak, from the plan for the last batch; `None` before the first batch.
     pub fn peak(&self) -> Option<Peak> {
         let main = self.module().main();

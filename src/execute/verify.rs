@@ -226,8 +226,7 @@ pub fn verify_draws(
     let first = draws.first().ok_or_else(|| Error::Usage("there are no inputs to compare on".into()))?;
     // Values that depend only on constants are compared as well.
     let limits = &options.runtime.limits;
-    let max_device_bytes = limits.max_device_bytes.map(|bytes| bytes / 2);
-    let limits = Limits { max_bytes: limits.max_bytes / 2, max_device_bytes, ..limits.clone() };
+    let limits = Limits { max_bytes: limits.max_bytes / 2, ..limits.clone() };
     let runtime = Runtime { limits, fold: false, ..options.runtime.clone() };
     let mut sessions = [prepare(model, &runtime)?, prepare(other, &runtime).map_err(in_other)?];
     // The flag of the caller is not modified.
@@ -236,6 +235,8 @@ pub fn verify_draws(
     let (model, other) = (&*model, &*other);
     let other_first = first.for_other(model, other).map_err(in_other)?;
     bind_observed(&mut sessions[0], &first.values)?;
+    let of_first = sessions[0].device_bytes().map_or(0, |bytes| bytes.total_in_flight());
+    sessions[1].reserve_device_bytes(of_first);
     bind_observed(&mut sessions[1], &other_first.values).map_err(in_other)?;
     let (tolerance, reason) = match options.tolerance {
         Some(tolerance) => (tolerance, "asked for".to_owned()),

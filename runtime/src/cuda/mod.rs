@@ -217,7 +217,11 @@ impl Backend for Cuda {
     }
 
     fn has_kernel(&self, kind: OpKind) -> bool {
-        kernels::find(kind).is_some() || self.host.has_kernel(kind)
+        self.computes(kind) || self.host.has_kernel(kind)
+    }
+
+    fn computes(&self, kind: OpKind) -> bool {
+        has_kernel(kind)
     }
 
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {
@@ -253,6 +257,10 @@ impl Backend for Cuda {
             ("NVRTC".to_owned(), format!("{major}.{minor}")),
             ("cuBLASLt".to_owned(), products::version().to_string()),
         ];
+        let option =
+            |name: &str, is_set: bool| (name.to_owned(), if is_set { "on" } else { "off" }.to_owned());
+        device.push(option("tf32", shared.products.tf32()));
+        device.push(option("exact-rounding", shared.exact_rounding));
         device.extend(shared.dnn.version().map(|version| ("cuDNN".to_owned(), version.to_string())));
         Choices { device, algorithms: shared.choices.all() }
     }

@@ -124,6 +124,11 @@ impl Products {
         Ok(Products { handle: Arc::new(Handle(result::create_handle()?)), tf32, choices })
     }
 
+    /// True if f32 products may use TF32.
+    pub(super) fn tf32(&self) -> bool {
+        self.tf32
+    }
+
     /// Prepares a product with the algorithm that cuBLASLt's heuristics rank first.
     ///
     /// # Errors

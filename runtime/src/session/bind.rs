@@ -6,7 +6,7 @@ use super::error::ExecuteError;
 use super::inlined::{Inlined, typed};
 use super::layouts::{Layouts, lay_out};
 use super::observe::Watch;
-use super::partition::{Fold, Made, Partitioner, is_input};
+use super::partition::{Fold, Made, Partitioner, Rejects, is_input};
 use super::space::Space;
 use super::{Runtime, walk};
 use crate::backend;
@@ -229,7 +229,7 @@ impl Binder<'_> {
             inlined: inlined.map(Arc::as_ref),
             watch: self.watch,
             layouts: &layouts,
-            is_strict: true,
+            rejects: Rejects::Any,
         };
         let mut folding = Folding {
             constants: self.constants.clone(),

@@ -101,8 +101,8 @@ fn named(error: ExecuteError, owner: Node) -> ExecuteError {
         ExecuteError::Memory { node: None, calls, bytes, limit } => {
             ExecuteError::Memory { node: Some(owner), calls, bytes, limit }
         }
-        ExecuteError::NoMemory { node: None, calls, bytes } => {
-            ExecuteError::NoMemory { node: Some(owner), calls, bytes }
+        ExecuteError::NoMemory { node: None, calls, bytes, on_device } => {
+            ExecuteError::NoMemory { node: Some(owner), calls, bytes, on_device }
         }
         other => other,
     }

@@ -67,13 +67,18 @@ impl DeviceBytes {
         DeviceBytes { constants, inputs, states, arenas, heap, certainty: prediction.certainty }
     }
 
-    /// Checks that runs in flight take at most `limit` bytes.
-    pub(super) fn check(&self, program: &Program, limit: Option<u64>) -> Result<(), ExecuteError> {
+    /// Checks that runs in flight and `reserved` bytes of other sessions take at most `limit` bytes.
+    pub(super) fn check(
+        &self,
+        program: &Program,
+        reserved: u64,
+        limit: Option<u64>,
+    ) -> Result<(), ExecuteError> {
         let bytes = self.total_in_flight();
         match limit {
-            Some(limit) if bytes > limit => {
+            Some(limit) if bytes.saturating_add(reserved) > limit => {
                 let largest = largest(&program.module, program.main_plan());
-                Err(ExecuteError::DeviceMemory { bytes, limit, largest })
+                Err(ExecuteError::DeviceMemory { bytes, reserved, limit, largest })
             }
             _ => Ok(()),
         }

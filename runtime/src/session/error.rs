@@ -42,6 +42,11 @@ impl PrepareError {
     }
 }
 
+/// The device memory of other sessions, as a part of a sentence.
+fn besides(reserved: u64) -> String {
+    if reserved == 0 { String::new() } else { format!(" besides {reserved} bytes in use") }
+}
+
 fn listed(largest: &[(String, u64)]) -> String {
     let value = |(name, bytes): &(String, u64)| format!("`{name}` ({bytes} bytes)");
     largest.iter().map(value).collect::<Vec<_>>().join(", ")
@@ -100,7 +105,7 @@ pub enum ExecuteError {
         limit: u64,
     },
     /// The system cannot allocate memory that the graph needs and the limit permits.
-    #[error("out of memory: cannot allocate {bytes} bytes for the graph")]
+    #[error("out of memory: cannot allocate {bytes} bytes{} for the graph", if *.on_device { " of device memory" } else { "" })]
     NoMemory {
         /// The node with the largest result, if there is one.
         node: Option<Node>,
@@ -108,12 +113,16 @@ pub enum ExecuteError {
         calls: Vec<Node>,
         /// The bytes needed.
         bytes: u64,
+        /// True if they are bytes of device memory.
+        on_device: bool,
     },
     /// The graph needs more device memory than the limit. Nothing of the plan was allocated.
-    #[error("the model needs {bytes} bytes of device memory, and the limit is {limit}; the largest values are {}", listed(.largest))]
+    #[error("the model needs {bytes} bytes of device memory{}, and the limit is {limit}; the largest values are {}", besides(*.reserved), listed(.largest))]
     DeviceMemory {
         /// The bytes needed.
         bytes: u64,
+        /// The bytes of other sessions that count against the limit.
+        reserved: u64,
         /// The limit.
         limit: u64,
         /// The names and bytes of the largest values.
@@ -153,7 +162,7 @@ pub enum ExecuteError {
         found: String,
     },
     /// A failed run has updated some states in place, and not all states were set again.
-    #[error("a failed run has updated only some of the states; set all states before the next run")]
+    #[error("a failed run may have updated only some of the states; set all states before the next run")]
     TornStates,
     /// An output has no value: its producer returned no value.
     #[error("output {output} has no value")]
@@ -196,7 +205,9 @@ impl ExecuteError {
     /// The error of a device that is reported while `node` runs.
     pub(super) fn of_device(node: Option<Node>, error: DeviceError) -> ExecuteError {
         match error {
-            DeviceError::NoMemory { bytes } => ExecuteError::NoMemory { node, calls: Vec::new(), bytes },
+            DeviceError::NoMemory { bytes } => {
+                ExecuteError::NoMemory { node, calls: Vec::new(), bytes, on_device: true }
+            }
             DeviceError::Kernel { node, error } => ExecuteError::Node { node, calls: Vec::new(), error },
             error @ (DeviceError::Failed(_) | DeviceError::OutOfMemory(_)) => match node {
                 Some(node) => ExecuteError::Node { node, calls: Vec::new(), error: error.into() },

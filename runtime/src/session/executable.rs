@@ -69,6 +69,8 @@ pub struct Executable {
     /// The programs, least recently used first.
     programs: Mutex<Vec<Arc<Slot>>>,
     programs_made: AtomicU64,
+    /// The device memory of other sessions that counts against the limit, in bytes.
+    reserved: AtomicU64,
 }
 
 /// A cache entry for the program of some input types.
@@ -185,6 +187,7 @@ impl Executable {
             uploaded: Mutex::default(),
             programs: Mutex::default(),
             programs_made: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
         })
     }
 
@@ -246,7 +249,8 @@ impl Executable {
         let mut device_bytes = None;
         if runtime.backend.device().is_some() {
             let bytes = DeviceBytes::of(&program, &slot.types, &is_state, &locked(&self.uploaded));
-            bytes.check(&program, runtime.limits.max_device_bytes)?;
+            let reserved = self.reserved.load(Ordering::Relaxed);
+            bytes.check(&program, reserved, runtime.limits.max_device_bytes)?;
             device_bytes = Some(bytes);
         }
         let uploaded = program.upload(space, &mut locked(&self.uploaded));
@@ -259,6 +263,11 @@ impl Executable {
         let made = Arc::new(Bound { types, watch, is_state, program, device_bytes, is_deep, seen });
         *bound = Some(made.clone());
         Ok(made)
+    }
+
+    /// Sets the device memory of other sessions that counts against the limit of plans made from now on.
+    pub(super) fn reserve(&self, bytes: u64) {
+        self.reserved.store(bytes, Ordering::Relaxed);
     }
 
     /// The cache entry of a program, which becomes the most recently used.

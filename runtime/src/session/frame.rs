@@ -70,7 +70,8 @@ impl Frame {
         let bytes = plan.arena as u64;
         let failed = |error| match error {
             DeviceError::NoMemory { .. } => {
-                ExecuteError::NoMemory { node: largest(module, plan), calls: Vec::new(), bytes }
+                let (node, on_device) = (largest(module, plan), space.is_on_device());
+                ExecuteError::NoMemory { node, calls: Vec::new(), bytes, on_device }
             }
             other => ExecuteError::of_device(None, other),
         };

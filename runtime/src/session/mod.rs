@@ -408,6 +408,13 @@ impl Session {
         self.bound.as_ref()?.device_bytes
     }
 
+    /// Sets the bytes of device memory of other sessions that count against
+    /// [`Limits::max_device_bytes`](crate::Limits::max_device_bytes) when graphs are planned from now on, in this
+    /// session and in all sessions of its executable.
+    pub fn reserve_device_bytes(&self, bytes: u64) {
+        self.executable.reserve(bytes);
+    }
+
     /// Plans the graph for these inputs, unless a plan for their dims exists. Given states replace the old states;
     /// all other states are kept.
     ///

@@ -5,15 +5,15 @@
 
 use super::bind::{FoldBudget, Program, reads_dims};
 use super::inlined::{Inlined, typed};
-use super::layouts::{Layouts, lay_out};
+use super::layouts::lay_out;
 use super::observe::Watch;
-use super::partition::{Fold, Partitioner};
+use super::partition::{Fold, Partitioner, Rejects};
 use super::{ExecuteError, Runtime};
 use crate::backend::{KernelError, Prepared, alignment, installed};
 use crate::plan::{GraphPlan, Group, Index, Peak, Place, plan_graph};
 use crate::room::Room;
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::infer::{Facts, describe};
+use ampc_ir::infer::describe;
 use ampc_ir::module::{Def, GraphOwner, Payload};
 use ampc_ir::{GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
@@ -47,20 +47,42 @@ impl Runtime {
         for graph in module.graph_ids() {
             constants += module.defined(graph).filter_map(|value| sizes[value]).sum::<usize>() as u64;
         }
-        Ok(needs_of(&self.plans(module, types)?, constants))
+        let plans = self.plans_with(module, types, Rejects::Nothing)?;
+        Ok(needs_of(&plans, constants))
     }
 
     /// The plans of all graphs of a module for inputs of these types; `None` stands for the declared type. They are
     /// the plans of a run without an observer. No constant is read and nothing is computed.
     ///
     /// # Errors
-    /// If the types do not fit the module, or the backend has no kernel for a node.
+    /// If the types do not fit the module, or the backend has no kernel for a node that runs in any case.
     pub fn plans(&self, module: &Module, types: &[Option<Type>]) -> Result<Plans, ExecuteError> {
+        self.plans_with(module, types, Rejects::Unsupported)
+    }
+
+    fn plans_with(
+        &self,
+        module: &Module,
+        types: &[Option<Type>],
+        rejects: Rejects,
+    ) -> Result<Plans, ExecuteError> {
         installed(&*self.backend, || {
             let inlined = Inlined::of(module).map(Arc::new);
             let (mut module, facts, inlined) = typed(inlined, module, |module| declare(module, types))?;
             let (layouts, inlined) = lay_out(&*self.backend, &mut module, &Watch::nothing(), inlined);
-            match (self.plans_of(&module, &facts, inlined.as_deref(), &layouts), inlined) {
+            let (backend, watch) = (&*self.backend, &Watch::nothing());
+            let room = Room::of(self.limits.max_bytes);
+            let partitioner = Partitioner {
+                backend,
+                module: &module,
+                facts: &facts,
+                room,
+                inlined: inlined.as_deref(),
+                watch,
+                layouts: &layouts,
+                rejects,
+            };
+            match (self.plans_of(&partitioner), inlined) {
                 (Ok(plans), inlined) => Ok(Plans { module, plans, inlined }),
                 (Err(error), Some(inlined)) => Err(inlined.named(error)),
                 (Err(error), None) => Err(error),
@@ -68,21 +90,12 @@ impl Runtime {
         })
     }
 
-    fn plans_of(
-        &self,
-        module: &Module,
-        facts: &Facts,
-        inlined: Option<&Inlined>,
-        layouts: &Layouts,
-    ) -> Result<Vec<GraphPlan>, ExecuteError> {
+    fn plans_of(&self, partitioner: &Partitioner<'_>) -> Result<Vec<GraphPlan>, ExecuteError> {
+        let module = partitioner.module;
         let mut sizes = constant_sizes(module);
         let mut index = Index::default();
-        let (backend, watch) = (&*self.backend, &Watch::nothing());
-        let room = Room::of(self.limits.max_bytes);
-        let partitioner =
-            Partitioner { backend, module, facts, room, inlined, watch, layouts, is_strict: false };
         let mut budget = FoldBudget::default();
-        let mut plan = |graph| self.plan_of(&partitioner, graph, &mut index, &mut sizes, &mut budget);
+        let mut plan = |graph| self.plan_of(partitioner, graph, &mut index, &mut sizes, &mut budget);
         module.graph_ids().map(&mut plan).collect()
     }
 

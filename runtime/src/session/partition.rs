@@ -32,7 +32,7 @@ use crate::room::Room;
 use ampc_ir::infer::Facts;
 use ampc_ir::module::Def;
 use ampc_ir::views::NodeView;
-use ampc_ir::{GraphId, Module, Node, Type, Value};
+use ampc_ir::{GraphId, Module, Node, Op, Type, Value};
 use rustc_hash::FxHashSet;
 use smallvec::smallvec;
 use std::sync::Arc;
@@ -49,9 +49,20 @@ pub(super) struct Partitioner<'a> {
     /// The values that stay visible when the backend joins nodes.
     pub(super) watch: &'a Watch,
     pub(super) layouts: &'a Layouts,
-    /// True if it is an error that a node which runs in any case cannot be prepared; otherwise the error is reported
-    /// when the node runs.
-    pub(super) is_strict: bool,
+    /// The errors of nodes that end the partitioning.
+    pub(super) rejects: Rejects,
+}
+
+/// The errors of preparing a node that runs in any case which are reported by partitioning. Other errors are reported
+/// when the node runs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Rejects {
+    /// No error.
+    Nothing,
+    /// The backend has no kernel for the node.
+    Unsupported,
+    /// Any error of the node.
+    Any,
 }
 
 /// A group, and its kernel if the kernel is ready before the graph runs.
@@ -65,7 +76,7 @@ pub(super) struct Made {
 pub(super) enum Failed {
     /// A node is invalid, or the device fails.
     Node { node: Node, error: KernelError },
-    /// Nodes that run in any case have no kernels. All such nodes are listed.
+    /// These nodes run in any case and have no kernels.
     Unsupported { backend: &'static str, nodes: Vec<(Node, String)> },
 }
 
@@ -80,6 +91,17 @@ pub(super) trait Fold {
     /// # Errors
     /// If the device fails.
     fn fold(&mut self, node: Node, prepared: &Prepared) -> Result<bool, KernelError>;
+}
+
+impl Rejects {
+    /// The least value that reports an error of a node.
+    fn of(error: &KernelError) -> Option<Rejects> {
+        match error {
+            KernelError::NotYet => None,
+            KernelError::Unsupported(_) => Some(Rejects::Unsupported),
+            _ => Some(Rejects::Any),
+        }
+    }
 }
 
 impl From<Failed> for ExecuteError {
@@ -126,15 +148,8 @@ impl Partitioner<'_> {
             let group = Group { nodes: smallvec![node], needs, interface: None };
             made.push(Made { group, kernel: prepared.map(Arc::new) });
         }
-        match unsupported.pop() {
-            None => {}
-            Some((node, what)) if unsupported.is_empty() => {
-                return Err(Failed::Node { node, error: KernelError::Unsupported(what) });
-            }
-            Some(last) => {
-                unsupported.push(last);
-                return Err(Failed::Unsupported { backend: self.backend.name(), nodes: unsupported });
-            }
+        if !unsupported.is_empty() {
+            return Err(Failed::Unsupported { backend: self.backend.name(), nodes: unsupported });
         }
         let is_grouped = self.backend.has_groups() && *self.watch != Watch::All;
         Ok(if is_grouped { self.joined_within(graph, made, &folded) } else { made })
@@ -170,15 +185,33 @@ impl Partitioner<'_> {
         }
         // Calls differ in the types of their operands, and may omit operands.
         let prepared = if place.in_function { None } else { self.prepare_on(self.backend, node) };
+        let runs = !place.in_body && !place.in_function;
         let prepared = match prepared {
             Some(Ok(prepared)) => Some(prepared),
-            Some(Err(error)) if self.is_strict && !place.in_body && !matches!(error, KernelError::NotYet) => {
+            Some(Err(error)) if runs && Rejects::of(&error).is_some_and(|least| self.rejects >= least) => {
                 return Err(error);
+            }
+            None if runs && self.rejects >= Rejects::Unsupported => {
+                self.check_kernel(node)?;
+                None
             }
             Some(Err(_)) | None => None,
         };
         let late = || Needs { is_barrier: true, ..Needs::default() };
         Ok((prepared.as_ref().map_or_else(late, |prepared| prepared.needs.clone()), prepared))
+    }
+
+    /// Checks that the backend has a kernel for the operator of a node.
+    ///
+    /// # Errors
+    /// If the backend has none.
+    fn check_kernel(&self, node: Node) -> Result<(), KernelError> {
+        match self.module.node(node).op {
+            Op::Schema(schema) if !self.backend.computes(schema.kind) => {
+                Err(KernelError::unsupported(schema.name))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The kernel of a node or its error, if everything that the kernel depends on is known before the graph runs.

@@ -81,6 +81,11 @@ impl Space {
         Ok(device.transfers.as_deref_mut())
     }
 
+    /// True if this is device memory.
+    pub(super) fn is_on_device(&self) -> bool {
+        matches!(self, Space::Device(_))
+    }
+
     /// True if kernels run on several queues.
     pub(super) fn has_several_queues(&self) -> bool {
         matches!(self, Space::Device(device) if !device.others.is_empty())

@@ -45,7 +45,10 @@ pub(crate) fn run(opened: &Open, options: &CudaOptions, filter: &str) -> usize {
                 .iter()
                 .any(|(name, chosen)| name.starts_with(operation) && chosen.starts_with(algorithm));
             let has_device = first.device.iter().any(|(name, value)| name == "device" && !value.is_empty());
-            if !is_found || !has_device || first != second {
+            let has_options = ["tf32", "exact-rounding"]
+                .iter()
+                .all(|option| first.device.iter().any(|(name, value)| name == option && value == "off"));
+            if !is_found || !has_device || !has_options || first != second {
                 return Err(format!("{first:?}\n{second:?}"));
             }
         }

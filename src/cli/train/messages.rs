@@ -149,13 +149,16 @@ impl Session<'_> {
     }
 
     /// Warns if the algorithms of this run are not those of the run that wrote the checkpoint.
-    pub(super) fn warn_of_algorithms(&self, recorded: &Algorithms) {
-        let message = match Algorithms::of(self.training.trainer()) {
-            None => {
+    /// `recorded` is `None` if the results of that run did not depend on a device.
+    pub(super) fn warn_of_algorithms(&self, recorded: Option<&Algorithms>) {
+        let message = match (recorded, Algorithms::of(self.training.trainer())) {
+            (None, None) => return,
+            (Some(recorded), None) => {
                 let device = recorded.device.get("device").map_or("another device", String::as_str);
                 format!("the checkpoint was written by a run on {device}")
             }
-            Some(found) => {
+            (None, Some(_)) => "the checkpoint was written by a run on the CPU".to_owned(),
+            (Some(recorded), Some(found)) => {
                 let differences = recorded.differences(&found);
                 let Some((name, before, now)) = differences.first() else { return };
                 let more = match differences.len() - 1 {

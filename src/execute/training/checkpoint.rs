@@ -149,7 +149,7 @@ const ALGORITHMS: &str = "ampc.algorithms";
 /// another order of additions, so a resumed run differs in its last bits.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Algorithms {
-    /// The name of the device and the versions of its libraries.
+    /// The name of the device, the versions of its libraries, and the options that change results.
     pub device: BTreeMap<String, String>,
     /// The algorithm of each operation.
     pub algorithms: BTreeMap<String, String>,

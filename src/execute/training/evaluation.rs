@@ -96,9 +96,23 @@ impl Evaluation {
     /// false, the evaluation ends without a result.
     ///
     /// # Errors
-    /// If samples cannot be read or a node cannot be computed.
-    #[expect(clippy::cast_precision_loss, reason = "samples and labels are counted, and far fewer than 2^53")]
+    /// If samples cannot be read or a node cannot be computed, or if the device memory of the step and of the
+    /// evaluation exceeds the limit.
     pub fn run(
+        &mut self,
+        trainer: &mut Trainer,
+        goes_on: impl Fn() -> bool,
+    ) -> Result<Option<Evaluated>, Error> {
+        self.session.reserve_device_bytes(trainer.device_bytes());
+        let evaluated = self.evaluate(trainer, goes_on);
+        // The memory of the session stays, for the next evaluation.
+        let held = self.session.device_bytes().map_or(0, |bytes| bytes.total_in_flight());
+        trainer.reserve_device_bytes(held);
+        evaluated
+    }
+
+    #[expect(clippy::cast_precision_loss, reason = "samples and labels are counted, and far fewer than 2^53")]
+    fn evaluate(
         &mut self,
         trainer: &mut Trainer,
         goes_on: impl Fn() -> bool,

@@ -457,7 +457,7 @@ struct Gemm {
     lens: [usize; 2],
     /// Steps from row to row and column to column.
     steps: [(usize, usize); 2],
-    /// C along the result, if it is there.
+    /// C along the result, if it is there and beta is not 0.
     walk: Option<Walk>,
     alpha: f64,
     beta: f64,
@@ -473,7 +473,12 @@ impl Gemm {
             sizes: (result[0], result[1], k),
             lens: [a[0] * a[1], b[0] * b[1]],
             steps: [steps(view.trans_a, a[1]), steps(view.trans_b, b[1])],
-            walk: if site.has(2) { Some(Walk::new(&result, &[&site.dims(2)?])) } else { None },
+            // Infinities in C do not matter if beta is 0.
+            walk: if site.has(2) && view.beta != 0.0 {
+                Some(Walk::new(&result, &[&site.dims(2)?]))
+            } else {
+                None
+            },
             alpha: f64::from(view.alpha),
             beta: f64::from(view.beta),
         })
@@ -644,6 +649,13 @@ mod tests {
                 assert!((y - want).abs() < 0.5, "{dims:?}, element {i}: {y} and {want}");
             }
         }
+    }
+
+    #[test]
+    fn gemm_ignores_c_if_beta_is_0() {
+        let inputs = [floats(&[1, 1], &[2.0]), floats(&[1, 1], &[3.0]), floats(&[1], &[f32::INFINITY])];
+        let y = run("Gemm(%0, %1, %2) {beta=0.0}", &["f32"], &inputs).unwrap();
+        assert_eq!(y[0].as_slice::<f32>().unwrap(), [6.0]);
     }
 
     #[test]

@@ -161,7 +161,8 @@ fn finish(
         return Ok(whole(plan));
     }
     if sizes.axes.len() > 3 {
-        return Err(site.no_kernel());
+        let (name, axes) = (site.view.schema.name, sizes.axes.len());
+        return Err(KernelError::unsupported(format!("{name} over {axes} spatial axes")));
     }
     if site.result_dims(0)?.contains(&0) {
         return Ok(Prepared::new(|_| Ok(())));

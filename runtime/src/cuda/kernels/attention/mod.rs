@@ -112,7 +112,10 @@ fn attention(maker: &Maker<'_>) -> Result<Prepared> {
     let view = AttentionView::read(&site.view)?;
     let (elem, value_elem) = (maker.float(0)?, maker.float(2)?);
     let is_f32 = matches!(view.softmax, None | Some(DType::F32 | DType::F16 | DType::BF16));
-    if maker.float(1)? != elem || !is_f32 || site.wants(3) {
+    if site.wants(3) {
+        return Err(KernelError::unsupported("Attention with the result `qk_matmul_output`"));
+    }
+    if maker.float(1)? != elem || !is_f32 {
         return Err(site.no_kernel());
     }
     let q = Layout::new(&site.dims(0)?, view.q_heads)?;
