@@ -11,6 +11,7 @@ use ampc::RewriteOptions;
 use ampc::execute::Trainer;
 use ampc::ir::DType;
 use ampc::options::Opset;
+use ampc::passes::step::Update;
 use ampc::runtime::npz::{Archive, plain_name};
 use ampc::runtime::{Cpu, HostTensor, Runtime};
 use ampc::train::{TrainOptions, train_step};
@@ -66,7 +67,7 @@ fn options(loss: &str, precision: &str) -> TrainOptions {
     TrainOptions {
         precision,
         loss: loss.parse().unwrap(),
-        scaler: scaler.parse().unwrap(),
+        update: Update { scaler: scaler.parse().unwrap(), ..Update::default() },
         ..TrainOptions::default()
     }
 }

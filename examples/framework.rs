@@ -14,6 +14,8 @@ use ampc::execute::{StepResult, Trainer};
 use ampc::ir::module::Provenance;
 use ampc::ir::{AttrValue, Builder, DType, Module, TensorData, Type};
 #[cfg(feature = "run")]
+use ampc::passes::step::Update;
+#[cfg(feature = "run")]
 use ampc::runtime::{HostTensor, Runtime};
 use ampc::{Model, RewriteOptions};
 
@@ -86,9 +88,12 @@ fn plan(module: Module) -> Result<Vec<Step>, ampc::Error> {
 fn train(module: Module, steps: u64) -> Result<Vec<StepResult>, Box<dyn std::error::Error>> {
     let options = ampc::train::TrainOptions {
         loss: "mse".parse()?,
-        optimizer: "adamw:weight_decay=0".parse()?,
-        // So large that the first step overflows, and is taken again with less.
-        scaler: "torch:init=1e9,backoff=0.001".parse()?,
+        update: Update {
+            optimizer: "adamw:weight_decay=0".parse()?,
+            // So large that the first step overflows, and is taken again with less.
+            scaler: "torch:init=1e9,backoff=0.001".parse()?,
+            ..Update::default()
+        },
         ..ampc::train::TrainOptions::default()
     };
     let step = ampc::train::train_step(Model::from(module), &options)?;

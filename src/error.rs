@@ -238,6 +238,7 @@ impl Error {
                 | PassError::OpsetDown { .. }
                 | PassError::OpsetUnknown { .. }
                 | PassError::Dim(_)
+                | PassError::Input(_)
                 | PassError::Signatures { .. } => ErrorKind::Usage,
                 PassError::Placed { .. }
                 | PassError::Misplaced { .. }

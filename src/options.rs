@@ -10,6 +10,7 @@ use ampc_ir::DType;
 use ampc_passes::Policy;
 pub use ampc_passes::cost::{Objective, UnknownObjective};
 use ampc_passes::guard::OutOfRange;
+use ampc_passes::input_ranges::InputRanges;
 use ampc_passes::insert_casts::KeepIo;
 pub use ampc_passes::pipeline::Opset;
 pub use ampc_passes::raise_units::{Families, Family};
@@ -25,6 +26,8 @@ pub struct RewriteOptions {
     pub policy: Arc<Policy>,
     /// Handling of constants with finite values beyond the range of the format.
     pub out_of_range: OutOfRange,
+    /// The ranges of inputs, by which guards judge.
+    pub ranges: InputRanges,
     /// The inputs and outputs that keep their types.
     pub keep_io: KeepIo,
     /// Opset of the output: that of the source, or a newer opset.
@@ -78,6 +81,7 @@ impl Default for RewriteOptions {
             to: DType::F16,
             policy: Arc::new(Policy::preset("safe").expect("the default policy exists")),
             out_of_range: OutOfRange::Keep,
+            ranges: InputRanges::default(),
             keep_io: KeepIo::All,
             opset: Opset::Keep,
             raise: Families::default(),

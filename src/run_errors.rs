@@ -15,7 +15,7 @@ pub(crate) fn of_prepare(module: &Module, error: &PrepareError) -> Error {
         PrepareError::Unsupported { backend, nodes } => lacking(module, backend, nodes),
         PrepareError::Device(error) => {
             let place = module.text(module.graph(module.main()).name).to_owned();
-            let code = if error.is_no_memory() { "no_memory" } else { "device" };
+            let code = if error.is_no_memory() { "device_memory" } else { "device" };
             let finding =
                 Finding { code, node: None, place, op: None, message: error.to_string(), label: None };
             of_device(error, finding)
@@ -91,7 +91,8 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
             Error::Unsupported(at("unsupported", *node).to_string())
         }
         ExecuteError::Node { node, error, .. } if error.is_no_memory() => {
-            Error::NoMemory(at("no_memory", *node))
+            let is_device = matches!(error, KernelError::Device(_));
+            Error::NoMemory(at(if is_device { "device_memory" } else { "no_memory" }, *node))
         }
         ExecuteError::Node { node, .. } => Error::Run(at("node", *node)),
         ExecuteError::Iterations { node, .. } => Error::Run(at("iterations", *node)),
@@ -105,7 +106,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
         ExecuteError::Output(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
         ExecuteError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         ExecuteError::Time { node: None, .. } => Error::Run(graph("time")),
-        ExecuteError::Device(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
+        ExecuteError::Device(error) if error.is_no_memory() => Error::NoMemory(graph("device_memory")),
         ExecuteError::Device(error) => of_device(error, graph("device")),
         ExecuteError::Stopped => Error::Run(graph("stopped")),
         ExecuteError::TornStates => Error::Run(graph("state")),

@@ -31,7 +31,7 @@ use ampc_passes::step::dropout;
 use ampc_passes::step::inference::{RATE, forward_of, inputs_of_forward};
 use ampc_passes::step::loss_scale::ScaleLoss;
 use ampc_passes::step::state::{IDENTITY, StateKind, states_of};
-use ampc_passes::step::{AvoidFusions, Inference, Loss, PhiloxDropout, StableLoss, Update};
+use ampc_passes::step::{AvoidFusions, Inference, Loss, PhiloxDropout, StableLoss};
 use ampc_passes::{Pass, Warning};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -130,20 +130,13 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
     }
     let step: [Box<dyn Pass>; 6] = [
         Box::new(ExposeParameters),
-        Box::new(ScaleLoss { scaler: options.scaler.clone() }),
+        Box::new(ScaleLoss { scaler: options.update.scaler.clone() }),
         Box::new(Autodiff {
             freezes_unreached: options.freezes_unreached,
             gives_gradients: false,
             custom: options.gradients.clone(),
         }),
-        Box::new(Update {
-            optimizer: options.optimizer.clone(),
-            scaler: options.scaler.clone(),
-            clip_norm: options.clip_norm,
-            decay: options.decay.clone(),
-            keeps_master_weights: options.keeps_master_weights,
-            writes_low_copies: options.writes_low_copies,
-        }),
+        Box::new(options.update.clone()),
         Box::new(AvoidFusions),
         Box::new(Dce),
     ];

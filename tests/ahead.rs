@@ -10,6 +10,7 @@ use ampc::Model;
 use ampc::execute::Trainer;
 use ampc::execute::training::{Dataset, StepRecord, Symptom, Training, TrainingOptions};
 use ampc::ir::text::{NoData, parse};
+use ampc::passes::step::Update;
 use ampc::runtime::{Cpu, HostTensor, Runtime};
 use ampc::train::{TrainOptions, train_step};
 use reference::Reference;
@@ -43,7 +44,7 @@ fn training(runtime: &Runtime, bad: Range<u16>, scaler: &str) -> Training {
 fn training_with(runtime: &Runtime, bad: Range<u16>, scaler: &str, label: impl Fn(u16) -> i64) -> Training {
     let options = TrainOptions {
         loss: "cross-entropy".parse().unwrap(),
-        scaler: scaler.parse().unwrap(),
+        update: Update { scaler: scaler.parse().unwrap(), ..Update::default() },
         ..TrainOptions::default()
     };
     let step = train_step(Model::from(parse(MODEL, &NoData).unwrap()), &options).unwrap();

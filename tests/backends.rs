@@ -22,6 +22,7 @@ use ampc::ir::Module;
 use ampc::ir::text::{NoData, parse};
 use ampc::passes::cost::BoundInputs;
 use ampc::passes::policy::Policy;
+use ampc::passes::step::Update;
 use ampc::runtime::npz::{Archive, plain_name};
 use ampc::runtime::{Cpu, Data, HostTensor, Runtime};
 use ampc::train::{TrainOptions, TrainStep, train_step};
@@ -231,8 +232,11 @@ graph @main {
 fn step() -> TrainStep {
     let options = TrainOptions {
         loss: "cross-entropy".parse().unwrap(),
-        scaler: "ampc:init=8192,interval=3".parse().unwrap(),
-        clip_norm: Some(1.0),
+        update: Update {
+            scaler: "ampc:init=8192,interval=3".parse().unwrap(),
+            clip_norm: Some(1.0),
+            ..Update::default()
+        },
         ..TrainOptions::default()
     };
     let model = Model::from(parse(MODEL, &NoData).unwrap());
@@ -301,7 +305,7 @@ fn training_models_on_both_backends() {
     let options = TrainOptions {
         precision: Some(RewriteOptions::of(Policy::preset("all").unwrap())),
         loss: "output:loss".parse().unwrap(),
-        scaler: "ampc:init=65536,interval=5".parse().unwrap(),
+        update: Update { scaler: "ampc:init=65536,interval=5".parse().unwrap(), ..Update::default() },
         ..TrainOptions::default()
     };
     let (mut problems, mut ran) = (Vec::new(), Vec::new());

@@ -15,7 +15,8 @@ use ampc_ir::verify::name_of;
 use ampc_ir::views::resolve_captures;
 use ampc_ir::{DType, Module, Node};
 use ampc_passes::guard::Statistics;
-use ampc_passes::ranges::{InputRanges, Range, Ranges};
+use ampc_passes::input_ranges::InputRanges;
+use ampc_passes::ranges::{Range, Ranges};
 use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor, Runtime, Session};
 use std::fmt::Write as _;
@@ -328,10 +329,8 @@ fn check(seed: u64, n_inputs: u64) -> (usize, usize) {
         Err(error) => panic!("seed {seed}: {error}\n{text}"),
     };
     let given = GIVEN[random.below(GIVEN.len())];
-    let mut ranges = InputRanges::new();
-    for name in ["x", "y"] {
-        ranges.extend(given.map(|(lo, hi)| (name.to_owned(), (lo.into(), hi.into()))));
-    }
+    let of = |name: &str| given.map(|(lo, hi)| (name.to_owned(), (lo.into(), hi.into())));
+    let ranges: InputRanges = ["x", "y"].into_iter().filter_map(of).collect();
     let ranges = Ranges::of(&module, &ranges, &mut Statistics::default());
     let mut watcher = Watcher { module: &module, ranges: &ranges, seen: 0, finite: 0, outside: Vec::new() };
     for _ in 0..n_inputs {

@@ -9,7 +9,7 @@ use ampc::execute::inputs::Dims;
 use ampc::execute::{Inputs, MemoryNeeds, bind, memory_needs, prepare};
 use ampc::ir::text::{NoData, parse};
 use ampc::passes::cost::{BoundInputs, SizeSource};
-use ampc::passes::step::Scaler;
+use ampc::passes::step::{Scaler, Update};
 use ampc::runtime::{Cpu, Runtime};
 use ampc::train::{TrainOptions, train_step};
 use std::path::PathBuf;
@@ -34,7 +34,11 @@ fn formats(loss: &str, dims: &Dims) -> [(&'static str, TrainOptions); 2] {
         verify_each: false,
         ..TrainOptions::default()
     };
-    let full = TrainOptions { precision: None, scaler: Scaler::None, ..low.clone() };
+    let full = TrainOptions {
+        precision: None,
+        update: Update { scaler: Scaler::None, ..Update::default() },
+        ..low.clone()
+    };
     [("fp32", full), ("fp16", low)]
 }
 

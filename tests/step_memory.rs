@@ -10,6 +10,7 @@
 use ampc::Model;
 use ampc::execute::Trainer;
 use ampc::ir::text::{NoData, parse};
+use ampc::passes::step::{Optimizer, Update};
 use ampc::runtime::{Cpu, HostTensor, Runtime};
 use ampc::train::{TrainOptions, train_step};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -230,12 +231,12 @@ fn batch_of(model: &str, rows: u64) -> [(&'static str, HostTensor); 3] {
 fn trainer(model: &str, format: &str, optimizer: &str, recomputes: bool, threads: usize) -> Trainer {
     let mut options = TrainOptions {
         loss: "cross-entropy".parse().unwrap(),
-        optimizer: optimizer.parse().unwrap(),
+        update: Update::with(optimizer.parse::<Optimizer>().unwrap()),
         recomputes,
         ..TrainOptions::default()
     };
     if format == "fp32" {
-        (options.precision, options.scaler) = (None, "none".parse().unwrap());
+        (options.precision, options.update.scaler) = (None, "none".parse().unwrap());
     }
     let model = Model::from(parse(model, &NoData).unwrap());
     let step = train_step(model, &options).unwrap_or_else(|error| panic!("{error}"));

@@ -8,7 +8,7 @@ use ampc::ir::text::{NoData, parse};
 use ampc::ir::{DType, Module, Value};
 use ampc::passes::autodiff::GRAD;
 use ampc::passes::policy::Policy;
-use ampc::passes::step;
+use ampc::passes::step::{self, Update};
 use ampc::runtime::{Data, HostTensor, Runtime};
 use ampc::train::{TrainOptions, TrainStep, train_step};
 use ampc::{ErrorKind, RewriteOptions};
@@ -32,8 +32,11 @@ fn options(loss: &str, optimizer: &str, scaler: &str, low: bool) -> TrainOptions
     TrainOptions {
         precision: low.then(|| RewriteOptions::of(Policy::preset("all").unwrap())),
         loss: loss.parse().unwrap(),
-        optimizer: optimizer.parse().unwrap(),
-        scaler: scaler.parse().unwrap(),
+        update: Update {
+            optimizer: optimizer.parse().unwrap(),
+            scaler: scaler.parse().unwrap(),
+            ..Update::default()
+        },
         dropout_seed: 7,
         verify_each: true,
         ..TrainOptions::default()
@@ -207,7 +210,7 @@ fn a_step_that_is_skipped_keeps_every_bit_of_weights_optimizer_and_running_stati
             ["torch:init=1024", "ampc:init=1024", "static:1024", "fastai:init=1024", "jmp:init=1e38"]
         {
             let mut options = options("mse", optimizer, scaler, true);
-            options.clip_norm = Some(1.0);
+            options.update.clip_norm = Some(1.0);
             let mut training = Training::of(step_of(NORMALIZED, &options));
             let what = format!("{optimizer} {scaler}");
             let stats = [
@@ -256,7 +259,7 @@ fn with_zero_gradients_sgd_takes_the_step_and_adam_skips_it() {
         {
             let mut options = options("mse", optimizer, scaler, true);
             // The norm is infinite, or no number.
-            options.clip_norm = clip_norm;
+            options.update.clip_norm = clip_norm;
             let mut training = Training::of(step_of(NORMALIZED, &options));
             training.step(&data(2.0));
             let scale = training.state.get_mut("loss_scale").unwrap();
@@ -307,7 +310,7 @@ fn nothing_behind_the_gradients_computes_low() {
     {
         for (optimizer, scaler) in optimizers.iter().flat_map(|o| scalers.map(|s| (o, s))) {
             let mut options = options("mse", optimizer, scaler, true);
-            options.clip_norm = clip_norm;
+            options.update.clip_norm = clip_norm;
             let module = step_of(text, &options).model.module;
             let roles = &module.graph(module.main()).roles;
             let gradients: Vec<Value> = roles

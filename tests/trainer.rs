@@ -8,6 +8,7 @@ use ampc::execute::Trainer;
 use ampc::ir::op::OpKind;
 use ampc::ir::text::{NoData, parse};
 use ampc::ir::{Node, TensorData};
+use ampc::passes::step::Update;
 use ampc::runtime::session::NodeObserver;
 use ampc::runtime::{Cpu, DataRef, HostTensor, Limits, Runtime};
 use ampc::train::{State, TrainOptions, TrainStep, train_step};
@@ -23,8 +24,11 @@ const MODEL: &str = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x
 fn step() -> TrainStep {
     let options = TrainOptions {
         loss: "cross-entropy".parse().unwrap(),
-        scaler: "ampc:init=256,interval=3".parse().unwrap(),
-        clip_norm: Some(1.0),
+        update: Update {
+            scaler: "ampc:init=256,interval=3".parse().unwrap(),
+            clip_norm: Some(1.0),
+            ..Update::default()
+        },
         ..TrainOptions::default()
     };
     let model = Model::from(parse(MODEL, &NoData).unwrap());

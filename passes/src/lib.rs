@@ -43,7 +43,7 @@ pub use casts::{convert_constants, dce, emulate, insert_casts, move_casts, simpl
 pub use functions::{bind_signatures, share_functions, specialize_functions};
 pub use graph::{flow, paths, sequences};
 pub use opset::{declared, raise_opset, raise_units, text_casts};
-pub use pass::invariants;
+pub use pass::{input_ranges, invariants};
 pub use precision::{assign, classify, cut, guard, saturate_masks, taint};
 pub use spelling::{json, suggest};
 pub use training::{autodiff, build, evaluate_constants, parameters, recompute, step};

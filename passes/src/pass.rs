@@ -4,6 +4,7 @@
 //! needs is in the IR (classes, decisions with their reasons, provenance of casts) and so in its text.
 
 pub(crate) mod error;
+pub mod input_ranges;
 pub mod invariants;
 pub(crate) mod options;
 mod results;

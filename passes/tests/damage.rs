@@ -55,6 +55,7 @@ fn lowering() -> Pipeline {
         to: DType::F16,
         policy: Arc::new(Policy::preset("safe").expect("a preset")),
         out_of_range: OutOfRange::Keep,
+        ranges: Default::default(),
         keep_io: KeepIo::All,
         opset: Opset::To(21),
         raise: Default::default(),

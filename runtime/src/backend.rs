@@ -149,7 +149,7 @@ pub trait Backend: Debug + Send + Sync {
 
     /// True if this backend itself has such a kernel. The kernels of its [`host`](Self::host) do not count, because
     /// they compute only nodes whose operands are constants.
-    fn computes(&self, kind: OpKind) -> bool {
+    fn has_own_kernel(&self, kind: OpKind) -> bool {
         self.has_kernel(kind)
     }
 

@@ -267,7 +267,7 @@ impl Site<'_> {
     }
 
     /// The error that there is no kernel for the element types of the node. It names the element types of the
-    /// operands, and of the results if an operand has another type.
+    /// operands, and of the results if a result has a type that no operand has.
     pub fn no_kernel(&self) -> KernelError {
         let operands = (0..self.view.n_operands()).filter(|&i| self.has(i)).map(|i| self.view.dtype(i));
         let results = self.results.iter().flatten().map(|ty| ty.as_tensor().map(|tensor| tensor.dtype));

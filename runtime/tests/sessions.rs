@@ -240,7 +240,7 @@ impl Backend for Hosted {
     fn has_kernel(&self, kind: OpKind) -> bool {
         self.host.has_kernel(kind)
     }
-    fn computes(&self, kind: OpKind) -> bool {
+    fn has_own_kernel(&self, kind: OpKind) -> bool {
         kind == OpKind::Neg
     }
     fn prepare(&self, site: &Site<'_>) -> Result<Prepared, KernelError> {

@@ -15,6 +15,7 @@ pub(crate) use self::train_step::{LossPrecisionArg, MasterWeightsArg, RecomputeA
 use self::run::tolerance;
 use ampc::ir::DType;
 use ampc::options::{Objective, Opset};
+use ampc::passes::input_ranges::range_of;
 use ampc::passes::pipeline::{PASSES, PassDef};
 use ampc::passes::policy::{PRESETS, float_format};
 use ampc::passes::step::SpecError;
@@ -212,6 +213,10 @@ pub(crate) struct PrecisionArgs {
     /// Handling of constants with values beyond the range of the format [default: keep]
     #[arg(long, value_enum, value_name = "ACTION")]
     pub(crate) out_of_range: Option<OutOfRangeArg>,
+    /// Least and greatest element of an input: values beyond the format stay fp32, and small values need no guard; may
+    /// be repeated
+    #[arg(long, value_name = "INPUT=LO:HI", value_parser = range_of)]
+    pub(crate) range: Vec<(String, (f64, f64))>,
     /// Keep or remove casts of the model that round a float and widen it again, such as fp32 → fp16 → fp32
     /// [default: forbid]
     #[arg(long, value_enum, value_name = "forbid|allow", hide_possible_values = true)]

@@ -119,7 +119,8 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         }
         "run::memory" => "give smaller dims with `--dim NAME=N`, or smaller inputs",
         "run::device_memory" => {
-            "give smaller inputs or batches, or recompute activations of a training step with `train-step --recompute`"
+            "give smaller inputs or batches, recompute activations of a training step (`train-step --recompute cheap`), or raise \
+             `--max-device-bytes` if it is given"
         }
         "run::no_memory" => MORE_MEMORY,
         "run::iterations" => "allow more with `--max-iterations N`",

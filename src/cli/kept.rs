@@ -81,7 +81,7 @@ fn of_rule(rule: &Rule, to: &str) -> String {
 /// The words for what a guard finds.
 fn of_guard(name: &str, to: &str) -> Option<&'static str> {
     Some(match GuardDef::of(name)?.kind {
-        GuardKind::Range => "constants out of range",
+        GuardKind::Range => "numbers out of range",
         GuardKind::Mask => "a mask out of range",
         GuardKind::Eps => "an epsilon below the range",
         GuardKind::Underflow => "constants that become 0 or lose digits",

@@ -3,11 +3,13 @@
 use super::args::{ExcessArg, MasksArg, OutOfRangeArg, PrecisionArgs};
 use super::diagnose;
 use super::problem::{Failure, Problem};
+use super::shown;
 use ampc::execute::inputs::{Dims, check_dims};
 use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::options::{Families, Family, Opset, OptionError, Recorded};
 use ampc::passes::guard::OutOfRange;
+use ampc::passes::input_ranges::InputRanges;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::json::{JsonError, Place};
 use ampc::passes::policy::{ListedBy, PRESETS, Pin, PolicyError, float_format};
@@ -178,6 +180,9 @@ pub(crate) fn options(
         let dims = options.target.dims.clone();
         options.target = Arc::new(Profile { dims, ..read_target(name)? });
     }
+    if !args.range.is_empty() {
+        options.ranges = ranges(&args.range)?;
+    }
     if let Some(masks) = args.masks {
         options.saturate_masks = masks == MasksArg::Saturate;
     }
@@ -235,6 +240,21 @@ pub(crate) fn of_option(flag: &str, text: &str, error: &PolicyError) -> Failure 
 
 fn empty_name(flag: &str, text: &str) -> Failure {
     Failure::usage("empty_name", format!("`{flag} {text}`: a name is empty"))
+}
+
+/// The ranges of inputs.
+fn ranges(given: &[(String, (f64, f64))]) -> Result<InputRanges, Failure> {
+    let mut ranges = InputRanges::default();
+    for (name, range) in given {
+        ranges.insert(name.clone(), *range).map_err(|name| {
+            let name = shown::message(&name);
+            Failure::usage(
+                "range",
+                format!("`--range`: `{name}` has two ranges; give one range for an input"),
+            )
+        })?;
+    }
+    Ok(ranges)
 }
 
 fn no_empty_names(args: &PrecisionArgs) -> Result<(), Failure> {

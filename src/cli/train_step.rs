@@ -19,7 +19,7 @@ use ampc::passes::autodiff::{self, CustomGradients};
 use ampc::passes::parameters::{Signature, origin_of, tied};
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::step::loss::LossSpec;
-use ampc::passes::step::{self, Phase, Scaler, StateKind};
+use ampc::passes::step::{self, Phase, Scaler, StateKind, Update};
 use ampc::report::{StepReport, is_about_result};
 use ampc::train::{TrainOptions, stage_state, train_step_in_place};
 use serde::Serialize;
@@ -206,17 +206,19 @@ fn options(
         loss: loss.clone(),
         target: step.target_input.clone(),
         keeps_loss_fp32: step.loss_precision == LossPrecisionArg::Fp32,
-        optimizer: step.optimizer.clone(),
-        scaler,
-        clip_norm: step.clip_norm,
-        decay: step.decay.clone(),
+        update: Update {
+            optimizer: step.optimizer.clone(),
+            scaler,
+            clip_norm: step.clip_norm,
+            decay: step.decay.clone(),
+            keeps_master_weights,
+            // An fp32 model that rounds casts its weights itself.
+            writes_low_copies: !emulated,
+        },
         train: step.train.clone(),
         freeze: step.freeze.clone(),
         stop_gradient: step.stop_gradient.clone(),
         freezes_unreached: step.freeze_unused,
-        // An fp32 model that rounds casts its weights itself.
-        writes_low_copies: !emulated,
-        keeps_master_weights,
         recomputes: step.recompute == RecomputeArg::Cheap,
         dims: data::dims(&step.dim)?,
         dropout_seed: step.dropout_seed,

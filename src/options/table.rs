@@ -27,7 +27,8 @@ pub struct RecordedOption {
     pub name: &'static str,
     /// The valid values, as messages name them.
     pub values: &'static str,
-    /// Values with which every model can be rewritten, the default first; `None` for an option that is absent.
+    /// Values with which every model with an input `x` can be rewritten, the default first; `None` for an option that
+    /// is absent.
     pub choices: fn() -> Vec<Option<&'static str>>,
     /// The passes that it ends in.
     pub passes: &'static [&'static str],
@@ -116,6 +117,17 @@ pub const OPTIONS: &[RecordedOption] = &[
         print: |options| Some(MASKS.of(options.saturate_masks).to_owned()),
         read: |options, value| {
             options.saturate_masks = value.map_or(Some(false), |word| MASKS.read(word))?;
+            Some(())
+        },
+    },
+    RecordedOption {
+        name: "range",
+        values: "ranges of inputs: INPUT=LO:HI with `+` between them",
+        choices: || vec![None, Some("x=-4:4")],
+        passes: &["guard", "taint"],
+        print: |options| (!options.ranges.is_empty()).then(|| options.ranges.to_string()),
+        read: |options, value| {
+            options.ranges = value.unwrap_or_default().parse().ok()?;
             Some(())
         },
     },
@@ -407,6 +419,7 @@ mod tests {
                 to,
                 policy,
                 out_of_range,
+                ranges,
                 keep_io,
                 opset,
                 raise,
@@ -424,7 +437,7 @@ mod tests {
             assert_eq!(policy.name, "report");
             assert_eq!(to, asked.to, "{name}");
             assert_eq!(out_of_range, asked.out_of_range, "{name}");
-            assert_eq!(keep_io, asked.keep_io, "{name}");
+            assert_eq!((ranges, keep_io), (asked.ranges, asked.keep_io), "{name}");
             assert_eq!(opset, if asked.opset == Opset::Auto { Opset::To(21) } else { asked.opset }, "{name}");
             assert_eq!(raise, asked.raise, "{name}");
             assert_eq!(saturate_masks, asked.saturate_masks, "{name}");

@@ -3,7 +3,7 @@
 use super::RewriteOptions;
 use ampc_passes::autodiff::CustomGradients;
 use ampc_passes::step::loss::LossSpec;
-use ampc_passes::step::{LossKind, Optimizer, Scaler};
+use ampc_passes::step::{LossKind, Update};
 use std::collections::BTreeMap;
 
 /// Options of making a training step.
@@ -17,14 +17,8 @@ pub struct TrainOptions {
     pub target: String,
     /// True if the loss is computed in fp32 under every policy.
     pub keeps_loss_fp32: bool,
-    /// The optimizer.
-    pub optimizer: Optimizer,
-    /// The loss scaler.
-    pub scaler: Scaler,
-    /// The largest norm of all gradients together.
-    pub clip_norm: Option<f64>,
-    /// Decays of parameters, by name or glob.
-    pub decay: Vec<(String, f64)>,
+    /// The optimizer, the loss scaler, and their settings.
+    pub update: Update,
     /// Names or globs of constants that are parameters in any case.
     pub train: Vec<String>,
     /// Names or globs of constants that are not parameters.
@@ -38,10 +32,6 @@ pub struct TrainOptions {
     pub recomputes: bool,
     /// Numbers for open dims of the inputs, by name, for which memory is planned.
     pub dims: BTreeMap<String, u64>,
-    /// Keep fp32 weights even if only a cast to 16 bits reads them.
-    pub keeps_master_weights: bool,
-    /// True if the optimizer writes low copies of weights; otherwise every step casts the weights.
-    pub writes_low_copies: bool,
     /// The seed of dropouts in the state that the step begins with.
     pub dropout_seed: u64,
     /// Gradients of operators for which ampc has none, or that replace ampc's.
@@ -58,18 +48,13 @@ impl Default for TrainOptions {
             loss: LossSpec { kind: LossKind::Mse, of: None },
             target: "target".into(),
             keeps_loss_fp32: true,
-            optimizer: "adamw".parse().expect("it is one"),
-            scaler: "ampc".parse().expect("it is one"),
-            clip_norm: None,
-            decay: Vec::new(),
+            update: Update::default(),
             train: Vec::new(),
             freeze: Vec::new(),
             stop_gradient: Vec::new(),
             freezes_unreached: false,
             recomputes: true,
             dims: BTreeMap::new(),
-            keeps_master_weights: true,
-            writes_low_copies: true,
             dropout_seed: 0,
             gradients: CustomGradients::default(),
             verify_each: cfg!(debug_assertions),

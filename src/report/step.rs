@@ -15,7 +15,8 @@ use ampc_passes::step::{Phase, Purpose, phase_of, role_of};
 use ampc_passes::step::{StateEntry, states_of};
 use ampc_passes::{Paths, Warning, autodiff};
 use rustc_hash::FxHashMap;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
+use serde_json::json;
 
 /// Report of a training step.
 #[derive(Clone, Debug, Serialize)]
@@ -54,12 +55,15 @@ pub struct StepOptions {
     /// The policy; absent if all is fp32.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub policy: Option<String>,
+    /// The ranges of inputs; absent if none are given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub range: Option<String>,
     /// The loss.
     pub loss: String,
-    /// The optimizer.
-    pub optimizer: String,
-    /// The loss scaler.
-    pub scaler: String,
+    /// The optimizer, the loss scaler and their settings, as the pass `update` spells them. Options without a
+    /// value are absent.
+    #[serde(flatten, serialize_with = "settings")]
+    pub update: Vec<(&'static str, String)>,
     /// Names and globs of constants that are trained whatever they look like.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub train: Vec<String>,
@@ -69,11 +73,6 @@ pub struct StepOptions {
     /// Names and globs of values through which no gradient passes.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop_gradient: Vec<String>,
-    /// The largest norm of all gradients together.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub clip_norm: Option<f64>,
-    /// The storage of weights that are only read in 16 bits: `fp32` or `none`.
-    pub master_weights: &'static str,
     /// The activations to recompute for gradients: `cheap` or `none`.
     pub recompute: &'static str,
 }
@@ -241,20 +240,29 @@ impl StepReport {
     }
 }
 
+/// Writes settings as fields, numbers as numbers.
+fn settings<S: Serializer>(settings: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    let value = |text: &String| match text.parse::<f64>() {
+        Ok(number) if number.is_finite() => json!(number),
+        _ => json!(text),
+    };
+    serializer.collect_map(settings.iter().map(|(name, text)| (name, value(text))))
+}
+
 impl StepOptions {
     fn of(options: &TrainOptions) -> StepOptions {
         let precision = options.precision.as_ref();
         StepOptions {
             to: precision.map(|precision| precision.to.to_string()),
             policy: precision.map(|precision| precision.policy.name.clone()),
+            range: precision
+                .filter(|precision| !precision.ranges.is_empty())
+                .map(|precision| precision.ranges.to_string()),
             loss: options.loss.to_string(),
-            optimizer: options.optimizer.to_string(),
-            scaler: options.scaler.to_string(),
+            update: options.update.settings(),
             train: options.train.clone(),
             freeze: options.freeze.clone(),
             stop_gradient: options.stop_gradient.clone(),
-            clip_norm: options.clip_norm,
-            master_weights: if options.keeps_master_weights { "fp32" } else { "none" },
             recompute: if options.recomputes { "cheap" } else { "none" },
         }
     }

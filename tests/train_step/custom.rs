@@ -8,7 +8,7 @@ use ampc::passes::autodiff::RuleError;
 use ampc::passes::build::Build;
 use ampc::passes::policy::Policy;
 use ampc::passes::step::custom::UpdateNodes;
-use ampc::passes::step::{CustomLoss, CustomOptimizer};
+use ampc::passes::step::{CustomLoss, CustomOptimizer, Update};
 use ampc::runtime::HostTensor;
 use ampc::train::train_step;
 use ampc::{ErrorKind, RewriteOptions};
@@ -75,8 +75,8 @@ fn gradients(w: &[f64], b: &[f64]) -> (Vec<f64>, Vec<f64>) {
 #[test]
 fn an_optimizer_of_the_user_does_what_it_says() {
     let mut options = options("mse", "sgd", "static:1024", false);
-    options.optimizer = rms_prop().into();
-    options.decay = vec![("w".into(), 0.5)];
+    options.update.optimizer = rms_prop().into();
+    options.update.decay = vec![("w".into(), 0.5)];
     let mut training = Training::of(step_of(LINEAR, &options));
     let names: Vec<&str> = training.state.keys().map(String::as_str).collect();
     assert_eq!(names, ["b", "power.b", "power.w", "step", "v.b", "v.w", "w"]);
@@ -100,7 +100,7 @@ fn an_optimizer_of_the_user_does_what_it_says() {
 #[test]
 fn a_step_that_overflows_leaves_an_optimizer_of_the_user_alone() {
     let mut options = options("mse", "sgd", "torch:init=1024", true);
-    options.optimizer = rms_prop().into();
+    options.update.optimizer = rms_prop().into();
     let mut training = Training::of(step_of(LINEAR, &options));
     training.step(&data(0.125));
     let before = training.state.clone();
@@ -131,7 +131,7 @@ fn states_of_an_optimizer_of_the_user_have_the_names_that_are_promised() {
     let text = LINEAR.replace("%h", "%v.w");
     assert_ne!(text, LINEAR);
     let mut options = options("mse", "sgd", "none", false);
-    options.optimizer = rms_prop().into();
+    options.update.optimizer = rms_prop().into();
     let step = step_of(&text, &options);
     let names: Vec<&str> = step.state.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["w", "b", "step", "v.w", "power.w", "v.b", "power.b"]);
@@ -148,7 +148,10 @@ const MOMENTUM: &str = "opset ai.onnx=21\n\ngraph @heavy_ball {\n  input %w : f3
 fn an_optimizer_is_a_graph() {
     let own = CustomOptimizer::of_function(parse(MOMENTUM, &NoData).unwrap()).unwrap();
     let sgd = options("mse", "sgd:momentum=0.9", "ampc:init=1024", true);
-    let custom = ampc::train::TrainOptions { optimizer: own.into(), ..sgd.clone() };
+    let custom = ampc::train::TrainOptions {
+        update: Update { optimizer: own.into(), ..sgd.update.clone() },
+        ..sgd.clone()
+    };
     let (mut sgd, mut own) = (Training::of(step_of(LINEAR, &sgd)), Training::of(step_of(LINEAR, &custom)));
     assert!(sgd.state.keys().eq(own.state.keys()), "{:?}", own.state.keys());
     for _ in 0..3 {
@@ -175,7 +178,7 @@ fn a_graph_that_is_no_optimizer_is_an_error() {
     let old = MOMENTUM.replace("ai.onnx=21", "ai.onnx=6");
     let old = CustomOptimizer::of_function(parse(&old, &NoData).unwrap()).unwrap();
     let mut options = options("mse", "sgd", "none", false);
-    options.optimizer = old.into();
+    options.update.optimizer = old.into();
     let error = train_step(module(LINEAR), &options).unwrap_err().to_string();
     assert!(error.contains("its Mul is that of opset 6, and the model's that of opset 14"), "{error}");
 }
@@ -184,7 +187,7 @@ fn a_graph_that_is_no_optimizer_is_an_error() {
 #[test]
 fn states_with_other_names_are_told() {
     let mut options = options("mse", "sgd", "none", false);
-    options.optimizer = CustomOptimizer::new("mine", |b: &mut UpdateNodes<'_>| {
+    options.update.optimizer = CustomOptimizer::new("mine", |b: &mut UpdateNodes<'_>| {
         let (m, w, g) = (b.state("m")?, b.weight(), b.gradient());
         b.next(m, g)?;
         b.minus(w, m)
@@ -200,7 +203,7 @@ fn error_of(
     build: impl Fn(&mut UpdateNodes<'_>) -> Result<ampc::ir::Value, RuleError> + Send + Sync + 'static,
 ) -> String {
     let mut options = options("mse", "sgd", "none", false);
-    options.optimizer = CustomOptimizer::new("mine", build).into();
+    options.update.optimizer = CustomOptimizer::new("mine", build).into();
     let error = train_step(module(LINEAR), &options).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidInput);
     error.to_string()
@@ -251,7 +254,7 @@ fn what_an_optimizer_forgets_is_told() {
 #[test]
 fn a_next_value_may_be_anything() {
     let mut options = options("mse", "sgd", "none", false);
-    options.optimizer = CustomOptimizer::new("still", |b| {
+    options.update.optimizer = CustomOptimizer::new("still", |b| {
         let (m, n) = (b.state("m")?, b.state("n")?);
         b.next(m, b.gradient())?;
         b.next(n, b.gradient())?;

@@ -12,7 +12,9 @@ use ampc::runtime::HostTensor;
 use ampc::train::TrainOptions;
 
 fn without_masters(loss: &str, optimizer: &str, scaler: &str) -> TrainOptions {
-    TrainOptions { keeps_master_weights: false, ..options(loss, optimizer, scaler, true) }
+    let mut options = options(loss, optimizer, scaler, true);
+    options.update.keeps_master_weights = false;
+    options
 }
 
 /// Updates of 1 by less than half a unit in the last place are lost, however many there are: the numbers below
@@ -64,13 +66,13 @@ fn the_next_weight_is_the_low_copy_that_there_would_be() {
             let mut options = match optimizer {
                 "signs" => {
                     let mut options = options("mse", "sgd", "torch:init=1024", true);
-                    options.optimizer = signs().into();
+                    options.update.optimizer = signs().into();
                     options
                 }
                 _ => options("mse", optimizer, "torch:init=1024", true),
             };
-            options.keeps_master_weights = keeps_master_weights;
-            options.clip_norm = Some(1.0);
+            options.update.keeps_master_weights = keeps_master_weights;
+            options.update.clip_norm = Some(1.0);
             Training::of(step_of(LINEAR, &options))
         };
         let (mut with, mut without) = (of(true), of(false));
@@ -124,10 +126,9 @@ fn the_inference_model_has_low_weights() {
 /// Where nothing is read in 16 bits alone, a warning says that the option does nothing.
 #[test]
 fn a_step_in_fp32_says_that_its_weights_are() {
-    let step = step_of(
-        LINEAR,
-        &TrainOptions { keeps_master_weights: false, ..options("mse", "sgd", "none", false) },
-    );
+    let mut options = options("mse", "sgd", "none", false);
+    options.update.keeps_master_weights = false;
+    let step = step_of(LINEAR, &options);
     assert!(step.warnings.iter().any(|warning| warning.code == "update.master_weights"));
     assert!(step.state.iter().all(|(_, data)| !data.dtype().is_low()));
 }

@@ -5,8 +5,10 @@ use super::*;
 use crate::dtype::DType;
 use crate::infer;
 use crate::op::LATEST_OPSETS;
+use crate::op::OpKind;
 use crate::text::{PrintOptions, print};
 use crate::verify::verify_module;
+use crate::views::optimizer::Momentum;
 use proptest::prelude::*;
 
 /// All forms except those of GradCheck, which has a form for every number of gradients.

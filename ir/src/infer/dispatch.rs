@@ -244,10 +244,9 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::Hardmax | OpKind::LogSoftmax | OpKind::Softmax => norm::infer_softmax,
 
         // optimizer.rs
-        OpKind::Adam | OpKind::AdamW => optimizer::infer_adam,
+        OpKind::Adam | OpKind::AdamW | OpKind::SGD => optimizer::infer_optimizer,
         OpKind::ClipCoef => optimizer::infer_clip_coef,
         OpKind::GradCheck => optimizer::infer_grad_check,
-        OpKind::SGD => optimizer::infer_sgd,
         OpKind::UpdateLossScale => optimizer::infer_update_loss_scale,
 
         // recurrent.rs

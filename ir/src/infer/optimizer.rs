@@ -2,9 +2,10 @@
 
 use super::inferred::Inferred;
 use crate::dtype::DType;
+use crate::op::optimizers::{SCALARS, low_copy};
 use crate::ty::{Shape, show};
 use crate::views::loss_scale::{ClipCoefView, UpdateLossScaleView};
-use crate::views::optimizer::{AdamView, SgdView};
+use crate::views::optimizer::low_format;
 use crate::views::size::{ranked, shape_error};
 use crate::views::{NodeView, OpError, Part};
 
@@ -49,33 +50,25 @@ pub(super) fn infer_clip_coef(view: &NodeView<'_>, out: &mut Inferred) -> Result
     Ok(())
 }
 
-/// Adam and AdamW: the next weights and moments have the shape that weights, gradient and moments share.
-pub(super) fn infer_adam(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
-    let shape = shared(view, &[0, 1, 2, 3])?;
-    (4..8).try_for_each(|i| ranked(view, i, 0).map(drop))?;
-    for i in 0..3 {
-        out.tensor(i, DType::F32, shape.clone());
+/// An optimizer: weight, gradient and states have one shape, and the next weight and states have it too.
+pub(super) fn infer_optimizer(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
+    let (inputs, outputs) = (view.schema.inputs, view.schema.outputs);
+    let is_scalar = |i: &usize| SCALARS.contains(&inputs[*i].name);
+    let (scalars, tensors): (Vec<usize>, Vec<usize>) = (0..inputs.len()).partition(is_scalar);
+    let shape = shared(view, &tensors)?;
+    scalars.into_iter().try_for_each(|i| ranked(view, i, 0).map(drop))?;
+    let low = low_copy(view.schema);
+    for j in (0..outputs.len()).filter(|j| Some(*j) != low) {
+        let state = outputs[j].name.strip_suffix("_next");
+        let operand = inputs.iter().position(|formal| Some(formal.name) == state);
+        if operand.is_some_and(|i| view.has(i)) {
+            out.tensor(j, DType::F32, shape.clone());
+        }
     }
-    if !view.lacks_attributes()
-        && let Some(w_lo) = AdamView::read(view)?.w_lo
+    if let (false, Some(low)) = (view.lacks_attributes(), low)
+        && let Some(w_lo) = low_format(view)?
     {
-        out.tensor(3, w_lo, shape);
-    }
-    Ok(())
-}
-
-/// SGD: the next weights and momentum have the shape that weights, gradient and momentum share.
-pub(super) fn infer_sgd(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
-    let shape = shared(view, &[0, 1, 6])?;
-    (2..6).try_for_each(|i| ranked(view, i, 0).map(drop))?;
-    out.tensor(0, DType::F32, shape.clone());
-    if view.has(6) {
-        out.tensor(1, DType::F32, shape.clone());
-    }
-    if !view.lacks_attributes()
-        && let Some(w_lo) = SgdView::read(view)?.w_lo
-    {
-        out.tensor(2, w_lo, shape);
+        out.tensor(low, w_lo, shape);
     }
     Ok(())
 }

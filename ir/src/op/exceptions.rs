@@ -4,6 +4,7 @@
 //! One flat table, sorted by operator, which a test compares with the names of formals in the schemas.
 
 use super::class::Class;
+use super::optimizers::{GRADIENT, is_optimizer};
 use super::table::{OpKind as K, OpKind};
 use super::table::{OpSchema, Side};
 
@@ -63,11 +64,8 @@ static EXCEPTIONS: &[Exception] = &[
     keeps(K::Split, Side::Operand, &["split"]),
     keeps(K::Tile, Side::Operand, &["tiles", "axis"]),
     keeps(K::Upsample, Side::Operand, &["scales"]),
-    // Converted to fp32 by the operator.
-    accepts(K::Adam, &["g"]),
-    accepts(K::AdamW, &["g"]),
+    // Converted to fp32 by the operator, as the gradient of an optimizer is.
     accepts(K::GradCheck, &["g"]),
-    accepts(K::SGD, &["g"]),
     // Masks and biases of position share `T` with the query, and a float mask holds the least number of its format.
     taints(K::ContribAttention, &["attention_bias"]),
     // Scale and bias have a variable of their own.
@@ -89,6 +87,9 @@ pub(super) fn exception(schema: &OpSchema, side: Side, formal: &str) -> Option<C
             Side::Result => (schema.outputs, declared.outputs),
         };
         return formals.iter().zip(classes).find(|(f, _)| f.name == formal).and_then(|(_, &class)| class);
+    }
+    if side == Side::Operand && formal == GRADIENT && is_optimizer(schema) {
+        return Some(Class::Discrete);
     }
     let start = EXCEPTIONS.partition_point(|e| e.kind < schema.kind);
     EXCEPTIONS[start..]

@@ -30,6 +30,7 @@ mod classes;
 mod exceptions;
 mod legality;
 mod lookup;
+pub mod optimizers;
 mod signature;
 mod table;
 mod traits;

@@ -175,6 +175,19 @@ impl SgdView {
     }
 }
 
+/// The element type of the low copy that an optimizer makes, after all its attributes are checked; `None` if it makes
+/// no low copy.
+///
+/// # Errors
+/// If an attribute is absent or has a value that the operator does not have, or the states do not fit them.
+pub fn low_format(view: &NodeView<'_>) -> Result<Option<DType>, OpError> {
+    match view.kind() {
+        OpKind::Adam | OpKind::AdamW => Ok(AdamView::read(view)?.w_lo),
+        OpKind::SGD => Ok(SgdView::read(view)?.w_lo),
+        _ => Ok(None),
+    }
+}
+
 /// The element type that `w_lo_dtype` names, for the low copy that result `j` is.
 fn w_lo(view: &NodeView<'_>, j: usize) -> Result<Option<DType>, OpError> {
     let dtype = view.dtype_attr("w_lo_dtype")?;

@@ -36,7 +36,7 @@ use crate::policy::pinned::pin_of_node;
 use crate::precision::classify::pinned_nodes;
 use ampc_ir::edit::Position;
 use ampc_ir::module::{Def, Provenance};
-use ampc_ir::op::{Formal, OpKind};
+use ampc_ir::op::{self, Formal, OpKind, Sign};
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, GraphId, Inserter, Module, Node, NodeSpec, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -482,27 +482,19 @@ fn is_read_once(module: &Module, value: Value) -> bool {
     reader.is_some() && uses.next().is_none() && !module.is_output(value)
 }
 
-/// Returns the mover at a node, if the node only moves the elements of its first operand and accepts the type.
+/// Returns the mover at a node, if the node only moves the elements of its first operand and accepts the type. Zeros
+/// that Trilu and CenterCropPad add are zeros in every type.
 fn mover(module: &Module, node: Node, dtype: DType) -> Option<Mover> {
     let view = NodeView::new(module, node).filter(|view| view.schema.domain.is_empty())?;
-    let moves = is_view(module, node)
-        || matches!(
-            view.kind(),
-            OpKind::Compress
-                | OpKind::Expand
-                | OpKind::Gather
-                | OpKind::GatherElements
-                | OpKind::GatherND
-                | OpKind::Slice
-                | OpKind::Tile
-                | OpKind::Transpose
-        );
+    let kind = view.kind();
+    let moves_only_first = op::moves(kind, 0) == Some(Sign::Kept)
+        && (1..view.n_operands()).all(|i| op::moves(kind, i).is_none())
+        && !matches!(kind, OpKind::Cast | OpKind::CastLike);
     // In Tile below version 6, the other operands have the type of the first.
     let is_apart = |first: &Formal| view.schema.inputs[1..].iter().all(|other| other.ty != first.ty);
-    let formal = view
-        .schema
-        .input(0)
-        .filter(|formal| moves && is_apart(formal) && view.schema.types_of(formal).has_tensor(dtype));
+    let formal = view.schema.input(0).filter(|formal| {
+        moves_only_first && is_apart(formal) && view.schema.types_of(formal).has_tensor(dtype)
+    });
     let ([Some(makes)], Some(reads), Some(_)) = (view.data().results(), view.data().operand(0), formal)
     else {
         return None;

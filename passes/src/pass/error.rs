@@ -1,6 +1,7 @@
 //! Errors of passes that the user can solve.
 
 use super::training_error::{GradientError, InferenceError, LossError, ParameterError, UpdateError};
+use crate::pass::input_ranges::UnknownInput;
 use ampc_ir::{Node, Value};
 use std::fmt;
 
@@ -128,6 +129,9 @@ pub enum PassError {
     /// A number is asked for a dim that no input has.
     #[error(transparent)]
     Dim(#[from] UnknownDim),
+    /// A range is given for an input that the model does not have.
+    #[error(transparent)]
+    Input(#[from] UnknownInput),
     /// A training step has no forward part.
     #[error(transparent)]
     Inference(#[from] InferenceError),

@@ -1,6 +1,7 @@
 //! Options of passes: how a pass prints and reads the values of its configuration.
 
 use super::Pass;
+use crate::pass::input_ranges::InputRanges;
 use crate::policy::{KeepIo, Policy, PolicyError};
 use crate::spelling::formats::float_format;
 use crate::spelling::words::{self, in_quotes, quoted};
@@ -114,10 +115,14 @@ pub(crate) const POLICY: OptionDef = option("policy", "a policy", Some("safe"));
 pub(crate) const KEEP_IO: OptionDef =
     option("keep-io", "all, none or names with `+` between them", Some("all"));
 
-/// The option `objective`.
-/// A target.
+/// The option `target`.
 pub(crate) const TARGET: OptionDef = option("target", "a target", Some("generic"));
+/// The option `objective`.
 pub(crate) const OBJECTIVE: OptionDef = option("objective", "time, casts or bytes", Some("time"));
+
+/// The option `range`.
+pub(crate) const RANGES: OptionDef =
+    option("range", "ranges of inputs, INPUT=LO:HI with `+` between them", Some(""));
 
 /// Two words, for a truth value.
 #[derive(Clone, Copy, Debug)]
@@ -190,6 +195,9 @@ impl Given<'_> {
     pub(crate) fn listed<T>(&self, read: impl FnOnce(&[String]) -> Option<T>) -> Result<T, Wrong> {
         read(&self.list()?).ok_or(Wrong::Value)
     }
+    pub(crate) fn ranges(&self) -> Result<InputRanges, Wrong> {
+        self.value.parse().map_err(|_| Wrong::Value)
+    }
     pub(crate) fn keep_io(&self) -> Result<KeepIo, Wrong> {
         match self.value {
             "all" => Ok(KeepIo::All),
@@ -197,6 +205,11 @@ impl Given<'_> {
             _ => Ok(KeepIo::Names(self.list()?.into_iter().collect())),
         }
     }
+}
+
+/// The text of [`RANGES`]; `None` if there are none.
+pub(crate) fn print_ranges(ranges: &InputRanges) -> Option<Setting> {
+    (!ranges.is_empty()).then(|| Setting::Text(ranges.to_string()))
 }
 
 /// The text of [`KEEP_IO`]; `None` for the default.

@@ -60,6 +60,7 @@ fn kind(error: &PassError) -> usize {
         PassError::Update(UpdateError::NoInput { .. }) => 36,
         PassError::Inference(InferenceError::NoLoss) => 37,
         PassError::Update(UpdateError::NoOptimizer { .. }) => 38,
+        PassError::Input(_) => 43,
         PassError::Dim(_) => 39,
         PassError::Parameters(ParameterError::Folded { .. }) => 40,
         PassError::Gradient(GradientError::Internal { .. }) => 41,
@@ -67,7 +68,7 @@ fn kind(error: &PassError) -> usize {
     }
 }
 
-const KINDS: usize = 43;
+const KINDS: usize = 44;
 
 fn text(opset: u16, lines: &str) -> String {
     format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n")
@@ -119,6 +120,7 @@ fn lowering(policy: Policy) -> Lowering {
         to: DType::F16,
         policy: Arc::new(policy),
         out_of_range: OutOfRange::Keep,
+        ranges: Default::default(),
         keep_io: KeepIo::All,
         opset: Opset::Keep,
         raise: Default::default(),
@@ -410,7 +412,8 @@ fn cases() -> Vec<(usize, Module, Pipeline)> {
         (9, module(5, PRODUCT), lowered(lowering(safe()))),
         (10, module(21, PRODUCT), meddled()),
     ];
-    of_casts.into_iter().chain(training_cases()).collect()
+    let of_input = (43, module(21, PRODUCT), parsed("classify, guard{range=z=0:1}"));
+    of_casts.into_iter().chain(training_cases()).chain([of_input]).collect()
 }
 
 #[test]

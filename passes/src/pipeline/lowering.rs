@@ -14,6 +14,7 @@ use crate::opset::raise_opset::{RaiseOpset, Target};
 use crate::opset::raise_units::Families;
 use crate::opset::raise_units::RaiseUnits;
 use crate::pass::Pass;
+use crate::pass::input_ranges::InputRanges;
 use crate::policy::{KeepIo, Policy};
 use crate::precision::assign::{Alternative, Assign, Gain};
 use crate::precision::classify::Classify;
@@ -35,6 +36,8 @@ pub struct Lowering {
     pub policy: Arc<Policy>,
     /// The handling of constants that do not fit.
     pub out_of_range: OutOfRange,
+    /// The ranges of inputs.
+    pub ranges: InputRanges,
     /// The inputs and outputs that keep their types.
     pub keep_io: KeepIo,
     /// The opset of the output.
@@ -96,10 +99,13 @@ impl FromStr for Opset {
 impl Pipeline {
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, keep_io, opset, raise, .. } = options;
+        let Lowering { to, policy, out_of_range, ranges, keep_io, opset, raise, .. } = options;
         let alternative = options.alternative.as_ref();
-        let alternative =
-            alternative.map(|policy| Alternative { policy: policy.clone(), out_of_range: *out_of_range });
+        let alternative = alternative.map(|policy| Alternative {
+            policy: policy.clone(),
+            out_of_range: *out_of_range,
+            ranges: ranges.clone(),
+        });
         let target = match *opset {
             Opset::Keep => None,
             Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone(), units: raise.clone() }),
@@ -131,8 +137,9 @@ impl Pipeline {
                 to: *to,
                 disabled: policy.disabled_guards().clone(),
                 out_of_range: *out_of_range,
+                ranges: ranges.clone(),
             }),
-            Box::new(Taint),
+            Box::new(Taint { ranges: ranges.clone() }),
             Box::new(Assign {
                 keep_io: keep_io.clone(),
                 objective: options.objective,

@@ -70,7 +70,7 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "range",
         judges: Judges::Fit,
-        about: "constants with finite values beyond the range of the format",
+        about: "constants, and inputs of a given range, with finite values beyond the range of the format",
         kind: GuardKind::Range,
     },
     GuardDef {

@@ -25,8 +25,9 @@ use crate::graph::flow::{self, Reader, Var};
 use crate::graph::keys::node_key;
 use crate::graph::paths::Paths;
 use crate::graph::sequences::Groups;
+use crate::pass::input_ranges::InputRanges;
 use crate::pass::invariants::Invariants;
-use crate::pass::options::Spelled;
+use crate::pass::options::{PassOption, RANGES, Setting, Spelled, print_ranges, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::precision::between::{self, Growth, is_between};
 use ampc_ir::module::{Decision, Reason, Rule};
@@ -37,20 +38,31 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// The pass `taint`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Taint;
+#[derive(Clone, Debug, Default)]
+pub struct Taint {
+    /// The ranges of inputs.
+    pub ranges: InputRanges,
+}
 
 impl Spelled for Taint {
     const NAME: &'static str = "taint";
     const ABOUT: &'static str = "keeps operators downstream of a denied operator in fp32";
+    const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
+        def: RANGES,
+        print: |pass| print_ranges(&pass.ranges),
+        read: |pass, given| given.ranges().map(|ranges| pass.ranges = ranges),
+    }];
     fn blank() -> Self {
-        Taint
+        Taint::default()
     }
 }
 
 impl Pass for Taint {
     fn name(&self) -> &'static str {
         Self::NAME
+    }
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)
@@ -59,10 +71,11 @@ impl Pass for Taint {
         Invariants::ASSIGNED.with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        self.ranges.check(module)?;
         let is_origin = |var: &Var| flow::decision(module, *var).is_some_and(|d| taints(module, *var, d));
         let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
         let origins: Vec<Var> = vars.filter(is_origin).collect();
-        let tainted = marks(module, &Groups::new(module), &origins, |_, _| {});
+        let tainted = marks(module, &Groups::new(module), &origins, &self.ranges, |_, _| {});
         deny(module, &tainted);
         Ok(Changed::when(!tainted.is_empty()))
     }
@@ -81,10 +94,11 @@ pub(crate) fn marks(
     module: &Module,
     groups: &Groups,
     origins: &[Var],
+    ranges: &InputRanges,
     mut step: impl FnMut(Var, Var),
 ) -> Vec<(Var, Var)> {
     let mut work: VecDeque<(Var, Var)> = origins.iter().map(|&var| (var, var)).collect();
-    let harmless = Harmless::of(module, &work);
+    let harmless = Harmless::of(module, &work, ranges);
     let mut seen: FxHashSet<Var> = FxHashSet::default();
     let mut tainted: Vec<(Var, Var)> = Vec::new();
     while let Some((var, origin)) = work.pop_front() {
@@ -137,9 +151,11 @@ struct Harmless {
 }
 
 impl Harmless {
-    fn of(module: &Module, denied: &VecDeque<(Var, Var)>) -> Harmless {
+    fn of(module: &Module, denied: &VecDeque<(Var, Var)>, ranges: &InputRanges) -> Harmless {
         // The set of divisors that vanish depends on the format. f16 has the smaller range, so none is missed.
-        Harmless { numerics: (!denied.is_empty()).then(|| Numerics::of(module, DType::F16)) }
+        Harmless {
+            numerics: (!denied.is_empty()).then(|| Numerics::of(module, DType::F16, ranges, f64::INFINITY)),
+        }
     }
 
     /// True if a read of a value marks nothing: the value is small, and through this reader it reaches no amplifier.

@@ -217,10 +217,10 @@ impl Backend for Cuda {
     }
 
     fn has_kernel(&self, kind: OpKind) -> bool {
-        self.computes(kind) || self.host.has_kernel(kind)
+        self.has_own_kernel(kind) || self.host.has_kernel(kind)
     }
 
-    fn computes(&self, kind: OpKind) -> bool {
+    fn has_own_kernel(&self, kind: OpKind) -> bool {
         has_kernel(kind)
     }
 

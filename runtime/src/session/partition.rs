@@ -53,8 +53,8 @@ pub(super) struct Partitioner<'a> {
     pub(super) rejects: Rejects,
 }
 
-/// The errors of preparing a node that runs in any case which are reported by partitioning. Other errors are reported
-/// when the node runs.
+/// Selects the errors of nodes that run in any case that partitioning reports. Other errors are reported when the node
+/// runs.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rejects {
     /// No error.
@@ -94,7 +94,7 @@ pub(super) trait Fold {
 }
 
 impl Rejects {
-    /// The least value that reports an error of a node.
+    /// Returns the weakest value that reports an error of a node.
     fn of(error: &KernelError) -> Option<Rejects> {
         match error {
             KernelError::NotYet => None,
@@ -207,7 +207,7 @@ impl Partitioner<'_> {
     /// If the backend has none.
     fn check_kernel(&self, node: Node) -> Result<(), KernelError> {
         match self.module.node(node).op {
-            Op::Schema(schema) if !self.backend.computes(schema.kind) => {
+            Op::Schema(schema) if !self.backend.has_own_kernel(schema.kind) => {
                 Err(KernelError::unsupported(schema.name))
             }
             _ => Ok(()),

@@ -19,7 +19,7 @@ pub(crate) struct TrainStepArgs {
     /// Instead of making a step: write the forward model of a step, with the weights of a state
     #[arg(long, value_name = "STEP", conflicts_with_all = [
         "model", "StepArgs", "fp32", "to", "policy", "allow", "infer", "clear", "deny", "pin", "pin_value", "disable_guard",
-        "keep_io", "opset", "objective", "target", "out_of_range", "excess_precision", "masks",
+        "keep_io", "opset", "objective", "target", "out_of_range", "excess_precision", "masks", "range",
     ])]
     pub(crate) export: Option<PathBuf>,
     /// Output file of the step; `-` is standard output
@@ -35,7 +35,7 @@ pub(crate) struct TrainStepArgs {
     #[arg(long, value_name = "FILE.json", help_heading = "Output", conflicts_with = "export")]
     pub(crate) report: Option<PathBuf>,
     /// Keep everything in fp32
-    #[arg(long, help_heading = "Precision", conflicts_with_all = ["to", "target", "objective"])]
+    #[arg(long, help_heading = "Precision", conflicts_with_all = ["to", "target", "objective", "range"])]
     pub(crate) fp32: bool,
     #[command(flatten)]
     pub(crate) precision: PrecisionArgs,
@@ -59,9 +59,7 @@ pub(crate) struct StepArgs {
     /// Precision of the loss: fp32, or as the policy decides
     #[arg(long, value_enum, value_name = "PRECISION", default_value = "fp32")]
     pub(crate) loss_precision: LossPrecisionArg,
-    /// sgd[:momentum=X,dampening=X,nesterov=1], adam or adamw[:beta1=X,beta2=X,eps=X,mode=hf], each with
-    /// `weight_decay=X`; or none, for which gradients are outputs
-    #[arg(long, value_name = "OPTIMIZER", default_value = "adamw", value_parser = spec::<Optimizer>)]
+    #[arg(long, value_name = "OPTIMIZER", default_value = "adamw", value_parser = spec::<Optimizer>, help = Optimizer::SPELLING)]
     pub(crate) optimizer: Optimizer,
     /// Format of weights that are only read in 16 bits [default: fp32, or the format of a jmp policy]
     #[arg(long, value_enum, value_name = "FORMAT")]

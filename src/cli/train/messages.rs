@@ -149,7 +149,7 @@ impl Session<'_> {
     }
 
     /// Warns if the algorithms of this run are not those of the run that wrote the checkpoint.
-    /// `recorded` is `None` if the results of that run did not depend on a device.
+    /// `recorded` is `None` if that run was on the CPU.
     pub(super) fn warn_of_algorithms(&self, recorded: Option<&Algorithms>) {
         let message = match (recorded, Algorithms::of(self.training.trainer())) {
             (None, None) => return,
@@ -157,7 +157,7 @@ impl Session<'_> {
                 let device = recorded.device.get("device").map_or("another device", String::as_str);
                 format!("the checkpoint was written by a run on {device}")
             }
-            (None, Some(_)) => "the checkpoint was written by a run on the CPU".to_owned(),
+            (None, Some(_)) => "the checkpoint names no device".to_owned(),
             (Some(recorded), Some(found)) => {
                 let differences = recorded.differences(&found);
                 let Some((name, before, now)) = differences.first() else { return };

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::execute::trainer::Trainer;
 use crate::execute::training::histogram::for_each_number;
 use ampc_ir::module::Def;
-use ampc_ir::op::OpKind;
+use ampc_ir::op::optimizers;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, Node, Value};
 use ampc_passes::step::{StateKind, states_of};
@@ -104,11 +104,9 @@ impl LostUpdates {
 
 /// The gradient with which the optimizer updates the weight whose next value is `next`.
 fn gradient_of(step: &Module, next: Value) -> Option<Value> {
-    const GRADIENT: usize = 1;
     let (maker, _) = step.producer(next)?;
-    let kind = step.node(maker).schema()?.kind;
-    let is_optimizer = matches!(kind, OpKind::SGD | OpKind::Adam | OpKind::AdamW);
-    step.node(maker).operand(GRADIENT).filter(|_| is_optimizer)
+    let data = step.node(maker);
+    data.operand(optimizers::optimizer_operand(data.schema()?, optimizers::GRADIENT)?)
 }
 
 impl NodeObserver for LostUpdates {

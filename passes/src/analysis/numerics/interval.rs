@@ -2,7 +2,7 @@
 //!
 //! A forward walk with interval arithmetic on real numbers, without rounding errors. Inputs and results of products can
 //! be any number, so most values of a network have no interval. Intervals come from constants, from functions with
-//! bounds (Sigmoid, Softmax, Sin, Clip), or from booleans. For example:
+//! bounds (Sigmoid, Softmax, Sin, Clip), from booleans, or from the ranges of inputs that the user gives. For example:
 //!
 //! ```text
 //! %p = Sigmoid(%x)             [0, 1]
@@ -12,10 +12,14 @@
 
 use super::{MAX_ELEMENTS, kind, scalar};
 use crate::analysis::dataflow::{Analysis, Direction, Facts, Lattice, solve};
+use crate::analysis::ranges::Range;
 use crate::graph::flow;
+use crate::pass::input_ranges::InputRanges;
+use ampc_ir::module::Def;
 use ampc_ir::op::{self, OpKind, Sign};
 use ampc_ir::ports::Ports;
-use ampc_ir::views::broadcast::{Bound, ClipView};
+use ampc_ir::verify::name_of;
+use ampc_ir::views::broadcast::{Bound, ClipView, DropoutView};
 use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{AttrValue, DType, Module, Node, Value};
 
@@ -47,6 +51,11 @@ impl Interval {
         finite.map(|n| Interval { lo: n, hi: n }).reduce(Interval::hull)
     }
 
+    /// The interval with ends of at most this magnitude.
+    pub(super) fn clamped(self, most: f64) -> Interval {
+        Interval { lo: self.lo.clamp(-most, most), hi: self.hi.clamp(-most, most) }
+    }
+
     /// The greatest magnitude.
     pub(crate) fn magnitude(self) -> f64 {
         self.lo.abs().max(self.hi.abs())
@@ -66,13 +75,17 @@ impl Interval {
     }
 
     pub(crate) fn plus(self, other: Interval) -> Option<Interval> {
-        Interval::between(self.lo + other.lo, self.hi + other.hi)
+        let sum = |a: f64, b: f64| large_or(a.is_finite() && b.is_finite(), a + b);
+        Interval::between(sum(self.lo, other.lo), sum(self.hi, other.hi))
     }
 
     /// The interval of the results of an operation whose extremes are at the ends of the operands.
     fn of_ends(self, other: Interval, op: impl Fn(f64, f64) -> f64) -> Option<Interval> {
         // 0 times an unbounded number is 0: elements themselves are finite.
-        let at = |a: f64, b: f64| if a == 0.0 && b.is_infinite() { 0.0 } else { op(a, b) };
+        let at = |a: f64, b: f64| {
+            let is_finite = a.is_finite() && b.is_finite();
+            if a == 0.0 && b.is_infinite() { 0.0 } else { large_or(is_finite, op(a, b)) }
+        };
         let ends =
             [at(self.lo, other.lo), at(self.lo, other.hi), at(self.hi, other.lo), at(self.hi, other.hi)];
         let any_nan = ends.iter().any(|end| end.is_nan());
@@ -95,13 +108,20 @@ impl Interval {
 
     /// The interval of an increasing function of the operand.
     fn grown(self, f: impl Fn(f64) -> f64) -> Option<Interval> {
-        Interval::between(f(self.lo), f(self.hi))
+        let at = |end: f64| large_or(end.is_finite(), f(end));
+        Interval::between(at(self.lo), at(self.hi))
     }
 
     pub(crate) fn magnitudes(self) -> Interval {
         let least = if self.lo <= 0.0 && self.hi >= 0.0 { 0.0 } else { self.lo.abs().min(self.hi.abs()) };
         Interval { lo: least, hi: self.magnitude() }
     }
+}
+
+/// The end of an interval. If finite ends overflow f64, the end is the largest finite number: an infinite end means
+/// that nothing is known.
+fn large_or(is_finite: bool, end: f64) -> f64 {
+    if is_finite && end.is_infinite() { f64::MAX.copysign(end) } else { end }
 }
 
 /// The interval of a value, which is `Interval::ALL` if nothing is known; `None` if the value is not reached.
@@ -122,19 +142,38 @@ pub(super) fn known(facts: &Facts<Option<Interval>>, module: &Module, value: Val
     facts.of(module, value).filter(|&interval| interval != Interval::ALL)
 }
 
-/// Finds the intervals of all values. States of loops have no interval.
-pub(super) fn find_intervals(module: &Module) -> Facts<Option<Interval>> {
-    solve(module, &mut Forward)
+/// Finds the intervals of all values, for inputs within the given ranges, and constants clamped to a magnitude. States
+/// of loops have no interval.
+pub(super) fn find_intervals(module: &Module, inputs: &InputRanges, most: f64) -> Facts<Option<Interval>> {
+    solve(module, &mut Forward { inputs, most })
 }
 
-struct Forward;
+struct Forward<'a> {
+    inputs: &'a InputRanges,
+    /// The largest magnitude of constants.
+    most: f64,
+}
 
-impl Analysis for Forward {
+impl Forward<'_> {
+    /// The range of an input of the main graph.
+    fn input_range(&self, module: &Module, value: Value) -> Option<Interval> {
+        let data = module.value(value);
+        let is_input = matches!(data.def, Def::Input { .. }) && data.graph == module.main();
+        if self.inputs.is_empty() || !is_input {
+            return None;
+        }
+        let (lo, hi) = self.inputs.get(&name_of(module, value))?;
+        Interval::between(lo, hi)
+    }
+}
+
+impl Analysis for Forward<'_> {
     type Fact = Option<Interval>;
     const DIRECTION: Direction = Direction::Forward;
 
     fn entry(&mut self, module: &Module, value: Value) -> Option<Interval> {
-        Interval::of_constant(module, value).or(Some(Interval::ALL))
+        let constant = || Interval::of_constant(module, value).map(|constant| constant.clamped(self.most));
+        self.input_range(module, value).or_else(constant).or(Some(Interval::ALL))
     }
 
     fn transfer(
@@ -146,7 +185,17 @@ impl Analysis for Forward {
     ) -> Option<Interval> {
         // Only the first result of TopK has elements of the operand.
         let view = NodeView::new(module, node).filter(|view| view.kind() != OpKind::TopK || slot == 0);
-        view.and_then(|view| interval_of(&view, facts)).or(Some(Interval::ALL))
+        let Some(view) = view else { return Some(Interval::ALL) };
+        let interval = match view.kind() {
+            OpKind::Constant => view.data().result(0).and_then(|value| Interval::of_constant(module, value)),
+            OpKind::ConstantOfShape => filled(&view),
+            _ => interval_of(&view, facts),
+        };
+        let interval = match view.kind() {
+            OpKind::Constant | OpKind::ConstantOfShape => interval.map(|number| number.clamped(self.most)),
+            _ => interval.filter(|&interval| fits_type(&view, slot, interval)),
+        };
+        interval.or(Some(Interval::ALL))
     }
 
     fn cross(&self, _: &Module, ports: &Ports, port: usize, known: Option<Interval>) -> Option<Interval> {
@@ -176,11 +225,10 @@ fn interval_of(view: &NodeView<'_>, facts: &Facts<Option<Interval>>) -> Option<I
         OpKind::Div if divides_by_own_sum(module, view) && at(0).is_some_and(|a| a.lo >= 0.0) => {
             Some(Interval::UNIT)
         }
+        OpKind::Div if is_integer(view, 0) => at(0)?.divided_by(at(1)?)?.grown(f64::trunc),
         OpKind::Div => at(0)?.divided_by(at(1)?),
         OpKind::Reciprocal => Interval { lo: 1.0, hi: 1.0 }.divided_by(at(0)?),
-        OpKind::Clip => clipped(module, view, at(0)),
-        OpKind::Constant => Interval::of_constant(module, view.data().result(0)?),
-        OpKind::ConstantOfShape => filled(view),
+        OpKind::Clip => clipped(view, at),
         OpKind::Max | OpKind::Min => {
             let greatest = view.kind() == OpKind::Max;
             let all: Vec<Interval> = (0..view.n_operands()).map(|i| at(i).unwrap_or(Interval::ALL)).collect();
@@ -191,6 +239,8 @@ fn interval_of(view: &NodeView<'_>, facts: &Facts<Option<Interval>>) -> Option<I
             joined.filter(|&a| a != Interval::ALL)
         }
         OpKind::Cast if view.dtype(0) == Some(DType::Bool) => Some(Interval::UNIT),
+        OpKind::Cast if is_integer(view, 0) => at(0)?.grown(f64::trunc),
+        OpKind::Dropout if DropoutView::read(view).training != Some(false) => None,
         OpKind::ReduceSum | OpKind::CumSum | OpKind::PhiloxDropout => {
             at(0).filter(|a| a.lo >= 0.0).map(|_| Interval::NOT_NEGATIVE)
         }
@@ -242,19 +292,39 @@ fn filled(view: &NodeView<'_>) -> Option<Interval> {
     Interval::between(number, number)
 }
 
-/// The interval of the result of a Clip.
-fn clipped(module: &Module, view: &NodeView<'_>, operand: Option<Interval>) -> Option<Interval> {
+/// The interval of the result of a Clip: min(max(x, least), greatest).
+fn clipped(view: &NodeView<'_>, at: impl Fn(usize) -> Option<Interval>) -> Option<Interval> {
     let clip = ClipView::read(view);
-    let bound = |bound: Bound| match bound {
-        Bound::Number(number) => Some(f64::from(number)),
-        Bound::Operand(i) => scalar(module, view.operand(i)?),
-        Bound::None => None,
+    let bound = |bound: Bound, none: f64| match bound {
+        Bound::Number(number) => Interval { lo: f64::from(number), hi: f64::from(number) },
+        Bound::Operand(i) => {
+            let constant = || view.operand(i).and_then(|value| Interval::of_constant(view.module, value));
+            at(i).or_else(constant).unwrap_or(Interval::ALL)
+        }
+        Bound::None => Interval { lo: none, hi: none },
     };
-    let all = operand.unwrap_or(Interval::ALL);
-    let min = bound(clip.min).unwrap_or(f64::NEG_INFINITY);
-    let max = bound(clip.max).unwrap_or(f64::INFINITY);
-    let found = Interval::between(all.lo.max(min).min(max), all.hi.min(max).max(min))?;
+    let all = at(0).unwrap_or(Interval::ALL);
+    let (least, greatest) = (bound(clip.min, f64::NEG_INFINITY), bound(clip.max, f64::INFINITY));
+    let lo = all.lo.max(least.lo).min(greatest.lo);
+    let found = Interval::between(lo, all.hi.max(least.hi).min(greatest.hi))?;
     (found != Interval::ALL).then_some(found)
+}
+
+/// True if a result of a node is an integer.
+fn is_integer(view: &NodeView<'_>, slot: usize) -> bool {
+    let result = view.data().result(slot);
+    let dtype = result.and_then(|value| view.module.value(value).ty.element_dtype());
+    dtype.is_some_and(DType::is_integer)
+}
+
+/// True if an interval is within the type of a result. Integers outside of their type wrap.
+fn fits_type(view: &NodeView<'_>, slot: usize, interval: Interval) -> bool {
+    if !is_integer(view, slot) {
+        return true;
+    }
+    let dtype = view.data().result(slot).and_then(|value| view.module.value(value).ty.element_dtype());
+    let range = Range::of_type(dtype);
+    interval == Interval::ALL || range.lo() <= interval.lo && interval.hi <= range.hi()
 }
 
 /// True if each sum is aligned with its terms when it is broadcast: the reduced axes are kept, or the sum is a scalar.

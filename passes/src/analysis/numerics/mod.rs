@@ -38,6 +38,7 @@ pub(crate) use self::sinks::{Sink, Sinks, subtracts, worst_rounding_error};
 
 use crate::analysis::dataflow::Facts;
 use crate::graph::flow;
+use crate::pass::input_ranges::InputRanges;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::op::{self, OpKind, Work};
 use ampc_ir::views::{constant_of, resolve_captures};
@@ -56,15 +57,21 @@ const MAX_ELEMENTS: u64 = 4096;
 pub(crate) struct Numerics {
     properties: Facts<Properties>,
     intervals: Facts<Option<Interval>>,
+    /// The intervals without the ranges of inputs, if there are any.
+    intervals_without_ranges: Option<Facts<Option<Interval>>>,
     sinks: SecondaryMap<Value, Sinks>,
 }
 
 impl Numerics {
     /// Analyses a module that is to be lowered to a format. Small constants are read; nothing is known about a constant
-    /// that cannot be read.
-    pub(crate) fn of(module: &Module, to: DType) -> Numerics {
-        let (properties, intervals) = (properties::find_properties(module), interval::find_intervals(module));
-        let mut numerics = Numerics { properties, intervals, sinks: SecondaryMap::default() };
+    /// that cannot be read. Intervals hold for inputs within the given ranges, and for constants clamped to the
+    /// magnitude `most`.
+    pub(crate) fn of(module: &Module, to: DType, inputs: &InputRanges, most: f64) -> Numerics {
+        let (properties, sinks) = (properties::find_properties(module), SecondaryMap::default());
+        let intervals = interval::find_intervals(module, inputs, most);
+        let intervals_without_ranges = || interval::find_intervals(module, &InputRanges::default(), most);
+        let intervals_without_ranges = (!inputs.is_empty()).then(intervals_without_ranges);
+        let mut numerics = Numerics { properties, intervals, intervals_without_ranges, sinks };
         numerics.find_sinks(module, &flow::nodes(module), to);
         numerics
     }
@@ -78,6 +85,12 @@ impl Numerics {
     pub(crate) fn interval(&self, module: &Module, value: Value) -> Option<Interval> {
         let known = interval::known(&self.intervals, module, value);
         known.or_else(|| Interval::of_constant(module, value))
+    }
+
+    /// The bounds of all elements of a value, if they follow from the ranges of inputs.
+    pub(crate) fn interval_of_inputs(&self, module: &Module, value: Value) -> Option<Interval> {
+        let without = interval::known(self.intervals_without_ranges.as_ref()?, module, value);
+        interval::known(&self.intervals, module, value).filter(|&interval| Some(interval) != without)
     }
 
     /// The sinks that a value reaches.

@@ -37,6 +37,7 @@ pub use self::range::Range;
 
 use self::constants::Constants;
 use crate::analysis::dataflow::{Analysis, Direction, Facts, solve};
+use crate::pass::input_ranges::InputRanges;
 use crate::pass::statistics::Statistics;
 use ampc_ir::convert::unit_roundoff;
 use ampc_ir::module::{Def, Payload};
@@ -46,10 +47,6 @@ use ampc_ir::verify::name_of;
 use ampc_ir::views::broadcast::DropoutView;
 use ampc_ir::views::{NodeView, constant_node_data, resolve_captures};
 use ampc_ir::{AttrValue, DType, Module, Node, Value};
-use std::collections::BTreeMap;
-
-/// The ranges of the inputs of a model: by name, the least and greatest element.
-pub type InputRanges = BTreeMap<String, (f64, f64)>;
 
 /// The ranges of all values of a module.
 #[derive(Clone, Debug)]
@@ -85,7 +82,7 @@ impl Analysis for Intervals<'_> {
             Def::Constant(Payload::Dense(tensor)) => self.constants.range(tensor),
             Def::Input { .. } if data.graph == module.main() => {
                 let given = self.inputs.get(&name_of(module, value));
-                let given = given.map(|&(lo, hi)| Range::between(lo, hi).within(by_type));
+                let given = given.map(|(lo, hi)| Range::between(lo, hi).within(by_type));
                 given.map_or(by_type, |given| given.flushed(data.ty.element_dtype().unwrap_or(DType::F32)))
             }
             _ => by_type,

@@ -48,7 +48,7 @@ impl Range {
     }
 
     /// All values of an element type.
-    pub(super) fn of_type(dtype: Option<DType>) -> Range {
+    pub(crate) fn of_type(dtype: Option<DType>) -> Range {
         match dtype {
             Some(DType::Bool) => Range::UNIT,
             Some(dtype) if dtype.is_integer() => {

@@ -1,6 +1,7 @@
 //! Ranges of small graphs. `tests/ranges.rs` compares ranges with runs of random graphs.
 
-use super::{InputRanges, Range, Ranges};
+use super::{Range, Ranges};
+use crate::pass::input_ranges::InputRanges;
 use crate::pass::statistics::Statistics;
 use ampc_ir::infer::infer_module;
 use ampc_ir::text::{NoData, parse};
@@ -14,7 +15,7 @@ fn ranges(lines: &str) -> impl Fn(&str) -> Range {
     let text = format!("{head}  input %u : f32[2, 4]\n  input %ids : u8[3]\n{lines}}}\n");
     let mut module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
     infer_module(&mut module).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
-    let inputs: InputRanges = ["x", "y"].map(|name| (name.to_owned(), (-2.0, 4.0))).into();
+    let inputs: InputRanges = ["x", "y"].map(|name| (name.to_owned(), (-2.0, 4.0))).into_iter().collect();
     let ranges = Ranges::of(&module, &inputs, &mut Statistics::default());
     move |name| {
         let mut values = module.program_graphs().iter().flat_map(|&graph| module.defined(graph));

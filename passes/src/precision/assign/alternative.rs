@@ -6,6 +6,7 @@
 
 use super::optimum::Elsewhere;
 use crate::graph::flow::{self, Var};
+use crate::pass::input_ranges::InputRanges;
 use crate::pass::statistics::Statistics;
 use crate::pass::{Pass, PassCx, PassError, Results};
 use crate::policy::Policy;
@@ -28,6 +29,8 @@ pub struct Alternative {
     pub policy: Arc<Policy>,
     /// The treatment of constants that do not fit.
     pub out_of_range: OutOfRange,
+    /// The ranges of inputs.
+    pub ranges: InputRanges,
 }
 
 impl Alternative {
@@ -71,11 +74,11 @@ impl Alternative {
         // Its warnings are about a rewrite that does not happen.
         let mut results = Results::default();
         let mut cx = PassCx::new(cx.facts, cx.statistics, &mut results);
-        let Alternative { policy, out_of_range } = self;
+        let Alternative { policy, out_of_range, ranges } = self;
         Classify { to, policy: policy.clone(), target: target.clone() }.run(module, &mut cx)?;
         let (disabled, out_of_range) = (policy.disabled_guards().clone(), *out_of_range);
-        Guard { to, disabled, out_of_range }.run(module, &mut cx)?;
-        Taint.run(module, &mut cx)?;
+        Guard { to, disabled, out_of_range, ranges: ranges.clone() }.run(module, &mut cx)?;
+        Taint { ranges: ranges.clone() }.run(module, &mut cx)?;
         choose(module, cx.statistics)
     }
 }

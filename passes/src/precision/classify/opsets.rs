@@ -3,8 +3,9 @@
 use super::Classify;
 use super::quantized::hold_quantized;
 use crate::graph::flow::{self, Var};
+use crate::pass::options::Spelled;
 use crate::pass::{Pass, PassCx, PassError, Results, Warning};
-use crate::precision::guard::{Guard, OutOfRange};
+use crate::precision::guard::Guard;
 use ampc_ir::module::Decision;
 use ampc_ir::op::Class;
 use ampc_ir::{DType, Module, Node};
@@ -50,7 +51,8 @@ impl Classify {
         let mut results = Results::default();
         let mut trial = PassCx::new(cx.facts, cx.statistics, &mut results);
         let disabled = self.policy.disabled_guards().clone();
-        let guarded = Guard { to: self.to, disabled, out_of_range: OutOfRange::Keep }.run(module, &mut trial);
+        let guard = Guard { to: self.to, disabled, ..Guard::blank() };
+        let guarded = guard.run(module, &mut trial);
         hold_quantized(module);
         let mut counts: BTreeMap<_, u32> = BTreeMap::new();
         for Unready { var, about, .. } in &unready {

@@ -17,8 +17,9 @@ pub use crate::policy::guards::{GUARDS, GuardDef, GuardKind, Judges};
 
 use crate::analysis::numerics::Numerics;
 use crate::graph::flow::{self, Var};
+use crate::pass::input_ranges::InputRanges;
 use crate::pass::invariants::Invariants;
-use crate::pass::options::{FORMAT, PassOption, Setting, Spelled, option, settings};
+use crate::pass::options::{FORMAT, PassOption, RANGES, Setting, Spelled, option, print_ranges, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Policy;
 use crate::spelling::words::quoted;
@@ -70,6 +71,8 @@ pub struct Guard {
     pub disabled: BTreeSet<String>,
     /// The handling of constants that do not fit.
     pub out_of_range: OutOfRange,
+    /// The ranges of inputs.
+    pub ranges: InputRanges,
 }
 
 impl Spelled for Guard {
@@ -104,9 +107,19 @@ impl Spelled for Guard {
                 Ok(())
             },
         },
+        PassOption {
+            def: RANGES,
+            print: |pass| print_ranges(&pass.ranges),
+            read: |pass, given| given.ranges().map(|ranges| pass.ranges = ranges),
+        },
     ];
     fn blank() -> Self {
-        Guard { to: DType::F16, disabled: BTreeSet::new(), out_of_range: OutOfRange::Keep }
+        Guard {
+            to: DType::F16,
+            disabled: BTreeSet::new(),
+            out_of_range: OutOfRange::Keep,
+            ranges: InputRanges::default(),
+        }
     }
 }
 
@@ -124,6 +137,7 @@ impl Pass for Guard {
         Invariants::ASSIGNED.with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, pass: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        self.ranges.check(module)?;
         let mut cx = Cx {
             module,
             to: self.to,
@@ -143,7 +157,9 @@ impl Pass for Guard {
             return Ok(Changed::No);
         }
         cx.find_moved()?;
-        cx.numerics = Numerics::of(cx.module, cx.to);
+        // The largest magnitude of the constants that intervals read.
+        let most = if self.out_of_range == OutOfRange::Clamp { cx.most() } else { f64::INFINITY };
+        cx.numerics = Numerics::of(cx.module, cx.to, &self.ranges, most);
         for guard in GUARDS.iter().filter(|g| !self.disabled.contains(g.name)) {
             cx.guard = guard.name;
             run(guard.kind, &mut cx)?;
@@ -159,7 +175,11 @@ impl Pass for Guard {
 /// Runs a guard.
 fn run(kind: GuardKind, cx: &mut Cx<'_>) -> Result<(), PassError> {
     match kind {
-        GuardKind::Range => ranges::range(cx),
+        GuardKind::Range => {
+            ranges::range(cx)?;
+            ranges::input_ranges(cx);
+            Ok(())
+        }
         GuardKind::Mask => masks::mask(cx),
         GuardKind::Eps => ranges::eps(cx),
         GuardKind::Underflow => ranges::underflow(cx),

@@ -2,12 +2,12 @@
 
 use super::constants::{Known, Origin};
 use super::{Cx, OutOfRange};
-use crate::analysis::numerics::{is_product, worst_rounding_error};
+use crate::analysis::numerics::{Interval, is_product, worst_rounding_error};
 use crate::graph::flow::{self, Reader, Var};
 use crate::pass::PassError;
-use ampc_ir::DType;
 use ampc_ir::convert::{min_normal, unit_roundoff};
 use ampc_ir::op::{self, Class, OpKind};
+use ampc_ir::{DType, Value};
 use rustc_hash::FxHashSet;
 
 /// The maximal number of values of a constant that counts as written by hand, not as a trained weight.
@@ -41,6 +41,36 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
         }
     }
     Ok(())
+}
+
+/// Denies variables with an operand or result that leaves the format, by the ranges of inputs that the user gives. For
+/// example, with `x` from 0 to 1e6 in f16:
+///
+/// ```text
+/// %s = Mul(%x, %millionth)     fp32: %x goes up to 1e6
+/// %y = MatMul(%s, %w)          low: %s goes up to 1
+/// ```
+pub(super) fn input_ranges(cx: &mut Cx<'_>) {
+    for var in cx.free_vars() {
+        if let Some((value, Interval { lo, hi })) = value_beyond_format(cx, var) {
+            let (name, to) = (cx.name(value), cx.to);
+            cx.deny(var, || {
+                format!("`{name}` ranges from {lo:e} to {hi:e} for the given input ranges, beyond {to}")
+            });
+        }
+    }
+}
+
+/// The first operand or result of a variable that leaves the format by the ranges of inputs, with its interval.
+fn value_beyond_format(cx: &Cx<'_>, var: Var) -> Option<(Value, Interval)> {
+    let mut values = flow::operands_of(cx.module, var).chain(flow::results_of(cx.module, var));
+    values.find_map(|(_, value)| {
+        let interval = cx.numerics.interval_of_inputs(cx.module, value)?;
+        // An infinite end means that nothing is known.
+        let (most, magnitude) = (cx.most(), interval.magnitude());
+        let leaves = magnitude.is_finite() && magnitude > most || interval.lo > most || interval.hi < -most;
+        leaves.then_some((value, interval))
+    })
 }
 
 /// The error for a constant that a variable reads or has in an attribute.

@@ -7,7 +7,7 @@ use crate::graph::metadata::FORWARD;
 use crate::training::step::entry::{StateEntry, StateKind};
 use crate::training::step::forward::Forward;
 use ampc_ir::module::Def;
-use ampc_ir::op::OpKind;
+use ampc_ir::op::{OpKind, optimizers};
 use ampc_ir::verify::name_of;
 use ampc_ir::{Dim, Module, Node, Shape, Symbol, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -206,10 +206,12 @@ impl Claims<'_> {
                 (StateKind::Low, Some(of)) => self.inputs.get(of).copied(),
                 _ => Some(input),
             };
+            let schema = self.module.node(node).schema();
+            let is_named = |name| schema.and_then(|s| s.outputs.get(slot)).is_some_and(|f| f.name == name);
             let fits = match entry.kind {
                 StateKind::Weight | StateKind::Low => is_weight,
-                StateKind::M => slot == 1,
-                StateKind::V => !is_weight && slot + 1 == low_slot,
+                StateKind::M => is_named("m_next"),
+                StateKind::V => is_named("v_next"),
                 _ => false,
             };
             return if fits && read == expected { Ok(()) } else { wrong() };
@@ -246,11 +248,7 @@ fn kind_of(kind: StateKind) -> String {
 
 /// The result of an optimizer that is the low copy of its weight; `None` if a node is not an optimizer.
 fn low_slot(module: &Module, node: Node) -> Option<usize> {
-    match module.node(node).schema()?.kind {
-        OpKind::SGD => Some(2),
-        OpKind::Adam | OpKind::AdamW => Some(3),
-        _ => None,
-    }
+    optimizers::low_copy(module.node(node).schema()?)
 }
 
 /// The operand of an optimizer that holds the state of which a result is the next value: `v` for `v_next`.

@@ -4,9 +4,14 @@ pub(super) mod custom;
 pub(super) mod function;
 
 use self::custom::CustomOptimizer;
+use super::entry::StateKind;
 use super::spec::{Settings, SpecError};
+use ampc_ir::op::OpKind;
+use ampc_ir::views::optimizer::{AdamWMode, OnOverflow};
+use ampc_ir::{AttrValue, DType, TensorData};
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 /// Which optimizer, with its numbers.
 #[derive(Clone, PartialEq, Debug)]
@@ -61,6 +66,78 @@ impl From<CustomOptimizer> for Optimizer {
     }
 }
 
+/// The operator, attributes and states of an optimizer node.
+pub(super) struct OptimizerTemplate {
+    /// The operator.
+    pub(super) kind: OpKind,
+    /// The attributes, except `weight_decay` and `w_lo_dtype`.
+    pub(super) attrs: Vec<(&'static str, AttrValue)>,
+    /// The operands that are states: their names, and their kinds.
+    pub(super) states: &'static [(&'static str, StateKind)],
+}
+
+impl OptimizerKind {
+    /// Returns no template for `none` and for custom optimizers. `skips` is true if gradients that are
+    /// not finite skip the step.
+    pub(super) fn template(&self, skips: bool) -> Option<OptimizerTemplate> {
+        let adam = |kind, [beta1, beta2, epsilon]: [f64; 3]| OptimizerTemplate {
+            kind,
+            attrs: vec![
+                ("beta1", double(beta1)),
+                ("beta2", double(beta2)),
+                ("epsilon", double(epsilon)),
+                ("bias_correction", AttrValue::Int(1)),
+            ],
+            states: &[("m", StateKind::M), ("v", StateKind::V)],
+        };
+        match *self {
+            OptimizerKind::None | OptimizerKind::Custom(_) => None,
+            OptimizerKind::Sgd { momentum, dampening, nesterov } => {
+                let on_overflow = if skips { OnOverflow::Skip } else { OnOverflow::ZeroGrad };
+                Some(OptimizerTemplate {
+                    kind: OpKind::SGD,
+                    attrs: vec![
+                        ("momentum", double(momentum)),
+                        ("dampening", double(dampening)),
+                        ("on_overflow", word(on_overflow.as_str())),
+                        ("nesterov", AttrValue::Int(i64::from(nesterov))),
+                    ],
+                    states: if momentum == 0.0 { &[] } else { &[("v", StateKind::V)] },
+                })
+            }
+            OptimizerKind::Adam { beta1, beta2, epsilon } => {
+                Some(adam(OpKind::Adam, [beta1, beta2, epsilon]))
+            }
+            OptimizerKind::AdamW { beta1, beta2, epsilon, hf } => {
+                let mode = if hf { AdamWMode::Hf } else { AdamWMode::Torch };
+                let mut template = adam(OpKind::AdamW, [beta1, beta2, epsilon]);
+                template.attrs.push(("mode", word(mode.as_str())));
+                Some(template)
+            }
+        }
+    }
+}
+
+/// An attribute that is a scalar of f64.
+pub(super) fn double(number: f64) -> AttrValue {
+    let data = TensorData::from_bytes(DType::F64, &[], number.to_le_bytes().to_vec());
+    AttrValue::Tensor(Arc::new(data.expect("one element")))
+}
+
+/// An attribute that is a word.
+fn word(text: &str) -> AttrValue {
+    AttrValue::String(text.as_bytes().into())
+}
+
+impl Optimizer {
+    /// The words of the built-in optimizers.
+    pub const WORDS: [&str; 4] = ["sgd", "adam", "adamw", "none"];
+
+    /// The spelling of optimizers, for messages.
+    pub const SPELLING: &str = "sgd[:momentum=X,dampening=X,nesterov=1], adam or adamw[:beta1=X,beta2=X,eps=X,mode=hf], each with \
+         `weight_decay=X`; or none, for which gradients are outputs";
+}
+
 impl FromStr for Optimizer {
     type Err = SpecError;
     fn from_str(text: &str) -> Result<Optimizer, SpecError> {
@@ -103,7 +180,7 @@ impl FromStr for Optimizer {
             }
             other => {
                 let expected = "sgd, adam, adamw or none, with `:key=value`";
-                return Err(SpecError::new(expected, other).with_words(["sgd", "adam", "adamw", "none"]));
+                return Err(SpecError::new(expected, other).with_words(Optimizer::WORDS));
             }
         };
         let weight_decay = given.within("weight_decay", 0.0, most)?.unwrap_or(decay);

@@ -45,7 +45,7 @@ pub use crate::pass::training_error::UpdateError;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Pattern;
 use crate::spelling::suggest::nearest;
-use crate::spelling::words::quoted;
+use crate::spelling::words::{quoted, word};
 use crate::training::autodiff::one_with_role;
 use crate::training::names::{import_ampc, warn_of_name};
 use crate::training::parameters::{origin_of, tied};
@@ -84,6 +84,9 @@ pub fn is_norm(norm: f64) -> bool {
     norm >= f64::from(f32::MIN_POSITIVE) && norm <= f64::from(f32::MAX)
 }
 
+/// The option with the decays of parameters.
+const DECAY: &str = "decay";
+
 /// The words of the option `master_weights`.
 const MASTER_WEIGHTS: Words = Words { no: "none", yes: "fp32" };
 /// The words of the option `low_copies`.
@@ -116,7 +119,7 @@ impl Spelled for Update {
             },
         },
         PassOption {
-            def: option("decay", "GLOB=X with `+` between them", Some("")),
+            def: option(DECAY, "GLOB=X with `+` between them", Some("")),
             print: |pass| {
                 let entry = |(glob, x): &(String, f64)| quoted(&format!("{glob}={x}"));
                 let all: Vec<String> = pass.decay.iter().map(entry).collect();
@@ -140,6 +143,13 @@ impl Spelled for Update {
         },
     ];
     fn blank() -> Self {
+        Update::default()
+    }
+}
+
+impl Default for Update {
+    /// AdamW with the default scaler.
+    fn default() -> Update {
         Update {
             optimizer: "adamw".parse().expect("it is one"),
             scaler: "ampc".parse().expect("it is one"),
@@ -148,6 +158,25 @@ impl Spelled for Update {
             keeps_master_weights: true,
             writes_low_copies: true,
         }
+    }
+}
+
+impl Update {
+    /// The default with another optimizer.
+    pub fn with(optimizer: impl Into<Optimizer>) -> Update {
+        Update { optimizer: optimizer.into(), ..Update::default() }
+    }
+
+    /// The settings in the order of the options, as the pass spells them. Options without a value are absent.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
+        let setting = |option: &PassOption<Update>| match (option.print)(self) {
+            // A list keeps its quotes.
+            Some(Setting::Text(text)) if option.def.name == DECAY => Some(text),
+            Some(Setting::Text(text)) => Some(word(&text).unwrap_or(text)),
+            Some(Setting::Policy(_) | Setting::Target(_)) => None,
+            None => option.def.default.filter(|default| !["", "none"].contains(default)).map(str::to_owned),
+        };
+        Update::OPTIONS.iter().filter_map(|option| Some((option.def.name, setting(option)?))).collect()
     }
 }
 
@@ -229,6 +258,11 @@ impl Update {
     /// True if the step has an optimizer.
     fn has_optimizer(&self) -> bool {
         self.optimizer.kind != OptimizerKind::None
+    }
+
+    /// True if gradients are checked before the first weight is updated: to skip the step, or to clip them.
+    fn checks_gradients(&self, scale: Option<Value>) -> bool {
+        scale.is_some() || self.clip_norm.is_some()
     }
 
     /// Checks that a parameter can be updated.

@@ -46,13 +46,11 @@ mod steps;
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
-        OpKind::Adam | OpKind::AdamW => steps::adam,
         OpKind::ClipCoef => clip_coef,
         OpKind::GradCheck => grad_check,
         OpKind::PhiloxDropout => philox_dropout,
-        OpKind::SGD => steps::sgd,
         OpKind::UpdateLossScale => update_loss_scale,
-        _ => return None,
+        kind => return steps::find(kind),
     })
 }
 

@@ -19,6 +19,7 @@
 use super::{Choice, FULL, Held};
 use crate::analysis::tensors::{End, Producer};
 use crate::graph::flow::{self, Reader, Var};
+use crate::pass::input_ranges::InputRanges;
 use crate::precision::between::{Growth, growth, is_between};
 use crate::precision::cut::{Invalid, Label, Vertex};
 use crate::precision::taint::marks;
@@ -103,7 +104,9 @@ impl Choice<'_> {
     fn add_marks(&mut self, origins: &[Var]) -> Result<(), Invalid> {
         let module = self.tensors.module;
         let mut steps: Vec<(Var, Var)> = Vec::new();
-        marks(module, self.tensors.groups, origins, |from, to| steps.push((from, to)));
+        marks(module, self.tensors.groups, origins, &InputRanges::default(), |from, to| {
+            steps.push((from, to))
+        });
         steps.sort_unstable();
         steps.dedup();
         let mut mark: FxHashMap<Var, Vertex> = FxHashMap::default();

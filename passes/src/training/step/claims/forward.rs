@@ -9,7 +9,7 @@ use crate::training::step::entry::{StateEntry, StateKind};
 use crate::training::step::forward::{Forward, RATE};
 use crate::training::step::loss_scale::Scaler;
 use ampc_ir::infer::describe;
-use ampc_ir::op::OpKind;
+use ampc_ir::op::optimizers;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Dim, Module, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -125,13 +125,9 @@ impl Interface<'_> {
         }
         let Some((node, _)) = self.module.producer(value) else { return Ok(()) };
         let phase = phase_of(self.module, node);
-        let is_of_update = |kind: OpKind| {
-            use OpKind::{Adam, AdamW, ClipCoef, GradCheck, SGD, UpdateLossScale};
-            matches!(kind, Adam | AdamW | ClipCoef | GradCheck | SGD | UpdateLossScale)
-        };
         let kind = self.module.node(node).schema().map(|schema| schema.kind);
         let part = match phase {
-            _ if kind.is_some_and(is_of_update) => "the update",
+            _ if kind.is_some_and(optimizers::is_of_update) => "the update",
             Some(Phase::Update) => "the update",
             Some(Phase::Backward) => "the backward pass",
             Some(Phase::Forward) | None => return Ok(()),
@@ -218,8 +214,7 @@ fn is_number(ty: &Type) -> bool {
 /// The learning rate of an optimizer; `None` if a node is not an optimizer.
 fn rate_operand(module: &Module, node: ampc_ir::Node) -> Option<Value> {
     let data = module.node(node);
-    let schema = data.schema().filter(|s| matches!(s.kind, OpKind::SGD | OpKind::Adam | OpKind::AdamW))?;
-    data.operand(schema.inputs.iter().position(|formal| formal.name == "lr")?)
+    data.operand(optimizers::optimizer_operand(data.schema()?, optimizers::RATE)?)
 }
 
 /// Compares the scaler that the metadata names with the states: only a scale that changes is a state.

@@ -11,17 +11,16 @@ use crate::training::names::{Renamed, give_gradient, name_or_note, state_input};
 use crate::training::step::dropout;
 use crate::training::step::entry::StateKind;
 use crate::training::step::loss_scale::{Arith, Scaler};
-use crate::training::step::optimizer::OptimizerKind;
 use crate::training::step::optimizer::custom::{CustomOptimizer, Shared, UpdateNodes, Updated};
+use crate::training::step::optimizer::{OptimizerKind, OptimizerTemplate, double};
 use crate::training::step::state::{State, zeros_like};
 use crate::training::step::statistics::{STATISTICS, Statistics};
 use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;
-use ampc_ir::op::OpKind;
+use ampc_ir::op::{OpKind, optimizers};
 use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Shape, Symbol, TensorData, Type, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Builds the update part of a training step: gradient check, optimizers, next states.
 pub(super) struct UpdateBuilder<'a, 'm> {
@@ -62,7 +61,7 @@ struct Scalars {
     found: Value,
 }
 
-/// An SGD, Adam or AdamW node without `weight_decay`, and the states that its results from 1 on update.
+/// A node of an optimizer without `weight_decay`, and the states that its results from 1 on update.
 struct OptimizerNode {
     spec: NodeSpec,
     states: Vec<(Value, StateKind)>,
@@ -100,7 +99,7 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
         self.running_statistics(scaling.found)?;
         self.random_numbers()?;
         self.next_scale(scale, scaling.found)?;
-        if scale.is_none() && self.update.clip_norm.is_none() {
+        if !self.update.checks_gradients(scale) {
             self.move_optimizers_early();
         }
         Ok((self.states, self.renamed))
@@ -115,9 +114,8 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
         let mut written: BTreeMap<Node, Vec<Value>> = BTreeMap::new();
         for state in &self.states {
             let maker = module.producer(state.next).map(|(node, _)| node);
-            let optimizers = [OpKind::SGD, OpKind::Adam, OpKind::AdamW];
             let is_optimizer =
-                |&node: &Node| module.node(node).schema().is_some_and(|s| optimizers.contains(&s.kind));
+                |&node: &Node| module.node(node).schema().is_some_and(optimizers::is_optimizer);
             if let Some(node) = maker.filter(is_optimizer) {
                 written.entry(node).or_default().push(state.input);
             }
@@ -149,7 +147,7 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
             None => self.inserter.scalar("inv_scale", DType::F32, 1.0)?,
         };
         let mut scaling = GradientScaling { inverse, mult: inverse, found: None };
-        if scale.is_none() && self.update.clip_norm.is_none() {
+        if !self.update.checks_gradients(scale) {
             return Ok(scaling);
         }
         let gradients = trained.iter().map(|trained| trained.gradient);
@@ -320,20 +318,10 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
         let weight = self.weight_of(parameter)?;
         let trained = Trained { parameter: weight.wide, ..trained };
         let name = ampc_ir::verify::name_of(self.inserter.module, parameter);
-        let node = match self.update.optimizer.kind {
-            OptimizerKind::None | OptimizerKind::Custom(_) => return Ok(()),
-            OptimizerKind::Sgd { momentum, dampening, nesterov } => {
-                self.sgd(&name, trained, scalars, [momentum, dampening], nesterov)
-            }
-            OptimizerKind::Adam { beta1, beta2, epsilon } => {
-                self.adam(OpKind::Adam, &name, trained, scalars, [beta1, beta2, epsilon])
-            }
-            OptimizerKind::AdamW { beta1, beta2, epsilon, hf } => {
-                let mode: &[u8] = if hf { b"hf" } else { b"torch" };
-                let node = self.adam(OpKind::AdamW, &name, trained, scalars, [beta1, beta2, epsilon]);
-                OptimizerNode { spec: node.spec.attr("mode", AttrValue::String(mode.into())), ..node }
-            }
+        let Some(template) = self.update.optimizer.kind.template(self.update.scaler.skips()) else {
+            return Ok(());
         };
+        let node = self.optimizer_node(&template, &name, trained, scalars)?;
         let spec = node.spec.attr("weight_decay", double(trained.decay));
         let results = self.insert_n(spec, 1 + node.states.len(), Purpose::MasterWeight)?;
         let low = weight.low.map(|low| self.write_low(results[0], low, node.low_slot));
@@ -343,46 +331,40 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
         Ok(())
     }
 
-    /// SGD, whose momentum is a state if there is one.
-    fn sgd(
+    /// The node of an optimizer for the parameter `name`, with its states. Its operands are those of the schema.
+    fn optimizer_node(
         &mut self,
+        template: &OptimizerTemplate,
         name: &str,
         trained: Trained,
         scalars: &Scalars,
-        [momentum, dampening]: [f64; 2],
-        nesterov: bool,
-    ) -> OptimizerNode {
-        let &Scalars { rate, mult, step_count, found } = scalars;
-        let mut operands = vec![trained.parameter, trained.gradient, rate, mult, step_count, found];
-        let v = (momentum != 0.0).then(|| self.zeros("v", name, trained.parameter));
-        operands.extend(v);
-        let on_overflow: &[u8] = if self.update.scaler.skips() { b"skip" } else { b"zero_grad" };
-        let spec = NodeSpec::new(OpKind::SGD, &operands)
-            .attr("momentum", double(momentum))
-            .attr("dampening", double(dampening))
-            .attr("on_overflow", AttrValue::String(on_overflow.into()))
-            .attr("nesterov", AttrValue::Int(i64::from(nesterov)));
-        OptimizerNode { spec, states: v.map(|v| (v, StateKind::V)).into_iter().collect(), low_slot: 2 }
-    }
-
-    /// Adam or AdamW, with the moving averages of gradients and of their squares as states.
-    fn adam(
-        &mut self,
-        kind: OpKind,
-        name: &str,
-        trained: Trained,
-        scalars: &Scalars,
-        [beta1, beta2, epsilon]: [f64; 3],
-    ) -> OptimizerNode {
-        let &Scalars { rate, mult, step_count, found } = scalars;
-        let [m, v] = ["m", "v"].map(|prefix| self.zeros(prefix, name, trained.parameter));
-        let operands = [trained.parameter, trained.gradient, m, v, rate, mult, step_count, found];
-        let spec = NodeSpec::new(kind, &operands)
-            .attr("beta1", double(beta1))
-            .attr("beta2", double(beta2))
-            .attr("epsilon", double(epsilon))
-            .attr("bias_correction", AttrValue::Int(1));
-        OptimizerNode { spec, states: vec![(m, StateKind::M), (v, StateKind::V)], low_slot: 3 }
+    ) -> Result<OptimizerNode, InsertError> {
+        let schema = self.inserter.schema(template.kind)?;
+        let mut states = Vec::new();
+        let mut operands = Vec::with_capacity(schema.inputs.len());
+        for formal in schema.inputs {
+            let state = template.states.iter().find(|(state, _)| *state == formal.name);
+            operands.push(match formal.name {
+                optimizers::WEIGHT => Some(trained.parameter),
+                optimizers::GRADIENT => Some(trained.gradient),
+                optimizers::RATE => Some(scalars.rate),
+                optimizers::MULT => Some(scalars.mult),
+                optimizers::STEP => Some(scalars.step_count),
+                optimizers::FOUND_INF => Some(scalars.found),
+                _ => state.map(|&(prefix, kind)| {
+                    let value = self.zeros(prefix, name, trained.parameter);
+                    states.push((value, kind));
+                    value
+                }),
+            });
+        }
+        while operands.last() == Some(&None) {
+            operands.pop();
+        }
+        let spec = NodeSpec::new(template.kind, &[]).operands(&operands);
+        let spec = template.attrs.iter().fold(spec, |spec, (name, value)| spec.attr(*name, value.clone()));
+        let low_slot = optimizers::low_copy(schema).expect("an optimizer can write a low copy");
+        Ok(OptimizerNode { spec, states, low_slot })
     }
 
     /// A state `PREFIX.NAME`, which begins with zeros of the type of a weight.
@@ -509,12 +491,6 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
 fn widens(module: &Module, node: Node) -> bool {
     let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
     is_cast && role_of(module, node) == Some(Purpose::MasterWeight.spelling())
-}
-
-/// A scalar of f64, as attributes of the optimizers are.
-fn double(number: f64) -> AttrValue {
-    let data = TensorData::from_bytes(DType::F64, &[], number.to_le_bytes().to_vec());
-    AttrValue::Tensor(Arc::new(data.expect("one element")))
 }
 
 /// A scalar integer.

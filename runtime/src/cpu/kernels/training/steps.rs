@@ -6,13 +6,23 @@ use super::scalar;
 use crate::cpu::kernels::lanes::{BLOCK, Real, Wide};
 use crate::cpu::kernels::parallel::{PIECE, pairs_of_pieces, pieces, triples_of_pieces};
 use crate::cpu::kernels::vector::widest;
-use crate::kernel::{Io, KernelError, Prepared, Result, Site};
+use crate::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
+use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::optimizer::{AdamView, AdamWMode, Momentum, OnOverflow, SgdView};
 use half::{bf16, f16};
 
-pub(super) fn adam(site: &Site<'_>) -> Result<Prepared> {
+/// The kernels of optimizers.
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::Adam | OpKind::AdamW => adam,
+        OpKind::SGD => sgd,
+        _ => return None,
+    })
+}
+
+fn adam(site: &Site<'_>) -> Result<Prepared> {
     let view = AdamView::read(&site.view)?;
     let (n, bytes) = sizes(site, 3)?;
     Ok(for_grad!(site.dtype(1)?, site, T => Prepared::new(move |io| adam_step::<T>(io, &view, n)))
@@ -197,7 +207,7 @@ fn each_of<T: Real<Wide = f32>>(
     }
 }
 
-pub(super) fn sgd(site: &Site<'_>) -> Result<Prepared> {
+fn sgd(site: &Site<'_>) -> Result<Prepared> {
     let view = SgdView::read(&site.view)?;
     let (n, bytes) = sizes(site, if view.direction == Momentum::Plain { 1 } else { 2 })?;
     Ok(for_grad!(site.dtype(1)?, site, T => Prepared::new(move |io| sgd_step::<T>(io, &view, n)))
