@@ -83,7 +83,7 @@ fn runtimes() -> [Runtime; 4] {
     [Cpu::new(1).into(), reference(0), reference(1), reference(2)]
 }
 
-/// ONNX's backend tests have the same verdict on both backends.
+/// A third of ONNX's backend tests have the same verdict on both backends.
 #[test]
 fn conformance_on_both_backends() {
     let Some(folder) = env::var_os("AMPC_CONFORMANCE").map(PathBuf::from) else {
@@ -93,7 +93,8 @@ fn conformance_on_both_backends() {
     let cases: Vec<PathBuf> = models(&folder).iter().filter_map(|m| m.parent().map(Path::to_owned)).collect();
     assert!(cases.len() > 1000, "{} cases in {}", cases.len(), folder.display());
     let (mut differ, mut counts) = (Vec::new(), BTreeMap::new());
-    for (at, case) in cases.iter().enumerate() {
+    // The cases of an operator follow each other, and differ in their attributes.
+    for (at, case) in cases.iter().step_by(3).enumerate() {
         let [cpu, others @ ..] = runtimes();
         let want = stored(case, &cpu);
         // A seed for each case, and for a tenth of them all.

@@ -60,6 +60,9 @@ mod run;
 #[path = "cli/signals.rs"]
 mod signals;
 
+#[path = "cli/stats.rs"]
+mod stats;
+
 #[path = "cli/train.rs"]
 mod train;
 

@@ -45,7 +45,7 @@ pub mod session;
 
 pub use backend::Backend;
 pub use compare::{Comparison, Tolerance, compare};
-pub use cpu::Cpu;
+pub use cpu::{Cpu, statistics};
 #[cfg(all(feature = "cuda", target_os = "linux", target_arch = "x86_64"))]
 pub use cuda::Cuda;
 pub use data::{Data, DataRef};

@@ -3,12 +3,14 @@
 mod peers;
 mod plan;
 mod run;
+mod stats;
 mod train;
 mod train_step;
 
 pub(crate) use self::peers::PeerArgs;
 pub(crate) use self::plan::PlanArgs;
 pub(crate) use self::run::{DataArgs, DeviceArgs, LimitArgs, ProfileArgs, RoundingArgs, RunArgs, VerifyArgs};
+pub(crate) use self::stats::StatsArgs;
 pub(crate) use self::train::{LastArg, TrainArgs};
 pub(crate) use self::train_step::{LossPrecisionArg, MasterWeightsArg, RecomputeArg, TrainStepArgs};
 
@@ -85,6 +87,8 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     /// Compare the outputs of a model with those of another model, or with test data
     Verify(VerifyArgs),
+    /// Show the range of every tensor on data, and the effect of rounding it
+    Stats(StatsArgs),
     /// Show the content of a model
     Inspect(InspectArgs),
     /// List the operators and their precision classes

@@ -28,6 +28,7 @@ mod rewrite;
 mod run;
 mod settings;
 mod shown;
+mod stats;
 mod stream;
 mod summary;
 mod table;
@@ -160,6 +161,7 @@ fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {
         Command::Run(args) => run::run(args, threads, ui),
         Command::Plan(args) => plan::run(args, threads, ui),
         Command::Verify(args) => verify::run(args, threads, ui),
+        Command::Stats(args) => stats::run(args, threads, ui),
         Command::Ops(args) => ops::run(args),
         Command::Devices(args) => devices::run(args, threads),
         Command::Policy(args) => policy::run(args, ui),

@@ -281,9 +281,8 @@ const ANSWERS: &[Answer] = &[
         "`ampc inspect MODEL` shows the content of a model, `ampc opt MODEL --passes ''` prints the whole model as text",
     ),
     (
-        &["calibrate", "stats"],
-        "there are no statistics of data yet; `ampc run MODEL --inputs DATA` prints statistics of the \
-         outputs",
+        &["calibrate", "statistics", "histogram"],
+        "`ampc stats MODEL --inputs DATA` gives the range of every tensor and the effect of rounding it",
     ),
     (&["tune"], "nothing is measured yet; `ampc target list` has the targets that costs are predicted for"),
 ];

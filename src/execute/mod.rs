@@ -14,6 +14,7 @@
 //! ```
 //!
 //! [`verify`](verify::verify) runs two models on the same inputs and finds the first value in which they differ.
+//! [`stats`] collects the range of every tensor on data.
 //! [`judge`] gives the verdict on them and the errors of low products alone, and [`find_pins`] searches for nodes of
 //! a rewritten model that must stay fp32.
 
@@ -37,6 +38,7 @@ pub mod report;
 pub mod roofline;
 mod scope;
 mod session;
+pub mod stats;
 mod stored;
 pub mod trainer;
 pub mod training;

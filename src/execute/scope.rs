@@ -142,12 +142,9 @@ impl NodeObserver for Teller<'_> {
 
     fn enter(&mut self, node: Node, graph: GraphId) {
         let module = self.side.module;
-        let attr = match module.graph(graph).owner {
-            GraphOwner::Body { attr, .. } => module.text(attr),
-            GraphOwner::Main | GraphOwner::Function(_) | GraphOwner::Erased => "",
-        };
+        let attr = attribute_of(module, graph);
         let prefix = self.prefix(node);
-        let local = self.side.paths.local(node);
+        let path = inner_path(module, &self.side.paths, &self.level().scope.path, node, graph);
         let level = self.level();
         let run = level.runs.entry((node, graph)).or_insert(0);
         let iteration = *run;
@@ -156,10 +153,9 @@ impl NodeObserver for Teller<'_> {
         if is_loop(module, node) {
             iterations.push(iteration);
         }
-        let slash = if attr.is_empty() { "" } else { "/" };
         let scope = Scope {
             key: format!("{prefix}{attr}{ITERATION}{iteration}").into(),
-            path: format!("{}{local}{slash}{attr}/", level.scope.path).into(),
+            path: path.into(),
             iterations,
         };
         self.levels.push(Level { scope: Arc::new(scope), runs: FxHashMap::default(), left: None });
@@ -171,13 +167,28 @@ impl NodeObserver for Teller<'_> {
     }
 }
 
+/// The attribute that has a body; empty for a function.
+fn attribute_of(module: &Module, graph: GraphId) -> &str {
+    match module.graph(graph).owner {
+        GraphOwner::Body { attr, .. } => module.text(attr),
+        GraphOwner::Main | GraphOwner::Function(_) | GraphOwner::Erased => "",
+    }
+}
+
+/// The path for display of a body of a node, or of the function that it calls, which runs in a graph of the path `outer`.
+pub(super) fn inner_path(module: &Module, paths: &Paths, outer: &str, node: Node, graph: GraphId) -> String {
+    let (local, attr) = (paths.local(node), attribute_of(module, graph));
+    let slash = if attr.is_empty() { "" } else { "/" };
+    format!("{outer}{local}{slash}{attr}/")
+}
+
 /// True if a node has bodies or is a call.
 pub(super) fn is_nested(module: &Module, node: Node) -> bool {
     matches!(module.node(node).op, Op::Call(_)) || module.node(node).bodies().next().is_some()
 }
 
 /// True if a value is a sequence with one element more or less than another sequence.
-fn is_edited_sequence(module: &Module, value: Value) -> bool {
+pub(super) fn is_edited_sequence(module: &Module, value: Value) -> bool {
     let producer = module.producer(value).and_then(|(node, _)| module.node(node).schema());
     producer.is_some_and(|schema| matches!(schema.kind, OpKind::SequenceInsert | OpKind::SequenceErase))
 }

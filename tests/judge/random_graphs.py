@@ -143,7 +143,7 @@ def judge(folder: Path, stem: str, seed: int, counts: Counter[str]) -> list[str]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=200, help="models [200]")
+    parser.add_argument("--count", type=int, default=100, help="models [100]")
     parser.add_argument("--seed", type=int, default=1, help="which models [1]")
     parser.add_argument("--cargo", default="cargo")
     parser.add_argument("--corpus", type=Path, help="not used: the models are random")

@@ -1,6 +1,6 @@
 """Proves that a rewrite is stable.
 
-Per model: ten runs, one thread and two, a second run over the output, and a replay of the report as policy
+Per model: five runs, one thread and two, a second run over the output, and a replay of the report as policy
 all give the same bytes; rewriting the output with another policy gives a valid model that still has every
 cast of the user that changes numbers.
 
@@ -127,7 +127,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ampc.add_arguments(parser, "small,tricky")
     parser.add_argument("--format", choices=ampc.FORMATS, default="fp16")
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--other", default="all", help="the policy of the second run [all]")
     parser.add_argument("--cache", type=Path, default=default_cache())
     # ONNX Runtime takes up to a minute to load 20,000 fp16 nodes in a chain.

@@ -10,6 +10,7 @@
 mod groups;
 pub(crate) mod kernels;
 mod pool;
+pub mod statistics;
 
 use crate::backend::{Backend, Candidates, GroupSite, KernelError, Prepared, RunHint, Site};
 use crate::session::Runtime;

@@ -332,7 +332,7 @@ impl Arrays {
 }
 
 /// A sort key for natural order: digits compare as numbers, so that `part_2` precedes `part_10`.
-fn natural(path: &Path) -> (Vec<(String, usize, String)>, PathBuf) {
+pub(in crate::execute) fn natural(path: &Path) -> (Vec<(String, usize, String)>, PathBuf) {
     let text = path.to_string_lossy();
     let (mut parts, mut rest) = (Vec::new(), &*text);
     while !rest.is_empty() {
@@ -351,13 +351,17 @@ fn ending(path: &Path) -> String {
 }
 
 /// True if a file has the name of a file of arrays.
-fn is_array_file(path: &Path) -> bool {
+pub(in crate::execute) fn is_array_file(path: &Path) -> bool {
     ["npz", "safetensors"].contains(&ending(path).as_str())
 }
 
 /// Rejects a folder with samples of several kinds, of which only one kind would be read: test data in the folder
 /// itself, the first data set in it, and the first file of arrays.
-fn refuse_mixture(folder: &Path, set: Option<&PathBuf>, file: Option<&PathBuf>) -> Result<(), Error> {
+pub(in crate::execute) fn refuse_mixture(
+    folder: &Path,
+    set: Option<&PathBuf>,
+    file: Option<&PathBuf>,
+) -> Result<(), Error> {
     let own = is_set(folder).then(|| folder.join("input_0.pb"));
     let kinds = own.iter().chain(set).chain(file);
     let kinds: Vec<String> = kinds.map(|path| format!("`{}`", path.display())).collect();
@@ -373,7 +377,7 @@ fn refuse_mixture(folder: &Path, set: Option<&PathBuf>, file: Option<&PathBuf>) 
 }
 
 /// True if a folder has `input_0.pb`.
-fn is_set(path: &Path) -> bool {
+pub(in crate::execute) fn is_set(path: &Path) -> bool {
     path.join("input_0.pb").is_file()
 }
 

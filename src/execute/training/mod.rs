@@ -37,6 +37,7 @@ mod schedule;
 mod steps;
 mod updates;
 
+pub(in crate::execute) use arrays::{is_array_file, is_set, natural, refuse_mixture};
 pub use batches::{Batches, Incomplete};
 pub use checkpoint::{Algorithms, Checkpoint, Position};
 pub use dataset::{Batch, Dataset};

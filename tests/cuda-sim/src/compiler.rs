@@ -107,8 +107,10 @@ fn folder() -> Result<PathBuf, Vec<u8>> {
     let _writing = Writing::of(&header);
     if !header.with_extension("h.gch").exists() {
         fs::create_dir_all(&folder).map_err(failed)?;
-        fs::write(&header, HEADER).map_err(failed)?;
         let part = header.with_extension(format!("{}.part", std::process::id()));
+        // Other processes may include the header: it is never incomplete.
+        fs::write(&part, HEADER).map_err(failed)?;
+        fs::rename(&part, &header).map_err(failed)?;
         compiled(&["-x", "c++-header"], [&header, &part])?;
         fs::rename(part, header.with_extension("h.gch")).map_err(failed)?;
     }

@@ -226,7 +226,7 @@ impl Placement {
                 self.read_behind_inserted(module, reading.site, reading.value);
             } else if !is_read_so(module, tensor, reading, made, None) {
                 let read = self.read_of_tensor(module, tensor, reading, made);
-                self.reads.insert(reading.site, read);
+                self.reads.extend(read.map(|read| (reading.site, read)));
             }
         }
     }
@@ -263,15 +263,24 @@ impl Placement {
     }
 
     /// A tensor as it is made. A function hands out no value that it is handed, which ONNX Runtime refuses: a cast stands
-    /// between them.
-    fn read_of_tensor(&mut self, module: &Module, tensor: Value, reading: &Reading, made: DType) -> Read {
+    /// between them. `None` if an earlier run has inserted the cast, which stays with its name.
+    fn read_of_tensor(
+        &mut self,
+        module: &Module,
+        tensor: Value,
+        reading: &Reading,
+        made: DType,
+    ) -> Option<Read> {
         let of_function = matches!(reading.site, Reader::Output(graph, _)
             if matches!(module.graph(graph).owner, GraphOwner::Function(_)));
-        if !of_function || module.producer(tensor).is_some() || module.producer(reading.value).is_none() {
-            return Read::Tensor(tensor);
+        let between = module.producer(reading.value).filter(|_| module.producer(tensor).is_none());
+        let Some((cast, _)) = between.filter(|_| of_function) else { return Some(Read::Tensor(tensor)) };
+        let is_made = module.value(reading.value).ty.dtype() == Some(made);
+        if is_made && is_inserted(module, reading.value) && module.node(cast).operand(0) == Some(tensor) {
+            return None;
         }
         self.casts.push(PlacedCast { tensor: reading.value, to: made, graph: reading.graph });
-        Read::Cast(self.casts.len() - 1)
+        Some(Read::Cast(self.casts.len() - 1))
     }
 
     /// An output of a body that is a value of around the body: a cast in the body makes it, also to its own format.
