@@ -12,6 +12,7 @@ pub use ampc_passes::cost::{Objective, UnknownObjective};
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::input_ranges::InputRanges;
 use ampc_passes::insert_casts::KeepIo;
+use ampc_passes::observed::Observed;
 pub use ampc_passes::pipeline::Opset;
 pub use ampc_passes::raise_units::{Families, Family};
 pub use ampc_passes::target::Profile;
@@ -28,6 +29,8 @@ pub struct RewriteOptions {
     pub out_of_range: OutOfRange,
     /// The ranges of inputs, by which guards judge.
     pub ranges: InputRanges,
+    /// The values that came near an end of the range of the format on data; `None` without data.
+    pub observed: Option<Observed>,
     /// The inputs and outputs that keep their types.
     pub keep_io: KeepIo,
     /// Opset of the output: that of the source, or a newer opset.
@@ -82,6 +85,7 @@ impl Default for RewriteOptions {
             policy: Arc::new(Policy::preset("safe").expect("the default policy exists")),
             out_of_range: OutOfRange::Keep,
             ranges: InputRanges::default(),
+            observed: None,
             keep_io: KeepIo::All,
             opset: Opset::Keep,
             raise: Families::default(),

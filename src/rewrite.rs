@@ -130,6 +130,21 @@ pub fn raised_for_casts(
     Ok(Some((options, Warning::new("opset.raised", None, message))))
 }
 
+/// The module about which a rewrite decides: the model after the passes before `classify`, which may raise its opset, move
+/// casts, and give each call a function of its own. The statistics of this module give [`RewriteOptions::observed`].
+///
+/// # Errors
+/// As [`rewrite`].
+pub fn before_decisions(model: &Model, options: &RewriteOptions) -> Result<Module, Error> {
+    let raised = raised_for_casts(model, options)?;
+    let passes = pipeline_of(raised.as_ref().map_or(options, |(options, _)| options)).into_passes();
+    let passes = passes.into_iter().take_while(|pass| pass.name() != "classify").collect();
+    let mut module = model.module.clone();
+    let run = Pipeline::new(passes)?.run(&mut module, options.verify_each, &mut ());
+    run.map_err(|error| Error::of_run(error, &module))?;
+    Ok(module)
+}
+
 /// The passes of a rewrite.
 pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
     pipeline_with(options, if options.only_if_faster { Gain::Needed } else { Gain::Any })
@@ -142,6 +157,7 @@ fn pipeline_with(options: &RewriteOptions, gain: Gain) -> Pipeline {
         policy,
         out_of_range,
         ranges,
+        observed,
         keep_io,
         opset,
         raise,
@@ -160,6 +176,7 @@ fn pipeline_with(options: &RewriteOptions, gain: Gain) -> Pipeline {
         policy,
         out_of_range,
         ranges,
+        observed,
         keep_io,
         opset,
         raise,

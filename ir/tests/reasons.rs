@@ -57,10 +57,11 @@ fn variant(rule: &Rule) -> usize {
         Rule::Sequence { .. } => 21,
         Rule::Unknown(_) => 22,
         Rule::Kernel { .. } => 23,
+        Rule::Observed { .. } => 24,
     }
 }
 
-const VARIANTS: usize = 24;
+const VARIANTS: usize = 25;
 
 /// All requests that pin, with these patterns.
 fn pins(texts: &[String]) -> Vec<PinnedBy> {
@@ -103,6 +104,7 @@ fn reasons(texts: &[String]) -> Vec<Reason> {
         rules.push(Rule::PublicSequence { value: a.clone() });
         rules.push(Rule::UnknownSequence { by: a.clone() });
         rules.push(Rule::Kernel { target: a.clone() });
+        rules.push(Rule::Observed { evidence: a.clone() });
         for b in texts {
             rules.push(Rule::Guard { name: a.clone().into(), evidence: b.clone() });
             rules.push(Rule::Taint { node: a.clone(), op: b.clone() });

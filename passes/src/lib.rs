@@ -9,6 +9,7 @@
 //! 2. [`classify`]: gives every type variable of every node a precision class;
 //! 3. [`guard`]: finds patterns and ranges that make a node riskier than its class;
 //! 4. [`taint`]: infer operators downstream of deny operators stay fp32;
+//!    [`observe`]: operators whose values come near an end of the range on data stay fp32;
 //! 5. [`assign`]: chooses the element type of every type variable;
 //! 6. [`insert_casts`]: retypes results and places casts;
 //! 7. [`simplify_casts`]: removes casts that repeat or undo each other exactly;
@@ -43,8 +44,8 @@ pub use casts::{convert_constants, dce, emulate, insert_casts, move_casts, simpl
 pub use functions::{bind_signatures, share_functions, specialize_functions};
 pub use graph::{flow, paths, sequences};
 pub use opset::{declared, raise_opset, raise_units, text_casts};
-pub use pass::{input_ranges, invariants};
-pub use precision::{assign, classify, cut, guard, saturate_masks, taint};
+pub use pass::{input_ranges, invariants, observed};
+pub use precision::{assign, classify, cut, guard, observe, saturate_masks, taint};
 pub use spelling::{json, suggest};
 pub use training::{autodiff, build, evaluate_constants, parameters, recompute, step};
 

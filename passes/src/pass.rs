@@ -6,6 +6,7 @@
 pub(crate) mod error;
 pub mod input_ranges;
 pub mod invariants;
+pub mod observed;
 pub(crate) mod options;
 mod results;
 pub(crate) mod statistics;

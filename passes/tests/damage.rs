@@ -56,6 +56,7 @@ fn lowering() -> Pipeline {
         policy: Arc::new(Policy::preset("safe").expect("a preset")),
         out_of_range: OutOfRange::Keep,
         ranges: Default::default(),
+        observed: Default::default(),
         keep_io: KeepIo::All,
         opset: Opset::To(21),
         raise: Default::default(),

@@ -127,6 +127,16 @@ pub(crate) struct RewriteArgs {
     /// does, the model stays fp32
     #[arg(long, help_heading = "Precision")]
     pub(crate) only_if_faster: bool,
+    /// Run the model on this data first: operators with values near an end of the range of the format stay fp32; an
+    /// .npz or .safetensors file, a folder of `input_0.pb` …, or a folder of such files or folders; may be repeated
+    #[arg(long, value_name = "DATA", help_heading = "Precision")]
+    pub(crate) calibrate: Vec<PathBuf>,
+    /// As `--calibrate`, from statistics of the model that `ampc stats` wrote as JSON
+    #[arg(long, value_name = "STATS.json", help_heading = "Precision", conflicts_with = "calibrate")]
+    pub(crate) ranges: Option<PathBuf>,
+    /// Factor by which other data may exceed the data of `--calibrate` or `--ranges` [default: 4]
+    #[arg(long, value_name = "X", value_parser = margin, help_heading = "Precision")]
+    pub(crate) range_margin: Option<f64>,
     /// Write the report as JSON: every decision with its reason, every cast, every converted constant; `-` is
     /// standard output
     #[arg(long, value_name = "FILE.json", help_heading = "Output")]
@@ -137,6 +147,14 @@ pub(crate) struct RewriteArgs {
     pub(crate) explain: Vec<String>,
     #[command(flatten)]
     pub(crate) debug: DebugArgs,
+}
+
+/// Parses a factor of at least 1.
+fn margin(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 1.0 => Ok(number),
+        _ => Err("expected a finite number, 1 or more".into()),
+    }
 }
 
 /// Parses a value with a fixed spelling.

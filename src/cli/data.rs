@@ -113,14 +113,18 @@ const SIZES: [u64; 7] = [1, 8, 16, 32, 64, 128, 224];
 
 /// The files that [`inputs`] reads: a single file, or the files of a folder of test data.
 pub(crate) fn files(args: &DataArgs) -> Vec<ReadFile> {
-    let Some(path) = &args.inputs else { return Vec::new() };
-    let of = |path: PathBuf| ReadFile { what: "the inputs", path };
+    args.inputs.iter().flat_map(|path| files_at(path, "the inputs")).collect()
+}
+
+/// The files of a batch: the file, or the files of the folder.
+pub(crate) fn files_at(path: &Path, what: &'static str) -> Vec<ReadFile> {
+    let of = |path: PathBuf| ReadFile { what, path };
     match fs::read_dir(path) {
         Ok(entries) => {
             let names = entries.flatten().map(|entry| path.join(entry.file_name()));
             names.filter(|file| file.extension().is_some_and(|e| e == "pb")).map(of).collect()
         }
-        Err(_) => vec![of(path.clone())],
+        Err(_) => vec![of(path.to_owned())],
     }
 }
 

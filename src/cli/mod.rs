@@ -1,6 +1,8 @@
 //! The commands. Each command is a file; the other files are shared.
 
 mod args;
+mod batches;
+mod calibrate;
 mod check;
 mod data;
 mod devices;

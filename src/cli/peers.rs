@@ -152,8 +152,8 @@ const ANSWERS: &[Answer] = &[
         "sums of more than 4096 elements stay fp32; `--disable-guard depth` lowers them too",
     ),
     (
-        &["--calibrate", "--calib", "--calibration-data", "--data-max", "-d"],
-        "decisions need no data; `ampc rewrite MODEL --verify --inputs DATA` runs the result and lists pins that help",
+        &["--calib", "--calibration-data", "--data-max", "-d"],
+        "`--calibrate DATA` keeps operators in fp32 whose values come near an end of the range on data",
     ),
     (
         &["--loadinputs", "--load-inputs", "--input-data", "--feed-dict"],

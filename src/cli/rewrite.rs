@@ -1,6 +1,7 @@
 //! `ampc rewrite`: lowers a model and prints a summary.
 
 use super::args::{EmitArg, RewriteArgs};
+use super::calibrate::Calibration;
 use super::emit::{self, Emit, Target, Written};
 use super::explain::Explained;
 use super::opsets::OpsetAdvice;
@@ -18,9 +19,11 @@ use ampc::ir::DType;
 use ampc::ir::text::escape_hidden_in_json;
 use ampc::passes::Paths;
 use ampc::passes::cost::BoundInputs;
+use ampc::passes::observed::Observed;
+use ampc::passes::pipeline::Pipeline;
 use ampc::passes::raise_opset::opset;
 use ampc::report::{ReportWarning, SLOWER};
-use ampc::{ErrorKind, Model, Report};
+use ampc::{ErrorKind, Model, Report, RewriteOptions};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -29,6 +32,7 @@ use std::path::Path;
 /// computed or written.
 pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
     check_data(args)?;
+    let calibration = Calibration::of(args)?;
     let (mut options, mut read) =
         settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
     let emit = emit_of(args, options.to)?;
@@ -45,14 +49,21 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     if ui.quiet && args.report.is_none() {
         options.alternative = None;
     }
-    let raised =
-        ampc::rewrite::raised_for_casts(&model, &options).map_err(|e| diagnose::failure(&e, None))?;
-    let pipeline = ampc::rewrite::pipeline_of(raised.as_ref().map_or(&options, |(raised, _)| raised));
+    if let Some(calibration) = &calibration {
+        // The pipeline has the pass before its values are known.
+        options.observed = Some(Observed::default());
+        read.extend(calibration.files());
+    }
+    let (mut is_raised, mut pipeline) = pipeline_of(&model, &options)?;
     read.extend(data::files(&args.data));
     let explanation = (!args.explain.is_empty()).then_some(Beside::Explanation);
     let beside: Vec<Beside<'_>> =
         args.report.as_deref().map(Beside::Report).into_iter().chain(explanation).collect();
     targets::check(&model, &args.model, &read, &emit, &beside, &args.debug, &pipeline)?;
+    if let Some(calibration) = &calibration {
+        options.observed = Some(calibration.observed(args, threads, &model, &options, (&progress, ui))?);
+        (is_raised, pipeline) = pipeline_of(&model, &options)?;
+    }
     let source =
         progress.suspend(|| Source::of(args, threads, &model, emit.kind == EmitArg::Emulated, ui))?;
     let before = emit::source_bytes(&model, &args.model);
@@ -68,7 +79,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     };
     let mut report = run
         .watched(&mut model, |model, observer| ampc::rewrite::rewrite_in_place(model, &options, observer))
-        .map_err(|failure| if raised.is_some() { not_raised(failure) } else { failure })?;
+        .map_err(|failure| if is_raised { not_raised(failure) } else { failure })?;
     let explanation = explained.text(&model.module, &report);
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
     let raised = opset(&model.module).filter(|&opset| Some(opset) != opset_before);
@@ -112,10 +123,23 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     Ok(())
 }
 
+/// The passes of the rewrite; true if they raise the model without a request.
+fn pipeline_of(model: &Model, options: &RewriteOptions) -> Result<(bool, Pipeline), Failure> {
+    let raised = ampc::rewrite::raised_for_casts(model, options);
+    let raised = raised.map_err(|error| diagnose::failure(&error, None))?;
+    let pipeline = ampc::rewrite::pipeline_of(raised.as_ref().map_or(options, |(raised, _)| raised));
+    Ok((raised.is_some(), pipeline))
+}
+
 /// Checks that arguments of a verification are not given without `--verify`.
 fn check_data(args: &RewriteArgs) -> Result<(), Failure> {
-    if (args.data.has_values() || args.limits.is_given()) && !args.verify.verify {
-        let message = "`--inputs`, `--random`, `--max-iterations` and `--time-limit` need `--verify`";
+    let runs = args.verify.verify || !args.calibrate.is_empty();
+    if args.data.has_values() && !args.verify.verify {
+        let message = "`--inputs` and `--random` need `--verify`; `--calibrate DATA` decides by data";
+        return Err(Failure::usage("verify", message));
+    }
+    if args.limits.is_given() && !runs {
+        let message = "`--max-iterations` and `--time-limit` need `--verify` or `--calibrate`";
         return Err(Failure::usage("verify", message));
     }
     Ok(())

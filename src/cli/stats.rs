@@ -1,6 +1,7 @@
 //! `ampc stats`: the range of every tensor on data, and the effect of rounding it to lower formats.
 
 use super::args::StatsArgs;
+use super::batches::{self, Batches};
 use super::pipeline::{load, warn_of_reading};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
@@ -9,24 +10,17 @@ use super::shown;
 use super::table::{Table, count, number};
 use super::ui::{self, Ui};
 use super::{data, diagnose, interrupt};
-use ampc::execute::Inputs;
-use ampc::execute::stats::{
-    Collector, ModelStats, Numbers, Origin, Rounded, TensorStats, batches, csv, json,
-};
-use ampc::ir::Module;
+use ampc::execute::stats::{Collector, ModelStats, Numbers, Origin, Rounded, TensorStats, csv, json};
 use ampc::onnx::bytes::SourceBytes;
 use ampc::{Error, ErrorKind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) fn run(args: &StatsArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
     let failure_of_data = |error: Error| diagnose::failure(&error, None);
     let runtime = data::default_runtime(threads, &args.limits, ui)?;
     let form = args.output.as_deref().map(Form::of).transpose()?;
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for path in &args.data.inputs {
-        paths.extend(batches(path).map_err(failure_of_data)?);
-    }
+    let paths = batches::named(&args.data.inputs)?;
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
@@ -43,14 +37,17 @@ pub(crate) fn run(args: &StatsArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let most_bytes = runtime.limits.max_bytes;
     let collector = Collector::new(&mut model.module, &runtime);
     let collector = collector.map_err(|error| diagnose::failure(&error, Some(&module)))?;
-    let mut batches =
-        Batches { args, module: &module, collector, progress: &progress, total: paths.len().max(1) };
+    let total = paths.len().max(1);
+    let mut batches = Batches { module: &module, collector, progress: &progress };
     interrupt::defer_first_signal();
     let ended = match &random {
         Some(inputs) => batches.add_random(inputs),
-        None => batches.add_all(&paths, most_bytes),
+        None => batches.add_all(&paths, most_bytes, |inputs| match &args.output {
+            Some(output) => ampc::files::check(output, args.force, &inputs.files),
+            None => Ok(()),
+        }),
     };
-    let (stats, total) = (batches.collector.finish(), batches.total);
+    let stats = batches.collector.finish();
     drop(progress);
     ampc::files::unchanged(&read).map_err(failure_of_data)?;
     // The statistics of the batches before a failure are kept.
@@ -65,53 +62,6 @@ pub(crate) fn run(args: &StatsArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
             Err(Failure { code: status, ..failure })
         }
         None => Ok(()),
-    }
-}
-
-/// The batches of a run.
-struct Batches<'a, 'm> {
-    args: &'a StatsArgs,
-    module: &'a Module,
-    collector: Collector<'m>,
-    progress: &'a Progress,
-    /// The number of batches.
-    total: usize,
-}
-
-impl Batches<'_, '_> {
-    /// Adds a batch of random values.
-    fn add_random(&mut self, inputs: &Inputs) -> Result<(), Failure> {
-        self.progress.stage("running");
-        let added = self.collector.add(inputs);
-        added.map_err(|error| data::failure_on(&inputs.dims, &error, self.module, data::Shows::Nodes))
-    }
-
-    /// Reads and adds batches until a signal. Only one batch is in memory, and only its files are open.
-    fn add_all(&mut self, paths: &[PathBuf], most_bytes: u64) -> Result<(), Failure> {
-        for (at, path) in paths.iter().enumerate() {
-            if interrupt::requested().is_some() {
-                return Ok(());
-            }
-            self.progress.stage(format!("batch {} of {}", at + 1, self.total));
-            let added = self.add_file(path, most_bytes);
-            added.map_err(|error| {
-                let name = path.display().to_string();
-                diagnose::failure(&error, Some(self.module)).retold(|message| match message.contains(&name) {
-                    true => message.to_owned(),
-                    false => format!("batch `{name}`: {message}"),
-                })
-            })?;
-        }
-        Ok(())
-    }
-
-    fn add_file(&mut self, path: &Path, most_bytes: u64) -> Result<(), Error> {
-        let inputs = Inputs::read(path, self.module, most_bytes)?;
-        if let Some(output) = &self.args.output {
-            ampc::files::check(output, self.args.force, &inputs.files)?;
-        }
-        self.collector.add(&inputs)?;
-        ampc::files::unchanged(&inputs.files)
     }
 }
 

@@ -22,12 +22,15 @@
 //! once. Statistics of several batches, iterations and calls merge exactly (see [`Numbers::merge`]).
 
 mod batches;
+mod observed;
 mod report;
 
 pub use self::batches::batches;
+pub use self::observed::{SavedStats, StatsError};
 pub use self::report::{SCHEMA, csv, json};
 pub use ampc_runtime::statistics::{FORMATS, Rounded, Statistics as Numbers};
 
+use self::observed::Observation;
 use super::Inputs;
 use super::inputs::no_memory;
 use super::scope::{inner_path, is_edited_sequence, is_nested};
@@ -38,6 +41,7 @@ use crate::run_errors::of_run;
 use ampc_ir::module::{Def, GraphOwner, Payload};
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use ampc_passes::Paths;
+use ampc_passes::observed::Observed;
 use ampc_runtime::backend::RunHint;
 use ampc_runtime::session::NodeObserver;
 use ampc_runtime::{Backend, DataRef, HostError, HostTensor, Runtime, Session};
@@ -56,6 +60,9 @@ pub enum Origin {
 }
 
 impl Origin {
+    /// All origins.
+    pub const ALL: [Origin; 3] = [Origin::Input, Origin::Constant, Origin::Node];
+
     /// The name of the origin in reports.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -78,6 +85,8 @@ pub struct TensorStats {
     pub path: String,
     /// The operator that computes it.
     pub op: Option<String>,
+    /// The index of the result of the node; 0 for inputs and constants.
+    pub slot: u32,
     /// The element type.
     pub dtype: DType,
     /// The dims, `None` for those that differ between runs; `None` if ranks differ, and for sequences and optionals.
@@ -96,6 +105,30 @@ pub struct ModelStats {
     /// All tensors of numbers: inputs, constants (defaults of inputs among them), and results of nodes in the order of
     /// their first computation.
     pub tensors: Vec<TensorStats>,
+}
+
+impl ModelStats {
+    /// The inputs and results that come near an end of the range of a format, or leave it: a factor of `margin` (at least
+    /// 1) beyond their largest magnitude the range ends, or their largest magnitude is less than `margin` times the
+    /// smallest normal number. In bf16 the margin is 1, because its range is the range of fp32. Constants are not among
+    /// them, since guards read all elements of constants.
+    pub fn observed(&self, format: DType, margin: f64) -> Observed {
+        let floats = self.tensors.iter().filter(|tensor| tensor.dtype.is_float());
+        observed::near_ends(floats.map(TensorStats::observation), format, margin)
+    }
+}
+
+impl TensorStats {
+    fn observation(&self) -> Observation<'_> {
+        Observation {
+            origin: self.origin,
+            name: &self.name,
+            path: &self.path,
+            slot: self.slot,
+            max: self.numbers.max,
+            max_abs: self.numbers.max_abs,
+        }
+    }
 }
 
 /// Collects the statistics of a model, batch by batch.
@@ -153,6 +186,7 @@ impl<'m> Collector<'m> {
                         origin: Origin::Input,
                         path: String::new(),
                         op: None,
+                        slot: 0,
                     });
                 }
             }
@@ -208,6 +242,7 @@ impl<'m> Collector<'m> {
                 origin: Origin::Constant,
                 path: path.clone(),
                 op: None,
+                slot: 0,
             };
             seen.add(Key { scope: CONSTANTS, value }, DataRef::Tensor(tensor.view()), source);
         });
@@ -239,6 +274,7 @@ struct Source {
     origin: Origin,
     path: String,
     op: Option<String>,
+    slot: u32,
 }
 
 /// The tensors that have been seen.
@@ -284,9 +320,9 @@ impl<'m> Seen<'m> {
         };
         let Some(&index) = self.indices.get(&key) else {
             let Some(dtype) = data.ty().element_dtype() else { return };
-            let Source { name, origin, path, op } = source(self.module);
+            let Source { name, origin, path, op, slot } = source(self.module);
             self.indices.insert(key, self.tensors.len());
-            self.tensors.push(TensorStats { name, origin, path, op, dtype, dims, runs: 1, numbers });
+            self.tensors.push(TensorStats { name, origin, path, op, slot, dtype, dims, runs: 1, numbers });
             return;
         };
         let tensor = &mut self.tensors[index];
@@ -318,6 +354,7 @@ impl NodeObserver for Seen<'_> {
             origin: Origin::Node,
             path: format!("{path}{}", paths.local(node)),
             op: Some(module.op_name(node).1.to_owned()),
+            slot: u32::try_from(slot).unwrap_or(u32::MAX),
         });
     }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// An option of a rewrite, as reports record it.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordedOption {
-    /// Its name in reports; its flag has hyphens in it.
+    /// Its name in reports. Its flag has this name, with hyphens; `observed` comes from `--calibrate` or `--ranges`.
     pub name: &'static str,
     /// The valid values, as messages name them.
     pub values: &'static str,
@@ -128,6 +128,17 @@ pub const OPTIONS: &[RecordedOption] = &[
         print: |options| (!options.ranges.is_empty()).then(|| options.ranges.to_string()),
         read: |options, value| {
             options.ranges = value.unwrap_or_default().parse().ok()?;
+            Some(())
+        },
+    },
+    RecordedOption {
+        name: "observed",
+        values: "%INPUT=X or @NODE:RESULT=X with `+` between them",
+        choices: || vec![None, Some(""), Some("%x=100000"), Some("@n:0=-70000")],
+        passes: &["observe"],
+        print: |options| options.observed.as_ref().map(ToString::to_string),
+        read: |options, value| {
+            options.observed = value.map(str::parse).transpose().ok()?;
             Some(())
         },
     },
@@ -420,6 +431,7 @@ mod tests {
                 policy,
                 out_of_range,
                 ranges,
+                observed,
                 keep_io,
                 opset,
                 raise,
@@ -438,6 +450,7 @@ mod tests {
             assert_eq!(to, asked.to, "{name}");
             assert_eq!(out_of_range, asked.out_of_range, "{name}");
             assert_eq!((ranges, keep_io), (asked.ranges, asked.keep_io), "{name}");
+            assert_eq!(observed, asked.observed, "{name}");
             assert_eq!(opset, if asked.opset == Opset::Auto { Opset::To(21) } else { asked.opset }, "{name}");
             assert_eq!(raise, asked.raise, "{name}");
             assert_eq!(saturate_masks, asked.saturate_masks, "{name}");

@@ -4,6 +4,7 @@ use super::run::{looped, net, write_npz};
 use super::support::{Dir, Run, module, snapshot};
 use ampc::runtime::HostTensor;
 use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// The first samples are small, the second beyond fp16.
 fn dir_with_batches() -> Dir {
@@ -152,4 +153,165 @@ fn data_without_numbers() {
     );
     std::fs::create_dir(dir.path("none")).unwrap();
     snapshot("stats_no_batches", &dir.run(&["stats", "m.ir", "--inputs", "none"]));
+}
+
+/// `%b` goes up to 20000, near the end of the range of fp16.
+#[test]
+fn values_near_the_end_of_the_range_on_data_stay_fp32() {
+    let dir = dir_with_batches();
+    dir.write("m.ir", net("20000.0"));
+    let low = dir.run(&["rewrite", "m.ir", "--policy", "all", "-o", "low.onnx", "--explain", "scale"]);
+    assert!(low.code == 0 && low.stdout.contains("T  fp16"), "{low}");
+    let calibrate = ["--policy", "all", "--calibrate", "data"];
+    let run = dir.run(&[&["rewrite", "m.ir", "-o", "a.onnx", "--report", "r.json"], &calibrate[..]].concat());
+    snapshot("rewrite_calibrated", &run);
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(dir.path("r.json")).unwrap()).unwrap();
+    assert_eq!(report["options"]["observed"], "@residual:0=-20033+@scale:0=20000");
+    let explained =
+        dir.run(&[&["rewrite", "m.ir", "-o", "e.onnx", "--explain", "*"], &calibrate[..]].concat());
+    snapshot("rewrite_calibrated_explained", &explained);
+    // The same decisions from statistics, from the report, and not with another margin.
+    let stats = dir.run(&["stats", "m.ir", "--inputs", "data", "-o", "s.json", "-q"]);
+    assert_eq!(stats.code, 0, "{stats}");
+    for (name, source) in
+        [("b.onnx", &["--policy", "all", "--ranges", "s.json"][..]), ("c.onnx", &["--policy", "r.json"][..])]
+    {
+        let run = dir.run(&[&["rewrite", "m.ir", "-q", "-o", name], source].concat());
+        assert_eq!(run.code, 0, "{run}");
+        assert_eq!(
+            std::fs::read(dir.path(name)).unwrap(),
+            std::fs::read(dir.path("a.onnx")).unwrap(),
+            "{name}"
+        );
+    }
+    let near = dir.run(
+        &[
+            &["rewrite", "m.ir", "-q", "--policy", "all", "-o", "d.onnx"],
+            &["--ranges", "s.json", "--range-margin", "2"][..],
+        ]
+        .concat(),
+    );
+    assert_eq!(near.code, 0, "{near}");
+    assert_eq!(std::fs::read(dir.path("d.onnx")).unwrap(), std::fs::read(dir.path("low.onnx")).unwrap());
+    for (name, args) in [
+        ("margin_alone", &["--range-margin", "2"][..]),
+        ("both", &["--ranges", "s.json", "--calibrate", "data"][..]),
+        ("no_stats", &["--ranges", "r.json"][..]),
+    ] {
+        let run = dir.run(&[&["rewrite", "m.ir", "-o", "f.onnx"], args].concat());
+        snapshot(&format!("rewrite_calibrate_{name}"), &run);
+    }
+}
+
+/// Twelve blocks with residuals; a branch of the seventh has values beyond fp16, the others are small.
+fn blocks_with_a_large_branch() -> String {
+    let mut text = String::from(
+        "opset ai.onnx=21\n\ngraph @main {\n  input %x0 : f32[4, 16]\n  const %w : f32[16, 16] = random(1)\n  \
+         const %up : f32 = 60000.0\n  const %down : f32 = 0.00001\n  const %half : f32 = 0.5\n",
+    );
+    for i in 0..12 {
+        let next = i + 1;
+        let add = |text: &mut String, line: String| *text += &format!("  {line}\n");
+        add(&mut text, format!("%h{i} = MatMul(%x{i}, %w) : f32[4, 16] @product{i}"));
+        add(&mut text, format!("%t{i} = Tanh(%h{i}) : f32[4, 16] @tanh{i}"));
+        if i == 6 {
+            for (result, formula, name) in [
+                ("a", "Mul(%t6, %up)", "scaled"),
+                ("b", "Relu(%a)", "positive"),
+                ("c", "Add(%b, %a)", "sum"),
+                ("d", "Max(%c, %b)", "largest"),
+                ("t", "Mul(%d, %down)", "back"),
+            ] {
+                add(&mut text, format!("%{result} = {formula} : f32[4, 16] @{name}"));
+            }
+        }
+        let branch = if i == 6 { "%t".into() } else { format!("%t{i}") };
+        add(&mut text, format!("%s{i} = Add({branch}, %x{i}) : f32[4, 16] @residual{i}"));
+        add(&mut text, format!("%x{next} = Mul(%s{i}, %half) : f32[4, 16] @halved{i}"));
+    }
+    text + "  %y = MatMul(%x12, %w) : f32[4, 16] @last\n  output %y\n}\n"
+}
+
+/// The nodes of a report that are fp32.
+fn full(dir: &Dir, report: &str) -> BTreeSet<String> {
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(dir.path(report)).unwrap()).unwrap();
+    let nodes = report["nodes"].as_array().unwrap().iter();
+    let is_full = |node: &&Value| node["precision"] == "fp32";
+    nodes.filter(is_full).map(|node| node["path"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn a_large_branch_among_twelve_blocks_is_found_and_nothing_else() {
+    let dir = Dir::new();
+    dir.write("m.ir", blocks_with_a_large_branch());
+    let values: Vec<f32> = (0..64).map(|i| f32::from(i8::try_from(i % 13 - 6).unwrap()) * 0.3).collect();
+    write_npz(&dir, "data.npz", &[("x0", HostTensor::from_slice(&[4, 16], &values).unwrap())]);
+    // The guard of large constants is off: data has to find the branch.
+    let rewrite = |out: &str, report: &str, more: &[&str]| {
+        let fixed =
+            ["rewrite", "m.ir", "-q", "-o", out, "--report", report, "--disable-guard", "@fit,@numbers"];
+        let run = dir.run(&[&fixed[..], more].concat());
+        assert_eq!(run.code, 0, "{run}");
+        full(&dir, report)
+    };
+    let without = rewrite("a.onnx", "a.json", &[]);
+    let with = rewrite("b.onnx", "b.json", &["--calibrate", "data.npz"]);
+    let added: Vec<&String> = with.difference(&without).collect();
+    assert_eq!(added, ["back", "largest", "positive", "scaled", "sum"]);
+    assert!(without.is_subset(&with));
+    let verify = |model: &str| dir.run(&["verify", "m.ir", model, "--inputs", "data.npz"]).code;
+    assert_eq!((verify("a.onnx"), verify("b.onnx")), (1, 0));
+}
+
+#[test]
+fn files_of_a_calibration_are_never_replaced() {
+    let dir = dir_with_batches();
+    assert_eq!(dir.run(&["stats", "m.ir", "--inputs", "data", "-o", "s.json", "-q"]).code, 0);
+    for (name, args) in [
+        ("statistics", &["--ranges", "s.json", "--report", "s.json"][..]),
+        ("batch", &["--calibrate", "data", "--emit", "onnx", "-o", "data/b2.npz"][..]),
+    ] {
+        let run = dir.run(&[&["rewrite", "m.ir", "--force"], args].concat());
+        snapshot(&format!("rewrite_calibrate_over_{name}"), &run);
+    }
+}
+
+#[test]
+fn statistics_and_data_of_another_model_are_refused() {
+    let dir = dir_with_batches();
+    assert_eq!(dir.run(&["stats", "m.ir", "--inputs", "data", "-o", "s.json", "-q"]).code, 0);
+    dir.write("other.ir", blocks_with_a_large_branch());
+    for (name, args) in [("statistics", ["--ranges", "s.json"]), ("data", ["--calibrate", "data"])] {
+        let run = dir.run(&[&["rewrite", "other.ir", "-o", "o.onnx"], &args[..]].concat());
+        snapshot(&format!("rewrite_calibrate_other_{name}"), &run);
+        assert!(!dir.path("o.onnx").exists());
+    }
+}
+
+/// Only the second and third iteration leave the range.
+#[test]
+fn iterations_of_a_loop_are_calibrated() {
+    let dir = Dir::new();
+    dir.write("m.ir", looped("100.0"));
+    for (name, n) in [("one", 1i64), ("three", 3)] {
+        let n = HostTensor::from_slice(&[], &[n]).unwrap();
+        let x = HostTensor::from_slice(&[4], &[0.5f32, -1.0, 2.0, 3.0]).unwrap();
+        write_npz(&dir, &format!("{name}.npz"), &[("n", n), ("x", x)]);
+        let run = dir.run(&[
+            "rewrite",
+            "m.ir",
+            "-q",
+            "--policy",
+            "all",
+            "-o",
+            "o.onnx",
+            "--force",
+            "--report",
+            "r.json",
+            "--calibrate",
+            &format!("{name}.npz"),
+        ]);
+        assert_eq!(run.code, 0, "{run}");
+        assert_eq!(full(&dir, "r.json").contains("loop1/body/halve"), name == "three", "{name}");
+    }
 }

@@ -10,7 +10,12 @@ optimizations; the error is max|err| / max|wanted|, the largest of all outputs.
 - A row with a person's casts: at most as many are inserted.
 - A row without the error of pins has to be no worse than `error_today` says.
 
-    tests/judge/adversarial.py --corpus DIR --ampc target/release/ampc [--filter GLOB] [--generated] [--table]
+    tests/judge/adversarial.py --corpus DIR --ampc target/release/ampc [--set NAME] [--filter GLOB] [--generated] [--table]
+        [--calibrate] [--torch]
+
+`--set adversarial2` has the models of that folder of the corpus. `--calibrate` rewrites each model with its own inputs
+(pins without), and then an output that is finite in fp32 has to be finite. `--torch` adds the error with the preset
+`torch`, than which `safe` must not be more than 1.1 times worse beyond the floor.
 
 `--generated` judges the generators, with the pins given to `--pin` for the error to compare with; it needs no corpus.
 Of those, `realistic/beyond.tsv` lists the rows beyond the bound, with reasons: at most 5 %. Sums of other processors round
@@ -89,11 +94,13 @@ def error(wanted: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> float:
     return worst
 
 
-def rewritten(args: Any, source: Path, form: str, folder: Path, pins: list[str]) -> tuple[Path, dict[str, Any]] | str:
+def rewritten(
+    args: Any, source: Path, form: str, folder: Path, pins: list[str], others: tuple[str, ...] = ()
+) -> tuple[Path, dict[str, Any]] | str:
     """The emulated export of a model and the report of the rewrite, or what went wrong."""
     out, report = folder / "emulated.onnx", folder / "report.json"
     more = [word for pin in pins for word in ("--pin", f"{pin}=fp32")]
-    options = ("--to", form, *OPSET[form], "--emit", "emulated", "--report", str(report), "--force", "--quiet", *more)
+    options = ("--to", form, *OPSET[form], "--emit", "emulated", "--report", str(report), "--force", "--quiet", *more, *others)
     done = ampc.rewrite(args.ampc, source, out, *options, timeout=args.timeout)
     if done.code != 0:
         return ampc.problem(done)
@@ -104,7 +111,12 @@ def judge(args: Any, row: dict[str, Any], folder: Path) -> dict[str, Any]:
     """The row with its error, its casts and what is wrong."""
     source, given, form = row["source"], row["given"], row["format"]
     wanted = run(source, given)
-    found = rewritten(args, source, form, folder, [])
+    calibrated: tuple[str, ...] = ()
+    if args.calibrate:
+        data = folder / "data.npz"
+        np.savez(data, **given)
+        calibrated = ("--calibrate", str(data))
+    found = rewritten(args, source, form, folder, [], calibrated)
     if isinstance(found, str):
         return {**row, "wrong": found}
     emulated, report = found
@@ -118,6 +130,13 @@ def judge(args: Any, row: dict[str, Any], folder: Path) -> dict[str, Any]:
         row["low_alt"] = found[1]["summary"]["allow_low"]
         row["casts_pinned"] = found[1]["casts"]["inserted"]
     wrong = []
+    if args.torch:
+        found = rewritten(args, source, form, folder, [], ("--policy", "torch"))
+        if isinstance(found, str):
+            return {**row, "wrong": found}
+        row["torch"] = error(wanted, run_anyhow(args, found[0], given, folder))
+        if not row["error"] <= max(1.1 * row["torch"], FLOOR[form]):
+            wrong.append(f"error {row['error']:.1e}, of the preset torch {row['torch']:.1e}")
     bound = max(FACTOR * row["alt"], FLOOR[form]) if row.get("alt") is not None else row.get("before", math.inf)
     if math.isnan(bound):
         bound = math.inf
@@ -136,7 +155,7 @@ def number(text: str) -> float | None:
 
 def stored_rows(args: Any) -> list[dict[str, Any]]:
     """The rows of the corpus."""
-    folder = args.corpus / "adversarial"
+    folder = args.corpus / args.set
     rows = []
     with (folder / "index.csv").open() as file:
         for line in csv.DictReader(file):
@@ -182,6 +201,9 @@ def main() -> int:
     parser.add_argument("--corpus", type=Path, default=os.environ.get("AMPC_CORPUS"), help="[AMPC_CORPUS]")
     parser.add_argument("--ampc", default=os.environ.get("AMPC_BIN"), help="the binary [AMPC_BIN]")
     parser.add_argument("--filter", default="*", help="glob over names of models")
+    parser.add_argument("--set", default="adversarial", help="the folder of the corpus [adversarial]")
+    parser.add_argument("--calibrate", action="store_true", help="rewrite each model with its inputs")
+    parser.add_argument("--torch", action="store_true", help="compare with the preset torch")
     parser.add_argument("--generated", action="store_true", help="judge the generators of realistic/")
     parser.add_argument("--timeout", type=float, default=60, help="seconds per step [60]")
     parser.add_argument("--workers", type=int, default=2, help="processes [2]")
@@ -206,7 +228,7 @@ def main() -> int:
         if args.table or row["wrong"]:
             figures = " ".join(
                 f"{key}={row[key]:.1e}" if isinstance(row[key], float) else f"{key}={row[key]}"
-                for key in ("error", "alt", "before", "casts", "casts_alt", "casts_pinned", "low", "low_alt")
+                for key in ("error", "torch", "alt", "before", "casts", "casts_alt", "casts_pinned", "low", "low_alt")
                 if row.get(key) is not None
             )
             print(f"{row['model']:32} {row['format']}  {figures}  {row['wrong']}")

@@ -109,6 +109,11 @@ pub enum Rule {
         /// The numbers and nodes that it found.
         evidence: String,
     },
+    /// A value of the operator came near an end of the range of the format on data.
+    Observed {
+        /// The value and its number of largest magnitude.
+        evidence: String,
+    },
     /// An operator upstream is denied.
     Taint {
         /// The path of its node.
@@ -180,6 +185,7 @@ impl Rule {
             | Rule::Pin(_) => false,
             Rule::Request { .. }
             | Rule::Guard { .. }
+            | Rule::Observed { .. }
             | Rule::Taint { .. }
             | Rule::Placement { .. }
             | Rule::Kernel { .. }

@@ -2,6 +2,7 @@
 
 use super::Pass;
 use crate::pass::input_ranges::InputRanges;
+use crate::pass::observed::Observed;
 use crate::policy::{KeepIo, Policy, PolicyError};
 use crate::spelling::formats::float_format;
 use crate::spelling::words::{self, in_quotes, quoted};
@@ -124,6 +125,10 @@ pub(crate) const OBJECTIVE: OptionDef = option("objective", "time, casts or byte
 pub(crate) const RANGES: OptionDef =
     option("range", "ranges of inputs, INPUT=LO:HI with `+` between them", Some(""));
 
+/// The option `observed`.
+pub(crate) const OBSERVED: OptionDef =
+    option("observed", "%INPUT=X or @NODE:RESULT=X with `+` between them", Some(""));
+
 /// Two words, for a truth value.
 #[derive(Clone, Copy, Debug)]
 pub struct Words {
@@ -196,6 +201,9 @@ impl Given<'_> {
         read(&self.list()?).ok_or(Wrong::Value)
     }
     pub(crate) fn ranges(&self) -> Result<InputRanges, Wrong> {
+        self.value.parse().map_err(|_| Wrong::Value)
+    }
+    pub(crate) fn observed(&self) -> Result<Observed, Wrong> {
         self.value.parse().map_err(|_| Wrong::Value)
     }
     pub(crate) fn keep_io(&self) -> Result<KeepIo, Wrong> {

@@ -54,6 +54,11 @@ impl Results {
         self.warnings.push(warning);
     }
 
+    /// Removes the warnings that a pass has made untrue.
+    pub(crate) fn withdraw(&mut self, is_untrue: impl Fn(&Warning) -> bool) {
+        self.warnings.retain(|warning| !is_untrue(warning));
+    }
+
     /// The warnings of the passes.
     pub fn into_warnings(self) -> Vec<Warning> {
         self.warnings

@@ -121,6 +121,7 @@ fn lowering(policy: Policy) -> Lowering {
         policy: Arc::new(policy),
         out_of_range: OutOfRange::Keep,
         ranges: Default::default(),
+        observed: Default::default(),
         keep_io: KeepIo::All,
         opset: Opset::Keep,
         raise: Default::default(),

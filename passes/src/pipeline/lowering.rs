@@ -15,10 +15,12 @@ use crate::opset::raise_units::Families;
 use crate::opset::raise_units::RaiseUnits;
 use crate::pass::Pass;
 use crate::pass::input_ranges::InputRanges;
+use crate::pass::observed::Observed;
 use crate::policy::{KeepIo, Policy};
 use crate::precision::assign::{Alternative, Assign, Gain};
 use crate::precision::classify::Classify;
 use crate::precision::guard::{Guard, OutOfRange};
+use crate::precision::observe::Observe;
 use crate::precision::saturate_masks::SaturateMasks;
 use crate::precision::taint::Taint;
 use crate::target::Profile;
@@ -38,6 +40,8 @@ pub struct Lowering {
     pub out_of_range: OutOfRange,
     /// The ranges of inputs.
     pub ranges: InputRanges,
+    /// The values that came near an end of the range on data; `None` without data.
+    pub observed: Option<Observed>,
     /// The inputs and outputs that keep their types.
     pub keep_io: KeepIo,
     /// The opset of the output.
@@ -99,12 +103,13 @@ impl FromStr for Opset {
 impl Pipeline {
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, ranges, keep_io, opset, raise, .. } = options;
+        let Lowering { to, policy, out_of_range, ranges, observed, keep_io, opset, raise, .. } = options;
         let alternative = options.alternative.as_ref();
         let alternative = alternative.map(|policy| Alternative {
             policy: policy.clone(),
             out_of_range: *out_of_range,
             ranges: ranges.clone(),
+            observed: observed.clone(),
         });
         let target = match *opset {
             Opset::Keep => None,
@@ -126,7 +131,7 @@ impl Pipeline {
         if options.saturate_masks {
             passes.push(Box::new(SaturateMasks { to: *to }));
         }
-        let lowering: [Box<dyn Pass>; 11] = [
+        let decisions: [Box<dyn Pass>; 5] = [
             // Before anything is decided.
             Box::new(MoveCasts { policy: policy.clone(), excess_precision: options.excess_precision }),
             // Before anything is decided, so that it is decided per call.
@@ -140,6 +145,12 @@ impl Pipeline {
                 ranges: ranges.clone(),
             }),
             Box::new(Taint { ranges: ranges.clone() }),
+        ];
+        passes.extend(decisions);
+        passes.extend(
+            observed.clone().map(|observed| Box::new(Observe { to: *to, observed }) as Box<dyn Pass>),
+        );
+        let placement: [Box<dyn Pass>; 6] = [
             Box::new(Assign {
                 keep_io: keep_io.clone(),
                 objective: options.objective,
@@ -156,7 +167,7 @@ impl Pipeline {
             // Last: functions are the same only once everything in them is as it will be.
             Box::new(ShareFunctions),
         ];
-        passes.extend(lowering);
+        passes.extend(placement);
         Pipeline { passes }
     }
 }

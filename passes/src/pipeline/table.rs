@@ -11,7 +11,7 @@ use crate::functions::{bind_signatures, share_functions, specialize_functions};
 use crate::opset::{raise_opset, raise_units};
 use crate::pass::Pass;
 use crate::pass::options::{Given, OptionDef, Resolver, Spelled, Wrong};
-use crate::precision::{assign, classify, guard, saturate_masks, taint};
+use crate::precision::{assign, classify, guard, observe, saturate_masks, taint};
 use crate::spelling::suggest::{did_you_mean, nearest};
 use crate::training::{autodiff, evaluate_constants, parameters, recompute, step};
 
@@ -41,6 +41,7 @@ pub const PASSES: &[PassDef] = &[
     row::<classify::Classify>(),
     row::<guard::Guard>(),
     row::<taint::Taint>(),
+    row::<observe::Observe>(),
     row::<assign::Assign>(),
     row::<insert_casts::InsertCasts>(),
     row::<simplify_casts::SimplifyCasts>(),

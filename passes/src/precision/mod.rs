@@ -5,5 +5,6 @@ pub(crate) mod between;
 pub mod classify;
 pub mod cut;
 pub mod guard;
+pub mod observe;
 pub mod saturate_masks;
 pub mod taint;

@@ -167,7 +167,7 @@ impl Harmless {
 }
 
 /// Makes the first variable of each pair deny, with the second variable as the reason.
-fn deny(module: &mut Module, tainted: &[(Var, Var)]) {
+pub(super) fn deny(module: &mut Module, tainted: &[(Var, Var)]) {
     if tainted.is_empty() {
         return;
     }

@@ -7,11 +7,13 @@
 use super::optimum::Elsewhere;
 use crate::graph::flow::{self, Var};
 use crate::pass::input_ranges::InputRanges;
+use crate::pass::observed::Observed;
 use crate::pass::statistics::Statistics;
 use crate::pass::{Pass, PassCx, PassError, Results};
 use crate::policy::Policy;
 use crate::precision::classify::Classify;
 use crate::precision::guard::{Guard, OutOfRange};
+use crate::precision::observe::Observe;
 use crate::precision::taint::Taint;
 use crate::target::Profile;
 use ampc_ir::module::Decision;
@@ -31,6 +33,8 @@ pub struct Alternative {
     pub out_of_range: OutOfRange,
     /// The ranges of inputs.
     pub ranges: InputRanges,
+    /// The values that came near an end of the range on data.
+    pub observed: Option<Observed>,
 }
 
 impl Alternative {
@@ -74,11 +78,14 @@ impl Alternative {
         // Its warnings are about a rewrite that does not happen.
         let mut results = Results::default();
         let mut cx = PassCx::new(cx.facts, cx.statistics, &mut results);
-        let Alternative { policy, out_of_range, ranges } = self;
+        let Alternative { policy, out_of_range, ranges, observed } = self;
         Classify { to, policy: policy.clone(), target: target.clone() }.run(module, &mut cx)?;
         let (disabled, out_of_range) = (policy.disabled_guards().clone(), *out_of_range);
         Guard { to, disabled, out_of_range, ranges: ranges.clone() }.run(module, &mut cx)?;
         Taint { ranges: ranges.clone() }.run(module, &mut cx)?;
+        if let Some(observed) = observed {
+            Observe { to, observed: observed.clone() }.run(module, &mut cx)?;
+        }
         choose(module, cx.statistics)
     }
 }

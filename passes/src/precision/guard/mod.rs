@@ -166,7 +166,7 @@ impl Pass for Guard {
         }
         let changed = cx.changed;
         for (var, message) in ranges::large_weights(&mut cx)? {
-            pass.warn("range.constants", Some(var.node), message);
+            pass.warn(LARGE_WEIGHTS, Some(var.node), message);
         }
         Ok(Changed::when(changed))
     }
@@ -195,6 +195,9 @@ fn run(kind: GuardKind, cx: &mut Cx<'_>) -> Result<(), PassError> {
         GuardKind::Choice => amplifiers::choice(cx),
     }
 }
+
+/// The code of the warning that constants alone may bring the result of an operator out of the range.
+pub(crate) const LARGE_WEIGHTS: &str = "range.constants";
 
 /// The maximal number of walks if there are bodies: a value that leaves a body, or is loop-carried, is seen in the next
 /// walk.
