@@ -12,7 +12,8 @@ use ampc::execute::stats::{Collector, ModelStats, SavedStats};
 use ampc::passes::observed::Observed;
 use ampc::report::precision_name;
 use ampc::{Model, RewriteOptions};
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 
 /// The factor by which other data may exceed the data of a calibration.
 const MARGIN: f64 = 4.0;
@@ -70,14 +71,20 @@ impl Calibration {
         (progress, ui): (&Progress, Ui),
     ) -> Result<Observed, Failure> {
         let (to, margin) = (options.to, self.margin);
+        if options.policy.is_report() {
+            let message =
+                "the policy is a report, whose decisions are repeated: give the policy of the report instead";
+            return Err(Failure::usage("calibrate", message));
+        }
         let observed = match &self.source {
             Source::Statistics(path) => {
                 let stats = saved(path, model)?;
+                progress.suspend(|| warn(&stats.with_nan(), ui));
                 stats.observed(to, margin)
             }
             Source::Data(paths) => {
                 let stats = collected(paths, args, threads, model, options, (progress, ui))?;
-                progress.suspend(|| warn(&stats, ui));
+                progress.suspend(|| warn(&stats.with_nan(), ui));
                 stats.observed(to, margin)
             }
         };
@@ -87,9 +94,12 @@ impl Calibration {
 }
 
 /// Reads the statistics of a model.
-fn saved(path: &PathBuf, model: &Model) -> Result<SavedStats, Failure> {
+fn saved(path: &Path, model: &Model) -> Result<SavedStats, Failure> {
     let named = |message: String| Failure::usage("ranges", format!("`{}`: {message}", path.display()));
-    let text = ampc::files::read_text(path).map_err(|error| diagnose::cannot_open(path, &error))?;
+    let text = ampc::files::read_text(path).map_err(|error| match error.kind() {
+        ErrorKind::InvalidData => named("expected JSON, found bytes that are no UTF-8".into()),
+        _ => diagnose::cannot_open(path, &error),
+    })?;
     let stats = SavedStats::read(&text).map_err(|error| named(error.to_string()))?;
     match stats.unknown_in(&model.module) {
         None => Ok(stats),
@@ -120,20 +130,19 @@ fn collected(
     Ok(batches.collector.finish())
 }
 
-/// Warns of tensors with numbers that are not finite, about which a calibration says nothing.
-fn warn(stats: &ModelStats, ui: Ui) {
-    let mut found = stats.tensors.iter().filter(|tensor| tensor.dtype.is_float() && tensor.numbers.nan > 0);
-    if let Some(first) = found.next() {
-        let others = match found.count() {
-            0 => String::new(),
-            n => format!(" and {}", count(n as u64, "other tensor")),
-        };
-        let name = shown::name(&first.name);
-        let message =
-            format!("`{name}`{others} are NaN on the data in fp32: a calibration does not see their range");
-        let problem = Problem::warning("calibrate.nan", message);
-        ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
-    }
+/// Warns of tensors with NaN, about whose range a calibration knows nothing.
+fn warn(with_nan: &[&str], ui: Ui) {
+    let [first, others @ ..] = with_nan else { return };
+    let name = shown::name(first);
+    let message = match others.len() {
+        0 => format!("`{name}` is NaN on the data in fp32, so its range is unknown"),
+        n => {
+            let others = count(n as u64, "other tensor");
+            format!("`{name}` and {others} are NaN on the data in fp32, so their range is unknown")
+        }
+    };
+    let problem = Problem::warning("calibrate.nan", message);
+    ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
 }
 
 /// The number of values near an end of the range, and the value of largest magnitude.

@@ -108,13 +108,20 @@ pub struct ModelStats {
 }
 
 impl ModelStats {
-    /// The inputs and results that come near an end of the range of a format, or leave it: a factor of `margin` (at least
-    /// 1) beyond their largest magnitude the range ends, or their largest magnitude is less than `margin` times the
-    /// smallest normal number. In bf16 the margin is 1, because its range is the range of fp32. Constants are not among
-    /// them, since guards read all elements of constants.
+    /// The inputs and results that come near an end of the range of a format, or leave it: `margin` times their largest
+    /// magnitude is beyond the largest finite number, or their largest magnitude is below `margin` times the smallest
+    /// normal number. The margin is at least that of the rounding of operands, 1 + 4u with the unit roundoff u; in bf16,
+    /// which has the range of fp32, it is just that. Constants are not among them, since guards read all elements of
+    /// constants.
     pub fn observed(&self, format: DType, margin: f64) -> Observed {
         let floats = self.tensors.iter().filter(|tensor| tensor.dtype.is_float());
         observed::near_ends(floats.map(TensorStats::observation), format, margin)
+    }
+
+    /// The names of the tensors of floats with NaN.
+    pub fn with_nan(&self) -> Vec<&str> {
+        let tensors = self.tensors.iter().filter(|tensor| tensor.numbers.nan > 0 && tensor.dtype.is_float());
+        tensors.map(|tensor| tensor.name.as_str()).collect()
     }
 }
 

@@ -255,7 +255,8 @@ fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-fn own_name(module: &Module, node: Node) -> &str {
+/// The name of a node, or the name of its first result if the node has no name.
+pub(crate) fn own_name(module: &Module, node: Node) -> &str {
     let data = module.node(node);
     let first_result = || {
         let value = data.results().iter().flatten().next()?;
@@ -264,7 +265,8 @@ fn own_name(module: &Module, node: Node) -> &str {
     data.name.filter(|&n| !module.text(n).is_empty()).or_else(first_result).map_or("", |s| module.text(s))
 }
 
-fn attr_of(module: &Module, body: GraphId) -> &str {
+/// The name of the attribute that has a body.
+pub(crate) fn attr_of(module: &Module, body: GraphId) -> &str {
     match module.graph(body).owner {
         GraphOwner::Body { attr, .. } => module.text(attr),
         GraphOwner::Main | GraphOwner::Function(_) | GraphOwner::Erased => "",

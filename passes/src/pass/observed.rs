@@ -1,11 +1,13 @@
 //! Extremes of values that were observed on data: `%x=120000+@block/mul:0=-70000`.
 
 use crate::graph::flow::{self, Var};
-use crate::graph::paths::Paths;
+use crate::graph::paths::{Paths, attr_of, own_name};
 use crate::spelling::words::{quoted, words};
+use ampc_ir::module::Op;
 use ampc_ir::verify::name_of;
-use ampc_ir::{Module, Value};
+use ampc_ir::{GraphId, Module, Node, Value};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -55,7 +57,7 @@ impl Observed {
     /// The first value that a module does not have.
     pub fn unknown_in(&self, module: &Module) -> Option<&ObservedValue> {
         let places = Places::of(module);
-        self.0.keys().find(|value| places.find(value).is_none())
+        self.0.keys().find(|value| places.find(value).is_empty())
     }
 
     /// The values of a module, with their numbers of largest magnitude. Values that the module does not have are left
@@ -77,7 +79,7 @@ impl Observed {
         let places = Places::of(module);
         for (place, &number) in &self.0 {
             // Calls of one function share its values.
-            if let Some(value) = places.find(place) {
+            for value in places.find(place) {
                 widen(&mut found, value, number);
             }
         }
@@ -133,23 +135,72 @@ struct Places<'m> {
     module: &'m Module,
     paths: Arc<Paths>,
     inputs: FxHashMap<String, Value>,
+    /// The nodes of each graph by their names in it.
+    nodes: FxHashMap<(GraphId, &'m str), SmallVec<[Node; 1]>>,
 }
 
 impl<'m> Places<'m> {
     fn of(module: &'m Module) -> Places<'m> {
         let inputs = module.graph(module.main()).inputs().iter();
         let inputs = inputs.map(|&value| (name_of(module, value), value)).collect();
-        Places { module, paths: Paths::of(module), inputs }
+        let mut nodes: FxHashMap<_, SmallVec<[Node; 1]>> = FxHashMap::default();
+        for node in flow::nodes(module) {
+            nodes.entry((module.node(node).graph, own_name(module, node))).or_default().push(node);
+        }
+        Places { module, paths: Paths::of(module), inputs, nodes }
     }
 
-    fn find(&self, place: &ObservedValue) -> Option<Value> {
+    /// The values of a place. Several nodes may have a name: a node `c/b` of the main graph, and the node `b` of the
+    /// function that the node `c` calls.
+    fn find(&self, place: &ObservedValue) -> Vec<Value> {
         match place {
-            ObservedValue::Input(name) => self.inputs.get(name).copied(),
+            ObservedValue::Input(name) => self.inputs.get(name).copied().into_iter().collect(),
             ObservedValue::Result { node, slot } => {
-                let node = self.paths.by_call(self.module, node).or_else(|| self.paths.node(node))?;
-                self.module.node(node).result(usize::try_from(*slot).ok()?)
+                let mut found = Vec::new();
+                self.descend(self.module.main(), node, &mut found);
+                if found.is_empty() {
+                    found.extend(self.paths.node(node));
+                }
+                let Ok(slot) = usize::try_from(*slot) else { return Vec::new() };
+                found.into_iter().filter_map(|node| self.module.node(node).result(slot)).collect()
             }
         }
+    }
+
+    /// Adds the nodes of a graph, of its bodies and of the functions that it calls to which a path by calls leads. The
+    /// path names a node at each `/`, or the `/` belongs to a name.
+    fn descend(&self, graph: GraphId, path: &str, found: &mut Vec<Node>) {
+        found.extend(self.named(graph, path));
+        for (at, _) in path.match_indices('/') {
+            for node in self.named(graph, &path[..at]) {
+                let (data, rest) = (self.module.node(node), &path[at + 1..]);
+                if let Op::Call(function) = data.op {
+                    self.descend(self.module.function(function).graph, rest, found);
+                }
+                for body in data.bodies() {
+                    let inside = rest.strip_prefix(attr_of(self.module, body));
+                    if let Some(inside) = inside.and_then(|inside| inside.strip_prefix('/')) {
+                        self.descend(body, inside, found);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The nodes of a graph with this name, without or with the `~2` that makes a path unique.
+    fn named(&self, graph: GraphId, name: &str) -> SmallVec<[Node; 1]> {
+        let with = |name: &str| self.nodes.get(&(graph, name)).cloned().unwrap_or_default();
+        let (mut found, base) = (with(name), name.rsplit_once('~').map_or(name, |(base, _)| base));
+        // Of nodes with the same name, the path of each has another number.
+        if found.len() > 1 || found.is_empty() && base != name {
+            let of_base = if found.is_empty() { with(base) } else { found.clone() };
+            let exact = of_base.iter().copied().filter(|&node| self.paths.local(node) == name);
+            found = exact.collect();
+            if found.is_empty() {
+                found = of_base;
+            }
+        }
+        found
     }
 }
 

@@ -282,6 +282,11 @@ impl Policy {
         &self.value_pins
     }
 
+    /// True if it repeats the decisions of an earlier run.
+    pub fn is_report(&self) -> bool {
+        !self.replay.is_empty()
+    }
+
     /// The decision of the earlier run that is repeated.
     pub fn replayed(&self, path: &str, var: &str) -> Option<DType> {
         if self.replay.is_empty() {

@@ -14,7 +14,7 @@
 //!
 //! The pass runs after `taint`, so it adds operators to those that stay fp32 without data and frees none. A value
 //! downstream that comes near an end has an observation of its own, so nothing downstream is tainted. The exception are
-//! operators that a kernel of the target frees ([`between`](crate::precision::between)): their results no longer fit the
+//! operators that a kernel of the target frees (the rule `kernel`): their results no longer fit the
 //! condition under which their readers are free, so they taint as a denied operator does.
 //!
 //! A mask is no large number of the data: a value whose number of largest magnitude is negative and fits the format stays

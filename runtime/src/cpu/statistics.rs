@@ -187,7 +187,12 @@ impl Statistics {
             return add(self, numbers);
         }
         let n_pieces = numbers.len().div_ceil(PIECE);
-        let mut partial = vec![Statistics::default(); n_pieces];
+        let mut start = Statistics::default();
+        for (start, known) in start.rounded.iter_mut().zip(&self.rounded) {
+            // Only larger errors have to be found.
+            start.max_relative_error = known.max_relative_error;
+        }
+        let mut partial = vec![start; n_pieces];
         each(&mut partial, &|i, found| {
             add(found, &numbers[i * PIECE..numbers.len().min((i + 1) * PIECE)]);
         });
@@ -416,22 +421,39 @@ struct Range {
     smallest: f32,
 }
 
-/// The range of a block without NaN. NaN and infinities make the largest magnitude infinite or NaN.
+/// The range of a block that is not empty, and true if the block has no NaN, infinity or subnormal number. The range of a
+/// block with NaN has no meaning.
+///
+/// Minimums and maximums of integers are computed in wide vectors, those of floats are not. So numbers are compared by
+/// their [`key`], and magnitudes by their bits, which have the order of the magnitudes. Less 1, the bits of 0 are the
+/// largest integer, so that the smallest magnitude is not 0.
 #[inline(always)]
 fn range(block: &[f32]) -> (Range, bool) {
-    let (mut min, mut max, mut smallest, mut top) = (f32::INFINITY, f32::NEG_INFINITY, f32::INFINITY, 0);
+    let (mut min, mut max, mut largest, mut smallest) = (i32::MAX, i32::MIN, 0, u32::MAX);
     for &number in block {
-        let magnitude = number.abs();
-        min = if number < min { number } else { min };
-        max = if number > max { number } else { max };
-        let nonzero = if magnitude == 0.0 { f32::INFINITY } else { magnitude };
-        smallest = if nonzero < smallest { nonzero } else { smallest };
-        top = top.max(magnitude.to_bits().cast_signed());
+        let magnitude = number.abs().to_bits();
+        min = min.min(key(number.to_bits().cast_signed()));
+        max = max.max(key(number.to_bits().cast_signed()));
+        largest = largest.max(magnitude.cast_signed());
+        smallest = smallest.min(magnitude.wrapping_sub(1));
     }
-    let largest = f32::from_bits(top.cast_unsigned());
+    let number = |of_key: i32| f32::from_bits(key(of_key).cast_unsigned());
+    let range = Range {
+        min: number(min),
+        max: number(max),
+        largest: f32::from_bits(largest.cast_unsigned()),
+        smallest: smallest.checked_add(1).map_or(f32::INFINITY, f32::from_bits),
+    };
     // Subnormal numbers have no exponent of their own.
-    let is_plain = largest < f32::INFINITY && smallest >= f32::MIN_POSITIVE;
-    (Range { min, max, largest, smallest }, is_plain)
+    let is_plain = range.largest < f32::INFINITY && range.smallest >= f32::MIN_POSITIVE;
+    (range, is_plain)
+}
+
+/// The bits of a float as an integer in the order of the floats: those of a negative number, but for the sign, inverted.
+/// Its own inverse.
+#[inline(always)]
+fn key(bits: i32) -> i32 {
+    bits ^ ((bits >> 31) & i32::MAX)
 }
 
 fn add_block(found: &mut Statistics, counts: &mut Counts, block: &[f32]) {
@@ -466,68 +488,82 @@ fn add_plain(found: &mut Statistics, counts: &mut Counts, block: &[f32], range: 
     found.min_abs = found.min_abs.min(range.smallest.into());
     counts.count(block);
     for (format, (rounded, limits)) in found.rounded.iter_mut().zip(&LIMITS).enumerate() {
-        if range.largest > limits.largest {
-            rounded.beyond += count_if(block, |magnitude| magnitude > limits.largest);
+        let &Limits { largest, overflow, normal, subnormal, flush, .. } = limits;
+        if range.largest > largest {
+            rounded.beyond += count_if(block, move |magnitude| magnitude > largest);
         }
-        if range.largest >= limits.overflow {
-            rounded.overflow += count_if(block, |magnitude| magnitude >= limits.overflow);
+        if range.largest >= overflow {
+            rounded.overflow += count_if(block, move |magnitude| magnitude >= overflow);
         }
         let count_below = |limit: f32, count: &mut u64| {
             if range.smallest < limit {
-                *count += count_if(block, |magnitude| magnitude > 0.0 && magnitude < limit);
+                *count += count_if(block, move |magnitude| (magnitude > 0.0) & (magnitude < limit));
             }
         };
-        count_below(limits.normal, &mut rounded.below_normal);
-        count_below(limits.subnormal, &mut rounded.below_subnormal);
-        if range.smallest <= limits.flush {
-            rounded.flushed += count_if(block, |magnitude| magnitude > 0.0 && magnitude <= limits.flush);
+        count_below(normal, &mut rounded.below_normal);
+        count_below(subnormal, &mut rounded.below_subnormal);
+        if range.smallest <= flush {
+            rounded.flushed += count_if(block, move |magnitude| (magnitude > 0.0) & (magnitude <= flush));
         }
         let max_error = &mut rounded.max_relative_error;
+        let (least, shift) = (limits.normal.to_bits(), (24 - limits.precision).cast_unsigned() << 23);
         match FORMATS[format] {
             DType::BF16 => raise(max_error, block, range.smallest, limits, nearest_bf16),
-            _ => raise(max_error, block, range.smallest, limits, |magnitude| nearest(magnitude, limits)),
+            _ => {
+                raise(max_error, block, range.smallest, limits, move |number| nearest(number, least, shift));
+            }
         }
     }
 }
 
-/// The number of magnitudes that meet a condition.
+/// The number of magnitudes that meet a condition, which has no branch.
 fn count_if(block: &[f32], is_met: impl Fn(f32) -> bool) -> u64 {
-    widest(|| block.iter().map(|number| u32::from(is_met(number.abs()))).sum::<u32>()).into()
+    widest(move || block.iter().map(|number| u32::from(is_met(number.abs()))).sum::<u32>()).into()
 }
 
 /// Raises the largest relative error by the errors of a block with this smallest magnitude other than 0.
 ///
 /// Most blocks contain no larger error than the blocks before them, so the errors are compared first, with a margin for
-/// the rounding of the product, and divided only where the comparison finds a candidate.
+/// the rounding of the product, and divided only where the comparison finds a candidate. The loops have no branch, so that
+/// they are computed in wide vectors.
 #[inline(always)]
-fn raise(max_error: &mut f32, block: &[f32], smallest: f32, limits: &Limits, nearest: impl Fn(f32) -> f32) {
-    let error = |number: &f32| {
-        let magnitude = number.abs();
-        let counts = magnitude > limits.flush && magnitude < limits.overflow;
-        let error = (nearest(magnitude) - magnitude).abs();
-        if counts { (error, magnitude) } else { (0.0, 1.0) }
-    };
+fn raise(
+    max_error: &mut f32,
+    block: &[f32],
+    smallest: f32,
+    limits: &Limits,
+    nearest: impl Fn(f32) -> f32 + Copy,
+) {
+    let (flush, overflow) = (limits.flush, limits.overflow);
+    let counts = move |magnitude: f32| (magnitude > flush) & (magnitude < overflow);
+    let error = move |magnitude: f32| (nearest(magnitude) - magnitude).abs();
     let least = *max_error * (1.0 - 8.0 * f32::EPSILON);
-    // Products below the normal range are less exact than the margin.
-    let is_exact = least == 0.0 || least * smallest.max(limits.flush) >= f32::MIN_POSITIVE;
-    let has_larger =
-        || block.iter().map(error).fold(false, |any, (error, magnitude)| any | (error > least * magnitude));
+    // The rounding of a product below the normal range may exceed the margin.
+    let is_exact = least == 0.0 || least * smallest.max(flush) >= f32::MIN_POSITIVE;
+    let has_larger = move || {
+        let is_larger = |magnitude| counts(magnitude) & (error(magnitude) > least * magnitude);
+        block.iter().fold(0, |any, number| any | u32::from(is_larger(number.abs()))) != 0
+    };
     if is_exact && !widest(has_larger) {
         return;
     }
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
-    let ratios = || block.iter().map(error).map(|(error, magnitude)| error / magnitude).fold(0.0, larger);
-    *max_error = max_error.max(widest(ratios));
+    let largest = move || {
+        // Errors are not negative, so their bits have their order.
+        let ratio = |magnitude| {
+            ((error(magnitude) / magnitude).to_bits() * u32::from(counts(magnitude))).cast_signed()
+        };
+        block.iter().map(|number| ratio(number.abs())).fold(0, i32::max)
+    };
+    *max_error = max_error.max(f32::from_bits(widest(largest).cast_unsigned()));
 }
 
-/// The nearest number of a format with a least exponent above that of f32. For a normal f32 number that does not
-/// overflow.
+/// The nearest number of a format with a least exponent above that of f32, for a normal f32 number that does not
+/// overflow; `least` has the bits of the smallest normal number, `shift` those of the lost significant bits as an exponent.
 #[inline(always)]
-fn nearest(magnitude: f32, limits: &Limits) -> f32 {
-    let least = limits.normal.to_bits();
+fn nearest(magnitude: f32, least: u32, shift: u32) -> f32 {
     let power = (magnitude.to_bits() & 0x7f80_0000).max(least);
     // Larger magnitudes, where this sum wraps, are ignored by `raise`.
-    let unit = f32::from_bits(power.wrapping_add((24 - limits.precision).cast_unsigned() << 23));
+    let unit = f32::from_bits(power.wrapping_add(shift));
     (magnitude + unit) - unit
 }
 

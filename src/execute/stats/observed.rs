@@ -2,7 +2,7 @@
 
 use super::{Origin, SCHEMA};
 use ampc_ir::DType;
-use ampc_ir::convert::{max_finite, min_normal};
+use ampc_ir::convert::{max_finite, min_normal, unit_roundoff};
 use ampc_passes::observed::{Observed, ObservedValue};
 use serde::Deserialize;
 
@@ -41,7 +41,9 @@ pub(super) fn near_ends<'a>(
 ) -> Observed {
     let least = min_normal(format).unwrap_or(0.0);
     let has_range_of_f32 = Some(least) == min_normal(DType::F32);
-    let margin = if has_range_of_f32 { 1.0 } else { margin };
+    // Rounded operands may make a result larger than the result that was observed.
+    let rounding = 1.0 + 4.0 * unit_roundoff(format).unwrap_or(0.0);
+    let margin = if has_range_of_f32 { rounding } else { margin.max(rounding) };
     let most = max_finite(format).unwrap_or(f64::INFINITY) / margin;
     let is_near = |number: f64| number != 0.0 && (number.abs() > most || number.abs() < least * margin);
     let found = tensors.filter(|tensor| is_near(tensor.number()));
@@ -57,9 +59,24 @@ pub enum StatsError {
     /// It has another schema.
     #[error("expected the schema {SCHEMA}, found {0:?}")]
     Schema(String),
-    /// It has no batch.
-    #[error("expected statistics of at least one batch, found none")]
-    Empty,
+    /// It has no batch, or no tensor.
+    #[error(
+        "expected statistics of at least one batch and tensor, found {batches} batches and {tensors} tensors"
+    )]
+    Empty {
+        /// The number of batches.
+        batches: u64,
+        /// The number of tensors.
+        tensors: usize,
+    },
+    /// A number that cannot be the largest magnitude.
+    #[error("tensor `{tensor}`: expected `max_abs` of 0 or more, found {max_abs}")]
+    Negative {
+        /// The name of the tensor.
+        tensor: String,
+        /// The number.
+        max_abs: f64,
+    },
 }
 
 /// The schema of a document, which is read before the rest.
@@ -79,13 +96,23 @@ pub struct SavedStats {
 #[derive(Debug, Deserialize)]
 struct Row {
     tensor: String,
-    origin: String,
+    origin: SavedOrigin,
     path: String,
     result: u32,
+    nan: u64,
     max: Option<Number>,
     max_abs: Option<f64>,
     /// Present for floats.
     rounded: Option<serde::de::IgnoredAny>,
+}
+
+/// An [`Origin`] by its name.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum SavedOrigin {
+    Input,
+    Constant,
+    Node,
 }
 
 /// A number, or the name of an infinity.
@@ -93,14 +120,23 @@ struct Row {
 #[serde(untagged)]
 enum Number {
     Finite(f64),
-    Named(String),
+    Named(Infinity),
+}
+
+#[derive(Debug, Deserialize)]
+enum Infinity {
+    #[serde(rename = "inf")]
+    Positive,
+    #[serde(rename = "-inf")]
+    Negative,
 }
 
 impl Number {
     fn value(&self) -> f64 {
         match self {
             Number::Finite(number) => *number,
-            Number::Named(name) => name.parse().unwrap_or(f64::NAN),
+            Number::Named(Infinity::Positive) => f64::INFINITY,
+            Number::Named(Infinity::Negative) => f64::NEG_INFINITY,
         }
     }
 }
@@ -116,7 +152,24 @@ impl SavedStats {
             return Err(StatsError::Schema(schema));
         }
         let stats: SavedStats = serde_json::from_str(text)?;
-        if stats.batches == 0 { Err(StatsError::Empty) } else { Ok(stats) }
+        let (batches, tensors) = (stats.batches, stats.tensors.len());
+        if batches == 0 || tensors == 0 {
+            return Err(StatsError::Empty { batches, tensors });
+        }
+        let negative = stats.tensors.iter().find(|row| row.max_abs.is_some_and(|max_abs| max_abs < 0.0));
+        match negative {
+            Some(row) => Err(StatsError::Negative {
+                tensor: row.tensor.clone(),
+                max_abs: row.max_abs.unwrap_or_default(),
+            }),
+            None => Ok(stats),
+        }
+    }
+
+    /// The names of the tensors of floats with NaN.
+    pub fn with_nan(&self) -> Vec<&str> {
+        let rows = self.tensors.iter().filter(|row| row.nan > 0 && row.rounded.is_some());
+        rows.map(|row| row.tensor.as_str()).collect()
     }
 
     /// As [`ModelStats::observed`](super::ModelStats::observed).
@@ -132,16 +185,20 @@ impl SavedStats {
 
     fn observations(&self) -> impl Iterator<Item = Observation<'_>> {
         let floats = self.tensors.iter().filter(|row| row.rounded.is_some());
-        floats.filter_map(move |row| {
-            let origin = Origin::ALL.into_iter().find(|origin| origin.as_str() == row.origin)?;
-            Some(Observation {
+        floats.map(|row| {
+            let origin = match row.origin {
+                SavedOrigin::Input => Origin::Input,
+                SavedOrigin::Constant => Origin::Constant,
+                SavedOrigin::Node => Origin::Node,
+            };
+            Observation {
                 origin,
                 name: &row.tensor,
                 path: &row.path,
                 slot: row.result,
                 max: row.max.as_ref().map_or(f64::NAN, Number::value),
                 max_abs: row.max_abs.unwrap_or(0.0),
-            })
+            }
         })
     }
 }
@@ -203,9 +260,11 @@ mod tests {
     fn other_files_are_refused() {
         let none = json("m", &ModelStats::default(), 1);
         let other = none.replace(SCHEMA, "ampc-stats/9");
-        for (text, expected) in
-            [("{", "expected statistics"), (&none, "at least one batch"), (&other, "found \"ampc-stats/9\"")]
-        {
+        for (text, expected) in [
+            ("{", "expected statistics"),
+            (&none, "found 0 batches and 0 tensors"),
+            (&other, "found \"ampc-stats/9\""),
+        ] {
             let message = SavedStats::read(text).unwrap_err().to_string();
             assert!(message.contains(expected), "{message}");
         }
