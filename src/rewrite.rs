@@ -130,7 +130,7 @@ pub fn raised_for_casts(
     Ok(Some((options, Warning::new("opset.raised", None, message))))
 }
 
-/// The module about which a rewrite decides: the model after the passes before `classify`, which may raise its opset, move
+/// The module as `classify` receives it: the model after the passes before `classify`, which may raise its opset, move
 /// casts, and give each call a function of its own. The statistics of this module give [`RewriteOptions::observed`].
 ///
 /// # Errors

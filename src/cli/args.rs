@@ -134,7 +134,8 @@ pub(crate) struct RewriteArgs {
     /// As `--calibrate`, from statistics of the model that `ampc stats` wrote as JSON
     #[arg(long, value_name = "STATS.json", help_heading = "Precision", conflicts_with = "calibrate")]
     pub(crate) ranges: Option<PathBuf>,
-    /// Factor by which other data may exceed the data of `--calibrate` or `--ranges` [default: 4]
+    /// Factor by which magnitudes of other data may be larger or smaller than those of `--calibrate` or `--ranges`, for
+    /// fp16 [default: 4]
     #[arg(long, value_name = "X", value_parser = margin, help_heading = "Precision")]
     pub(crate) range_margin: Option<f64>,
     /// Write the report as JSON: every decision with its reason, every cast, every converted constant; `-` is

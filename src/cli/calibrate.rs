@@ -9,7 +9,7 @@ use super::table::count;
 use super::ui::{Stream, Ui};
 use super::{data, diagnose, shown};
 use ampc::execute::stats::{Collector, ModelStats, SavedStats};
-use ampc::passes::observed::Observed;
+use ampc::passes::observed::{Observed, shortest};
 use ampc::report::precision_name;
 use ampc::{Model, RewriteOptions};
 use std::io::ErrorKind;
@@ -50,6 +50,25 @@ impl Calibration {
         Ok(Some(Calibration { margin, source }))
     }
 
+    /// Refuses a report as policy.
+    ///
+    /// # Errors
+    /// If the policy is a report.
+    pub(crate) fn check(&self, options: &RewriteOptions) -> Result<(), Failure> {
+        let flag = match self.source {
+            Source::Data(_) => "calibrate",
+            Source::Statistics(_) => "ranges",
+        };
+        if !options.policy.is_report() {
+            return Ok(());
+        }
+        let message = format!(
+            "a report as `--policy` repeats its decisions, so `--{flag}` cannot change them: give the preset or policy file \
+             that its field `options.policy` names"
+        );
+        Err(Failure::usage(flag, message))
+    }
+
     /// The files that it reads.
     pub(crate) fn files(&self) -> Vec<ReadFile> {
         match &self.source {
@@ -71,15 +90,13 @@ impl Calibration {
         (progress, ui): (&Progress, Ui),
     ) -> Result<Observed, Failure> {
         let (to, margin) = (options.to, self.margin);
-        if options.policy.is_report() {
-            let message =
-                "the policy is a report, whose decisions are repeated: give the policy of the report instead";
-            return Err(Failure::usage("calibrate", message));
-        }
         let observed = match &self.source {
             Source::Statistics(path) => {
                 let stats = saved(path, model)?;
-                progress.suspend(|| warn(&stats.with_nan(), ui));
+                progress.suspend(|| {
+                    warn(&stats.with_nan(), ui);
+                    warn_of_part(&stats, ui);
+                });
                 stats.observed(to, margin)
             }
             Source::Data(paths) => {
@@ -134,29 +151,37 @@ fn collected(
 fn warn(with_nan: &[&str], ui: Ui) {
     let [first, others @ ..] = with_nan else { return };
     let name = shown::name(first);
-    let message = match others.len() {
-        0 => format!("`{name}` is NaN on the data in fp32, so its range is unknown"),
-        n => {
-            let others = count(n as u64, "other tensor");
-            format!("`{name}` and {others} are NaN on the data in fp32, so their range is unknown")
-        }
+    let others = match others.len() {
+        0 => " has".to_owned(),
+        n => format!(" and {} have", count(n as u64, "other tensor")),
     };
-    let problem = Problem::warning("calibrate.nan", message);
+    let message = format!("`{name}`{others} NaN on the data in fp32; only finite elements are judged");
+    complain(&Problem::warning("calibrate.nan", message), ui);
+}
+
+/// Warns of statistics of a run that was stopped.
+fn warn_of_part(stats: &SavedStats, ui: Ui) {
+    if stats.batches < stats.of_batches {
+        let message = format!("the statistics are of {} of {} batches", stats.batches, stats.of_batches);
+        complain(&Problem::warning("calibrate.partial", message), ui);
+    }
+}
+
+fn complain(problem: &Problem, ui: Ui) {
     ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
 }
 
-/// The number of values near an end of the range, and the value of largest magnitude.
+/// The number of values near an end of the range, and the worst of them.
 fn said(observed: &Observed, options: &RewriteOptions) -> String {
     let to = precision_name(options.to);
-    let worst = observed.iter().max_by(|(_, a), (_, b)| a.abs().total_cmp(&b.abs()));
-    let Some((place, number)) = worst else {
+    let Some((place, number)) = observed.worst(options.to) else {
         return format!("no value comes near an end of the range of {to} on the data");
     };
-    let place = shown::name(&place.to_string());
+    let (place, number) = (shown::name(&place.to_string()), shortest(number));
     match observed.len() {
-        1 => format!("1 value comes near an end of the range of {to} on the data: `{place}` has {number:e}"),
+        1 => format!("1 value comes near an end of the range of {to} on the data: `{place}`, {number}"),
         n => format!(
-            "{} come near an end of the range of {to} on the data; `{place}` has {number:e}",
+            "{} come near an end of the range of {to} on the data, the worst `{place}`, {number}",
             count(n as u64, "value")
         ),
     }

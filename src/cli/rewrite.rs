@@ -35,6 +35,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let calibration = Calibration::of(args)?;
     let (mut options, mut read) =
         settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
+    calibration.iter().try_for_each(|calibration| calibration.check(&options))?;
     let emit = emit_of(args, options.to)?;
     let report_file = report_file(args, &emit)?;
 
@@ -135,7 +136,8 @@ fn pipeline_of(model: &Model, options: &RewriteOptions) -> Result<(bool, Pipelin
 fn check_data(args: &RewriteArgs) -> Result<(), Failure> {
     let runs = args.verify.verify || !args.calibrate.is_empty();
     if args.data.has_values() && !args.verify.verify {
-        let message = "`--inputs` and `--random` need `--verify`; `--calibrate DATA` decides by data";
+        let message =
+            "`--inputs` and `--random` need `--verify`; `--calibrate DATA` chooses precisions by data";
         return Err(Failure::usage("verify", message));
     }
     if args.limits.is_given() && !runs {

@@ -49,7 +49,8 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// The origin of a tensor.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Origin {
     /// An input of the model.
     Input,
@@ -60,9 +61,6 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// All origins.
-    pub const ALL: [Origin; 3] = [Origin::Input, Origin::Constant, Origin::Node];
-
     /// The name of the origin in reports.
     pub const fn as_str(self) -> &'static str {
         match self {

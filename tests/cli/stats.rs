@@ -166,7 +166,7 @@ fn values_near_the_end_of_the_range_on_data_stay_fp32() {
     let run = dir.run(&[&["rewrite", "m.ir", "-o", "a.onnx", "--report", "r.json"], &calibrate[..]].concat());
     snapshot("rewrite_calibrated", &run);
     let report: Value = serde_json::from_str(&std::fs::read_to_string(dir.path("r.json")).unwrap()).unwrap();
-    assert_eq!(report["options"]["observed"], "@residual:0=-20033+@scale:0=20000");
+    assert_eq!(report["options"]["observed"], "@residual:0=20002.754+@scale:0=20000");
     let explained =
         dir.run(&[&["rewrite", "m.ir", "-o", "e.onnx", "--explain", "*"], &calibrate[..]].concat());
     snapshot("rewrite_calibrated_explained", &explained);
@@ -197,6 +197,8 @@ fn values_near_the_end_of_the_range_on_data_stay_fp32() {
         ("margin_alone", &["--range-margin", "2"][..]),
         ("both", &["--ranges", "s.json", "--calibrate", "data"][..]),
         ("no_stats", &["--ranges", "r.json"][..]),
+        ("report", &["--policy", "r.json", "--calibrate", "data"][..]),
+        ("small_margin", &["--range-margin", "0.5", "--calibrate", "data"][..]),
     ] {
         let run = dir.run(&[&["rewrite", "m.ir", "-o", "f.onnx"], args].concat());
         snapshot(&format!("rewrite_calibrate_{name}"), &run);
@@ -285,6 +287,21 @@ fn statistics_and_data_of_another_model_are_refused() {
         let run = dir.run(&[&["rewrite", "other.ir", "-o", "o.onnx"], &args[..]].concat());
         snapshot(&format!("rewrite_calibrate_other_{name}"), &run);
         assert!(!dir.path("o.onnx").exists());
+    }
+}
+
+#[test]
+fn numbers_that_are_nan_are_told() {
+    let dir = dir_with_batches();
+    let x = HostTensor::from_slice(&[1, 3], &[1.0, f32::NAN, 2.0]).unwrap();
+    write_npz(&dir, "nan.npz", &[("x", x)]);
+    assert_eq!(dir.run(&["stats", "m.ir", "--inputs", "nan.npz", "-o", "s.json", "-q"]).code, 0);
+    let whole = std::fs::read_to_string(dir.path("s.json")).unwrap();
+    dir.write("part.json", whole.replace("\"of_batches\":1", "\"of_batches\":9"));
+    for args in [["--calibrate", "nan.npz"], ["--ranges", "part.json"]] {
+        let run = dir.run(&[&["rewrite", "m.ir", "-q", "--force", "-o", "o.onnx"], &args[..]].concat());
+        assert!(run.code == 0 && run.stderr.contains("NaN on the data in fp32"), "{run}");
+        assert_eq!(run.stderr.contains("are of 1 of 9 batches"), args[0] == "--ranges", "{run}");
     }
 }
 

@@ -3,11 +3,12 @@
 use crate::graph::flow::{self, Var};
 use crate::graph::paths::{Paths, attr_of, own_name};
 use crate::spelling::words::{quoted, words};
+use ampc_ir::convert::{max_finite, min_normal};
 use ampc_ir::module::Op;
 use ampc_ir::verify::name_of;
-use ampc_ir::{GraphId, Module, Node, Value};
-use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
+use ampc_ir::{DType, GraphId, Module, Node, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::{SmallVec, smallvec};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -54,17 +55,22 @@ impl Observed {
         self.0.iter().map(|(value, &number)| (value, number))
     }
 
-    /// The first value that a module does not have.
-    pub fn unknown_in(&self, module: &Module) -> Option<&ObservedValue> {
+    /// The values that a module does not have.
+    pub fn unknown_in(&self, module: &Module) -> Vec<&ObservedValue> {
         let places = Places::of(module);
-        self.0.keys().find(|value| places.find(value).is_empty())
+        self.0.keys().filter(|value| places.find(value).is_empty()).collect()
+    }
+
+    /// The value that is nearest to an end of the range of a format, or furthest beyond it.
+    pub fn worst(&self, format: DType) -> Option<(&ObservedValue, f64)> {
+        self.iter().max_by(|(_, a), (_, b)| danger(*a, format).total_cmp(&danger(*b, format)))
     }
 
     /// The values of a module, with their numbers of largest magnitude. Values that the module does not have are left
     /// out: a pass may have replaced their nodes.
     ///
-    /// Inputs of bodies and functions have no statistics of their own. They get the number of the operand, or of the
-    /// state of the loop, that they are:
+    /// Inputs of bodies and functions have no statistics of their own. Each gets the number of the operand or loop-carried
+    /// value that is bound to it:
     ///
     /// ```text
     /// @big:0=1e5                 %b of the main graph goes up to 1e5
@@ -89,7 +95,7 @@ impl Observed {
             .flat_map(|node| flow::vars(module, node))
             .filter(is_passed_on)
             .collect();
-        // A round carries numbers through one level of bodies and calls, in whichever order they are visited.
+        // In each round, numbers enter bodies and functions one level deeper.
         loop {
             let mut has_changed = false;
             for &port in &ports {
@@ -115,6 +121,12 @@ pub(crate) fn number_of(module: &Module, observed: &FxHashMap<Value, f64>, value
     number.copied()
 }
 
+/// The ratio of a number to the nearer end of the range of a format; more than 1 beyond the range.
+pub(crate) fn danger(number: f64, format: DType) -> f64 {
+    let (most, least) = (max_finite(format).unwrap_or(f64::MAX), min_normal(format).unwrap_or(0.0));
+    (number.abs() / most).max(least / number.abs())
+}
+
 /// The number of larger magnitude.
 fn larger(a: f64, b: f64) -> f64 {
     if b.abs() > a.abs() { b } else { a }
@@ -135,29 +147,35 @@ struct Places<'m> {
     module: &'m Module,
     paths: Arc<Paths>,
     inputs: FxHashMap<String, Value>,
-    /// The nodes of each graph by their names in it.
-    nodes: FxHashMap<(GraphId, &'m str), SmallVec<[Node; 1]>>,
+    /// The node of a graph with this last part of its path, which is unique in the graph.
+    by_path: FxHashMap<(GraphId, String), Node>,
+    /// The nodes of a graph with this name.
+    by_name: FxHashMap<(GraphId, String), SmallVec<[Node; 1]>>,
 }
 
 impl<'m> Places<'m> {
     fn of(module: &'m Module) -> Places<'m> {
+        let paths = Paths::of(module);
         let inputs = module.graph(module.main()).inputs().iter();
         let inputs = inputs.map(|&value| (name_of(module, value), value)).collect();
-        let mut nodes: FxHashMap<_, SmallVec<[Node; 1]>> = FxHashMap::default();
+        let (mut by_path, mut by_name) = (FxHashMap::default(), FxHashMap::default());
         for node in flow::nodes(module) {
-            nodes.entry((module.node(node).graph, own_name(module, node))).or_default().push(node);
+            let graph = module.node(node).graph;
+            by_path.insert((graph, paths.local(node).to_owned()), node);
+            let named: &mut SmallVec<[Node; 1]> =
+                by_name.entry((graph, own_name(module, node).to_owned())).or_default();
+            named.push(node);
         }
-        Places { module, paths: Paths::of(module), inputs, nodes }
+        Places { module, paths, inputs, by_path, by_name }
     }
 
-    /// The values of a place. Several nodes may have a name: a node `c/b` of the main graph, and the node `b` of the
+    /// The values of a place. Several nodes may have a path: a node `c/b` of the main graph, and the node `b` of the
     /// function that the node `c` calls.
     fn find(&self, place: &ObservedValue) -> Vec<Value> {
         match place {
             ObservedValue::Input(name) => self.inputs.get(name).copied().into_iter().collect(),
             ObservedValue::Result { node, slot } => {
-                let mut found = Vec::new();
-                self.descend(self.module.main(), node, &mut found);
+                let mut found = self.nodes(node);
                 if found.is_empty() {
                     found.extend(self.paths.node(node));
                 }
@@ -167,40 +185,46 @@ impl<'m> Places<'m> {
         }
     }
 
-    /// Adds the nodes of a graph, of its bodies and of the functions that it calls to which a path by calls leads. The
-    /// path names a node at each `/`, or the `/` belongs to a name.
-    fn descend(&self, graph: GraphId, path: &str, found: &mut Vec<Node>) {
-        found.extend(self.named(graph, path));
-        for (at, _) in path.match_indices('/') {
-            for node in self.named(graph, &path[..at]) {
-                let (data, rest) = (self.module.node(node), &path[at + 1..]);
-                if let Op::Call(function) = data.op {
-                    self.descend(self.module.function(function).graph, rest, found);
-                }
-                for body in data.bodies() {
-                    let inside = rest.strip_prefix(attr_of(self.module, body));
-                    if let Some(inside) = inside.and_then(|inside| inside.strip_prefix('/')) {
-                        self.descend(body, inside, found);
+    /// The nodes that a path by calls names. Names may contain `/`, so every division of the path at a `/` is tried: the
+    /// first part names a call or a node with bodies, and the rest a node inside. A graph is searched for the same rest
+    /// once.
+    fn nodes(&self, path: &str) -> Vec<Node> {
+        let mut found = Vec::new();
+        let mut seen: FxHashSet<(GraphId, usize)> = FxHashSet::default();
+        let mut work = vec![(self.module.main(), 0)];
+        while let Some((graph, from)) = work.pop() {
+            if !seen.insert((graph, from)) {
+                continue;
+            }
+            let rest = &path[from..];
+            found.extend(self.named(graph, rest));
+            for (at, _) in rest.match_indices('/') {
+                for node in self.named(graph, &rest[..at]) {
+                    let (data, inside) = (self.module.node(node), from + at + 1);
+                    if let Op::Call(function) = data.op {
+                        work.push((self.module.function(function).graph, inside));
+                    }
+                    for body in data.bodies() {
+                        let attr = attr_of(self.module, body);
+                        if path[inside..].strip_prefix(attr).is_some_and(|rest| rest.starts_with('/')) {
+                            work.push((body, inside + attr.len() + 1));
+                        }
                     }
                 }
             }
         }
+        found
     }
 
-    /// The nodes of a graph with this name, without or with the `~2` that makes a path unique.
+    /// The node with this last part of its path; without such a node, the nodes with this name, with or without the `~2`
+    /// that made a path of another module unique.
     fn named(&self, graph: GraphId, name: &str) -> SmallVec<[Node; 1]> {
-        let with = |name: &str| self.nodes.get(&(graph, name)).cloned().unwrap_or_default();
-        let (mut found, base) = (with(name), name.rsplit_once('~').map_or(name, |(base, _)| base));
-        // Of nodes with the same name, the path of each has another number.
-        if found.len() > 1 || found.is_empty() && base != name {
-            let of_base = if found.is_empty() { with(base) } else { found.clone() };
-            let exact = of_base.iter().copied().filter(|&node| self.paths.local(node) == name);
-            found = exact.collect();
-            if found.is_empty() {
-                found = of_base;
-            }
+        if let Some(&node) = self.by_path.get(&(graph, name.to_owned())) {
+            return smallvec![node];
         }
-        found
+        let base = name.rsplit_once('~').map_or(name, |(base, _)| base);
+        let with = |name: &str| self.by_name.get(&(graph, name.to_owned()));
+        with(name).or_else(|| with(base)).cloned().unwrap_or_default()
     }
 }
 
@@ -248,9 +272,25 @@ impl fmt::Display for ObservedValue {
     }
 }
 
+/// The shortest text of a number; very small and very large numbers have an exponent.
+pub fn shortest(number: f64) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "an f32 has a shorter text, if it is the same number"
+    )]
+    let short = number as f32;
+    let is_ordinary = (1e-3..1e9).contains(&number.abs());
+    match (f64::from(short) == number, is_ordinary) {
+        (true, true) => short.to_string(),
+        (true, false) => format!("{short:e}"),
+        (false, true) => number.to_string(),
+        (false, false) => format!("{number:e}"),
+    }
+}
+
 impl fmt::Display for Observed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.0.iter().map(|(place, number)| quoted(&format!("{place}={number}")));
+        let entries = self.0.iter().map(|(place, &number)| quoted(&format!("{place}={}", shortest(number))));
         f.write_str(&entries.collect::<Vec<_>>().join("+"))
     }
 }
@@ -261,7 +301,7 @@ mod tests {
 
     #[test]
     fn observations_are_printed_as_they_are_read() {
-        for text in ["", "%x=100000", "@block/mul:0=-70000", "%x=2+\"@a b:1=70000.5\""] {
+        for text in ["", "%x=100000", "@block/mul:0=-70000", "%x=2+\"@a b:1=70000.5\"", "%x=6.7e-5"] {
             assert_eq!(text.parse::<Observed>().unwrap().to_string(), text);
         }
         for text in ["x", "x=1", "%x=nan", "%x=inf", "%x=0", "%=1", "@a:b=1", "@a:0", "@:0=1", "a:0=1"] {

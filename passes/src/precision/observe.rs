@@ -13,18 +13,18 @@
 //! ```
 //!
 //! The pass runs after `taint`, so it adds operators to those that stay fp32 without data and frees none. A value
-//! downstream that comes near an end has an observation of its own, so nothing downstream is tainted. The exception are
-//! operators that a kernel of the target frees (the rule `kernel`): their results no longer fit the
-//! condition under which their readers are free, so they taint as a denied operator does.
+//! downstream that comes near an end has an observation of its own, so nothing downstream is tainted. Exception: an
+//! operator with the rule `kernel` left its readers free on condition that it is low itself. Once it is denied, it taints
+//! its readers as any denied operator does.
 //!
-//! A mask is no large number of the data: a value whose number of largest magnitude is negative and fits the format stays
-//! free if only softmaxes read it, perhaps through additions and operators that move numbers.
+//! Masks are exempt: a value whose number of largest magnitude is negative, with room for scores in front of the end of the
+//! range, stays free if only softmaxes read it, perhaps through additions and operators that move numbers.
 
-use crate::graph::flow::{self, Var};
+use crate::graph::flow::{self, Reader, Var};
 use crate::graph::sequences::Groups;
 use crate::pass::input_ranges::InputRanges;
 use crate::pass::invariants::Invariants;
-use crate::pass::observed::{Observed, number_of};
+use crate::pass::observed::{Observed, danger, number_of};
 use crate::pass::options::{FORMAT, OBSERVED, PassOption, Setting, Spelled, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError, Warning};
 use crate::precision::between::is_between;
@@ -34,7 +34,7 @@ use ampc_ir::convert::{max_finite, min_normal};
 use ampc_ir::module::Rule;
 use ampc_ir::op::{self, Class, OpKind, Sign};
 use ampc_ir::verify::name_of;
-use ampc_ir::{DType, Module, Value};
+use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
@@ -81,27 +81,40 @@ impl Pass for Observe {
         Invariants::ASSIGNED.with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        if let [first, others @ ..] = &self.observed.unknown_in(module)[..] {
+            let others =
+                if others.is_empty() { String::new() } else { format!(" and {} others", others.len()) };
+            cx.warn(
+                "observe.unknown",
+                None,
+                format!("`{first}`{others}: no such value, so its range is not used"),
+            );
+        }
         let observed = self.observed.values(module);
         if observed.is_empty() {
             return Ok(Changed::No);
         }
-        let (mut denied, mut bound) = (FxHashSet::default(), Vec::new());
-        let vars: Vec<Var> =
-            flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node)).collect();
-        for var in vars {
-            let Some(evidence) = self.evidence(module, &observed, var) else { continue };
+        let found = Found { of: self, masks: masks(module), observed };
+        let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
+        let near: Vec<(Var, String)> =
+            vars.filter_map(|var| Some((var, found.evidence(module, var)?))).collect();
+        // Before they are denied, because a denied variable stops the marks of others.
+        let is_bound = |var: &Var| flow::decision(module, *var).is_some_and(is_between);
+        let bound: Vec<Var> = near.iter().map(|&(var, _)| var).filter(is_bound).collect();
+        let mut tainted = match bound.is_empty() {
+            true => Vec::new(),
+            false => marks(module, &Groups::new(module), &bound, &InputRanges::default(), |_, _| {}),
+        };
+        let mut denied: FxHashSet<Var> = FxHashSet::default();
+        for (var, evidence) in near {
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
-            if is_between(decision) {
-                bound.push(var);
-            }
             decision.class = Class::Deny;
             decision.reason = Arc::new(Rule::Observed { evidence }.into());
-            denied.insert(var.node);
+            denied.insert(var);
         }
-        if !bound.is_empty() {
-            let tainted = marks(module, &Groups::new(module), &bound, &InputRanges::default(), |_, _| {});
-            deny(module, &tainted);
-        }
+        tainted.retain(|&(var, _)| denied.insert(var));
+        deny(module, &tainted);
+        let denied: FxHashSet<Node> = denied.into_iter().map(|var| var.node).collect();
         let is_untrue = |warning: &Warning| {
             warning.code == LARGE_WEIGHTS && warning.node.is_some_and(|node| denied.contains(&node))
         };
@@ -110,26 +123,37 @@ impl Pass for Observe {
     }
 }
 
-impl Observe {
+/// The observed values of a module.
+struct Found<'a> {
+    of: &'a Observe,
+    observed: FxHashMap<Value, f64>,
+    /// The values that only softmaxes read.
+    masks: FxHashSet<Value>,
+}
+
+impl Found<'_> {
     /// The evidence that a variable reads or makes a value near an end of the range; `None` for variables that are
     /// decided, and that have no such value.
-    fn evidence(&self, module: &Module, observed: &FxHashMap<Value, f64>, var: Var) -> Option<String> {
+    fn evidence(&self, module: &Module, var: Var) -> Option<String> {
         if !flow::is_free(module, var) {
             return None;
         }
         let values = flow::operands_of(module, var).chain(flow::results_of(module, var));
-        let near = |value: Value| {
-            let number =
-                number_of(module, observed, value).filter(|number| !self.is_mask(module, value, *number))?;
-            Some((value, number))
-        };
-        let (value, number) = values.map(|(_, value)| value).find_map(near)?;
-        Some(self.sentence(&name_of(module, flow::behind_casts(module, value)), number))
+        let near = values.filter_map(|(_, value)| {
+            let number = number_of(module, &self.observed, value)?;
+            let is_mask = number >= self.of.lowest_mask() && number <= -1.0 && self.masks.contains(&value);
+            (!is_mask).then_some((value, number))
+        });
+        let danger = |number| danger(number, self.of.to);
+        let (value, number) = near.reduce(|a, b| if danger(b.1) > danger(a.1) { b } else { a })?;
+        Some(self.of.sentence(&name_of(module, flow::behind_casts(module, value)), number))
     }
+}
 
-    /// True if a number is low enough for a mask, fits, and only softmaxes read the value.
-    fn is_mask(&self, module: &Module, value: Value, number: f64) -> bool {
-        number <= -1.0 && number >= -self.most() && ends_in_softmax(module, value)
+impl Observe {
+    /// The lowest number of a mask: scores of up to a quarter of the range may be added to it.
+    fn lowest_mask(&self) -> f64 {
+        -0.75 * self.most()
     }
 
     fn most(&self) -> f64 {
@@ -167,28 +191,29 @@ impl Observe {
     }
 }
 
-/// The maximal number of values between a mask and its softmaxes.
-const MAX_VALUES: usize = 64;
-
-/// True if softmaxes are the only readers of a value, through additions and operators that move numbers.
-fn ends_in_softmax(module: &Module, value: Value) -> bool {
-    let mut seen: FxHashSet<Value> = FxHashSet::from_iter([value]);
-    let mut work = vec![value];
-    while let Some(value) = work.pop() {
+/// The values that softmaxes alone read, through additions and operators that move numbers. One walk from readers to the
+/// values that they read.
+fn masks(module: &Module) -> FxHashSet<Value> {
+    let mut found: FxHashSet<Value> = FxHashSet::default();
+    let inputs = module.graph(module.main()).inputs().iter().copied();
+    let results = flow::nodes(module)
+        .into_iter()
+        .rev()
+        .flat_map(|node| module.node(node).results().iter().flatten().copied().collect::<Vec<_>>());
+    for value in results.chain(inputs) {
         let readers = flow::readers(module, value);
-        if module.is_output(value) || readers.is_empty() || seen.len() > MAX_VALUES {
-            return false;
-        }
-        for reader in readers {
+        let ends = |reader: &Reader| {
             let Some((node, slot)) = reader.operand() else { return false };
             let Some(kind) = module.node(node).schema().map(|schema| schema.kind) else { return false };
+            let is_softmax = matches!(kind, OpKind::Softmax | OpKind::LogSoftmax)
+                || kind == OpKind::Attention && slot == 3;
             let passes_on = kind == OpKind::Add || op::moves(kind, slot as usize) == Some(Sign::Kept);
-            match module.node(node).result(0) {
-                _ if matches!(kind, OpKind::Softmax | OpKind::LogSoftmax) => {}
-                Some(result) if passes_on => work.extend(seen.insert(result).then_some(result)),
-                _ => return false,
-            }
+            let mut results = module.node(node).results().iter().flatten();
+            is_softmax || passes_on && results.all(|result| found.contains(result))
+        };
+        if !readers.is_empty() && !module.is_output(value) && readers.iter().all(ends) {
+            found.insert(value);
         }
     }
-    true
+    found
 }

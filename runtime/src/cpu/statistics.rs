@@ -425,8 +425,8 @@ struct Range {
 /// block with NaN has no meaning.
 ///
 /// Minimums and maximums of integers are computed in wide vectors, those of floats are not. So numbers are compared by
-/// their [`key`], and magnitudes by their bits, which have the order of the magnitudes. Less 1, the bits of 0 are the
-/// largest integer, so that the smallest magnitude is not 0.
+/// their [`key`], and magnitudes by their bits, which have the order of the magnitudes. Subtracting 1 wraps the bits of 0
+/// to `u32::MAX`, so zeros do not count as the smallest magnitude.
 #[inline(always)]
 fn range(block: &[f32]) -> (Range, bool) {
     let (mut min, mut max, mut largest, mut smallest) = (i32::MAX, i32::MIN, 0, u32::MAX);
@@ -449,8 +449,8 @@ fn range(block: &[f32]) -> (Range, bool) {
     (range, is_plain)
 }
 
-/// The bits of a float as an integer in the order of the floats: those of a negative number, but for the sign, inverted.
-/// Its own inverse.
+/// An integer in the order of the floats, from the bits of a float: negative numbers have all bits but the sign inverted.
+/// The function is its own inverse.
 #[inline(always)]
 fn key(bits: i32) -> i32 {
     bits ^ ((bits >> 31) & i32::MAX)

@@ -27,9 +27,16 @@ impl Observation<'_> {
         }
     }
 
-    /// The finite number of largest magnitude; positive if an infinity hides its sign.
-    fn number(&self) -> f64 {
-        if self.max < self.max_abs { -self.max_abs } else { self.max_abs }
+    /// The number that decides: the maximum if it is beyond `most`, else the finite number of largest magnitude, which
+    /// counts as positive if an infinity hides its sign.
+    fn number(&self, most: f64) -> f64 {
+        if self.max.is_finite() && self.max > most {
+            self.max
+        } else if self.max < self.max_abs {
+            -self.max_abs
+        } else {
+            self.max_abs
+        }
     }
 }
 
@@ -46,8 +53,8 @@ pub(super) fn near_ends<'a>(
     let margin = if has_range_of_f32 { rounding } else { margin.max(rounding) };
     let most = max_finite(format).unwrap_or(f64::INFINITY) / margin;
     let is_near = |number: f64| number != 0.0 && (number.abs() > most || number.abs() < least * margin);
-    let found = tensors.filter(|tensor| is_near(tensor.number()));
-    found.filter_map(|tensor| Some((tensor.place()?, tensor.number()))).collect()
+    let found = tensors.filter(|tensor| is_near(tensor.number(most)));
+    found.filter_map(|tensor| Some((tensor.place()?, tensor.number(most)))).collect()
 }
 
 /// A file of statistics that cannot be read.
@@ -88,7 +95,10 @@ struct Header {
 /// The statistics of a model, from the JSON that [`json`](super::json) writes.
 #[derive(Debug, Deserialize)]
 pub struct SavedStats {
-    batches: u64,
+    /// The number of batches that were run.
+    pub batches: u64,
+    /// The number of batches that were given.
+    pub of_batches: u64,
     tensors: Vec<Row>,
 }
 
@@ -96,23 +106,19 @@ pub struct SavedStats {
 #[derive(Debug, Deserialize)]
 struct Row {
     tensor: String,
-    origin: SavedOrigin,
+    origin: Origin,
     path: String,
     result: u32,
+    dtype: String,
     nan: u64,
     max: Option<Number>,
     max_abs: Option<f64>,
-    /// Present for floats.
-    rounded: Option<serde::de::IgnoredAny>,
 }
 
-/// An [`Origin`] by its name.
-#[derive(Clone, Copy, Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum SavedOrigin {
-    Input,
-    Constant,
-    Node,
+impl Row {
+    fn is_float(&self) -> bool {
+        self.dtype.parse::<DType>().is_ok_and(DType::is_float)
+    }
 }
 
 /// A number, or the name of an infinity.
@@ -168,7 +174,7 @@ impl SavedStats {
 
     /// The names of the tensors of floats with NaN.
     pub fn with_nan(&self) -> Vec<&str> {
-        let rows = self.tensors.iter().filter(|row| row.nan > 0 && row.rounded.is_some());
+        let rows = self.tensors.iter().filter(|row| row.nan > 0 && row.is_float());
         rows.map(|row| row.tensor.as_str()).collect()
     }
 
@@ -177,28 +183,22 @@ impl SavedStats {
         near_ends(self.observations(), format, margin)
     }
 
-    /// The first input or result that a model does not have. If there is one, the statistics are about another model.
+    /// An input or result that a model does not have. If there is one, the statistics are about another model.
     pub fn unknown_in(&self, module: &ampc_ir::Module) -> Option<ObservedValue> {
         let places = self.observations().filter_map(|observation| observation.place());
-        places.map(|place| (place, 1.0)).collect::<Observed>().unknown_in(module).cloned()
+        let all: Observed = places.map(|place| (place, 1.0)).collect();
+        all.unknown_in(module).first().copied().cloned()
     }
 
     fn observations(&self) -> impl Iterator<Item = Observation<'_>> {
-        let floats = self.tensors.iter().filter(|row| row.rounded.is_some());
-        floats.map(|row| {
-            let origin = match row.origin {
-                SavedOrigin::Input => Origin::Input,
-                SavedOrigin::Constant => Origin::Constant,
-                SavedOrigin::Node => Origin::Node,
-            };
-            Observation {
-                origin,
-                name: &row.tensor,
-                path: &row.path,
-                slot: row.result,
-                max: row.max.as_ref().map_or(f64::NAN, Number::value),
-                max_abs: row.max_abs.unwrap_or(0.0),
-            }
+        let floats = self.tensors.iter().filter(|row| row.is_float());
+        floats.map(|row| Observation {
+            origin: row.origin,
+            name: &row.tensor,
+            path: &row.path,
+            slot: row.result,
+            max: row.max.as_ref().map_or(f64::NAN, Number::value),
+            max_abs: row.max_abs.unwrap_or(0.0),
         })
     }
 }
@@ -232,7 +232,8 @@ mod tests {
         let stats = stats(&[
             (Origin::Input, "large", &[-2.0, 16376.5]),
             (Origin::Input, "fits", &[-16376.0, 1e-9]),
-            (Origin::Node, "low", &[-20000.0, 19999.0, f32::NEG_INFINITY]),
+            (Origin::Node, "low", &[-20000.0, 9999.0, f32::NEG_INFINITY]),
+            (Origin::Node, "both", &[-60000.0, 19999.0]),
             (Origin::Node, "hidden", &[-20000.0, f32::INFINITY]),
             (Origin::Node, "small", &[2e-4, 0.0]),
             (Origin::Node, "zero", &[0.0, 0.0]),
@@ -240,11 +241,11 @@ mod tests {
             (Origin::Constant, "w", &[1e6]),
         ]);
         let found = stats.observed(DType::F16, 4.0);
-        assert_eq!(found.len(), 4, "{found}");
+        assert_eq!(found.len(), 5, "{found}");
         let numbers: Vec<f64> = found.iter().map(|(_, number)| number).collect();
-        assert_eq!(numbers, [16376.5, 20000.0, -20000.0, f64::from(2e-4f32)], "{found}");
+        assert_eq!(numbers, [16376.5, 19999.0, 20000.0, -20000.0, f64::from(2e-4f32)], "{found}");
         assert_eq!(stats.observed(DType::F16, 1.0), Observed::default());
-        assert_eq!(stats.observed(DType::F16, 8.0).len(), 5);
+        assert_eq!(stats.observed(DType::F16, 8.0).len(), 6);
         assert_eq!(stats.observed(DType::BF16, 4.0), Observed::default());
         let saved = SavedStats::read(&json("m", &stats, 1)).unwrap();
         assert_eq!(saved.observed(DType::F16, 4.0), found);
