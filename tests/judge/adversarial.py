@@ -13,8 +13,8 @@ optimizations; the error is max|err| / max|wanted|, the largest of all outputs.
     tests/judge/adversarial.py --corpus DIR --ampc target/release/ampc [--set NAME] [--filter GLOB] [--generated] [--table]
         [--calibrate] [--torch]
 
-`--set adversarial2` has the models of that folder of the corpus. `--calibrate` rewrites each model with its own inputs
-(pins without), and then an output that is finite in fp32 has to be finite. `--torch` adds the error with the preset
+`--set adversarial2` has the models of that folder of the corpus. `--calibrate` rewrites each model with `--calibrate` and
+its own inputs, but not for the error of the pins; then outputs that are finite in fp32 have to be finite. `--torch` adds the error with the preset
 `torch`, than which `safe` must not be more than 1.1 times worse beyond the floor.
 
 `--generated` judges the generators, with the pins given to `--pin` for the error to compare with; it needs no corpus.
@@ -130,6 +130,8 @@ def judge(args: Any, row: dict[str, Any], folder: Path) -> dict[str, Any]:
         row["low_alt"] = found[1]["summary"]["allow_low"]
         row["casts_pinned"] = found[1]["casts"]["inserted"]
     wrong = []
+    if args.calibrate and not math.isfinite(row["error"]):
+        wrong.append("an output is not finite, or all of it should be 0")
     if args.torch:
         found = rewritten(args, source, form, folder, [], ("--policy", "torch"))
         if isinstance(found, str):

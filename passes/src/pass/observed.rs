@@ -121,7 +121,8 @@ pub(crate) fn number_of(module: &Module, observed: &FxHashMap<Value, f64>, value
     number.copied()
 }
 
-/// The ratio of a number to the nearer end of the range of a format; more than 1 beyond the range.
+/// How near a number is to an end of the range of a format: 1 at the largest finite and the smallest normal number, and
+/// more than 1 beyond them.
 pub(crate) fn danger(number: f64, format: DType) -> f64 {
     let (most, least) = (max_finite(format).unwrap_or(f64::MAX), min_normal(format).unwrap_or(0.0));
     (number.abs() / most).max(least / number.abs())
