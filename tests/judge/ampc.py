@@ -51,7 +51,7 @@ def judge_models(
     beside: str | None = None,
     own: dict[str, Callable[[str, Path], list[str]]] | None = None,
 ) -> int:
-    """The main program of a judge: prints a line per problem, and returns the exit status.
+    """The main program of a judge: prints a line per problem and the sums, and returns the exit status.
 
     judge: the problems of a model, given the binary, the model and a folder to work in.
     beside: a file of the corpus beside each model to judge; models without it are passed over.
@@ -75,6 +75,7 @@ def judge_models(
             for text in job():
                 failed += 1
                 print(f"{name}: {text}")
+    print(f"{len(jobs)} judged, {failed} problems")
     return 1 if failed else 0
 
 
