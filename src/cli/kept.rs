@@ -95,6 +95,7 @@ fn of_guard(name: &str, to: &str) -> Option<&'static str> {
         GuardKind::Square => "squares out of range",
         GuardKind::Cancellation => "differences that lose digits",
         GuardKind::Saturation => "saturating functions",
+        GuardKind::Recurrence => "recurrences with factors near 1",
         GuardKind::Scores => "scores of unknown range",
         GuardKind::Position => "positions",
         GuardKind::Choice => "values by which operators choose",

@@ -60,6 +60,7 @@ pub enum GuardKind {
     Square,
     Cancellation,
     Saturation,
+    Recurrence,
     Scores,
     Position,
     Choice,
@@ -100,13 +101,13 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "norm",
         judges: Judges::Operators,
-        about: "decomposed norms: squares that are summed, means that are subtracted",
+        about: "decomposed norms: squares that are summed, also by products, means that are subtracted",
         kind: GuardKind::Norm,
     },
     GuardDef {
         name: "depth",
         judges: Judges::Operators,
-        about: "reductions over more than 4096 elements, and products of as many terms",
+        about: "reductions over more than 4096 elements, products of as many terms or of 256 of one sign",
         kind: GuardKind::Depth,
     },
     GuardDef {
@@ -118,13 +119,13 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "square",
         judges: Judges::Operators,
-        about: "squares on the way to a root, a logarithm or a divisor",
+        about: "squares on the way to a root, a logarithm or a divisor, and spectra",
         kind: GuardKind::Square,
     },
     GuardDef {
         name: "cancellation",
         judges: Judges::Operators,
-        about: "differences of nearly equal numbers: variances, distances, divisors",
+        about: "differences of nearly equal numbers: variances, distances, neighbours, removed offsets",
         kind: GuardKind::Cancellation,
     },
     GuardDef {
@@ -132,6 +133,12 @@ pub const GUARDS: &[GuardDef] = &[
         judges: Judges::Operators,
         about: "numbers near 0 or 1 that round to it where their distance from it counts",
         kind: GuardKind::Saturation,
+    },
+    GuardDef {
+        name: "recurrence",
+        judges: Judges::Operators,
+        about: "states multiplied by factors near 1 at every step, powers and inverses of matrices by iteration",
+        kind: GuardKind::Recurrence,
     },
     GuardDef {
         name: "scores",

@@ -4,65 +4,20 @@
 //! E[xy] − E[x]·E[y] is a Sub of an average of `Mul(x, y)` and of a `Mul` of averages of `x` and of `y`. The averages may be
 //! means, pools, windows by Conv, or products with constants.
 
-use super::{Numerics, Properties, is_constant, is_product, kind, scalar};
+use super::back::{behind_movement, behind_scaling, operand, producer};
+use super::weights::weights;
+use super::{Numerics, Properties, is_constant, is_product, kind};
 use crate::graph::flow;
-use ampc_ir::op::{self, OpKind, Sign};
-use ampc_ir::views::constant_of;
-use ampc_ir::{Dim, Module, Node, Value};
-
-/// The maximal number of steps back through movement and scaling.
-const MAX_STEPS: usize = 8;
-
-/// The number of taps of the largest kernel that is a stencil: 3×3×3, or 5×5. Larger kernels whose taps add up to 0 are
-/// standardised weights.
-const MAX_TAPS: usize = 32;
+use ampc_ir::op::{self, OpKind};
+use ampc_ir::views::linear::GemmView;
+use ampc_ir::views::{NodeView, constant_of};
+use ampc_ir::{Module, Node, Value};
 
 /// The number of elements of the largest constant that is examined for averages and stencils.
 const MAX_ELEMENTS: u64 = 1 << 16;
 
 /// The largest sum of taps that are meant to add up to 0, relative to the sum of their magnitudes.
 const ROUNDED: f64 = 1e-5;
-
-fn producer(module: &Module, value: Value) -> Option<(Node, OpKind)> {
-    let (node, _) = module.producer(flow::behind_casts(module, value))?;
-    Some((node, kind(module, node)?))
-}
-
-fn operand(module: &Module, node: Node, i: usize) -> Option<Value> {
-    module.node(node).operand(i)
-}
-
-/// Looks through operators that move one operand alone.
-fn behind_movement(module: &Module, value: Value) -> Value {
-    let mut value = flow::behind_casts(module, value);
-    for _ in 0..MAX_STEPS {
-        let Some((node, kind)) = producer(module, value) else { break };
-        let n = module.node(node).n_formal();
-        let moves_one =
-            op::moves(kind, 0) == Some(Sign::Kept) && (1..n).all(|i| op::moves(kind, i).is_none());
-        let Some(of) = operand(module, node, 0).filter(|_| moves_one) else { break };
-        value = flow::behind_casts(module, of);
-    }
-    value
-}
-
-/// Looks through movement and through scaling by constants.
-fn behind_scaling(module: &Module, value: Value) -> Value {
-    let mut value = behind_movement(module, value);
-    for _ in 0..MAX_STEPS {
-        let scaled = producer(module, value).and_then(|(node, kind)| {
-            let (a, b) = (operand(module, node, 0)?, operand(module, node, 1)?);
-            match kind {
-                OpKind::Mul | OpKind::Div if scalar(module, b).is_some() => Some(a),
-                OpKind::Mul if scalar(module, a).is_some() => Some(b),
-                _ => None,
-            }
-        });
-        let Some(of) = scaled else { break };
-        value = behind_movement(module, of);
-    }
-    value
-}
 
 /// The two factors of an elementwise product or a product of matrices, if neither factor is a constant.
 fn factors(module: &Module, value: Value) -> Option<(Node, [Value; 2])> {
@@ -74,12 +29,13 @@ fn factors(module: &Module, value: Value) -> Option<(Node, [Value; 2])> {
     (multiplies && computed).then(|| (node, [behind_movement(module, a), behind_movement(module, b)]))
 }
 
-/// The node that averages (a mean, a pool, or a product with a constant) and the value that it averages.
-fn averaged(module: &Module, value: Value) -> Option<(Node, Value)> {
+/// The node that averages (a mean, a pool, a sum by Einsum, or a product with a constant) and the value that it averages.
+pub(super) fn averaged(module: &Module, value: Value) -> Option<(Node, Value)> {
     let (node, kind) = producer(module, behind_scaling(module, value))?;
     let (a, b) = (operand(module, node, 0)?, operand(module, node, 1));
     let of = match kind {
         OpKind::ReduceMean | OpKind::ReduceSum | OpKind::AveragePool | OpKind::GlobalAveragePool => a,
+        OpKind::Einsum if super::sums(module, node) => a,
         _ if op::is_single_product(kind) && is_constant(module, b?) => a,
         _ if op::is_single_product(kind) && is_constant(module, a) => b?,
         _ => return None,
@@ -89,6 +45,9 @@ fn averaged(module: &Module, value: Value) -> Option<(Node, Value)> {
 
 /// The nodes of E[xy] − E[x]·E[y], with the difference last: the averages and the products on both sides.
 pub(crate) fn covariance(module: &Module, node: Node) -> Option<Vec<Node>> {
+    if kind(module, node) == Some(OpKind::Gemm) {
+        return covariance_by_gemm(module, node);
+    }
     let (a, b) = (operand(module, node, 0)?, operand(module, node, 1)?);
     let orders = [(a, b), (b, a)];
     (kind(module, node) == Some(OpKind::Sub))
@@ -99,10 +58,43 @@ pub(crate) fn covariance(module: &Module, node: Node) -> Option<Vec<Node>> {
         })
 }
 
+/// The nodes of xᵀx/n − mᵀm, computed by one Gemm: the product of the means, and the Gemm.
+fn covariance_by_gemm(module: &Module, node: Node) -> Option<Vec<Node>> {
+    let gemm = GemmView::read(&NodeView::new(module, node)?);
+    let of = |i: usize| Some(behind_movement(module, operand(module, node, i)?));
+    let (product, means) = factors(module, behind_scaling(module, operand(module, node, 2)?))?;
+    let is_gram = of(0)? == of(1)? && means[0] == means[1] && !is_constant(module, of(0)?);
+    (is_gram && gemm.alpha * gemm.beta < 0.0).then(|| vec![product, node])
+}
+
+/// The products Σwx² and Σwx of a variance by computed weights w and constants x: the first constant is the square of the
+/// second.
+fn moments_by_weights(module: &Module, second: Value, means: [Value; 2]) -> Option<[Node; 2]> {
+    let moment = |value: Value| {
+        let (node, _) = producer(module, behind_scaling(module, value))
+            .filter(|&(_, kind)| op::is_single_product(kind))?;
+        let constant = weights(module, node)?;
+        let computed = behind_movement(module, operand(module, node, constant.of)?);
+        Some((node, computed, constant.lines))
+    };
+    let (second, by, squares) = moment(second)?;
+    let (first, same, numbers) = moment(means[0]).filter(|_| means[0] == means[1])?;
+    let near = |(square, number): (&f64, &f64)| (square - number * number).abs() <= ROUNDED * square.abs();
+    let are_squares = squares.len() == numbers.len()
+        && squares.iter().flatten().count() == numbers.iter().flatten().count()
+        && squares.iter().flatten().zip(numbers.iter().flatten()).all(near);
+    (by == same && are_squares).then_some([first, second])
+}
+
+/// The nodes of E[xy] − E[x]·E[y] but for the difference, from the mean of products and the product of means.
 fn sides_of_covariance(module: &Module, joint: Value, apart: Value) -> Option<Vec<Node>> {
     let (product, means) = factors(module, behind_scaling(module, apart))?;
     let mut nodes = vec![product];
     let mut of = Vec::new();
+    if let Some(moments) = moments_by_weights(module, joint, means) {
+        nodes.extend(moments);
+        return Some(nodes);
+    }
     for mean in means {
         let (average, value) = averaged(module, mean)?;
         nodes.push(average);
@@ -125,6 +117,41 @@ fn sides_of_covariance(module: &Module, joint: Value, apart: Value) -> Option<Ve
     same(found).then_some(nodes)
 }
 
+/// True if a node subtracts a multiple of the product of two values from the sums of both: |a| + |b| − 2ab, which is the
+/// number of different bits of a and b.
+pub(crate) fn subtracts_common(module: &Module, node: Node) -> bool {
+    let (Some(a), Some(b)) = (operand(module, node, 0), operand(module, node, 1)) else { return false };
+    let product =
+        producer(module, behind_scaling(module, b)).filter(|&(_, kind)| op::is_single_product(kind));
+    let Some((product, _)) = product.filter(|_| kind(module, node) == Some(OpKind::Sub)) else {
+        return false;
+    };
+    let factors = [0, 1].map(|i| operand(module, product, i).map(|value| behind_movement(module, value)));
+    let Some((sum, OpKind::Add)) = producer(module, behind_movement(module, a)) else { return false };
+    let is_sum = |&term: &Value| {
+        let reduction = producer(module, behind_movement(module, term));
+        let of = reduction
+            .filter(|&(_, kind)| kind == OpKind::ReduceSum)
+            .and_then(|(node, _)| operand(module, node, 0).map(|value| behind_movement(module, value)));
+        of.is_some() && factors.contains(&of)
+    };
+    // The sums of a constant factor are often constants.
+    let terms = || module.node(sum).formal_operands().iter().flatten();
+    let is_known = |term: &Value| is_constant(module, flow::behind_casts(module, *term));
+    terms().any(is_sum) && terms().all(|term| is_sum(term) || is_known(term))
+}
+
+/// The node that computes the mean, if a node subtracts the mean of a value from the value.
+pub(crate) fn subtracts_mean(module: &Module, node: Node) -> Option<Node> {
+    let (a, b) = (operand(module, node, 0)?, operand(module, node, 1)?);
+    let (average, of) = averaged(module, b).filter(|_| kind(module, node) == Some(OpKind::Sub))?;
+    let is_whole = matches!(
+        kind(module, average)?,
+        OpKind::ReduceMean | OpKind::ReduceSum | OpKind::GlobalAveragePool | OpKind::Einsum
+    );
+    (is_whole && behind_scaling(module, a) == of).then_some(average)
+}
+
 /// True if a node multiplies by a constant matrix whose elements are all the same number, 1/N, and so computes means.
 pub(super) fn averages(module: &Module, node: Node) -> bool {
     let is_product = matches!(kind(module, node), Some(OpKind::MatMul | OpKind::Gemm));
@@ -135,21 +162,28 @@ pub(super) fn averages(module: &Module, node: Node) -> bool {
         .is_some_and(|&first| numbers.len() > 1 && first != 0.0 && numbers.iter().all(|&n| n == first))
 }
 
-/// True if a node is a Conv with a constant kernel of a few taps that add up to 0: it computes differences of
-/// neighbours.
-pub(crate) fn is_stencil(module: &Module, node: Node) -> bool {
-    let by = operand(module, node, 1).filter(|_| kind(module, node) == Some(OpKind::Conv));
-    let Some(kernel) = by.and_then(|by| constant_of(module, by)) else { return false };
-    let Some(numbers) = kernel.small_floats(MAX_ELEMENTS) else { return false };
-    let shape = kernel.shape();
-    let Some([Dim::Known(n_kernels), ..]) = shape.dims() else { return false };
-    let n_kernels = usize::try_from(*n_kernels).unwrap_or(0);
-    let taps = numbers.len().checked_div(n_kernels).unwrap_or(0);
-    let adds_up_to_zero = |taps: &[f64]| {
-        let size: f64 = taps.iter().map(|tap| tap.abs()).sum();
-        size > 0.0 && taps.iter().sum::<f64>().abs() <= ROUNDED * size
+/// The product, if a node subtracts a value, moved or not, from a product of weights and sums with the same value: means
+/// of points of a body, less the translation of the body.
+///
+/// ```text
+/// %g = Add(%p, %t)         points, far from the origin
+/// %m = MatMul(%s, %g)      means of points, by the weights of a Softmax
+/// %l = Sub(%m, %t)         near the origin
+/// ```
+pub(crate) fn subtracts_translation(module: &Module, node: Node) -> Option<Node> {
+    let (a, b) = (operand(module, node, 0)?, operand(module, node, 1)?);
+    let (product, of) = producer(module, behind_movement(module, a))
+        .filter(|&(_, of)| kind(module, node) == Some(OpKind::Sub) && op::is_single_product(of))?;
+    let translation = behind_movement(module, b);
+    let n = if of == OpKind::Einsum { module.node(product).n_formal() } else { 2 };
+    let is_moved = |value: Value| {
+        let sum = producer(module, behind_movement(module, value)).filter(|&(_, kind)| op::adds(kind));
+        sum.is_some_and(|(sum, _)| {
+            let mut terms = module.node(sum).formal_operands().iter().flatten();
+            terms.any(|&term| behind_movement(module, term) == translation)
+        })
     };
-    (1..=MAX_TAPS).contains(&taps) && numbers.chunks(taps).all(adds_up_to_zero)
+    (0..n).filter_map(|i| operand(module, product, i)).any(is_moved).then_some(product)
 }
 
 impl Numerics {

@@ -26,23 +26,35 @@
 //! The facts describe the graph in fp32, whatever is decided. The walks see into bodies and functions. Each walk is
 //! linear in the nodes, and is repeated only while bodies pass facts on.
 
+mod back;
 mod differences;
+mod elements;
 mod interval;
+mod offsets;
 mod properties;
+mod recurrences;
 mod sinks;
+mod spectra;
+mod weights;
 
-pub(crate) use self::differences::{covariance, is_stencil};
+pub(crate) use self::differences::{covariance, subtracts_mean, subtracts_translation};
 pub(crate) use self::interval::Interval;
-pub(crate) use self::properties::{FEW_TERMS, MAX_TERMS, Properties, terms};
-pub(crate) use self::sinks::{Sink, Sinks, subtracts, worst_rounding_error};
+pub(crate) use self::properties::{
+    FEW_TERMS, MAX_SQUARES, MAX_TERMS, Properties, is_gram, normalizes_contraction, terms,
+};
+pub(crate) use self::recurrences::{is_repeated_squaring, refines_inverse};
+pub(crate) use self::sinks::{Sink, Sinks, worst_rounding_error};
+pub(crate) use self::weights::{Weights, weights};
 
 use crate::analysis::dataflow::Facts;
 use crate::graph::flow;
 use crate::pass::input_ranges::InputRanges;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::op::{self, OpKind, Work};
-use ampc_ir::views::{constant_of, resolve_captures};
-use ampc_ir::{DType, Module, Node, Value};
+use ampc_ir::views::linear::Equation;
+use ampc_ir::views::{NodeView, constant_of, resolve_captures};
+use ampc_ir::{DType, Dim, Module, Node, Shape, Value};
+use rustc_hash::FxHashSet;
 
 /// The maximal number of walks of one analysis. A value that leaves a body, or is loop-carried, is seen in the next
 /// walk, so bodies nested deeper than this are not analysed completely: some facts are missing then, none is wrong.
@@ -60,6 +72,10 @@ pub(crate) struct Numerics {
     /// The intervals without the ranges of inputs, if there are any.
     intervals_without_ranges: Option<Facts<Option<Interval>>>,
     sinks: SecondaryMap<Value, Sinks>,
+    /// The products whose weights make differences of neighbours.
+    stencils: FxHashSet<Node>,
+    /// The products with the matrix or kernel of a transform such as Fourier's.
+    transforms: FxHashSet<Node>,
 }
 
 impl Numerics {
@@ -71,9 +87,34 @@ impl Numerics {
         let intervals = interval::find_intervals(module, inputs, most);
         let intervals_without_ranges = || interval::find_intervals(module, &InputRanges::default(), most);
         let intervals_without_ranges = (!inputs.is_empty()).then(intervals_without_ranges);
-        let mut numerics = Numerics { properties, intervals, intervals_without_ranges, sinks };
+        let (stencils, transforms) = Default::default();
+        let mut numerics =
+            Numerics { properties, intervals, intervals_without_ranges, sinks, stencils, transforms };
+        numerics.find_weights(module);
         numerics.find_sinks(module, &flow::nodes(module), to);
         numerics
+    }
+
+    /// Reads the weights of all products once.
+    fn find_weights(&mut self, module: &Module) {
+        for node in flow::nodes(module) {
+            let Some(weights) =
+                kind(module, node).filter(|&k| is_product(k)).and_then(|_| weights(module, node))
+            else {
+                continue;
+            };
+            if self.is_stencil_of(module, node, &weights) {
+                self.stencils.insert(node);
+            }
+            if spectra::is_transform(&weights) {
+                self.transforms.insert(node);
+            }
+        }
+    }
+
+    /// True if a node is a product whose weights make differences of neighbours.
+    pub(crate) fn is_stencil(&self, node: Node) -> bool {
+        self.stencils.contains(&node)
     }
 
     /// The properties of a value.
@@ -109,7 +150,7 @@ pub(crate) fn is_product(kind: OpKind) -> bool {
     op::work(kind) == Work::Product
 }
 
-/// True if a node squares its operand, looking through float casts: x·x, a power by an even constant, or the sum of
+/// True if a node squares its operand, looking through float casts: x·x, a power by an even constant, or a sum of
 /// squares.
 pub(crate) fn squares(module: &Module, node: Node) -> bool {
     let data = module.node(node);
@@ -120,7 +161,47 @@ pub(crate) fn squares(module: &Module, node: Node) -> bool {
         }
         Some(OpKind::Pow) => data.operand(1).and_then(|by| scalar(module, by)).is_some_and(is_even),
         Some(OpKind::ReduceSumSquare) => true,
+        _ => adds_up_squares(module, node),
+    }
+}
+
+/// True if a product adds up the squares of an operand: an Einsum of a value and itself with the same labels, or a MatMul
+/// of each row with itself.
+pub(crate) fn adds_up_squares(module: &Module, node: Node) -> bool {
+    let Some(view) = NodeView::new(module, node) else { return false };
+    if !is_product(view.kind()) || !is_gram(module, node) {
+        return false;
+    }
+    match view.kind() {
+        OpKind::Einsum => {
+            let same = |i: usize| view.operand(i).map(|value| flow::behind_casts(module, value));
+            let equation = Equation::read(&view).ok();
+            equation.is_some_and(|of| match &of.operands[..] {
+                [a, b] => a == b && of.result.len() < a.len() && same(0) == same(1),
+                _ => false,
+            })
+        }
+        OpKind::MatMul => {
+            let dims = |value: Value| module.value(value).ty.shape().and_then(Shape::dims);
+            let dims = view.data().result(0).and_then(dims);
+            dims.is_some_and(|dims| dims.ends_with(&[Dim::Known(1), Dim::Known(1)]))
+        }
         _ => false,
+    }
+}
+
+/// True if each element of the result of a node is a sum over many elements of its first operand: a reduction, or an
+/// Einsum of one operand.
+pub(crate) fn sums(module: &Module, node: Node) -> bool {
+    match kind(module, node) {
+        Some(OpKind::Einsum) => NodeView::new(module, node)
+            .and_then(|view| Equation::read(&view).ok())
+            .is_some_and(|of| match &of.operands[..] {
+                [one] => one.iter().any(|label| !of.result.contains(label)),
+                _ => false,
+            }),
+        Some(kind) => op::sums(kind),
+        None => false,
     }
 }
 
@@ -148,5 +229,20 @@ fn repeat(module: &Module, mut walk: impl FnMut() -> bool) {
         if !walk() || !has_bodies {
             break;
         }
+    }
+}
+
+/// True if a node subtracts: Sub, and Add of a negative constant or of a negated value.
+pub(crate) fn subtracts(module: &Module, node: Node) -> bool {
+    let data = module.node(node);
+    let is_negative = |value: Value| {
+        let value = flow::behind_casts(module, value);
+        let negated = module.producer(value).and_then(|(node, _)| kind(module, node)) == Some(OpKind::Neg);
+        negated || scalar(module, value).is_some_and(|number| number < 0.0)
+    };
+    match kind(module, node) {
+        Some(OpKind::Sub) => true,
+        Some(OpKind::Add) => data.formal_operands().iter().flatten().any(|&value| is_negative(value)),
+        _ => false,
     }
 }

@@ -14,8 +14,12 @@
 //! A property says that a value *may* have it. An operator that no match below names gives its results no properties;
 //! guards then find less.
 
+mod products;
+
+pub(crate) use self::products::{is_gram, normalizes_contraction, terms};
+
 use super::{Numerics, is_constant, is_product, kind, scalar, squares};
-use crate::analysis::cost::{Extents, Sizes, amount};
+use crate::analysis::cost::{Extents, Sizes};
 use crate::analysis::dataflow::{Analysis, Direction, Facts, Lattice, solve};
 use crate::graph::flow;
 use ampc_ir::module::Def;
@@ -31,7 +35,7 @@ pub(crate) const MAX_TERMS: u64 = 4096;
 
 /// The number of terms above which a product of a value with itself is long: its diagonal is a sum of squares, and 256
 /// squares of 16 are 65,536.
-const MAX_SQUARES: u64 = 256;
+pub(crate) const MAX_SQUARES: u64 = 256;
 
 /// The assumed extent of an unknown dim in the search for long sums: there may be thousands of tokens or pixels.
 const UNKNOWN_EXTENT: u64 = 2 * MAX_TERMS;
@@ -211,6 +215,9 @@ impl Known<'_> {
             OpKind::Range | OpKind::NonZero | OpKind::ArgMax | OpKind::ArgMin => {
                 return by(Properties::UNKNOWN_RANGE);
             }
+            _ if is_product(kind) && squares(module, view.node) => {
+                operand(0).among(Properties::UNKNOWN_RANGE) | Properties::SQUARES | Properties::SUMMED_SQUARES
+            }
             _ if is_product(kind) => self.of_product(view),
             _ if squares(module, view.node) => {
                 let summed = when(kind == OpKind::ReduceSumSquare, Properties::SUMMED_SQUARES);
@@ -273,9 +280,14 @@ impl Known<'_> {
         let kind = view.kind();
         let operands = || (0..view.n_operands()).filter_map(|i| Some((i, self.of(view.operand(i)?))));
         let is_fixed = |properties: Properties| properties.has(Properties::CONSTANT);
-        // Operands that say where elements are moved to take no part in the arithmetic.
-        let read =
-            || operands().filter(|&(i, _)| op::moves(kind, 0).is_none() || op::moves(kind, i).is_some());
+        // Operands that say where elements are moved to take no part in the arithmetic, and neither do weights that add
+        // up to 1.
+        let read = || {
+            operands().filter(|&(i, p)| {
+                (op::moves(kind, 0).is_none() || op::moves(kind, i).is_some())
+                    && !(is_product(kind) && p.has(Properties::DISTRIBUTION))
+            })
+        };
         let all = read().filter(|&(_, p)| !is_fixed(p)).map(|(_, p)| p);
         if !read().all(|(_, p)| is_fixed(p) || p.has(Properties::ARITHMETIC)) {
             return Properties::NOTHING;
@@ -299,47 +311,12 @@ impl Known<'_> {
             return all | Properties::OF_PRODUCT | when(is_layer, Properties::OF_LAYER);
         }
         let is_bound = matches!(kind, OpKind::Clip | OpKind::Max | OpKind::Min);
-        when(shifts || is_bound || matches!(kind, OpKind::ReduceSum | OpKind::ReduceMean), all)
-    }
-
-    /// The properties of a product of matrices.
-    fn of_product(&self, view: &NodeView<'_>) -> Properties {
-        let module = self.module;
-        let factors = self.factors(view);
-        let computed: Vec<Properties> =
-            factors.iter().copied().filter(|properties| !properties.has(Properties::CONSTANT)).collect();
-        let any = computed.iter().fold(Properties::NOTHING, |all, &properties| all | properties);
-        let mut made = Properties::PRODUCT | any.among(Properties::SINUSOIDS | Properties::LONG_SUM);
-        if !computed.is_empty() && computed.iter().all(|properties| properties.has(Properties::NORMS)) {
-            made |= Properties::PRODUCTS_OF_NORMS;
-        }
-        if let [one] = computed[..]
-            && one.has(Properties::SQUARES)
-        {
-            made |= Properties::SQUARES | Properties::SUMMED_SQUARES;
-        }
-        if computed.len() > 1
-            && op::is_single_product(view.kind())
-            && !any.has(Properties::DISTRIBUTION)
-            && self.terms_of(view, any) > if is_gram(module, view) { MAX_SQUARES } else { MAX_TERMS }
-        {
-            made |= Properties::LONG_SUM;
-        }
-        made
-    }
-
-    /// The number of terms that a product of computed factors sums up. An axis of unknown extent counts as long, unless
-    /// a factor has unknown range like an input of the model, about which nothing is known at all.
-    fn terms_of(&self, view: &NodeView<'_>, factors: Properties) -> u64 {
-        let unknown =
-            if factors.has(Properties::UNKNOWN_RANGE) { Sizes::default().other } else { UNKNOWN_EXTENT };
-        terms(self.module, view, unknown)
-    }
-
-    /// The properties of each factor of a product.
-    fn factors(&self, view: &NodeView<'_>) -> Vec<Properties> {
-        let n = if view.kind() == OpKind::Einsum { view.n_operands() } else { 2 };
-        (0..n).filter_map(|i| view.operand(i)).map(|v| self.of(v)).collect()
+        let adds_up = match kind {
+            OpKind::ReduceSum | OpKind::ReduceMean | OpKind::AveragePool | OpKind::GlobalAveragePool => true,
+            OpKind::Einsum => super::sums(module, view.node),
+            _ => false,
+        };
+        when(shifts || is_bound || adds_up || squares(module, view.node), all)
     }
 }
 
@@ -352,29 +329,6 @@ fn by_count(module: &Module, view: &NodeView<'_>) -> Properties {
         _ => constant(0).or(constant(1)),
     };
     when(by.is_some_and(|by| by <= MIN_COUNT.recip()), Properties::LONG_SUM)
-}
-
-/// True if a product multiplies a value with itself, apart from exchanged axes: a Gram matrix.
-fn is_gram(module: &Module, view: &NodeView<'_>) -> bool {
-    let origin = |i: usize| {
-        let mut value = flow::behind_casts(module, view.operand(i)?);
-        while let Some((node, _)) = module.producer(value)
-            && matches!(kind(module, node), Some(OpKind::Transpose | OpKind::Reshape | OpKind::Identity))
-        {
-            value = flow::behind_casts(module, module.node(node).operand(0)?);
-        }
-        Some(value)
-    };
-    origin(0).is_some() && origin(0) == origin(1)
-}
-
-/// The number of products that an element of a product of matrices sums up, with `unknown` elements per axis of unknown
-/// extent.
-pub(crate) fn terms(module: &Module, view: &NodeView<'_>, unknown: u64) -> u64 {
-    let sizes = Sizes { other: unknown, ..Sizes::default() };
-    let extents = Extents { module, sizes: &sizes };
-    let results = view.data().result(0).map_or(0, |value| extents.elements(value));
-    (amount(view, extents).product / 2).checked_div(results).unwrap_or(0)
 }
 
 /// The number of elements that a reduction combines into one.

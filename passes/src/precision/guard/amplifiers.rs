@@ -14,7 +14,7 @@
 use super::Cx;
 use crate::analysis::cost::{Extents, Sizes, amount};
 use crate::analysis::numerics::{
-    FEW_TERMS, Properties, Sink, Sinks, covariance, is_stencil, squares, subtracts, terms,
+    FEW_TERMS, Properties, Sink, Sinks, covariance, is_gram, squares, subtracts, subtracts_translation, terms,
 };
 use crate::graph::flow::{self, Var};
 use crate::pass::PassError;
@@ -60,7 +60,7 @@ impl Cx<'_> {
     }
 
     /// True if a variable belongs to an operator between products.
-    fn is_between(&self, var: Var) -> bool {
+    pub(super) fn is_between(&self, var: Var) -> bool {
         matches!(self.class(var), Some(Class::Infer | Class::Clear))
     }
 
@@ -83,7 +83,7 @@ impl Cx<'_> {
 }
 
 /// The description of the amplifier that the sinks contain.
-fn end(sinks: Sinks) -> &'static str {
+pub(super) fn end(sinks: Sinks) -> &'static str {
     sinks.amplifier().map_or("what amplifies errors", |row| row.why)
 }
 
@@ -187,13 +187,15 @@ fn reads_raw(cx: &Cx<'_>, var: Var) -> bool {
     operands.any(|(_, value)| cx.numerics.properties(cx.module, value).has(Properties::RAW))
 }
 
-/// Denies squares and sums of squares on the way to a root, a logarithm or a divisor; also values that are squared
-/// before a logarithm, and a product if all its uses are squared before a logarithm.
+/// Denies squares and sums of squares on the way to a root, a logarithm or a divisor; also values whose small elements
+/// count beside large ones, and a product if that holds for all its uses: before the logarithm or a small power of a
+/// square, and in quotients by their own magnitude or a local mean.
 ///
 /// In f16, the square of 256 is infinite and the square of 1e-4 is 0, while the root of the sum is of ordinary size.
 /// A square before a logarithm is typically a spectrum: small values stand beside large ones, and the logarithm
 /// shows every digit of the small values.
 pub(super) fn square(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    let work = products(cx);
     for var in cx.free_vars() {
         let (properties, sinks) = (cx.properties(var), cx.sinks(var));
         let (between, product) = (cx.is_between(var), cx.is_product(var));
@@ -205,13 +207,26 @@ pub(super) fn square(cx: &mut Cx<'_>) -> Result<(), PassError> {
             && !summed
         {
             cx.deny(var, || format!("squares on the way to {}", end(sinks)));
-        } else if between && sinks.some.any(Sink::LOG_OF_SQUARES) {
-            cx.deny(var, || "is squared before a logarithm".into());
-        } else if product && sinks.all.any(Sink::LOG_OF_SQUARES) {
-            cx.deny(var, || "a product that is squared before a logarithm".into());
+        } else if between && (sinks.some.any(Sink::SPECTRUM) || normalizes_elements(cx, var.node)) {
+            cx.deny(var, || "small elements count beside large ones, as in a spectrum".into());
+        } else if product
+            && (sinks.all.any(Sink::SPECTRUM)
+                || sinks.some.any(Sink::SPECTRUM)
+                    && properties.has(Properties::ARITHMETIC)
+                    && is_small(cx, var.node, work))
+        {
+            cx.deny(var, || "a product whose small elements count beside large ones".into());
+        } else if product && sinks.some.any(Sink::LOG) && is_gram(cx.module, var.node) {
+            cx.deny(var, || "squares on the diagonal, before a logarithm".into());
         }
     }
     Ok(())
+}
+
+/// True if a node divides the elements of an operand by their own magnitudes or by local means.
+fn normalizes_elements(cx: &Cx<'_>, node: Node) -> bool {
+    let n = cx.module.node(node).n_formal();
+    (0..n).any(|slot| cx.numerics.normalizes_elements(cx.module, node, slot))
 }
 
 /// Denies differences of nearly equal numbers, and the nodes that compute their terms.
@@ -251,15 +266,13 @@ pub(super) fn cancellation(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Denies formulas that are known by their terms: covariances, distances from 1, and differences of neighbours of
-/// inputs.
+/// Denies formulas that are known by their terms: covariances, distances from 1, differences of neighbours and of
+/// other elements of a tensor, and removals of offsets.
 fn formulas(cx: &mut Cx<'_>) {
     for node in flow::nodes(cx.module) {
         let covariance = covariance(cx.module, node);
         let distance = cx.numerics.distance_from_one(cx.module, node);
-        let raw = cx.operand(node, 0).filter(|_| is_stencil(cx.module, node));
-        let is_stencil =
-            raw.is_some_and(|value| cx.numerics.properties(cx.module, value).has(Properties::RAW));
+        let is_stencil = cx.numerics.is_stencil(node);
         for kept in covariance.into_iter().flatten() {
             cx.deny_node(kept, "in E[xy] − E[x]·E[y]");
         }
@@ -274,7 +287,16 @@ fn formulas(cx: &mut Cx<'_>) {
             }
         }
         if is_stencil {
-            cx.deny_node(node, "differences of neighbours of an input: the kernel adds up to 0");
+            cx.deny_node(node, "differences of neighbours: the constant adds up to 0");
+        }
+        if subtracts_translation(cx.module, node).is_some() {
+            cx.deny_node(node, "means of points, less a translation that the points contain");
+        }
+        if (0..2).any(|slot| cx.numerics.removes_offset(cx.module, node, slot)) {
+            cx.deny_node(node, "removes a constant that was added to a much smaller value");
+        }
+        if cx.numerics.subtracts_elements(cx.module, node) {
+            cx.deny_node(node, "a difference of elements of one tensor");
         }
     }
 }
@@ -287,7 +309,7 @@ const SMALL_SHARE: u64 = 8;
 const FEW_MULTIPLICATIONS: u64 = 1 << 25;
 
 /// The number of multiplications of all products of matrices.
-fn products(cx: &Cx<'_>) -> u64 {
+pub(super) fn products(cx: &Cx<'_>) -> u64 {
     flow::nodes(cx.module).into_iter().map(|node| multiplications(cx, node)).fold(0, u64::saturating_add)
 }
 
@@ -298,7 +320,7 @@ fn multiplications(cx: &Cx<'_>, node: Node) -> u64 {
 }
 
 /// True if a product has few multiplications, or a small share of the multiplications of all products.
-fn is_small(cx: &Cx<'_>, node: Node, work: u64) -> bool {
+pub(super) fn is_small(cx: &Cx<'_>, node: Node, work: u64) -> bool {
     multiplications(cx, node) <= (work / SMALL_SHARE).max(FEW_MULTIPLICATIONS)
 }
 
@@ -306,31 +328,4 @@ fn is_small(cx: &Cx<'_>, node: Node, work: u64) -> bool {
 fn adds_norms(cx: &Cx<'_>, node: Node) -> bool {
     let third = cx.operand(node, 2).filter(|_| cx.kind(node) != Some(OpKind::Einsum));
     third.is_some_and(|value| cx.numerics.properties(cx.module, value).has(Properties::SUMMED_SQUARES))
-}
-
-/// Denies values that round to 1 or to 0 although their distance from it counts: probabilities before 1 − p, a
-/// logarithm or a division, and values that reach Atanh or Acos.
-///
-/// For example, 0.9999 is 1 in f16, so that log(1 − 0.9999) is −∞ instead of −9.2.
-pub(super) fn saturation(cx: &mut Cx<'_>) -> Result<(), PassError> {
-    for var in cx.free_vars() {
-        let sinks = cx.sinks(var);
-        if cx.is_product(var) && sinks.all.any(Sink::ONE) {
-            cx.deny(var, || format!("the last product before {}", end(sinks)));
-        }
-        if !cx.is_between(var) {
-            continue;
-        }
-        let to_zero = sinks.some.any(Sink::ZERO) && is_probability(cx, var);
-        if sinks.some.any(Sink::ONE) || to_zero {
-            let limit = if to_zero { "0 or 1" } else { "1" };
-            cx.deny(var, || format!("may round to {limit} on the way to {}", end(sinks)));
-        }
-    }
-    Ok(())
-}
-
-/// True if the results of a variable lie strictly between 0 and 1.
-fn is_probability(cx: &Cx<'_>, var: Var) -> bool {
-    matches!(cx.kind(var.node), Some(OpKind::Sigmoid | OpKind::Softmax))
 }

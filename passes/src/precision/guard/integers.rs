@@ -24,12 +24,13 @@
 
 use super::Cx;
 use crate::analysis::cost::Sizes;
-use crate::analysis::numerics::{Properties, terms};
+use crate::analysis::numerics::{Properties, Weights, terms, weights};
 use crate::graph::flow::{self, Var};
 use crate::pass::PassError;
-use ampc_ir::op::{self, Class, OpKind};
+use ampc_ir::convert::unit_roundoff;
+use ampc_ir::op::{self, Amplified, Class, OpKind, amplifier};
 use ampc_ir::views::{NodeView, constant_of};
-use ampc_ir::{DType, Node};
+use ampc_ir::{DType, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// True for integer types whose values an f16 may not hold.
@@ -117,6 +118,10 @@ fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
             cx.deny(var, || "the accumulator of a product of integers, up to millions".into());
         } else if adds_up_integers(cx, var, properties.has(Properties::INTEGERS))? {
             cx.deny(var, || "a product of integers in floats, up to millions".into());
+        } else if makes_codes(cx, var) {
+            for node in to_comparisons(cx, var.node) {
+                cx.deny_node(node, "integers in floats on the way to a comparison");
+            }
         }
     }
     Ok(())
@@ -144,6 +149,69 @@ fn adds_up_integers(cx: &mut Cx<'_>, var: Var, integers: bool) -> Result<bool, P
         MAX_QUANTIZED * largest * (terms(cx.module, &view, Sizes::default().other) as f64).sqrt()
     };
     Ok(view.is_some_and(|view| reaches(view) > cx.most()))
+}
+
+/// True if a variable belongs to a product of small integers and constant integers that the format does not hold exactly
+/// when they are added up, such as bits times powers of two.
+fn makes_codes(cx: &Cx<'_>, var: Var) -> bool {
+    let digits = |value: Value| {
+        let producer = cx.module.producer(flow::behind_inserted(cx.module, value));
+        producer.is_some_and(|(node, _)| makes_digits(cx, node))
+    };
+    let Some(Weights { of, lines }) = weights(cx.module, var.node).filter(|_| cx.is_product(var)) else {
+        return false;
+    };
+    let exact = 1.0 / unit_roundoff(cx.to).unwrap_or(1.0);
+    let is_integer = |weight: &f64| weight.fract() == 0.0;
+    let sum = |line: &Vec<f64>| line.iter().map(|weight| weight.abs()).sum::<f64>();
+    cx.operand(var.node, of).is_some_and(digits)
+        && lines.iter().flatten().all(is_integer)
+        && lines.iter().any(|line| sum(line) > exact && line.iter().any(|weight| weight.abs() > 1.0))
+}
+
+/// The maximal number of nodes that move codes on the way to comparisons.
+const MAX_MOVED: usize = 256;
+
+/// The nodes from a node to the comparisons of its result, both ends included, through movement; none if nothing
+/// compares the result.
+fn to_comparisons(cx: &Cx<'_>, node: Node) -> Vec<Node> {
+    let mut known = FxHashMap::default();
+    let mut path = Vec::new();
+    if leads_to_comparison(cx, node, &mut known, &mut path) { path } else { Vec::new() }
+}
+
+/// True if a comparison reads the result of a node, moved or not. Appends the nodes on the way to `path`.
+fn leads_to_comparison(
+    cx: &Cx<'_>,
+    node: Node,
+    known: &mut FxHashMap<Node, bool>,
+    path: &mut Vec<Node>,
+) -> bool {
+    if let Some(&leads) = known.get(&node) {
+        return leads;
+    }
+    if known.len() >= MAX_MOVED {
+        return false;
+    }
+    known.insert(node, false);
+    let mut leads = false;
+    for value in cx.module.node(node).results().iter().flatten() {
+        for (reader, slot) in cx.module.uses(*value).collect::<Vec<_>>() {
+            let Some(kind) = cx.kind(reader) else { continue };
+            let is_choice = amplifier(kind, slot as usize).is_some_and(|row| row.what == Amplified::Choice);
+            if op::compares(kind) || is_choice {
+                leads = true;
+                path.push(reader);
+            } else if op::moves(kind, slot as usize).is_some() {
+                leads |= leads_to_comparison(cx, reader, known, path);
+            }
+        }
+    }
+    known.insert(node, leads);
+    if leads {
+        path.push(node);
+    }
+    leads
 }
 
 /// The least maximum of quantized integer weights. Smaller integer weights are written by hand (filters of images go up

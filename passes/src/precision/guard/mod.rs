@@ -9,8 +9,10 @@ mod amplifiers;
 mod constants;
 mod integers;
 mod masks;
+mod near_one;
 mod norms;
 mod ranges;
+mod recurrences;
 
 pub use crate::pass::statistics::{ConstantStats, Statistics};
 pub use crate::policy::guards::{GUARDS, GuardDef, GuardKind, Judges};
@@ -189,7 +191,8 @@ fn run(kind: GuardKind, cx: &mut Cx<'_>) -> Result<(), PassError> {
         GuardKind::Integers => integers::integers(cx),
         GuardKind::Square => amplifiers::square(cx),
         GuardKind::Cancellation => amplifiers::cancellation(cx),
-        GuardKind::Saturation => amplifiers::saturation(cx),
+        GuardKind::Saturation => near_one::saturation(cx),
+        GuardKind::Recurrence => recurrences::recurrence(cx),
         GuardKind::Scores => amplifiers::scores(cx),
         GuardKind::Position => amplifiers::position(cx),
         GuardKind::Choice => amplifiers::choice(cx),

@@ -2,13 +2,17 @@
 
 use super::Cx;
 use super::amplifiers::SMALL;
-use crate::analysis::numerics::{MAX_TERMS, Properties, Sink, squares};
+use crate::analysis::cost::Sizes;
+use crate::analysis::numerics::{
+    MAX_SQUARES, MAX_TERMS, Properties, Sink, adds_up_squares, normalizes_contraction, squares,
+    subtracts_mean, sums, terms, weights,
+};
 use crate::graph::flow::{self, Reader, Var};
 use crate::pass::PassError;
 use crate::precision::between::is_between;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::NodeView;
-use ampc_ir::{DType, Node, Value};
+use ampc_ir::{DType, Dim, Node, Shape, Value};
 
 /// A reduction over more elements than this stays fp32.
 const MAX_DEPTH: u64 = MAX_TERMS;
@@ -55,6 +59,15 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
             cx.deny(var, || format!("a square that {op} sums"));
         } else if square && cx.sinks(var).some.any(Sink::SUM) {
             cx.deny(var, || "a square that is summed".into());
+        }
+        if cx.is_product(var) && adds_up_squares(cx.module, var.node) {
+            cx.deny(var, || "a sum of squares, written as a product".into());
+        } else if cx.is_product(var) && sums(cx.module, var.node) {
+            cx.deny(var, || "a sum, written as an Einsum".into());
+        } else if subtracts_mean(cx.module, var.node)
+            .is_some_and(|mean| sums(cx.module, mean) && cx.kind(mean) == Some(OpKind::Einsum))
+        {
+            cx.deny(var, || "subtracts the mean: cancellation".into());
         }
         if is_shifted(cx, var) {
             cx.deny(var, || "adds a large constant, which a mean that is subtracted takes away".into());
@@ -105,6 +118,9 @@ pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
                 format!("a sum of more than {MAX_TERMS} computed products, or a product with such a sum")
             });
         }
+        if let Some(why) = one_sided_sum(cx, var) {
+            cx.deny(var, || why);
+        }
         // A kernel that sums in fp32 removes the risk of a deep sum.
         let is_answered = flow::decision(cx.module, var).is_some_and(is_between);
         if is_answered || !cx.kind(var.node).is_some_and(op::sums) {
@@ -128,4 +144,54 @@ pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
         }
     }
     Ok(())
+}
+
+/// The evidence, if a product may leave the range because its terms have one sign, or because the weights of a constant
+/// factor may add up beyond the range.
+fn one_sided_sum(cx: &Cx<'_>, var: Var) -> Option<String> {
+    let view = NodeView::new(cx.module, var.node).filter(|_| cx.is_product(var))?;
+    let [a, b] = [view.operand(0)?, view.operand(1)?];
+    let constant = |value: Value| cx.numerics.is_constant(cx.module, value);
+    let interval = |value: Value| cx.numerics.interval(cx.module, value);
+    if constant(a) || constant(b) {
+        let of = if constant(a) { b } else { a };
+        let positive = interval(of).filter(|interval| interval.lo >= 0.0 && interval.hi.is_finite())?;
+        let bound = largest_sum(cx, var.node)? * positive.hi;
+        return (bound > cx.most())
+            .then(|| format!("a sum of up to {bound:.1e}, whose terms may have one sign"));
+    }
+    let properties = |value: Value| cx.numerics.properties(cx.module, value);
+    let is_positive = |value: Value| interval(value).is_some_and(|interval| interval.lo >= 0.0);
+    // An input of rank 2 is taken for a weight, or for an adjacency matrix whose rows were normalised; an Einsum says more.
+    let rank = |value: Value| cx.module.value(value).ty.shape().and_then(Shape::dims).map_or(0, <[Dim]>::len);
+    let is_raw = |value: Value| {
+        properties(value).has(Properties::RAW)
+            && interval(value).is_none_or(|i| i.magnitude() > SMALL)
+            && (view.kind() == OpKind::Einsum || rank(value) > 2)
+    };
+    if !matches!(view.kind(), OpKind::MatMul | OpKind::Einsum) {
+        return None;
+    }
+    // Products of numbers between 0 and 1 stay within the number of terms.
+    let is_bounded = [a, b].iter().all(|&value| interval(value).is_some_and(|i| i.is_within_one()));
+    let is_mean = (0..2).any(|i| {
+        view.operand(i).is_some_and(|v| properties(v).has(Properties::DISTRIBUTION))
+            && normalizes_contraction(&view, i)
+    });
+    let one_sided = is_positive(a) && (is_positive(b) || is_raw(b)) || is_positive(b) && is_raw(a);
+    let n = terms(cx.module, &view, Sizes::default().other);
+    (one_sided && !is_bounded && !is_mean && n > MAX_SQUARES && cx.most() < f64::from(f32::MAX) / 2.0)
+        .then(|| format!("a sum of {n} products that may all have one sign"))
+}
+
+/// The largest sum of the positive weights, or of the negative weights, that make one element of a result of a product
+/// with a constant.
+fn largest_sum(cx: &Cx<'_>, node: Node) -> Option<f64> {
+    let lines = weights(cx.module, node)?.lines;
+    let largest = lines.iter().map(|line| {
+        let sum =
+            |keep: fn(f64) -> bool| -> f64 { line.iter().copied().filter(|&w| keep(w)).map(f64::abs).sum() };
+        f64::max(sum(|w| w > 0.0), sum(|w| w < 0.0))
+    });
+    largest.reduce(f64::max)
 }
