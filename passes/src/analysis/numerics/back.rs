@@ -1,6 +1,6 @@
 //! Steps back from a value to the values from which it is computed, through casts, movement and scaling.
 
-use super::{kind, scalar};
+use super::operators::{kind, scalar};
 use crate::graph::flow;
 use ampc_ir::op::{self, OpKind, Sign};
 use ampc_ir::{Module, Node, Value};

@@ -5,8 +5,11 @@
 //! means, pools, windows by Conv, or products with constants.
 
 use super::back::{behind_movement, behind_scaling, operand, producer};
+use super::facts::Numerics;
+use super::operators::{is_constant, is_product, kind, subtracts};
+use super::properties::Properties;
+use super::squares::{squares, sums};
 use super::weights::weights;
-use super::{Numerics, Properties, is_constant, is_product, kind};
 use crate::graph::flow;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::linear::GemmView;
@@ -23,7 +26,7 @@ const ROUNDED: f64 = 1e-5;
 fn factors(module: &Module, value: Value) -> Option<(Node, [Value; 2])> {
     let (node, kind) = producer(module, value)?;
     let a = operand(module, node, 0)?;
-    let b = if super::squares(module, node) { a } else { operand(module, node, 1)? };
+    let b = if squares(module, node) { a } else { operand(module, node, 1)? };
     let multiplies = kind == OpKind::Mul || kind == OpKind::Pow || op::is_single_product(kind);
     let computed = !is_constant(module, a) && !is_constant(module, b);
     (multiplies && computed).then(|| (node, [behind_movement(module, a), behind_movement(module, b)]))
@@ -35,7 +38,7 @@ pub(super) fn averaged(module: &Module, value: Value) -> Option<(Node, Value)> {
     let (a, b) = (operand(module, node, 0)?, operand(module, node, 1));
     let of = match kind {
         OpKind::ReduceMean | OpKind::ReduceSum | OpKind::AveragePool | OpKind::GlobalAveragePool => a,
-        OpKind::Einsum if super::sums(module, node) => a,
+        OpKind::Einsum if sums(module, node) => a,
         _ if op::is_single_product(kind) && is_constant(module, b?) => a,
         _ if op::is_single_product(kind) && is_constant(module, a) => b?,
         _ => return None,
@@ -192,7 +195,7 @@ impl Numerics {
     pub(crate) fn distance_from_one(&self, module: &Module, node: Node) -> Option<Node> {
         let (a, b) = (operand(module, node, 0)?, operand(module, node, 1)?);
         let (one, other) = if self.is_constant(module, a) { (a, b) } else { (b, a) };
-        if !super::subtracts(module, node) || !self.is_constant(module, one) || !is_identity(module, one) {
+        if !subtracts(module, node) || !self.is_constant(module, one) || !is_identity(module, one) {
             return None;
         }
         let (product, of) = factors(module, behind_scaling(module, other))?;

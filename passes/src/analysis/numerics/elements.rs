@@ -14,8 +14,10 @@
 
 use super::back::{MAX_STEPS, behind, behind_movement, moves_first, operand, producer};
 use super::differences::subtracts_mean;
+use super::facts::Numerics;
+use super::operators::{is_constant, is_product, kind};
+use super::properties::Properties;
 use super::weights::Weights;
-use super::{Numerics, Properties, is_constant, is_product, kind};
 use crate::graph::flow;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::{NodeView, SliceView};

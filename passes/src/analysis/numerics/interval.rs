@@ -10,7 +10,8 @@
 //! %l = Add(%q, %eps)           [1e-5, 1.00001]
 //! ```
 
-use super::{MAX_ELEMENTS, kind, scalar};
+use super::operators::{kind, scalar};
+use super::squares::{is_even, squares};
 use crate::analysis::dataflow::{Analysis, Direction, Facts, Lattice, solve};
 use crate::analysis::ranges::Range;
 use crate::graph::flow;
@@ -22,6 +23,10 @@ use ampc_ir::verify::name_of;
 use ampc_ir::views::broadcast::{Bound, ClipView, DropoutView};
 use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{AttrValue, DType, Module, Node, Value};
+
+/// The number of elements of the largest constant that is read for its interval. Larger constants are weights, whose
+/// range says little.
+const MAX_ELEMENTS: u64 = 4096;
 
 /// The maximal number of operators that add an epsilon to a sum used as a divisor, or bound the sum from below by an
 /// epsilon.
@@ -215,7 +220,7 @@ fn interval_of(view: &NodeView<'_>, facts: &Facts<Option<Interval>>) -> Option<I
         OpKind::Abs => Some(at(0).unwrap_or(Interval::ALL).magnitudes()),
         OpKind::Sqrt => at(0).filter(|a| a.lo >= 0.0).unwrap_or(Interval::NOT_NEGATIVE).grown(f64::sqrt),
         OpKind::Pow => powered(at(0), module, view),
-        OpKind::Mul if super::squares(module, view.node) => {
+        OpKind::Mul if squares(module, view.node) => {
             let a = at(0).unwrap_or(Interval::ALL).magnitudes();
             a.times(a)
         }
@@ -277,7 +282,7 @@ fn moved(kind: OpKind, view: &NodeView<'_>, at: impl Fn(usize) -> Option<Interva
 fn powered(base: Option<Interval>, module: &Module, view: &NodeView<'_>) -> Option<Interval> {
     let exponent = scalar(module, view.operand(1)?)?;
     let base = base.unwrap_or(Interval::ALL);
-    if super::is_even(exponent) && exponent > 0.0 {
+    if is_even(exponent) && exponent > 0.0 {
         return base.magnitudes().grown(|x| x.powf(exponent));
     }
     (base.lo >= 0.0 && exponent > 0.0).then(|| base.grown(|x| x.powf(exponent))).flatten()

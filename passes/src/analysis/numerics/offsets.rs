@@ -11,8 +11,11 @@
 
 use super::back::{MAX_STEPS, behind_movement, operand, producer};
 use super::differences::subtracts_mean;
+use super::facts::Numerics;
+use super::interval::Interval;
+use super::operators::{is_product, kind, scalar, subtracts};
+use super::properties::Properties;
 use super::weights::{MAX_WEIGHTS, Weights, weights};
-use super::{Interval, Numerics, Properties, is_product, kind, scalar, subtracts};
 use crate::graph::flow::{self, Reader};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::GemmView;

@@ -16,9 +16,10 @@
 
 mod products;
 
-pub(crate) use self::products::{is_gram, normalizes_contraction, terms};
+pub(crate) use self::products::{normalizes_contraction, terms};
 
-use super::{Numerics, is_constant, is_product, kind, scalar, squares};
+use super::operators::{is_constant, is_product, kind, scalar};
+use super::squares::{squares, sums};
 use crate::analysis::cost::{Extents, Sizes};
 use crate::analysis::dataflow::{Analysis, Direction, Facts, Lattice, solve};
 use crate::graph::flow;
@@ -175,13 +176,6 @@ impl Analysis for Forward {
     }
 }
 
-impl Numerics {
-    /// True if a value is a constant, or computed from constants alone.
-    pub(crate) fn is_constant(&self, module: &Module, value: Value) -> bool {
-        self.properties(module, value).has(Properties::CONSTANT) || is_constant(module, value)
-    }
-}
-
 /// The known properties of the values of a module.
 struct Known<'a> {
     module: &'a Module,
@@ -313,7 +307,7 @@ impl Known<'_> {
         let is_bound = matches!(kind, OpKind::Clip | OpKind::Max | OpKind::Min);
         let adds_up = match kind {
             OpKind::ReduceSum | OpKind::ReduceMean | OpKind::AveragePool | OpKind::GlobalAveragePool => true,
-            OpKind::Einsum => super::sums(module, view.node),
+            OpKind::Einsum => sums(module, view.node),
             _ => false,
         };
         when(shifts || is_bound || adds_up || squares(module, view.node), all)

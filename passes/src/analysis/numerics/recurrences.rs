@@ -7,8 +7,10 @@
 //! ```
 
 use super::back::{MAX_STEPS, behind_movement, behind_scaling, operand, producer};
+use super::facts::Numerics;
+use super::interval::Interval;
+use super::operators::{is_constant, kind, subtracts};
 use super::weights::MAX_WEIGHTS;
-use super::{Interval, Numerics, is_constant, kind, subtracts};
 use crate::graph::flow::{self, Reader};
 use ampc_ir::module::Def;
 use ampc_ir::op::{self, OpKind};

@@ -16,8 +16,11 @@
 
 use super::back::{behind_epsilon, behind_movement, operand, producer};
 use super::differences::averaged;
+use super::facts::Numerics;
+use super::operators::{is_product, kind, scalar};
+use super::properties::Properties;
+use super::squares::squares;
 use super::weights::Weights;
-use super::{Numerics, Properties, is_product, kind, scalar, squares};
 use crate::graph::flow::{self, Reader};
 use ampc_ir::op::OpKind;
 use ampc_ir::{Module, Node, Value};

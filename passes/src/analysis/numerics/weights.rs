@@ -2,7 +2,7 @@
 //! and added up to one element of the result.
 
 use super::back::operand;
-use super::kind;
+use super::operators::kind;
 use crate::graph::flow;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::{Equation, GemmView};

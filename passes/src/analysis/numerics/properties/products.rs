@@ -1,13 +1,13 @@
 //! The properties of products of matrices.
 
-use super::super::back::{MAX_STEPS, behind_views};
-use super::super::{is_product, kind};
+use super::super::back::MAX_STEPS;
+use super::super::squares::is_gram;
 use super::{Known, MAX_SQUARES, MAX_TERMS, Properties, UNKNOWN_EXTENT};
 use crate::analysis::cost::{Extents, Sizes, amount};
 use crate::graph::flow;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::NodeView;
-use ampc_ir::{Dim, Module, Node, Shape, Value};
+use ampc_ir::{Dim, Module, Shape, Value};
 
 impl Known<'_> {
     /// The properties of a product of matrices.
@@ -111,12 +111,6 @@ pub(crate) fn normalizes_contraction(view: &NodeView<'_>, i: usize) -> bool {
         value = of;
     }
     true
-}
-
-/// True if a node multiplies a value with itself, apart from exchanged axes: a Gram matrix.
-pub(crate) fn is_gram(module: &Module, node: Node) -> bool {
-    let origin = |i: usize| module.node(node).operand(i).map(|value| behind_views(module, value));
-    kind(module, node).is_some_and(is_product) && origin(0).is_some() && origin(0) == origin(1)
 }
 
 /// The number of products that an element of a product of matrices sums up, with `unknown` elements per axis of unknown

@@ -3,9 +3,12 @@
 use super::super::back::{behind_movement, producer};
 use super::super::differences::{averages, subtracts_common, subtracts_translation};
 use super::super::elements::is_difference_of_elements;
+use super::super::facts::Numerics;
+use super::super::interval::Interval;
+use super::super::operators::{kind, scalar, subtracts};
+use super::super::properties::Properties;
+use super::super::sink::{Sink, Sinks, when};
 use super::super::weights::MAX_WEIGHTS;
-use super::super::{Interval, Numerics, Properties, kind, scalar, subtracts};
-use super::{Sink, Sinks, when};
 use crate::graph::flow;
 use ampc_ir::convert::{Conversion, can_convert, convert, max_finite, min_normal, unit_roundoff};
 use ampc_ir::op::{self, OpKind};

@@ -1,8 +1,11 @@
 //! The transfer function of the walk for sinks: the kinds of sinks that an operator passes on to its operands.
 
 use super::super::differences::subtracts_translation;
-use super::super::{Numerics, Properties, is_product, kind, sums, terms};
-use super::{Sink, when};
+use super::super::facts::Numerics;
+use super::super::operators::{is_product, kind};
+use super::super::properties::{Properties, terms};
+use super::super::sink::{Sink, when};
+use super::super::squares::sums;
 use crate::analysis::cost::Sizes;
 use crate::graph::flow::{self, Reader};
 use ampc_ir::op::{self, OpKind};
@@ -19,7 +22,7 @@ const MAX_MOVES: usize = 8;
 impl Numerics {
     /// The kinds of sinks that an operator passes on from its results to an operand: the transfer function of the walk.
     pub(super) fn passed(&self, module: &Module, node: Node, kind: OpKind, slot: usize) -> Sink {
-        let everything = Sink(u32::MAX);
+        let everything = Sink::EVERYTHING;
         if op::moves(kind, slot).is_some() || op::adds(kind) {
             return everything;
         }
