@@ -8,6 +8,9 @@ use ampc_ir::{Module, Node, Value};
 /// The maximal number of steps back through movement and scaling.
 pub(super) const MAX_STEPS: usize = 8;
 
+/// The largest number that is an epsilon: it keeps a divisor from 0, and changes no quotient.
+const MAX_EPSILON: f64 = 0.01;
+
 /// The node that computes a value, and its operator.
 pub(super) fn producer(module: &Module, value: Value) -> Option<(Node, OpKind)> {
     let (node, _) = module.producer(flow::behind_casts(module, value))?;
@@ -70,8 +73,10 @@ pub(super) fn behind_epsilon(module: &Module, value: Value) -> Value {
     let Some((node, OpKind::Add | OpKind::Max | OpKind::Clip)) = producer(module, value) else {
         return value;
     };
-    let mut operands = module.node(node).formal_operands().iter().flatten().copied();
-    operands.find(|&of| scalar(module, of).is_none()).map_or(value, |of| behind_movement(module, of))
+    let operands = || module.node(node).formal_operands().iter().flatten().copied();
+    let is_epsilon = operands().filter_map(|of| scalar(module, of)).all(|number| number.abs() <= MAX_EPSILON);
+    let computed = operands().find(|&of| scalar(module, of).is_none()).filter(|_| is_epsilon);
+    computed.map_or(value, |of| behind_movement(module, of))
 }
 
 /// Looks through operators that give the same elements another shape or order.

@@ -9,14 +9,17 @@ use super::facts::Numerics;
 use super::operators::{is_constant, is_product, kind, subtracts};
 use super::properties::Properties;
 use super::squares::{squares, sums};
-use super::weights::weights;
+use super::weights::{Weights, weights};
 use crate::graph::flow;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::linear::GemmView;
 use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{Module, Node, Value};
 
-/// The number of elements of the largest constant that is examined for averages and stencils.
+/// The number of squares in the largest signed sum of squares.
+const MAX_SQUARES: usize = 16;
+
+/// The number of elements of the largest constant that is examined for averages and identities.
 const MAX_ELEMENTS: u64 = 1 << 16;
 
 /// The largest sum of taps that are meant to add up to 0, relative to the sum of their magnitudes.
@@ -78,14 +81,12 @@ fn moments_by_weights(module: &Module, second: Value, means: [Value; 2]) -> Opti
             .filter(|&(_, kind)| op::is_single_product(kind))?;
         let constant = weights(module, node)?;
         let computed = behind_movement(module, operand(module, node, constant.of)?);
-        Some((node, computed, constant.lines))
+        Some((node, computed, constant.numbers))
     };
     let (second, by, squares) = moment(second)?;
     let (first, same, numbers) = moment(means[0]).filter(|_| means[0] == means[1])?;
     let near = |(square, number): (&f64, &f64)| (square - number * number).abs() <= ROUNDED * square.abs();
-    let are_squares = squares.len() == numbers.len()
-        && squares.iter().flatten().count() == numbers.iter().flatten().count()
-        && squares.iter().flatten().zip(numbers.iter().flatten()).all(near);
+    let are_squares = squares.len() == numbers.len() && squares.iter().zip(&numbers).all(near);
     (by == same && are_squares).then_some([first, second])
 }
 
@@ -118,6 +119,35 @@ fn sides_of_covariance(module: &Module, joint: Value, apart: Value) -> Option<Ve
     let (product, found) = factors(module, value)?;
     nodes.extend([average, product]);
     same(found).then_some(nodes)
+}
+
+/// True if a node subtracts a product of elements of a value from other elements of the value, which a product with
+/// constants makes: E[xy] − E[x]·E[y], with all three in one tensor of moments.
+pub(crate) fn subtracts_parts(module: &Module, node: Node) -> bool {
+    let (Some(joint), Some(apart)) = (operand(module, node, 0), operand(module, node, 1)) else {
+        return false;
+    };
+    let of = behind_movement(module, joint);
+    let makes_moments = producer(module, of).is_some_and(|(product, _)| weights(module, product).is_some());
+    kind(module, node) == Some(OpKind::Sub)
+        && makes_moments
+        && factors(module, apart).is_some_and(|(_, means)| means == [of, of])
+}
+
+/// True if weights have one magnitude and both signs, as those of E² − p².
+pub(super) fn have_both_signs(weights: &Weights) -> bool {
+    let mut sizes = weights.numbers.iter().filter(|&&weight| weight != 0.0).map(|weight| weight.abs());
+    let first = sizes.next();
+    let has = |sign: f64| weights.numbers.iter().any(|weight| sign * weight > 0.0);
+    weights.n_terms() <= MAX_SQUARES
+        && first.is_some_and(|first| sizes.all(|size| size == first))
+        && has(1.0)
+        && has(-1.0)
+}
+
+/// True if a value consists of squares, moved or not.
+pub(super) fn are_squares(module: &Module, value: Value) -> bool {
+    producer(module, behind_movement(module, value)).is_some_and(|(node, _)| squares(module, node))
 }
 
 /// True if a node subtracts a multiple of the product of two values from the sums of both: |a| + |b| − 2ab, which is the

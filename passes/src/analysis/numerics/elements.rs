@@ -19,7 +19,7 @@ use super::operators::{is_constant, is_product, kind};
 use super::properties::Properties;
 use super::weights::Weights;
 use crate::graph::flow;
-use ampc_ir::op::{self, OpKind};
+use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, SliceView};
 use ampc_ir::{Dim, Module, Node, Shape, Value};
 use std::collections::BTreeSet;
@@ -90,15 +90,22 @@ fn has_features(module: &Module, value: Value, parts: [Value; 2]) -> bool {
                 dims.len().checked_sub(1 + axis_from_end).and_then(|axis| dims.get(axis)?.known())
             };
             let n = channels(layer).filter(|&n| is_layer && n >= FEATURES);
-            return n.is_some() && parts.iter().all(|&part| channels(part) == n);
+            let are_features = n.is_some() && parts.iter().all(|&part| channels(part) == n);
+            // The first axis of images counts samples.
+            let samples =
+                |value: Value| dims(module, value).filter(|dims| dims.len() == 4).map(|dims| &dims[1..]);
+            let are_samples = by_channel
+                && samples(layer).is_some()
+                && parts.iter().all(|&part| samples(part) == samples(layer));
+            return are_features || are_samples;
         }
-        let is_elementwise = op::adds(kind)
-            || matches!(
-                kind,
-                OpKind::Relu | OpKind::LeakyRelu | OpKind::Gelu | OpKind::Mul | OpKind::Softplus
-            )
-            || moves_first(module, node, kind);
-        let Some(of) = operand(module, node, 0).filter(|_| is_elementwise) else { return false };
+        let keeps_shape =
+            |of: &Value| dims(module, *of).is_some() && dims(module, *of) == dims(module, layer);
+        let Some(of) = operand(module, node, 0).filter(|of| {
+            keeps_shape(of) || kind == OpKind::GlobalAveragePool || moves_first(module, node, kind)
+        }) else {
+            return false;
+        };
         layer = flow::behind_casts(module, of);
     }
     false
@@ -150,6 +157,7 @@ fn is_centered(module: &Module, value: Value) -> bool {
         | OpKind::Softmax
         | OpKind::Sigmoid
         | OpKind::Tanh => true,
+        OpKind::Relu => operand(module, node, 0).is_some_and(|of| is_centered(module, of)),
         OpKind::Add | OpKind::Mul | OpKind::Div => is_norm_written_out(module, node),
         _ => false,
     }
@@ -173,21 +181,28 @@ fn is_norm_written_out(module: &Module, node: Node) -> bool {
     false
 }
 
+/// True if weights make differences: each line has a few taps that add up to 0. The second result is true if there are only
+/// a few different numbers.
+pub(super) fn make_differences(weights: &Weights) -> (bool, bool) {
+    let n_taps = weights.numbers.iter().filter(|&&tap| tap != 0.0).count();
+    let is_difference = |i: usize| {
+        let line = || weights.line(i);
+        let size: f64 = line().map(f64::abs).sum();
+        size.is_finite()
+            && line().filter(|&tap| tap != 0.0).count() <= MAX_TAPS
+            && line().sum::<f64>().abs() <= ROUNDED * size
+    };
+    let n = weights.n_lines();
+    let are_differences = n_taps > 0 && n_taps <= MAX_TAPS * n && (0..n).all(is_difference);
+    let few = || weights.numbers.iter().map(|number| number.to_bits()).collect::<BTreeSet<u64>>().len();
+    (are_differences, are_differences && few() <= MAX_NUMBERS)
+}
+
 impl Numerics {
-    /// True if a node is a Conv with a constant kernel, or a product with a constant matrix, of a few taps for each element
-    /// of the result that add up to 0: it computes differences of neighbours, of a value that no norm has centered.
-    pub(super) fn is_stencil_of(&self, module: &Module, node: Node, weights: &Weights) -> bool {
-        let is_difference = |line: &Vec<f64>| {
-            let size: f64 = line.iter().map(|tap| tap.abs()).sum();
-            size.is_finite()
-                && line.iter().filter(|&&tap| tap != 0.0).count() <= MAX_TAPS
-                && line.iter().sum::<f64>().abs() <= ROUNDED * size
-        };
-        let numbers = || weights.lines.iter().flatten();
-        let are_differences = numbers().any(|&tap| tap != 0.0) && weights.lines.iter().all(is_difference);
-        let Some(data) = operand(module, node, weights.of).filter(|_| are_differences) else { return false };
-        let few = || numbers().map(|number| number.to_bits()).collect::<BTreeSet<u64>>().len() <= MAX_NUMBERS;
-        (self.properties(module, data).has(Properties::RAW) || few())
+    /// True if a product with weights that make differences computes differences of neighbours: of an input, or by a few
+    /// different numbers, of a value that no norm has centered.
+    pub(super) fn is_stencil_of(&self, module: &Module, data: Value, has_few_numbers: bool) -> bool {
+        (has_few_numbers || self.properties(module, data).has(Properties::RAW))
             && !is_centered(module, behind_selection(module, data))
     }
 }

@@ -18,14 +18,16 @@ pub(crate) struct Numerics {
     /// The intervals without the ranges of inputs, if there are any.
     pub(super) intervals_without_ranges: Option<Facts<Option<Interval>>>,
     pub(super) sinks: SecondaryMap<Value, Sinks>,
-    /// The products whose weights make differences of neighbours.
+    /// The products with known constant weights.
+    pub(super) weighted: FxHashSet<Node>,
+    /// The products whose weights make differences: of neighbours, or of squares.
     pub(super) stencils: FxHashSet<Node>,
     /// The products with the matrix or kernel of a transform such as Fourier's.
     pub(super) transforms: FxHashSet<Node>,
 }
 
 impl Numerics {
-    /// True if a node is a product whose weights make differences of neighbours.
+    /// True if a node is a product whose weights make differences.
     pub(crate) fn is_stencil(&self, node: Node) -> bool {
         self.stencils.contains(&node)
     }

@@ -41,7 +41,7 @@ mod spectra;
 mod squares;
 mod weights;
 
-pub(crate) use self::differences::{covariance, subtracts_mean, subtracts_translation};
+pub(crate) use self::differences::{covariance, subtracts_mean, subtracts_parts, subtracts_translation};
 pub(crate) use self::facts::Numerics;
 pub(crate) use self::interval::Interval;
 pub(crate) use self::operators::{is_product, subtracts};
@@ -54,11 +54,15 @@ pub(crate) use self::sinks::worst_rounding_error;
 pub(crate) use self::squares::{adds_up_squares, is_gram, squares, sums};
 pub(crate) use self::weights::{Weights, weights};
 
+use self::differences::are_squares;
 use self::operators::kind;
 use crate::graph::flow;
 use crate::pass::input_ranges::InputRanges;
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::{DType, Module};
+use ampc_ir::op::OpKind;
+use ampc_ir::views::resolve_captures;
+use ampc_ir::{DType, Module, Node, Value};
+use rustc_hash::FxHashMap;
 
 impl Numerics {
     /// Analyses a module that is to be lowered to a format. Small constants are read; nothing is known about a constant
@@ -69,28 +73,69 @@ impl Numerics {
         let intervals = interval::find_intervals(module, inputs, most);
         let intervals_without_ranges = || interval::find_intervals(module, &InputRanges::default(), most);
         let intervals_without_ranges = (!inputs.is_empty()).then(intervals_without_ranges);
-        let (stencils, transforms) = Default::default();
         let mut numerics =
-            Numerics { properties, intervals, intervals_without_ranges, sinks, stencils, transforms };
+            Numerics { properties, intervals, intervals_without_ranges, sinks, ..Numerics::default() };
         numerics.find_weights(module);
         numerics.find_sinks(module, &flow::nodes(module), to);
         numerics
     }
 
-    /// Reads the weights of all products once.
+    /// Reads the weights of all products; those that several products share, once.
     fn find_weights(&mut self, module: &Module) {
+        let mut known: FxHashMap<_, Option<KnownWeights>> = FxHashMap::default();
         for node in flow::nodes(module) {
-            let Some(weights) =
-                kind(module, node).filter(|&k| is_product(k)).and_then(|_| weights(module, node))
-            else {
+            let Some(kind) = kind(module, node).filter(|&kind| is_product(kind)) else { continue };
+            let read = || weights(module, node).map(KnownWeights::of);
+            let shared = shared_weight(module, node).filter(|_| kind == OpKind::MatMul);
+            let Some(weights) = shared.map_or_else(read, |key| *known.entry(key).or_insert_with(read)) else {
                 continue;
             };
-            if self.is_stencil_of(module, node, &weights) {
+            let Some(data) = module.node(node).operand(weights.of) else { continue };
+            self.weighted.insert(node);
+            let is_stencil =
+                weights.makes_differences && self.is_stencil_of(module, data, weights.has_few_numbers);
+            if is_stencil || weights.has_both_signs && are_squares(module, data) {
                 self.stencils.insert(node);
             }
-            if spectra::is_transform(&weights) {
+            if weights.is_transform {
                 self.transforms.insert(node);
             }
         }
+    }
+}
+
+/// Facts about the weights of a product.
+#[derive(Clone, Copy)]
+struct KnownWeights {
+    /// The slot of the computed factor.
+    of: usize,
+    makes_differences: bool,
+    has_few_numbers: bool,
+    has_both_signs: bool,
+    is_transform: bool,
+}
+
+impl KnownWeights {
+    fn of(weights: Weights) -> KnownWeights {
+        let (makes_differences, has_few_numbers) = elements::make_differences(&weights);
+        KnownWeights {
+            of: weights.of,
+            makes_differences,
+            has_few_numbers,
+            has_both_signs: differences::have_both_signs(&weights),
+            is_transform: spectra::is_transform(&weights),
+        }
+    }
+}
+
+/// The slot and the value of the factor of a product that is a constant, if one is.
+fn shared_weight(module: &Module, node: Node) -> Option<(usize, Value)> {
+    let constant = |i: usize| {
+        let value = resolve_captures(module, flow::behind_casts(module, module.node(node).operand(i)?));
+        operators::is_constant(module, value).then_some((i, value))
+    };
+    match (constant(0), constant(1)) {
+        (None, one) | (one, None) => one,
+        _ => None,
     }
 }

@@ -15,7 +15,7 @@ use super::facts::Numerics;
 use super::interval::Interval;
 use super::operators::{is_product, kind, scalar, subtracts};
 use super::properties::Properties;
-use super::weights::{MAX_WEIGHTS, Weights, weights};
+use super::weights::{MAX_WEIGHTS, weights};
 use crate::graph::flow::{self, Reader};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::GemmView;
@@ -24,6 +24,9 @@ use ampc_ir::{Module, Node, Value};
 
 /// The least ratio of an offset and the values that it is added to: it displaces 3 bits of their digits.
 const MIN_RATIO: f64 = 8.0;
+
+/// The largest ratio of the mean and the deviation of a channel that is not dead.
+const MAX_RATIO: f64 = 1000.0;
 
 /// The magnitude of values about whose scale nothing is known: activations are of the order of 1.
 const UNKNOWN_SCALE: f64 = 2.0;
@@ -83,14 +86,15 @@ impl Numerics {
     fn product_removes_offset(&self, module: &Module, node: Node, slot: usize) -> bool {
         let value = operand(module, node, slot);
         let Some(offset) = value.and_then(|value| self.offset(module, value)) else { return false };
-        let Some(Weights { of, lines }) = weights(module, node) else { return false };
-        let bias = if slot == 0 { bias_of(module, node, lines.len()) } else { vec![0.0; lines.len()] };
-        let leaves = |(line, bias): (&Vec<f64>, f64)| {
-            let left = offset * line.iter().sum::<f64>() + bias;
-            let size = offset * line.iter().map(|weight| weight * weight).sum::<f64>().sqrt();
+        let Some(weights) = weights(module, node) else { return false };
+        let n = weights.n_lines();
+        let bias = if slot == 0 { bias_of(module, node, n) } else { vec![0.0; n] };
+        let leaves = |(i, bias): (usize, f64)| {
+            let left = offset * weights.line(i).sum::<f64>() + bias;
+            let size = offset * weights.line(i).map(|weight| weight * weight).sum::<f64>().sqrt();
             left.abs() <= LEFT_BY_WEIGHTS * size.abs()
         };
-        of == slot && lines.len() > 1 && lines.iter().zip(bias).all(leaves)
+        weights.of == slot && n > 1 && bias.into_iter().enumerate().all(leaves)
     }
 
     /// True if a sum subtracts large constants from a mean of large constants, by weights that add up to 1: the value of
@@ -224,8 +228,11 @@ fn has_offset_statistics(module: &Module, node: Node) -> bool {
         return false;
     };
     let epsilon = f64::from(view.float("epsilon").unwrap_or(0.0));
-    let channels = means.iter().zip(&variances);
-    let far =
-        channels.filter(|&(mean, variance)| mean.abs() >= MIN_RATIO * (variance + epsilon).sqrt()).count();
-    far > 0 && 2 * far >= means.len()
+    // A channel with hardly any deviation is dead: its scale is 0 or noise.
+    let channels = || {
+        let deviations = variances.iter().map(|variance| (variance + epsilon).sqrt());
+        means.iter().map(|mean| mean.abs()).zip(deviations).filter(|(mean, by)| *mean <= MAX_RATIO * by)
+    };
+    let far = channels().filter(|(mean, deviation)| *mean >= MIN_RATIO * deviation).count();
+    far > 0 && 2 * far >= channels().count()
 }

@@ -26,9 +26,12 @@ const NEAR_ONE: f64 = 0.0625;
 /// The largest distance from 1 of the operand of a logarithm that is small itself.
 const SMALL_LOG: f64 = 0.5;
 
-/// The number of steps before a step of a recurrence that is not in a loop. A moving average that is updated once, or
-/// twice as in Nesterov's momentum, does not count.
-const MIN_STEPS: usize = 2;
+/// The number of steps before a step of a recurrence that is not in a loop. A moving average that is updated once does not
+/// count, nor do a few blocks with scaled residuals.
+const MIN_STEPS: usize = 8;
+
+/// The maximal number of terms of the sum that updates a state.
+const MAX_TERMS: usize = 8;
 
 /// The number of squarings from which a power of a matrix is 2³ or more.
 const MIN_SQUARINGS: usize = 3;
@@ -42,7 +45,7 @@ impl Numerics {
     pub(crate) fn decays(&self, module: &Module, node: Node) -> Option<usize> {
         let (state, _) = self.near_one(module, node)?;
         let value = behind_movement(module, operand(module, node, state)?);
-        (is_state(module, value) || self.was_decayed(module, value, MIN_STEPS)).then_some(state)
+        (is_state(module, value) || self.was_decayed(module, value)).then_some(state)
     }
 
     /// True if the distance of an operand from 1 counts: the factor of a state that decays, f in 1 − f, exp(x) in
@@ -62,22 +65,28 @@ impl Numerics {
         }
     }
 
-    /// True if a value is a sum with the product of a value and a factor near 1, and so is that value in turn, for some
-    /// steps.
-    fn was_decayed(&self, module: &Module, value: Value, n_steps: usize) -> bool {
-        let Some((sum, _)) = producer(module, value).filter(|&(_, kind)| op::adds(kind)) else {
-            return false;
+    /// True if a value was made by [`MIN_STEPS`] sums or more, each of which adds to the product of the sum before it and a
+    /// factor near 1.
+    fn was_decayed(&self, module: &Module, value: Value) -> bool {
+        let mut value = value;
+        for _ in 0..MIN_STEPS {
+            let sum = producer(module, value).filter(|&(_, kind)| op::adds(kind));
+            let Some(before) = sum.and_then(|(sum, _)| self.state_before(module, sum)) else { return false };
+            value = behind_movement(module, before);
+        }
+        true
+    }
+
+    /// The state that a sum adds to, if exactly one of its terms is the product of a value and a factor near 1.
+    fn state_before(&self, module: &Module, sum: Node) -> Option<Value> {
+        let terms = module.node(sum).formal_operands();
+        let state = |&term: &Value| {
+            let (node, _) = producer(module, behind_movement(module, term))?;
+            let (state, _) = self.near_one(module, node)?;
+            operand(module, node, state)
         };
-        let mut terms = module.node(sum).formal_operands().iter().flatten();
-        terms.any(|&term| {
-            let before = producer(module, behind_movement(module, term)).and_then(|(node, _)| {
-                let (state, _) = self.near_one(module, node)?;
-                operand(module, node, state)
-            });
-            before.is_some_and(|state| {
-                n_steps <= 1 || self.was_decayed(module, behind_movement(module, state), n_steps - 1)
-            })
-        })
+        let mut states = terms.iter().flatten().take(MAX_TERMS).filter_map(state);
+        states.next().filter(|_| terms.len() <= MAX_TERMS && states.next().is_none())
     }
 
     /// The slots of the value and of the factor near 1, if a node multiplies by such a factor.

@@ -113,7 +113,7 @@ impl Numerics {
             }
             sinks.row = u8::try_from(row).ok();
         }
-        if is_root(module, node) && at == 0 {
+        if is_root(module, node) && at == 0 && !self.is_far_from_zero(module, operand) {
             sinks = sinks.with(Sink::ROOT);
         }
         if sums(module, node) && at == 0 {

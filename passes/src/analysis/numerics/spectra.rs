@@ -120,10 +120,8 @@ pub(crate) fn divides_parts(module: &Module, node: Node) -> bool {
 
 /// True if weights are those of a transform such as Fourier's.
 pub(super) fn is_transform(weights: &Weights) -> bool {
-    let numbers = || weights.lines.iter().flatten();
-    let n_terms = weights.lines.first().map_or(0, Vec::len);
-    let most = numbers().fold(0.0, |most: f64, number| most.max(number.abs()));
+    let numbers = &weights.numbers;
     #[expect(clippy::cast_precision_loss, reason = "at most MAX_WEIGHTS")]
-    let size = (numbers().map(|number| number * number).sum::<f64>() / numbers().count() as f64).sqrt();
-    most <= 1.001 && size >= MIN_SIZE && n_terms >= MIN_TERMS
+    let size = (numbers.iter().map(|number| number * number).sum::<f64>() / numbers.len() as f64).sqrt();
+    weights.n_terms() >= MIN_TERMS && size >= MIN_SIZE && numbers.iter().all(|number| number.abs() <= 1.001)
 }

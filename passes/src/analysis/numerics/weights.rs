@@ -12,13 +12,40 @@ use ampc_ir::{Module, Node};
 /// The number of elements of the largest constant factor, statistic or divisor that is read.
 pub(super) const MAX_WEIGHTS: u64 = 1 << 16;
 
-/// The weights of a product with a constant factor.
+/// The weights of a product with a constant factor: a line of weights for each element along the axes of the result that
+/// the constant contributes.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Weights {
     /// The slot of the computed factor.
     pub(crate) of: usize,
-    /// One line of weights for each element along the axes of the result that the constant contributes.
-    pub(crate) lines: Vec<Vec<f64>>,
+    /// All weights, in the order of the constant.
+    pub(super) numbers: Vec<f64>,
+    /// True if a row of the constant is a line, not a column.
+    along_rows: bool,
+    columns: usize,
+}
+
+impl Weights {
+    /// The number of lines.
+    pub(crate) fn n_lines(&self) -> usize {
+        if self.along_rows { self.numbers.len() / self.columns } else { self.columns }
+    }
+
+    /// The number of weights in a line.
+    pub(crate) fn n_terms(&self) -> usize {
+        self.numbers.len() / self.n_lines()
+    }
+
+    /// The weights of a line.
+    pub(crate) fn line(&self, i: usize) -> impl Iterator<Item = f64> + Clone + '_ {
+        let (start, step) = if self.along_rows { (i * self.columns, 1) } else { (i, self.columns) };
+        self.numbers[start..].iter().step_by(step).take(self.n_terms()).copied()
+    }
+
+    /// All lines.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = impl Iterator<Item = f64> + Clone + '_> + '_ {
+        (0..self.n_lines()).map(|i| self.line(i))
+    }
 }
 
 /// The weights of MatMul, Gemm and Einsum with a constant matrix, and of Conv with a constant kernel; `None` for other
@@ -60,11 +87,6 @@ pub(crate) fn weights(module: &Module, node: Node) -> Option<Weights> {
     let numbers = data.small_floats(MAX_WEIGHTS).filter(|numbers| !numbers.is_empty())?;
     let rows = *dims.first()?;
     let columns = numbers.len().checked_div(rows).filter(|&columns| columns * rows == numbers.len())?;
-    let at = |row: usize, column: usize| scale * numbers[row * columns + column];
-    let lines = if along_rows {
-        (0..rows).map(|row| (0..columns).map(|column| at(row, column)).collect()).collect()
-    } else {
-        (0..columns).map(|column| (0..rows).map(|row| at(row, column)).collect()).collect()
-    };
-    Some(Weights { of: 1 - slot, lines })
+    let numbers = if scale == 1.0 { numbers } else { numbers.into_iter().map(|n| scale * n).collect() };
+    Some(Weights { of: 1 - slot, numbers, along_rows, columns })
 }

@@ -14,7 +14,8 @@
 use super::Cx;
 use crate::analysis::cost::{Extents, Sizes, amount};
 use crate::analysis::numerics::{
-    FEW_TERMS, Properties, Sink, Sinks, covariance, is_gram, squares, subtracts, subtracts_translation, terms,
+    FEW_TERMS, Properties, Sink, Sinks, covariance, is_gram, squares, subtracts, subtracts_parts,
+    subtracts_translation, terms,
 };
 use crate::graph::flow::{self, Var};
 use crate::pass::PassError;
@@ -287,7 +288,10 @@ fn formulas(cx: &mut Cx<'_>) {
             }
         }
         if is_stencil {
-            cx.deny_node(node, "differences of neighbours: the constant adds up to 0");
+            cx.deny_node(node, "differences of neighbours or of squares, by the weights of a constant");
+        }
+        if subtracts_parts(cx.module, node) {
+            cx.deny_node(node, "elements of a tensor less a product of its elements");
         }
         if subtracts_translation(cx.module, node).is_some() {
             cx.deny_node(node, "means of points, less a translation that the points contain");

@@ -24,7 +24,7 @@
 
 use super::Cx;
 use crate::analysis::cost::Sizes;
-use crate::analysis::numerics::{Properties, Weights, terms, weights};
+use crate::analysis::numerics::{Properties, terms, weights};
 use crate::graph::flow::{self, Var};
 use crate::pass::PassError;
 use ampc_ir::convert::unit_roundoff;
@@ -158,15 +158,20 @@ fn makes_codes(cx: &Cx<'_>, var: Var) -> bool {
         let producer = cx.module.producer(flow::behind_inserted(cx.module, value));
         producer.is_some_and(|(node, _)| makes_digits(cx, node))
     };
-    let Some(Weights { of, lines }) = weights(cx.module, var.node).filter(|_| cx.is_product(var)) else {
+    if !cx.is_product(var) || !(0..2).filter_map(|i| cx.operand(var.node, i)).any(digits) {
         return false;
-    };
+    }
+    let Some(weights) = weights(cx.module, var.node) else { return false };
     let exact = 1.0 / unit_roundoff(cx.to).unwrap_or(1.0);
-    let is_integer = |weight: &f64| weight.fract() == 0.0;
-    let sum = |line: &Vec<f64>| line.iter().map(|weight| weight.abs()).sum::<f64>();
-    cx.operand(var.node, of).is_some_and(digits)
-        && lines.iter().flatten().all(is_integer)
-        && lines.iter().any(|line| sum(line) > exact && line.iter().any(|weight| weight.abs() > 1.0))
+    let is_integer = |weight: f64| weight.fract() == 0.0;
+    let is_code = |line: &mut dyn Iterator<Item = f64>| {
+        let (sum, most) = line
+            .fold((0.0, 0.0), |(sum, most): (f64, f64), weight| (sum + weight.abs(), most.max(weight.abs())));
+        sum > exact && most > 1.0
+    };
+    cx.operand(var.node, weights.of).is_some_and(digits)
+        && weights.lines().all(|mut line| line.all(is_integer))
+        && weights.lines().any(|mut line| is_code(&mut line))
 }
 
 /// The maximal number of nodes that move codes on the way to comparisons.

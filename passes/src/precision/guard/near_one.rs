@@ -15,7 +15,7 @@ pub(super) fn saturation(cx: &mut Cx<'_>) -> Result<(), PassError> {
         let sinks = cx.sinks(var);
         // Another row of the table may be nearer, but is not the reason.
         let row = sinks.amplifier().filter(|row| matches!(row.what, Amplified::One | Amplified::Zero));
-        let end = row.map_or("a number near 1 whose distance from 1 counts", |row| row.why);
+        let end = row.map_or("a number whose distance from 0 or 1 counts", |row| row.why);
         if cx.is_product(var) && sinks.all.any(Sink::ONE) {
             cx.deny(var, || format!("the last product before {end}"));
         }
@@ -23,13 +23,11 @@ pub(super) fn saturation(cx: &mut Cx<'_>) -> Result<(), PassError> {
             continue;
         }
         let to_zero = sinks.some.any(Sink::ZERO) && is_probability(cx, var);
-        if let Some(row) = row.filter(|_| sinks.some.any(Sink::ONE) || to_zero) {
-            let limit = if to_zero { "0 or 1" } else { "1" };
-            cx.deny(var, || format!("may round to {limit} on the way to {}", row.why));
-        } else if sinks.some.any(Sink::ONE)
-            || (0..2).any(|i| cx.numerics.is_beside_one(cx.module, var.node, i))
-        {
-            cx.deny(var, || "numbers near 1 whose distance from 1 counts".into());
+        let is_beside_one = || (0..2).any(|i| cx.numerics.is_beside_one(cx.module, var.node, i));
+        if to_zero {
+            cx.deny(var, || format!("may round to 0 or 1 on the way to {end}"));
+        } else if sinks.some.any(Sink::ONE) || is_beside_one() {
+            cx.deny(var, || format!("may round to 1 on the way to {end}"));
         }
     }
     Ok(())

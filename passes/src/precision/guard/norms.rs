@@ -172,26 +172,23 @@ fn one_sided_sum(cx: &Cx<'_>, var: Var) -> Option<String> {
     if !matches!(view.kind(), OpKind::MatMul | OpKind::Einsum) {
         return None;
     }
-    // Products of numbers between 0 and 1 stay within the number of terms.
-    let is_bounded = [a, b].iter().all(|&value| interval(value).is_some_and(|i| i.is_within_one()));
     let is_mean = (0..2).any(|i| {
         view.operand(i).is_some_and(|v| properties(v).has(Properties::DISTRIBUTION))
             && normalizes_contraction(&view, i)
     });
-    let one_sided = is_positive(a) && (is_positive(b) || is_raw(b)) || is_positive(b) && is_raw(a);
+    let one_sided = is_positive(a) && is_raw(b) || is_positive(b) && is_raw(a);
     let n = terms(cx.module, &view, Sizes::default().other);
-    (one_sided && !is_bounded && !is_mean && n > MAX_SQUARES && cx.most() < f64::from(f32::MAX) / 2.0)
+    (one_sided && !is_mean && n > MAX_SQUARES && cx.most() < f64::from(f32::MAX) / 2.0)
         .then(|| format!("a sum of {n} products that may all have one sign"))
 }
 
 /// The largest sum of the positive weights, or of the negative weights, that make one element of a result of a product
 /// with a constant.
 fn largest_sum(cx: &Cx<'_>, node: Node) -> Option<f64> {
-    let lines = weights(cx.module, node)?.lines;
-    let largest = lines.iter().map(|line| {
-        let sum =
-            |keep: fn(f64) -> bool| -> f64 { line.iter().copied().filter(|&w| keep(w)).map(f64::abs).sum() };
-        f64::max(sum(|w| w > 0.0), sum(|w| w < 0.0))
+    let weights = weights(cx.module, node)?;
+    let largest = weights.lines().map(|line| {
+        let sum = |sign: f64| line.clone().map(|weight| (sign * weight).max(0.0)).sum::<f64>();
+        f64::max(sum(1.0), sum(-1.0))
     });
     largest.reduce(f64::max)
 }

@@ -8,6 +8,9 @@ use crate::pass::PassError;
 use ampc_ir::op;
 use ampc_ir::{Node, Value};
 
+/// The maximal number of terms of the sum that updates a state.
+const MAX_TERMS: usize = 8;
+
 /// Denies the arithmetic of states that decay by a factor near 1 at every step, and iterations that multiply a matrix by
 /// itself or refine an inverse.
 ///
@@ -61,6 +64,6 @@ fn adds_to_state(cx: &Cx<'_>, var: Var) -> bool {
         let producer = cx.module.producer(flow::behind_casts(cx.module, value));
         producer.is_some_and(|(node, _)| cx.numerics.decays(cx.module, node).is_some())
     };
-    cx.kind(var.node).is_some_and(op::adds)
-        && flow::operands_of(cx.module, var).any(|(_, value)| decays(value))
+    let terms: Vec<Value> = flow::operands_of(cx.module, var).map(|(_, value)| value).collect();
+    cx.kind(var.node).is_some_and(op::adds) && terms.len() <= MAX_TERMS && terms.into_iter().any(decays)
 }

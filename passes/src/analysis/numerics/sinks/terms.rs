@@ -1,7 +1,7 @@
 //! Sums, differences and quotients that may be much smaller than their terms.
 
 use super::super::back::{behind_movement, producer};
-use super::super::differences::{averages, subtracts_common, subtracts_translation};
+use super::super::differences::{averages, subtracts_common, subtracts_parts, subtracts_translation};
 use super::super::elements::is_difference_of_elements;
 use super::super::facts::Numerics;
 use super::super::interval::Interval;
@@ -84,8 +84,9 @@ impl Numerics {
         let computed = terms.iter().all(|&term| !self.is_constant(module, term));
         if subtracts(module, node) && computed {
             sink |= when(results.some.any(Sink::MAGNIFIED), Sink::ENLARGED | Sink::CANCELLATION);
-            let of_elements =
-                self.subtracts_elements(module, node) || subtracts_translation(module, node).is_some();
+            let of_elements = self.subtracts_elements(module, node)
+                || subtracts_translation(module, node).is_some()
+                || subtracts_parts(module, node);
             sink |= when(of_elements, Sink::ENLARGED | Sink::CANCELLATION);
             let smoothed = is_smoothed(module, terms[0], terms[1]);
             sink |= when(smoothed, Sink::DISTANCE | Sink::CANCELLATION);

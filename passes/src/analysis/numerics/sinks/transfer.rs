@@ -1,5 +1,6 @@
 //! The transfer function of the walk for sinks: the kinds of sinks that an operator passes on to its operands.
 
+use super::super::back::{behind_movement, producer};
 use super::super::differences::subtracts_translation;
 use super::super::facts::Numerics;
 use super::super::operators::{is_product, kind};
@@ -11,6 +12,7 @@ use crate::graph::flow::{self, Reader};
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{Module, Node, Value};
+use std::collections::BTreeSet;
 
 /// The maximal number of terms of a product that combines the parts of a coordinate (bones, control points, corners).
 /// Products of more terms are layers of a network, which pass no coordinate on.
@@ -84,6 +86,7 @@ impl Numerics {
                     view.is_some_and(|view| terms(module, &view, Sizes::default().other) <= FEW_PARTS);
                 when(squares, Sink::ZERO | Sink::LOG | Sink::CANCELLATION | Sink::SPECTRUM)
                     | when(self.transforms.contains(&node), Sink::SPECTRUM)
+                    | when(combines && self.is_linear_map(module, node, slot), Sink::ENLARGED)
                     | when(self.combines_points(module, node, slot), Sink::CANCELLATION | Sink::ENLARGED)
                     | when(has(data.result(0), Properties::ARITHMETIC), Sink::RESIDUAL)
                     | when(combines, Sink::PART_OF_POSITION)
@@ -104,7 +107,7 @@ impl Numerics {
         if weights(slot) || !(0..2).any(weights) {
             return false;
         }
-        let mut level: Vec<Value> = module.node(node).result(0).into_iter().collect();
+        let mut level: BTreeSet<Value> = module.node(node).result(0).into_iter().collect();
         for _ in 0..MAX_MOVES {
             let readers = level.iter().flat_map(|&value| flow::readers_beyond_casts(module, value));
             let readers: Vec<_> = readers.filter_map(Reader::operand).collect();
@@ -119,6 +122,12 @@ impl Numerics {
                 .collect();
         }
         false
+    }
+
+    /// True if a product multiplies the result of a product with constants by a constant: together they are one linear map.
+    fn is_linear_map(&self, module: &Module, node: Node, slot: usize) -> bool {
+        let of = module.node(node).operand(slot).and_then(|of| producer(module, behind_movement(module, of)));
+        self.weighted.contains(&node) && of.is_some_and(|(of, _)| self.weighted.contains(&of))
     }
 
     /// True if the result of a node is arithmetic of inputs.
