@@ -26,7 +26,7 @@ def speech(g, batch, frames, n, level):
     return np.stack(rows).astype(np.float32)
 
 
-# 3. Sums of many terms of one sign (the others are in blind_a1).
+# 3. Sums of many terms of one sign (the others are in units_between_networks.py).
 
 
 @model("bead_heatmap_moments_localisation", pins=["mom_*", "centroid", "centroid_sq", "second", "var_sub"], opset=18)

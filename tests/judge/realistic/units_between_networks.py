@@ -291,7 +291,7 @@ def battery_celsius_into_batchnorm(g):
     g.output(mlp(g, n, "ageing", [12, 64, 6], "Relu"))
 
 
-# 3. Sums of many terms of one sign (the others are in blind_a2).
+# 3. Sums of many terms of one sign (the others are in sums_and_spectra.py).
 
 
 @model("exp_weight_pooling_of_slide_tiles", pins=["num_mm", "den_sum", "pool_div"], pins_bf16=[], opset=18)
