@@ -31,11 +31,11 @@ const MAX_TAPS: usize = 32;
 /// The largest sum of taps that are meant to add up to 0, relative to the sum of their magnitudes.
 const ROUNDED: f64 = 1e-5;
 
-/// The number of different numbers in the largest stencil of a computed value. Trained weights that were standardised
-/// have more.
+/// The maximal number of distinct weights in a stencil of a computed value. Trained weights that were standardised have
+/// more.
 const MAX_NUMBERS: usize = 8;
 
-/// The number of channels from which a tensor is one of features. Coordinates, fields and angles have fewer.
+/// The least number of channels of a tensor of features. Coordinates, fields and angles have fewer.
 const FEATURES: u64 = 16;
 
 fn dims(module: &Module, value: Value) -> Option<&[Dim]> {

@@ -20,7 +20,7 @@ use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{Module, Node, Value};
 use std::collections::BTreeSet;
 
-/// The largest distance of a factor from 1 at which its distance from 1 has lost 3 bits or more in bf16.
+/// The largest distance from 1 of a factor near 1. In bf16, this distance keeps at most 4 of its 8 bits.
 const NEAR_ONE: f64 = 0.0625;
 
 /// The largest distance from 1 of the operand of a logarithm that is small itself.
@@ -46,6 +46,16 @@ impl Numerics {
         let (state, _) = self.near_one(module, node)?;
         let value = behind_movement(module, operand(module, node, state)?);
         (is_state(module, value) || self.was_decayed(module, value)).then_some(state)
+    }
+
+    /// True if a node multiplies the state of a recurrence by a factor near 1, or adds to such a product.
+    pub(crate) fn updates_state(&self, module: &Module, node: Node) -> bool {
+        let terms = module.node(node).formal_operands();
+        let is_sum = kind(module, node).is_some_and(op::adds) && terms.len() <= MAX_TERMS;
+        let decays = |&term: &Value| {
+            producer(module, term).is_some_and(|(product, _)| self.decays(module, product).is_some())
+        };
+        self.decays(module, node).is_some() || is_sum && terms.iter().flatten().any(decays)
     }
 
     /// True if the distance of an operand from 1 counts: the factor of a state that decays, f in 1 − f, exp(x) in

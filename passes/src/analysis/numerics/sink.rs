@@ -25,8 +25,8 @@ impl Sink {
     pub(crate) const SUM: Sink = Sink(1 << 6);
     /// A logarithm, or a small power.
     pub(crate) const LOG: Sink = Sink(1 << 7);
-    /// A value whose small elements count beside large ones, as those of a spectrum: a square or norm whose logarithm or
-    /// small power is taken, and parts of quotients that even elements out.
+    /// A value whose small elements count as much as its large ones, as in a spectrum: it is squared before a logarithm or
+    /// a small power, or divided by its own magnitude or a local mean.
     pub(crate) const SPECTRUM: Sink = Sink(1 << 8);
     /// A multiplication by [`MAGNIFIED`] or more.
     pub(crate) const MAGNIFIED: Sink = Sink(1 << 9);

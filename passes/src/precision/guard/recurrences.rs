@@ -3,13 +3,10 @@
 use super::Cx;
 use super::amplifiers::{is_small, products};
 use crate::analysis::numerics::{Sink, is_repeated_squaring, refines_inverse};
-use crate::graph::flow::{self, Reader, Var};
+use crate::graph::flow::{self, Reader};
 use crate::pass::PassError;
+use ampc_ir::Node;
 use ampc_ir::op;
-use ampc_ir::{Node, Value};
-
-/// The maximal number of terms of the sum that updates a state.
-const MAX_TERMS: usize = 8;
 
 /// Denies the arithmetic of states that decay by a factor near 1 at every step, and iterations that multiply a matrix by
 /// itself or refine an inverse.
@@ -19,8 +16,8 @@ const MAX_TERMS: usize = 8;
 pub(super) fn recurrence(cx: &mut Cx<'_>) -> Result<(), PassError> {
     let work = products(cx);
     for var in cx.free_vars() {
-        let decays = cx.numerics.decays(cx.module, var.node).is_some();
-        if cx.is_between(var) && (decays || cx.sinks(var).some.any(Sink::STATE) || adds_to_state(cx, var)) {
+        let updates = cx.numerics.updates_state(cx.module, var.node);
+        if cx.is_between(var) && (updates || cx.sinks(var).some.any(Sink::STATE)) {
             cx.deny(var, || "a state that is multiplied by a factor near 1 at every step".into());
         } else if cx.is_product(var)
             && is_repeated_squaring(cx.module, var.node)
@@ -56,14 +53,4 @@ fn factors_of(cx: &Cx<'_>, product: Node) -> Vec<Node> {
     let producers = factors.filter_map(|&value| cx.module.producer(flow::behind_casts(cx.module, value)));
     let products = producers.map(|(node, _)| node);
     products.filter(|&node| cx.kind(node).is_some_and(op::is_single_product)).collect()
-}
-
-/// True if a variable adds to a state that has decayed.
-fn adds_to_state(cx: &Cx<'_>, var: Var) -> bool {
-    let decays = |value: Value| {
-        let producer = cx.module.producer(flow::behind_casts(cx.module, value));
-        producer.is_some_and(|(node, _)| cx.numerics.decays(cx.module, node).is_some())
-    };
-    let terms: Vec<Value> = flow::operands_of(cx.module, var).map(|(_, value)| value).collect();
-    cx.kind(var.node).is_some_and(op::adds) && terms.len() <= MAX_TERMS && terms.into_iter().any(decays)
 }
