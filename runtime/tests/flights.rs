@@ -223,6 +223,30 @@ fn values_are_watched_by_name() {
     }
 }
 
+/// Results of one group that nothing reads after it have memory of their own, although the operand of the group ends there.
+#[test]
+fn watched_results_of_a_group_have_their_own_memory() {
+    let text = "module ir=10\nopset ai.onnx=20\n\ngraph @main {\n  input %x : f32[4, 4]\n  const %c : f32 = 0.5\n  \
+                %h = Softmax(%x) : f32[4, 4]\n  %a = Tanh(%h) : f32[4, 4]\n  %b = Mul(%a, %c) : f32[4, 4]\n  \
+                %d = Add(%b, %c) : f32[4, 4]\n  %e = Mul(%d, %c) : f32[4, 4]\n  %y = Softmax(%e) : f32[4, 4]\n  \
+                output %y : f32[4, 4]\n}\n";
+    let module = parse(text, &NoData).unwrap();
+    let values: Vec<Value> =
+        module.nodes(module.main()).filter_map(|node| module.node(node).result(0)).collect();
+    let numbers: Vec<f32> = (0u8..16).map(|i| f32::from(i) / 8.0 - 1.0).collect();
+    let x = HostTensor::from_slice(&[4, 4], &numbers).unwrap();
+    let inputs = [Some(DataRef::Tensor(x.view()))];
+    let seen = |values: &[Value]| {
+        let mut watcher = Watcher { values: values.to_vec(), seen: Vec::new() };
+        let mut session = Runtime::from(Cpu::new(1)).prepare(&module).unwrap();
+        session.run_observed(&inputs, Some(&mut watcher)).unwrap();
+        watcher.seen
+    };
+    // A value that is watched alone is that of another group.
+    let alone: Vec<_> = values.iter().flat_map(|&value| seen(&[value])).collect();
+    assert_eq!((seen(&values), alone.len()), (alone.clone(), 6));
+}
+
 /// The reference backend finds work of two queues without an order.
 #[test]
 fn a_race_is_found() {

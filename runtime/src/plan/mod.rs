@@ -590,8 +590,8 @@ impl Planner {
         (state.bytes == bytes && state.read < at).then_some(storage)
     }
 
-    /// The storage of the first operand of `candidates` that ends at this step, has the size of result number `slot`, and
-    /// is read through no other operand.
+    /// The storage of the first operand of `candidates` that ends at this step, has the size of result number `slot`, is read
+    /// through no other operand, and is not that of an earlier result: results without readers end at this step too.
     fn in_place(
         &mut self,
         at: usize,
@@ -607,7 +607,9 @@ impl Planner {
             let readers =
                 operands.iter().flatten().filter(|&&v| self.storage[v as usize] == Some(storage)).count();
             let same_dims = tensor(operand).map(|t| &t.1) == tensor(result).map(|t| &t.1);
-            let fits = self.bytes(operand) == Some(bytes) && same_dims && readers == 1;
+            let mut earlier = self.steps[at].results[..slot].iter().flatten();
+            let is_taken = earlier.any(|&other| self.storage[other as usize] == Some(storage));
+            let fits = self.bytes(operand) == Some(bytes) && same_dims && readers == 1 && !is_taken;
             let ends = self.storages[storage].last == at || self.ends_state(at, result, storage);
             (fits && ends).then_some((candidate, storage))
         });
