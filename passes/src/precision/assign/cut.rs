@@ -35,14 +35,15 @@ use super::constants::Constants;
 use super::found::Held;
 use super::margins::margins;
 use super::other::OtherFormats;
+use super::prices::{Prices, rounds};
 use crate::analysis::cost::{CostModel, NodeTime};
 use crate::analysis::tensors::{End, Producer, Tensor, Tensors};
 use crate::graph::flow::{self, Var};
 use crate::graph::var_map::VarMap;
 use crate::precision::cut::{Invalid, Label, Problem, Vertex};
-use ampc_ir::DType;
 use ampc_ir::module::reason::Why;
 use ampc_ir::op::{Class, Legality};
+use ampc_ir::{DType, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The vertex of everything that is fp32 and no variable.
@@ -56,6 +57,8 @@ pub(super) struct Choice<'m> {
     costs: &'m CostModel<'m>,
     constants: &'m Constants,
     other: &'m OtherFormats,
+    /// The prices of roundings, if error costs something.
+    prices: Option<&'m Prices<'m>>,
     /// Products that need not be low, with their share of the work.
     negligible: FxHashMap<Var, Why>,
     all: Vec<Tensor>,
@@ -82,7 +85,7 @@ impl<'m> Choice<'m> {
     pub(super) fn new(
         tensors: &'m Tensors<'m>,
         costs: &'m CostModel<'m>,
-        (constants, other): (&'m Constants, &'m OtherFormats),
+        (constants, other, prices): (&'m Constants, &'m OtherFormats, Option<&'m Prices<'m>>),
         negligible: FxHashMap<Var, Why>,
         sums: FxHashSet<Var>,
     ) -> Result<Choice<'m>, Invalid> {
@@ -91,6 +94,7 @@ impl<'m> Choice<'m> {
             costs,
             constants,
             other,
+            prices,
             negligible,
             all: tensors.all(),
             problem: Problem::with_vertices(2)?,
@@ -136,7 +140,8 @@ impl<'m> Choice<'m> {
                 }
                 let time = self.costs.node_time(var);
                 self.timed.push((var, time));
-                self.problem.unary(vertex, time.full, time.low)?;
+                let [full, low] = self.priced(var);
+                self.problem.unary(vertex, time.full.saturating_add(full), time.low.saturating_add(low))?;
                 match held {
                     Held::Full if is_new => self.problem.fix(vertex, Label::Full)?,
                     Held::Low if is_new => self.problem.fix(vertex, Label::Low)?,
@@ -145,6 +150,23 @@ impl<'m> Choice<'m> {
             }
         }
         Ok(())
+    }
+
+    /// The costs of a variable beside its time if roundings have a price. In fp32 it costs the casts around a product, so that a
+    /// product is low unless errors decide otherwise; in 16 bits it costs the roundings of its results and constants.
+    fn priced(&self, var: Var) -> [i64; 2] {
+        let (module, to) = (self.tensors.module, self.tensors.to);
+        let Some(prices) = self.prices else { return [0, 0] };
+        let operands: Vec<Value> = flow::operands_of(module, var).map(|(_, value)| value).collect();
+        let results: Vec<Value> = flow::results_of(module, var).map(|(_, value)| value).collect();
+        let is_allow = flow::decision(module, var).is_some_and(|decision| decision.class == Class::Allow);
+        let graph = module.node(var.node).graph;
+        let casts = operands.iter().chain(&results).filter(|_| is_allow || self.is_stored_low(var));
+        let casts = casts.map(|&value| self.costs.cast_cost(value, graph, DType::F32, to));
+        let constants = operands.iter().filter(|&&value| module.constant(value).is_some());
+        let rounded = results.iter().filter(|_| rounds(module, var)).chain(constants);
+        let rounded = rounded.map(|&value| prices.of(value));
+        [casts.fold(0, i64::saturating_add), rounded.fold(prices.of_low(var), i64::saturating_add)]
     }
 
     /// The known state of a variable, or of its group.
@@ -158,6 +180,7 @@ impl<'m> Choice<'m> {
         match self.other.get(&leader) {
             Some(&(format, _)) if !self.is_stored_low(leader) => Held::Other(format),
             _ if !members.iter().all(is_free) => Held::Full,
+            _ if self.is_stored_low(leader) && self.prices.is_some() => Held::Free,
             _ if self.is_stored_low(leader) => Held::Low,
             _ if self.negligible.contains_key(&leader) => Held::Free,
             _ if members.iter().any(|var| self.sums.contains(var)) => Held::Full,

@@ -12,6 +12,7 @@ mod negligible;
 mod optimum;
 mod other;
 mod predicted;
+mod prices;
 mod sums;
 
 pub use self::alternative::{Alternative, NOTICEABLE, is_left_full};
@@ -19,12 +20,14 @@ pub(crate) use self::free_results::settle_free_results;
 pub use self::negligible::TOGETHER;
 pub use self::optimum::{Elsewhere, Optimum};
 pub use self::predicted::{Predicted, time_as_it_stands};
+pub use self::prices::Choices;
 
 use self::constants::Constants;
 use self::cut::Choice;
 use self::found::Found;
 use self::negligible::negligible;
 use self::other::{OtherFormats, other_formats};
+use self::prices::Prices;
 use self::sums::{Unrolled, sums, unrolled};
 use crate::analysis::cost::{CostModel, Objective};
 use crate::analysis::placement::Placement;
@@ -43,6 +46,7 @@ use crate::precision::classify::quantized::hold_quantized;
 use crate::spelling::words::quoted;
 use crate::target::{Profile, read_dims};
 use ampc_ir::infer::Facts;
+use ampc_ir::module::reason::Why;
 use ampc_ir::module::{Reason, Rule};
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, Module, Type};
@@ -246,7 +250,7 @@ impl Assign {
             changed |= hold_all(module);
         }
         free_casts(module, self.to);
-        let (found, mut optimum, mut placement) = self.cut(module, statistics, reports)?;
+        let (found, mut optimum, mut placement) = self.cut(module, statistics, reports, None)?;
         let mut reasons: FxHashMap<Rule, Arc<Reason>> = FxHashMap::default();
         for (var, precision) in decisions(module, &found.low) {
             changed = true;
@@ -271,6 +275,7 @@ impl Assign {
         module: &Module,
         statistics: &mut Statistics,
         reports: bool,
+        prices: Option<&Prices<'_>>,
     ) -> Result<(Found, Optimum, Option<Placement>), PassError> {
         let (to, keep_io, target) = (self.to, &self.keep_io, &self.target);
         let groups = Groups::new(module);
@@ -278,9 +283,16 @@ impl Assign {
         let other: OtherFormats = other_formats(module, to, &groups);
         let costs = CostModel::new(module, target, to, self.objective);
         let tensors = Tensors::new(module, to, keep_io, &groups, costs.fusions());
-        let negligible = negligible(module, to, &costs, (self.negligible, self.gain == Gain::Needed));
+        let mut negligible = negligible(module, to, &costs, (self.negligible, self.gain == Gain::Needed));
+        if prices.is_some() {
+            // Every product may be fp32, whoever requested it.
+            let vars =
+                flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node).collect::<Vec<_>>());
+            let is_allow = |var: &Var| flow::decision(module, *var).is_some_and(|d| d.class == Class::Allow);
+            negligible.extend(vars.filter(is_allow).map(|var| (var, Why::CheapestFull)));
+        }
         let choose = |kept: FxHashSet<Var>| {
-            let held = (&constants, &other);
+            let held = (&constants, &other, prices);
             let choice = Choice::new(&tensors, &costs, held, negligible.clone(), kept);
             choice.expect("costs are bounded").solve().expect("held vertices do not contradict each other")
         };

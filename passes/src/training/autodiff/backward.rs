@@ -36,6 +36,8 @@ pub struct Backward<'m> {
     rounded: FxHashMap<(Value, DType), Value>,
     /// Gradients of sections of values, which become contributions when these are needed.
     sections: FxHashMap<Value, Vec<Section>>,
+    /// The results of nodes with their gradients, if they are recorded.
+    recorded: Option<Vec<(Value, Value)>>,
 }
 
 impl<'m> Build<'m> for Backward<'m> {
@@ -73,7 +75,18 @@ impl<'m> Backward<'m> {
             contributions: Contributions::default(),
             rounded: FxHashMap::default(),
             sections: FxHashMap::default(),
+            recorded: None,
         }
+    }
+
+    /// Records the gradients of results from here on.
+    pub(super) fn record(&mut self) {
+        self.recorded = Some(Vec::new());
+    }
+
+    /// The results of nodes with their gradients, as far as they are recorded.
+    pub(super) fn recorded(&mut self) -> Vec<(Value, Value)> {
+        self.recorded.take().unwrap_or_default()
     }
 
     /// Begins with the gradient of the loss: the seed, or 1.
@@ -115,6 +128,9 @@ impl<'m> Backward<'m> {
                 Some(result) => self.gradient_of(result, in_own_type)?,
                 None => None,
             };
+            if let (Some(recorded), Some(result), Some(dy)) = (&mut self.recorded, result, dy) {
+                recorded.push((result, dy));
+            }
             self.dy.push(dy);
         }
         Ok(self.dy.iter().any(Option::is_some))

@@ -37,6 +37,7 @@
 //! Contributions to a cast of a parameter are widened one by one and added in f32: where a weight is shared, no sum
 //! is rounded.
 
+pub mod adjoints;
 mod arithmetic;
 mod attention;
 mod backward;

@@ -57,19 +57,21 @@ impl Choice<'_> {
             return self.tensor_of_other(value, format, &readers);
         }
         let Some(producer) = self.of_end(end)? else { return Ok(()) };
+        let price = self.price(value);
         for readers in fused.values() {
             let cost = self.costs.fused_cast_cost(value, full, to);
-            self.problem.tensor(producer, cost, cost, readers)?;
+            self.problem.tensor(producer, cost + price, cost, readers)?;
         }
         for (result, graph) in casts {
             if result == to {
-                self.problem.tensor(producer, self.costs.cast_cost(value, graph, full, to), 0, &[LOW])?;
+                let narrow = self.costs.cast_cost(value, graph, full, to) + price;
+                self.problem.tensor(producer, narrow, 0, &[LOW])?;
             } else {
                 self.problem.tensor(producer, 0, self.costs.cast_cost(value, graph, to, full), &[FULL])?;
             }
         }
         for (graph, vertex) in own {
-            let narrow = self.costs.cast_cost(value, graph, full, to);
+            let narrow = self.costs.cast_cost(value, graph, full, to) + price;
             let widen = self.costs.cast_cost(value, graph, to, full);
             self.problem.tensor(producer, narrow, widen, &[vertex])?;
         }
@@ -108,8 +110,10 @@ impl Choice<'_> {
         readers: &[(GraphId, Vertex)],
         [narrow, widen]: [Option<(DType, DType)>; 2],
     ) -> Result<(), Invalid> {
+        let price = self.price(value);
         let cost = |graph, cast: Option<(DType, DType)>| {
-            cast.map_or(0, |(from, to)| self.costs.cast_cost(value, graph, from, to))
+            let price = |from| if from == DType::F32 { price } else { 0 };
+            cast.map_or(0, |(from, to)| self.costs.cast_cost(value, graph, from, to) + price(from))
         };
         let module = self.tensors.module;
         let mut scopes = Scopes::new(module.value(value).graph);
@@ -132,6 +136,11 @@ impl Choice<'_> {
             [Place { narrow, widen, readers, .. }] => self.problem.tensor(producer, narrow, widen, readers),
             _ => self.problem.scoped(producer, &places),
         }
+    }
+
+    /// The price of rounding a value; 0 if error costs nothing.
+    fn price(&self, value: Value) -> i64 {
+        self.prices.map_or(0, |prices| prices.of(value))
     }
 
     /// Ties the ends of a tensor that never cause a cast to the tensor: operators that take any element type, and sources.

@@ -104,7 +104,7 @@ impl Backward<'_> {
         Ok(Some(gradient))
     }
 
-    pub(super) fn add_to(&mut self, value: Value, gradient: Value) -> Ruled {
+    pub(in crate::training::autodiff) fn add_to(&mut self, value: Value, gradient: Value) -> Ruled {
         let part = self.contribution(value, gradient)?;
         self.check_dims(value, part.gradient)?;
         self.shape_as(part.gradient, value);
