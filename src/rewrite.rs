@@ -136,9 +136,17 @@ pub fn raised_for_casts(
 /// # Errors
 /// As [`rewrite`].
 pub fn before_decisions(model: &Model, options: &RewriteOptions) -> Result<Module, Error> {
+    before_pass(model, options, "classify")
+}
+
+/// The module as a pass of the rewrite receives it.
+///
+/// # Errors
+/// As [`rewrite`].
+pub(crate) fn before_pass(model: &Model, options: &RewriteOptions, name: &str) -> Result<Module, Error> {
     let raised = raised_for_casts(model, options)?;
     let passes = pipeline_of(raised.as_ref().map_or(options, |(options, _)| options)).into_passes();
-    let passes = passes.into_iter().take_while(|pass| pass.name() != "classify").collect();
+    let passes = passes.into_iter().take_while(|pass| pass.name() != name).collect();
     let mut module = model.module.clone();
     let run = Pipeline::new(passes)?.run(&mut module, options.verify_each, &mut ());
     run.map_err(|error| Error::of_run(error, &module))?;

@@ -57,6 +57,9 @@ mod rewriting;
 #[path = "cli/run.rs"]
 mod run;
 
+#[path = "cli/search.rs"]
+mod search;
+
 #[path = "cli/signals.rs"]
 mod signals;
 

@@ -3,6 +3,7 @@
 mod peers;
 mod plan;
 mod run;
+mod search;
 mod stats;
 mod train;
 mod train_step;
@@ -10,6 +11,7 @@ mod train_step;
 pub(crate) use self::peers::PeerArgs;
 pub(crate) use self::plan::PlanArgs;
 pub(crate) use self::run::{DataArgs, DeviceArgs, LimitArgs, ProfileArgs, RoundingArgs, RunArgs, VerifyArgs};
+pub(crate) use self::search::{Budget, SearchArgs};
 pub(crate) use self::stats::StatsArgs;
 pub(crate) use self::train::{LastArg, TrainArgs};
 pub(crate) use self::train_step::{LossPrecisionArg, MasterWeightsArg, RecomputeArg, TrainStepArgs};
@@ -120,6 +122,8 @@ pub(crate) struct RewriteArgs {
     #[command(flatten)]
     pub(crate) verify: RewriteVerifyArgs,
     #[command(flatten)]
+    pub(crate) search: SearchArgs,
+    #[command(flatten)]
     pub(crate) data: DataArgs,
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
@@ -170,8 +174,9 @@ pub(crate) struct RewriteVerifyArgs {
     /// Run the model and its rewrite on the same inputs, and write nothing if an output is too far off
     #[arg(long)]
     pub(crate) verify: bool,
-    /// Largest error of `--verify`, as a share of the largest wanted element [default: by the format]
-    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true, requires = "verify")]
+    /// Largest error of `--verify`, as a share of the largest wanted element, or of `--search`, in the unit of its metric
+    /// [default: by the format]
+    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true)]
     pub(crate) tolerance: Option<f64>,
     /// With `--verify`: write the model, with a warning, if low products alone, with all else in fp32, explain
     /// why outputs are too far off; outputs that are not finite where the model's are finite are never accepted

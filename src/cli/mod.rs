@@ -28,6 +28,7 @@ mod profile;
 mod progress;
 mod rewrite;
 mod run;
+mod search;
 mod settings;
 mod shown;
 mod stats;

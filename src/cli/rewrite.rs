@@ -8,6 +8,7 @@ use super::opsets::OpsetAdvice;
 use super::pipeline::{Run, load};
 use super::problem::Failure;
 use super::progress::Progress;
+use super::search::Search;
 use super::summary::Done;
 use super::targets::Beside;
 use super::ui::Ui;
@@ -33,6 +34,7 @@ use std::path::Path;
 pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
     check_data(args)?;
     let calibration = Calibration::of(args)?;
+    let search = Search::of(args)?;
     let (mut options, mut read) =
         settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
     calibration.iter().try_for_each(|calibration| calibration.check(&options))?;
@@ -56,13 +58,22 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         read.extend(calibration.files());
     }
     let (mut is_raised, mut pipeline) = pipeline_of(&model, &options)?;
-    read.extend(data::files(&args.data));
+    read.extend(search.as_ref().map_or_else(|| data::files(&args.data), Search::files));
     let explanation = (!args.explain.is_empty()).then_some(Beside::Explanation);
-    let beside: Vec<Beside<'_>> =
-        args.report.as_deref().map(Beside::Report).into_iter().chain(explanation).collect();
+    let pareto = args.search.pareto.as_deref().map(Beside::Pareto);
+    let policy = args.search.write_policy.as_deref().map(Beside::Policy);
+    let report = args.report.as_deref().map(Beside::Report);
+    let beside: Vec<Beside<'_>> = [report, explanation, pareto, policy].into_iter().flatten().collect();
     targets::check(&model, &args.model, &read, &emit, &beside, &args.debug, &pipeline)?;
     if let Some(calibration) = &calibration {
         options.observed = Some(calibration.observed(args, threads, &model, &options, (&progress, ui))?);
+        (is_raised, pipeline) = pipeline_of(&model, &options)?;
+    }
+    let searched = match &search {
+        Some(search) => Some(search.run(args, threads, &model, &mut options, (&progress, ui))?),
+        None => None,
+    };
+    if searched.is_some() {
         (is_raised, pipeline) = pipeline_of(&model, &options)?;
     }
     let source =
@@ -85,7 +96,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
     let raised = opset(&model.module).filter(|&opset| Some(opset) != opset_before);
 
-    let hand_out = HandOut { args, before, report_file, force: emit.force(), explanation };
+    let files = searched.as_ref().map_or_else(Vec::new, |searched| searched.files(args));
+    let hand_out = HandOut { args, before, report_file, force: emit.force(), explanation, files };
     if let Some(unmatched) = explained.unmatched() {
         return Err(hand_out.without(&emit, unmatched, &report, None, &model, &progress));
     }
@@ -119,6 +131,9 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     if let Some(Verdict::Passed { said, .. }) = verdict {
         ui.say(&said);
     }
+    if let Some(searched) = &searched {
+        ui.say(searched.said().trim_end());
+    }
     // The program ends here, and the system takes back the memory of a large model sooner than it is freed.
     std::mem::forget((report, model));
     Ok(())
@@ -134,14 +149,17 @@ fn pipeline_of(model: &Model, options: &RewriteOptions) -> Result<(bool, Pipelin
 
 /// Checks that arguments of a verification are not given without `--verify`.
 fn check_data(args: &RewriteArgs) -> Result<(), Failure> {
-    let runs = args.verify.verify || !args.calibrate.is_empty();
-    if args.data.has_values() && !args.verify.verify {
-        let message =
-            "`--inputs` and `--random` need `--verify`; `--calibrate DATA` chooses precisions by data";
+    let searches = args.search.search;
+    let runs = args.verify.verify || searches || !args.calibrate.is_empty();
+    if args.data.has_values() && !args.verify.verify && !searches {
+        let message = "`--inputs` and `--random` need `--verify` or `--search`; `--calibrate DATA` chooses precisions by data";
         return Err(Failure::usage("verify", message));
     }
+    if args.verify.tolerance.is_some() && !args.verify.verify && !searches {
+        return Err(Failure::usage("tolerance", "`--tolerance` needs `--verify` or `--search`"));
+    }
     if args.limits.is_given() && !runs {
-        let message = "`--max-iterations` and `--time-limit` need `--verify` or `--calibrate`";
+        let message = "`--max-iterations` and `--time-limit` need `--verify`, `--search` or `--calibrate`";
         return Err(Failure::usage("verify", message));
     }
     Ok(())
@@ -194,6 +212,8 @@ struct HandOut<'a> {
     report_file: Option<&'a Path>,
     force: bool,
     explanation: String,
+    /// The files of a search, with their content.
+    files: Vec<(&'a Path, String)>,
 }
 
 impl HandOut<'_> {
@@ -266,6 +286,10 @@ impl HandOut<'_> {
             None => written.text.push_str(report),
         }
         written.text.push_str(&shown::guarded(&self.explanation));
+        for (path, text) in &self.files {
+            let added = batch.add(path, text.as_bytes(), self.force, &model.files());
+            added.map_err(|e| diagnose::failure(&e, None))?;
+        }
         Ok(())
     }
 }

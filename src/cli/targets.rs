@@ -64,6 +64,10 @@ pub(crate) enum Beside<'a> {
     State(&'a Path),
     /// The explanation of decisions.
     Explanation,
+    /// The choices of a search.
+    Pareto(&'a Path),
+    /// The policy that a search found.
+    Policy(&'a Path),
 }
 
 impl Beside<'_> {
@@ -72,12 +76,14 @@ impl Beside<'_> {
             Beside::Report(_) => "the report",
             Beside::State(_) => "the state",
             Beside::Explanation => "the explanation",
+            Beside::Pareto(_) => "the choices",
+            Beside::Policy(_) => "the policy",
         }
     }
 
     fn path(&self) -> &Path {
         match self {
-            Beside::Report(path) | Beside::State(path) => path,
+            Beside::Report(path) | Beside::State(path) | Beside::Pareto(path) | Beside::Policy(path) => path,
             Beside::Explanation => Path::new(STDOUT),
         }
     }

@@ -37,6 +37,7 @@ mod random;
 pub mod report;
 pub mod roofline;
 mod scope;
+pub mod search;
 mod session;
 pub mod stats;
 mod stored;

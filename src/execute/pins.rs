@@ -359,7 +359,7 @@ impl Search<'_> {
 }
 
 /// Rewrites a model with nodes pinned to fp32, which overrides other pins, and with operators denied.
-fn with_pins<'c>(
+pub(super) fn with_pins<'c>(
     source: &Module,
     options: &RewriteOptions,
     paths: impl Iterator<Item = &'c str>,

@@ -198,6 +198,11 @@ pub fn default_tolerance(modules: &[&Module]) -> Result<(Tolerance, String), Err
     Ok((tolerance, reason))
 }
 
+/// The default tolerance of a model that is lowered to a 16-bit format, as a share of the largest expected element.
+pub fn default_tolerance_of(format: DType) -> f64 {
+    ROUNDOFFS_LOW * Format::of(format).map_or(0.0, |format| format.unit_roundoff())
+}
+
 /// Runs both models on the same inputs, the inputs of `model`, and compares every value that both have.
 ///
 /// # Errors

@@ -191,7 +191,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Reads a tolerance.
 pub(super) fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        // Without the sign of −0.
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number.abs()),
         _ => Err("expected a finite number, 0 or more".into()),
     }
 }

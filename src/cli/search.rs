@@ -1,0 +1,257 @@
+//! `ampc rewrite --search`: the cheapest formats within a tolerance on data.
+
+use super::args::{Budget, RewriteArgs};
+use super::batches;
+use super::problem::{Failure, Problem};
+use super::progress::Progress;
+use super::settings::ReadFile;
+use super::table::{Table, bytes, count};
+use super::ui::Ui;
+use super::{data, diagnose, interrupt, shown};
+use ampc::execute::Inputs;
+use ampc::execute::search::{Found, Metric, Point, SearchOptions, search};
+use ampc::execute::verify::default_tolerance_of;
+use ampc::ir::DType;
+use ampc::passes::Policy;
+use ampc::passes::policy::Pin;
+use ampc::{ErrorKind, Model, RewriteOptions};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The maximal number of choices without `--budget`.
+const CHOICES: usize = 32;
+
+/// A search that arguments ask for.
+pub(crate) struct Search {
+    paths: Vec<PathBuf>,
+    metric: Metric,
+}
+
+/// The result of a search beside the model.
+pub(crate) struct Searched {
+    found: Found,
+    metric: Metric,
+    tolerance: f64,
+    /// The outputs with a tolerance of their own.
+    tolerances: BTreeMap<String, f64>,
+    policy: Arc<Policy>,
+    batches: usize,
+}
+
+impl Search {
+    /// The search that arguments ask for; `None` without `--search`.
+    ///
+    /// # Errors
+    /// If the data has no batch.
+    pub(crate) fn of(args: &RewriteArgs) -> Result<Option<Search>, Failure> {
+        if !args.search.search {
+            return Ok(None);
+        }
+        let paths = batches::named(args.data.inputs.as_slice())?;
+        let mut names: Vec<&str> =
+            args.search.output_tolerance.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            let message = format!("`--output-tolerance` gives `{}` two tolerances", shown::name(pair[0]));
+            return Err(Failure::usage("output_tolerance", message));
+        }
+        let metric = args.search.metric.as_deref().map(str::parse).transpose();
+        let metric = metric.map_err(|error| Failure::usage("metric", format!("`--metric`: {error}")))?;
+        Ok(Some(Search { paths, metric: metric.unwrap_or_default() }))
+    }
+
+    /// The files that it reads.
+    pub(crate) fn files(&self) -> Vec<ReadFile> {
+        self.paths.iter().flat_map(|path| data::files_at(path, "the data")).collect()
+    }
+
+    /// Searches, and pins the nodes that it found in the policy of `options`.
+    ///
+    /// # Errors
+    /// If the data does not fit, a model cannot be run, or no choice is within the tolerance.
+    pub(crate) fn run(
+        &self,
+        args: &RewriteArgs,
+        threads: Option<u32>,
+        model: &Model,
+        options: &mut RewriteOptions,
+        (progress, ui): (&Progress, Ui),
+    ) -> Result<Searched, Failure> {
+        let fail = |error: ampc::Error| diagnose::failure(&error, Some(&model.module));
+        let runtime = data::default_runtime(threads, &args.limits, ui)?;
+        let most_bytes = runtime.limits.max_bytes;
+        let tolerance = args.verify.tolerance.unwrap_or_else(|| default_tolerance_of(options.to));
+        let (choices, time) = match args.search.budget {
+            None => (CHOICES, None),
+            Some(Budget::Choices(choices)) => (choices, None),
+            Some(Budget::Time(time)) => (usize::MAX, Some(time)),
+        };
+        progress.stage("reading data");
+        let batches = self.paths.iter().map(|path| Inputs::read(path, &model.module, most_bytes));
+        let batches = batches.collect::<Result<Vec<Inputs>, _>>().map_err(fail)?;
+        let settings = SearchOptions {
+            runtime,
+            metric: self.metric.clone(),
+            tolerance,
+            tolerances: args.search.output_tolerance.iter().cloned().collect(),
+            choices,
+        };
+        interrupt::defer_first_signal();
+        let start = Instant::now();
+        let mut n = 0;
+        let mut tell = |point: &Point| {
+            n += 1;
+            progress.stage(format!(
+                "searching: choice {n}, {}, error {:.2e}",
+                count(point.pins as u64, "pin"),
+                point.error
+            ));
+            interrupt::requested().is_none() && time.is_none_or(|time| start.elapsed() < time)
+        };
+        progress.stage("searching");
+        let found = search(model, options, &batches, &settings, &mut tell).map_err(fail)?;
+        let mut policy: Policy = (*options.policy).clone();
+        policy.next_layer();
+        for path in &found.pins {
+            policy.pin(path, Pin::To(DType::F32)).map_err(|error| fail(error.into()))?;
+        }
+        let policy = Arc::new(policy);
+        options.policy = policy.clone();
+        let searched = Searched {
+            found,
+            metric: self.metric.clone(),
+            tolerance,
+            tolerances: settings.tolerances,
+            policy,
+            batches: batches.len(),
+        };
+        match searched.failure() {
+            Some(failure) => Err(failure),
+            None => Ok(searched),
+        }
+    }
+}
+
+impl Searched {
+    /// The failure of a search without a choice within the tolerance.
+    fn failure(&self) -> Option<Failure> {
+        if self.found.passed() {
+            return None;
+        }
+        let point =
+            self.found.unseen.as_ref().filter(|_| self.found.point.passed()).unwrap_or(&self.found.point);
+        let on =
+            if self.found.point.passed() { " on the last batch, which the search did not use" } else { "" };
+        let (error, tolerance) = (point.error, self.tolerance_of(&point.output));
+        let best = format!(
+            "the best of {} has an error of {error:.2e} at output `{}`{on}, and the tolerance is {tolerance:.2e}",
+            count(self.found.points.len() as u64, "choice"),
+            shown::name(&point.output),
+        );
+        let (message, help) = if self.found.is_partial {
+            let message = format!("the search ended before it found formats within the tolerance: {best}");
+            (message, "a larger `--budget` gives the search more choices; no model was written")
+        } else {
+            let message = format!("no formats are within the tolerance: {best}");
+            let help = "with all nodes of the policy in fp32, the error is as large: a larger `--tolerance` or another `--metric` \
+                        may help, or fewer pins to 16 bits; no model was written";
+            (message, help)
+        };
+        Some(Failure::of(ErrorKind::Mismatch, Problem::new("ampc::search::beyond", message).with_help(help)))
+    }
+
+    /// The tolerance of an output.
+    fn tolerance_of(&self, output: &str) -> f64 {
+        self.tolerances.get(output).copied().unwrap_or(self.tolerance)
+    }
+
+    /// The result in words, with a table of the choices that no other choice beats.
+    pub(crate) fn said(&self) -> String {
+        let Found { pins, point, unseen, points, is_partial } = &self.found;
+        let metric = self.metric.as_str();
+        let how = match pins.len() {
+            0 => "the policy alone is within the tolerance".to_owned(),
+            n => format!("{} kept fp32 beside those of the policy", count(n as u64, "node")),
+        };
+        let early = if *is_partial { ", up to the budget" } else { "" };
+        let unseen = match unseen {
+            Some(unseen) => format!(", {:.2e} on the batch that the search did not use", unseen.error),
+            None => String::new(),
+        };
+        let head = format!(
+            "searched: {} on {}{early}; {how}; {metric} error {:.2e}{unseen}, tolerance {:.2e}\n",
+            count(points.len() as u64, "choice"),
+            count(self.batches as u64, "batch").replace("batchs", "batches"),
+            point.error,
+            self.tolerance,
+        )
+        .replace("\\\n", "\n");
+        let mut table = Table::new(2, &[true; 7]);
+        table.row(["error", "cost", "time", "fp32 nodes", "casts", "constants", "pins"]);
+        for point in self.found.pareto() {
+            let time = point.time.map_or_else(|| "-".into(), |time| format!("{time:.2}"));
+            let mark = if is_chosen(point, &self.found.point) { " <" } else { "" };
+            table.row([
+                format!("{:.2e}", point.error),
+                format!("{:.2}", point.cost),
+                time,
+                point.full.to_string(),
+                point.casts.to_string(),
+                bytes(point.bytes),
+                format!("{}{mark}", point.pins),
+            ]);
+        }
+        format!("{head}{table}")
+    }
+
+    /// The choices that no other choice beats, as JSON.
+    pub(crate) fn pareto(&self) -> String {
+        let file = ParetoJson {
+            schema: "ampc-pareto/1",
+            metric: self.metric.as_str(),
+            tolerance: self.tolerance,
+            batches: self.batches,
+            chosen: &self.found.point,
+            unseen: self.found.unseen.as_ref(),
+            pins: &self.found.pins,
+            points: self.found.pareto(),
+        };
+        let mut text = serde_json::to_string_pretty(&file).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// The policy with the pins, as JSON.
+    pub(crate) fn policy(&self) -> String {
+        format!("{}\n", self.policy.to_json().trim_end())
+    }
+
+    /// The files that arguments ask for, with their content.
+    pub(crate) fn files<'a>(&self, args: &'a RewriteArgs) -> Vec<(&'a Path, String)> {
+        let pareto = args.search.pareto.as_deref().map(|path| (path, self.pareto()));
+        let policy = args.search.write_policy.as_deref().map(|path| (path, self.policy()));
+        pareto.into_iter().chain(policy).collect()
+    }
+}
+
+fn is_chosen(point: &Point, chosen: &Point) -> bool {
+    (point.pins, point.full, point.casts) == (chosen.pins, chosen.full, chosen.casts)
+        && point.ratio == chosen.ratio
+}
+
+/// The file of `--pareto`.
+#[derive(Serialize)]
+struct ParetoJson<'a> {
+    schema: &'static str,
+    metric: &'static str,
+    tolerance: f64,
+    batches: usize,
+    chosen: &'a Point,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unseen: Option<&'a Point>,
+    pins: &'a [String],
+    points: Vec<&'a Point>,
+}
