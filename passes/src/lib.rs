@@ -45,7 +45,7 @@ pub use functions::{bind_signatures, share_functions, specialize_functions};
 pub use graph::{flow, paths, sequences};
 pub use opset::{declared, raise_opset, raise_units, text_casts};
 pub use pass::{input_ranges, invariants, observed};
-pub use precision::{assign, classify, cut, guard, observe, saturate_masks, taint};
+pub use precision::{assign, choices, classify, cut, guard, observe, saturate_masks, taint};
 pub use spelling::{json, suggest};
 pub use training::{autodiff, build, evaluate_constants, parameters, recompute, step};
 

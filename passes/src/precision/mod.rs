@@ -2,6 +2,7 @@
 
 pub mod assign;
 pub(crate) mod between;
+pub mod choices;
 pub mod classify;
 pub mod cut;
 pub mod guard;

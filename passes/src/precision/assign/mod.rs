@@ -12,7 +12,7 @@ mod negligible;
 mod optimum;
 mod other;
 mod predicted;
-mod prices;
+pub(super) mod prices;
 mod sums;
 
 pub use self::alternative::{Alternative, NOTICEABLE, is_left_full};
@@ -20,7 +20,6 @@ pub(crate) use self::free_results::settle_free_results;
 pub use self::negligible::TOGETHER;
 pub use self::optimum::{Elsewhere, Optimum};
 pub use self::predicted::{Predicted, time_as_it_stands};
-pub use self::prices::Choices;
 
 use self::constants::Constants;
 use self::cut::Choice;
@@ -270,6 +269,17 @@ impl Assign {
         Ok((changed, optimum, placement))
     }
 
+    /// The low variables of the choice of least cost, and its cost.
+    pub(super) fn low_vars(
+        &self,
+        module: &Module,
+        statistics: &mut Statistics,
+        prices: Option<&Prices<'_>>,
+    ) -> Result<(FxHashSet<Var>, i64), PassError> {
+        let (found, optimum, _) = self.cut(module, statistics, false, prices)?;
+        Ok((found.low.iter().map(|(var, _)| var).collect(), optimum.cost))
+    }
+
     fn cut(
         &self,
         module: &Module,
@@ -388,7 +398,7 @@ const MAX_CHAINS: usize = 16;
 
 /// Makes casts take what arrives, unless they were to read a 16-bit format: from a narrower format than they were to
 /// read they make the same number.
-fn free_casts(module: &mut Module, to: DType) {
+pub(super) fn free_casts(module: &mut Module, to: DType) {
     for node in flow::nodes(module) {
         let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
         let Some(var) = flow::vars(module, node).next().filter(|_| is_cast) else { continue };
