@@ -31,6 +31,8 @@ pub struct RewriteOptions {
     pub ranges: InputRanges,
     /// The values that came near an end of the range of the format on data; `None` without data.
     pub observed: Option<Observed>,
+    /// Results of products that stay within the range of the format on data ([`ampc_passes::guard::Guard::trusted`]).
+    pub trusted: Observed,
     /// The inputs and outputs that keep their types.
     pub keep_io: KeepIo,
     /// Opset of the output: that of the source, or a newer opset.
@@ -86,6 +88,7 @@ impl Default for RewriteOptions {
             out_of_range: OutOfRange::Keep,
             ranges: InputRanges::default(),
             observed: None,
+            trusted: Observed::default(),
             keep_io: KeepIo::All,
             opset: Opset::Keep,
             raise: Families::default(),

@@ -15,6 +15,7 @@ use ampc_ir::views::Part;
 use ampc_ir::{Module, Node};
 use ampc_passes::assign::Gain;
 use ampc_passes::emulate::Emulate;
+use ampc_passes::guard::Statistics;
 use ampc_passes::pipeline::{Lowering, Observer, Pipeline, RunError};
 use ampc_passes::share_functions::ShareFunctions;
 use ampc_passes::specialize_functions::SpecializeFunctions;
@@ -60,18 +61,28 @@ pub fn rewrite_in_place(
     options: &RewriteOptions,
     observer: &mut dyn Observer,
 ) -> Result<Report, Error> {
+    rewrite_with(model, options, observer, &mut Statistics::default())
+}
+
+/// [`rewrite_in_place`] with the statistics of constants that earlier rewrites of the model read.
+pub(crate) fn rewrite_with(
+    model: &mut Model,
+    options: &RewriteOptions,
+    observer: &mut dyn Observer,
+    statistics: &mut Statistics,
+) -> Result<Report, Error> {
     if !options.only_if_faster {
-        return rewrite_once(model, options, Gain::Any, observer);
+        return rewrite_once(model, options, Gain::Any, observer, statistics);
     }
     let source = model.module.clone();
-    let report = rewrite_once(model, options, Gain::Needed, observer)?;
+    let report = rewrite_once(model, options, Gain::Needed, observer, statistics)?;
     if report.time.as_ref().is_none_or(TimeReport::is_faster) {
         return Ok(report);
     }
     model.module = source;
     let opset = if options.opset == Opset::Auto { Opset::Keep } else { options.opset };
     let options = RewriteOptions { opset, raise: Families::default(), ..options.clone() };
-    let mut report = rewrite_once(model, &options, Gain::None, &mut ())?;
+    let mut report = rewrite_once(model, &options, Gain::None, &mut (), statistics)?;
     report.leave_full(&options);
     Ok(report)
 }
@@ -81,6 +92,7 @@ fn rewrite_once(
     options: &RewriteOptions,
     gain: Gain,
     observer: &mut dyn Observer,
+    statistics: &mut Statistics,
 ) -> Result<Report, Error> {
     options.policy.check_format(options.to)?;
     let asked = options;
@@ -90,7 +102,8 @@ fn rewrite_once(
     let before = report::Before::new(&model.module);
     let pipeline = pipeline_with(options, gain);
     let mut decisions = report::Decisions::new(&before, options, observer);
-    let mut warnings = run_pipeline(model, &pipeline, options.verify_each, &mut decisions)?;
+    let run = pipeline.run_with(&mut model.module, options.verify_each, &mut decisions, statistics);
+    let mut warnings = ran(model, run)?;
     warnings.extend(raised.as_ref().map(|(_, warning)| warning.clone()));
     let decided = decisions.finish(&model.module);
     let mut report = Report::new(model, &before, options, &pipeline, warnings, decided);
@@ -166,6 +179,7 @@ fn pipeline_with(options: &RewriteOptions, gain: Gain) -> Pipeline {
         out_of_range,
         ranges,
         observed,
+        trusted,
         keep_io,
         opset,
         raise,
@@ -185,6 +199,7 @@ fn pipeline_with(options: &RewriteOptions, gain: Gain) -> Pipeline {
         out_of_range,
         ranges,
         observed,
+        trusted,
         keep_io,
         opset,
         raise,
@@ -208,6 +223,11 @@ pub fn run_pipeline(
     observer: &mut dyn Observer,
 ) -> Result<Vec<Warning>, Error> {
     let run = pipeline.run(&mut model.module, verify_each, observer);
+    ran(model, run)
+}
+
+/// The warnings of a run of passes, after which the model is identified anew.
+fn ran(model: &mut Model, run: Result<Vec<Warning>, RunError>) -> Result<Vec<Warning>, Error> {
     let warnings = run.map_err(|e| Error::of_run(e, &model.module))?;
     // A step that passes have changed is another step.
     identify_again(&mut model.module);

@@ -123,11 +123,25 @@ impl Pipeline {
         verify_each: bool,
         observer: &mut dyn Observer,
     ) -> Result<Vec<Warning>, RunError> {
+        self.run_with(module, verify_each, observer, &mut Statistics::default())
+    }
+
+    /// [`run`](Self::run) with the statistics of constants that earlier runs read, for several runs on one model.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_with(
+        &self,
+        module: &mut Module,
+        verify_each: bool,
+        observer: &mut dyn Observer,
+        statistics: &mut Statistics,
+    ) -> Result<Vec<Warning>, RunError> {
         let inputs = BodyInputs::of(module);
         let mut facts = inferred(module)?.facts;
         flow::withdraw_false_marks(module);
         let mut held = Invariants::of(module);
-        let (mut statistics, mut results) = (Statistics::default(), Results::default());
+        let mut results = Results::default();
         declared::contradictions(module, &inputs).into_iter().for_each(|warning| results.warn(warning));
         // Whether the module is another one than the one that was inferred, and whether it is any.
         let (mut stale, mut any) = (false, false);
@@ -138,7 +152,7 @@ impl Pipeline {
             }
             observer.before(pass.as_ref(), module);
             results.begin_pass();
-            let mut cx = PassCx::new(&facts, &mut statistics, &mut results);
+            let mut cx = PassCx::new(&facts, statistics, &mut results);
             let changed =
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
             held = held.without(pass.revokes()).with(pass.ensures());
@@ -239,6 +253,7 @@ mod tests {
             out_of_range: OutOfRange::Clamp,
             ranges: "x=-4:4".parse().unwrap(),
             observed: Some("%x=100000+@block/mul:0=-70000".parse().unwrap()),
+            trusted: "@block/mm:0=2.5".parse().unwrap(),
             keep_io: KeepIo::None,
             opset: Opset::Auto,
             raise: Families::all(),
@@ -287,7 +302,7 @@ mod tests {
             "optimizer" => words(&["adamw", "none", "\"sgd:momentum=0.9,nesterov=1\"", "adam"]),
             "scaler" => words(&["ampc", "none", "static:128", "\"torch:init=1024,interval=50\""]),
             "precision" => words(&["fp32", "low"]),
-            "observed" => words(&["", "%x=100000", "@block/mul:0=-70000+\"@a b:1=2.5\""]),
+            "observed" | "trusted" => words(&["", "%x=100000", "@block/mul:0=-70000+\"@a b:1=2.5\""]),
             "range" => words(&["", "x=0:1", "x=-3:3+\"a,b=0:1\""]),
             "seed" => words(&["0", "7"]),
             "low_copies" => words(&["written", "none"]),

@@ -57,6 +57,7 @@ fn lowering() -> Pipeline {
         out_of_range: OutOfRange::Keep,
         ranges: Default::default(),
         observed: Default::default(),
+        trusted: Default::default(),
         keep_io: KeepIo::All,
         opset: Opset::To(21),
         raise: Default::default(),

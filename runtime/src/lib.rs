@@ -50,4 +50,4 @@ pub use cpu::{Cpu, statistics};
 pub use cuda::Cuda;
 pub use data::{Data, DataRef};
 pub use host::{Element, HostError, HostTensor, TensorRef};
-pub use session::{Limits, Runtime, Session};
+pub use session::{Limits, Runtime, Session, SharedConstants};

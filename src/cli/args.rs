@@ -142,6 +142,10 @@ pub(crate) struct RewriteArgs {
     /// fp16 [default: 4]
     #[arg(long, value_name = "X", value_parser = margin, help_heading = "Precision")]
     pub(crate) range_margin: Option<f64>,
+    /// Lower products that guards keep in fp32 because their results might leave the range of the format, if their
+    /// results stay within it on the data of `--calibrate` or `--ranges`, with the margin
+    #[arg(long, help_heading = "Precision")]
+    pub(crate) trust_ranges: bool,
     /// Write the report as JSON: every decision with its reason, every cast, every converted constant; `-` is
     /// standard output
     #[arg(long, value_name = "FILE.json", help_heading = "Output")]

@@ -50,13 +50,7 @@ impl Batches<'_, '_> {
             }
             self.progress.stage(format!("batch {} of {}", at + 1, paths.len()));
             let added = self.add(path, most_bytes, &check);
-            added.map_err(|error| {
-                let name = path.display().to_string();
-                diagnose::failure(&error, Some(self.module)).retold(|message| match message.contains(&name) {
-                    true => message.to_owned(),
-                    false => format!("batch `{name}`: {message}"),
-                })
-            })?;
+            added.map_err(|error| failure_of(path, &error, self.module))?;
         }
         Ok(())
     }
@@ -72,4 +66,24 @@ impl Batches<'_, '_> {
         self.collector.add(&inputs)?;
         ampc::files::unchanged(&inputs.files)
     }
+}
+
+/// Reads all batches.
+///
+/// # Errors
+/// If a batch cannot be read, or does not fit the model.
+pub(crate) fn read(paths: &[PathBuf], module: &Module, most_bytes: u64) -> Result<Vec<Inputs>, Failure> {
+    let batches = paths
+        .iter()
+        .map(|path| Inputs::read(path, module, most_bytes).map_err(|error| failure_of(path, &error, module)));
+    batches.collect()
+}
+
+/// The failure of a batch, which names the batch.
+fn failure_of(path: &Path, error: &Error, module: &Module) -> Failure {
+    let name = path.display().to_string();
+    diagnose::failure(error, Some(module)).retold(|message| match message.contains(&name) {
+        true => message.to_owned(),
+        false => format!("batch `{name}`: {message}"),
+    })
 }

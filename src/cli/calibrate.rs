@@ -39,10 +39,14 @@ impl Calibration {
     pub(crate) fn of(args: &RewriteArgs) -> Result<Option<Calibration>, Failure> {
         let margin = args.range_margin.unwrap_or(MARGIN);
         let source = match (&args.ranges, &args.calibrate[..]) {
-            (None, []) if args.range_margin.is_none() => return Ok(None),
             (None, []) => {
-                let message = "`--range-margin` needs `--calibrate DATA` or `--ranges STATS.json`";
-                return Err(Failure::usage("range_margin", message));
+                let (flag, name) = match (args.range_margin, args.trust_ranges) {
+                    (None, false) => return Ok(None),
+                    (Some(_), _) => ("range_margin", "--range-margin"),
+                    (None, true) => ("trust_ranges", "--trust-ranges"),
+                };
+                let message = format!("`{name}` needs `--calibrate DATA` or `--ranges STATS.json`");
+                return Err(Failure::usage(flag, message));
             }
             (Some(path), _) => Source::Statistics(path.clone()),
             (None, paths) => Source::Data(batches::named(paths)?),
@@ -77,36 +81,41 @@ impl Calibration {
         }
     }
 
-    /// The values of a model that come near an end of the range; told on standard error.
+    /// Observes the values of a model that come near an end of the range, and with `--trust-ranges` the results of products
+    /// that stay within it; told on standard error.
     ///
     /// # Errors
     /// If the data cannot be read, or is about another model; if the model cannot be run.
-    pub(crate) fn observed(
+    pub(crate) fn observe(
         &self,
         args: &RewriteArgs,
         threads: Option<u32>,
         model: &Model,
-        options: &RewriteOptions,
+        options: &mut RewriteOptions,
         (progress, ui): (&Progress, Ui),
-    ) -> Result<Observed, Failure> {
+    ) -> Result<(), Failure> {
         let (to, margin) = (options.to, self.margin);
-        let observed = match &self.source {
+        let (observed, within) = match &self.source {
             Source::Statistics(path) => {
                 let stats = saved(path, model)?;
                 progress.suspend(|| {
                     warn(&stats.with_nan(), ui);
                     warn_of_part(&stats, ui);
                 });
-                stats.observed(to, margin)
+                (stats.observed(to, margin), stats.within(to, margin))
             }
             Source::Data(paths) => {
                 let stats = collected(paths, args, threads, model, options, (progress, ui))?;
                 progress.suspend(|| warn(&stats.with_nan(), ui));
-                stats.observed(to, margin)
+                (stats.observed(to, margin), stats.within(to, margin))
             }
         };
         progress.suspend(|| ui.say(&said(&observed, options)));
-        Ok(observed)
+        options.observed = Some(observed);
+        if args.trust_ranges {
+            options.trusted = within.of_products(&model.module);
+        }
+        Ok(())
     }
 }
 

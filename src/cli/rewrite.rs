@@ -66,7 +66,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let beside: Vec<Beside<'_>> = [report, explanation, pareto, policy].into_iter().flatten().collect();
     targets::check(&model, &args.model, &read, &emit, &beside, &args.debug, &pipeline)?;
     if let Some(calibration) = &calibration {
-        options.observed = Some(calibration.observed(args, threads, &model, &options, (&progress, ui))?);
+        calibration.observe(args, threads, &model, &mut options, (&progress, ui))?;
         (is_raised, pipeline) = pipeline_of(&model, &options)?;
     }
     let searched = match &search {

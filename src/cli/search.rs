@@ -5,13 +5,14 @@ use super::batches;
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::settings::ReadFile;
-use super::table::{Table, bytes, count};
-use super::ui::Ui;
+use super::table::{Table, bytes, count, plural};
+use super::ui::{Stream, Ui};
+use super::verify::Doubt;
 use super::{data, diagnose, interrupt, shown};
-use ampc::execute::Inputs;
-use ampc::execute::search::{Found, Metric, Point, SearchOptions, search};
+use ampc::execute::output_names;
+use ampc::execute::search::{Evidence, Found, Metric, Point, SearchOptions, search};
 use ampc::execute::verify::default_tolerance_of;
-use ampc::ir::DType;
+use ampc::ir::{DType, Module};
 use ampc::passes::Policy;
 use ampc::passes::policy::Pin;
 use ampc::{ErrorKind, Model, RewriteOptions};
@@ -22,7 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The maximal number of choices without `--budget`.
-const CHOICES: usize = 32;
+const CHOICES: usize = 24;
 
 /// A search that arguments ask for.
 pub(crate) struct Search {
@@ -90,14 +91,16 @@ impl Search {
             Some(Budget::Time(time)) => (usize::MAX, Some(time)),
         };
         progress.stage("reading data");
-        let batches = self.paths.iter().map(|path| Inputs::read(path, &model.module, most_bytes));
-        let batches = batches.collect::<Result<Vec<Inputs>, _>>().map_err(fail)?;
+        let batches = batches::read(&self.paths, &model.module, most_bytes)?;
+        let tolerances: BTreeMap<String, f64> = args.search.output_tolerance.iter().cloned().collect();
+        check_outputs(&tolerances, &model.module)?;
         let settings = SearchOptions {
             runtime,
             metric: self.metric.clone(),
             tolerance,
-            tolerances: args.search.output_tolerance.iter().cloned().collect(),
+            tolerances,
             choices,
+            holds_out: true,
         };
         interrupt::defer_first_signal();
         let start = Instant::now();
@@ -128,8 +131,12 @@ impl Search {
             policy,
             batches: batches.len(),
         };
+        progress.suspend(|| searched.warn(ui));
         match searched.failure() {
-            Some(failure) => Err(failure),
+            Some(failure) => {
+                progress.suspend(|| ui.say(searched.said().trim_end()));
+                Err(failure)
+            }
             None => Ok(searched),
         }
     }
@@ -141,26 +148,41 @@ impl Searched {
         if self.found.passed() {
             return None;
         }
-        let point =
-            self.found.unseen.as_ref().filter(|_| self.found.point.passed()).unwrap_or(&self.found.point);
-        let on =
-            if self.found.point.passed() { " on the last batch, which the search did not use" } else { "" };
+        let held_out = self.found.held_out.as_ref().filter(|_| self.found.point.passed());
+        let point = held_out.unwrap_or(&self.found.point);
+        let on = if self.found.point.passed() { " on the held-out batch" } else { "" };
         let (error, tolerance) = (point.error, self.tolerance_of(&point.output));
         let best = format!(
             "the best of {} has an error of {error:.2e} at output `{}`{on}, and the tolerance is {tolerance:.2e}",
-            count(self.found.points.len() as u64, "choice"),
+            count(self.found.measured as u64, "choice"),
             shown::name(&point.output),
         );
-        let (message, help) = if self.found.is_partial {
-            let message = format!("the search ended before it found formats within the tolerance: {best}");
-            (message, "a larger `--budget` gives the search more choices; no model was written")
-        } else {
-            let message = format!("no formats are within the tolerance: {best}");
-            let help = "with all nodes of the policy in fp32, the error is as large: a larger `--tolerance` or another `--metric` \
-                        may help, or fewer pins to 16 bits; no model was written";
-            (message, help)
+        let early = format!("the search ended before it found formats within the tolerance: {best}");
+        let (message, help) = match self.found.is_partial {
+            true if interrupt::requested().is_some() => (early, "interrupted; no model was written"),
+            true => (early, "a larger `--budget` gives the search more choices; no model was written"),
+            false => (
+                format!("no formats are within the tolerance: {best}"),
+                "nodes that a pin or the model itself keeps in 16 bits cause the error; a larger `--tolerance` or another \
+                 `--metric` may help, or fewer pins to 16 bits; no model was written",
+            ),
         };
         Some(Failure::of(ErrorKind::Mismatch, Problem::new("ampc::search::beyond", message).with_help(help)))
+    }
+
+    /// Warns of a result that says little.
+    fn warn(&self, ui: Ui) {
+        match self.found.evidence {
+            Evidence::Nothing => Doubt::nothing().warn(ui),
+            Evidence::Zeros => Doubt::zeros().warn(ui),
+            Evidence::Numbers => {}
+        }
+        if self.found.is_unattributed {
+            let message = "a backward pass was beyond a limit of memory or time, so the search removed pins without knowing \
+                           which roundings cause the error";
+            let problem = Problem::warning("search.attribution", message);
+            ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
+        }
     }
 
     /// The tolerance of an output.
@@ -170,25 +192,34 @@ impl Searched {
 
     /// The result in words, with a table of the choices that no other choice beats.
     pub(crate) fn said(&self) -> String {
-        let Found { pins, point, unseen, points, is_partial } = &self.found;
+        let Found { pins, point, held_out, failed, measured, is_partial, .. } = &self.found;
         let metric = self.metric.as_str();
         let how = match pins.len() {
-            0 => "the policy alone is within the tolerance".to_owned(),
-            n => format!("{} kept fp32 beside those of the policy", count(n as u64, "node")),
+            0 if point.passed() => "the policy alone is within the tolerance".to_owned(),
+            n => format!("{}, {} in fp32", count(n as u64, "pin"), count(point.full, "node")),
         };
-        let early = if *is_partial { ", up to the budget" } else { "" };
-        let unseen = match unseen {
-            Some(unseen) => format!(", {:.2e} on the batch that the search did not use", unseen.error),
-            None => String::new(),
+        let early = match is_partial {
+            true if interrupt::requested().is_some() => ", interrupted",
+            true => ", up to the budget",
+            false => "",
         };
+        let held_out = match (held_out, failed) {
+            (Some(held_out), _) => format!(", {:.2e} on the held-out batch", held_out.error),
+            (None, Some(failed)) => format!(
+                " on all batches, since the error of the first result on the held-out batch was {:.2e}",
+                failed.error
+            ),
+            (None, None) => String::new(),
+        };
+        let output =
+            if self.tolerances.is_empty() { String::new() } else { format!(" at `{}`", point.output) };
         let head = format!(
-            "searched: {} on {}{early}; {how}; {metric} error {:.2e}{unseen}, tolerance {:.2e}\n",
-            count(points.len() as u64, "choice"),
-            count(self.batches as u64, "batch").replace("batchs", "batches"),
+            "searched: {} on {}{early}; {how}; {metric} error {:.2e}{output}{held_out}, tolerance {:.2e}\n",
+            count(*measured as u64, "choice"),
+            plural(self.batches as u64, "batch", "batches"),
             point.error,
-            self.tolerance,
-        )
-        .replace("\\\n", "\n");
+            self.tolerance_of(&point.output),
+        );
         let mut table = Table::new(2, &[true; 7]);
         table.row(["error", "cost", "time", "fp32 nodes", "casts", "constants", "pins"]);
         for point in self.found.pareto() {
@@ -215,11 +246,11 @@ impl Searched {
             tolerance: self.tolerance,
             batches: self.batches,
             chosen: &self.found.point,
-            unseen: self.found.unseen.as_ref(),
+            held_out: self.found.held_out.as_ref(),
             pins: &self.found.pins,
             points: self.found.pareto(),
         };
-        let mut text = serde_json::to_string_pretty(&file).unwrap_or_default();
+        let mut text = serde_json::to_string_pretty(&file).expect("names and numbers");
         text.push('\n');
         text
     }
@@ -237,6 +268,19 @@ impl Searched {
     }
 }
 
+/// Refuses tolerances of outputs that the model does not have.
+fn check_outputs(tolerances: &BTreeMap<String, f64>, module: &Module) -> Result<(), Failure> {
+    let names = output_names(module);
+    let Some(unknown) = tolerances.keys().find(|name| !names.contains(name)) else { return Ok(()) };
+    let outputs: Vec<String> = names.iter().map(|name| format!("`{}`", shown::name(name))).collect();
+    let message = format!(
+        "`--output-tolerance {}=…`: expected an output of the model ({}); repeat the option for each output",
+        shown::name(unknown),
+        outputs.join(", ")
+    );
+    Err(Failure::usage("output_tolerance", message))
+}
+
 fn is_chosen(point: &Point, chosen: &Point) -> bool {
     (point.pins, point.full, point.casts) == (chosen.pins, chosen.full, chosen.casts)
         && point.ratio == chosen.ratio
@@ -251,7 +295,7 @@ struct ParetoJson<'a> {
     batches: usize,
     chosen: &'a Point,
     #[serde(skip_serializing_if = "Option::is_none")]
-    unseen: Option<&'a Point>,
+    held_out: Option<&'a Point>,
     pins: &'a [String],
     points: Vec<&'a Point>,
 }

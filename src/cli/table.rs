@@ -52,6 +52,11 @@ pub(crate) fn count(n: u64, what: &str) -> String {
     format!("{} {what}{}", number(n), if n == 1 { "" } else { "s" })
 }
 
+/// A number of things whose plural does not end in a mere `s`.
+pub(crate) fn plural(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", number(n), if n == 1 { one } else { many })
+}
+
 /// A number with its thousands apart: `1 234 567`.
 pub(crate) fn number(n: u64) -> String {
     let digits = n.to_string();

@@ -76,8 +76,8 @@ impl Beside<'_> {
             Beside::Report(_) => "the report",
             Beside::State(_) => "the state",
             Beside::Explanation => "the explanation",
-            Beside::Pareto(_) => "the choices",
-            Beside::Policy(_) => "the policy",
+            Beside::Pareto(_) => "the Pareto file",
+            Beside::Policy(_) => "the policy to write",
         }
     }
 

@@ -12,6 +12,8 @@ pub struct Agreement {
     pub found: Comparison,
     /// The reason why the values cannot be compared, in which case they do not agree.
     pub obstacle: Option<String>,
+    /// For an output: true if a slice of it [vanishes](slice_vanishes).
+    pub has_vanished_slice: bool,
 }
 
 impl Agreement {
@@ -29,7 +31,7 @@ impl Agreement {
     fn of_obstacle(obstacle: impl Into<String>) -> Agreement {
         let mut found = Comparison::default();
         found.no_number();
-        Agreement { found, obstacle: Some(obstacle.into()) }
+        Agreement { found, obstacle: Some(obstacle.into()), has_vanished_slice: false }
     }
 
     /// Combines two agreements.
@@ -72,7 +74,7 @@ impl fmt::Display for Agreement {
 pub fn agree(got: &Data, want: &Data, tolerance: &Tolerance) -> Agreement {
     match (got, want) {
         (Data::Tensor(got), Data::Tensor(want)) => match compare(got, want, tolerance) {
-            Ok(found) => Agreement { found, obstacle: None },
+            Ok(found) => Agreement { found, ..Agreement::default() },
             Err(error) => Agreement::of_obstacle(error.to_string()),
         },
         (Data::Sequence(got), Data::Sequence(want)) if got.items().len() == want.items().len() => {
@@ -91,6 +93,49 @@ pub fn agree(got: &Data, want: &Data, tolerance: &Tolerance) -> Agreement {
             (None, Some(_)) => Agreement::of_obstacle("expected a value, found none"),
         },
         (got, want) => Agreement::of_obstacle(format!("expected {}, found {}", kind(want), kind(got))),
+    }
+}
+
+/// The least number of elements of a slice that can vanish. Fewer may be 0 by chance, such as results of Relu.
+const LEAST_SLICE: usize = 4;
+
+/// True if all elements of a slice along an axis are found to be 0, and half of them or more, at least 4, are expected to
+/// be other numbers: a column in small units may vanish although its error is small beside the largest element.
+pub(super) fn slice_vanishes(got: &Data, want: &Data) -> bool {
+    let (Data::Tensor(got), Data::Tensor(want)) = (got, want) else { return false };
+    if got.dims() != want.dims() {
+        return false;
+    }
+    let (Ok(got), Ok(wanted)) = (got.f64s(), want.f64s()) else { return false };
+    let pairs: Vec<(f64, f64)> = got.zip(wanted).collect();
+    let mut inner = pairs.len();
+    want.dims().iter().any(|&len| {
+        let Ok(len) = usize::try_from(len) else { return false };
+        inner = inner.checked_div(len).unwrap_or(0);
+        let mut slices = vec![Slice::default(); len];
+        for (at, &(got, want)) in pairs.iter().enumerate() {
+            let slice = &mut slices[at / inner.max(1) % len];
+            slice.elements += 1;
+            slice.found += usize::from(got != 0.0);
+            slice.expected += usize::from(want != 0.0);
+        }
+        slices.iter().any(Slice::vanishes)
+    })
+}
+
+/// Counts of a slice of a tensor.
+#[derive(Clone, Default)]
+struct Slice {
+    elements: usize,
+    /// The elements found to be other than 0.
+    found: usize,
+    /// The elements expected to be other than 0.
+    expected: usize,
+}
+
+impl Slice {
+    fn vanishes(&self) -> bool {
+        self.found == 0 && self.expected >= LEAST_SLICE && 2 * self.expected >= self.elements
     }
 }
 
@@ -133,6 +178,22 @@ mod tests {
     use ampc_runtime::HostTensor;
     use ampc_runtime::data::Maybe;
     use half::f16;
+
+    /// A column of small numbers beside a column of large numbers vanishes in one tensor and not in the other.
+    #[test]
+    fn a_column_vanishes() {
+        let of = |small: f32| {
+            let rows: Vec<f32> = (0..4u8).flat_map(|row| [f32::from(row) + 1.0, small]).collect();
+            Data::from(HostTensor::from_slice(&[4, 2], &rows).unwrap())
+        };
+        let (want, zero, rounded) = (of(1e-9), of(0.0), of(2e-9));
+        assert!(slice_vanishes(&zero, &want));
+        assert!(!slice_vanishes(&rounded, &want));
+        assert!(!slice_vanishes(&zero, &zero));
+        let few = Data::from(HostTensor::from_slice(&[2, 2], &[1.0f32, 1e-9, 2.0, 1e-9]).unwrap());
+        let none = Data::from(HostTensor::from_slice(&[2, 2], &[1.0f32, 0.0, 2.0, 0.0]).unwrap());
+        assert!(!slice_vanishes(&none, &few), "two elements are too few");
+    }
 
     #[test]
     fn a_stored_value_of_another_float_type_does_not_agree() {

@@ -35,7 +35,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Values for the inputs of a model, in its order; `None` for an input that uses its default.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Inputs {
     /// The values.
     pub values: Vec<Option<Data>>,

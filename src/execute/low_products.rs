@@ -18,10 +18,15 @@
 //!
 //! An excuse changes no verdict: the outputs still exceed their bounds. A caller may accept excused outputs if
 //! [`Judgement::is_excused`] holds, which takes an excuse for every output beyond its bound, on every draw. An output
-//! has no excuse if it is not finite where the first model is finite, or has another shape. No output has an excuse
-//! if products vanish below the normal numbers of their format on the first draw, which has ordinary magnitudes.
+//! has no excuse if it is not finite where the first model is finite, or has another shape. On the first draw, which has
+//! ordinary magnitudes, no output has an excuse if products vanish below the normal numbers of their format, or a slice
+//! of an output vanishes.
+//!
+//! On given inputs no output has an excuse if its error is more than 4 times its bound, or if few products cause the error: if all outputs are within their bounds once two
+//! low products, or at most half of the low products, compute in fp32. These products are found by [`shrink`].
 
 use super::Inputs;
+use super::shrink::shrink;
 use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use crate::error::Error;
 use crate::execute::number::number;
@@ -34,6 +39,7 @@ use ampc_passes::pipeline::Pipeline;
 use ampc_passes::raise_opset::{self, RaiseOpset, Target};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
+use std::convert::Infallible;
 
 /// The maximum ratio of the error of an excused output to the error of low products alone. There are about as many
 /// other roundings as roundings of products, or a few times as many, and the largest error of a draw is partly
@@ -99,8 +105,9 @@ pub fn judge(
     if judged.passed() || options.tolerance.is_some() {
         return Ok(judged);
     }
-    // A model that cannot be made, run or compared gives no excuse.
-    let Some(mut alone) = only_products(model, other) else { return Ok(judged) };
+    // If the third model cannot be built, run or compared, no output is excused.
+    let Some(mut alone) = only_products(model, other, &FxHashSet::default()) else { return Ok(judged) };
+    let is_given = draws.iter().all(|inputs| inputs.about.is_empty());
     let mut all = true;
     for (draw, inputs) in draws.iter().enumerate().filter(|(draw, _)| !judged.found.without.contains(draw)) {
         let inputs = std::slice::from_ref(inputs);
@@ -108,19 +115,77 @@ pub fn judge(
         if at_hand.passed() {
             continue;
         }
-        if draw == 0 && alone.vanish(model, &at_hand) {
+        let vanishes = |output: &Compared| output.agreement.has_vanished_slice;
+        if draw == 0 && (alone.vanish(model, &at_hand) || at_hand.outputs.iter().any(vanishes)) {
             return Ok(judged);
         }
         let Ok(low) = verify_draws(model, &mut alone.module, inputs, options) else { return Ok(judged) };
         let beyond =
             at_hand.outputs.iter().zip(&low.outputs).filter(|(output, _)| !output.agreement.passed());
-        for excuse in beyond.map(|(output, alone)| excuse(draw, output, alone)) {
+        let excuse = |(output, alone): (&Compared, &Compared)| {
+            if is_given && is_far(output) { None } else { excuse(draw, output, alone) }
+        };
+        for excuse in beyond.map(excuse) {
             all &= excuse.is_some();
             judged.excused.extend(excuse);
         }
     }
     judged.is_excused = all && !judged.excused.is_empty();
+    let mut causes = Causes { model, other, draws, options, tried: 0 };
+    if judged.is_excused && is_given && causes.are_few(&alone) {
+        judged.is_excused = false;
+        judged.excused.clear();
+    }
     Ok(judged)
+}
+
+/// True if the error of floats is more than [`FAR`] times its bound.
+fn is_far(output: &Compared) -> bool {
+    let found = &output.agreement.found;
+    found.held_to.is_some() && found.of_bound() > FAR
+}
+
+/// The maximal number of sets of products that are tried in fp32.
+const MOST_TRIES: usize = 32;
+
+/// On given inputs, an error that is larger than so many bounds is not excused.
+const FAR: f64 = 4.0;
+
+/// So many products are few in any model.
+const FEW: usize = 2;
+
+/// The search for the products that cause an error.
+struct Causes<'a> {
+    model: &'a Module,
+    other: &'a Module,
+    draws: &'a [Inputs],
+    options: &'a VerifyOptions,
+    /// The number of sets of products that were tried.
+    tried: usize,
+}
+
+impl Causes<'_> {
+    /// True if all outputs are within their bounds with few of the low products in fp32.
+    fn are_few(&mut self, alone: &OnlyProducts) -> bool {
+        let paths = Paths::of(self.model);
+        let low: Vec<Node> =
+            paths.nodes().iter().copied().filter(|node| alone.low.contains_key(node)).collect();
+        let few = (low.len() / 2).max(FEW);
+        let full = shrink(low, few, |full| -> Result<Option<bool>, Infallible> {
+            Ok((self.tried < MOST_TRIES).then(|| !full.is_empty() && self.pass_with(full)))
+        });
+        full.is_ok_and(|full| full.len() <= few)
+    }
+
+    /// True if all outputs are within their bounds with these products in fp32, and all others rounded.
+    fn pass_with(&mut self, full: &[Node]) -> bool {
+        self.tried += 1;
+        let full: FxHashSet<Node> = full.iter().copied().collect();
+        let Some(mut rest) = only_products(self.model, self.other, &full) else { return false };
+        let mut model = self.model.clone();
+        let found = verify_draws(&mut model, &mut rest.module, self.draws, self.options);
+        found.is_ok_and(|found| found.passed())
+    }
 }
 
 /// The excuse of an output beyond its bound on a draw, if there is one.
@@ -163,15 +228,16 @@ fn is_product(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|schema| op::work(schema.kind) == Work::Product)
 }
 
-/// The model in which operands and results of products are rounded where they are low in the other model, and
-/// everything else is unchanged; `None` if no product is low there, or a model cannot be made.
-fn only_products(model: &Module, other: &Module) -> Option<OnlyProducts> {
+/// The model in which operands and results of products, except those of `full`, are rounded where they are low in the
+/// other model, and everything else is unchanged; `None` if no product is rounded, or a model cannot be made.
+fn only_products(model: &Module, other: &Module, full: &FxHashSet<Node>) -> Option<OnlyProducts> {
     let mut module = model.clone();
     let names = names(other);
     let paths = [Paths::of(model), Paths::of(other)];
     let mut rounds: Vec<(Node, Slots, Slots)> = Vec::new();
     let mut low = FxHashMap::default();
-    for &node in paths[0].nodes().iter().filter(|&&node| is_product(model, node)) {
+    let products = paths[0].nodes().iter().filter(|&node| is_product(model, *node) && !full.contains(node));
+    for &node in products {
         let Some(counterpart) = counterpart(model, node, other, &names, &paths) else { continue };
         let [ours, theirs] = [(model, node), (other, counterpart)].map(|(module, node)| module.node(node));
         let operands = lowered((model, ours.formal_operands()), (other, theirs.formal_operands()));
@@ -229,8 +295,8 @@ fn names(module: &Module) -> FxHashMap<&str, Value> {
     values.filter_map(|value| Some((module.text(module.value_name(value)?), value))).collect()
 }
 
-/// The node of the other model that computes the same: the node of the same path, or else the node whose result has
-/// the same name, possibly after a cast.
+/// The corresponding node of the other model: the node of the same path, or else the node whose result has the same name,
+/// possibly after a cast.
 fn counterpart(
     model: &Module,
     node: Node,

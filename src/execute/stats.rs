@@ -116,6 +116,13 @@ impl ModelStats {
         observed::near_ends(floats.map(TensorStats::observation), format, margin)
     }
 
+    /// The inputs and results of nodes whose elements are finite and whose largest magnitude is within the range of a
+    /// format, with the margin of [`observed`](Self::observed) before both ends.
+    pub fn within(&self, format: DType, margin: f64) -> Observed {
+        let floats = self.tensors.iter().filter(|tensor| tensor.dtype.is_float());
+        observed::within(floats.map(TensorStats::observation), format, margin)
+    }
+
     /// The names of the tensors of floats with NaN.
     pub fn with_nan(&self) -> Vec<&str> {
         let tensors = self.tensors.iter().filter(|tensor| tensor.numbers.nan > 0 && tensor.dtype.is_float());
@@ -132,6 +139,7 @@ impl TensorStats {
             slot: self.slot,
             max: self.numbers.max,
             max_abs: self.numbers.max_abs,
+            is_finite: self.numbers.nan == 0 && self.numbers.infinite == 0,
         }
     }
 }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// An option of a rewrite, as reports record it.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordedOption {
-    /// Its name in reports. Its flag has this name, with hyphens; `observed` comes from `--calibrate` or `--ranges`.
+    /// Its name in reports. Its flag has this name, with hyphens; `observed` and `trusted` come from `--calibrate` or `--ranges`.
     pub name: &'static str,
     /// The valid values, as messages name them.
     pub values: &'static str,
@@ -139,6 +139,17 @@ pub const OPTIONS: &[RecordedOption] = &[
         print: |options| options.observed.as_ref().map(ToString::to_string),
         read: |options, value| {
             options.observed = value.map(str::parse).transpose().ok()?;
+            Some(())
+        },
+    },
+    RecordedOption {
+        name: "trusted",
+        values: "@NODE:RESULT=X with `+` between them",
+        choices: || vec![None, Some("@n:0=2.5")],
+        passes: &["guard"],
+        print: |options| (!options.trusted.is_empty()).then(|| options.trusted.to_string()),
+        read: |options, value| {
+            options.trusted = value.unwrap_or_default().parse().ok()?;
             Some(())
         },
     },
@@ -432,6 +443,7 @@ mod tests {
                 out_of_range,
                 ranges,
                 observed,
+                trusted,
                 keep_io,
                 opset,
                 raise,
@@ -450,7 +462,7 @@ mod tests {
             assert_eq!(to, asked.to, "{name}");
             assert_eq!(out_of_range, asked.out_of_range, "{name}");
             assert_eq!((ranges, keep_io), (asked.ranges, asked.keep_io), "{name}");
-            assert_eq!(observed, asked.observed, "{name}");
+            assert_eq!((observed, trusted), (asked.observed, asked.trusted), "{name}");
             assert_eq!(opset, if asked.opset == Opset::Auto { Opset::To(21) } else { asked.opset }, "{name}");
             assert_eq!(raise, asked.raise, "{name}");
             assert_eq!(saturate_masks, asked.saturate_masks, "{name}");

@@ -95,7 +95,7 @@ fn the_overflowing_branch_alone_stays_fp32() {
     assert_eq!(choices["schema"], "ampc-pareto/1");
     assert!(
         choices["chosen"]["ratio"].as_f64().unwrap() <= 1.0
-            && choices["unseen"]["ratio"].as_f64().unwrap() <= 1.0
+            && choices["held_out"]["ratio"].as_f64().unwrap() <= 1.0
     );
     let ratios = choices["points"].as_array().unwrap().iter().map(|point| point["ratio"].as_f64());
     assert!(ratios.is_sorted_by(|a, b| a.unwrap_or(f64::MAX) < b.unwrap_or(f64::MAX)), "{choices:#}");

@@ -265,6 +265,50 @@ fn a_large_branch_among_twelve_blocks_is_found_and_nothing_else() {
     assert_eq!((verify("a.onnx"), verify("b.onnx")), (1, 0));
 }
 
+/// Sums of a mask times values of one sign, which a guard keeps in fp32 for their range.
+const MASKED_SUM: &str = "module ir=10\nopset ai.onnx=20\n\ngraph @main {\n  input %mask : f32[1, 300]\n  \
+    input %x : f32[1, 300, 8]\n  const %w : f32[8, 16] = random(2, 0.5)\n  const %v : f32[16, 16] = random(3, 0.5)\n  \
+    %h = MatMul(%x, %w) : f32[1, 300, 16] @layer\n  %r = Relu(%h) : f32[1, 300, 16]\n  \
+    %m = Einsum(%mask, %r) {equation=\"bs,bsd->bd\"} : f32[1, 16] @masked\n  \
+    %y = MatMul(%m, %v) : f32[1, 16] @last\n  output %y\n}\n";
+
+/// With `--trust-ranges`, a product is lowered whose results stay within the range on the data, and only then.
+#[test]
+fn trusted_ranges_lower_products() {
+    let dir = Dir::new();
+    dir.write("m.ir", MASKED_SUM);
+    let x: Vec<f32> = (0..2400u16).map(|i| f32::from(i % 7) - 3.0).collect();
+    for (name, mask) in [("data.npz", 1.0f32), ("large.npz", 3e3)] {
+        let mask = HostTensor::from_slice(&[1, 300], &[mask; 300]).unwrap();
+        let x = HostTensor::from_slice(&[1, 300, 8], &x).unwrap();
+        write_npz(&dir, name, &[("mask", mask), ("x", x)]);
+    }
+    assert_eq!(dir.run(&["stats", "m.ir", "--inputs", "data.npz", "-o", "s.json", "-q"]).code, 0);
+    let is_full = |more: &[&str]| {
+        let fixed = ["rewrite", "m.ir", "-o", "a.onnx", "--force", "-q", "--report", "r.json"];
+        let run = dir.run(&[&fixed[..], more].concat());
+        assert_eq!(run.code, 0, "{run}");
+        full(&dir, "r.json").contains("masked")
+    };
+    assert!(is_full(&["--calibrate", "data.npz"]));
+    assert!(is_full(&["--calibrate", "large.npz", "--trust-ranges"]), "beyond the range");
+    assert!(!is_full(&["--calibrate", "data.npz", "--trust-ranges"]));
+    assert!(!is_full(&["--ranges", "s.json", "--trust-ranges"]));
+    let explained = dir.run(&[
+        "rewrite",
+        "m.ir",
+        "-o",
+        "e.onnx",
+        "--ranges",
+        "s.json",
+        "--trust-ranges",
+        "--explain",
+        "masked",
+    ]);
+    snapshot("rewrite_trust_ranges", &explained);
+    snapshot("rewrite_trust_without_data", &dir.run(&["rewrite", "m.ir", "-o", "b.onnx", "--trust-ranges"]));
+}
+
 #[test]
 fn files_of_a_calibration_are_never_replaced() {
     let dir = dir_with_batches();

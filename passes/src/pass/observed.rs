@@ -5,6 +5,7 @@ use crate::graph::paths::{Paths, attr_of, own_name};
 use crate::spelling::words::{quoted, words};
 use ampc_ir::convert::{max_finite, min_normal};
 use ampc_ir::module::Op;
+use ampc_ir::op::{Work, work};
 use ampc_ir::verify::name_of;
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -59,6 +60,18 @@ impl Observed {
     pub fn unknown_in(&self, module: &Module) -> Vec<&ObservedValue> {
         let places = Places::of(module);
         self.0.keys().filter(|value| places.find(value).is_empty()).collect()
+    }
+
+    /// The results of products of matrices among these values.
+    #[must_use]
+    pub fn of_products(self, module: &Module) -> Observed {
+        let places = Places::of(module);
+        let is_product = |value: Value| {
+            let kind = module.producer(value).and_then(|(node, _)| Some(module.node(node).schema()?.kind));
+            kind.is_some_and(|kind| work(kind) == Work::Product)
+        };
+        let is_made = |place: &ObservedValue| places.find(place).into_iter().any(is_product);
+        Observed(self.0.into_iter().filter(|(place, _)| is_made(place)).collect())
     }
 
     /// The value that is nearest to an end of the range of a format, or furthest beyond it.

@@ -125,6 +125,10 @@ pub(crate) const OBJECTIVE: OptionDef = option("objective", "time, casts or byte
 pub(crate) const RANGES: OptionDef =
     option("range", "ranges of inputs, INPUT=LO:HI with `+` between them", Some(""));
 
+/// The option `trusted`.
+pub(crate) const TRUSTED: OptionDef =
+    option("trusted", "%INPUT=X or @NODE:RESULT=X with `+` between them", Some(""));
+
 /// The option `observed`.
 pub(crate) const OBSERVED: OptionDef =
     option("observed", "%INPUT=X or @NODE:RESULT=X with `+` between them", Some(""));

@@ -122,6 +122,7 @@ fn lowering(policy: Policy) -> Lowering {
         out_of_range: OutOfRange::Keep,
         ranges: Default::default(),
         observed: Default::default(),
+        trusted: Default::default(),
         keep_io: KeepIo::All,
         opset: Opset::Keep,
         raise: Default::default(),

@@ -42,6 +42,8 @@ pub struct Lowering {
     pub ranges: InputRanges,
     /// The values that came near an end of the range on data; `None` without data.
     pub observed: Option<Observed>,
+    /// The results of products that stay within the range on data ([`Guard::trusted`]).
+    pub trusted: Observed,
     /// The inputs and outputs that keep their types.
     pub keep_io: KeepIo,
     /// The opset of the output.
@@ -103,13 +105,15 @@ impl FromStr for Opset {
 impl Pipeline {
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, ranges, observed, keep_io, opset, raise, .. } = options;
+        let Lowering { to, policy, out_of_range, ranges, observed, trusted, keep_io, opset, raise, .. } =
+            options;
         let alternative = options.alternative.as_ref();
         let alternative = alternative.map(|policy| Alternative {
             policy: policy.clone(),
             out_of_range: *out_of_range,
             ranges: ranges.clone(),
             observed: observed.clone(),
+            trusted: trusted.clone(),
         });
         let target = match *opset {
             Opset::Keep => None,
@@ -143,6 +147,7 @@ impl Pipeline {
                 disabled: policy.disabled_guards().clone(),
                 out_of_range: *out_of_range,
                 ranges: ranges.clone(),
+                trusted: trusted.clone(),
             }),
             Box::new(Taint { ranges: ranges.clone() }),
         ];

@@ -10,7 +10,7 @@ use ampc_ir::entity::SecondaryMap;
 use ampc_ir::{Module, Value};
 use rustc_hash::FxHashSet;
 
-/// A module in front of `assign`, for which formats are chosen several times.
+/// The input of `assign`, with formats chosen at several prices.
 #[derive(Debug)]
 pub struct Choices {
     assign: Assign,
@@ -46,8 +46,8 @@ impl Choices {
         self.cost
     }
 
-    /// The least cost with these variables in fp32. A product in fp32 costs the casts around it beside its time, so that a
-    /// choice with more low products costs less also where products are too small to gain.
+    /// The least cost with these variables in fp32. An fp32 product also costs casts of its operands and results; otherwise,
+    /// fp32 would cost less for products too small to gain.
     ///
     /// # Errors
     /// If constants cannot be read.

@@ -24,6 +24,7 @@ use self::unmet::{
     ValueNames, check_pins, warn_of_foreign_report, warn_of_misfit, warn_of_other_format,
     warn_of_unmet_lists, warn_of_unmet_pins,
 };
+use crate::analysis::numerics::scalar;
 use crate::graph::flow::{self, Var};
 use crate::graph::keys::node_key;
 use crate::graph::paths::Paths;
@@ -580,12 +581,22 @@ fn calls_operator(module: &Module, node: Node) -> bool {
             .is_some_and(|opset| matches!(op::lookup(domain, name, opset), op::Lookup::Found(_)))
 }
 
-/// The class of the operator at this node: attributes can make it stricter.
+/// The class of the operator at this node: attributes can make it stricter, and a cube is two products of elements.
 fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) -> Class {
     let base = op::schema_class(schema, to);
     let reduces = op::may_reduce(schema)
         && NodeView::new(module, node).and_then(|v| v.string("reduction")).is_some_and(|r| r != "none");
-    if reduces { Class::Deny } else { base }
+    match base {
+        _ if reduces => Class::Deny,
+        Class::Deny if is_cube(module, schema, node) => Class::Infer,
+        base => base,
+    }
+}
+
+/// True for a power by the constant 3.
+fn is_cube(module: &Module, schema: &'static OpSchema, node: Node) -> bool {
+    let exponent = module.node(node).operand(1).filter(|_| schema.kind == OpKind::Pow);
+    exponent.and_then(|by| scalar(module, by)) == Some(3.0)
 }
 
 /// Returns the other 16-bit format.

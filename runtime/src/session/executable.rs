@@ -6,6 +6,7 @@ use super::error::{ExecuteError, PrepareError};
 use super::inlined::Inlined;
 use super::limits::Limits;
 use super::observe::Watch;
+use super::shared::SharedConstants;
 use super::space::Space;
 use super::{Session, has_kernel};
 use crate::backend::{Backend, RunHint, installed};
@@ -30,6 +31,8 @@ pub struct Runtime {
     /// [`NodeObserver`](super::NodeObserver) does not see such nodes. Results that depend on dims and that an
     /// observer watches are computed in each run regardless.
     pub fold: bool,
+    /// Constants that the sessions of several modules share; by default each module reads its own.
+    pub shared: Option<Arc<SharedConstants>>,
 }
 
 impl Runtime {
@@ -38,7 +41,7 @@ impl Runtime {
         let available = backend.device().and_then(Device::available_memory);
         let mut limits = Limits::default();
         limits.max_bytes = available.unwrap_or(limits.max_bytes);
-        Runtime { backend, limits, fold: true }
+        Runtime { backend, limits, fold: true, shared: None }
     }
 
     /// Reads the constants of a module and checks that there is a kernel for each of its operators. Functions that
@@ -165,10 +168,10 @@ impl Executable {
                     Def::Constant(payload) | Def::Input { default: Some(payload), .. } => payload,
                     _ => continue,
                 };
-                let read =
-                    check_size(payload, runtime.limits.max_bytes).and_then(|()| read_constant(payload));
+                let read = check_size(payload, runtime.limits.max_bytes)
+                    .and_then(|()| read_constant(payload, runtime.shared.as_deref()));
                 let read = read.map_err(|error| PrepareError::Constant { value, error })?;
-                constants[value] = Some(Arc::new(read));
+                constants[value] = Some(read);
             }
         }
         if !lacking.is_empty() {
@@ -324,9 +327,10 @@ fn graphs_that_run(module: &Module) -> FxHashSet<GraphId> {
     found
 }
 
-fn read_constant(payload: &Payload) -> Result<HostTensor, HostError> {
-    match payload {
-        Payload::Dense(data) => HostTensor::from_data(data),
-        Payload::Sparse(data) => HostTensor::from_sparse(data),
+fn read_constant(payload: &Payload, shared: Option<&SharedConstants>) -> Result<Arc<HostTensor>, HostError> {
+    match (payload, shared) {
+        (Payload::Dense(data), Some(shared)) => shared.read(data),
+        (Payload::Dense(data), None) => HostTensor::from_data(data).map(Arc::new),
+        (Payload::Sparse(data), _) => HostTensor::from_sparse(data).map(Arc::new),
     }
 }

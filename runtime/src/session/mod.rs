@@ -29,6 +29,7 @@ mod observe;
 mod pairs;
 mod partition;
 mod recording;
+mod shared;
 mod space;
 mod states;
 pub(crate) mod walk;
@@ -40,6 +41,7 @@ pub use executable::{Executable, Runtime};
 pub use limits::{Limits, available_memory, left_of_limit};
 pub use needs::{MemoryNeeds, Plans};
 pub use observe::{NodeObserver, Watch};
+pub use shared::SharedConstants;
 
 use crate::backend::{Backend, alignment, installed_run};
 use crate::data::{Data, DataRef};

@@ -11,8 +11,8 @@ use std::time::Duration;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Search")]
 pub(crate) struct SearchArgs {
-    /// Search for the cheapest formats with which every output is within `--tolerance` on the data of `--inputs`, also a
-    /// folder of batches; the search keeps more nodes in fp32 than the policy, never fewer
+    /// Search for the formats of least cost with which every output is within `--tolerance` on the data of `--inputs`, a batch
+    /// or a folder of batches; the search only adds fp32 nodes to those of the policy
     #[arg(long, requires = "inputs", conflicts_with_all = ["verify", "random"])]
     pub(crate) search: bool,
     /// Error of an output that `--tolerance` bounds [default: max]
@@ -22,14 +22,14 @@ pub(crate) struct SearchArgs {
     #[arg(long, value_name = "OUTPUT=X", value_parser = output_tolerance, requires = "search")]
     pub(crate) output_tolerance: Vec<(String, f64)>,
     /// Maximal number of choices that are run on the data, or maximal time of the search in seconds: `60s`; with a time,
-    /// the result depends on the machine [default: 32]
-    #[arg(long, value_name = "N|Ss", value_parser = budget, requires = "search")]
+    /// the result depends on the machine [default: 24]
+    #[arg(long, value_name = "CHOICES|SECONDSs", allow_negative_numbers = true, value_parser = budget, requires = "search")]
     pub(crate) budget: Option<Budget>,
     /// Write the choices that no other choice beats in both error and cost, as JSON
-    #[arg(long, value_name = "FILE.json", requires = "search")]
+    #[arg(long, value_name = "FILE.json", value_parser = file, requires = "search")]
     pub(crate) pareto: Option<PathBuf>,
     /// Write the policy with the pins that the search found, which repeats the choice without data (`--policy`)
-    #[arg(long, value_name = "FILE.json", requires = "search")]
+    #[arg(long, value_name = "FILE.json", value_parser = file, requires = "search")]
     pub(crate) write_policy: Option<PathBuf>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) enum Budget {
 }
 
 fn budget(text: &str) -> Result<Budget, String> {
-    let expected = "expected a number of choices, 1 or more, or of seconds with `s`: 60s";
+    let expected = "expected a number of choices (`24`) or a time in seconds (`60s`), more than 0";
     let budget = match text.strip_suffix('s') {
         Some(seconds) => {
             let seconds = seconds.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
@@ -52,6 +52,13 @@ fn budget(text: &str) -> Result<Budget, String> {
         None => text.parse().ok().filter(|&choices| choices > 0).map(Budget::Choices),
     };
     budget.ok_or_else(|| expected.into())
+}
+
+fn file(text: &str) -> Result<PathBuf, String> {
+    match text {
+        "-" => Err("expected a file, found standard output".into()),
+        path => Ok(path.into()),
+    }
 }
 
 fn output_tolerance(text: &str) -> Result<(String, f64), String> {

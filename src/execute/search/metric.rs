@@ -9,8 +9,8 @@ use xxhash_rust::xxh3::xxh3_64;
 /// A function of the wanted elements, the found elements and the dims.
 pub type CustomMetric = Arc<dyn Fn(&[f64], &[f64], &[u64]) -> f64 + Send + Sync>;
 
-/// The error of an output. An element that is not finite where the wanted element is finite, or other than a wanted NaN or
-/// infinity, makes every error infinite.
+/// The error of an output. An element that is not finite where the wanted element is finite, or that differs from a wanted
+/// NaN or infinity, makes every error infinite.
 #[derive(Clone, Default)]
 pub enum Metric {
     /// max |d| / max |w|, with the wanted elements w and the differences d.
@@ -46,7 +46,7 @@ const NAMED: [(&str, Metric); 6] = [
     ("top1", Metric::Top1),
 ];
 
-/// The name of no metric.
+/// The error for an unknown name of a metric.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("expected max, mean, elementwise, cosine, snr or top1")]
 pub struct UnknownMetric;
@@ -107,9 +107,9 @@ impl Metric {
         }
     }
 
-    /// The weights of the elements by which the error is judged to first order: the gradient of a norm of the differences
-    /// that is near the metric (the 4-norm for the largest element, the sum for means, the 2-norm otherwise), scaled to the
-    /// share of the wanted elements. Differences that are not finite count as [`WORST`].
+    /// The first-order weights of the elements: the gradient of a p-norm that approximates the metric (p = 4 for the largest
+    /// element, 1 for means, 2 otherwise), relative to the wanted elements. Differences that are not finite count as
+    /// [`WORST`].
     pub(super) fn weights(&self, wanted: &[f64], found: &[f64]) -> Vec<f32> {
         let largest = wanted.iter().filter(|w| w.is_finite()).fold(0.0, |most: f64, w| most.max(w.abs()));
         let scale = |w: f64| match self {
@@ -145,7 +145,7 @@ const LEAST: f64 = 1e-3;
 /// The largest difference, as a share of the wanted elements.
 const WORST: f64 = 1e3;
 
-/// A part of a whole; of nothing, 0 is 0 and everything else is infinite.
+/// `part / of`; if `of` is 0, 0 for a part of 0, else infinite.
 fn share(part: f64, of: f64) -> f64 {
     if of > 0.0 {
         part / of
@@ -207,7 +207,7 @@ fn joined(parts: impl Iterator<Item = Numbered>) -> Numbered {
         all.dims.extend(part.dims);
         all.numbers.extend(part.numbers);
     }
-    // Dims that differ tell sequences apart that are divided in another way.
+    // The length distinguishes sequences with the same elements and other boundaries.
     all.dims.push(all.numbers.len() as u64);
     all
 }

@@ -16,6 +16,8 @@ pub(super) struct Observation<'a> {
     pub(super) max: f64,
     /// The largest finite magnitude.
     pub(super) max_abs: f64,
+    /// True if all elements are finite.
+    pub(super) is_finite: bool,
 }
 
 impl Observation<'_> {
@@ -40,21 +42,49 @@ impl Observation<'_> {
     }
 }
 
+/// The range of a format, with a margin before both ends.
+struct Within {
+    least: f64,
+    most: f64,
+}
+
+impl Within {
+    fn of(format: DType, margin: f64) -> Within {
+        let least = min_normal(format).unwrap_or(0.0);
+        let has_range_of_f32 = Some(least) == min_normal(DType::F32);
+        // Rounded operands may make a result larger than the result that was observed.
+        let rounding = 1.0 + 4.0 * unit_roundoff(format).unwrap_or(0.0);
+        let margin = if has_range_of_f32 { rounding } else { margin.max(rounding) };
+        Within { least: least * margin, most: max_finite(format).unwrap_or(f64::INFINITY) / margin }
+    }
+
+    /// True for a number within the range, and for 0.
+    fn has(&self, number: f64) -> bool {
+        number == 0.0 || number.abs() <= self.most && number.abs() >= self.least
+    }
+}
+
 /// The values that [`ModelStats::observed`](super::ModelStats::observed) gives.
 pub(super) fn near_ends<'a>(
     tensors: impl Iterator<Item = Observation<'a>>,
     format: DType,
     margin: f64,
 ) -> Observed {
-    let least = min_normal(format).unwrap_or(0.0);
-    let has_range_of_f32 = Some(least) == min_normal(DType::F32);
-    // Rounded operands may make a result larger than the result that was observed.
-    let rounding = 1.0 + 4.0 * unit_roundoff(format).unwrap_or(0.0);
-    let margin = if has_range_of_f32 { rounding } else { margin.max(rounding) };
-    let most = max_finite(format).unwrap_or(f64::INFINITY) / margin;
-    let is_near = |number: f64| number != 0.0 && (number.abs() > most || number.abs() < least * margin);
-    let found = tensors.filter(|tensor| is_near(tensor.number(most)));
-    found.filter_map(|tensor| Some((tensor.place()?, tensor.number(most)))).collect()
+    let within = Within::of(format, margin);
+    let found = tensors.filter(|tensor| !within.has(tensor.number(within.most)));
+    found.filter_map(|tensor| Some((tensor.place()?, tensor.number(within.most)))).collect()
+}
+
+/// The values that [`ModelStats::within`](super::ModelStats::within) gives.
+pub(super) fn within<'a>(
+    tensors: impl Iterator<Item = Observation<'a>>,
+    format: DType,
+    margin: f64,
+) -> Observed {
+    let within = Within::of(format, margin);
+    let is_known = |tensor: &Observation<'_>| tensor.is_finite && tensor.max_abs > 0.0;
+    let found = tensors.filter(|tensor| is_known(tensor) && within.has(tensor.max_abs));
+    found.filter_map(|tensor| Some((tensor.place()?, tensor.number(within.most)))).collect()
 }
 
 /// A file of statistics that cannot be read.
@@ -111,6 +141,7 @@ struct Row {
     result: u32,
     dtype: String,
     nan: u64,
+    infinite: u64,
     max: Option<Number>,
     max_abs: Option<f64>,
 }
@@ -183,6 +214,11 @@ impl SavedStats {
         near_ends(self.observations(), format, margin)
     }
 
+    /// As [`ModelStats::within`](super::ModelStats::within).
+    pub fn within(&self, format: DType, margin: f64) -> Observed {
+        within(self.observations(), format, margin)
+    }
+
     /// An input or result that a model does not have. If there is one, the statistics are about another model.
     pub fn unknown_in(&self, module: &ampc_ir::Module) -> Option<ObservedValue> {
         let places = self.observations().filter_map(|observation| observation.place());
@@ -199,6 +235,7 @@ impl SavedStats {
             slot: row.result,
             max: row.max.as_ref().map_or(f64::NAN, Number::value),
             max_abs: row.max_abs.unwrap_or(0.0),
+            is_finite: row.nan == 0 && row.infinite == 0,
         })
     }
 }

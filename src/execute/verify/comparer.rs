@@ -2,7 +2,7 @@
 
 use super::{Compared, is_worse, of_outputs};
 use crate::error::findings::op_of;
-use crate::execute::agree::agree;
+use crate::execute::agree::{agree, slice_vanishes};
 use crate::execute::bound;
 use crate::execute::scope::{Closed, Event, Scope, Side, is_nested};
 use ampc_ir::module::{Def, GraphOwner};
@@ -231,7 +231,9 @@ impl<'a> Comparer<'a> {
             outputs.map(|o| module.producer(o.value).map_or(0.0, |(node, _)| self.propagated(node)));
         let rows = wanted.iter().zip(pairs).zip(propagated);
         let agreements = rows.filter_map(|((want, &at), propagated)| {
-            let agreement = agree(found.get(at)?, want, &bound::of_value(&self.tolerance, want, propagated));
+            let got = found.get(at)?;
+            let mut agreement = agree(got, want, &bound::of_value(&self.tolerance, want, propagated));
+            agreement.has_vanished_slice = slice_vanishes(got, want);
             let noise = bound::noise(want, agreement.found.max_want, propagated);
             Some((agreement, noise))
         });

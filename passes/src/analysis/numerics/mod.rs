@@ -44,7 +44,7 @@ mod weights;
 pub(crate) use self::differences::{covariance, subtracts_mean, subtracts_parts, subtracts_translation};
 pub(crate) use self::facts::Numerics;
 pub(crate) use self::interval::Interval;
-pub(crate) use self::operators::{is_product, subtracts};
+pub(crate) use self::operators::{is_product, scalar, subtracts};
 pub(crate) use self::properties::{
     FEW_TERMS, MAX_SQUARES, MAX_TERMS, Properties, normalizes_contraction, terms,
 };

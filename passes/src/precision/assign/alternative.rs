@@ -35,6 +35,8 @@ pub struct Alternative {
     pub ranges: InputRanges,
     /// The values that came near an end of the range on data.
     pub observed: Option<Observed>,
+    /// The results of products that stay within the range on data ([`Guard::trusted`]).
+    pub trusted: Observed,
 }
 
 impl Alternative {
@@ -78,11 +80,12 @@ impl Alternative {
         // Its warnings are about a rewrite that does not happen.
         let mut results = Results::default();
         let mut cx = PassCx::new(cx.facts, cx.statistics, &mut results);
-        let Alternative { policy, out_of_range, ranges, observed } = self;
+        let Alternative { policy, out_of_range, ranges, observed, trusted } = self;
         Classify { to, policy: policy.clone(), target: target.clone() }.run(module, &mut cx)?;
         let (disabled, out_of_range) = (policy.disabled_guards().clone(), *out_of_range);
-        Guard { to, disabled, out_of_range, ranges: ranges.clone() }.run(module, &mut cx)?;
-        Taint { ranges: ranges.clone() }.run(module, &mut cx)?;
+        let (ranges, trusted) = (ranges.clone(), trusted.clone());
+        Guard { to, disabled, out_of_range, ranges: ranges.clone(), trusted }.run(module, &mut cx)?;
+        Taint { ranges }.run(module, &mut cx)?;
         if let Some(observed) = observed {
             Observe { to, observed: observed.clone() }.run(module, &mut cx)?;
         }

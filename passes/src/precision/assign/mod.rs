@@ -14,6 +14,7 @@ mod other;
 mod predicted;
 pub(super) mod prices;
 mod sums;
+mod unrounded;
 
 pub use self::alternative::{Alternative, NOTICEABLE, is_left_full};
 pub(crate) use self::free_results::settle_free_results;
@@ -28,6 +29,7 @@ use self::negligible::negligible;
 use self::other::{OtherFormats, other_formats};
 use self::prices::Prices;
 use self::sums::{Unrolled, sums, unrolled};
+use self::unrounded::keep_unrounded;
 use crate::analysis::cost::{CostModel, Objective};
 use crate::analysis::placement::Placement;
 use crate::analysis::tensors::{Formats, Tensors};
@@ -301,12 +303,21 @@ impl Assign {
             let is_allow = |var: &Var| flow::decision(module, *var).is_some_and(|d| d.class == Class::Allow);
             negligible.extend(vars.filter(is_allow).map(|var| (var, Why::CheapestFull)));
         }
-        let choose = |kept: FxHashSet<Var>| {
+        let choose = |kept: FxHashMap<Var, Why>| {
             let held = (&constants, &other, prices);
             let choice = Choice::new(&tensors, &costs, held, negligible.clone(), kept);
             choice.expect("costs are bounded").solve().expect("held vertices do not contradict each other")
         };
-        let (found, mut optimum) = keeping_states(module, choose);
+        let (kept, found, optimum) = keeping_states(module, |vars| choose(kept_for(vars, Why::LoopState)));
+        let (found, mut optimum) = match prices {
+            Some(_) => (found, optimum),
+            None => keep_unrounded(&tensors, &costs, (found, optimum), |vars| {
+                let mut all = kept_for(vars, Why::Unrounded);
+                all.extend(kept_for(&kept, Why::LoopState));
+                let (found, optimum, _) = choose(all);
+                (found, optimum)
+            }),
+        };
         if !reports {
             return Ok((found, optimum, None));
         }
@@ -326,6 +337,11 @@ impl Assign {
         optimum.predicted = Some(predicted);
         Ok((found, optimum, Some(placement)))
     }
+}
+
+/// Variables that are kept in fp32, with the reason.
+fn kept_for<'v>(vars: impl IntoIterator<Item = &'v Var>, why: Why) -> FxHashMap<Var, Why> {
+    vars.into_iter().map(|&var| (var, why)).collect()
 }
 
 /// Keeps fp32 all that could be low; whether there was any.
@@ -349,22 +365,24 @@ fn hold_all(module: &mut Module) -> bool {
 
 /// The choice that keeps fp32 what loops add up, and those gated states of unrolled loops that cost few casts by it: at
 /// most one for each [`STEPS_PER_CAST`] steps. The others, which are rounded in every step, are listed in the optimum.
+/// Returns the variables that are kept, too.
 fn keeping_states(
     module: &Module,
-    choose: impl Fn(FxHashSet<Var>) -> (Found, Optimum, usize),
-) -> (Found, Optimum) {
+    choose: impl Fn(&FxHashSet<Var>) -> (Found, Optimum, usize),
+) -> (FxHashSet<Var>, Found, Optimum) {
     let of_loops = sums(module);
-    let (found, mut optimum, casts) = choose(of_loops.clone());
+    let (found, mut optimum, casts) = choose(&of_loops);
     let is_low = |var: &Var| found.low.contains_key(var);
     let chains: Vec<Unrolled> =
         unrolled(module).into_iter().filter(|chain| chain.vars.iter().any(is_low)).collect();
     if chains.is_empty() {
-        return (found, optimum);
+        return (of_loops, found, optimum);
     }
-    let with = |chains: &[&Unrolled]| {
+    let with_loops = |chains: &[&Unrolled]| -> FxHashSet<Var> {
         let vars = chains.iter().flat_map(|chain| chain.vars.iter().copied());
-        choose(of_loops.iter().copied().chain(vars).collect())
+        of_loops.iter().copied().chain(vars).collect()
     };
+    let with = |chains: &[&Unrolled]| choose(&with_loops(chains));
     let budget =
         |chains: &[&Unrolled]| chains.iter().map(|chain| chain.steps.len() / STEPS_PER_CAST).sum::<usize>();
     let pays = |chains: &[&Unrolled]| with(chains).2 <= casts + budget(chains);
@@ -382,11 +400,11 @@ fn keeping_states(
     let rounded = left.filter_map(|chain| Some((*chain.steps.last()?, chain.steps.len()))).collect();
     if kept.is_empty() {
         optimum.rounded = rounded;
-        return (found, optimum);
+        return (of_loops, found, optimum);
     }
     let (found, mut optimum, _) = with(&kept);
     optimum.rounded = rounded;
-    (found, optimum)
+    (with_loops(&kept), found, optimum)
 }
 
 /// An unrolled state that is kept fp32 may cost a cast for so many of its steps: its gates come from one product, then,

@@ -2,17 +2,17 @@
 //!
 //! Each value has an error, the change of a result that rounding the value causes. With a price for error, the minimum cut
 //! adds *price · error* to every cast that narrows a value and to every low variable that computes a value or reads a
-//! constant. So its minimum is the least time plus the price of the errors that remain. Products may be fp32 then. For
-//! example, with products that save 10 and a cast that costs 1:
+//! constant. So its minimum is the least time plus the price of the errors that remain. With prices, products may be fp32 as
+//! well. For example, with low products that save 10 and a cast that costs 1:
 //!
 //! ```text
 //! %h = MatMul(%x, %w)      rounding %h: error 0.1
 //! %d = MatMul(%h, %a)      rounding %d: error 5
 //! %y = MatMul(%d, %v)      rounding %y: error 0.1
 //!
-//! price 1     all low: 5.2 of error cost less than 10 of time
-//! price 4     %d and %y in fp32, which removes the errors of %d and %y: 20 and a cast less than 4 · 5.1
-//! price 200   all in fp32: 10 less than 200 · 0.1
+//! price 1     all low:             1 · 5.2           =  5.2
+//! price 5     %d and %y in fp32:   20 + 1 + 5 · 0.1  = 21.5   (all low: 26, all in fp32: 30)
+//! price 200   all in fp32:         30                         (%d and %y in fp32: 41)
 //! ```
 //!
 //! The second product alone in fp32 would not help: its result would be rounded for the third product.
@@ -32,7 +32,7 @@ pub(in crate::precision) struct Prices<'a> {
     price: f64,
     /// The most that a rounding may cost, so that no sum of costs overflows.
     most: i64,
-    /// Variables that cost the most if they are low.
+    /// Variables that must be fp32: low, they cost `most`.
     pub(in crate::precision) full: FxHashSet<Var>,
 }
 
@@ -49,7 +49,7 @@ impl<'a> Prices<'a> {
         Prices { errors, price, most: (Problem::MAX_TOTAL / terms).max(1), full: FxHashSet::default() }
     }
 
-    /// The cost of a variable for being low, whatever it rounds.
+    /// The cost of a variable for being low, apart from its roundings.
     pub(super) fn of_low(&self, var: Var) -> i64 {
         if self.full.contains(&var) { self.most } else { 0 }
     }

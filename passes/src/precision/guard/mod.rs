@@ -21,7 +21,10 @@ use crate::analysis::numerics::Numerics;
 use crate::graph::flow::{self, Var};
 use crate::pass::input_ranges::InputRanges;
 use crate::pass::invariants::Invariants;
-use crate::pass::options::{FORMAT, PassOption, RANGES, Setting, Spelled, option, print_ranges, settings};
+use crate::pass::observed::{Observed, number_of, shortest};
+use crate::pass::options::{
+    FORMAT, PassOption, RANGES, Setting, Spelled, TRUSTED, option, print_ranges, settings,
+};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Policy;
 use crate::spelling::words::quoted;
@@ -75,6 +78,9 @@ pub struct Guard {
     pub out_of_range: OutOfRange,
     /// The ranges of inputs.
     pub ranges: InputRanges,
+    /// Results of products that stay within the range of the format on data, with a margin. No guard keeps these products in
+    /// fp32 because they might leave the range.
+    pub trusted: Observed,
 }
 
 impl Spelled for Guard {
@@ -114,6 +120,11 @@ impl Spelled for Guard {
             print: |pass| print_ranges(&pass.ranges),
             read: |pass, given| given.ranges().map(|ranges| pass.ranges = ranges),
         },
+        PassOption {
+            def: TRUSTED,
+            print: |pass| (!pass.trusted.is_empty()).then(|| Setting::Text(pass.trusted.to_string())),
+            read: |pass, given| given.observed().map(|trusted| pass.trusted = trusted),
+        },
     ];
     fn blank() -> Self {
         Guard {
@@ -121,6 +132,7 @@ impl Spelled for Guard {
             disabled: BTreeSet::new(),
             out_of_range: OutOfRange::Keep,
             ranges: InputRanges::default(),
+            trusted: Observed::default(),
         }
     }
 }
@@ -140,10 +152,12 @@ impl Pass for Guard {
     }
     fn run(&self, module: &mut Module, pass: &mut PassCx<'_>) -> Result<Changed, PassError> {
         self.ranges.check(module)?;
+        let trusted = self.trusted.values(module);
         let mut cx = Cx {
             module,
             to: self.to,
             out_of_range: self.out_of_range,
+            trusted,
             stats: pass.statistics,
             free: Vec::new(),
             moved: FxHashMap::default(),
@@ -211,6 +225,8 @@ struct Cx<'a> {
     module: &'a mut Module,
     to: DType,
     out_of_range: OutOfRange,
+    /// The numbers of largest magnitude of results that stay within the range on data.
+    trusted: FxHashMap<Value, f64>,
     stats: &'a mut Statistics,
     /// The variables that were free before the first guard, in program order, a graph before its bodies.
     free: Vec<Var>,
@@ -251,6 +267,25 @@ impl Cx<'_> {
         for var in flow::vars(self.module, node) {
             self.deny(var, || evidence.to_owned());
         }
+    }
+
+    /// Makes a variable deny because its results may leave the range, unless data shows that they stay within it: then the
+    /// variable keeps its class, and the reason gives the data.
+    fn deny_for_range(&mut self, var: Var, evidence: impl FnOnce() -> String) {
+        let results: Vec<Value> = flow::results_of(self.module, var).map(|(_, value)| value).collect();
+        let numbers = results.iter().map(|&value| number_of(self.module, &self.trusted, value));
+        let Some(numbers) = numbers.collect::<Option<Vec<f64>>>().filter(|numbers| !numbers.is_empty())
+        else {
+            return self.deny(var, evidence);
+        };
+        if !flow::is_free(self.module, var) {
+            return;
+        }
+        let largest = numbers.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
+        let evidence = format!("{}: magnitudes up to {} on data", evidence(), shortest(largest));
+        let decision = &mut self.module.node_mut(var.node).decisions[usize::from(var.var)];
+        decision.reason = Arc::new(Rule::Observed { evidence }.into());
+        self.changed = true;
     }
 
     /// Returns the statistics of a value that is a constant.

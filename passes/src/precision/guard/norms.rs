@@ -106,20 +106,21 @@ fn is_shifted(cx: &Cx<'_>, var: Var) -> bool {
 pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for node in flow::nodes(cx.module) {
         if let Some(product) = cx.numerics.weighted_mean(cx.module, node) {
-            cx.deny_node(
-                product,
-                "a sum by weights of unknown range that is divided by the sum of the weights",
-            );
+            for var in flow::vars(cx.module, product) {
+                cx.deny_for_range(var, || {
+                    "a sum by weights of unknown range that is divided by the sum of the weights".to_owned()
+                });
+            }
         }
     }
     for var in cx.free_vars() {
         if cx.is_product(var) && cx.properties(var).has(Properties::LONG_SUM) {
-            cx.deny(var, || {
+            cx.deny_for_range(var, || {
                 format!("a sum of more than {MAX_TERMS} computed products, or a product with such a sum")
             });
         }
         if let Some(why) = one_sided_sum(cx, var) {
-            cx.deny(var, || why);
+            cx.deny_for_range(var, || why);
         }
         // A kernel that sums in fp32 removes the risk of a deep sum.
         let is_answered = flow::decision(cx.module, var).is_some_and(is_between);

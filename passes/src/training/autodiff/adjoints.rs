@@ -5,8 +5,9 @@
 //! order. For example, with the end `%y`:
 //!
 //! ```text
-//! %h = MatMul(%x, %c)            adjoint of %h: %w, where %h > 0
-//! %y = Relu(%h)                  adjoint of %y: the input %w
+//! %h = MatMul(%x, %c)     adjoint of %h: Where(%h > 0, %g, 0)
+//! %y = Relu(%h)           adjoint of %y: %g, the input for the weights of %y
+//!                         adjoint of %x: MatMul(adjoint of %h, Transpose(%c))
 //! ```
 
 use super::backward::{Backward, Build, Unfinished};
@@ -32,14 +33,14 @@ pub struct Adjoints {
 /// An operator without a gradient.
 #[derive(Debug)]
 pub struct NoAdjoint {
-    /// The node; `None` if no node is at fault.
+    /// The node; `None` if the error is not about a node.
     pub node: Option<Node>,
     /// The reason.
     pub error: PassError,
 }
 
-/// Adds the adjoints of the results of nodes of the main graph, and of `sources`, which are inputs and constants. The values
-/// in `stops` pass no gradient on. The main graph has no calls of functions, and opset 18 or later.
+/// Adds the adjoints of the results of nodes of the main graph, and of `sources`, which are inputs and constants. No gradient
+/// passes through the values in `stops`. The main graph has no calls of functions, and opset 18 or later.
 ///
 /// # Errors
 /// If an operator between the sources and the ends has no gradient. The module is then incomplete.
@@ -84,8 +85,8 @@ pub fn add_adjoints(
     Ok(Adjoints { of, weights })
 }
 
-/// Adds an output that depends on all of these values, their total, because a run computes only what outputs depend on. It is
-/// a scalar, so that no value outlives its readers.
+/// Adds an output that sums all of these values, so that a run computes them. It is a scalar, so that no value outlives its
+/// readers.
 fn keep(module: &mut Module, values: &[Value]) -> Result<(), InsertError> {
     let main = module.main();
     let mut inserter = Inserter::new(module, main, Position::Last);
