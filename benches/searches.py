@@ -5,7 +5,7 @@ Each model is searched on three batches: the inputs in `io.npz` beside it, and t
 order with noise for floats, other integers below the largest for indices). The model is run on each batch first; the sum of
 the mean times is one run on the data. Searches and runs alternate, in one process each.
 
-    searches.py --ampc target/release/ampc [--tolerance X] [--to FORMAT] MODEL.onnx ...
+    searches.py --ampc target/release/ampc [--tolerance X] [--to FORMAT] [--budget N] MODEL.onnx ...
 """
 
 from __future__ import annotations
@@ -63,6 +63,8 @@ def row(args, model: Path) -> str:
         pareto = folder / "pareto.json"
         command = [args.ampc, "rewrite", str(model), "-o", str(folder / "low.onnx"), "--to", args.to, "--search"]
         command += ["--inputs", str(data), "--tolerance", str(args.tolerance), "--pareto", str(pareto), "--quiet"]
+        if args.budget:
+            command += ["--budget", args.budget]
         if args.to == "bf16":
             command += ["--opset", "auto"]
         start = time.monotonic()
@@ -83,6 +85,7 @@ def main() -> None:
     parser.add_argument("--ampc", required=True)
     parser.add_argument("--to", default="fp16", choices=("fp16", "bf16"))
     parser.add_argument("--tolerance", type=float, default=1e-3)
+    parser.add_argument("--budget", help="that of the search [its default]")
     parser.add_argument("models", type=Path, nargs="+")
     args = parser.parse_args()
     print("| model | a run on the data, ms | search, s | runs | pins | error | on the held-out batch |")

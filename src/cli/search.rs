@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// The maximal number of choices without `--budget`.
-const CHOICES: usize = 24;
+const CHOICES: usize = 22;
 
 /// A search that arguments ask for.
 pub(crate) struct Search {

@@ -12,7 +12,8 @@ pub struct Agreement {
     pub found: Comparison,
     /// The reason why the values cannot be compared, in which case they do not agree.
     pub obstacle: Option<String>,
-    /// For an output: true if a slice of it [vanishes](slice_vanishes).
+    /// For an output: true if a slice along an axis vanishes: all its elements are 0, and half of them or more, at least 4, are
+    /// expected to be other numbers.
     pub has_vanished_slice: bool,
 }
 

@@ -23,7 +23,8 @@
 //! of an output vanishes.
 //!
 //! On given inputs no output has an excuse if its error is more than 4 times its bound, or if few products cause the error: if all outputs are within their bounds once two
-//! low products, or at most half of the low products, compute in fp32. These products are found by [`shrink`].
+//! low products, or at most half of the low products, compute in fp32. These products are found by delta
+//! debugging (`shrink.rs`).
 
 use super::Inputs;
 use super::shrink::shrink;
