@@ -5,8 +5,8 @@ The models are those of `adversarial.py` on which careless lowering goes wrong. 
 has no guards, and with `safe`; `ampc verify --accept-excused` compares the rewrite and the model on the inputs of the model.
 The error is that of the emulated export in ONNX Runtime.
 
-- An output is wrong if its error is more than 3 times that of hand-made pins and beyond the tolerance of the verification,
-  16 unit roundoffs, or not finite: `verify` has to refuse the rewrite.
+- An output is wrong if its error is more than 1.5 times the larger of two: 3 times the error with hand-made pins, and the
+  tolerance of the verification, 16 unit roundoffs; or if it is not finite. `verify` has to refuse the rewrite.
 - An output is right if its error is within half of that tolerance, which leaves room for other orders of sums: `verify`
   has to accept the rewrite.
 
@@ -33,6 +33,8 @@ import search
 
 TOLERANCE = {"fp16": 16 * 2.0**-11, "bf16": 16 * 2.0**-8}
 POLICIES = ("all", "safe")
+# The sums of ONNX Runtime and of the CPU runtime differ, which models that amplify roundings show.
+SLACK = 1.5
 
 
 def judge(args: Any, row: dict[str, Any], policy: str, folder: Path) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def judge(args: Any, row: dict[str, Any], policy: str, folder: Path) -> dict[str
         ampc.execute(args.ampc, lowered, "--inputs", str(data), "--outputs", str(found_file), "--quiet", timeout=args.timeout)
         with np.load(found_file) as arrays:
             row["error"] = adversarial.error(wanted, {name: arrays[name] for name in arrays.files})
-    is_wrong = not row["error"] <= max(adversarial.FACTOR * row["alt"], TOLERANCE[form])
+    is_wrong = not row["error"] <= SLACK * max(adversarial.FACTOR * row["alt"], TOLERANCE[form])
     row["is"] = "wrong" if is_wrong else "right" if row["error"] <= TOLERANCE[form] / 2 and is_equal else "between"
     if verified.code not in (0, 1):
         row["wrong"] = ampc.problem(verified)
