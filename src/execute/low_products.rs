@@ -22,9 +22,10 @@
 //! ordinary magnitudes, no output has an excuse if products vanish below the normal numbers of their format, or a slice
 //! of an output vanishes.
 //!
-//! On given inputs no output has an excuse if its error is more than 4 times its bound, or if few products cause the error: if all outputs are within their bounds once two
-//! low products, or at most half of the low products, compute in fp32. These products are found by delta
-//! debugging (`shrink.rs`).
+//! On given inputs no output has an excuse if its error is more than 4 times its bound, if more than half of the elements
+//! of a discrete output differ, or if few products cause the error: if all outputs are within their bounds once two low
+//! products, or at most half of the low products, compute in fp32. These products are found by delta debugging
+//! (`shrink.rs`).
 
 use super::Inputs;
 use super::shrink::shrink;
@@ -140,10 +141,14 @@ pub fn judge(
     Ok(judged)
 }
 
-/// True if the error of floats is more than [`FAR`] times its bound.
+/// True if the error of floats is more than [`FAR`] times its bound, or more than half of the elements of a discrete output
+/// differ.
 fn is_far(output: &Compared) -> bool {
     let found = &output.agreement.found;
-    found.held_to.is_some() && found.of_bound() > FAR
+    match found.held_to {
+        Some(_) => found.of_bound() > FAR,
+        None => found.mismatches > found.elements / 2,
+    }
 }
 
 /// The maximal number of sets of products that are tried in fp32.

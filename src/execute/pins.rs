@@ -229,7 +229,8 @@ impl Trials<'_> {
         let denied: FxHashSet<&str> = nodes.values().flatten().copied().collect();
         let deny: Vec<String> = nodes.into_keys().collect();
         let rest: Vec<String> = pins.iter().filter(|pin| !denied.contains(pin.as_str())).cloned().collect();
-        if deny.is_empty() || !self.passes(&rest, &deny)? {
+        // A list of the user may name the operators; the pins alone are known to pass.
+        if deny.is_empty() || !self.passes(&rest, &deny).unwrap_or(false) {
             return Ok((Vec::new(), Vec::new()));
         }
         Ok((deny, rest))

@@ -16,8 +16,7 @@
 //!
 //! - low: allow variables, whatever the profile of the target says, except [products](super::negligible) that are almost none
 //!   of the work; variables that are low already or pinned low; in f16, [large constants](super::constants) that are only moved;
-//! - fp32: inputs and outputs that keep their type, readers without a variable, [sums](super::sums) that loops keep,
-//!   [arithmetic on unrounded values](super::unrounded), operators
+//! - fp32: inputs and outputs that keep their type, readers without a variable, [sums](super::sums) that loops keep, operators
 //!   [outside](super::margins) of the low regions, and free variables that no tensor or constant connects with a variable that
 //!   gains by being low;
 //! - in the other 16-bit format: variables that [take](super::other) the format of their neighbours.
@@ -67,8 +66,8 @@ pub(super) struct Choice<'m> {
     /// The free variables, of groups the first, and the sources that may change, with their vertices.
     vertices: Vertices,
     held: VarMap<Held>,
-    /// Variables that are kept in fp32, with the reason.
-    kept: FxHashMap<Var, Why>,
+    /// The variables of sums that loops keep.
+    sums: FxHashSet<Var>,
     /// The variables outside of the low regions, with the reason for fp32.
     margins: FxHashMap<Var, Why>,
     /// Free variables in program order.
@@ -88,7 +87,7 @@ impl<'m> Choice<'m> {
         costs: &'m CostModel<'m>,
         (constants, other, prices): (&'m Constants, &'m OtherFormats, Option<&'m Prices<'m>>),
         negligible: FxHashMap<Var, Why>,
-        kept: FxHashMap<Var, Why>,
+        sums: FxHashSet<Var>,
     ) -> Result<Choice<'m>, Invalid> {
         let mut choice = Choice {
             tensors,
@@ -101,7 +100,7 @@ impl<'m> Choice<'m> {
             problem: Problem::with_vertices(2)?,
             vertices: Vertices::default(),
             held: VarMap::default(),
-            kept,
+            sums,
             margins: FxHashMap::default(),
             order: Vec::new(),
             timed: Vec::new(),
@@ -184,7 +183,7 @@ impl<'m> Choice<'m> {
             _ if self.is_stored_low(leader) && self.prices.is_some() => Held::Free,
             _ if self.is_stored_low(leader) => Held::Low,
             _ if self.negligible.contains_key(&leader) => Held::Free,
-            _ if members.iter().any(|var| self.kept.contains_key(var)) => Held::Full,
+            _ if members.iter().any(|var| self.sums.contains(var)) => Held::Full,
             _ if members.iter().any(is_allow) => Held::Low,
             _ => Held::Free,
         }

@@ -14,7 +14,6 @@ mod other;
 mod predicted;
 pub(super) mod prices;
 mod sums;
-mod unrounded;
 
 pub use self::alternative::{Alternative, NOTICEABLE, is_left_full};
 pub(crate) use self::free_results::settle_free_results;
@@ -29,7 +28,6 @@ use self::negligible::negligible;
 use self::other::{OtherFormats, other_formats};
 use self::prices::Prices;
 use self::sums::{Unrolled, sums, unrolled};
-use self::unrounded::keep_unrounded;
 use crate::analysis::cost::{CostModel, Objective};
 use crate::analysis::placement::Placement;
 use crate::analysis::tensors::{Formats, Tensors};
@@ -303,21 +301,12 @@ impl Assign {
             let is_allow = |var: &Var| flow::decision(module, *var).is_some_and(|d| d.class == Class::Allow);
             negligible.extend(vars.filter(is_allow).map(|var| (var, Why::CheapestFull)));
         }
-        let choose = |kept: FxHashMap<Var, Why>| {
+        let choose = |kept: FxHashSet<Var>| {
             let held = (&constants, &other, prices);
             let choice = Choice::new(&tensors, &costs, held, negligible.clone(), kept);
             choice.expect("costs are bounded").solve().expect("held vertices do not contradict each other")
         };
-        let (kept, found, optimum) = keeping_states(module, |vars| choose(kept_for(vars, Why::LoopState)));
-        let (found, mut optimum) = match prices {
-            Some(_) => (found, optimum),
-            None => keep_unrounded(&tensors, &costs, (found, optimum), |vars| {
-                let mut all = kept_for(vars, Why::Unrounded);
-                all.extend(kept_for(&kept, Why::LoopState));
-                let (found, optimum, _) = choose(all);
-                (found, optimum)
-            }),
-        };
+        let (found, mut optimum) = keeping_states(module, choose);
         if !reports {
             return Ok((found, optimum, None));
         }
@@ -337,11 +326,6 @@ impl Assign {
         optimum.predicted = Some(predicted);
         Ok((found, optimum, Some(placement)))
     }
-}
-
-/// Variables that are kept in fp32, with the reason.
-fn kept_for<'v>(vars: impl IntoIterator<Item = &'v Var>, why: Why) -> FxHashMap<Var, Why> {
-    vars.into_iter().map(|&var| (var, why)).collect()
 }
 
 /// Keeps fp32 all that could be low; whether there was any.
@@ -365,24 +349,22 @@ fn hold_all(module: &mut Module) -> bool {
 
 /// The choice that keeps fp32 what loops add up, and those gated states of unrolled loops that cost few casts by it: at
 /// most one for each [`STEPS_PER_CAST`] steps. The others, which are rounded in every step, are listed in the optimum.
-/// Returns the variables that are kept, too.
 fn keeping_states(
     module: &Module,
-    choose: impl Fn(&FxHashSet<Var>) -> (Found, Optimum, usize),
-) -> (FxHashSet<Var>, Found, Optimum) {
+    choose: impl Fn(FxHashSet<Var>) -> (Found, Optimum, usize),
+) -> (Found, Optimum) {
     let of_loops = sums(module);
-    let (found, mut optimum, casts) = choose(&of_loops);
+    let (found, mut optimum, casts) = choose(of_loops.clone());
     let is_low = |var: &Var| found.low.contains_key(var);
     let chains: Vec<Unrolled> =
         unrolled(module).into_iter().filter(|chain| chain.vars.iter().any(is_low)).collect();
     if chains.is_empty() {
-        return (of_loops, found, optimum);
+        return (found, optimum);
     }
-    let with_loops = |chains: &[&Unrolled]| -> FxHashSet<Var> {
+    let with = |chains: &[&Unrolled]| {
         let vars = chains.iter().flat_map(|chain| chain.vars.iter().copied());
-        of_loops.iter().copied().chain(vars).collect()
+        choose(of_loops.iter().copied().chain(vars).collect())
     };
-    let with = |chains: &[&Unrolled]| choose(&with_loops(chains));
     let budget =
         |chains: &[&Unrolled]| chains.iter().map(|chain| chain.steps.len() / STEPS_PER_CAST).sum::<usize>();
     let pays = |chains: &[&Unrolled]| with(chains).2 <= casts + budget(chains);
@@ -400,11 +382,11 @@ fn keeping_states(
     let rounded = left.filter_map(|chain| Some((*chain.steps.last()?, chain.steps.len()))).collect();
     if kept.is_empty() {
         optimum.rounded = rounded;
-        return (of_loops, found, optimum);
+        return (found, optimum);
     }
     let (found, mut optimum, _) = with(&kept);
     optimum.rounded = rounded;
-    (with_loops(&kept), found, optimum)
+    (found, optimum)
 }
 
 /// An unrolled state that is kept fp32 may cost a cast for so many of its steps: its gates come from one product, then,

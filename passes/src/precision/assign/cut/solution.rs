@@ -72,7 +72,7 @@ impl Choice<'_> {
             (Held::Free, None) if self.is_between(var) => Why::NotBetween,
             (Held::Free, Some(_)) => Why::CheapestLow,
             (Held::Free, None) => Why::CheapestFull,
-            (Held::Full, None) if let Some(&why) = self.kept.get(&var) => why,
+            (Held::Full, None) if self.sums.contains(&var) => Why::LoopState,
             (Held::Full, None) => *self.margins.get(&leader)?,
             (Held::Full | Held::Low, _) => return None,
         };
