@@ -65,6 +65,14 @@ pub struct Finding {
     pub label: Option<i64>,
 }
 
+impl Finding {
+    /// True if a model cannot be computed because of its values: an operator rejects them, or a loop does not end.
+    #[cfg(feature = "run")]
+    pub(crate) fn is_of_values(&self) -> bool {
+        matches!(self.code, "node" | "iterations")
+    }
+}
+
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.op {

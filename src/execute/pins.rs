@@ -187,7 +187,10 @@ impl Trials<'_> {
     fn passes(&mut self, pins: &[String], deny: &[String]) -> Result<bool, Error> {
         let (mut rewritten, _) = self.rewritten(pins, deny)?;
         let mut source = self.source.clone();
-        Ok(verify_draws(&mut source, &mut rewritten, self.draws, self.verify_options)?.passed())
+        match verify_draws(&mut source, &mut rewritten, self.draws, self.verify_options) {
+            Err(Error::Run(finding)) if finding.is_of_values() => Ok(false),
+            found => Ok(found?.passed()),
+        }
     }
 
     /// Pins of all nodes that can be low, and the nodes that are low with these pins.

@@ -224,7 +224,7 @@ impl<'m> Collector<'m> {
     }
 
     /// Adds the constants and defaults of the main graph, and of bodies and functions. Beside the constants of the
-    /// session, one constant is in memory at a time.
+    /// session, one constant of a function that is never called is in memory at a time.
     fn constants(&mut self) -> Result<(), Error> {
         let module = self.module;
         for graph in module.graph_ids().collect::<Vec<_>>() {
@@ -242,11 +242,19 @@ impl<'m> Collector<'m> {
     fn constant(&mut self, graph: GraphId, value: Value, payload: &Payload) -> Result<(), Error> {
         let module = self.module;
         let name = ampc_ir::verify::name_of(module, value);
-        let tensor = match payload {
-            Payload::Dense(data) => HostTensor::from_data(data),
-            Payload::Sparse(data) => HostTensor::from_sparse(data),
+        let executable = self.session.executable().clone();
+        let own;
+        let tensor = match (executable.constant(value), payload) {
+            (Some(tensor), _) => tensor,
+            (None, Payload::Dense(data)) => {
+                own = HostTensor::from_data(data).map_err(|error| of_constant(&name, &error))?;
+                &own
+            }
+            (None, Payload::Sparse(data)) => {
+                own = HostTensor::from_sparse(data).map_err(|error| of_constant(&name, &error))?;
+                &own
+            }
         };
-        let tensor = tensor.map_err(|error| of_constant(&name, &error))?;
         let path = place_of(module, &self.seen.paths, graph);
         let seen = &mut self.seen;
         installed(&*self.backend, &mut || {

@@ -14,7 +14,7 @@ use crate::data::DataRef;
 use crate::device::Device;
 use crate::host::{HostError, HostTensor};
 use ampc_ir::module::{Def, Op, Payload};
-use ampc_ir::{DType, GraphId, Module, Type};
+use ampc_ir::{DType, GraphId, Module, Type, Value};
 use rustc_hash::FxHashSet;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -208,6 +208,11 @@ impl Executable {
     /// cached.
     pub fn programs_made(&self) -> u64 {
         self.programs_made.load(Ordering::Relaxed)
+    }
+
+    /// The elements of a constant of the module, or of the default of an input; `None` if no graph that can run has it.
+    pub fn constant(&self, value: Value) -> Option<&HostTensor> {
+        self.constants[value].as_deref()
     }
 
     /// The size of all constants in bytes. Sessions share them.

@@ -35,7 +35,7 @@ pub struct Point {
     /// results ([`cost_with`](ampc_passes::choices::Choices::cost_with)), as a share of the cost of the choice without pins.
     pub cost: f64,
     /// The largest error of an output on the data, up to the first batch on which an output is beyond its tolerance; infinite if
-    /// an output is not finite where that of the source is.
+    /// an output is not finite where that of the source is, or the rewrite cannot be computed.
     #[serde(serialize_with = "crate::execute::number::number")]
     pub error: f64,
     /// The output with the largest error in relation to its tolerance.
@@ -132,7 +132,7 @@ impl<'a> Measurer<'a> {
     /// `cost` is the cost of the choice ([`Point::cost`]).
     ///
     /// # Errors
-    /// If the rewrite fails or cannot be run.
+    /// If the rewrite fails, or its run is beyond a limit of memory or time.
     pub(super) fn trial(&mut self, pins: &[String], batches: &[usize], cost: f64) -> Result<Trial, Error> {
         let paths = pins.iter().map(String::as_str);
         let (mut module, report) = with_pins(self.source, &self.options, paths, &[], &mut self.statistics)?;
@@ -144,7 +144,14 @@ impl<'a> Measurer<'a> {
                 break;
             }
             let inputs = self.batches[batch].for_other(self.source, session.module())?;
-            let found: Numbers = run(&mut session, &inputs.values)?.iter().map(Numbered::of).collect();
+            let found: Numbers = match run(&mut session, &inputs.values) {
+                Ok(outputs) => outputs.iter().map(Numbered::of).collect(),
+                // Rounded values may be indices out of range, or keep a loop from ending.
+                Err(Error::Run(finding)) if finding.is_of_values() => {
+                    self.wanted[batch].iter().map(Numbered::not_computed).collect()
+                }
+                Err(error) => return Err(error),
+            };
             let ratios = (0..found.len()).map(|at| (self.ratio(at, &self.wanted[batch], &found), at));
             let most = ratios.max_by(|(a, _), (b, _)| a.total_cmp(b)).unwrap_or_default();
             if worst.as_ref().is_none_or(|(ratio, ..)| most.0 > *ratio) {

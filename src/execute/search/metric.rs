@@ -198,6 +198,13 @@ impl Numbered {
             Data::Device(_) => Numbered::default(),
         }
     }
+
+    /// The output of a model that cannot be computed, where `self` is wanted: it has other dims, so its error is infinite, and
+    /// no number.
+    pub(super) fn not_computed(&self) -> Numbered {
+        let dims = self.dims.iter().copied().chain([0]).collect();
+        Numbered { numbers: vec![f64::NAN; self.numbers.len()], dims, kind: self.kind }
+    }
 }
 
 fn joined(parts: impl Iterator<Item = Numbered>) -> Numbered {

@@ -18,6 +18,8 @@ pub enum Why {
     StoredLow,
     /// A sum in the state of a loop.
     LoopState,
+    /// The operands are values that nothing has rounded yet.
+    Unrounded,
     /// A result leaves the model in fp32.
     MakesOutput,
     /// No 16-bit operator is before the node.
@@ -34,12 +36,13 @@ pub enum Why {
 
 impl Why {
     /// All reasons without a number.
-    pub const FIXED: [Why; 11] = [
+    pub const FIXED: [Why; 12] = [
         Why::CheapestFull,
         Why::CheapestLow,
         Why::FollowsOperands,
         Why::StoredLow,
         Why::LoopState,
+        Why::Unrounded,
         Why::MakesOutput,
         Why::NothingBefore,
         Why::NothingBehind,

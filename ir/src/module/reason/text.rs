@@ -243,6 +243,7 @@ impl fmt::Display for Why {
             Why::FollowsOperands => "follows its operands",
             Why::StoredLow => "stores a large constant in half the bytes",
             Why::LoopState => "adds up in the state of a loop",
+            Why::Unrounded => "computes on values that nothing has rounded yet",
             Why::MakesOutput => "makes what leaves in fp32",
             Why::NothingBefore => "has no 16-bit operator before it",
             Why::NothingBehind => "has no 16-bit operator behind it",

@@ -68,6 +68,8 @@ pub(super) struct Choice<'m> {
     held: VarMap<Held>,
     /// The variables of sums that loops keep.
     sums: FxHashSet<Var>,
+    /// The variables that gain nothing by being low.
+    gainless: &'m FxHashSet<Var>,
     /// The variables outside of the low regions, with the reason for fp32.
     margins: FxHashMap<Var, Why>,
     /// Free variables in program order.
@@ -87,7 +89,7 @@ impl<'m> Choice<'m> {
         costs: &'m CostModel<'m>,
         (constants, other, prices): (&'m Constants, &'m OtherFormats, Option<&'m Prices<'m>>),
         negligible: FxHashMap<Var, Why>,
-        sums: FxHashSet<Var>,
+        (sums, gainless): (FxHashSet<Var>, &'m FxHashSet<Var>),
     ) -> Result<Choice<'m>, Invalid> {
         let mut choice = Choice {
             tensors,
@@ -101,6 +103,7 @@ impl<'m> Choice<'m> {
             vertices: Vertices::default(),
             held: VarMap::default(),
             sums,
+            gainless,
             margins: FxHashMap::default(),
             order: Vec::new(),
             timed: Vec::new(),
@@ -138,7 +141,10 @@ impl<'m> Choice<'m> {
                 if matches!(held, Held::Other(_)) {
                     continue;
                 }
-                let time = self.costs.node_time(var);
+                let mut time = self.costs.node_time(var);
+                if self.gainless.contains(&var) {
+                    time.low = time.low.max(time.full.saturating_add(1));
+                }
                 self.timed.push((var, time));
                 let [full, low] = self.priced(var);
                 self.problem.unary(vertex, time.full.saturating_add(full), time.low.saturating_add(low))?;

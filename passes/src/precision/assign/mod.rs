@@ -14,6 +14,7 @@ mod other;
 mod predicted;
 pub(super) mod prices;
 mod sums;
+mod unrounded;
 
 pub use self::alternative::{Alternative, NOTICEABLE, is_left_full};
 pub(crate) use self::free_results::settle_free_results;
@@ -28,6 +29,7 @@ use self::negligible::negligible;
 use self::other::{OtherFormats, other_formats};
 use self::prices::Prices;
 use self::sums::{Unrolled, sums, unrolled};
+use self::unrounded::unrounded;
 use crate::analysis::cost::{CostModel, Objective};
 use crate::analysis::placement::Placement;
 use crate::analysis::tensors::{Formats, Tensors};
@@ -301,12 +303,21 @@ impl Assign {
             let is_allow = |var: &Var| flow::decision(module, *var).is_some_and(|d| d.class == Class::Allow);
             negligible.extend(vars.filter(is_allow).map(|var| (var, Why::CheapestFull)));
         }
-        let choose = |kept: FxHashSet<Var>| {
+        let choose = |gainless: &FxHashSet<Var>, kept: FxHashSet<Var>| {
             let held = (&constants, &other, prices);
-            let choice = Choice::new(&tensors, &costs, held, negligible.clone(), kept);
+            let choice = Choice::new(&tensors, &costs, held, negligible.clone(), (kept, gainless));
             choice.expect("costs are bounded").solve().expect("held vertices do not contradict each other")
         };
-        let (found, mut optimum) = keeping_states(module, choose);
+        let (gainless, found, mut optimum) = match prices {
+            Some(_) => {
+                let none = FxHashSet::default();
+                let (found, optimum) = keeping_states(module, |kept| choose(&none, kept));
+                (none, found, optimum)
+            }
+            None => {
+                settled(&tensors, &costs, |gainless| keeping_states(module, |kept| choose(gainless, kept)))
+            }
+        };
         if !reports {
             return Ok((found, optimum, None));
         }
@@ -314,7 +325,10 @@ impl Assign {
         let placement = Placement::new(&chosen, self.objective, |graph| costs.executions(graph));
         optimum.compare(&placement, &costs, &found)?;
         let predicted = match self.objective {
-            Objective::Time => Predicted::new(&tensors, &costs, &optimum.timed, &found.low, &placement),
+            Objective::Time => {
+                optimum.timed.retain(|(var, _)| !gainless.contains(var));
+                Predicted::new(&tensors, &costs, &optimum.timed, &found.low, &placement)
+            }
             Objective::Casts | Objective::Bytes => {
                 let costs = CostModel::new(module, target, to, Objective::Time);
                 let tensors = Tensors::new(module, to, keep_io, &groups, costs.fusions());
@@ -327,6 +341,34 @@ impl Assign {
         Ok((found, optimum, Some(placement)))
     }
 }
+
+/// The choice in which [arithmetic on unrounded values](unrounded) gains nothing, and these variables. A variable that is low
+/// all the same, because that saves casts, rounds its results, so the choice is repeated with the values that it leaves
+/// unrounded.
+fn settled(
+    tensors: &Tensors<'_>,
+    costs: &CostModel<'_>,
+    choose: impl Fn(&FxHashSet<Var>) -> (Found, Optimum),
+) -> (FxHashSet<Var>, Found, Optimum) {
+    let mut gainless = unrounded(tensors, costs, &VarMap::default());
+    for _ in 0..MOST_CHOICES {
+        let (found, optimum) = choose(&gainless);
+        let left = match gainless.is_empty() {
+            true => FxHashSet::default(),
+            false => unrounded(tensors, costs, &found.low),
+        };
+        if left == gainless {
+            return (gainless, found, optimum);
+        }
+        gainless = left;
+    }
+    let none = FxHashSet::default();
+    let (found, optimum) = choose(&none);
+    (none, found, optimum)
+}
+
+/// The maximal number of choices until the unrounded values are those that a choice leaves.
+const MOST_CHOICES: usize = 4;
 
 /// Keeps fp32 all that could be low; whether there was any.
 fn hold_all(module: &mut Module) -> bool {

@@ -17,7 +17,7 @@ pub(crate) fn widest<R>(work: impl FnOnce() -> R) -> R {
 
 /// As [`widest`], compiled for AVX-512 if the processor at hand has it.
 #[inline]
-pub(super) fn widest_512<R>(work: impl FnOnce() -> R) -> R {
+pub(crate) fn widest_512<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
         if let Some(avx512) = pulp::x86::V4::try_new() {
