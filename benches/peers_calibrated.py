@@ -1,9 +1,11 @@
 """ampc and NVIDIA's modelopt, both with calibration data, on models on which careless lowering goes wrong.
 
-The models are those of the corpus's folders adversarial and adversarial2, each with the formats of its index. Both tools
+The models are those of the corpus's folders adversarial and adversarial2, each with the formats of its index. All tools
 get the inputs in NAME.npz as calibration data, and are judged on these inputs:
 
 - ampc: `ampc rewrite M --to FORMAT --calibrate NAME.npz`, in bf16 with `--opset auto`
+- search: the same with `--policy all --search --inputs NAME.npz --tolerance BOUND` in the place of `--calibrate`, where a row
+  has a bound (below): no guard of ampc decides, only errors that were measured
 - modelopt: `convert_to_mixed_precision` with `keep_io_types=True` and `calibration_data` a folder of that file alone, which
   keeps the arrays whole (a file is split along its first axis where that is open)
 
@@ -38,6 +40,7 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -58,7 +61,7 @@ import variants  # noqa: E402
 from tables import markdown  # noqa: E402
 from tasks import nodes_of  # noqa: E402
 
-TOOLS = ("ampc", "modelopt")
+TOOLS = ("ampc", "search", "modelopt")
 KINDS = ("W", "N")
 # Rows of the lists of extremes.
 EXTREMES = 10
@@ -102,15 +105,16 @@ class Made:
 
 @dataclass
 class Pair:
-    """A row with what each tool makes of it."""
+    """A row with the output of each tool."""
 
     row: Row
     ampc: Made
+    search: Made
     modelopt: Made
 
     @property
     def valid(self) -> bool:
-        """True if the outputs of both tools are valid."""
+        """True if the outputs of ampc and of modelopt are valid."""
         return not self.ampc.why and not self.modelopt.why
 
 
@@ -167,10 +171,15 @@ def rows_of(args: argparse.Namespace) -> list[Row]:
     return rows
 
 
-def rewrite(args: argparse.Namespace, row: Row, data: Path, output: Path) -> str | None:
+def rewrite(args: argparse.Namespace, searches: bool, row: Row, data: Path, output: Path) -> str | None:
     """Converts a model with ampc; says why there is no output."""
     report = output.with_suffix(".json")
-    options = ("--to", row.format, *adversarial.OPSET[row.format], "--calibrate", str(data), "--report", str(report))
+    found = ("--calibrate", str(data))
+    if searches and row.bound is None:
+        return "no bound"
+    if searches:
+        found = ("--policy", "all", "--search", "--inputs", str(data), "--tolerance", str(row.bound))
+    options = ("--to", row.format, *adversarial.OPSET[row.format], *found, "--report", str(report))
     done = ampc.rewrite(args.ampc, row.source, output, *options, timeout=args.timeout)
     return None if done.code == 0 else ampc.problem(done)
 
@@ -243,7 +252,8 @@ def summary(pairs: list[Pair]) -> list[dict[str, Any]]:
 
 
 def medians(pairs: list[Pair]) -> list[dict[str, Any]]:
-    """The medians of fp32 operators and of casts, over rows where the outputs of both tools are valid."""
+    """The medians of fp32 operators and of casts, over rows where the outputs of ampc and of modelopt are valid, and with a
+    bound also of the search: the differences are those to modelopt."""
     valid = [pair for pair in pairs if pair.valid]
     chosen = {"both valid": valid, "and modelopt within bound": [pair for pair in valid if pair.modelopt.within(pair.row)]}
     table: list[dict[str, Any]] = []
@@ -255,16 +265,21 @@ def medians(pairs: list[Pair]) -> list[dict[str, Any]]:
                     continue
                 line: dict[str, Any] = {"format": form, "of_rows": title, "kind": " and ".join(kind), "rows": len(mine)}
                 for heading, key in (("fp32", "wide"), ("casts", "casts")):
-                    ours, theirs = ([getattr(getattr(pair, tool), key) for pair in mine] for tool in TOOLS)
-                    line[f"{heading}:_ampc"], line[f"{heading}:_modelopt"] = shown(ours), shown(theirs)
-                    line[f"{heading}:_difference"] = shown([one - other for one, other in zip(ours, theirs)])
+                    theirs = [getattr(pair.modelopt, key) for pair in mine]
+                    line[f"{heading}:_modelopt"] = shown(theirs)
+                    for tool in ("ampc", "search"):
+                        both = [pair for pair in mine if not getattr(pair, tool).why]
+                        ours = [getattr(getattr(pair, tool), key) for pair in both]
+                        differences = [one - getattr(pair.modelopt, key) for one, pair in zip(ours, both)]
+                        line[f"{heading}:_{tool}"] = shown(ours)
+                        line[f"{heading}:_{tool}_-_modelopt"] = shown(differences)
                 table.append(line)
     return table
 
 
 def shown(numbers: list[int]) -> str:
-    """The median, without a fraction that is 0."""
-    return f"{median(numbers):g}"
+    """The median, without a fraction that is 0; empty without numbers."""
+    return f"{median(numbers):g}" if numbers else ""
 
 
 def text(row: Row, one: Made) -> str:
@@ -293,7 +308,7 @@ def problems(pairs: list[Pair]) -> list[dict[str, Any]]:
     return [
         {"model": row.model, "format": row.format, "tool": tool, "reason": one.why or f"ampc run: {one.refused}"}
         for row, tool, one in made
-        if one.why or one.refused
+        if one.refused or one.why and one.why != "no output: no bound"
     ]
 
 
@@ -303,8 +318,9 @@ def report(pairs: list[Pair]) -> None:
     columns = ["model", "format", "kind", "bound", *TOOLS, *fp32, *casts]
     print("Rows that have a bound:\n")
     print(markdown(["format", "kind", "tool", "rows", "valid", "finite", "within bound"], summary(pairs)))
-    print("Medians of fp32 operators and of casts, and of the differences ampc - modelopt:\n")
-    heads = [*fp32, "fp32: difference", *casts, "casts: difference"]
+    print("Medians of fp32 operators and of casts, and of their differences:\n")
+    names = (*TOOLS, "ampc - modelopt", "search - modelopt")
+    heads = [f"{heading}: {name}" for heading in ("fp32", "casts") for name in names]
     print(markdown(["format", "of rows", "kind", "rows", *heads], medians(pairs)))
     print(f"The {EXTREMES} rows on which the error of ampc is largest next to the bound:\n")
     worst = sorted(pairs, key=lambda pair: -pair.ampc.error / (pair.row.bound or math.inf))
@@ -337,7 +353,8 @@ def main() -> int:
     if not rows:
         parser.error(f"no model of {args.sets} matches {args.filter}")
     server = Modelopt(args.modelopt, args.timeout)
-    converters = {"ampc": lambda *job: rewrite(args, *job), "modelopt": server.convert}
+    own = {name: partial(rewrite, args, searches) for name, searches in (("ampc", False), ("search", True))}
+    converters = {**own, "modelopt": server.convert}
 
     def job(item: tuple[Row, str]) -> Made:
         with tempfile.TemporaryDirectory(prefix="ampc-peers-") as folder:
@@ -348,11 +365,11 @@ def main() -> int:
             made = {tool: list(pool.map(job, [(row, tool) for row in rows])) for tool in TOOLS}
     finally:
         server.stop()
-    own = measure.run([args.ampc, "--version"]).stdout.strip()
+    version_of_ampc = measure.run([args.ampc, "--version"]).stdout.strip()
     theirs = measure.run([args.modelopt, "-c", VERSIONS]).stdout.strip()
     judges = ", ".join(f"{name} {version(name)}" for name in ("onnxruntime", "onnx", "numpy"))
-    print(f"Versions: {own}; {theirs}; the judge's {judges}.\n")
-    report([Pair(row, *both) for row, *both in zip(rows, *(made[tool] for tool in TOOLS))])
+    print(f"Versions: {version_of_ampc}; {theirs}; the judge's {judges}.\n")
+    report([Pair(row, *all_made) for row, *all_made in zip(rows, *(made[tool] for tool in TOOLS))])
     return 0
 
 

@@ -99,6 +99,7 @@ impl Search {
             metric: self.metric.clone(),
             tolerance,
             tolerances,
+            by_batch: Vec::new(),
             choices,
             holds_out: true,
         };

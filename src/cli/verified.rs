@@ -107,6 +107,7 @@ impl Source {
         let to = Lowering {
             to: options.to,
             is_emulated: self.is_emulated,
+            is_only_if_faster: options.only_if_faster,
             out_of_range: (options.to == DType::F16).then(|| self.out_of_range()).flatten(),
         };
         Ok(Verdict::Beyond { message, pins, excused, outputs, to })
@@ -140,6 +141,8 @@ pub(crate) struct Lowering {
     to: DType,
     /// True if the written model is fp32, so that the predicted time is not the time of that model.
     is_emulated: bool,
+    /// True if a rewrite that is not predicted to be faster stays fp32.
+    is_only_if_faster: bool,
     /// An input beyond the range of the format, as words.
     out_of_range: Option<String>,
 }
@@ -316,6 +319,13 @@ fn advice(search: &PinSearch, to: &Lowering, is_reported: bool) -> (String, Vec<
     let format = precision_name(to.to);
     if let Some(pinned) = search.pinned.as_ref().filter(|pinned| !pinned.lowers) {
         let tried = count(search.tried as u64, "rewrite");
+        if to.is_only_if_faster {
+            let help = format!(
+                "no lowering within the tolerance is predicted to be faster than the fp32 model, so `--only-if-faster` leaves the \
+                 model fp32 ({tried} tried)"
+            );
+            return (help, Vec::new());
+        }
         let why = to.out_of_range.as_ref().map_or_else(String::new, |why| format!("; {why}"));
         let help = format!(
             "the model cannot be lowered within the tolerance on this data: the pins that help leave {} of {} {format} ({tried} \
@@ -357,6 +367,14 @@ fn advice(search: &PinSearch, to: &Lowering, is_reported: bool) -> (String, Vec<
 }
 
 fn why_none_helps(search: &PinSearch) -> String {
+    if let Some(first) = search.pinned_low.first() {
+        let pinned = count(search.pinned_low.len() as u64, "node");
+        return format!(
+            "no pins that help were found beside those of the policy, which pin {pinned} to 16 bits, such as `{}`: remove these \
+             pins, and verify again",
+            shown::name(first)
+        );
+    }
     if !search.left_low.is_empty() {
         let left = count(search.left_low.len() as u64, "node");
         let names: Vec<String> =
@@ -416,7 +434,8 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
-    const FP16: Lowering = Lowering { to: DType::F16, is_emulated: false, out_of_range: None };
+    const FP16: Lowering =
+        Lowering { to: DType::F16, is_emulated: false, is_only_if_faster: false, out_of_range: None };
 
     #[test]
     fn pins_are_words_of_a_shell() {
@@ -498,7 +517,15 @@ mod tests {
         assert_eq!(lines, ["--pin mm=fp32"]);
         let (help, _) = of(pinned.clone(), &Lowering { is_emulated: true, ..FP16 });
         assert_eq!(help, "with this pin 3 of 8 nodes stay fp16 and all outputs are within the tolerance:");
-        let (help, lines) = of(Pinned { low: 0, lowers: false, ..pinned }, &FP16);
+        let nothing = Pinned { low: 0, lowers: false, ..pinned };
+        let (help, lines) = of(nothing.clone(), &Lowering { is_only_if_faster: true, ..FP16 });
+        assert_eq!(
+            help,
+            "no lowering within the tolerance is predicted to be faster than the fp32 model, so `--only-if-faster` leaves the \
+             model fp32 (4 rewrites tried)"
+        );
+        assert!(lines.is_empty(), "{lines:?}");
+        let (help, lines) = of(nothing, &FP16);
         assert_eq!(
             help,
             "the model cannot be lowered within the tolerance on this data: the pins that help leave 0 of 8 nodes fp16 (4 \

@@ -7,7 +7,7 @@
 use super::Inputs;
 use super::pinned::with_pins;
 use super::search::{Found, Metric, SearchOptions, search};
-use super::verify::{Verification, VerifyOptions, verify_draws};
+use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use crate::error::Error;
 use crate::loaded::Model;
 use crate::options::RewriteOptions;
@@ -46,6 +46,8 @@ pub struct PinSearch {
     pub tried: usize,
     /// If no pins help: the paths of nodes that are low although all nodes are pinned.
     pub left_low: Vec<String>,
+    /// If no pins help: the paths of nodes that the policy pins to 16 bits, which the search leaves low.
+    pub pinned_low: Vec<String>,
     /// True if the search reached the maximal number of rewrites.
     pub gave_up: bool,
     /// True if the model has 16-bit floats of its own.
@@ -100,15 +102,17 @@ pub fn find_pins(
     }
     let failing = found.first.as_ref().map_or(0, |first| first.draw);
     // The draw that failed comes first, so that one draw suffices to reject a rewrite that does not help.
-    let mut order: Vec<usize> = (0..draws.len()).filter(|draw| !found.without.contains(draw)).collect();
-    order.sort_by_key(|&draw| draw != failing);
-    let draws: Vec<Inputs> = order.into_iter().map(|draw| draws[draw].clone()).collect();
-    let bounds = bounds(source, found);
+    let meaningful = (0..draws.len()).filter(|draw| !found.without.contains(draw));
+    let mut order: Vec<(usize, &Vec<Compared>)> = meaningful.zip(&found.by_draw).collect();
+    order.sort_by_key(|&(draw, _)| draw != failing);
+    let by_batch = order.iter().map(|(_, outputs)| bounds(source, found, outputs)).collect();
+    let draws: Vec<Inputs> = order.into_iter().map(|(draw, _)| draws[draw].clone()).collect();
     let search_options = SearchOptions {
         runtime: verify_options.runtime.clone(),
         metric: Metric::Max,
         tolerance: found.tolerance.of_max,
-        tolerances: bounds,
+        tolerances: BTreeMap::new(),
+        by_batch,
         choices: MOST_CHOICES,
         holds_out: false,
     };
@@ -119,26 +123,20 @@ pub fn find_pins(
     trials.verified(choice, rewritten)
 }
 
-/// The bounds of outputs as shares of their largest expected elements: the least of all draws, and 0 for outputs that are no
-/// floats.
-fn bounds(source: &Module, found: &Verification) -> BTreeMap<String, f64> {
+/// The bounds of the outputs on a draw as shares of their largest expected elements; 0 for outputs that are no floats.
+fn bounds(source: &Module, found: &Verification, of_draw: &[Compared]) -> BTreeMap<String, f64> {
     let outputs = source.graph(source.main()).outputs();
     let is_float =
         |at: usize| source.value(outputs[at].value).ty.element_dtype().is_some_and(DType::is_float);
-    let mut bounds: BTreeMap<String, f64> = BTreeMap::new();
-    for draw in &found.by_draw {
-        for (at, output) in draw.iter().enumerate() {
-            let compared = &output.agreement.found;
-            let share = match compared.max_want {
-                most if is_float(at) && most > 0.0 && most.is_finite() => compared.bound() / most,
-                _ if is_float(at) => found.tolerance.of_max,
-                _ => 0.0,
-            };
-            let bound = bounds.entry(output.value.clone()).or_insert(share);
-            *bound = bound.min(share);
+    let share = |at: usize, output: &Compared| {
+        let compared = &output.agreement.found;
+        match compared.max_want {
+            most if is_float(at) && most > 0.0 && most.is_finite() => compared.bound() / most,
+            _ if is_float(at) => found.tolerance.of_max,
+            _ => 0.0,
         }
-    }
-    bounds
+    };
+    of_draw.iter().enumerate().map(|(at, output)| (output.value.clone(), share(at, output))).collect()
 }
 
 /// Rewrites that are verified.
@@ -166,6 +164,7 @@ impl Trials<'_> {
             return Ok(PinSearch {
                 tried,
                 left_low,
+                pinned_low: pinned_low(rewritten),
                 gave_up: choice.is_partial,
                 has_low_source: has_low(self.source),
                 ..PinSearch::default()
@@ -245,6 +244,17 @@ fn is_lowered(module: &Module, node: Node) -> bool {
     let data = module.node(node);
     let chosen = |d: &Decision| d.class != Class::Fixed && *d.reason.rule() != Rule::AlreadyLow;
     data.is_alive() && data.decisions.iter().any(|d| d.precision.is_some_and(DType::is_low) && chosen(d))
+}
+
+/// The paths of the lowered nodes that a pin of the policy makes low.
+fn pinned_low(module: &Module) -> Vec<String> {
+    let paths = Paths::of(module);
+    let is_pinned = |node: Node| {
+        let low = module.node(node).decisions.iter().filter(|d| d.precision.is_some_and(DType::is_low));
+        low.map(|d| d.reason.rule()).any(|rule| rule.pinned_by().is_some())
+    };
+    let nodes = paths.nodes().iter().filter(|&&node| is_lowered(module, node) && is_pinned(node));
+    nodes.map(|&node| paths.path(node).to_owned()).collect()
 }
 
 /// The paths of the lowered nodes.

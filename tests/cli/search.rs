@@ -158,6 +158,29 @@ fn labels_agree_at_a_tolerance_of_0() {
     assert_eq!(run.code, 0, "{run}");
 }
 
+/// A choice that cannot be computed, since a rounded index is out of range, is rejected like any other.
+#[test]
+fn a_choice_that_cannot_be_computed_is_beyond_the_tolerance() {
+    let dir = Dir::new();
+    let text = "input %x : f32[1, 4]\nconst %w : f32[4, 4] = random(1, 0.5)\nconst %i : f32[4, 1] = [1.0, 0.0, 0.0, 0.0]\n\
+                const %t : f32[2052, 4] = random(2, 0.5)\n%s = MatMul(%x, %i) : f32[1, 1] @index\n\
+                %n = Cast(%s) {to=7} : i64[1, 1] @number\n%r = Gather(%t, %n) {axis=0} : f32[1, 1, 4] @row\n\
+                %y = MatMul(%r, %w) : f32[1, 1, 4] @project\noutput %y : f32[1, 1, 4]\n";
+    dir.write("m.ir", module(text));
+    // 2051, the last row, is rounded to 2052 in fp16.
+    write_npz(
+        &dir,
+        "data.npz",
+        &[("x", HostTensor::from_slice(&[1, 4], &[2051.0f32, 0.0, 0.0, 0.0]).unwrap())],
+    );
+    let args =
+        ["rewrite", "m.ir", "-o", "a.onnx", "--report", "r.json", "--inputs", "data.npz", "--policy", "all"];
+    let run = dir.run(&[&args[..], &["--search"]].concat());
+    assert_eq!(run.code, 0, "{run}");
+    let nodes = full(&report(&dir, "r.json"));
+    assert!(nodes.contains("index") && !nodes.contains("project"), "{nodes:?}");
+}
+
 #[test]
 fn wrong_arguments_are_refused() {
     let dir = dir_with_batches(1);

@@ -92,7 +92,8 @@ pub(super) struct Measurer<'a> {
     /// The outputs of the source on each batch.
     wanted: Vec<Numbers>,
     names: Vec<String>,
-    tolerances: Vec<f64>,
+    /// The tolerances of the outputs on each batch.
+    tolerances: Vec<Vec<f64>>,
     /// The statistics of the constants of the source, which all rewrites share.
     statistics: Statistics,
 }
@@ -112,10 +113,13 @@ impl<'a> Measurer<'a> {
         if let Some(name) = search.tolerances.keys().find(|name| !names.contains(name)) {
             return Err(Error::Usage(format!("`{name}` has a tolerance, but is no output of the model")));
         }
-        let tolerances = names
-            .iter()
-            .map(|name| search.tolerances.get(name).copied().unwrap_or(search.tolerance))
-            .collect();
+        let of_batch = |batch: usize| -> Vec<f64> {
+            let own = search.by_batch.get(batch);
+            let own =
+                |name: &String| own.and_then(|own| own.get(name)).or_else(|| search.tolerances.get(name));
+            names.iter().map(|name| own(name).copied().unwrap_or(search.tolerance)).collect()
+        };
+        let tolerances = (0..batches.len()).map(of_batch).collect();
         let mut reference = source.clone();
         // The rewrites share their constants, whatever their formats.
         let runtime = Runtime { shared: Some(Arc::default()), ..search.runtime.clone() };
@@ -152,7 +156,7 @@ impl<'a> Measurer<'a> {
                 }
                 Err(error) => return Err(error),
             };
-            let ratios = (0..found.len()).map(|at| (self.ratio(at, &self.wanted[batch], &found), at));
+            let ratios = (0..found.len()).map(|at| (self.ratio(at, batch, &found), at));
             let most = ratios.max_by(|(a, _), (b, _)| a.total_cmp(b)).unwrap_or_default();
             if worst.as_ref().is_none_or(|(ratio, ..)| most.0 > *ratio) {
                 worst = Some((most.0, most.1, batch, found));
@@ -168,7 +172,7 @@ impl<'a> Measurer<'a> {
     /// True if a float output is beyond its tolerance.
     pub(super) fn has_float_beyond(&self, trial: &Trial) -> bool {
         let (batch, found) = &trial.worst;
-        let is_beyond = |at: usize| self.is_float(at) && self.ratio(at, &self.wanted[*batch], found) > 1.0;
+        let is_beyond = |at: usize| self.is_float(at) && self.ratio(at, *batch, found) > 1.0;
         (0..self.names.len()).any(is_beyond)
     }
 
@@ -180,9 +184,9 @@ impl<'a> Measurer<'a> {
         let weights = (0..wanted.len()).map(|at| {
             let (wanted_of, found_of) = (&wanted[at], &found[at]);
             // An output counts by how near its error is to its tolerance.
-            let share = (self.ratio(at, wanted, found) / trial.point.ratio).min(1.0);
+            let share = (self.ratio(at, *batch, found) / trial.point.ratio).min(1.0);
             let share = if share.is_nan() { 1.0 } else { share };
-            let unit = self.tolerances[trial.output] / self.tolerances[at];
+            let unit = self.tolerances[*batch][trial.output] / self.tolerances[*batch][at];
             let unit = if unit.is_finite() { unit } else { 1.0 };
             #[expect(clippy::cast_possible_truncation, reason = "weights are of fp32 values")]
             let scale = (share * unit) as f32;
@@ -219,10 +223,10 @@ impl<'a> Measurer<'a> {
         self.search.metric.error_of(&wanted[output], &found[output])
     }
 
-    /// The error of an output in relation to its tolerance.
-    fn ratio(&self, output: usize, wanted: &Numbers, found: &Numbers) -> f64 {
-        let error = self.error_of(output, wanted, found);
-        if error == 0.0 { 0.0 } else { error / self.tolerances[output] }
+    /// The error of an output on a batch in relation to its tolerance.
+    fn ratio(&self, output: usize, batch: usize, found: &Numbers) -> f64 {
+        let error = self.error_of(output, &self.wanted[batch], found);
+        if error == 0.0 { 0.0 } else { error / self.tolerances[batch][output] }
     }
 }
 

@@ -63,6 +63,8 @@ pub struct SearchOptions {
     pub tolerance: f64,
     /// The largest errors of outputs with a tolerance of their own, by name.
     pub tolerances: BTreeMap<String, f64>,
+    /// The same for each batch, where a batch has tolerances of its own; empty if no batch has.
+    pub by_batch: Vec<BTreeMap<String, f64>>,
     /// The maximal number of choices that are measured.
     pub choices: usize,
     /// True to hold out the last of several batches: the result is measured on it.
