@@ -61,6 +61,17 @@ impl Search {
         }
         let metric = args.search.metric.as_deref().map(str::parse).transpose();
         let metric = metric.map_err(|error| Failure::usage("metric", format!("`--metric`: {error}")))?;
+        let has_default = matches!(metric, None | Some(Metric::Max | Metric::Mean | Metric::Elementwise));
+        if let Some(metric) = metric.as_ref().filter(|_| !has_default && args.verify.tolerance.is_none()) {
+            let message =
+                format!("`--metric {}` has no default tolerance: give `--tolerance X`", metric.as_str());
+            return Err(Failure::usage("tolerance", message));
+        }
+        if args.search.write_policy.is_some() && (!args.calibrate.is_empty() || args.ranges.is_some()) {
+            let message = "a policy has no ranges, so `--write-policy` cannot repeat a search with `--calibrate` or `--ranges`: a \
+                           report can (`--report FILE`, then `--policy FILE`)";
+            return Err(Failure::usage("write_policy", message));
+        }
         Ok(Some(Search { paths, metric: metric.unwrap_or_default() }))
     }
 
@@ -82,6 +93,11 @@ impl Search {
         (progress, ui): (&Progress, Ui),
     ) -> Result<Searched, Failure> {
         let fail = |error: ampc::Error| diagnose::failure(&error, Some(&model.module));
+        if options.policy.is_report() {
+            let message = "a report as `--policy` repeats its decisions, so `--search` cannot change them: give the preset or policy \
+                           file that its field `options.policy` names";
+            return Err(Failure::usage("search", message));
+        }
         let runtime = data::default_runtime(threads, &args.limits, ui)?;
         let most_bytes = runtime.limits.max_bytes;
         let tolerance = args.verify.tolerance.unwrap_or_else(|| default_tolerance_of(options.to));
@@ -124,6 +140,10 @@ impl Search {
         }
         let policy = Arc::new(policy);
         options.policy = policy.clone();
+        if !found.pins.is_empty() {
+            // Another policy would leave fewer nodes in fp32, with the pins as the only difference.
+            options.alternative = None;
+        }
         let searched = Searched {
             found,
             metric: self.metric.clone(),
@@ -214,10 +234,11 @@ impl Searched {
         };
         let output =
             if self.tolerances.is_empty() { String::new() } else { format!(" at `{}`", point.output) };
+        let searched = self.batches - usize::from(self.found.held_out.is_some());
         let head = format!(
             "searched: {} on {}{early}; {how}; {metric} error {:.2e}{output}{held_out}, tolerance {:.2e}\n",
             count(*measured as u64, "choice"),
-            plural(self.batches as u64, "batch", "batches"),
+            plural(searched as u64, "batch", "batches"),
             point.error,
             self.tolerance_of(&point.output),
         );

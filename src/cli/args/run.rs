@@ -1,5 +1,6 @@
 //! Arguments of `ampc run` and `ampc verify`: values for the inputs of models, and limits.
 
+use super::super::problem::Failure;
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -122,7 +123,7 @@ pub(crate) struct RoundingArgs {
 #[command(next_help_heading = "Inputs")]
 pub(crate) struct DataArgs {
     /// Values for the inputs: an .npz or .safetensors file with their names, or a folder of `input_0.pb` …
-    #[arg(long, value_name = "DATA", conflicts_with_all = ["random", "dim"])]
+    #[arg(long, value_name = "DATA", conflicts_with = "random")]
     pub(crate) inputs: Option<PathBuf>,
     /// Random values, equal for equal seeds; models are compared on several draws of different magnitudes
     /// [default: 0, if no data is given]
@@ -158,6 +159,17 @@ impl DataArgs {
     /// True if values were requested.
     pub(crate) fn has_values(&self) -> bool {
         self.inputs.is_some() || self.random.is_some()
+    }
+
+    /// Refuses sizes of dims beside data, which has sizes of its own. A rewrite takes them for its predicted time.
+    pub(crate) fn refuse_dims_of_data(&self) -> Result<(), Failure> {
+        match self.inputs.is_some() && !self.dim.is_empty() {
+            true => Err(Failure::usage(
+                "dim",
+                "`--dim` has no meaning with `--inputs`: the data has the sizes of its dims",
+            )),
+            false => Ok(()),
+        }
     }
 }
 
