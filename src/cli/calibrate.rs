@@ -81,8 +81,8 @@ impl Calibration {
         }
     }
 
-    /// Observes the values of a model that come near an end of the range, and with `--trust-ranges` the results of products
-    /// that stay within it; told on standard error.
+    /// Adds the values near an end of the range to `options`, and with `--trust-ranges` the products within it. Prints a summary
+    /// on standard error.
     ///
     /// # Errors
     /// If the data cannot be read, or is about another model; if the model cannot be run.

@@ -15,12 +15,13 @@ use ampc::execute::verify::default_tolerance_of;
 use ampc::ir::{DType, Module};
 use ampc::passes::Policy;
 use ampc::passes::policy::Pin;
+use ampc::runtime::Runtime;
 use ampc::{ErrorKind, Model, RewriteOptions};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The maximal number of choices without `--budget`.
 const CHOICES: usize = 22;
@@ -80,6 +81,25 @@ impl Search {
         self.paths.iter().flat_map(|path| data::files_at(path, "the data")).collect()
     }
 
+    /// The options of the search, and its maximal time.
+    fn settings(&self, args: &RewriteArgs, to: DType, runtime: Runtime) -> (SearchOptions, Option<Duration>) {
+        let (choices, time) = match args.search.budget {
+            None => (CHOICES, None),
+            Some(Budget::Choices(choices)) => (choices, None),
+            Some(Budget::Time(time)) => (usize::MAX, Some(time)),
+        };
+        let settings = SearchOptions {
+            runtime,
+            metric: self.metric.clone(),
+            tolerance: args.verify.tolerance.unwrap_or_else(|| default_tolerance_of(to)),
+            tolerances: args.search.output_tolerance.iter().cloned().collect(),
+            batch_tolerances: Vec::new(),
+            choices,
+            holds_out: true,
+        };
+        (settings, time)
+    }
+
     /// Searches, and pins the nodes that it found in the policy of `options`.
     ///
     /// # Errors
@@ -98,27 +118,11 @@ impl Search {
                            file that its field `options.policy` names";
             return Err(Failure::usage("search", message));
         }
-        let runtime = data::default_runtime(threads, &args.limits, ui)?;
-        let most_bytes = runtime.limits.max_bytes;
-        let tolerance = args.verify.tolerance.unwrap_or_else(|| default_tolerance_of(options.to));
-        let (choices, time) = match args.search.budget {
-            None => (CHOICES, None),
-            Some(Budget::Choices(choices)) => (choices, None),
-            Some(Budget::Time(time)) => (usize::MAX, Some(time)),
-        };
+        let (settings, time) =
+            self.settings(args, options.to, data::default_runtime(threads, &args.limits, ui)?);
         progress.stage("reading data");
-        let batches = batches::read(&self.paths, &model.module, most_bytes)?;
-        let tolerances: BTreeMap<String, f64> = args.search.output_tolerance.iter().cloned().collect();
-        check_outputs(&tolerances, &model.module)?;
-        let settings = SearchOptions {
-            runtime,
-            metric: self.metric.clone(),
-            tolerance,
-            tolerances,
-            by_batch: Vec::new(),
-            choices,
-            holds_out: true,
-        };
+        let batches = batches::read(&self.paths, &model.module, settings.runtime.limits.max_bytes)?;
+        check_outputs(&settings.tolerances, &model.module)?;
         interrupt::defer_first_signal();
         let start = Instant::now();
         let mut n = 0;
@@ -133,25 +137,10 @@ impl Search {
         };
         progress.stage("searching");
         let found = search(model, options, &batches, &settings, &mut tell).map_err(fail)?;
-        let mut policy: Policy = (*options.policy).clone();
-        policy.next_layer();
-        for path in &found.pins {
-            policy.pin(path, Pin::To(DType::F32)).map_err(|error| fail(error.into()))?;
-        }
-        let policy = Arc::new(policy);
-        options.policy = policy.clone();
-        if !found.pins.is_empty() {
-            // Another policy would leave fewer nodes in fp32, with the pins as the only difference.
-            options.alternative = None;
-        }
-        let searched = Searched {
-            found,
-            metric: self.metric.clone(),
-            tolerance,
-            tolerances: settings.tolerances,
-            policy,
-            batches: batches.len(),
-        };
+        pin(options, &found.pins).map_err(fail)?;
+        let (metric, policy, batches) = (self.metric.clone(), options.policy.clone(), batches.len());
+        let SearchOptions { tolerance, tolerances, .. } = settings;
+        let searched = Searched { found, metric, tolerance, tolerances, policy, batches };
         progress.suspend(|| searched.warn(ui));
         match searched.failure() {
             Some(failure) => {
@@ -161,6 +150,21 @@ impl Search {
             None => Ok(searched),
         }
     }
+}
+
+/// Pins nodes to fp32 in the policy of `options`.
+fn pin(options: &mut RewriteOptions, paths: &[String]) -> Result<(), ampc::Error> {
+    let mut policy: Policy = (*options.policy).clone();
+    policy.next_layer();
+    for path in paths {
+        policy.pin(path, Pin::To(DType::F32))?;
+    }
+    options.policy = Arc::new(policy);
+    if !paths.is_empty() {
+        // The pins would be the difference to another policy.
+        options.alternative = None;
+    }
+    Ok(())
 }
 
 impl Searched {
@@ -191,7 +195,7 @@ impl Searched {
         Some(Failure::of(ErrorKind::Mismatch, Problem::new("ampc::search::beyond", message).with_help(help)))
     }
 
-    /// Warns of a result that says little.
+    /// Warns if the outputs are all zero or not finite, or if roundings could not be attributed.
     fn warn(&self, ui: Ui) {
         match self.found.evidence {
             Evidence::Nothing => Doubt::nothing().warn(ui),
@@ -199,8 +203,8 @@ impl Searched {
             Evidence::Numbers => {}
         }
         if self.found.is_unattributed {
-            let message = "a backward pass was beyond a limit of memory or time, so the search removed pins without knowing \
-                           which roundings cause the error";
+            let message = "roundings could not be attributed (a backward pass was beyond a limit of memory or time, or an output \
+                           was not computed on a batch), so the search removed pins without knowing which roundings cause the error";
             let problem = Problem::warning("search.attribution", message);
             ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
         }
@@ -232,8 +236,11 @@ impl Searched {
             ),
             (None, None) => String::new(),
         };
-        let output =
-            if self.tolerances.is_empty() { String::new() } else { format!(" at `{}`", point.output) };
+        let output = if self.tolerances.is_empty() {
+            String::new()
+        } else {
+            format!(" at `{}`", shown::name(&point.output))
+        };
         let searched = self.batches - usize::from(self.found.held_out.is_some());
         let head = format!(
             "searched: {} on {}{early}; {how}; {metric} error {:.2e}{output}{held_out}, tolerance {:.2e}\n",
@@ -242,6 +249,11 @@ impl Searched {
             point.error,
             self.tolerance_of(&point.output),
         );
+        format!("{head}{}", self.table())
+    }
+
+    /// The choices that no other choice beats.
+    fn table(&self) -> Table {
         let mut table = Table::new(2, &[true; 7]);
         table.row(["error", "cost", "time", "fp32 nodes", "casts", "constants", "pins"]);
         for point in self.found.pareto() {
@@ -257,7 +269,7 @@ impl Searched {
                 format!("{}{mark}", point.pins),
             ]);
         }
-        format!("{head}{table}")
+        table
     }
 
     /// The choices that no other choice beats, as JSON.

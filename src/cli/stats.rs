@@ -7,7 +7,7 @@ use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::run::digits;
 use super::shown;
-use super::table::{Table, count, number};
+use super::table::{Table, count, number, plural};
 use super::ui::{self, Ui};
 use super::{data, diagnose, interrupt};
 use ampc::execute::stats::{Collector, ModelStats, Numbers, Origin, Rounded, TensorStats, csv, json};
@@ -139,7 +139,7 @@ fn table(args: &StatsArgs, stats: &ModelStats) -> String {
     let mut text = format!(
         "{} on {}, {} of floats{}\n",
         count(stats.tensors.len() as u64, "tensor"),
-        batch_count(stats.batches),
+        plural(stats.batches, "batch", "batches"),
         number(all as u64),
         if others > 0 { " (the others are in `--json`)" } else { "" },
     );
@@ -150,11 +150,6 @@ fn table(args: &StatsArgs, stats: &ModelStats) -> String {
         text += &format!("… and {} more; `--rows 0` prints all\n", number((all - shown) as u64));
     }
     text
-}
-
-/// `1 batch`, `2 batches`.
-fn batch_count(n: u64) -> String {
-    format!("{} batch{}", number(n), if n == 1 { "" } else { "es" })
 }
 
 /// Numbers that are larger for tensors that lose more, the most important first: the shares of elements that are not

@@ -52,7 +52,7 @@ pub(crate) fn count(n: u64, what: &str) -> String {
     format!("{} {what}{}", number(n), if n == 1 { "" } else { "s" })
 }
 
-/// A number of things whose plural does not end in a mere `s`.
+/// A count with its noun: `one` for 1, otherwise `many`.
 pub(crate) fn plural(n: u64, one: &str, many: &str) -> String {
     format!("{} {}", number(n), if n == 1 { one } else { many })
 }

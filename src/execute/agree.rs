@@ -107,14 +107,18 @@ pub(super) fn slice_vanishes(got: &Data, want: &Data) -> bool {
     if got.dims() != want.dims() {
         return false;
     }
-    let (Ok(got), Ok(wanted)) = (got.f64s(), want.f64s()) else { return false };
-    let pairs: Vec<(f64, f64)> = got.zip(wanted).collect();
-    let mut inner = pairs.len();
+    let elements = want.f64s().map_or(0, Iterator::count);
+    let mut inner = elements;
     want.dims().iter().any(|&len| {
-        let Ok(len) = usize::try_from(len) else { return false };
-        inner = inner.checked_div(len).unwrap_or(0);
+        let Ok(len @ 1..) = usize::try_from(len) else { return false };
+        inner /= len;
+        // Shorter slices cannot vanish.
+        if elements / len < LEAST_SLICE {
+            return false;
+        }
+        let (Ok(got), Ok(wanted)) = (got.f64s(), want.f64s()) else { return false };
         let mut slices = vec![Slice::default(); len];
-        for (at, &(got, want)) in pairs.iter().enumerate() {
+        for (at, (got, want)) in got.zip(wanted).enumerate() {
             let slice = &mut slices[at / inner.max(1) % len];
             slice.elements += 1;
             slice.found += usize::from(got != 0.0);
@@ -191,6 +195,15 @@ mod tests {
         assert!(slice_vanishes(&zero, &want));
         assert!(!slice_vanishes(&rounded, &want));
         assert!(!slice_vanishes(&zero, &zero));
+        let of_dims =
+            |dims: &[u64], numbers: &[f32]| Data::from(HostTensor::from_slice(dims, numbers).unwrap());
+        let row = |small: f32| of_dims(&[2, 4], &[1.0, 2.0, 3.0, 4.0, small, small, small, small]);
+        assert!(slice_vanishes(&row(0.0), &row(1e-9)), "along the first axis");
+        let middle = |small: f32| {
+            let pair = [1.0, 2.0, small, small];
+            of_dims(&[2, 2, 2], &[pair, pair].concat())
+        };
+        assert!(slice_vanishes(&middle(0.0), &middle(1e-9)), "along the middle axis");
         let few = Data::from(HostTensor::from_slice(&[2, 2], &[1.0f32, 1e-9, 2.0, 1e-9]).unwrap());
         let none = Data::from(HostTensor::from_slice(&[2, 2], &[1.0f32, 0.0, 2.0, 0.0]).unwrap());
         assert!(!slice_vanishes(&none, &few), "two elements are too few");

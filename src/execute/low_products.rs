@@ -92,7 +92,7 @@ impl Judgement {
 }
 
 /// Compares two models like [`verify_draws`], and looks for excuses of the outputs beyond their bounds. Outputs have
-/// no excuse if `options` sets a tolerance.
+/// no excuse if `options` sets a tolerance. On given inputs, further conditions hold (module documentation).
 ///
 /// # Errors
 /// The errors of [`verify_draws`].
@@ -109,56 +109,73 @@ pub fn judge(
     }
     // If the third model cannot be built, run or compared, no output is excused.
     let Some(mut alone) = only_products(model, other, &FxHashSet::default()) else { return Ok(judged) };
-    let is_given = draws.iter().all(|inputs| inputs.about.is_empty());
-    let mut all = true;
-    for (draw, inputs) in draws.iter().enumerate().filter(|(draw, _)| !judged.found.without.contains(draw)) {
-        let inputs = std::slice::from_ref(inputs);
-        let at_hand = verify_draws(model, other, inputs, options)?;
-        if at_hand.passed() {
-            continue;
-        }
-        let vanishes = |output: &Compared| output.agreement.has_vanished_slice;
-        if draw == 0 && (alone.vanish(model, &at_hand) || at_hand.outputs.iter().any(vanishes)) {
-            return Ok(judged);
-        }
-        let Ok(low) = verify_draws(model, &mut alone.module, inputs, options) else { return Ok(judged) };
-        let beyond =
-            at_hand.outputs.iter().zip(&low.outputs).filter(|(output, _)| !output.agreement.passed());
-        let excuse = |(output, alone): (&Compared, &Compared)| {
-            if is_given && is_far(output) { None } else { excuse(draw, output, alone) }
-        };
-        for excuse in beyond.map(excuse) {
-            all &= excuse.is_some();
-            judged.excused.extend(excuse);
-        }
-    }
-    judged.is_excused = all && !judged.excused.is_empty();
+    let Some(excuses) = excuses(model, other, draws, options, (&judged.found, &mut alone)) else {
+        return Ok(judged);
+    };
+    judged.is_excused = !excuses.is_empty() && excuses.iter().all(Option::is_some);
+    judged.excused.extend(excuses.into_iter().flatten());
     let mut causes = Causes { model, other, draws, options, tried: 0 };
-    if judged.is_excused && is_given && causes.are_few(&alone) {
+    if judged.is_excused && are_given(draws) && causes.has_few_causes(&alone) {
         judged.is_excused = false;
         judged.excused.clear();
     }
     Ok(judged)
 }
 
-/// True if the error of floats is more than [`FAR`] times its bound, or more than half of the elements of a discrete output
+/// True if no draw was made at random.
+fn are_given(draws: &[Inputs]) -> bool {
+    draws.iter().all(|inputs| inputs.about.is_empty())
+}
+
+/// For each output beyond its bound on a draw, its excuse if there is an excuse; `None` if no output is excused at all.
+fn excuses(
+    model: &mut Module,
+    other: &mut Module,
+    draws: &[Inputs],
+    options: &VerifyOptions,
+    (found, alone): (&Verification, &mut OnlyProducts),
+) -> Option<Vec<Option<Excused>>> {
+    let is_given = are_given(draws);
+    let mut excuses = Vec::new();
+    for (draw, inputs) in draws.iter().enumerate().filter(|(draw, _)| !found.without.contains(draw)) {
+        let inputs = std::slice::from_ref(inputs);
+        let at_hand = verify_draws(model, other, inputs, options).ok()?;
+        if at_hand.passed() {
+            continue;
+        }
+        let vanishes = |output: &Compared| output.agreement.has_vanished_slice;
+        if draw == 0 && (alone.vanish(model, &at_hand) || at_hand.outputs.iter().any(vanishes)) {
+            return None;
+        }
+        let low = verify_draws(model, &mut alone.module, inputs, options).ok()?;
+        let beyond =
+            at_hand.outputs.iter().zip(&low.outputs).filter(|(output, _)| !output.agreement.passed());
+        excuses.extend(beyond.map(|(output, alone)| match is_given && is_far(output) {
+            true => None,
+            false => excuse(draw, output, alone),
+        }));
+    }
+    Some(excuses)
+}
+
+/// True if the error of floats is more than [`MAX_ERROR_RATIO`] times its bound, or more than half of the elements of a discrete output
 /// differ.
 fn is_far(output: &Compared) -> bool {
     let found = &output.agreement.found;
     match found.held_to {
-        Some(_) => found.of_bound() > FAR,
+        Some(_) => found.of_bound() > MAX_ERROR_RATIO,
         None => found.mismatches > found.elements / 2,
     }
 }
 
-/// The maximal number of sets of products that are tried in fp32.
-const MOST_TRIES: usize = 32;
+/// The maximal number of sets of products that are measured in fp32.
+const MAX_TRIALS: usize = 32;
 
-/// On given inputs, an error that is larger than so many bounds is not excused.
-const FAR: f64 = 4.0;
+/// The largest error of an excused output on given inputs, as a multiple of its bound.
+const MAX_ERROR_RATIO: f64 = 4.0;
 
-/// So many products are few in any model.
-const FEW: usize = 2;
+/// The number of products that always counts as few. A model with at most this many low products has no excuse on given inputs.
+const MIN_FEW_PRODUCTS: usize = 2;
 
 /// The search for the products that cause an error.
 struct Causes<'a> {
@@ -172,22 +189,22 @@ struct Causes<'a> {
 
 impl Causes<'_> {
     /// True if all outputs are within their bounds with few of the low products in fp32.
-    fn are_few(&mut self, alone: &OnlyProducts) -> bool {
+    fn has_few_causes(&mut self, alone: &OnlyProducts) -> bool {
         let paths = Paths::of(self.model);
         let low: Vec<Node> =
             paths.nodes().iter().copied().filter(|node| alone.low.contains_key(node)).collect();
-        let few = (low.len() / 2).max(FEW);
-        let full = shrink(low, few, |full| -> Result<Option<bool>, Infallible> {
-            Ok((self.tried < MOST_TRIES).then(|| !full.is_empty() && self.pass_with(full)))
+        let few = (low.len() / 2).max(MIN_FEW_PRODUCTS);
+        let fp32 = shrink(low, few, |fp32| -> Result<Option<bool>, Infallible> {
+            Ok((self.tried < MAX_TRIALS).then(|| !fp32.is_empty() && self.passes_with_fp32(fp32)))
         });
-        full.is_ok_and(|full| full.len() <= few)
+        fp32.is_ok_and(|fp32| fp32.len() <= few)
     }
 
     /// True if all outputs are within their bounds with these products in fp32, and all others rounded.
-    fn pass_with(&mut self, full: &[Node]) -> bool {
+    fn passes_with_fp32(&mut self, fp32: &[Node]) -> bool {
         self.tried += 1;
-        let full: FxHashSet<Node> = full.iter().copied().collect();
-        let Some(mut rest) = only_products(self.model, self.other, &full) else { return false };
+        let fp32: FxHashSet<Node> = fp32.iter().copied().collect();
+        let Some(mut rest) = only_products(self.model, self.other, &fp32) else { return false };
         let mut model = self.model.clone();
         let found = verify_draws(&mut model, &mut rest.module, self.draws, self.options);
         found.is_ok_and(|found| found.passed())

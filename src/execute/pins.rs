@@ -105,14 +105,14 @@ pub fn find_pins(
     let meaningful = (0..draws.len()).filter(|draw| !found.without.contains(draw));
     let mut order: Vec<(usize, &Vec<Compared>)> = meaningful.zip(&found.by_draw).collect();
     order.sort_by_key(|&(draw, _)| draw != failing);
-    let by_batch = order.iter().map(|(_, outputs)| bounds(source, found, outputs)).collect();
+    let batch_tolerances = order.iter().map(|(_, outputs)| bounds(source, found, outputs)).collect();
     let draws: Vec<Inputs> = order.into_iter().map(|(draw, _)| draws[draw].clone()).collect();
     let search_options = SearchOptions {
         runtime: verify_options.runtime.clone(),
         metric: Metric::Max,
         tolerance: found.tolerance.of_max,
         tolerances: BTreeMap::new(),
-        by_batch,
+        batch_tolerances,
         choices: MOST_CHOICES,
         holds_out: false,
     };
@@ -205,7 +205,9 @@ impl Trials<'_> {
             let (rewritten, _) = self.rewritten(&pins.iter().cloned().collect::<Vec<_>>(), &[])?;
             low = lowered(&rewritten);
         }
-        Ok((pins.into_iter().collect(), low))
+        let paths = Paths::of(rewritten);
+        let in_order = paths.nodes().iter().map(|&node| paths.path(node).to_owned());
+        Ok((in_order.filter(|path| pins.contains(path)).collect(), low))
     }
 
     /// Operators whose nodes are all pinned, and the pins of other nodes, if the outputs are within the tolerance

@@ -117,7 +117,7 @@ impl ModelStats {
     }
 
     /// The inputs and results of nodes whose elements are finite and whose largest magnitude is within the range of a
-    /// format, with the margin of [`observed`](Self::observed) before both ends.
+    /// format, with the margin of [`observed`](Self::observed), a factor of at least 1, before both ends.
     pub fn within(&self, format: DType, margin: f64) -> Observed {
         let floats = self.tensors.iter().filter(|tensor| tensor.dtype.is_float());
         observed::within(floats.map(TensorStats::observation), format, margin)
@@ -243,18 +243,13 @@ impl<'m> Collector<'m> {
         let module = self.module;
         let name = ampc_ir::verify::name_of(module, value);
         let executable = self.session.executable().clone();
-        let own;
-        let tensor = match (executable.constant(value), payload) {
-            (Some(tensor), _) => tensor,
-            (None, Payload::Dense(data)) => {
-                own = HostTensor::from_data(data).map_err(|error| of_constant(&name, &error))?;
-                &own
-            }
-            (None, Payload::Sparse(data)) => {
-                own = HostTensor::from_sparse(data).map_err(|error| of_constant(&name, &error))?;
-                &own
-            }
+        let read = match (executable.constant(value), payload) {
+            (Some(_), _) => None,
+            (None, Payload::Dense(data)) => Some(HostTensor::from_data(data)),
+            (None, Payload::Sparse(data)) => Some(HostTensor::from_sparse(data)),
         };
+        let read = read.transpose().map_err(|error| of_constant(&name, &error))?;
+        let Some(tensor) = read.as_ref().or_else(|| executable.constant(value)) else { return Ok(()) };
         let path = place_of(module, &self.seen.paths, graph);
         let seen = &mut self.seen;
         installed(&*self.backend, &mut || {

@@ -158,6 +158,26 @@ fn labels_agree_at_a_tolerance_of_0() {
     assert_eq!(run.code, 0, "{run}");
 }
 
+/// The first batch is too small for the branch to overflow, and the last, which is held out, is not.
+#[test]
+fn a_result_that_fails_on_the_held_out_batch_is_searched_on_all_batches() {
+    let dir = dir_with_batches(2);
+    let small: Vec<f32> = (0..256).map(|i| uniform(100, i, 1e-4)).collect();
+    write_npz(&dir, "data/b0.npz", &[("x0", HostTensor::from_slice(&[8, 32], &small).unwrap())]);
+    // Without a choice left, the failure on the held-out batch is the result.
+    let run = search(&dir, &["--policy", "all", "--tolerance", "2e-3", "--budget", "1", "--pareto", "p.json"]);
+    assert_eq!(run.code, 1, "{run}");
+    assert!(run.stderr.contains("on the held-out batch") && run.stderr.contains("--budget"), "{run}");
+    assert!(!dir.files().contains(&"a.onnx".to_owned()), "{run}");
+    let run = search(&dir, &["--policy", "all", "--tolerance", "2e-3", "--pareto", "p.json"]);
+    assert_eq!(run.code, 0, "{run}");
+    assert!(run.stderr.contains("on all batches"), "{run}");
+    let nodes = full(&report(&dir, "r.json"));
+    assert!(nodes.contains("b1") && !nodes.contains("h0"), "{nodes:?}");
+    let pareto = report(&dir, "p.json");
+    assert!(!pareto["points"].as_array().unwrap().is_empty() && pareto.get("held_out").is_none(), "{pareto}");
+}
+
 /// A choice that cannot be computed, since a rounded index is out of range, is rejected like any other.
 #[test]
 fn a_choice_that_cannot_be_computed_is_beyond_the_tolerance() {

@@ -41,7 +41,7 @@ impl Choices {
         &self.low
     }
 
-    /// The cost of that choice ([`Optimum::cost`](super::assign::Optimum::cost)).
+    /// The cost of the choice without a price for error ([`Optimum::cost`](super::assign::Optimum::cost)).
     pub fn cost(&self) -> i64 {
         self.cost
     }

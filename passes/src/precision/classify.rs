@@ -581,7 +581,8 @@ fn calls_operator(module: &Module, node: Node) -> bool {
             .is_some_and(|opset| matches!(op::lookup(domain, name, opset), op::Lookup::Found(_)))
 }
 
-/// The class of the operator at this node: attributes can make it stricter, and a cube is two products of elements.
+/// The class of the operator at this node. Attributes can make it stricter. A cube is `infer`, since it is two products of
+/// elements.
 fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) -> Class {
     let base = op::schema_class(schema, to);
     let reduces = op::may_reduce(schema)

@@ -210,7 +210,7 @@ impl Executable {
         self.programs_made.load(Ordering::Relaxed)
     }
 
-    /// The elements of a constant of the module, or of the default of an input; `None` if no graph that can run has it.
+    /// The elements of a constant, or of the default of an input; `None` if no graph that can run reads it.
     pub fn constant(&self, value: Value) -> Option<&HostTensor> {
         self.constants[value].as_deref()
     }

@@ -101,7 +101,8 @@ impl Attribution {
     }
 
     /// Adds the squares of the errors of values on a batch. `weights` has the weights of the elements of each float output of
-    /// the model; `relative` is the weight of the relative error of the other ends, and of values in bodies.
+    /// the model; `relative` is the weight of the relative error of the other ends, and of values in bodies. Returns false, and
+    /// adds no square of the backward pass, if an end has no weights.
     ///
     /// # Errors
     /// If the model cannot be run.
@@ -111,7 +112,7 @@ impl Attribution {
         weights: &[Option<HostTensor>],
         relative: f64,
         squares: &mut Errors,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let found = match &mut self.forward {
             Some(forward) => forward.run(inputs, self.to)?,
             None => Ranges::default(),
@@ -131,7 +132,7 @@ impl Attribution {
                 }
             };
             // An output without weights, or an operand that was not computed on this batch.
-            let Some(tensor) = tensor else { return Ok(()) };
+            let Some(tensor) = tensor else { return Ok(false) };
             values.push(Some(Data::Tensor(tensor)));
         }
         let mut recorder = Recorder::new(module, self.to, &self.adjoints);
@@ -147,7 +148,7 @@ impl Attribution {
                 squares[value] += square;
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -114,7 +114,7 @@ impl<'a> Measurer<'a> {
             return Err(Error::Usage(format!("`{name}` has a tolerance, but is no output of the model")));
         }
         let of_batch = |batch: usize| -> Vec<f64> {
-            let own = search.by_batch.get(batch);
+            let own = search.batch_tolerances.get(batch);
             let own =
                 |name: &String| own.and_then(|own| own.get(name)).or_else(|| search.tolerances.get(name));
             names.iter().map(|name| own(name).copied().unwrap_or(search.tolerance)).collect()
@@ -218,9 +218,10 @@ impl<'a> Measurer<'a> {
         self.source.value(value).ty.dtype().is_some_and(DType::is_float)
     }
 
-    /// The error of an output.
+    /// The error of an output; infinite if the metric gives NaN.
     fn error_of(&self, output: usize, wanted: &Numbers, found: &Numbers) -> f64 {
-        self.search.metric.error_of(&wanted[output], &found[output])
+        let error = self.search.metric.error_of(&wanted[output], &found[output]);
+        if error.is_nan() { f64::INFINITY } else { error }
     }
 
     /// The error of an output on a batch in relation to its tolerance.

@@ -78,7 +78,8 @@ impl Metric {
         }
     }
 
-    /// The error of found elements.
+    /// The error of `found`, where `wanted` is expected: elements of two tensors with these dims, in row-major order. Infinite
+    /// if the lengths differ, or an element is finite in one tensor only.
     pub fn error(&self, wanted: &[f64], found: &[f64], dims: &[u64]) -> f64 {
         let disagrees = |(w, f): (&f64, &f64)| {
             if w.is_finite() { !f.is_finite() } else { !(w == f || w.is_nan() && f.is_nan()) }
@@ -99,7 +100,11 @@ impl Metric {
                 let (ww, ff) = (sum(&|(w, _)| w * w), sum(&|(w, d)| (w + d) * (w + d)));
                 let product = (ww * ff).sqrt();
                 let dot = sum(&|(w, d)| w * (w + d));
-                if product > 0.0 { (1.0 - dot / product).max(0.0) } else { share((ww - ff).abs(), ww) }
+                match product {
+                    _ if !product.is_finite() => f64::INFINITY,
+                    0.0 => share((ww - ff).abs(), ww),
+                    _ => (1.0 - dot / product).max(0.0),
+                }
             }
             Metric::Snr => share(sum(&|(_, d)| d * d), sum(&|(w, _)| w * w)),
             Metric::Top1 => top1(wanted, found, dims),

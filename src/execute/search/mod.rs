@@ -63,8 +63,8 @@ pub struct SearchOptions {
     pub tolerance: f64,
     /// The largest errors of outputs with a tolerance of their own, by name.
     pub tolerances: BTreeMap<String, f64>,
-    /// The same for each batch, where a batch has tolerances of its own; empty if no batch has.
-    pub by_batch: Vec<BTreeMap<String, f64>>,
+    /// The tolerances of outputs by name for each batch, which override `tolerances`; empty if they are equal on all batches.
+    pub batch_tolerances: Vec<BTreeMap<String, f64>>,
     /// The maximal number of choices that are measured.
     pub choices: usize,
     /// True to hold out the last of several batches: the result is measured on it.
@@ -89,7 +89,8 @@ pub struct Found {
     pub measured: usize,
     /// True if the caller or the number of choices ended the search.
     pub is_partial: bool,
-    /// True if a backward pass was beyond a limit of memory or time, so that the choices were found without it.
+    /// True if roundings could not be attributed, since a backward pass was beyond a limit of memory or time, or since an output
+    /// has no weights, so that the choices were found without their shares.
     pub is_unattributed: bool,
     /// The evidence of the outputs of the model.
     pub evidence: Evidence,
@@ -161,7 +162,7 @@ struct Search<'a> {
     limit: usize,
     /// True if the search on the search batches came to its end.
     is_finished: bool,
-    /// True if a backward pass was beyond a limit.
+    /// True if roundings could not be attributed.
     is_unattributed: bool,
     /// The measured choices by their pins.
     known: FxHashMap<Vec<Var>, Point>,
@@ -225,18 +226,17 @@ impl<'a> Search<'a> {
         self.search()?;
         self.limit = self.options.choices;
         let (mut held_out, mut failed) = (None, None);
-        if let (true, Some((pins, point))) = (holds_out, self.best.clone())
+        if let (true, Some((pins, point))) = (holds_out, &self.best)
             && point.passed()
         {
+            let pins = pins.clone();
             let trial = self.measure_on(&pins, &[last])?;
-            if trial.point.passed() {
+            if trial.point.passed() || self.is_over() {
+                self.is_finished &= trial.point.passed();
                 held_out = Some(trial.point);
             } else {
-                failed = Some(trial.point.clone());
+                failed = Some(trial.point);
                 self.search_all(last)?;
-                if self.best.is_none() {
-                    (self.best, held_out) = (Some((pins, point)), Some(trial.point));
-                }
             }
         }
         let (pins, point) = self.best.clone().expect("the first choice was measured");
@@ -327,12 +327,17 @@ impl<'a> Search<'a> {
         let added =
             attribution.and_then(|mut all| all.add(&self.batches[trial.batch()], &weights, 1.0, &mut found));
         match added {
+            Ok(true) => {}
+            Ok(false) => {
+                self.is_unattributed = true;
+                return Ok(());
+            }
             // A backward pass needs more memory and time than a run. Beyond a limit, the search only removes pins.
             Err(Error::Run(_) | Error::NoMemory(_)) => {
                 self.is_unattributed = true;
                 return Ok(());
             }
-            added => added?,
+            Err(error) => return Err(error),
         }
         self.space.share_through_ports(&mut found);
         for (value, square) in found.iter() {

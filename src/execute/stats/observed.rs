@@ -209,12 +209,12 @@ impl SavedStats {
         rows.map(|row| row.tensor.as_str()).collect()
     }
 
-    /// As [`ModelStats::observed`](super::ModelStats::observed).
+    /// See [`ModelStats::observed`](super::ModelStats::observed).
     pub fn observed(&self, format: DType, margin: f64) -> Observed {
         near_ends(self.observations(), format, margin)
     }
 
-    /// As [`ModelStats::within`](super::ModelStats::within).
+    /// See [`ModelStats::within`](super::ModelStats::within).
     pub fn within(&self, format: DType, margin: f64) -> Observed {
         within(self.observations(), format, margin)
     }

@@ -69,7 +69,7 @@ pub(super) struct Choice<'m> {
     /// The variables of sums that loops keep.
     sums: FxHashSet<Var>,
     /// The variables that gain nothing by being low.
-    gainless: &'m FxHashSet<Var>,
+    unprofitable: &'m FxHashSet<Var>,
     /// The variables outside of the low regions, with the reason for fp32.
     margins: FxHashMap<Var, Why>,
     /// Free variables in program order.
@@ -89,7 +89,7 @@ impl<'m> Choice<'m> {
         costs: &'m CostModel<'m>,
         (constants, other, prices): (&'m Constants, &'m OtherFormats, Option<&'m Prices<'m>>),
         negligible: FxHashMap<Var, Why>,
-        (sums, gainless): (FxHashSet<Var>, &'m FxHashSet<Var>),
+        (sums, unprofitable): (FxHashSet<Var>, &'m FxHashSet<Var>),
     ) -> Result<Choice<'m>, Invalid> {
         let mut choice = Choice {
             tensors,
@@ -103,7 +103,7 @@ impl<'m> Choice<'m> {
             vertices: Vertices::default(),
             held: VarMap::default(),
             sums,
-            gainless,
+            unprofitable,
             margins: FxHashMap::default(),
             order: Vec::new(),
             timed: Vec::new(),
@@ -142,7 +142,7 @@ impl<'m> Choice<'m> {
                     continue;
                 }
                 let mut time = self.costs.node_time(var);
-                if self.gainless.contains(&var) {
+                if self.unprofitable.contains(&var) {
                     time.low = time.low.max(time.full.saturating_add(1));
                 }
                 self.timed.push((var, time));

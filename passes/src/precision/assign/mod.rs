@@ -297,26 +297,22 @@ impl Assign {
         let tensors = Tensors::new(module, to, keep_io, &groups, costs.fusions());
         let mut negligible = negligible(module, to, &costs, (self.negligible, self.gain == Gain::Needed));
         if prices.is_some() {
-            // Every product may be fp32, whoever requested it.
-            let vars =
-                flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node).collect::<Vec<_>>());
-            let is_allow = |var: &Var| flow::decision(module, *var).is_some_and(|d| d.class == Class::Allow);
-            negligible.extend(vars.filter(is_allow).map(|var| (var, Why::CheapestFull)));
+            negligible.extend(every_product(module));
         }
-        let choose = |gainless: &FxHashSet<Var>, kept: FxHashSet<Var>| {
+        let choose = |unprofitable: &FxHashSet<Var>, kept: FxHashSet<Var>| {
             let held = (&constants, &other, prices);
-            let choice = Choice::new(&tensors, &costs, held, negligible.clone(), (kept, gainless));
+            let choice = Choice::new(&tensors, &costs, held, negligible.clone(), (kept, unprofitable));
             choice.expect("costs are bounded").solve().expect("held vertices do not contradict each other")
         };
-        let (gainless, found, mut optimum) = match prices {
+        let (unprofitable, found, mut optimum) = match prices {
             Some(_) => {
                 let none = FxHashSet::default();
                 let (found, optimum) = keeping_states(module, |kept| choose(&none, kept));
                 (none, found, optimum)
             }
-            None => {
-                settled(&tensors, &costs, |gainless| keeping_states(module, |kept| choose(gainless, kept)))
-            }
+            None => cut_to_fixpoint(&tensors, &costs, |unprofitable| {
+                keeping_states(module, |kept| choose(unprofitable, kept))
+            }),
         };
         if !reports {
             return Ok((found, optimum, None));
@@ -326,7 +322,7 @@ impl Assign {
         optimum.compare(&placement, &costs, &found)?;
         let predicted = match self.objective {
             Objective::Time => {
-                optimum.timed.retain(|(var, _)| !gainless.contains(var));
+                optimum.timed.retain(|(var, _)| !unprofitable.contains(var));
                 Predicted::new(&tensors, &costs, &optimum.timed, &found.low, &placement)
             }
             Objective::Casts | Objective::Bytes => {
@@ -342,33 +338,40 @@ impl Assign {
     }
 }
 
-/// The choice in which [arithmetic on unrounded values](unrounded) gains nothing, and these variables. A variable that is low
-/// all the same, because that saves casts, rounds its results, so the choice is repeated with the values that it leaves
-/// unrounded.
-fn settled(
+/// The variables of class allow, as products that may be fp32 whoever requested them to be low.
+fn every_product(module: &Module) -> impl Iterator<Item = (Var, Why)> + '_ {
+    let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node).collect::<Vec<_>>());
+    let is_allow = |var: &Var| flow::decision(module, *var).is_some_and(|d| d.class == Class::Allow);
+    vars.filter(is_allow).map(|var| (var, Why::CheapestFull))
+}
+
+/// Repeats the cut until the variables of [arithmetic on unrounded values](unrounded) are a fixpoint, and returns them with the
+/// choice. A low variable rounds its results, which changes the set. After [`MAX_ITERATIONS`] cuts without a fixpoint, the
+/// choice ignores unrounded values.
+fn cut_to_fixpoint(
     tensors: &Tensors<'_>,
     costs: &CostModel<'_>,
     choose: impl Fn(&FxHashSet<Var>) -> (Found, Optimum),
 ) -> (FxHashSet<Var>, Found, Optimum) {
-    let mut gainless = unrounded(tensors, costs, &VarMap::default());
-    for _ in 0..MOST_CHOICES {
-        let (found, optimum) = choose(&gainless);
-        let left = match gainless.is_empty() {
+    let mut unprofitable = unrounded(tensors, costs, &VarMap::default());
+    for _ in 0..MAX_ITERATIONS {
+        let (found, optimum) = choose(&unprofitable);
+        let next = match unprofitable.is_empty() {
             true => FxHashSet::default(),
             false => unrounded(tensors, costs, &found.low),
         };
-        if left == gainless {
-            return (gainless, found, optimum);
+        if next == unprofitable {
+            return (unprofitable, found, optimum);
         }
-        gainless = left;
+        unprofitable = next;
     }
     let none = FxHashSet::default();
     let (found, optimum) = choose(&none);
     (none, found, optimum)
 }
 
-/// The maximal number of choices until the unrounded values are those that a choice leaves.
-const MOST_CHOICES: usize = 4;
+/// The maximal number of cuts until the variables of arithmetic on unrounded values are a fixpoint.
+const MAX_ITERATIONS: usize = 4;
 
 /// Keeps fp32 all that could be low; whether there was any.
 fn hold_all(module: &mut Module) -> bool {

@@ -10,10 +10,10 @@
 //! %y = MatMul(%r, %w)                  low                           low: rounds %r
 //! ```
 //!
-//! PyTorch's autocast has one rounding here, not two. A value is *unrounded* if it is an input, the result of an
-//! operator that has to be fp32, or computed from unrounded values and constants alone. Operators that a pin or data keeps in fp32 do not count,
-//! since the request is about these operators alone. Variables of arithmetic on unrounded values cost as much in 16 bits as
-//! in fp32, and one unit more, so that the minimum cut lowers them only to save casts.
+//! PyTorch's autocast has one rounding here, not two. A value is *unrounded* if it is an input, the result of an operator that
+//! must be fp32, or computed from unrounded values and constants only. Operators that a pin or data keeps in fp32 are excluded:
+//! their results count as rounded. A variable of arithmetic on unrounded values costs one unit more in 16 bits than in fp32, so
+//! the minimum cut lowers it only to save casts.
 //!
 //! The variables that gain least come first, as long as their gains together are at most 2 % of the time of the model with
 //! all variables low. That time does not depend on the choice, so a second rewrite of the result chooses the same.
@@ -28,8 +28,8 @@ use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The part of the time of the model that arithmetic on unrounded values may cost: 1 / 50.
-const PART: i64 = 50;
+/// 1 / `BUDGET` of the time of the model is the most that arithmetic on unrounded values may cost.
+const BUDGET: i64 = 50;
 
 /// The variables of arithmetic on unrounded values, where the variables of `low` are low and round their results.
 pub(super) fn unrounded(tensors: &Tensors<'_>, costs: &CostModel<'_>, low: &VarMap<DType>) -> FxHashSet<Var> {
@@ -68,7 +68,7 @@ pub(super) fn unrounded(tensors: &Tensors<'_>, costs: &CostModel<'_>, low: &VarM
     let mut sum = 0i64;
     let within = vars.into_iter().take_while(|(gain, _)| {
         sum = sum.saturating_add(*gain);
-        sum <= total / PART
+        sum <= total / BUDGET
     });
     within.map(|(_, var)| var).collect()
 }

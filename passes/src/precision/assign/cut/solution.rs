@@ -70,7 +70,7 @@ impl Choice<'_> {
             // The reason that the kernel of the target gives stays.
             (Held::Free, Some(_)) if self.is_between(var) => return None,
             (Held::Free, None) if self.is_between(var) => Why::NotBetween,
-            (Held::Free, None) if self.gainless.contains(&var) => Why::Unrounded,
+            (Held::Free, None) if self.unprofitable.contains(&var) => Why::Unrounded,
             (Held::Free, Some(_)) => Why::CheapestLow,
             (Held::Free, None) => Why::CheapestFull,
             (Held::Full, None) if self.sums.contains(&var) => Why::LoopState,
