@@ -9,10 +9,12 @@ use super::shown;
 use super::table::{count, number};
 use super::ui::Ui;
 use super::verify::{Doubt, doubt, drawn, excused as said_of_excused, first};
+use ampc::error::Finding;
 use ampc::execute::report::ValueReport;
 use ampc::execute::verify::Compared;
 use ampc::execute::{
-    Excused, Inputs, Judgement, PinSearch, Pinned, Verification, VerifyOptions, find_pins, input_names, judge,
+    Excused, Inputs, Judgement, PinSearch, Pinned, Verification, VerifyOptions, find_pins, input_names,
+    judge, prepare,
 };
 use ampc::ir::text::is_hidden;
 use ampc::ir::{DType, Module};
@@ -72,10 +74,16 @@ impl Source {
             // The verdict is about the model that is written.
             written = ampc::emulate(Model::from(written)).map_err(fail)?.0.module;
         }
-        let judged = judge(&mut source, &mut written, &self.draws, &self.options);
-        let judged = judged.map_err(|error| {
-            data::failure_on(data::sizes(&self.draws), &error, &self.module, Shows::Messages)
-        })?;
+        let judged = match judge(&mut source, &mut written, &self.draws, &self.options) {
+            Ok(judged) => judged,
+            Err(error) => match self.not_computed(&written) {
+                Some(finding) => return Ok(self.beyond_all(&finding, &model.module, options)),
+                None => {
+                    let sizes = data::sizes(&self.draws);
+                    return Err(data::failure_on(sizes, &error, &self.module, Shows::Messages));
+                }
+            },
+        };
         let doubt = doubt(&judged, self.accept_excused);
         if let Some(doubt) = &doubt {
             run.progress.suspend(|| doubt.warn(run.ui));
@@ -97,20 +105,55 @@ impl Source {
             return Ok(Verdict::Passed { said, excused, outputs, doubt });
         }
         run.progress.stage("searching for nodes that have to stay fp32");
-        let pins = find_pins(&source, options, &self.draws, &self.options, &model.module, &found);
+        let pins = find_pins(&source, options, &self.draws, &self.options, &model.module, Some(&found));
         let mut message =
             format!("the rewrite is too far from the model: {}; {}", beyond(&found), first(&found));
         if is_excused && !self.accept_excused {
             let all = said_of_excused(&found, &excused);
             message.push_str(&format!("; `--accept-excused` accepts that {all}"));
         }
-        let to = Lowering {
+        Ok(Verdict::Beyond { message, pins, excused, outputs, to: self.lowering(options) })
+    }
+
+    /// The problem of the rewrite, if it cannot be computed on a draw on which the model can be computed.
+    fn not_computed(&self, written: &Module) -> Option<Finding> {
+        let run_on_draws = |module: &Module| -> Result<(), Error> {
+            let mut module = module.clone();
+            let mut session = prepare(&mut module, &self.options.runtime)?;
+            for draw in &self.draws {
+                let inputs = draw.for_other(&self.module, session.module())?;
+                ampc::execute::run(&mut session, &inputs.values)?;
+            }
+            Ok(())
+        };
+        match run_on_draws(written) {
+            Err(Error::Run(finding)) if run_on_draws(&self.module).is_ok() => Some(finding),
+            _ => None,
+        }
+    }
+
+    /// The verdict on a rewrite that cannot be computed.
+    fn beyond_all(&self, finding: &Finding, rewritten: &Module, options: &RewriteOptions) -> Verdict {
+        let pins = find_pins(&self.module, options, &self.draws, &self.options, rewritten, None);
+        let message =
+            format!("the rewrite cannot be computed on inputs on which the model can be: {finding}");
+        Verdict::Beyond {
+            message,
+            pins,
+            excused: Vec::new(),
+            outputs: Vec::new(),
+            to: self.lowering(options),
+        }
+    }
+
+    fn lowering(&self, options: &RewriteOptions) -> Lowering {
+        Lowering {
             to: options.to,
             is_emulated: self.is_emulated,
             is_only_if_faster: options.only_if_faster,
+            is_report: options.policy.is_report(),
             out_of_range: (options.to == DType::F16).then(|| self.out_of_range()).flatten(),
-        };
-        Ok(Verdict::Beyond { message, pins, excused, outputs, to })
+        }
     }
 
     /// The first fp32 input with elements beyond the range of fp16, as words.
@@ -143,6 +186,8 @@ pub(crate) struct Lowering {
     is_emulated: bool,
     /// True if a rewrite that is not predicted to be faster stays fp32.
     is_only_if_faster: bool,
+    /// True if the policy is a report, whose decisions no pin changes.
+    is_report: bool,
     /// An input beyond the range of the format, as words.
     out_of_range: Option<String>,
 }
@@ -313,6 +358,11 @@ const SHOWN: usize = 20;
 
 /// Advice with the options that help, spelled as arguments: pins, and operators to deny whose nodes all need a pin.
 fn advice(search: &PinSearch, to: &Lowering, is_reported: bool) -> (String, Vec<String>) {
+    if to.is_report {
+        let help = "the policy is a report, whose decisions no pins change: verify with the policy and options that its field \
+                    `options` names";
+        return (help.to_owned(), Vec::new());
+    }
     if !search.passes {
         return (why_none_helps(search), Vec::new());
     }
@@ -370,8 +420,7 @@ fn why_none_helps(search: &PinSearch) -> String {
     if let Some(first) = search.pinned_low.first() {
         let pinned = count(search.pinned_low.len() as u64, "node");
         return format!(
-            "no pins that help were found beside those of the policy, which pin {pinned} to 16 bits, such as `{}`: remove these \
-             pins, and verify again",
+            "the policy pins {pinned} to 16 bits, such as `{}`, and no other pins help: remove these pins, and verify again",
             shown::name(first)
         );
     }
@@ -434,8 +483,13 @@ fn quoted(word: &str) -> String {
 mod tests {
     use super::*;
 
-    const FP16: Lowering =
-        Lowering { to: DType::F16, is_emulated: false, is_only_if_faster: false, out_of_range: None };
+    const FP16: Lowering = Lowering {
+        to: DType::F16,
+        is_emulated: false,
+        is_only_if_faster: false,
+        is_report: false,
+        out_of_range: None,
+    };
 
     #[test]
     fn pins_are_words_of_a_shell() {

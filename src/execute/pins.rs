@@ -7,7 +7,7 @@
 use super::Inputs;
 use super::pinned::with_pins;
 use super::search::{Found, Metric, SearchOptions, search};
-use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
+use super::verify::{Compared, Verification, VerifyOptions, default_tolerance_of, verify_draws};
 use crate::error::Error;
 use crate::loaded::Model;
 use crate::options::RewriteOptions;
@@ -46,7 +46,7 @@ pub struct PinSearch {
     pub tried: usize,
     /// If no pins help: the paths of nodes that are low although all nodes are pinned.
     pub left_low: Vec<String>,
-    /// If no pins help: the paths of nodes that the policy pins to 16 bits, which the search leaves low.
+    /// The paths of nodes that the policy pins to 16 bits, if their roundings are beyond the tolerance, and no other pins help.
     pub pinned_low: Vec<String>,
     /// True if the search reached the maximal number of rewrites.
     pub gave_up: bool,
@@ -85,32 +85,30 @@ impl Pinned {
 }
 
 /// Searches for nodes that must stay fp32. `found` is the result of [`verify_draws`] for `source` and its rewrite by
-/// `options` on these draws of inputs.
+/// `options` on these draws of inputs; `None` if the rewrite cannot be computed on them.
 ///
 /// # Errors
-/// If a model cannot be rewritten or run.
+/// If `source` cannot be rewritten or run.
 pub fn find_pins(
     source: &Module,
     options: &RewriteOptions,
     draws: &[Inputs],
     verify_options: &VerifyOptions,
     rewritten: &Module,
-    found: &Verification,
+    found: Option<&Verification>,
 ) -> Result<PinSearch, Error> {
     if lowered(rewritten).is_empty() {
         return Ok(PinSearch { has_low_source: has_low(source), ..PinSearch::default() });
     }
-    let failing = found.first.as_ref().map_or(0, |first| first.draw);
-    // The draw that failed comes first, so that one draw suffices to reject a rewrite that does not help.
-    let meaningful = (0..draws.len()).filter(|draw| !found.without.contains(draw));
-    let mut order: Vec<(usize, &Vec<Compared>)> = meaningful.zip(&found.by_draw).collect();
-    order.sort_by_key(|&(draw, _)| draw != failing);
-    let batch_tolerances = order.iter().map(|(_, outputs)| bounds(source, found, outputs)).collect();
-    let draws: Vec<Inputs> = order.into_iter().map(|(draw, _)| draws[draw].clone()).collect();
+    let (draws, batch_tolerances) = match found {
+        Some(found) => failing_first(source, draws, found),
+        None => (draws.to_vec(), Vec::new()),
+    };
+    let tolerance = found.map(|found| found.tolerance).or(verify_options.tolerance);
     let search_options = SearchOptions {
         runtime: verify_options.runtime.clone(),
         metric: Metric::Max,
-        tolerance: found.tolerance.of_max,
+        tolerance: tolerance.map_or_else(|| default_tolerance_of(options.to), |tolerance| tolerance.of_max),
         tolerances: BTreeMap::new(),
         batch_tolerances,
         choices: MOST_CHOICES,
@@ -121,6 +119,20 @@ pub fn find_pins(
     let mut trials =
         Trials { source, options, draws: &draws, verify_options, statistics: Statistics::default() };
     trials.verified(choice, rewritten)
+}
+
+/// The draws on which the source can be computed, with the bounds of the outputs. The draw that failed comes first, so that one
+/// draw suffices to reject a rewrite that does not help.
+fn failing_first(
+    source: &Module,
+    draws: &[Inputs],
+    found: &Verification,
+) -> (Vec<Inputs>, Vec<BTreeMap<String, f64>>) {
+    let failing = found.first.as_ref().map_or(0, |first| first.draw);
+    let meaningful = (0..draws.len()).filter(|draw| !found.without.contains(draw));
+    let mut order: Vec<(usize, &Vec<Compared>)> = meaningful.zip(&found.by_draw).collect();
+    order.sort_by_key(|&(draw, _)| draw != failing);
+    order.into_iter().map(|(draw, outputs)| (draws[draw].clone(), bounds(source, found, outputs))).unzip()
 }
 
 /// The bounds of the outputs on a draw as shares of their largest expected elements; 0 for outputs that are no floats.
@@ -158,13 +170,16 @@ impl Trials<'_> {
         if !passes {
             // The bounds of a verification differ from those of a search where a sum cancels.
             (pins, left_low) = self.all(rewritten)?;
-            passes = choice.point.passed() && self.passes(&pins, &[])?;
+            passes = self.passes(&pins, &[])?;
+            let pinned_low = pinned_low(rewritten);
+            if passes && !choice.point.passed() && !pinned_low.is_empty() {
+                return Ok(PinSearch { tried, pinned_low, ..PinSearch::default() });
+            }
         }
         if !passes {
             return Ok(PinSearch {
                 tried,
                 left_low,
-                pinned_low: pinned_low(rewritten),
                 gave_up: choice.is_partial,
                 has_low_source: has_low(self.source),
                 ..PinSearch::default()

@@ -165,7 +165,8 @@ fn a_result_that_fails_on_the_held_out_batch_is_searched_on_all_batches() {
     let small: Vec<f32> = (0..256).map(|i| uniform(100, i, 1e-4)).collect();
     write_npz(&dir, "data/b0.npz", &[("x0", HostTensor::from_slice(&[8, 32], &small).unwrap())]);
     // Without a choice left, the failure on the held-out batch is the result.
-    let run = search(&dir, &["--policy", "all", "--tolerance", "2e-3", "--budget", "1", "--pareto", "p.json"]);
+    let run =
+        search(&dir, &["--policy", "all", "--tolerance", "2e-3", "--budget", "1", "--pareto", "p.json"]);
     assert_eq!(run.code, 1, "{run}");
     assert!(run.stderr.contains("on the held-out batch") && run.stderr.contains("--budget"), "{run}");
     assert!(!dir.files().contains(&"a.onnx".to_owned()), "{run}");
@@ -199,6 +200,29 @@ fn a_choice_that_cannot_be_computed_is_beyond_the_tolerance() {
     assert_eq!(run.code, 0, "{run}");
     let nodes = full(&report(&dir, "r.json"));
     assert!(nodes.contains("index") && !nodes.contains("project"), "{nodes:?}");
+    // A verification gives the same advice, writes its report, and exits as for any other difference.
+    let run = dir.run(&[&args[..], &["--verify", "--force"]].concat());
+    assert_eq!(run.code, 1, "{run}");
+    let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("cannot be computed") && said.contains("--pin index=fp32"), "{run}");
+    assert_eq!(report(&dir, "r.json")["verify"]["passed"], false);
+}
+
+/// In fp16, the factor of the state is rounded to 1, so the loop of the rewrite would not end.
+#[test]
+fn a_loop_that_rounding_keeps_from_ending_is_beyond_the_tolerance() {
+    let dir = Dir::new();
+    let text = "input %x : f32[1, 2]\nconst %w : f32[2, 2] = [1.0001, 0.0, 0.0, 1.0001]\nconst %most : f32 = 1.05\n\
+                const %yes : bool = true\n%y = Loop(_, %yes, %x; %w, %most) {\n  body: graph @body(%w, %most) {\n    \
+                input %i : i64\n    input %c : bool\n    input %s : f32[1, 2]\n    const %axes : i64[2] = [0, 1]\n    \
+                %t = MatMul(%s, %w) : f32[1, 2] @step\n    %m = ReduceMax(%t, %axes) {keepdims=0} : f32[] @largest\n    \
+                %d = Less(%m, %most) : bool[] @goes_on\n    output %d : bool[]\n    output %t : f32[1, 2]\n  }\n\
+                } : f32[1, 2] @loop\noutput %y : f32[1, 2]\n";
+    dir.write("m.ir", module(text));
+    write_npz(&dir, "data.npz", &[("x", HostTensor::from_slice(&[1, 2], &[1.0f32, 0.5]).unwrap())]);
+    let args = ["rewrite", "m.ir", "-o", "a.onnx", "--search", "--inputs", "data.npz", "--policy", "all"];
+    let run = dir.run(&args);
+    assert_eq!(run.code, 0, "{run}");
 }
 
 #[test]
