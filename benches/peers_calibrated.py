@@ -4,22 +4,22 @@ The models are those of the corpus's folders adversarial and adversarial2, each 
 get the inputs in NAME.npz as calibration data, and are judged on these inputs:
 
 - ampc: `ampc rewrite M --to FORMAT --calibrate NAME.npz`, in bf16 with `--opset auto`
-- search: the same with `--policy all --search --inputs NAME.npz --tolerance BOUND` in the place of `--calibrate`, where a row
-  has a bound (below): no guard of ampc decides, only errors that were measured
-- modelopt: `convert_to_mixed_precision` with `keep_io_types=True` and `calibration_data` a folder of that file alone, which
-  keeps the arrays whole (a file is split along its first axis where that is open)
+- search: the same with `--policy all --search --inputs NAME.npz --tolerance BOUND` in the place of `--calibrate`, where
+  a row has a bound (below): no guard of ampc decides, only errors that were measured
+- modelopt: `convert_to_mixed_precision` with `keep_io_types=True` and `calibration_data` a folder of that file alone,
+  which keeps the arrays whole (a file is split along its first axis where that is open)
 
 A model that a tool writes runs in `ampc run`, whose kernels round every result to its type, or in ONNX Runtime if
-`ampc run` refuses it; if both refuse it, it is invalid. The error is max|err| / max|wanted|, the largest of all outputs,
-where the wanted values are those of the source in ONNX Runtime without optimizations. It is inf if an output is not
-finite where that of the source is. The bound is three times the error with the pins of an expert (`alt` of the index), or
-2e-3 in fp16 and 1.5e-2 in bf16 if that is more; a row without `alt` has none. A row is of kind W if careless lowering
-makes it wrong, N if it can be lowered nearly everywhere. In adversarial, whose index has no kinds, a row is of kind W if
-it has `alt`.
+`ampc run` refuses it; if both refuse it, it is invalid. The error is max|err| / max|wanted|, the largest of all
+outputs, where the wanted values are those of the source in ONNX Runtime without optimizations. It is inf if an output
+is not finite where that of the source is. The bound is three times the error with the pins of an expert (`alt` of the
+index), or 2e-3 in fp16 and 1.5e-2 in bf16 if that is more; a row without `alt` has none. A row is of kind W if careless
+lowering makes it wrong, N if it can be lowered nearly everywhere. In adversarial, whose index has no kinds, a row is of
+kind W if it has `alt`.
 
-An fp32 operator is a node with an fp32 result, other than Cast and Constant, by onnx's shape inference on the model that
-was written; casts are its Cast nodes, those of the source included. Both count nodes of bodies once, and those of functions
-once for each call, since functions are inlined before.
+An fp32 operator is a node with an fp32 result, other than Cast and Constant, by onnx's shape inference on the model
+that was written; casts are its Cast nodes, those of the source included. Both count nodes of bodies once, and those of
+functions once for each call, since functions are inlined before.
 
     AMPC_MODELOPT=PYTHON peers_calibrated.py --corpus DIR --ampc BIN [--sets adversarial,adversarial2] [--filter GLOB]
 
@@ -29,8 +29,6 @@ AMPC_MODELOPT is an interpreter with modelopt (peer_modelopt.py lists its requir
 from __future__ import annotations
 
 import argparse
-import csv
-import fnmatch
 import math
 import os
 import select
@@ -58,11 +56,14 @@ import adversarial  # noqa: E402
 import ampc  # noqa: E402
 import measure  # noqa: E402
 import variants  # noqa: E402
+from rows import FLOOR, arrays, bound, index  # noqa: E402
 from tables import markdown  # noqa: E402
 from tasks import nodes_of  # noqa: E402
 
 TOOLS = ("ampc", "search", "modelopt")
 KINDS = ("W", "N")
+# The kinds of each line of the table of medians.
+GROUPS = (*((kind,) for kind in KINDS), KINDS)
 # Rows of the lists of extremes.
 EXTREMES = 10
 VERSIONS = "; ".join([
@@ -84,7 +85,7 @@ class Row:
     @property
     def bound(self) -> float | None:
         """The largest error that is acceptable."""
-        return None if self.alt is None else max(adversarial.FACTOR * self.alt, adversarial.FLOOR[self.format])
+        return None if self.alt is None else bound(self.alt, self.format)
 
 
 @dataclass
@@ -128,7 +129,7 @@ class Modelopt:
     lock: Lock = field(default_factory=Lock)
 
     def convert(self, row: Row, data: Path, output: Path) -> str | None:
-        """Converts a model; says why there is no output."""
+        """Converts a model; returns the problem, or None."""
         folder = output.parent / "data"
         folder.mkdir()
         shutil.copy(data, folder)
@@ -150,7 +151,8 @@ class Modelopt:
 
     def _start(self) -> subprocess.Popen[str]:
         # The order of its casts follows that of Python's sets. It knows nodes of bodies by `id`, which only the Python
-        # implementation of protobuf keeps; with the default one some conversions fail now and then.
+        # implementation of protobuf keeps; with the default implementation some conversions fail
+        # now and then.
         stable = {"PYTHONHASHSEED": "0", "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"}
         environment = {**os.environ, **stable}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -159,20 +161,19 @@ class Modelopt:
 
 def rows_of(args: argparse.Namespace) -> list[Row]:
     """The rows of the indices."""
-    rows = []
+    found = []
     for name in args.sets.split(","):
-        folder = args.corpus / name
-        with (folder / "index.csv").open() as file:
-            for line in csv.DictReader(file):
-                if fnmatch.fnmatchcase(line["model"], args.filter):
-                    alt = adversarial.number(line["alt"])
-                    kind = line.get("kind") or ("N" if alt is None else "W")
-                    rows.append(Row(line["model"], line["format"], kind, folder / f"{line['model']}.onnx", alt))
-    return rows
+        listed = index(args.corpus / name, args.filter)
+        if listed is None:
+            raise SystemExit(f"{name} of {args.corpus} has no index.csv with bounds")
+        for line in listed:
+            kind = line["kind"] or ("N" if line["alt"] is None else "W")
+            found.append(Row(line["model"], line["format"], kind, line["source"], line["alt"]))
+    return found
 
 
 def rewrite(args: argparse.Namespace, searches: bool, row: Row, data: Path, output: Path) -> str | None:
-    """Converts a model with ampc; says why there is no output."""
+    """Converts a model with ampc; returns the problem, or None."""
     report = output.with_suffix(".json")
     found = ("--calibrate", str(data))
     if searches and row.bound is None:
@@ -187,21 +188,16 @@ def rewrite(args: argparse.Namespace, searches: bool, row: Row, data: Path, outp
 def outputs(args: argparse.Namespace, model: Path, data: Path) -> tuple[dict[str, np.ndarray], str]:
     """The outputs of a model, and why `ampc run` refuses the model if ONNX Runtime ran it."""
     found = model.with_suffix(".npz")
-    done = ampc.execute(args.ampc, model, "--inputs", str(data), "--outputs", str(found), "--quiet", timeout=args.timeout)
+    options = ("--inputs", str(data), "--outputs", str(found), "--quiet")
+    done = ampc.execute(args.ampc, model, *options, timeout=args.timeout)
     if done.code == 0:
-        return arrays_of(found), ""
+        return arrays(found), ""
     refused = f"exit {done.ending()}: {' '.join(done.stderr.split())[:160]}"
     try:
-        return adversarial.run(model, arrays_of(data)), refused
+        return adversarial.run(model, arrays(data)), refused
     except Exception as problem:  # noqa: BLE001  ONNX Runtime raises whatever it likes
         said = str(problem).replace(f"{model.parent}/", "")[:160]
         raise ValueError(f"ampc run: {refused}; ONNX Runtime: {said}") from problem
-
-
-def arrays_of(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a file."""
-    with np.load(path) as arrays:
-        return {name: arrays[name] for name in arrays.files}
 
 
 def counts(path: Path) -> tuple[int, int]:
@@ -226,51 +222,57 @@ def judge(args: argparse.Namespace, convert: Callable[[Row, Path, Path], str | N
         return Made(why=f"no output: {why}")
     try:
         found, refused = outputs(args, output, data)
-    except ValueError as problem:
-        return Made(why=f"invalid: {problem}")
-    wanted = adversarial.run(row.source, arrays_of(data))
+        wide, casts = counts(output)
+    except Exception as problem:  # noqa: BLE001  onnx raises exceptions of many types on an invalid model
+        return Made(why=f"invalid: {' '.join(str(problem).split())[:400]}")
+    wanted = adversarial.run(row.source, arrays(data))
     with np.errstate(all="ignore"):
         error = adversarial.error(wanted, found)
-    return Made("", refused, error, *counts(output))
+    return Made("", refused, error, wide, casts)
 
 
 def summary(pairs: list[Pair]) -> list[dict[str, Any]]:
     """The totals of each format and kind, over rows that have a bound."""
     table: list[dict[str, Any]] = []
-    for form in adversarial.FLOOR:
+    for form in FLOOR:
         for kind in KINDS:
-            mine = [pair for pair in pairs if pair.row.format == form and pair.row.kind == kind and pair.row.bound is not None]
+            bounded = [pair for pair in pairs if pair.row.bound is not None]
+            mine = [pair for pair in bounded if pair.row.format == form and pair.row.kind == kind]
             for tool in TOOLS if mine else ():
                 got = [(pair.row, getattr(pair, tool)) for pair in mine]
                 table.append({
                     "format": form, "kind": kind, "tool": tool, "rows": len(got),
-                    "valid": sum(not one.why for _, one in got),
-                    "finite": sum(not one.why and math.isfinite(one.error) for _, one in got),
-                    "within_bound": sum(one.within(row) for row, one in got),
+                    "valid": sum(not made.why for _, made in got),
+                    "finite": sum(not made.why and math.isfinite(made.error) for _, made in got),
+                    "within_bound": sum(made.within(row) for row, made in got),
                 })
     return table
 
 
 def medians(pairs: list[Pair]) -> list[dict[str, Any]]:
-    """The medians of fp32 operators and of casts, over rows where the outputs of ampc and of modelopt are valid, and with a
-    bound also of the search: the differences are those to modelopt."""
+    """The medians of fp32 operators and of casts, and of the differences to modelopt.
+
+    Rows are those where the outputs of ampc and of modelopt are valid, for the search also with a bound.
+    """
     valid = [pair for pair in pairs if pair.valid]
-    chosen = {"both valid": valid, "and modelopt within bound": [pair for pair in valid if pair.modelopt.within(pair.row)]}
+    within = [pair for pair in valid if pair.modelopt.within(pair.row)]
+    chosen = {"both valid": valid, "and modelopt within bound": within}
     table: list[dict[str, Any]] = []
-    for form in adversarial.FLOOR:
+    for form in FLOOR:
         for title, some in chosen.items():
-            for kind in (*KINDS, "".join(KINDS)):
-                mine = [pair for pair in some if pair.row.format == form and pair.row.kind in kind]
+            for kinds in GROUPS:
+                mine = [pair for pair in some if pair.row.format == form and pair.row.kind in kinds]
                 if not mine:
                     continue
-                line: dict[str, Any] = {"format": form, "of_rows": title, "kind": " and ".join(kind), "rows": len(mine)}
+                kind = " and ".join(kinds)
+                line: dict[str, Any] = {"format": form, "of_rows": title, "kind": kind, "rows": len(mine)}
                 for heading, key in (("fp32", "wide"), ("casts", "casts")):
                     theirs = [getattr(pair.modelopt, key) for pair in mine]
                     line[f"{heading}:_modelopt"] = shown(theirs)
                     for tool in ("ampc", "search"):
                         both = [pair for pair in mine if not getattr(pair, tool).why]
                         ours = [getattr(getattr(pair, tool), key) for pair in both]
-                        differences = [one - getattr(pair.modelopt, key) for one, pair in zip(ours, both)]
+                        differences = [number - getattr(pair.modelopt, key) for number, pair in zip(ours, both)]
                         line[f"{heading}:_{tool}"] = shown(ours)
                         line[f"{heading}:_{tool}_-_modelopt"] = shown(differences)
                 table.append(line)
@@ -282,12 +284,12 @@ def shown(numbers: list[int]) -> str:
     return f"{median(numbers):g}" if numbers else ""
 
 
-def text(row: Row, one: Made) -> str:
-    """The error of a conversion as a cell: bold if it is beyond the bound, with a star if ONNX Runtime ran the model."""
-    if one.why:
-        return one.why.partition(":")[0]
-    figure = f"{one.error:.1e}" if row.bound is None or one.within(row) else f"**{one.error:.1e}**"
-    return figure + ("*" if one.refused else "")
+def text(row: Row, made: Made) -> str:
+    """The error of a conversion as a cell: bold if it is beyond the bound, starred if ONNX Runtime ran the model."""
+    if made.why:
+        return made.why.partition(":")[0]
+    figure = f"{made.error:.1e}" if row.bound is None or made.within(row) else f"**{made.error:.1e}**"
+    return figure + ("*" if made.refused else "")
 
 
 def line_of(pair: Pair) -> dict[str, Any]:
@@ -295,20 +297,20 @@ def line_of(pair: Pair) -> dict[str, Any]:
     row = pair.row
     line: dict[str, Any] = {"model": row.model, "format": row.format, "kind": row.kind, "bound": row.bound}
     for tool in TOOLS:
-        one = getattr(pair, tool)
-        line[tool] = text(row, one)
-        if not one.why:
-            line |= {f"fp32:_{tool}": one.wide, f"casts:_{tool}": one.casts}
+        made = getattr(pair, tool)
+        line[tool] = text(row, made)
+        if not made.why:
+            line |= {f"fp32:_{tool}": made.wide, f"casts:_{tool}": made.casts}
     return line
 
 
 def problems(pairs: list[Pair]) -> list[dict[str, Any]]:
     """The conversions that are not valid, or that `ampc run` refuses, with the reasons."""
-    made = [(pair.row, tool, getattr(pair, tool)) for pair in pairs for tool in TOOLS]
+    conversions = [(pair.row, tool, getattr(pair, tool)) for pair in pairs for tool in TOOLS]
     return [
-        {"model": row.model, "format": row.format, "tool": tool, "reason": one.why or f"ampc run: {one.refused}"}
-        for row, tool, one in made
-        if one.refused or one.why and one.why != "no output: no bound"
+        {"model": row.model, "format": row.format, "tool": tool, "reason": made.why or f"ampc run: {made.refused}"}
+        for row, tool, made in conversions
+        if made.refused or made.why and made.why != "no output: no bound"
     ]
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """What recomputation saves: the memory of training steps, and their time, with it and without.
 
-Steps with AdamW of the models of a corpus folder `train/`, in fp32 and in fp16, trained with for some steps in one thread.
-`predicted` is what `train-step` prints, activations and gradients beside weights, states and constants; `allocated` is what `ampc
-train` says that it has taken for all of them; `ms` is the least time of a step. Bytes and times of `none` and `cheap` are
-those of `train-step --recompute none` and `cheap`.
+Steps with AdamW of the models of a corpus folder `train/`, in fp32 and in fp16, trained with for some steps in one
+thread. `predicted` is what `train-step` prints, activations and gradients beside weights, states and constants;
+`allocated` is what `ampc train` says that it has taken for all of them; `ms` is the least time of a step. Bytes and
+times of `none` and `cheap` are those of `train-step --recompute none` and `cheap`.
 
     recompute.py --train FOLDER [--ampc BIN] [--only unet] [--steps N]
 """
@@ -19,10 +19,11 @@ import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from stored_inputs import copy_inputs
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "judge"))
 
-import numpy as np  # noqa: E402
 from step_curves import REFUSED  # noqa: E402
 from tables import markdown  # noqa: E402
 
@@ -49,8 +50,8 @@ def measure(args: Namespace, model: Path, form: str, recompute: str, folder: Pat
     step, state, log = (folder / f"step.{end}" for end in ("onnx", "safetensors", "jsonl"))
     make = [args.ampc, "train-step", model, "-o", step, "--state", state, "--loss", "output:loss", "--freeze-unused"]
     text = said([*map(str, make), *FORMATS[form], "--recompute", recompute, "--force"])
-    data, stored = folder / "data.npz", np.load(model.parent / "oracle.npz")
-    np.savez(data, **{name.removeprefix("in_"): stored[name] for name in stored.files if name.startswith("in_")})
+    data = folder / "data.npz"
+    copy_inputs(model.parent / "oracle.npz", data)
     train = [args.ampc, "train", step, "--state", state, "--data", data, "--steps", args.steps]
     ran = said([*map(str, train), "--no-shuffle", "--lr", "1e-4", "--log", str(log), "--force", "--threads", "1"])
     seconds = [json.loads(line).get("seconds") for line in log.read_text().splitlines()]

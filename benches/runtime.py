@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from stored_inputs import copy_inputs
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "judge"))
 
@@ -32,11 +34,6 @@ from tables import markdown  # noqa: E402
 
 MEDIAN = re.compile(r"^median\s+([\d.]+) (s|ms|µs|ns)$", re.MULTILINE)
 MILLISECONDS = {"s": 1e3, "ms": 1.0, "µs": 1e-3, "ns": 1e-6}
-
-
-def inputs_of(model: Path) -> dict[str, np.ndarray]:
-    with np.load(model.parent / "io.npz") as arrays:
-        return {name.removeprefix("in_"): arrays[name] for name in arrays.files if name.startswith("in_")}
 
 
 def session_of(model: Path, threads: int) -> onnxruntime.InferenceSession:
@@ -72,12 +69,13 @@ def error(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def measure(ampc: Path, model: Path, threads: int, runs: int, rounds: int) -> dict[str, Any]:
-    feeds = inputs_of(model)
     session = session_of(model, threads)
     names = [output.name for output in session.get_outputs()]
     with tempfile.TemporaryDirectory() as folder:
         inputs, outputs = Path(folder, "in.npz"), Path(folder, "out.npz")
-        np.savez(inputs, **feeds)
+        copy_inputs(model.parent / "io.npz", inputs)
+        with np.load(inputs) as arrays:
+            feeds = {name: arrays[name] for name in arrays.files}
         ours, theirs = [], []
         for _ in range(rounds):
             theirs.append(time_of_session(session, feeds, runs))

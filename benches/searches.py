@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The time of `ampc rewrite --search`, in runs of the fp32 model on the data of the search.
 
-Each model is searched on three batches: the inputs in `io.npz` beside it, and two batches made of them (elements in another
-order with noise for floats, other integers below the largest for indices). The model is run on each batch first; the sum of
-the mean times is one run on the data. Searches and runs alternate, in one process each.
+Each model is searched on three batches: the inputs in `io.npz` beside it, and two batches made of them (elements in
+another order with noise for floats, other integers below the largest for indices). The model is run on each batch
+first; the sum of the mean times is one run on the data. Searches and runs alternate, in one process each.
 
     searches.py --ampc target/release/ampc [--tolerance X] [--to FORMAT] [--budget N] MODEL.onnx ...
 """
@@ -20,19 +20,20 @@ from pathlib import Path
 
 import numpy as np
 
+from stored_inputs import copy_inputs
+
 UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 
 
 def batches(model: Path, folder: Path) -> list[Path]:
-    """Writes the batches."""
-    with np.load(model.parent / "io.npz") as arrays:
-        given = {name.removeprefix("in_"): arrays[name] for name in arrays.files if name.startswith("in_")}
+    """Writes the batches, of which the first is the stored inputs."""
+    paths = [folder / f"b{number}.npz" for number in range(3)]
+    copy_inputs(model.parent / "io.npz", paths[0])
+    with np.load(paths[0]) as arrays:
+        given = {name: arrays[name] for name in arrays.files}
     rng = np.random.default_rng(0)
-    paths = []
-    for number in range(3):
-        other = {name: array if number == 0 else varied(array, rng) for name, array in given.items()}
-        paths.append(folder / f"b{number}.npz")
-        np.savez(paths[-1], **other)
+    for path in paths[1:]:
+        np.savez(path, **{name: varied(array, rng) for name, array in given.items()})
     return paths
 
 

@@ -3,12 +3,13 @@
 
     step_precisions.py --ampc AMPC [--policy torch|safe] [--steps N] [--rounds R] FOLDER...
 
-A folder has `NAME/NAME.train.onnx`, a model whose output `loss` is the loss, and in `oracle.npz` a batch: the array `in_X`
-for each input X. Steps have AdamW; fp16 has loss scaling with one check of all gradients, bf16 and fp32 have none.
+A folder has `NAME/NAME.train.onnx`, a model whose output `loss` is the loss, and in `oracle.npz` a batch: the array
+`in_X` for each input X. Steps have AdamW; fp16 has loss scaling with one check of all gradients, bf16 and fp32 have
+none.
 
-A time is the CPU time of a process of `ampc train` with N + 5 steps less that of a process with 5 steps, over N: the least
-of R rounds, in each of which every precision runs. Processes have one thread and are bound to one processor. Printed are
-milliseconds, and the ratios to fp32.
+A time is the CPU time of a process of `ampc train` with N + 5 steps less that of a process with 5 steps, over N: the
+least of R rounds, in each of which every precision runs. Processes have one thread and are bound to one processor.
+Printed are milliseconds, and the ratios to fp32.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+
+from stored_inputs import copy_inputs
 
 FP32 = "jmp:params=float32,compute=float32,output=float32"
 
@@ -62,11 +65,11 @@ class Step:
 
 def measure(args: argparse.Namespace, folder: Path) -> None:
     """Prints a line of the table."""
-    arrays = np.load(folder / "oracle.npz")
-    inputs = {key[3:]: arrays[key] for key in arrays.files if key.startswith("in_")}
-    batch = next(iter(inputs.values())).shape[0]
     with tempfile.TemporaryDirectory() as scratch:
-        np.savez(Path(scratch) / "batch.npz", **inputs)
+        data = Path(scratch) / "batch.npz"
+        copy_inputs(folder / "oracle.npz", data)
+        with np.load(data) as inputs:
+            batch = inputs[inputs.files[0]].shape[0]
         model = folder / f"{folder.name}.train.onnx"
         precisions = ("fp32", "fp16", "bf16")
         steps = {p: Step(args.ampc, model, Path(scratch), p, args.policy) for p in precisions}
