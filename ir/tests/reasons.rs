@@ -58,10 +58,11 @@ fn variant(rule: &Rule) -> usize {
         Rule::Unknown(_) => 22,
         Rule::Kernel { .. } => 23,
         Rule::Observed { .. } => 24,
+        Rule::Trusted { .. } => 25,
     }
 }
 
-const VARIANTS: usize = 25;
+const VARIANTS: usize = 26;
 
 /// All requests that pin, with these patterns.
 fn pins(texts: &[String]) -> Vec<PinnedBy> {
@@ -105,6 +106,7 @@ fn reasons(texts: &[String]) -> Vec<Reason> {
         rules.push(Rule::UnknownSequence { by: a.clone() });
         rules.push(Rule::Kernel { target: a.clone() });
         rules.push(Rule::Observed { evidence: a.clone() });
+        rules.push(Rule::Trusted { evidence: a.clone() });
         for b in texts {
             rules.push(Rule::Guard { name: a.clone().into(), evidence: b.clone() });
             rules.push(Rule::Taint { node: a.clone(), op: b.clone() });

@@ -156,6 +156,20 @@ pub(crate) fn draws(
     })
 }
 
+/// Refuses sizes of dims beside data, which has sizes of its own. A rewrite takes them for its predicted time.
+///
+/// # Errors
+/// If both were given.
+pub(crate) fn refuse_dims_of_data(args: &DataArgs) -> Result<(), Failure> {
+    match args.inputs.is_some() && !args.dim.is_empty() {
+        true => Err(Failure::usage(
+            "dim",
+            "`--dim` has no meaning with `--inputs`: the data has the sizes of its dims",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// The sizes of `--dim` by name.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use ampc::{Error, Model};
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    args.data.refuse_dims_of_data()?;
+    data::refuse_dims_of_data(&args.data)?;
     let backend = data::backend(&args.device, threads, ui)?;
     if let Some(path) = &args.outputs {
         OutputForm::of(path).map_err(|e| diagnose::failure(&e, None))?;

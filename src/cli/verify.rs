@@ -24,7 +24,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(args: &VerifyArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    args.data.refuse_dims_of_data()?;
+    data::refuse_dims_of_data(&args.data)?;
     let backend = data::backend(&args.device, threads, ui)?;
     let mut runtime = data::runtime(backend, &args.limits);
     runtime.limits.max_device_bytes = args.device.max_device_bytes;

@@ -114,6 +114,11 @@ pub enum Rule {
         /// The value and its number of largest magnitude.
         evidence: String,
     },
+    /// Data shows that the results stay within the range, which answers the objection of a guard; the class is unchanged.
+    Trusted {
+        /// The objection, and the number of largest magnitude.
+        evidence: String,
+    },
     /// An operator upstream is denied.
     Taint {
         /// The path of its node.
@@ -186,6 +191,7 @@ impl Rule {
             Rule::Request { .. }
             | Rule::Guard { .. }
             | Rule::Observed { .. }
+            | Rule::Trusted { .. }
             | Rule::Taint { .. }
             | Rule::Placement { .. }
             | Rule::Kernel { .. }

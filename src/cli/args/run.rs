@@ -1,6 +1,5 @@
 //! Arguments of `ampc run` and `ampc verify`: values for the inputs of models, and limits.
 
-use super::super::problem::Failure;
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -159,17 +158,6 @@ impl DataArgs {
     /// True if values were requested.
     pub(crate) fn has_values(&self) -> bool {
         self.inputs.is_some() || self.random.is_some()
-    }
-
-    /// Refuses sizes of dims beside data, which has sizes of its own. A rewrite takes them for its predicted time.
-    pub(crate) fn refuse_dims_of_data(&self) -> Result<(), Failure> {
-        match self.inputs.is_some() && !self.dim.is_empty() {
-            true => Err(Failure::usage(
-                "dim",
-                "`--dim` has no meaning with `--inputs`: the data has the sizes of its dims",
-            )),
-            false => Ok(()),
-        }
     }
 }
 

@@ -14,6 +14,7 @@ const OPSET: &str = "opset.";
 const CUT: &str = "cut";
 const KERNEL: &str = "kernel";
 const OBSERVED: &str = "observed";
+const TRUSTED: &str = "trusted";
 const ROUNDS_ONCE: &str = "computes in fp32 and rounds once on ";
 const SEQUENCE: &str = "sequence:";
 const DOWNSTREAM: &str = "downstream of ";
@@ -69,6 +70,7 @@ impl Rule {
             Rule::Pin(pin) => pin.to_string().into(),
             Rule::Guard { name, .. } => format!("{GUARD}{name}").into(),
             Rule::Observed { .. } => OBSERVED.into(),
+            Rule::Trusted { .. } => TRUSTED.into(),
             Rule::Taint { node, .. } => format!("{TAINT}{node}").into(),
             Rule::Placement { .. } => CUT.into(),
             Rule::Kernel { .. } => KERNEL.into(),
@@ -94,7 +96,9 @@ impl Rule {
     fn evidence(&self) -> Cow<'_, str> {
         match self {
             Rule::Request { note } => note.into(),
-            Rule::Guard { evidence, .. } | Rule::Observed { evidence } => evidence.into(),
+            Rule::Guard { evidence, .. } | Rule::Observed { evidence } | Rule::Trusted { evidence } => {
+                evidence.into()
+            }
             Rule::Taint { op, .. } => format!("{DOWNSTREAM}{op}").into(),
             Rule::Placement { class, why, .. } => format!("{class} {why}").into(),
             Rule::Kernel { target } => format!("{ROUNDS_ONCE}{target}").into(),
@@ -172,6 +176,7 @@ fn with_evidence(rule: &str, evidence: &str) -> Option<Rule> {
             Rule::Placement { class: class.parse().ok()?, why: why(reason)? }
         }
         OBSERVED => Rule::Observed { evidence: text(evidence) },
+        TRUSTED => Rule::Trusted { evidence: text(evidence) },
         KERNEL => Rule::Kernel { target: text(evidence.strip_prefix(ROUNDS_ONCE)?) },
         "" => Rule::Request { note: text(evidence) },
         "quantized" => {

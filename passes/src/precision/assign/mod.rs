@@ -338,7 +338,7 @@ impl Assign {
     }
 }
 
-/// The variables of class allow, as products that may be fp32 whoever requested them to be low.
+/// All variables of class allow, as products that may be fp32 even if they are requested to be low.
 fn every_product(module: &Module) -> impl Iterator<Item = (Var, Why)> + '_ {
     let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node).collect::<Vec<_>>());
     let is_allow = |var: &Var| flow::decision(module, *var).is_some_and(|d| d.class == Class::Allow);

@@ -284,7 +284,7 @@ impl Cx<'_> {
         let largest = numbers.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
         let evidence = format!("{}: magnitudes up to {} on data", evidence(), shortest(largest));
         let decision = &mut self.module.node_mut(var.node).decisions[usize::from(var.var)];
-        decision.reason = Arc::new(Rule::Observed { evidence }.into());
+        decision.reason = Arc::new(Rule::Trusted { evidence }.into());
         self.changed = true;
     }
 
