@@ -1,12 +1,15 @@
 //! Batches of data on which statistics are collected.
 
+use super::args::DataArgs;
 use super::problem::Failure;
 use super::progress::Progress;
-use super::{data, diagnose, interrupt};
+use super::ui::Ui;
+use super::{data, diagnose, interrupt, shown};
 use ampc::Error;
 use ampc::execute::Inputs;
 use ampc::execute::stats::{Collector, batches};
 use ampc::ir::Module;
+use ampc::runtime::Runtime;
 use std::path::{Path, PathBuf};
 
 /// The batches that arguments name, in order.
@@ -77,6 +80,27 @@ pub(crate) fn read(paths: &[PathBuf], module: &Module, most_bytes: u64) -> Resul
         .iter()
         .map(|path| Inputs::read(path, module, most_bytes).map_err(|error| failure_of(path, &error, module)));
     batches.collect()
+}
+
+/// The requested values to compare models on: the batches of a path, or several draws of random values.
+///
+/// # Errors
+/// If they cannot be read, or do not fit the model.
+pub(crate) fn draws(
+    args: &DataArgs,
+    module: &Module,
+    runtime: &Runtime,
+    ui: Ui,
+) -> Result<Vec<Inputs>, Failure> {
+    let Some(path) = &args.inputs else { return data::draws(args, module, runtime, ui) };
+    let paths = named(std::slice::from_ref(path))?;
+    let mut read = read(&paths, module, runtime.limits.max_bytes)?;
+    if read.len() > 1 {
+        for (inputs, path) in read.iter_mut().zip(&paths) {
+            inputs.about = shown::name(&path.file_name().unwrap_or_default().to_string_lossy());
+        }
+    }
+    Ok(read)
 }
 
 /// The failure of a batch, which names the batch.

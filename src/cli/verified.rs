@@ -1,6 +1,7 @@
 //! `ampc rewrite --verify`: the model and its rewrite on the same inputs, before anything is written.
 
 use super::args::RewriteArgs;
+use super::batches;
 use super::data::{self, Shows};
 use super::diagnose;
 use super::pipeline::Run;
@@ -11,10 +12,9 @@ use super::ui::Ui;
 use super::verify::{Doubt, doubt, drawn, excused as said_of_excused, first};
 use ampc::error::Finding;
 use ampc::execute::report::ValueReport;
-use ampc::execute::verify::Compared;
+use ampc::execute::verify::{Compared, not_computed, runtime_of_rewrites};
 use ampc::execute::{
-    Excused, Inputs, Judgement, PinSearch, Pinned, Verification, VerifyOptions, find_pins, input_names,
-    judge, prepare,
+    Excused, Inputs, Judgement, PinSearch, Pinned, Verification, VerifyOptions, find_pins, input_names, judge,
 };
 use ampc::ir::text::is_hidden;
 use ampc::ir::{DType, Module};
@@ -50,8 +50,11 @@ impl Source {
             return Ok(None);
         }
         let runtime = data::default_runtime(threads, &args.limits, ui)?;
-        let draws = data::draws(&args.data, &model.module, &runtime, ui)?;
+        let draws = batches::draws(&args.data, &model.module, &runtime, ui)?;
         let tolerance = args.verify.tolerance.map(|of_max| Tolerance { of_max, ..Tolerance::EXACT });
+        let runtime = runtime_of_rewrites(&model.module, &draws, &runtime);
+        let runtime = runtime
+            .map_err(|error| data::failure_on(data::sizes(&draws), &error, &model.module, Shows::Messages))?;
         let options = VerifyOptions { runtime, tolerance };
         let accept_excused = args.verify.accept_excused;
         Ok(Some(Source { module: model.module.clone(), draws, options, accept_excused, is_emulated }))
@@ -76,7 +79,7 @@ impl Source {
         }
         let judged = match judge(&mut source, &mut written, &self.draws, &self.options) {
             Ok(judged) => judged,
-            Err(error) => match self.not_computed(&written) {
+            Err(error) => match not_computed(&self.module, &written, &self.draws, &self.options.runtime) {
                 Some(finding) => return Ok(self.beyond_all(&finding, &model.module, options)),
                 None => {
                     let sizes = data::sizes(&self.draws);
@@ -113,23 +116,6 @@ impl Source {
             message.push_str(&format!("; `--accept-excused` accepts that {all}"));
         }
         Ok(Verdict::Beyond { message, pins, excused, outputs, to: self.lowering(options) })
-    }
-
-    /// The problem of the rewrite, if it cannot be computed on a draw on which the model can be computed.
-    fn not_computed(&self, written: &Module) -> Option<Finding> {
-        let run_on_draws = |module: &Module| -> Result<(), Error> {
-            let mut module = module.clone();
-            let mut session = prepare(&mut module, &self.options.runtime)?;
-            for draw in &self.draws {
-                let inputs = draw.for_other(&self.module, session.module())?;
-                ampc::execute::run(&mut session, &inputs.values)?;
-            }
-            Ok(())
-        };
-        match run_on_draws(written) {
-            Err(Error::Run(finding)) if run_on_draws(&self.module).is_ok() => Some(finding),
-            _ => None,
-        }
     }
 
     /// The verdict on a rewrite that cannot be computed.

@@ -1,6 +1,7 @@
 //! `ampc verify`: compares the outputs of a model with the expected outputs.
 
 use super::args::VerifyArgs;
+use super::batches;
 use super::data::{self, Shows};
 use super::diagnose;
 use super::pipeline::{load, warn_of_reading};
@@ -67,7 +68,7 @@ fn two_models(args: &VerifyArgs, other_path: &Path, runtime: Runtime, ui: Ui) ->
     if !findings.is_empty() {
         return Err(diagnose::failure(&Error::Invalid(findings), Some(&model.module)));
     }
-    let draws = progress.suspend(|| data::draws(&args.data, &model.module, &runtime, ui))?;
+    let draws = progress.suspend(|| batches::draws(&args.data, &model.module, &runtime, ui))?;
     progress.stage("running");
     let options = VerifyOptions { runtime, tolerance: tolerance(args) };
     let judged = judged(args, &mut model.module, &mut other.module, &draws, &options);

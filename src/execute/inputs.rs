@@ -45,7 +45,9 @@ pub struct Inputs {
     pub scalars: Vec<String>,
     /// The files that were read. Results must not overwrite them.
     pub files: Vec<Arc<SourceBytes>>,
-    /// A description of the ranges of random values; empty if the values are read.
+    /// True if the values are random.
+    pub is_random: bool,
+    /// A description of the ranges of random values, or the name of a batch; empty if there is a single batch.
     pub about: String,
 }
 
@@ -286,6 +288,7 @@ impl InputSpecs {
             dims: self.bound.clone(),
             scalars,
             files: Vec::new(),
+            is_random: true,
             about: draw.about().into(),
         })
     }

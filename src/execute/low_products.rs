@@ -122,9 +122,9 @@ pub fn judge(
     Ok(judged)
 }
 
-/// True if no draw was made at random.
+/// True if no draw is random.
 fn are_given(draws: &[Inputs]) -> bool {
-    draws.iter().all(|inputs| inputs.about.is_empty())
+    draws.iter().all(|inputs| !inputs.is_random)
 }
 
 /// For each output beyond its bound on a draw, its excuse if there is an excuse; `None` if no output is excused at all.
@@ -144,7 +144,8 @@ fn excuses(
             continue;
         }
         let vanishes = |output: &Compared| output.agreement.has_vanished_slice;
-        if draw == 0 && (alone.vanish(model, &at_hand) || at_hand.outputs.iter().any(vanishes)) {
+        if (draw == 0 || is_given) && (alone.vanish(model, &at_hand) || at_hand.outputs.iter().any(vanishes))
+        {
             return None;
         }
         let low = verify_draws(model, &mut alone.module, inputs, options).ok()?;

@@ -14,10 +14,11 @@ mod comparer;
 use self::comparer::Comparer;
 use super::Inputs;
 use super::agree::Agreement;
+use super::loops::{has_loop, limits_of_rewrites};
 use super::scope::{Side, Teller, computed};
 use crate::error::findings::op_of;
 use crate::error::{Error, Finding};
-use crate::execute::session::{bind_observed, prepare, views};
+use crate::execute::session::{bind_observed, prepare, run, views};
 use crate::interface::output_names;
 use crate::run_errors::of_run;
 use ampc_ir::{DType, Module, Node, Value};
@@ -216,8 +217,8 @@ pub fn verify(
     verify_draws(model, other, std::slice::from_ref(inputs), options)
 }
 
-/// Like [`verify`], on several sets of inputs with the same dims; the worst draw of each value is kept. A draw after
-/// the first on which the model cannot be computed is skipped.
+/// Like [`verify`], on several sets of inputs; the worst draw of each value is kept. A random draw after the first on which the
+/// model cannot be computed is skipped.
 ///
 /// # Errors
 /// Errors as for [`verify`], also if the models have no inputs.
@@ -253,12 +254,12 @@ pub fn verify_draws(
     let mut summary = Summary::default();
     for (draw, inputs) in draws.iter().enumerate() {
         let other_inputs = inputs.for_other(model, other).map_err(in_other)?;
-        comparer.begin(draw);
+        comparer.begin(draw, draw == 0 || !inputs.is_random);
         let told = run_both(&mut sessions, [inputs, &other_inputs], &sides, &mut comparer, &stop);
         let (wanted, found, compared) = told.map_err(|error| no_thread(model, &error))?;
         let (wanted, found) = match (wanted, found) {
             (Ok(wanted), Ok(found)) => (wanted, found),
-            (Err(error), _) if draw > 0 && is_of_values(&error) => {
+            (Err(error), _) if draw > 0 && inputs.is_random && is_of_values(&error) => {
                 summary.without.push(draw);
                 stop.store(false, Ordering::Relaxed);
                 continue;
@@ -335,6 +336,36 @@ impl Summary {
             }
         }
     }
+}
+
+/// A runtime for a model and its rewrites on these inputs. If `runtime` does not limit the iterations of loops, a Loop may run
+/// for 16 times the iterations of the model, or 1024 if that is more: rounding may keep the loop of a rewrite from ending.
+///
+/// # Errors
+/// If the model has a Loop and cannot be run.
+pub fn runtime_of_rewrites(model: &Module, inputs: &[Inputs], runtime: &Runtime) -> Result<Runtime, Error> {
+    let limits = match has_loop(model) {
+        true => {
+            let mut session = prepare(&mut model.clone(), runtime)?;
+            limits_of_rewrites(&mut session, inputs, &runtime.limits)?
+        }
+        false => runtime.limits.clone(),
+    };
+    Ok(Runtime { limits, ..runtime.clone() })
+}
+
+/// The problem of the other model, if it cannot be computed on inputs on which the model can be computed.
+pub fn not_computed(model: &Module, other: &Module, draws: &[Inputs], runtime: &Runtime) -> Option<Finding> {
+    let mut session = prepare(&mut model.clone(), runtime).ok()?;
+    let mut other_session = prepare(&mut other.clone(), runtime).ok()?;
+    draws.iter().find_map(|inputs| {
+        run(&mut session, &inputs.values).ok()?;
+        let inputs = inputs.for_other(model, other).ok()?;
+        match run(&mut other_session, &inputs.values) {
+            Err(Error::Run(finding)) => Some(finding),
+            _ => None,
+        }
+    })
 }
 
 /// True if a value has a larger error than another.

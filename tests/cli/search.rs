@@ -179,6 +179,30 @@ fn a_result_that_fails_on_the_held_out_batch_is_searched_on_all_batches() {
     assert!(!pareto["points"].as_array().unwrap().is_empty() && pareto.get("held_out").is_none(), "{pareto}");
 }
 
+/// A rewrite is compared on every batch of a folder, and the failing batch is named; batches may have other sizes.
+#[test]
+fn models_are_compared_on_all_batches_of_a_folder() {
+    let dir = Dir::new();
+    let text = "input %x : f32[N, 2]\nconst %w : f32[2, 2] = [300.0, 0.0, 0.0, 300.0]\n%y = MatMul(%x, %w) : f32[N, 2] @scale\n\
+                output %y : f32[N, 2]\n";
+    dir.write("m.ir", module(text));
+    std::fs::create_dir(dir.path("data")).unwrap();
+    let batch = |name: &str, rows: u64, number: f32| {
+        let numbers = vec![number; usize::try_from(2 * rows).unwrap()];
+        write_npz(&dir, name, &[("x", HostTensor::from_slice(&[rows, 2], &numbers).unwrap())]);
+    };
+    batch("data/a.npz", 1, 1.0);
+    batch("data/b.npz", 3, 2.0);
+    let args = ["rewrite", "m.ir", "-o", "a.onnx", "--force", "--verify", "--inputs", "data"];
+    assert_eq!(dir.run(&args).code, 0);
+    assert_eq!(dir.run(&["verify", "m.ir", "a.onnx", "--inputs", "data"]).code, 0);
+    batch("data/b.npz", 3, 400.0);
+    let run = dir.run(&["verify", "m.ir", "a.onnx", "--inputs", "data"]);
+    assert!(run.code == 1 && run.to_string().contains("b.npz"), "{run}");
+    let run = dir.run(&args);
+    assert!(run.code == 1 && run.stderr.contains("b.npz"), "{run}");
+}
+
 /// A choice that cannot be computed, since a rounded index is out of range, is rejected like any other.
 #[test]
 fn a_choice_that_cannot_be_computed_is_beyond_the_tolerance() {
@@ -220,9 +244,11 @@ fn a_loop_that_rounding_keeps_from_ending_is_beyond_the_tolerance() {
                 } : f32[1, 2] @loop\noutput %y : f32[1, 2]\n";
     dir.write("m.ir", module(text));
     write_npz(&dir, "data.npz", &[("x", HostTensor::from_slice(&[1, 2], &[1.0f32, 0.5]).unwrap())]);
-    let args = ["rewrite", "m.ir", "-o", "a.onnx", "--search", "--inputs", "data.npz", "--policy", "all"];
-    let run = dir.run(&args);
+    let args = ["rewrite", "m.ir", "-o", "a.onnx", "--force", "--inputs", "data.npz", "--policy", "all"];
+    let run = dir.run(&[&args[..], &["--search"]].concat());
     assert_eq!(run.code, 0, "{run}");
+    let run = dir.run(&[&args[..], &["--verify"]].concat());
+    assert!(run.code == 1 && run.stderr.contains("cannot be computed"), "{run}");
 }
 
 #[test]

@@ -121,7 +121,8 @@ pub(crate) struct RoundingArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Inputs")]
 pub(crate) struct DataArgs {
-    /// Values for the inputs: an .npz or .safetensors file with their names, or a folder of `input_0.pb` …
+    /// Values for the inputs: an .npz or .safetensors file with their names, or a folder of `input_0.pb` …; where models are
+    /// compared, also a folder of such batches
     #[arg(long, value_name = "DATA", conflicts_with = "random")]
     pub(crate) inputs: Option<PathBuf>,
     /// Random values, equal for equal seeds; models are compared on several draws of different magnitudes

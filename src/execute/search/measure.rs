@@ -4,18 +4,15 @@ use super::metric::Numbered;
 use super::{Evidence, SearchOptions};
 use crate::error::Error;
 use crate::execute::Inputs;
+use crate::execute::loops::limits_of_rewrites;
 use crate::execute::pinned::with_pins;
-use crate::execute::session::{bind_observed, prepare, run, views};
+use crate::execute::session::{prepare, run};
 use crate::interface::output_names;
 use crate::options::RewriteOptions;
 use crate::report::Report;
-use crate::run_errors::of_run;
-use ampc_ir::op::OpKind;
-use ampc_ir::{DType, GraphId, Module, Node};
+use ampc_ir::{DType, Module};
 use ampc_passes::guard::Statistics;
-use ampc_runtime::session::NodeObserver;
-use ampc_runtime::{DataRef, HostTensor, Runtime, Session};
-use rustc_hash::FxHashMap;
+use ampc_runtime::{HostTensor, Runtime};
 use serde::Serialize;
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -132,12 +129,8 @@ impl<'a> Measurer<'a> {
         for batch in batches {
             wanted.push(run(&mut session, &batch.values)?.iter().map(Numbered::of).collect());
         }
-        let mut runtime = runtime;
-        if has_loop(source) {
-            let most =
-                most_iterations(&mut session, batches)?.saturating_mul(MAX_LOOP_RATIO).max(MIN_LOOP_LIMIT);
-            runtime.limits.max_iterations = runtime.limits.max_iterations.min(most);
-        }
+        let limits = limits_of_rewrites(&mut session, batches, &runtime.limits)?;
+        let runtime = Runtime { limits, ..runtime };
         let statistics = Statistics::default();
         Ok(Measurer { source, options, batches, search, runtime, wanted, names, tolerances, statistics })
     }
@@ -240,45 +233,6 @@ impl<'a> Measurer<'a> {
         let error = self.error_of(output, &self.wanted[batch], found);
         if error == 0.0 { 0.0 } else { error / self.tolerances[batch][output] }
     }
-}
-
-/// The largest number of iterations of a Loop in a rewrite, as a multiple of those of all its runs in the source: a loop that
-/// rounding keeps from ending would run for ever.
-const MAX_LOOP_RATIO: u64 = 16;
-
-/// The least limit of iterations.
-const MIN_LOOP_LIMIT: u64 = 1024;
-
-fn has_loop(module: &Module) -> bool {
-    let is_loop = |&node: &Node| module.node(node).schema().is_some_and(|schema| schema.kind == OpKind::Loop);
-    module.program_nodes().iter().any(is_loop)
-}
-
-/// The largest number of times that a run enters the bodies of one node.
-fn most_iterations(session: &mut Session, batches: &[Inputs]) -> Result<u64, Error> {
-    let mut most = 0;
-    for batch in batches {
-        let mut entered = Entered::default();
-        bind_observed(session, &batch.values)?;
-        let ran = session.run_to_observed(&views(&batch.values), Some(&mut entered), |_, _| {});
-        ran.map_err(|error| of_run(session.module(), &error))?;
-        most = entered.0.into_values().max().unwrap_or(0).max(most);
-    }
-    Ok(most)
-}
-
-/// Counts how often each node enters a body.
-#[derive(Default)]
-struct Entered(FxHashMap<Node, u64>);
-
-impl NodeObserver for Entered {
-    fn value(&mut self, _: Node, _: usize, _: DataRef<'_>) {}
-
-    fn enter(&mut self, node: Node, _: GraphId) {
-        *self.0.entry(node).or_default() += 1;
-    }
-
-    fn leave(&mut self) {}
 }
 
 fn point(pins: usize, report: &Report, cost: f64, (output, error, ratio): (String, f64, f64)) -> Point {

@@ -19,6 +19,8 @@ pub(super) struct Comparer<'a> {
     tolerance: Tolerance,
     /// The current draw of inputs.
     draw: usize,
+    /// True if outputs are searched for vanished slices.
+    excuses: bool,
     pub(super) values: Vec<Compared>,
     pub(super) first: Option<Compared>,
     /// The index in `values` of a value by path.
@@ -45,6 +47,7 @@ impl<'a> Comparer<'a> {
             side,
             tolerance,
             draw: 0,
+            excuses: false,
             values: Vec::new(),
             first: None,
             index: FxHashMap::default(),
@@ -58,9 +61,11 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// Starts another draw of inputs: held values of the previous draw are dropped, findings are kept.
-    pub(super) fn begin(&mut self, draw: usize) {
+    /// Starts another draw of inputs: held values of the previous draw are dropped, findings are kept. Outputs are searched for
+    /// vanished slices if `excuses`.
+    pub(super) fn begin(&mut self, draw: usize, excuses: bool) {
         self.draw = draw;
+        self.excuses = excuses;
         self.first = None;
         self.calls.clear();
         self.waiting.clear();
@@ -233,8 +238,7 @@ impl<'a> Comparer<'a> {
         let agreements = rows.filter_map(|((want, &at), propagated)| {
             let got = found.get(at)?;
             let mut agreement = agree(got, want, &bound::of_value(&self.tolerance, want, propagated));
-            // Excuses, for which slices count, are given on the first draw alone.
-            agreement.has_vanished_slice = self.draw == 0 && slice_vanishes(got, want);
+            agreement.has_vanished_slice = self.excuses && slice_vanishes(got, want);
             let noise = bound::noise(want, agreement.found.max_want, propagated);
             Some((agreement, noise))
         });
