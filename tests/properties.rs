@@ -374,8 +374,8 @@ proptest! {
         prop_assert_eq!(placed, inserted, "{}\n{}", placement.to_text(&decided), text_of(&lowered));
     }
 
-    /// The predicted time of a rewrite is not above that of a rewrite with another objective; if nothing is
-    /// lowered, the time does not change.
+    /// The predicted time of a rewrite is not above that of a rewrite with another objective, apart from arithmetic on unrounded
+    /// values; if nothing is lowered, the time does not change.
     #[test]
     fn the_fastest_rewrite_is_predicted_to_be_the_fastest(
         graph in graphs(),
@@ -397,7 +397,9 @@ proptest! {
         prop_assert_eq!((first.source, first.scale), (second.source, second.scale), "{}", text());
         // No choice knows of the casts that merge by it.
         if chosen.optimal && chosen.merged == 0 && compared.merged == 0 {
-            prop_assert!(first.rewritten <= second.rewritten, "{first:?} {second:?}\n{}", text());
+            // Arithmetic on unrounded values may cost 1 / 50, and a unit for each variable.
+            let most = second.rewritten + second.rewritten / 50 + 1000;
+            prop_assert!(first.rewritten <= most, "{first:?} {second:?}\n{}", text());
         }
 
         let mut policy = (*options.policy).clone();
