@@ -9,6 +9,7 @@ use super::table::count;
 use super::ui::{Stream, Ui};
 use super::{data, diagnose, shown};
 use ampc::execute::stats::{Collector, ModelStats, SavedStats};
+use ampc::ir::Module;
 use ampc::passes::observed::{Observed, shortest};
 use ampc::report::precision_name;
 use ampc::{Model, RewriteOptions};
@@ -102,12 +103,13 @@ impl Calibration {
                     warn(&stats.with_nan(), ui);
                     warn_of_part(&stats, ui);
                 });
-                (stats.observed(to, margin), stats.within(to, margin))
+                let observed = stats.observed(to, margin).with_subtracted_means(&model.module);
+                (observed, stats.within(to, margin))
             }
             Source::Data(paths) => {
-                let stats = collected(paths, args, threads, model, options, (progress, ui))?;
+                let (stats, module) = collected(paths, args, threads, model, options, (progress, ui))?;
                 progress.suspend(|| warn(&stats.with_nan(), ui));
-                (stats.observed(to, margin), stats.within(to, margin))
+                (stats.observed(to, margin).with_subtracted_means(&module), stats.within(to, margin))
             }
         };
         progress.suspend(|| ui.say(&said(&observed, options)));
@@ -138,7 +140,7 @@ fn saved(path: &Path, model: &Model) -> Result<SavedStats, Failure> {
     }
 }
 
-/// The statistics of a model on data.
+/// The statistics of a model on data, and the module that they are about.
 fn collected(
     paths: &[PathBuf],
     args: &RewriteArgs,
@@ -146,14 +148,15 @@ fn collected(
     model: &Model,
     options: &RewriteOptions,
     (progress, ui): (&Progress, Ui),
-) -> Result<ModelStats, Failure> {
+) -> Result<(ModelStats, Module), Failure> {
     let fail = |error: ampc::Error| diagnose::failure(&error, Some(&model.module));
     let runtime = data::default_runtime(threads, &args.limits, ui)?;
     let mut module = ampc::rewrite::before_decisions(model, options).map_err(fail)?;
     let collector = Collector::new(&mut module, &runtime).map_err(fail)?;
     let mut batches = Batches { module: &model.module, collector, progress };
     batches.add_all(paths, runtime.limits.max_bytes, |_| Ok(()))?;
-    Ok(batches.collector.finish())
+    let stats = batches.collector.finish();
+    Ok((stats, module))
 }
 
 /// Warns of tensors with NaN, about whose range a calibration knows nothing.
@@ -183,15 +186,28 @@ fn complain(problem: &Problem, ui: Ui) {
 /// The number of values near an end of the range, and the worst of them.
 fn said(observed: &Observed, options: &RewriteOptions) -> String {
     let to = precision_name(options.to);
-    let Some((place, number)) = observed.worst(options.to) else {
-        return format!("no value comes near an end of the range of {to} on the data");
+    let near = match observed.worst(options.to) {
+        None => format!("no value comes near an end of the range of {to} on the data"),
+        Some((place, number)) => {
+            let (place, number) = (shown::name(&place.to_string()), shortest(number));
+            match observed.near_ends().len() {
+                1 => {
+                    format!("1 value comes near an end of the range of {to} on the data: `{place}`, {number}")
+                }
+                n => format!(
+                    "{} come near an end of the range of {to} on the data, the worst `{place}`, {number}",
+                    count(n as u64, "value")
+                ),
+            }
+        }
     };
-    let (place, number) = (shown::name(&place.to_string()), shortest(number));
-    match observed.len() {
-        1 => format!("1 value comes near an end of the range of {to} on the data: `{place}`, {number}"),
-        n => format!(
-            "{} come near an end of the range of {to} on the data, the worst `{place}`, {number}",
-            count(n as u64, "value")
-        ),
-    }
+    let mut far = observed.far_from_zero();
+    let n = far.len() as u64;
+    let Some((place, (lo, hi))) = far.next() else { return near };
+    let (place, lo, hi) = (shown::name(&place.to_string()), shortest(lo), shortest(hi));
+    let lie = if n == 1 { "lies" } else { "lie" };
+    let values = count(n, "value");
+    format!(
+        "{near}; {values} {lie} far from 0 before a mean is subtracted, for example `{place}`, {lo} to {hi}"
+    )
 }

@@ -94,6 +94,7 @@ fn of_guard(name: &str, to: &str) -> Option<&'static str> {
         GuardKind::Square if to == "bf16" => "squares that lose digits",
         GuardKind::Square => "squares out of range",
         GuardKind::Cancellation => "differences that lose digits",
+        GuardKind::Offset => "inputs far from 0 before their mean is subtracted",
         GuardKind::Saturation => "saturating functions",
         GuardKind::Recurrence => "recurrences with factors near 1",
         GuardKind::Scores => "scores of unknown range",

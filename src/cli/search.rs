@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The maximal number of choices without `--budget`.
-const CHOICES: usize = 22;
+const CHOICES: usize = 15;
 
 /// A search that arguments ask for.
 pub(crate) struct Search {

@@ -111,6 +111,8 @@ impl ModelStats {
     /// normal number. The margin is at least that of the rounding of operands, 1 + 4u with the unit roundoff u; in bf16,
     /// which has the range of fp32, it is just that. Constants are not among them, since guards read all elements of
     /// constants.
+    ///
+    /// Inputs and results that lie far from 0, on one side of it, are added with their least and greatest numbers.
     pub fn observed(&self, format: DType, margin: f64) -> Observed {
         let floats = self.tensors.iter().filter(|tensor| tensor.dtype.is_float());
         observed::near_ends(floats.map(TensorStats::observation), format, margin)
@@ -137,6 +139,7 @@ impl TensorStats {
             name: &self.name,
             path: &self.path,
             slot: self.slot,
+            min: self.numbers.min,
             max: self.numbers.max,
             max_abs: self.numbers.max_abs,
             is_finite: self.numbers.nan == 0 && self.numbers.infinite == 0,

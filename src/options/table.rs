@@ -133,8 +133,8 @@ pub const OPTIONS: &[RecordedOption] = &[
     },
     RecordedOption {
         name: "observed",
-        values: "%INPUT=X or @NODE:RESULT=X with `+` between them",
-        choices: || vec![None, Some(""), Some("%x=100000"), Some("@n:0=-70000")],
+        values: "%INPUT=X, @NODE:RESULT=X or LO:HI, `+` between them",
+        choices: || vec![None, Some(""), Some("%x=100000"), Some("%x=3+%t=200:340"), Some("@n:0=-70000")],
         passes: &["observe"],
         print: |options| options.observed.as_ref().map(ToString::to_string),
         read: |options, value| {

@@ -1,16 +1,16 @@
-//! Extremes of values that were observed on data: `%x=120000+@block/mul:0=-70000`.
+//! Extremes of values that were observed on data: `%x=120000+@block/mul:0=-70000+%t=200:340`.
 
 use crate::graph::flow::{self, Var};
 use crate::graph::paths::{Paths, attr_of, own_name};
 use crate::spelling::words::{quoted, words};
 use ampc_ir::convert::{max_finite, min_normal};
 use ampc_ir::module::Op;
-use ampc_ir::op::{Work, work};
+use ampc_ir::op::{self, Work};
 use ampc_ir::verify::name_of;
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -29,37 +29,64 @@ pub enum ObservedValue {
     },
 }
 
-/// The numbers of largest magnitude of values that come near an end of the range of a format, or leave it, on data. The
-/// text form is `%x=120000+@block/mul:0=-70000`: `%` stands before an input, `@` before the path of a node, and the index
-/// of the result follows the path. An entry with other characters than those of a word is in quotes.
+/// Two facts of values on data: the number of largest magnitude of a value that comes near an end of the range of a format,
+/// or leaves it; and the least and the greatest number of a value that lies far from 0, on one side of it.
+///
+/// The text form is `%x=120000+@block/mul:0=-70000+%t=200:340`: `%` stands before an input, `@` before the path of a node, and
+/// the index of the result follows the path. An entry with other characters than those of a word is in quotes.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Observed(BTreeMap<ObservedValue, f64>);
+pub struct Observed {
+    numbers: BTreeMap<ObservedValue, f64>,
+    offsets: BTreeMap<ObservedValue, (f64, f64)>,
+}
 
 /// Invalid entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("expected %INPUT=NUMBER or @NODE:RESULT=NUMBER with a finite number other than 0")]
+#[error(
+    "expected %INPUT or @NODE:RESULT, then =NUMBER with a finite number other than 0, or =LO:HI with two finite numbers on one \
+     side of 0"
+)]
 pub struct InvalidObservation;
+
+/// A fact of a value on data.
+enum Fact {
+    Number(f64),
+    Offset(f64, f64),
+}
 
 impl Observed {
     /// True if there are no values.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.numbers.is_empty() && self.offsets.is_empty()
     }
 
-    /// The number of values.
-    pub fn len(&self) -> usize {
-        self.0.len()
+    /// The values near an end of the range with their numbers of largest magnitude, in the order of the text form.
+    pub fn near_ends(&self) -> impl ExactSizeIterator<Item = (&ObservedValue, f64)> {
+        self.numbers.iter().map(|(value, &number)| (value, number))
     }
 
-    /// The values with their numbers of largest magnitude, in the order of the text form.
-    pub fn iter(&self) -> impl Iterator<Item = (&ObservedValue, f64)> {
-        self.0.iter().map(|(value, &number)| (value, number))
+    /// The values far from 0 with their least and greatest numbers, in the order of the text form.
+    pub fn far_from_zero(&self) -> impl ExactSizeIterator<Item = (&ObservedValue, (f64, f64))> {
+        self.offsets.iter().map(|(value, &offset)| (value, offset))
+    }
+
+    /// Adds values with their least and greatest numbers. Values that do not lie far from 0 on one side of it are left out:
+    /// their least and greatest numbers differ by as much as their middle differs from 0, or more.
+    #[must_use]
+    pub fn with_far_from_zero(
+        mut self,
+        values: impl IntoIterator<Item = (ObservedValue, f64, f64)>,
+    ) -> Observed {
+        let far = values.into_iter().filter(|&(_, lo, hi)| is_offset(lo, hi));
+        self.offsets.extend(far.map(|(place, lo, hi)| (place, (lo, hi))));
+        self
     }
 
     /// The values that a module does not have.
     pub fn unknown_in(&self, module: &Module) -> Vec<&ObservedValue> {
         let places = Places::of(module);
-        self.0.keys().filter(|value| places.find(value).is_empty()).collect()
+        let known: BTreeSet<&ObservedValue> = self.numbers.keys().chain(self.offsets.keys()).collect();
+        known.into_iter().filter(|value| places.find(value).is_empty()).collect()
     }
 
     /// The results of products of matrices among these values.
@@ -68,15 +95,16 @@ impl Observed {
         let places = Places::of(module);
         let is_product = |value: Value| {
             let kind = module.producer(value).and_then(|(node, _)| Some(module.node(node).schema()?.kind));
-            kind.is_some_and(|kind| work(kind) == Work::Product)
+            kind.is_some_and(|kind| op::work(kind) == Work::Product)
         };
         let is_made = |place: &ObservedValue| places.find(place).into_iter().any(is_product);
-        Observed(self.0.into_iter().filter(|(place, _)| is_made(place)).collect())
+        let numbers = self.numbers.into_iter().filter(|(place, _)| is_made(place)).collect();
+        Observed { numbers, ..Observed::default() }
     }
 
     /// The value that is nearest to an end of the range of a format, or furthest beyond it.
     pub fn worst(&self, format: DType) -> Option<(&ObservedValue, f64)> {
-        self.iter().max_by(|(_, a), (_, b)| danger(*a, format).total_cmp(&danger(*b, format)))
+        self.near_ends().max_by(|(_, a), (_, b)| danger(*a, format).total_cmp(&danger(*b, format)))
     }
 
     /// The values of a module, with their numbers of largest magnitude. Values that the module does not have are left
@@ -92,22 +120,17 @@ impl Observed {
     /// ```
     pub(crate) fn values(&self, module: &Module) -> FxHashMap<Value, f64> {
         let mut found: FxHashMap<Value, f64> = FxHashMap::default();
-        if self.is_empty() {
+        if self.numbers.is_empty() {
             return found;
         }
         let places = Places::of(module);
-        for (place, &number) in &self.0 {
+        for (place, &number) in &self.numbers {
             // Calls of one function share its values.
             for value in places.find(place) {
                 widen(&mut found, value, number);
             }
         }
-        let is_passed_on = |var: &Var| flow::is_port(module, *var);
-        let ports: Vec<Var> = flow::nodes(module)
-            .into_iter()
-            .flat_map(|node| flow::vars(module, node))
-            .filter(is_passed_on)
-            .collect();
+        let ports = ports(module);
         // In each round, numbers enter bodies and functions one level deeper.
         loop {
             let mut has_changed = false;
@@ -126,9 +149,75 @@ impl Observed {
     }
 }
 
+impl Observed {
+    fn add(&mut self, place: ObservedValue, number: f64) {
+        let known = self.numbers.entry(place).or_default();
+        *known = larger(*known, number);
+    }
+
+    /// The values of a module that lie far from 0, with their least and greatest numbers.
+    pub(crate) fn offsets(&self, module: &Module) -> FxHashMap<Value, (f64, f64)> {
+        let mut found: FxHashMap<Value, (f64, f64)> = FxHashMap::default();
+        if self.offsets.is_empty() {
+            return found;
+        }
+        let places = Places::of(module);
+        for (place, &(lo, hi)) in &self.offsets {
+            for value in places.find(place) {
+                let known = found.entry(value).or_insert((lo, hi));
+                *known = (known.0.min(lo), known.1.max(hi));
+            }
+        }
+        found.retain(|_, &mut (lo, hi)| is_offset(lo, hi));
+        // A value that enters a body or function has an offset if all values have it that are bound to it.
+        for port in ports(module) {
+            let bound = flow::operands_of(module, port).map(|(_, value)| offset_of(module, &found, value));
+            let Some(bound) = bound.collect::<Option<Vec<_>>>() else { continue };
+            let hull = bound.into_iter().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+            let Some((lo, hi)) = hull.filter(|&(lo, hi)| is_offset(lo, hi)) else { continue };
+            let entering = flow::results_of(module, port).map(|(_, value)| value);
+            let entering = entering.filter(|&value| module.producer(value).is_none());
+            found.extend(entering.map(|value| (value, (lo, hi))));
+        }
+        found
+    }
+
+    /// Leaves out the values far from 0 that are none of some values.
+    pub(crate) fn retain_offsets(&mut self, module: &Module, of: &FxHashSet<Value>) {
+        let places = Places::of(module);
+        self.offsets.retain(|place, _| places.find(place).iter().any(|value| of.contains(value)));
+    }
+}
+
+/// True if numbers between these two have a common offset: the middle is farther from 0 than the numbers are from each other.
+fn is_offset(lo: f64, hi: f64) -> bool {
+    lo < hi && f64::midpoint(lo, hi).abs() > hi - lo
+}
+
+/// The variables of values that enter or leave a body or function, a graph before its bodies.
+fn ports(module: &Module) -> Vec<Var> {
+    let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
+    vars.filter(|&var| flow::is_port(module, var)).collect()
+}
+
+/// The least and the greatest number of a value that lies far from 0, behind captures and casts.
+pub(crate) fn offset_of(
+    module: &Module,
+    offsets: &FxHashMap<Value, (f64, f64)>,
+    value: Value,
+) -> Option<(f64, f64)> {
+    let made = made(module, value);
+    offsets.get(&made).or_else(|| offsets.get(&flow::behind_casts(module, made))).copied()
+}
+
+/// The value behind captures and casts.
+pub(crate) fn made(module: &Module, value: Value) -> Value {
+    flow::resolve_captures(module, flow::behind_inserted(module, value))
+}
+
 /// The number that was observed for a value, behind captures and casts.
 pub(crate) fn number_of(module: &Module, observed: &FxHashMap<Value, f64>, value: Value) -> Option<f64> {
-    let made = flow::resolve_captures(module, flow::behind_inserted(module, value));
+    let made = made(module, value);
     // A pass may have moved a cast of the author, whose result then has no observation.
     let number = observed.get(&made).or_else(|| observed.get(&flow::behind_casts(module, made)));
     number.copied()
@@ -246,17 +335,23 @@ impl FromIterator<(ObservedValue, f64)> for Observed {
     fn from_iter<T: IntoIterator<Item = (ObservedValue, f64)>>(entries: T) -> Observed {
         let mut observed = Observed::default();
         for (place, number) in entries {
-            let known = observed.0.entry(place).or_default();
-            *known = larger(*known, number);
+            observed.add(place, number);
         }
         observed
     }
 }
 
 /// Reads an entry.
-fn entry_of(text: &str) -> Option<(ObservedValue, f64)> {
-    let (place, number) = text.rsplit_once('=')?;
-    let number: f64 = number.parse().ok().filter(|&number: &f64| number != 0.0 && number.is_finite())?;
+fn entry_of(text: &str) -> Option<(ObservedValue, Fact)> {
+    let (place, fact) = text.rsplit_once('=')?;
+    let number = |text: &str| text.parse().ok().filter(|&number: &f64| number != 0.0 && number.is_finite());
+    let fact = match fact.split_once(':') {
+        None => Fact::Number(number(fact)?),
+        Some((lo, hi)) => {
+            let (lo, hi) = (number(lo)?, number(hi)?);
+            is_offset(lo, hi).then_some(Fact::Offset(lo, hi))?
+        }
+    };
     let place = match (place.strip_prefix('%'), place.strip_prefix('@')) {
         (Some(name), _) if !name.is_empty() => ObservedValue::Input(name.to_owned()),
         (None, Some(result)) => {
@@ -265,7 +360,7 @@ fn entry_of(text: &str) -> Option<(ObservedValue, f64)> {
         }
         _ => return None,
     };
-    Some((place, number))
+    Some((place, fact))
 }
 
 impl FromStr for Observed {
@@ -273,7 +368,14 @@ impl FromStr for Observed {
     fn from_str(text: &str) -> Result<Observed, InvalidObservation> {
         let entries = if text.is_empty() { Some(Vec::new()) } else { words(text) };
         let entries = entries.ok_or(InvalidObservation)?;
-        entries.iter().map(|entry| entry_of(entry).ok_or(InvalidObservation)).collect()
+        let mut observed = Observed::default();
+        for entry in entries {
+            match entry_of(&entry).ok_or(InvalidObservation)? {
+                (place, Fact::Number(number)) => observed.add(place, number),
+                (place, Fact::Offset(lo, hi)) => observed.offsets.extend([(place, (lo, hi))]),
+            }
+        }
+        Ok(observed)
     }
 }
 
@@ -304,7 +406,10 @@ pub fn shortest(number: f64) -> String {
 
 impl fmt::Display for Observed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.0.iter().map(|(place, &number)| quoted(&format!("{place}={}", shortest(number))));
+        let numbers = self.numbers.iter().map(|(place, &number)| format!("{place}={}", shortest(number)));
+        let offsets = self.offsets.iter();
+        let offsets = offsets.map(|(place, &(lo, hi))| format!("{place}={}:{}", shortest(lo), shortest(hi)));
+        let entries = numbers.chain(offsets).map(|entry| quoted(&entry));
         f.write_str(&entries.collect::<Vec<_>>().join("+"))
     }
 }
@@ -315,10 +420,21 @@ mod tests {
 
     #[test]
     fn observations_are_printed_as_they_are_read() {
-        for text in ["", "%x=100000", "@block/mul:0=-70000", "%x=2+\"@a b:1=70000.5\"", "%x=6.7e-5"] {
+        for text in [
+            "%t=200:340",
+            "%x=2+%x=-3:-2+@a:1=140.5:141",
+            "",
+            "%x=100000",
+            "@block/mul:0=-70000",
+            "%x=2+\"@a b:1=70000.5\"",
+            "%x=6.7e-5",
+        ] {
             assert_eq!(text.parse::<Observed>().unwrap().to_string(), text);
         }
-        for text in ["x", "x=1", "%x=nan", "%x=inf", "%x=0", "%=1", "@a:b=1", "@a:0", "@:0=1", "a:0=1"] {
+        for text in [
+            "%x=1:", "%x=1:3", "%x=-1:1", "%x=3:2", "%x=2:2", "x", "x=1", "%x=nan", "%x=inf", "%x=0", "%=1",
+            "@a:b=1", "@a:0", "@:0=1", "a:0=1",
+        ] {
             assert_eq!(text.parse::<Observed>(), Err(InvalidObservation), "{text}");
         }
     }

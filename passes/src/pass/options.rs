@@ -131,7 +131,7 @@ pub(crate) const TRUSTED: OptionDef =
 
 /// The option `observed`.
 pub(crate) const OBSERVED: OptionDef =
-    option("observed", "%INPUT=X or @NODE:RESULT=X with `+` between them", Some(""));
+    option("observed", "%INPUT=X, @NODE:RESULT=X or LO:HI, `+` between them", Some(""));
 
 /// Two words, for a truth value.
 #[derive(Clone, Copy, Debug)]

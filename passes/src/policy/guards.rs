@@ -59,6 +59,7 @@ pub enum GuardKind {
     Integers,
     Square,
     Cancellation,
+    Offset,
     Saturation,
     Recurrence,
     Scores,
@@ -127,6 +128,12 @@ pub const GUARDS: &[GuardDef] = &[
         judges: Judges::Operators,
         about: "differences of nearly equal numbers: variances, distances, neighbours, removed offsets",
         kind: GuardKind::Cancellation,
+    },
+    GuardDef {
+        name: "offset",
+        judges: Judges::Operators,
+        about: "inputs that may lie far from 0 on the way to the subtraction of a mean",
+        kind: GuardKind::Offset,
     },
     GuardDef {
         name: "saturation",

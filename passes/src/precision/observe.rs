@@ -17,8 +17,20 @@
 //! operator with the rule `kernel` left its readers free on condition that it is low itself. Once it is denied, it taints
 //! its readers as any denied operator does.
 //!
+//! A value that lies far from 0 on data and whose mean is subtracted, by a norm for example, stays fp32 as well, with the
+//! subtraction and the values far from 0 that it is computed from:
+//!
+//! ```text
+//! options: observed=%x=140:160+@sum:0=139:162
+//! %f = MatMul(%x, %w)             low
+//! %s = Add(%x, %f) @sum           fp32: it makes %s, in f16 with a spacing of 1/8
+//! %n = LayerNormalization(%s)     fp32: it subtracts the mean of %s
+//! ```
+//!
 //! Masks are exempt: a value whose number of largest magnitude is negative, with room for scores in front of the end of the
 //! range, stays free if only softmaxes read it, perhaps through additions and operators that move numbers.
+
+mod offsets;
 
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::sequences::Groups;
@@ -90,14 +102,15 @@ impl Pass for Observe {
                 format!("`{first}`{others}: no such value, so its range is not used"),
             );
         }
-        let observed = self.observed.values(module);
-        if observed.is_empty() {
+        if self.observed.is_empty() {
             return Ok(Changed::No);
         }
-        let found = Found { of: self, masks: masks(module), observed };
+        let offsets = offsets::on_way_to_means(module, &self.observed);
+        let found = Found { of: self, masks: masks(module), observed: self.observed.values(module) };
         let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
-        let near: Vec<(Var, String)> =
+        let mut near: Vec<(Var, String)> =
             vars.filter_map(|var| Some((var, found.evidence(module, var)?))).collect();
+        near.extend(offsets.into_iter().filter(|&(var, _)| flow::is_free(module, var)));
         // Before they are denied, because a denied variable stops the marks of others.
         let is_bound = |var: &Var| flow::decision(module, *var).is_some_and(is_between);
         let bound: Vec<Var> = near.iter().map(|&(var, _)| var).filter(is_bound).collect();
@@ -107,10 +120,12 @@ impl Pass for Observe {
         };
         let mut denied: FxHashSet<Var> = FxHashSet::default();
         for (var, evidence) in near {
+            if !denied.insert(var) {
+                continue;
+            }
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
             decision.class = Class::Deny;
             decision.reason = Arc::new(Rule::Observed { evidence }.into());
-            denied.insert(var);
         }
         tainted.retain(|&(var, _)| denied.insert(var));
         deny(module, &tainted);

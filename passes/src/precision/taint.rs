@@ -20,7 +20,7 @@
 //! %z = Add(%y, %c)             infer: stays free
 //! ```
 
-use crate::analysis::numerics::{Interval, Numerics, Sink};
+use crate::analysis::numerics::{Interval, Numerics, Sink, is_centred_norm};
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::keys::node_key;
 use crate::graph::paths::Paths;
@@ -29,6 +29,7 @@ use crate::pass::input_ranges::InputRanges;
 use crate::pass::invariants::Invariants;
 use crate::pass::options::{PassOption, RANGES, Setting, Spelled, print_ranges, settings};
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::policy::guards::{GuardDef, GuardKind};
 use crate::precision::between::{self, Growth, is_between};
 use ampc_ir::module::{Decision, Reason, Rule};
 use ampc_ir::op::Class;
@@ -85,7 +86,15 @@ impl Pass for Taint {
 fn taints(module: &Module, var: Var, decision: &Decision) -> bool {
     let kind = module.node(var.node).schema().map(|s| s.kind);
     let is_unbounded = || kind.and_then(between::growth) == Some(Growth::Unbounded);
-    decision.class == Class::Deny || is_between(decision) && is_unbounded()
+    // The results of a norm are of the size of its scale, whatever it removes.
+    let is_norm = kind.is_some_and(is_centred_norm);
+    let removes = matches!(decision.reason.rule(), Rule::Guard { name, .. } if is_offset(name));
+    decision.class == Class::Deny && !(is_norm && removes) || is_between(decision) && is_unbounded()
+}
+
+/// True for the name of the guard on offsets.
+fn is_offset(name: &str) -> bool {
+    GuardDef::of(name).is_some_and(|guard| guard.kind == GuardKind::Offset)
 }
 
 /// Returns the free infer variables that are marked, each with the variable where the first mark began. Calls `step`

@@ -22,7 +22,7 @@ pub(crate) struct SearchArgs {
     #[arg(long, value_name = "OUTPUT=X", value_parser = output_tolerance, requires = "search")]
     pub(crate) output_tolerance: Vec<(String, f64)>,
     /// Maximal number of choices that are run on the data, or maximal time of the search in seconds: `60s`; with a time,
-    /// the result depends on the machine [default: 22]
+    /// the result depends on the machine [default: 15]
     #[arg(long, value_name = "CHOICES|SECONDSs", allow_negative_numbers = true, value_parser = budget, requires = "search")]
     pub(crate) budget: Option<Budget>,
     /// Write the choices that no other choice beats in both error and cost, as JSON
@@ -43,7 +43,7 @@ pub(crate) enum Budget {
 }
 
 fn budget(text: &str) -> Result<Budget, String> {
-    let expected = "expected a number of choices (`22`) or a time in seconds (`60s`), more than 0";
+    let expected = "expected a number of choices (`15`) or a time in seconds (`60s`), more than 0";
     let budget = match text.strip_suffix('s') {
         Some(seconds) => {
             let seconds = seconds.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());

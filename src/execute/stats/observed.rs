@@ -12,6 +12,8 @@ pub(super) struct Observation<'a> {
     pub(super) name: &'a str,
     pub(super) path: &'a str,
     pub(super) slot: u32,
+    /// The least number, infinities included; NaN if it is undefined.
+    pub(super) min: f64,
     /// The largest number, infinities included; NaN if it is undefined.
     pub(super) max: f64,
     /// The largest finite magnitude.
@@ -71,8 +73,17 @@ pub(super) fn near_ends<'a>(
     margin: f64,
 ) -> Observed {
     let within = Within::of(format, margin);
-    let found = tensors.filter(|tensor| !within.has(tensor.number(within.most)));
-    found.filter_map(|tensor| Some((tensor.place()?, tensor.number(within.most)))).collect()
+    let (mut near, mut finite) = (Vec::new(), Vec::new());
+    for tensor in tensors {
+        let Some(place) = tensor.place() else { continue };
+        if !within.has(tensor.number(within.most)) {
+            near.push((place.clone(), tensor.number(within.most)));
+        }
+        if tensor.is_finite {
+            finite.push((place, tensor.min, tensor.max));
+        }
+    }
+    near.into_iter().collect::<Observed>().with_far_from_zero(finite)
 }
 
 /// The values that [`ModelStats::within`](super::ModelStats::within) gives.
@@ -142,6 +153,7 @@ struct Row {
     dtype: String,
     nan: u64,
     infinite: u64,
+    min: Option<Number>,
     max: Option<Number>,
     max_abs: Option<f64>,
 }
@@ -233,6 +245,7 @@ impl SavedStats {
             name: &row.tensor,
             path: &row.path,
             slot: row.result,
+            min: row.min.as_ref().map_or(f64::NAN, Number::value),
             max: row.max.as_ref().map_or(f64::NAN, Number::value),
             max_abs: row.max_abs.unwrap_or(0.0),
             is_finite: row.nan == 0 && row.infinite == 0,
@@ -278,20 +291,36 @@ mod tests {
             (Origin::Constant, "w", &[1e6]),
         ]);
         let found = stats.observed(DType::F16, 4.0);
-        assert_eq!(found.len(), 5, "{found}");
-        let numbers: Vec<f64> = found.iter().map(|(_, number)| number).collect();
+        assert_eq!(found.near_ends().len(), 5, "{found}");
+        let numbers: Vec<f64> = found.near_ends().map(|(_, number)| number).collect();
         assert_eq!(numbers, [16376.5, 19999.0, 20000.0, -20000.0, f64::from(2e-4f32)], "{found}");
         assert_eq!(stats.observed(DType::F16, 1.0), Observed::default());
-        assert_eq!(stats.observed(DType::F16, 8.0).len(), 6);
+        assert_eq!(stats.observed(DType::F16, 8.0).near_ends().len(), 6);
         assert_eq!(stats.observed(DType::BF16, 4.0), Observed::default());
         let saved = SavedStats::read(&json("m", &stats, 1)).unwrap();
         assert_eq!(saved.observed(DType::F16, 4.0), found);
     }
 
     #[test]
+    fn values_far_from_zero_have_their_extremes() {
+        let stats = stats(&[
+            (Origin::Input, "kelvin", &[200.0, 340.0]),
+            (Origin::Node, "negative", &[-3.5, -3.0]),
+            (Origin::Node, "wide", &[1.0, 3.0]),
+            (Origin::Node, "equal", &[5.0, 5.0]),
+            (Origin::Node, "infinite", &[200.0, f32::INFINITY]),
+            (Origin::Constant, "w", &[200.0, 201.0]),
+        ]);
+        let found = stats.observed(DType::BF16, 1.0);
+        assert_eq!(found.to_string(), "%kelvin=200:340+@@negative:0=-3.5:-3");
+        let saved = SavedStats::read(&json("m", &stats, 1)).unwrap();
+        assert_eq!(saved.observed(DType::BF16, 1.0), found);
+    }
+
+    #[test]
     fn bf16_has_the_range_of_fp32() {
         let stats = stats(&[(Origin::Input, "x", &[3.0e38]), (Origin::Input, "y", &[3.4e38, 1.0])]);
-        assert_eq!(stats.observed(DType::BF16, 4.0).iter().count(), 1);
+        assert_eq!(stats.observed(DType::BF16, 4.0).near_ends().count(), 1);
     }
 
     #[test]

@@ -6,11 +6,11 @@
 
 use super::back::{behind_movement, behind_scaling, operand, producer};
 use super::facts::Numerics;
-use super::operators::{is_constant, is_product, kind, subtracts};
+use super::operators::{is_centred_norm, is_constant, is_product, kind, subtracts};
 use super::properties::Properties;
 use super::squares::{squares, sums};
 use super::weights::{Weights, weights};
-use crate::graph::flow;
+use crate::graph::flow::{self, Reader};
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::linear::GemmView;
 use ampc_ir::views::{NodeView, constant_of};
@@ -183,6 +183,19 @@ pub(crate) fn subtracts_mean(module: &Module, node: Node) -> Option<Node> {
         OpKind::ReduceMean | OpKind::ReduceSum | OpKind::GlobalAveragePool | OpKind::Einsum
     );
     (is_whole && behind_scaling(module, a) == of).then_some(average)
+}
+
+/// True if a node subtracts the mean of an operand, or computes the mean of the operand that a difference subtracts.
+pub(crate) fn removes_mean(module: &Module, node: Node, slot: usize) -> bool {
+    let kind = kind(module, node);
+    let is_norm = slot == 0 && kind.is_some_and(is_centred_norm);
+    let is_subtracted = || {
+        let mean = module.node(node).result(0).filter(|_| slot == 0 && kind.is_some_and(op::sums));
+        let readers = mean.map(|mean| flow::readers_beyond_casts(module, mean)).unwrap_or_default();
+        let mut readers = readers.into_iter().filter_map(Reader::operand);
+        readers.any(|(reader, _)| subtracts_mean(module, reader) == Some(node))
+    };
+    is_norm || slot < 2 && subtracts_mean(module, node).is_some() || is_subtracted()
 }
 
 /// True if a node multiplies by a constant matrix whose elements are all the same number, 1/N, and so computes means.

@@ -66,6 +66,11 @@ impl Interval {
         self.lo.abs().max(self.hi.abs())
     }
 
+    /// True if the middle is farther from 0 than the interval is wide: 200 to 340 kelvin.
+    pub(crate) fn is_uncentred(self) -> bool {
+        f64::midpoint(self.lo, self.hi).abs() > self.hi - self.lo
+    }
+
     /// True if no element is farther from 0 than 1.
     pub(crate) fn is_within_one(self) -> bool {
         self.magnitude() <= 1.0

@@ -13,7 +13,7 @@ use super::back::{MAX_STEPS, behind_movement, operand, producer};
 use super::differences::subtracts_mean;
 use super::facts::Numerics;
 use super::interval::Interval;
-use super::operators::{is_product, kind, scalar, subtracts};
+use super::operators::{is_centred_norm, is_product, kind, scalar, subtracts};
 use super::properties::Properties;
 use super::weights::{MAX_WEIGHTS, weights};
 use crate::graph::flow::{self, Reader};
@@ -70,12 +70,7 @@ impl Numerics {
             }
             Some(OpKind::BatchNormalization) => slot == 0 && has_offset_statistics(module, node),
             Some(kind) if is_product(kind) => self.product_removes_offset(module, node, slot),
-            Some(
-                OpKind::LayerNormalization
-                | OpKind::InstanceNormalization
-                | OpKind::GroupNormalization
-                | OpKind::MeanVarianceNormalization,
-            ) => slot == 0 && self.offset(module, value).is_some(),
+            Some(kind) if is_centred_norm(kind) => slot == 0 && self.offset(module, value).is_some(),
             _ => false,
         }
     }

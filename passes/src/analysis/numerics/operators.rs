@@ -19,6 +19,17 @@ pub(crate) fn is_product(kind: OpKind) -> bool {
     op::work(kind) == Work::Product
 }
 
+/// True if an operator is a norm that subtracts a mean from its first operand.
+pub(crate) fn is_centred_norm(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::LayerNormalization
+            | OpKind::InstanceNormalization
+            | OpKind::GroupNormalization
+            | OpKind::MeanVarianceNormalization
+    )
+}
+
 /// The number in a constant of one element.
 pub(crate) fn scalar(module: &Module, value: Value) -> Option<f64> {
     match constant_of(module, flow::behind_casts(module, value))?.small_floats(1)?[..] {

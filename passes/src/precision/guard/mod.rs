@@ -11,6 +11,7 @@ mod integers;
 mod masks;
 mod near_one;
 mod norms;
+mod offsets;
 mod ranges;
 mod recurrences;
 
@@ -205,6 +206,10 @@ fn run(kind: GuardKind, cx: &mut Cx<'_>) -> Result<(), PassError> {
         GuardKind::Integers => integers::integers(cx),
         GuardKind::Square => amplifiers::square(cx),
         GuardKind::Cancellation => amplifiers::cancellation(cx),
+        GuardKind::Offset => {
+            offsets::offset(cx);
+            Ok(())
+        }
         GuardKind::Saturation => near_one::saturation(cx),
         GuardKind::Recurrence => recurrences::recurrence(cx),
         GuardKind::Scores => amplifiers::scores(cx),
