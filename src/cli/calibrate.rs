@@ -10,6 +10,7 @@ use super::ui::{Stream, Ui};
 use super::{data, diagnose, shown};
 use ampc::execute::stats::{Collector, ModelStats, SavedStats};
 use ampc::ir::Module;
+use ampc::passes::observe::before_means;
 use ampc::passes::observed::{Observed, shortest};
 use ampc::report::precision_name;
 use ampc::{Model, RewriteOptions};
@@ -102,14 +103,18 @@ impl Calibration {
                 progress.suspend(|| {
                     warn(&stats.with_nan(), ui);
                     warn_of_part(&stats, ui);
+                    warn_of_empty(stats.is_empty(), ui);
                 });
-                let observed = stats.observed(to, margin).with_subtracted_means(&model.module);
+                let observed = before_means(stats.observed(to, margin), &model.module);
                 (observed, stats.within(to, margin))
             }
             Source::Data(paths) => {
                 let (stats, module) = collected(paths, args, threads, model, options, (progress, ui))?;
-                progress.suspend(|| warn(&stats.with_nan(), ui));
-                (stats.observed(to, margin).with_subtracted_means(&module), stats.within(to, margin))
+                progress.suspend(|| {
+                    warn(&stats.with_nan(), ui);
+                    warn_of_empty(stats.is_empty(), ui);
+                });
+                (before_means(stats.observed(to, margin), &module), stats.within(to, margin))
             }
         };
         progress.suspend(|| ui.say(&said(&observed, options)));
@@ -179,14 +184,38 @@ fn warn_of_part(stats: &SavedStats, ui: Ui) {
     }
 }
 
+/// Warns of data without elements, which shows nothing.
+fn warn_of_empty(is_empty: bool, ui: Ui) {
+    if is_empty {
+        let message = "no tensor of floats has elements on the data, so nothing is known about the ranges";
+        complain(&Problem::warning("calibrate.empty", message), ui);
+    }
+}
+
 fn complain(problem: &Problem, ui: Ui) {
     ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
 }
 
-/// The number of values near an end of the range, and the worst of them.
+/// The values near an end of the range and far from 0: their numbers, and an example of each.
 fn said(observed: &Observed, options: &RewriteOptions) -> String {
+    let near = said_near(observed, options);
+    let mut far = observed.far_from_zero();
+    let n = far.len();
+    let Some((place, (lo, hi))) = far.next() else { return near };
+    let (place, lo, hi) = (shown::name(&place.to_string()), shortest(lo), shortest(hi));
+    match n {
+        1 => format!("{near}; 1 value lies far from 0 before a mean is subtracted: `{place}`, {lo} to {hi}"),
+        n => format!(
+            "{near}; {} lie far from 0 before a mean is subtracted, for example `{place}`, {lo} to {hi}",
+            count(n as u64, "value")
+        ),
+    }
+}
+
+/// The number of values near an end of the range, and the worst of them.
+fn said_near(observed: &Observed, options: &RewriteOptions) -> String {
     let to = precision_name(options.to);
-    let near = match observed.worst(options.to) {
+    match observed.worst(options.to) {
         None => format!("no value comes near an end of the range of {to} on the data"),
         Some((place, number)) => {
             let (place, number) = (shown::name(&place.to_string()), shortest(number));
@@ -200,14 +229,5 @@ fn said(observed: &Observed, options: &RewriteOptions) -> String {
                 ),
             }
         }
-    };
-    let mut far = observed.far_from_zero();
-    let n = far.len() as u64;
-    let Some((place, (lo, hi))) = far.next() else { return near };
-    let (place, lo, hi) = (shown::name(&place.to_string()), shortest(lo), shortest(hi));
-    let lie = if n == 1 { "lies" } else { "lie" };
-    let values = count(n, "value");
-    format!(
-        "{near}; {values} {lie} far from 0 before a mean is subtracted, for example `{place}`, {lo} to {hi}"
-    )
+    }
 }

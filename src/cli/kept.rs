@@ -72,7 +72,9 @@ fn of_rule(rule: &Rule, to: &str) -> String {
         Rule::NoGain(_) => Some("no gain predicted"),
         Rule::Quantized(_) => Some("computed in integers"),
         Rule::Guard { name, .. } => of_guard(name, to),
-        Rule::Observed { .. } => Some("numbers near an end of the range on data"),
+        Rule::Observed { .. } => {
+            Some("numbers near an end of the range, or far from 0 before a mean, on data")
+        }
         Rule::Opset(format) => return format!("no {format} form at this opset"),
         _ => None,
     };

@@ -112,10 +112,10 @@ impl ModelStats {
     /// which has the range of fp32, it is just that. Constants are not among them, since guards read all elements of
     /// constants.
     ///
-    /// Inputs and results that lie far from 0, on one side of it, are added with their least and greatest numbers.
+    /// The result also has the inputs and results that lie far from 0, with their least and greatest numbers.
     pub fn observed(&self, format: DType, margin: f64) -> Observed {
         let floats = self.tensors.iter().filter(|tensor| tensor.dtype.is_float());
-        observed::near_ends(floats.map(TensorStats::observation), format, margin)
+        observed::observed(floats.map(TensorStats::observation), format, margin)
     }
 
     /// The inputs and results of nodes whose elements are finite and whose largest magnitude is within the range of a
@@ -123,6 +123,12 @@ impl ModelStats {
     pub fn within(&self, format: DType, margin: f64) -> Observed {
         let floats = self.tensors.iter().filter(|tensor| tensor.dtype.is_float());
         observed::within(floats.map(TensorStats::observation), format, margin)
+    }
+
+    /// True if no input or result of floats has elements.
+    pub fn is_empty(&self) -> bool {
+        let observed = self.tensors.iter().filter(|tensor| tensor.origin != Origin::Constant);
+        observed.filter(|tensor| tensor.dtype.is_float()).all(|tensor| tensor.numbers.count == 0)
     }
 
     /// The names of the tensors of floats with NaN.

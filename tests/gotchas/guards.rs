@@ -24,6 +24,7 @@ fn every_guard_is_tested_below() {
         "int",
         "square",
         "cancellation",
+        "offset",
         "saturation",
         "recurrence",
         "scores",
@@ -31,6 +32,21 @@ fn every_guard_is_tested_below() {
         "choice",
     ];
     assert_eq!(GUARDS.iter().map(|g| g.name).collect::<Vec<_>>(), tested);
+}
+
+/// A sum with an input that may lie far from 0 keeps its digits before a norm.
+#[test]
+fn offset_of_an_input_before_a_norm() {
+    let graph = "input %x : f32[8, 16]
+         const %w : f32[16, 16] = random(1)
+         const %g : f32[16] = random(2)
+         %f = MatMul(%x, %w) : ?
+         %s = Add(%x, %f) : ?
+         %n = LayerNormalization(%s, %g) : ?
+         %y = MatMul(%n, %w) : ?
+         output %y : f32[8, 16]";
+    guarded(DType::F16, "offset", "s", graph);
+    guarded(DType::BF16, "offset", "n", graph);
 }
 
 fn without(options: &mut RewriteOptions, guards: &[&str]) {

@@ -48,6 +48,7 @@ pub use table::{
 };
 pub use traits::{
     Sign, adds, compares, dequantizes, dtype_follows_operand, is_deterministic, is_elementwise, may_reduce,
-    moves, moves_all, quantizes, reads_only_dims, replacement, result_range, stays_within_operand, sums,
+    moves, moves_all, quantizes, reads_only_dims, replacement, result_range, stays_within_operand,
+    subtracts_mean, sums,
 };
 pub use work::{Work, is_single_product, work};

@@ -247,6 +247,21 @@ pub fn sums(kind: OpKind) -> bool {
     )
 }
 
+/// True if the operator subtracts a mean from an operand, or from a sum with the operand: norms, except those that divide by
+/// a root of squares alone.
+pub fn subtracts_mean(kind: OpKind, operand: usize) -> bool {
+    match kind {
+        K::LayerNormalization
+        | K::InstanceNormalization
+        | K::GroupNormalization
+        | K::MeanVarianceNormalization
+        | K::ContribGroupNorm => operand == 0,
+        K::ContribSkipLayerNormalization => matches!(operand, 0 | 1 | 4),
+        K::ContribSkipGroupNorm => matches!(operand, 0 | 3 | 4),
+        _ => false,
+    }
+}
+
 /// True if the operator gives the same results for the same operands: all operators except random generators.
 pub fn is_deterministic(kind: OpKind) -> bool {
     !matches!(

@@ -2,6 +2,7 @@
 
 pub mod cost;
 pub mod dataflow;
+pub(crate) mod evaluate;
 pub mod exact;
 pub mod fusions;
 pub mod liveness;

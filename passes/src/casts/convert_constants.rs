@@ -4,7 +4,12 @@
 //! uploaded. A constant with only low readers keeps its name and changes its type; a constant that is read in both
 //! types is stored twice. Constant nodes and ConstantOfShape are converted in their attribute. An initializer that is
 //! also a graph input can be overridden, so its cast stays. The cast of a trained parameter stays too.
+//!
+//! A cast of a small float that is computed from constants and known extents becomes a constant as well.
 
+mod scalars;
+
+use self::scalars::Scalars;
 use crate::graph::flow::{self, Var};
 use crate::graph::names;
 use crate::graph::roles::{PARAMETER, with_role};
@@ -50,6 +55,8 @@ impl Pass for ConvertConstants {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
+        let mut scalars: Option<Scalars> = None;
+        let mut replaced_scalars = false;
         // A trained parameter stays fp32, and each step casts it anew.
         let trained: FxHashSet<Value> = with_role(module, PARAMETER).collect();
         for node in flow::nodes(module) {
@@ -59,8 +66,20 @@ impl Pass for ConvertConstants {
             if let (true, Some(operand), Some(result)) = (cast, data.operand(0), data.result(0))
                 && !trained.contains(&operand)
             {
-                changed |= self.fold(module, cx, node, operand, result);
+                let mut source = source(module, operand);
+                if source.is_none() && data.graph == module.main() {
+                    let scalars = scalars.get_or_insert_with(|| Scalars::of(module, cx.facts));
+                    source = scalars.get(operand).cloned().map(Source::Scalar);
+                }
+                let Some(source) = source else { continue };
+                let is_scalar = matches!(source, Source::Scalar(_));
+                let folded = self.fold(module, cx, (node, result), (operand, source));
+                changed |= folded;
+                replaced_scalars |= folded && is_scalar;
             }
+        }
+        if let Some(scalars) = scalars.filter(|_| replaced_scalars) {
+            scalars.remove_unread(module);
         }
         if changed {
             let pending = |m: &Module, v| {
@@ -77,6 +96,8 @@ enum Source {
     Initializer(Arc<TensorData>),
     ConstantNode(Node, Arc<TensorData>),
     Fill(Node, Arc<TensorData>),
+    /// The result of a node that is [known](scalars) without a run.
+    Scalar(Arc<TensorData>),
 }
 
 impl Source {
@@ -84,7 +105,7 @@ impl Source {
     /// operator set 20.
     fn admits(&self, module: &Module, to: DType) -> bool {
         match self {
-            Source::Initializer(_) => true,
+            Source::Initializer(_) | Source::Scalar(_) => true,
             Source::ConstantNode(node, _) | Source::Fill(node, _) => {
                 let formal = module.node(*node).schema().and_then(|s| Some((s, s.output(0)?)));
                 formal.is_some_and(|(schema, formal)| schema.types_of(formal).has_tensor(to))
@@ -117,13 +138,14 @@ impl ConvertConstants {
         &self,
         module: &mut Module,
         cx: &mut PassCx<'_>,
-        cast: Node,
-        operand: Value,
-        result: Value,
+        (cast, result): (Node, Value),
+        (operand, source): (Value, Source),
     ) -> bool {
         let Some(to) = module.value(result).ty.dtype() else { return false };
-        let Some(source) = source(module, operand) else { return false };
-        let (Source::Initializer(data) | Source::ConstantNode(_, data) | Source::Fill(_, data)) = &source;
+        let (Source::Initializer(data)
+        | Source::ConstantNode(_, data)
+        | Source::Fill(_, data)
+        | Source::Scalar(data)) = &source;
         // An output of the model keeps the type that the author gave it; a value that leaves a body has no public name.
         let graph = module.node(cast).graph;
         let leaves = module.is_output(result) && graph == module.main();
@@ -153,7 +175,7 @@ fn replacement(
             module.set_constant(operand, Payload::Dense(low));
             operand
         }
-        Source::Initializer(_) => {
+        Source::Initializer(_) | Source::Scalar(_) => {
             let graph = module.value(operand).graph;
             let name = module.value(result).name.expect(NAMED);
             module.add_constant(graph, name, Payload::Dense(low))

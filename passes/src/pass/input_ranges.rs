@@ -13,6 +13,11 @@ use std::str::FromStr;
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct InputRanges(BTreeMap<String, (f64, f64)>);
 
+/// True if numbers between these two lie far from 0: their middle is farther from 0 than they are from each other.
+pub(crate) fn is_uncentered(lo: f64, hi: f64) -> bool {
+    f64::midpoint(lo, hi).abs() > hi - lo
+}
+
 /// Invalid range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("expected INPUT=LO:HI with two finite numbers, the smaller number first")]

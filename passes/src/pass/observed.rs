@@ -1,19 +1,18 @@
 //! Extremes of values that were observed on data: `%x=120000+@block/mul:0=-70000+%t=200:340`.
 
+mod places;
+
+use self::places::Places;
 use crate::graph::flow::{self, Var};
-use crate::graph::paths::{Paths, attr_of, own_name};
+use crate::pass::input_ranges::is_uncentered;
 use crate::spelling::words::{quoted, words};
 use ampc_ir::convert::{max_finite, min_normal};
-use ampc_ir::module::Op;
 use ampc_ir::op::{self, Work};
-use ampc_ir::verify::name_of;
-use ampc_ir::{DType, GraphId, Module, Node, Value};
+use ampc_ir::{DType, Module, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
-use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 /// A value of a model: an input by its name, or a result of a node by the path of the node.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -43,15 +42,17 @@ pub struct Observed {
 /// Invalid entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "expected %INPUT or @NODE:RESULT, then =NUMBER with a finite number other than 0, or =LO:HI with two finite numbers on one \
-     side of 0"
+    "expected %INPUT or @NODE:RESULT, then =NUMBER with a finite number other than 0, or =LO:HI with finite numbers whose middle \
+     is farther from 0 than HI - LO"
 )]
 pub struct InvalidObservation;
 
-/// A fact of a value on data.
-enum Fact {
-    Number(f64),
-    Offset(f64, f64),
+/// An observation of a value.
+enum Entry {
+    /// The number of largest magnitude.
+    Magnitude(f64),
+    /// The least and the greatest number.
+    Range(f64, f64),
 }
 
 impl Observed {
@@ -70,15 +71,17 @@ impl Observed {
         self.offsets.iter().map(|(value, &offset)| (value, offset))
     }
 
-    /// Adds values with their least and greatest numbers. Values that do not lie far from 0 on one side of it are left out:
-    /// their least and greatest numbers differ by as much as their middle differs from 0, or more.
+    /// Adds the values that lie far from 0, of values with their least and greatest numbers: the middle of the two numbers is
+    /// farther from 0 than they are from each other.
     #[must_use]
     pub fn with_far_from_zero(
         mut self,
         values: impl IntoIterator<Item = (ObservedValue, f64, f64)>,
     ) -> Observed {
-        let far = values.into_iter().filter(|&(_, lo, hi)| is_offset(lo, hi));
-        self.offsets.extend(far.map(|(place, lo, hi)| (place, (lo, hi))));
+        // As they are printed, so that they are read again.
+        let printed = |number: f64| shortest(number).parse().unwrap_or(number);
+        let values = values.into_iter().map(|(place, lo, hi)| (place, (printed(lo), printed(hi))));
+        self.offsets.extend(values.filter(|&(_, (lo, hi))| lo < hi && is_uncentered(lo, hi)));
         self
     }
 
@@ -155,43 +158,43 @@ impl Observed {
         *known = larger(*known, number);
     }
 
-    /// The values of a module that lie far from 0, with their least and greatest numbers.
+    /// The values of a module that lie far from 0, with their least and greatest numbers. A value that enters a body or function
+    /// lies far from 0 if a value does that is bound to it: a norm inside subtracts the mean of each of them.
     pub(crate) fn offsets(&self, module: &Module) -> FxHashMap<Value, (f64, f64)> {
         let mut found: FxHashMap<Value, (f64, f64)> = FxHashMap::default();
         if self.offsets.is_empty() {
             return found;
         }
         let places = Places::of(module);
-        for (place, &(lo, hi)) in &self.offsets {
-            for value in places.find(place) {
-                let known = found.entry(value).or_insert((lo, hi));
-                *known = (known.0.min(lo), known.1.max(hi));
+        for (place, &offset) in &self.offsets {
+            found.extend(places.find(place).into_iter().map(|value| (value, offset)));
+        }
+        let ports = ports(module);
+        // In each round, values enter bodies and functions one level deeper.
+        loop {
+            let before = found.len();
+            for &port in &ports {
+                let mut bound = flow::operands_of(module, port);
+                let Some(offset) = bound.find_map(|(_, value)| offset_of(module, &found, value)) else {
+                    continue;
+                };
+                for (_, value) in flow::results_of(module, port) {
+                    if module.producer(value).is_none() {
+                        found.entry(value).or_insert(offset);
+                    }
+                }
+            }
+            if found.len() == before {
+                return found;
             }
         }
-        found.retain(|_, &mut (lo, hi)| is_offset(lo, hi));
-        // A value that enters a body or function has an offset if all values have it that are bound to it.
-        for port in ports(module) {
-            let bound = flow::operands_of(module, port).map(|(_, value)| offset_of(module, &found, value));
-            let Some(bound) = bound.collect::<Option<Vec<_>>>() else { continue };
-            let hull = bound.into_iter().reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
-            let Some((lo, hi)) = hull.filter(|&(lo, hi)| is_offset(lo, hi)) else { continue };
-            let entering = flow::results_of(module, port).map(|(_, value)| value);
-            let entering = entering.filter(|&value| module.producer(value).is_none());
-            found.extend(entering.map(|value| (value, (lo, hi))));
-        }
-        found
     }
 
-    /// Leaves out the values far from 0 that are none of some values.
+    /// Keeps the values far from 0 that are in `of` alone.
     pub(crate) fn retain_offsets(&mut self, module: &Module, of: &FxHashSet<Value>) {
         let places = Places::of(module);
         self.offsets.retain(|place, _| places.find(place).iter().any(|value| of.contains(value)));
     }
-}
-
-/// True if numbers between these two have a common offset: the middle is farther from 0 than the numbers are from each other.
-fn is_offset(lo: f64, hi: f64) -> bool {
-    lo < hi && f64::midpoint(lo, hi).abs() > hi - lo
 }
 
 /// The variables of values that enter or leave a body or function, a graph before its bodies.
@@ -245,92 +248,6 @@ fn widen(found: &mut FxHashMap<Value, f64>, value: Value, number: f64) -> bool {
     is_larger
 }
 
-/// The inputs and nodes of a module by name.
-struct Places<'m> {
-    module: &'m Module,
-    paths: Arc<Paths>,
-    inputs: FxHashMap<String, Value>,
-    /// The node of a graph with this last part of its path, which is unique in the graph.
-    by_path: FxHashMap<(GraphId, String), Node>,
-    /// The nodes of a graph with this name.
-    by_name: FxHashMap<(GraphId, String), SmallVec<[Node; 1]>>,
-}
-
-impl<'m> Places<'m> {
-    fn of(module: &'m Module) -> Places<'m> {
-        let paths = Paths::of(module);
-        let inputs = module.graph(module.main()).inputs().iter();
-        let inputs = inputs.map(|&value| (name_of(module, value), value)).collect();
-        let (mut by_path, mut by_name) = (FxHashMap::default(), FxHashMap::default());
-        for node in flow::nodes(module) {
-            let graph = module.node(node).graph;
-            by_path.insert((graph, paths.local(node).to_owned()), node);
-            let named: &mut SmallVec<[Node; 1]> =
-                by_name.entry((graph, own_name(module, node).to_owned())).or_default();
-            named.push(node);
-        }
-        Places { module, paths, inputs, by_path, by_name }
-    }
-
-    /// The values of a place. Several nodes may have a path: a node `c/b` of the main graph, and the node `b` of the
-    /// function that the node `c` calls.
-    fn find(&self, place: &ObservedValue) -> Vec<Value> {
-        match place {
-            ObservedValue::Input(name) => self.inputs.get(name).copied().into_iter().collect(),
-            ObservedValue::Result { node, slot } => {
-                let mut found = self.nodes(node);
-                if found.is_empty() {
-                    found.extend(self.paths.node(node));
-                }
-                let Ok(slot) = usize::try_from(*slot) else { return Vec::new() };
-                found.into_iter().filter_map(|node| self.module.node(node).result(slot)).collect()
-            }
-        }
-    }
-
-    /// The nodes that a path by calls names. Names may contain `/`, so every division of the path at a `/` is tried: the
-    /// first part names a call or a node with bodies, and the rest a node inside. A graph is searched for the same rest
-    /// once.
-    fn nodes(&self, path: &str) -> Vec<Node> {
-        let mut found = Vec::new();
-        let mut seen: FxHashSet<(GraphId, usize)> = FxHashSet::default();
-        let mut work = vec![(self.module.main(), 0)];
-        while let Some((graph, from)) = work.pop() {
-            if !seen.insert((graph, from)) {
-                continue;
-            }
-            let rest = &path[from..];
-            found.extend(self.named(graph, rest));
-            for (at, _) in rest.match_indices('/') {
-                for node in self.named(graph, &rest[..at]) {
-                    let (data, inside) = (self.module.node(node), from + at + 1);
-                    if let Op::Call(function) = data.op {
-                        work.push((self.module.function(function).graph, inside));
-                    }
-                    for body in data.bodies() {
-                        let attr = attr_of(self.module, body);
-                        if path[inside..].strip_prefix(attr).is_some_and(|rest| rest.starts_with('/')) {
-                            work.push((body, inside + attr.len() + 1));
-                        }
-                    }
-                }
-            }
-        }
-        found
-    }
-
-    /// The node with this last part of its path; without such a node, the nodes with this name, with or without the `~2`
-    /// that made a path of another module unique.
-    fn named(&self, graph: GraphId, name: &str) -> SmallVec<[Node; 1]> {
-        if let Some(&node) = self.by_path.get(&(graph, name.to_owned())) {
-            return smallvec![node];
-        }
-        let base = name.rsplit_once('~').map_or(name, |(base, _)| base);
-        let with = |name: &str| self.by_name.get(&(graph, name.to_owned()));
-        with(name).or_else(|| with(base)).cloned().unwrap_or_default()
-    }
-}
-
 impl FromIterator<(ObservedValue, f64)> for Observed {
     fn from_iter<T: IntoIterator<Item = (ObservedValue, f64)>>(entries: T) -> Observed {
         let mut observed = Observed::default();
@@ -342,14 +259,14 @@ impl FromIterator<(ObservedValue, f64)> for Observed {
 }
 
 /// Reads an entry.
-fn entry_of(text: &str) -> Option<(ObservedValue, Fact)> {
+fn entry_of(text: &str) -> Option<(ObservedValue, Entry)> {
     let (place, fact) = text.rsplit_once('=')?;
     let number = |text: &str| text.parse().ok().filter(|&number: &f64| number != 0.0 && number.is_finite());
     let fact = match fact.split_once(':') {
-        None => Fact::Number(number(fact)?),
+        None => Entry::Magnitude(number(fact)?),
         Some((lo, hi)) => {
             let (lo, hi) = (number(lo)?, number(hi)?);
-            is_offset(lo, hi).then_some(Fact::Offset(lo, hi))?
+            (lo < hi && is_uncentered(lo, hi)).then_some(Entry::Range(lo, hi))?
         }
     };
     let place = match (place.strip_prefix('%'), place.strip_prefix('@')) {
@@ -371,8 +288,8 @@ impl FromStr for Observed {
         let mut observed = Observed::default();
         for entry in entries {
             match entry_of(&entry).ok_or(InvalidObservation)? {
-                (place, Fact::Number(number)) => observed.add(place, number),
-                (place, Fact::Offset(lo, hi)) => observed.offsets.extend([(place, (lo, hi))]),
+                (place, Entry::Magnitude(number)) => observed.add(place, number),
+                (place, Entry::Range(lo, hi)) => observed.offsets.extend([(place, (lo, hi))]),
             }
         }
         Ok(observed)

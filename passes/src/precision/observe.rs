@@ -1,4 +1,5 @@
-//! `observe`: operators with values that come near an end of the range of the format on data stay fp32.
+//! `observe`: operators with values near an end of the range of the format, or far from 0 before a mean is subtracted, on data
+//! stay fp32.
 //!
 //! A value is near an end of the range if its observed number of largest magnitude is near or beyond the largest finite
 //! number of the format, or near or below its smallest normal number; the options have only such values. The operator
@@ -17,8 +18,8 @@
 //! operator with the rule `kernel` left its readers free on condition that it is low itself. Once it is denied, it taints
 //! its readers as any denied operator does.
 //!
-//! A value that lies far from 0 on data and whose mean is subtracted, by a norm for example, stays fp32 as well, with the
-//! subtraction and the values far from 0 that it is computed from:
+//! If a mean is subtracted from a value that lies far from 0 on data, the subtraction stays fp32, and so do the operators that
+//! make the value and the values far from 0 from which it is computed, back to a product:
 //!
 //! ```text
 //! options: observed=%x=140:160+@sum:0=139:162
@@ -31,6 +32,8 @@
 //! range, stays free if only softmaxes read it, perhaps through additions and operators that move numbers.
 
 mod offsets;
+
+pub use self::offsets::before_means;
 
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::sequences::Groups;
@@ -55,13 +58,14 @@ use std::sync::Arc;
 pub struct Observe {
     /// The format that the model is lowered to: f16 or bf16.
     pub to: DType,
-    /// The values that came near an end of the range on data.
+    /// The observations on data.
     pub observed: Observed,
 }
 
 impl Spelled for Observe {
     const NAME: &'static str = "observe";
-    const ABOUT: &'static str = "keeps operators in fp32 whose values come near an end of the range on data";
+    const ABOUT: &'static str =
+        "keeps operators in fp32 by values on data: near an end of the range, or far from 0";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: FORMAT,

@@ -7,6 +7,7 @@
 //!
 //! A variable that may be low between low neighbours marks its readers like a deny variable if its result is unbounded.
 //! If its result is bounded, its readers stay free, and the mark becomes a condition of the cut (`marks`).
+//! A norm that the guard `offset` denies marks nothing, because its results are of the size of its scale.
 //!
 //! Values between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and values moved from them) are not dangerous by
 //! their size: they mark a reader only on a path to an operator that amplifies errors (`numerics`). So a gate does not
@@ -20,7 +21,7 @@
 //! %z = Add(%y, %c)             infer: stays free
 //! ```
 
-use crate::analysis::numerics::{Interval, Numerics, Sink, is_centred_norm};
+use crate::analysis::numerics::{Interval, Numerics, Sink};
 use crate::graph::flow::{self, Reader, Var};
 use crate::graph::keys::node_key;
 use crate::graph::paths::Paths;
@@ -32,7 +33,7 @@ use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::guards::{GuardDef, GuardKind};
 use crate::precision::between::{self, Growth, is_between};
 use ampc_ir::module::{Decision, Reason, Rule};
-use ampc_ir::op::Class;
+use ampc_ir::op::{self, Class};
 use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
@@ -87,9 +88,9 @@ fn taints(module: &Module, var: Var, decision: &Decision) -> bool {
     let kind = module.node(var.node).schema().map(|s| s.kind);
     let is_unbounded = || kind.and_then(between::growth) == Some(Growth::Unbounded);
     // The results of a norm are of the size of its scale, whatever it removes.
-    let is_norm = kind.is_some_and(is_centred_norm);
-    let removes = matches!(decision.reason.rule(), Rule::Guard { name, .. } if is_offset(name));
-    decision.class == Class::Deny && !(is_norm && removes) || is_between(decision) && is_unbounded()
+    let is_norm = kind.is_some_and(|kind| op::subtracts_mean(kind, 0));
+    let by_offset = matches!(decision.reason.rule(), Rule::Guard { name, .. } if is_offset(name));
+    decision.class == Class::Deny && !(is_norm && by_offset) || is_between(decision) && is_unbounded()
 }
 
 /// True for the name of the guard on offsets.

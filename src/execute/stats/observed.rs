@@ -1,4 +1,4 @@
-//! Values that come near an end of the range of a format on data.
+//! Values that come near an end of the range of a format on data, or lie far from 0.
 
 use super::{Origin, SCHEMA};
 use ampc_ir::DType;
@@ -6,7 +6,7 @@ use ampc_ir::convert::{max_finite, min_normal, unit_roundoff};
 use ampc_passes::observed::{Observed, ObservedValue};
 use serde::Deserialize;
 
-/// The statistics that decide if a value comes near an end of a range.
+/// The statistics that decide if a value comes near an end of a range, or lies far from 0.
 pub(super) struct Observation<'a> {
     pub(super) origin: Origin,
     pub(super) name: &'a str,
@@ -67,7 +67,7 @@ impl Within {
 }
 
 /// The values that [`ModelStats::observed`](super::ModelStats::observed) gives.
-pub(super) fn near_ends<'a>(
+pub(super) fn observed<'a>(
     tensors: impl Iterator<Item = Observation<'a>>,
     format: DType,
     margin: f64,
@@ -117,12 +117,18 @@ pub enum StatsError {
         /// The number of tensors.
         tensors: usize,
     },
-    /// A number that cannot be the largest magnitude.
-    #[error("tensor `{tensor}`: expected `max_abs` of 0 or more, found {max_abs}")]
-    Negative {
+    /// Numbers that cannot be of one tensor.
+    #[error(
+        "tensor `{tensor}`: expected `min` up to `max`, and `max_abs` as the larger of their magnitudes if they are finite; found {min}, {max} and {max_abs}"
+    )]
+    Contradiction {
         /// The name of the tensor.
         tensor: String,
-        /// The number.
+        /// The least number.
+        min: f64,
+        /// The largest number.
+        max: f64,
+        /// The largest magnitude.
         max_abs: f64,
     },
 }
@@ -151,6 +157,7 @@ struct Row {
     path: String,
     result: u32,
     dtype: String,
+    count: u64,
     nan: u64,
     infinite: u64,
     min: Option<Number>,
@@ -159,6 +166,29 @@ struct Row {
 }
 
 impl Row {
+    /// The least number; NaN if it is undefined.
+    fn min(&self) -> f64 {
+        self.min.as_ref().map_or(f64::NAN, Number::value)
+    }
+
+    /// The largest number; NaN if it is undefined.
+    fn max(&self) -> f64 {
+        self.max.as_ref().map_or(f64::NAN, Number::value)
+    }
+
+    /// True if the extremes can be those of one tensor. They are undefined together: without numbers, or if all are NaN.
+    fn is_consistent(&self) -> bool {
+        let (min, max) = (self.min(), self.max());
+        let are_defined = self.min.is_some() && self.max.is_some();
+        let largest = min.abs().max(max.abs());
+        match self.max_abs {
+            None => are_defined == largest.is_infinite() && self.min.is_some() == self.max.is_some(),
+            Some(found) => {
+                are_defined && found >= 0.0 && min <= max && (found == largest || largest.is_infinite())
+            }
+        }
+    }
+
     fn is_float(&self) -> bool {
         self.dtype.parse::<DType>().is_ok_and(DType::is_float)
     }
@@ -166,7 +196,7 @@ impl Row {
 
 /// A number, or the name of an infinity.
 #[derive(Debug, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a number, or inf or -inf in quotes")]
 enum Number {
     Finite(f64),
     Named(Infinity),
@@ -205,11 +235,12 @@ impl SavedStats {
         if batches == 0 || tensors == 0 {
             return Err(StatsError::Empty { batches, tensors });
         }
-        let negative = stats.tensors.iter().find(|row| row.max_abs.is_some_and(|max_abs| max_abs < 0.0));
-        match negative {
-            Some(row) => Err(StatsError::Negative {
+        match stats.tensors.iter().find(|row| !row.is_consistent()) {
+            Some(row) => Err(StatsError::Contradiction {
                 tensor: row.tensor.clone(),
-                max_abs: row.max_abs.unwrap_or_default(),
+                min: row.min(),
+                max: row.max(),
+                max_abs: row.max_abs.unwrap_or(f64::NAN),
             }),
             None => Ok(stats),
         }
@@ -221,9 +252,14 @@ impl SavedStats {
         rows.map(|row| row.tensor.as_str()).collect()
     }
 
+    /// True if no tensor of floats has elements.
+    pub fn is_empty(&self) -> bool {
+        self.tensors.iter().all(|row| row.count == 0 || !row.is_float() || row.origin == Origin::Constant)
+    }
+
     /// See [`ModelStats::observed`](super::ModelStats::observed).
     pub fn observed(&self, format: DType, margin: f64) -> Observed {
-        near_ends(self.observations(), format, margin)
+        observed(self.observations(), format, margin)
     }
 
     /// See [`ModelStats::within`](super::ModelStats::within).
@@ -245,8 +281,8 @@ impl SavedStats {
             name: &row.tensor,
             path: &row.path,
             slot: row.result,
-            min: row.min.as_ref().map_or(f64::NAN, Number::value),
-            max: row.max.as_ref().map_or(f64::NAN, Number::value),
+            min: row.min(),
+            max: row.max(),
             max_abs: row.max_abs.unwrap_or(0.0),
             is_finite: row.nan == 0 && row.infinite == 0,
         })

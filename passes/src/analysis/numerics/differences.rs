@@ -6,7 +6,7 @@
 
 use super::back::{behind_movement, behind_scaling, operand, producer};
 use super::facts::Numerics;
-use super::operators::{is_centred_norm, is_constant, is_product, kind, subtracts};
+use super::operators::{is_constant, is_product, kind, subtracts};
 use super::properties::Properties;
 use super::squares::{squares, sums};
 use super::weights::{Weights, weights};
@@ -185,13 +185,19 @@ pub(crate) fn subtracts_mean(module: &Module, node: Node) -> Option<Node> {
     (is_whole && behind_scaling(module, a) == of).then_some(average)
 }
 
-/// True if a node subtracts the mean of an operand, or computes the mean of the operand that a difference subtracts.
+/// True if a node subtracts the mean of an operand, or computes that mean for a difference from the same operand.
+///
+/// ```text
+/// %m = ReduceMean(%x)             true of %x, since %d subtracts %m
+/// %d = Sub(%x, %m)                true of both operands
+/// %n = LayerNormalization(%x)     true of %x
+/// ```
 pub(crate) fn removes_mean(module: &Module, node: Node, slot: usize) -> bool {
     let kind = kind(module, node);
-    let is_norm = slot == 0 && kind.is_some_and(is_centred_norm);
+    let is_norm = kind.is_some_and(|kind| op::subtracts_mean(kind, slot));
     let is_subtracted = || {
-        let mean = module.node(node).result(0).filter(|_| slot == 0 && kind.is_some_and(op::sums));
-        let readers = mean.map(|mean| flow::readers_beyond_casts(module, mean)).unwrap_or_default();
+        let value = operand(module, node, slot).filter(|_| slot == 0 && sums(module, node));
+        let readers = value.map(|value| flow::readers_beyond_casts(module, value)).unwrap_or_default();
         let mut readers = readers.into_iter().filter_map(Reader::operand);
         readers.any(|(reader, _)| subtracts_mean(module, reader) == Some(node))
     };

@@ -15,7 +15,7 @@ use super::squares::{is_even, squares};
 use crate::analysis::dataflow::{Analysis, Direction, Facts, Lattice, solve};
 use crate::analysis::ranges::Range;
 use crate::graph::flow;
-use crate::pass::input_ranges::InputRanges;
+use crate::pass::input_ranges::{InputRanges, is_uncentered};
 use ampc_ir::module::Def;
 use ampc_ir::op::{self, OpKind, Sign};
 use ampc_ir::ports::Ports;
@@ -66,9 +66,14 @@ impl Interval {
         self.lo.abs().max(self.hi.abs())
     }
 
-    /// True if the middle is farther from 0 than the interval is wide: 200 to 340 kelvin.
-    pub(crate) fn is_uncentred(self) -> bool {
-        f64::midpoint(self.lo, self.hi).abs() > self.hi - self.lo
+    /// True if the interval [lies far from 0](is_uncentered): 200 to 340 kelvin.
+    pub(crate) fn is_uncentered(self) -> bool {
+        is_uncentered(self.lo, self.hi)
+    }
+
+    /// True if 0 is in the inner half of the interval: −3 to 3, but not 0 to 255.
+    pub(crate) fn is_centered(self) -> bool {
+        4.0 * f64::midpoint(self.lo, self.hi).abs() <= self.hi - self.lo
     }
 
     /// True if no element is farther from 0 than 1.

@@ -46,13 +46,13 @@ pub(crate) use self::differences::{
 };
 pub(crate) use self::facts::Numerics;
 pub(crate) use self::interval::Interval;
-pub(crate) use self::operators::{is_centred_norm, is_product, scalar, subtracts};
+pub(crate) use self::operators::{is_product, scalar, scales_groups, subtracts};
 pub(crate) use self::properties::{
     FEW_TERMS, MAX_SQUARES, MAX_TERMS, Properties, normalizes_contraction, terms,
 };
 pub(crate) use self::recurrences::{is_repeated_squaring, refines_inverse};
 pub(crate) use self::sink::{Sink, Sinks};
-pub(crate) use self::sinks::{scales_groups, worst_rounding_error};
+pub(crate) use self::sinks::worst_rounding_error;
 pub(crate) use self::squares::{adds_up_squares, is_gram, squares, sums};
 pub(crate) use self::weights::{Weights, weights};
 
@@ -71,7 +71,7 @@ impl Numerics {
     /// that cannot be read. Intervals hold for inputs within the given ranges, and for constants clamped to the
     /// magnitude `most`.
     pub(crate) fn of(module: &Module, to: DType, inputs: &InputRanges, most: f64) -> Numerics {
-        let (properties, sinks) = (properties::find_properties(module, inputs), SecondaryMap::default());
+        let (properties, sinks) = (properties::find_properties(module), SecondaryMap::default());
         let intervals = interval::find_intervals(module, inputs, most);
         let intervals_without_ranges = || interval::find_intervals(module, &InputRanges::default(), most);
         let intervals_without_ranges = (!inputs.is_empty()).then(intervals_without_ranges);

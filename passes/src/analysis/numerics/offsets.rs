@@ -13,11 +13,11 @@ use super::back::{MAX_STEPS, behind_movement, operand, producer};
 use super::differences::subtracts_mean;
 use super::facts::Numerics;
 use super::interval::Interval;
-use super::operators::{is_centred_norm, is_product, kind, scalar, subtracts};
+use super::operators::{is_product, kind, scalar, subtracts};
 use super::properties::Properties;
 use super::weights::{MAX_WEIGHTS, weights};
 use crate::graph::flow::{self, Reader};
-use ampc_ir::op::OpKind;
+use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::linear::GemmView;
 use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{Module, Node, Value};
@@ -70,7 +70,7 @@ impl Numerics {
             }
             Some(OpKind::BatchNormalization) => slot == 0 && has_offset_statistics(module, node),
             Some(kind) if is_product(kind) => self.product_removes_offset(module, node, slot),
-            Some(kind) if is_centred_norm(kind) => slot == 0 && self.offset(module, value).is_some(),
+            Some(kind) if op::subtracts_mean(kind, slot) => self.offset(module, value).is_some(),
             _ => false,
         }
     }

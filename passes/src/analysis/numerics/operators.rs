@@ -3,7 +3,7 @@
 use crate::graph::flow;
 use ampc_ir::op::{self, OpKind, Work};
 use ampc_ir::views::constant_of;
-use ampc_ir::{Module, Node, Value};
+use ampc_ir::{Dim, Module, Node, Value};
 
 /// The maximal number of walks of one analysis. A value that leaves a body, or is loop-carried, is seen in the next
 /// walk, so bodies nested deeper than this are not analysed completely: some facts are missing then, none is wrong.
@@ -17,17 +17,6 @@ pub(super) fn kind(module: &Module, node: Node) -> Option<OpKind> {
 /// True if an operator is a product of matrices, or computes one internally.
 pub(crate) fn is_product(kind: OpKind) -> bool {
     op::work(kind) == Work::Product
-}
-
-/// True if an operator is a norm that subtracts a mean from its first operand.
-pub(crate) fn is_centred_norm(kind: OpKind) -> bool {
-    matches!(
-        kind,
-        OpKind::LayerNormalization
-            | OpKind::InstanceNormalization
-            | OpKind::GroupNormalization
-            | OpKind::MeanVarianceNormalization
-    )
 }
 
 /// The number in a constant of one element.
@@ -66,4 +55,14 @@ pub(super) fn repeat(module: &Module, mut walk: impl FnMut() -> bool) {
             break;
         }
     }
+}
+
+/// True if the other operand of a node is broadcast along an axis of an operand, so that groups of elements share a factor.
+pub(crate) fn scales_groups(module: &Module, node: Node, slot: usize) -> bool {
+    let dims = |i: usize| module.value(module.node(node).operand(i)?).ty.shape()?.dims();
+    let (Some(of), Some(by)) = (dims(slot), dims(1 - slot.min(1))) else { return false };
+    let missing = of.len().saturating_sub(by.len());
+    let is_one = |dim: Option<&Dim>| dim == Some(&Dim::Known(1));
+    let is_shared = |axis: usize| axis < missing || is_one(by.get(axis - missing));
+    (0..of.len()).any(|axis| !is_one(of.get(axis)) && is_shared(axis))
 }

@@ -18,17 +18,14 @@ mod products;
 
 pub(crate) use self::products::{normalizes_contraction, terms};
 
-use super::interval::Interval;
 use super::operators::{is_constant, is_product, kind, scalar};
 use super::squares::{squares, sums};
 use crate::analysis::cost::{Extents, Sizes};
 use crate::analysis::dataflow::{Analysis, Direction, Facts, Lattice, solve};
 use crate::graph::flow;
-use crate::pass::input_ranges::InputRanges;
 use ampc_ir::module::Def;
 use ampc_ir::op::{self, OpKind, reads_only_dims};
 use ampc_ir::ports::Ports;
-use ampc_ir::verify::name_of;
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Module, Node, Type, Value};
 use std::ops::{BitOr, BitOrAssign};
@@ -93,11 +90,6 @@ impl Properties {
     /// The computation contains a product that may be a layer: a product with constants and more than [`FEW_TERMS`]
     /// terms.
     pub(crate) const OF_LAYER: Properties = Properties(1 << 15);
-    /// Inputs of the model with a range that lies far from 0 on one side, and values computed from them like
-    /// [`Properties::UNKNOWN_RANGE`]: temperatures in kelvin.
-    pub(crate) const UNCENTRED: Properties = Properties(1 << 16);
-    /// The properties of inputs that most arithmetic keeps.
-    const OF_INPUT: Properties = Properties(Properties::UNKNOWN_RANGE.0 | Properties::UNCENTRED.0);
     /// The properties of arithmetic: a result has them only if all operands are constants or arithmetic.
     const OF_ARITHMETIC: Properties = Properties(
         Properties::RAW.0 | Properties::ARITHMETIC.0 | Properties::OF_PRODUCT.0 | Properties::OF_LAYER.0,
@@ -144,16 +136,14 @@ impl Lattice for Properties {
     }
 }
 
-/// Finds the properties of all values, for inputs within the given ranges.
-pub(super) fn find_properties(module: &Module, inputs: &InputRanges) -> Facts<Properties> {
-    solve(module, &mut Forward { inputs })
+/// Finds the properties of all values.
+pub(super) fn find_properties(module: &Module) -> Facts<Properties> {
+    solve(module, &mut Forward)
 }
 
-struct Forward<'a> {
-    inputs: &'a InputRanges,
-}
+struct Forward;
 
-impl Analysis for Forward<'_> {
+impl Analysis for Forward {
     type Fact = Properties;
     const DIRECTION: Direction = Direction::Forward;
 
@@ -161,12 +151,7 @@ impl Analysis for Forward<'_> {
         let data = module.value(value);
         let is_input = matches!(data.def, Def::Input { .. }) && data.graph == module.main();
         if is_input && data.ty.element_dtype() != Some(DType::Bool) {
-            let range = self.inputs.get(&name_of(module, value)).map(|(lo, hi)| Interval { lo, hi });
-            let is_uncentred = range.is_some_and(Interval::is_uncentred);
-            return Properties::UNKNOWN_RANGE
-                | Properties::RAW
-                | Properties::ARITHMETIC
-                | when(is_uncentred, Properties::UNCENTRED);
+            return Properties::UNKNOWN_RANGE | Properties::RAW | Properties::ARITHMETIC;
         }
         when(is_constant(module, value), Properties::CONSTANT)
     }
@@ -225,12 +210,14 @@ impl Known<'_> {
                 return by(Properties::UNKNOWN_RANGE);
             }
             _ if is_product(kind) && squares(module, view.node) => {
-                operand(0).among(Properties::OF_INPUT) | Properties::SQUARES | Properties::SUMMED_SQUARES
+                operand(0).among(Properties::UNKNOWN_RANGE) | Properties::SQUARES | Properties::SUMMED_SQUARES
             }
             _ if is_product(kind) => self.of_product(view),
             _ if squares(module, view.node) => {
                 let summed = when(kind == OpKind::ReduceSumSquare, Properties::SUMMED_SQUARES);
-                operand(0).among(Properties::OF_INPUT | Properties::LONG_SUM) | Properties::SQUARES | summed
+                operand(0).among(Properties::UNKNOWN_RANGE | Properties::LONG_SUM)
+                    | Properties::SQUARES
+                    | summed
             }
             OpKind::Sub if is_mask(module, view) => Properties::NOTHING,
             _ if op::adds(kind) => all,
@@ -246,11 +233,13 @@ impl Known<'_> {
             }
             OpKind::Div if operand(1).has(Properties::CONSTANT) => all.without(by_count(module, view)),
             // A quotient with a computed divisor has another scale than the dividend.
-            OpKind::Div => operand(0).among(Properties::SINUSOIDS) | all.among(Properties::OF_INPUT),
-            OpKind::ReduceL2 => all.among(Properties::OF_INPUT | Properties::LONG_SUM) | Properties::NORMS,
+            OpKind::Div => operand(0).among(Properties::SINUSOIDS) | all.among(Properties::UNKNOWN_RANGE),
+            OpKind::ReduceL2 => {
+                all.among(Properties::UNKNOWN_RANGE | Properties::LONG_SUM) | Properties::NORMS
+            }
             OpKind::Sqrt | OpKind::Pow => {
                 let norms = when(operand(0).has(Properties::SUMMED_SQUARES), Properties::NORMS);
-                all.among(Properties::OF_INPUT | Properties::LONG_SUM) | norms
+                all.among(Properties::UNKNOWN_RANGE | Properties::LONG_SUM) | norms
             }
             OpKind::MatMulInteger | OpKind::ConvInteger => Properties::ACCUMULATOR,
             OpKind::Softmax | OpKind::Hardmax => Properties::DISTRIBUTION,

@@ -47,9 +47,6 @@ impl Sink {
     /// A square root, or a power below 1.
     pub(crate) const ROOT: Sink = Sink(1 << 16);
 
-    /// The subtraction of a mean, which removes an offset: a norm, or a norm that is written out.
-    pub(crate) const MEAN: Sink = Sink(1 << 17);
-
     /// All kinds that amplify errors. The other kinds give details.
     pub(crate) const AMPLIFIERS: Sink = Sink(
         Sink::EXPONENT.0

@@ -18,11 +18,10 @@ mod terms;
 mod transfer;
 
 pub(crate) use self::terms::worst_rounding_error;
-pub(crate) use self::transfer::scales_groups;
 
-use super::differences::removes_mean;
 use super::facts::Numerics;
-use super::operators::{is_product, kind, repeat, scalar};
+use super::operators::is_product;
+use super::operators::{kind, repeat, scalar};
 use super::properties::Properties;
 use super::recurrences::{is_repeated_squaring, refines_inverse};
 use super::sink::{Sink, Sinks, sink_of, when};
@@ -150,7 +149,6 @@ impl Numerics {
                 || divides_parts(module, node)
                 || self.removes_offset(module, node, slot));
         when(cancels, Sink::ENLARGED | Sink::CANCELLATION)
-            | when(is_computed && removes_mean(module, node, slot), Sink::MEAN)
             | when(self.normalizes_elements(module, node, slot), Sink::SPECTRUM)
             | when(self.decays(module, node) == Some(slot), Sink::STATE)
             | when(self.is_beside_one(module, node, slot), Sink::ONE)

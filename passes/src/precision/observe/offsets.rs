@@ -7,14 +7,11 @@ use ampc_ir::verify::name_of;
 use ampc_ir::{Module, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-impl Observed {
-    /// Leaves out the values far from 0 whose mean is not subtracted: no decision depends on them.
-    #[must_use]
-    pub fn with_subtracted_means(mut self, module: &Module) -> Observed {
-        let of = found(module, &self.offsets(module)).into_iter().map(|(_, value)| value).collect();
-        self.retain_offsets(module, &of);
-        self
-    }
+/// Removes values far from 0 whose mean is not subtracted: no decision depends on them.
+pub fn before_means(mut observed: Observed, module: &Module) -> Observed {
+    let values = OnWay::of(module, &observed.offsets(module)).values;
+    observed.retain_offsets(module, &values);
+    observed
 }
 
 /// The variables that make or read a value far from 0 on the way to the subtraction of its mean, with the evidence.
@@ -23,13 +20,15 @@ pub(super) fn on_way_to_means(module: &Module, observed: &Observed) -> Vec<(Var,
     let sentence = |(var, value): (Var, Value)| {
         let (lo, hi) = offset_of(module, &offsets, value)?;
         let (name, lo, hi) = (name_of(module, value), shortest(lo), shortest(hi));
-        Some((var, format!("`{name}` lies between {lo} and {hi} on data, and its mean is subtracted")))
+        let evidence =
+            format!("`{name}` lies between {lo} and {hi} on data, on the way to the subtraction of a mean");
+        Some((var, evidence))
     };
-    found(module, &offsets).into_iter().filter_map(sentence).collect()
+    OnWay::of(module, &offsets).vars.into_iter().filter_map(sentence).collect()
 }
 
-/// The values far from 0 whose mean is subtracted, each with a variable that makes or reads the value on the way to the
-/// subtraction. One walk from the subtractions to the values that they are computed from:
+/// The values far from 0 whose mean is subtracted, and the values far from 0 that they are computed from. One walk from the
+/// subtractions back:
 ///
 /// ```text
 /// offsets: %p and %s
@@ -37,30 +36,46 @@ pub(super) fn on_way_to_means(module: &Module, observed: &Observed) -> Vec<(Var,
 /// %s = Add(%p, %f)                           makes %s
 /// %n = LayerNormalization(%s)                reads %s
 /// ```
-fn found(module: &Module, offsets: &FxHashMap<Value, (f64, f64)>) -> Vec<(Var, Value)> {
-    let mut found = Vec::new();
-    if offsets.is_empty() {
-        return found;
-    }
-    let far = |value: &Value| offset_of(module, offsets, *value).is_some();
-    let mut work = Vec::new();
-    for node in flow::nodes(module) {
-        let operands = module.node(node).formal_operands().iter().enumerate();
-        let operands = operands.filter_map(|(slot, &value)| Some((slot, value?)));
-        for (_, value) in operands.filter(|(slot, value)| far(value) && removes_mean(module, node, *slot)) {
-            found.extend(flow::vars(module, node).map(|var| (var, made(module, value))));
-            work.push(value);
+#[derive(Default)]
+struct OnWay {
+    values: FxHashSet<Value>,
+    /// The variables that make or read such a value, each with the value.
+    vars: Vec<(Var, Value)>,
+}
+
+impl OnWay {
+    fn of(module: &Module, offsets: &FxHashMap<Value, (f64, f64)>) -> OnWay {
+        let mut way = OnWay::default();
+        if offsets.is_empty() {
+            return way;
         }
-    }
-    let mut seen: FxHashSet<Var> = FxHashSet::default();
-    while let Some(value) = work.pop() {
-        let value = made(module, value);
-        let Some(var) = flow::origin_var(module, value).filter(|&var| seen.insert(var)) else { continue };
-        found.push((var, value));
-        let is_made_by_product = module.node(var.node).schema().is_some_and(|schema| is_product(schema.kind));
-        if !is_made_by_product {
-            work.extend(flow::operands_of(module, var).map(|(_, value)| value).filter(far));
+        let made = |value: Value| flow::behind_casts(module, made(module, value));
+        let far = |value: &Value| offset_of(module, offsets, *value).is_some();
+        let mut work = Vec::new();
+        for node in flow::nodes(module) {
+            let operands = module.node(node).formal_operands().iter().enumerate();
+            let operands = operands.filter_map(|(slot, &value)| Some((slot, value?)));
+            for (slot, value) in
+                operands.filter(|(slot, value)| far(value) && removes_mean(module, node, *slot))
+            {
+                let var = u32::try_from(slot).ok().and_then(|slot| flow::reader_var(module, node, slot));
+                way.vars.extend(var.map(|var| (var, made(value))));
+                work.push(value);
+            }
         }
+        while let Some(value) = work.pop() {
+            let value = made(value);
+            let Some(var) = flow::origin_var(module, value).filter(|_| way.values.insert(value)) else {
+                way.values.insert(value);
+                continue;
+            };
+            way.vars.push((var, value));
+            let is_made_by_product =
+                module.node(var.node).schema().is_some_and(|schema| is_product(schema.kind));
+            if !is_made_by_product {
+                work.extend(flow::operands_of(module, var).map(|(_, value)| value).filter(far));
+            }
+        }
+        way
     }
-    found
 }

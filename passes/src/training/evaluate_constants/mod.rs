@@ -16,20 +16,17 @@
 //! exist; `dce` removes unread nodes. A float initializer that a gradient could reach never counts as known,
 //! because it may be a weight. The size of each tensor, and of all tensors together, is bounded.
 
-mod evaluate;
 mod lists;
 mod select;
-mod small;
 mod trips;
 mod unroll;
 
-use self::evaluate::evaluate;
-use self::small::{MAX_ELEMENTS, Small};
+use crate::analysis::evaluate::{Small, evaluate, known_ints};
 use crate::pass::options::Spelled;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::training::autodiff;
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::infer::{Facts, Int, check_node};
+use ampc_ir::infer::{Facts, check_node};
 use ampc_ir::module::{Def, Op};
 use ampc_ir::op::{Lookup, OpKind, OpSchema, lookup};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
@@ -284,20 +281,11 @@ impl Walk<'_> {
             return None;
         }
         if let &[Some(result)] = data.results()
-            && let Some(found) = self.extents(result)
+            && let Some(found) = known_ints(self.module, &self.facts, result)
         {
             return Some(vec![found]);
         }
         evaluate(&view, &|i| self.operand(&view, i))
-    }
-
-    /// The elements of an integer list that inference knows.
-    fn extents(&self, value: Value) -> Option<Small> {
-        let ints: Option<Vec<i64>> = self.facts.ints(value)?.iter().copied().map(Int::known).collect();
-        let (list, ty) = (ints?, self.module.value(value).ty.as_tensor()?);
-        let dims = ty.shape.to_known()?;
-        let is_whole = list.len() as u64 == dims.iter().product::<u64>() && list.len() as u64 <= MAX_ELEMENTS;
-        is_whole.then(|| Small::ints(ty.dtype, dims.to_vec(), list))
     }
 
     /// An operand that is a small constant, and no weight.

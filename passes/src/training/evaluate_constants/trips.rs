@@ -15,8 +15,7 @@
 //! ```
 
 use super::Walk;
-use super::evaluate::evaluate;
-use super::small::Small;
+use crate::analysis::evaluate::{Small, evaluate};
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, GraphId, Value};
 use rustc_hash::FxHashMap;

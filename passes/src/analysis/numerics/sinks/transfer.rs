@@ -7,7 +7,7 @@ use super::super::operators::{is_product, kind};
 use super::super::properties::{Properties, terms};
 use super::super::sink::{Sink, when};
 use super::super::squares::sums;
-use crate::analysis::cost::{Extents, Sizes};
+use crate::analysis::cost::Sizes;
 use crate::graph::flow::{self, Reader};
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::NodeView;
@@ -54,7 +54,6 @@ impl Numerics {
                 everything.without(linear) | Sink::SPECTRUM
             }
             _ if sums(module, node) => everything.without(linear),
-            OpKind::Mul | OpKind::Div if scales_groups(module, node, slot) => everything.without(linear),
             OpKind::Mul
             | OpKind::Div
             | OpKind::Pow
@@ -63,7 +62,7 @@ impl Numerics {
             | OpKind::ReduceMax
             | OpKind::ReduceMin
             | OpKind::MaxPool
-            | OpKind::GlobalMaxPool => everything.without(linear | Sink::MEAN),
+            | OpKind::GlobalMaxPool => everything.without(linear),
             OpKind::Relu | OpKind::LeakyRelu | OpKind::Clip | OpKind::Max | OpKind::Min => {
                 everything.without(Sink::DISTANCE | Sink::ENLARGED | Sink::PART_OF_POSITION)
             }
@@ -136,13 +135,4 @@ impl Numerics {
         let result = module.node(node).result(0);
         result.is_some_and(|result| self.properties(module, result).has(Properties::ARITHMETIC))
     }
-}
-
-/// True if the other operand of a node scales whole groups of elements of an operand: it has fewer elements. Factors of
-/// single elements spread an offset, so that it is no offset any more.
-pub(crate) fn scales_groups(module: &Module, node: Node, slot: usize) -> bool {
-    let sizes = Sizes::default();
-    let extents = Extents { module, sizes: &sizes };
-    let elements = |i: usize| module.node(node).operand(i).map(|value| extents.elements(value));
-    elements(slot).zip(elements(1 - slot.min(1))).is_some_and(|(of, by)| by < of)
 }

@@ -1,14 +1,14 @@
-//! Small tensors as numbers, with which the pass computes.
+//! Small tensors as numbers, as operands and results of the evaluation.
 
 use ampc_ir::convert::Conversion;
 use ampc_ir::{DType, TensorData};
 
 /// The largest number of elements of a tensor that is computed.
-pub(super) const MAX_ELEMENTS: u64 = 1024;
+pub(crate) const MAX_ELEMENTS: u64 = 1024;
 
 /// The elements of a small tensor, in order.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Numbers {
+pub(crate) enum Numbers {
     /// Integers of the element type, or bools, which are 0 and 1.
     Ints(Vec<i64>),
     /// Floats of f16, bf16, f32 or f64; each is rounded to the element type when a constant is made of them.
@@ -17,15 +17,15 @@ pub(super) enum Numbers {
 
 /// A small tensor.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Small {
-    pub(super) dtype: DType,
-    pub(super) dims: Vec<u64>,
-    pub(super) numbers: Numbers,
+pub(crate) struct Small {
+    pub(crate) dtype: DType,
+    pub(crate) dims: Vec<u64>,
+    pub(crate) numbers: Numbers,
 }
 
 impl Small {
     /// The elements of a constant, if it is small and of numbers or bools.
-    pub(super) fn read(data: &TensorData) -> Option<Small> {
+    pub(crate) fn read(data: &TensorData) -> Option<Small> {
         let (dtype, dims) = (data.dtype(), data.dims().to_vec());
         let numbers = match data.small_ints(MAX_ELEMENTS) {
             Some(ints) => Numbers::Ints(ints),
@@ -34,18 +34,18 @@ impl Small {
         Some(Small { dtype, dims, numbers })
     }
 
-    pub(super) fn ints(dtype: DType, dims: Vec<u64>, list: Vec<i64>) -> Small {
+    pub(crate) fn ints(dtype: DType, dims: Vec<u64>, list: Vec<i64>) -> Small {
         Small { dtype, dims, numbers: Numbers::Ints(list) }
     }
 
-    pub(super) fn as_ints(&self) -> Option<&[i64]> {
+    pub(crate) fn as_ints(&self) -> Option<&[i64]> {
         match &self.numbers {
             Numbers::Ints(list) => Some(list),
             Numbers::Floats(_) => None,
         }
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match &self.numbers {
             Numbers::Ints(list) => list.len(),
             Numbers::Floats(list) => list.len(),
@@ -53,7 +53,7 @@ impl Small {
     }
 
     /// The elements at these places, as a tensor of these dims.
-    pub(super) fn at(&self, dims: Vec<u64>, places: &[usize]) -> Option<Small> {
+    pub(crate) fn at(&self, dims: Vec<u64>, places: &[usize]) -> Option<Small> {
         let numbers = match &self.numbers {
             Numbers::Ints(list) => {
                 Numbers::Ints(places.iter().map(|&i| list.get(i).copied()).collect::<Option<_>>()?)
@@ -66,12 +66,12 @@ impl Small {
     }
 
     /// The same elements in other dims.
-    pub(super) fn with_dims(&self, dims: Vec<u64>) -> Option<Small> {
+    pub(crate) fn with_dims(&self, dims: Vec<u64>) -> Option<Small> {
         (count(&dims)? == self.len()).then(|| Small { dims, ..self.clone() })
     }
 
     /// The constant; `None` if an integer does not fit the element type.
-    pub(super) fn to_data(&self) -> Option<TensorData> {
+    pub(crate) fn to_data(&self) -> Option<TensorData> {
         match &self.numbers {
             Numbers::Ints(list) => {
                 let mut bytes = Vec::new();
@@ -108,13 +108,13 @@ fn push(dtype: DType, n: i64, bytes: &mut Vec<u8>) -> Option<()> {
 }
 
 /// The number of elements of a small tensor of these dims; `None` if it is not small.
-pub(super) fn count(dims: &[u64]) -> Option<usize> {
+pub(crate) fn count(dims: &[u64]) -> Option<usize> {
     let n = dims.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim))?;
     (n <= MAX_ELEMENTS).then(|| usize::try_from(n).ok()).flatten()
 }
 
 /// The places in every axis of the elements of a tensor, in order.
-pub(super) fn each_place(dims: &[u64]) -> Option<Vec<Vec<u64>>> {
+pub(crate) fn each_place(dims: &[u64]) -> Option<Vec<Vec<u64>>> {
     let n = count(dims)?;
     let mut all = Vec::with_capacity(n);
     for mut i in 0..n as u64 {
@@ -128,13 +128,13 @@ pub(super) fn each_place(dims: &[u64]) -> Option<Vec<Vec<u64>>> {
 }
 
 /// The number of the element at a place.
-pub(super) fn number_of(place: &[u64], dims: &[u64]) -> usize {
+pub(crate) fn number_of(place: &[u64], dims: &[u64]) -> usize {
     let number = place.iter().zip(dims).fold(0, |number, (&at, &dim)| number * dim + at);
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
 /// The elements of a tensor as it broadcasts to dims: their numbers, in order.
-pub(super) fn broadcast_to(from: &[u64], to: &[u64]) -> Option<Vec<usize>> {
+pub(crate) fn broadcast_to(from: &[u64], to: &[u64]) -> Option<Vec<usize>> {
     let lead = to.len().checked_sub(from.len())?;
     let fits = from.iter().zip(&to[lead..]).all(|(&a, &b)| a == b || a == 1);
     let places = each_place(to)?;
@@ -147,7 +147,7 @@ pub(super) fn broadcast_to(from: &[u64], to: &[u64]) -> Option<Vec<usize>> {
 }
 
 /// The dims that operands broadcast to.
-pub(super) fn broadcast_dims(all: &[&[u64]]) -> Option<Vec<u64>> {
+pub(crate) fn broadcast_dims(all: &[&[u64]]) -> Option<Vec<u64>> {
     let rank = all.iter().map(|dims| dims.len()).max()?;
     let mut found = vec![1; rank];
     for dims in all {

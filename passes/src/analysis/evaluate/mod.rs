@@ -1,18 +1,32 @@
 //! The results of operators on small constants. Results equal those of a runtime, bit by bit: movements,
 //! arithmetic on integers, and correctly rounded operations on floats, computed in f64 and rounded once.
 
-use super::small::{Numbers, Small, broadcast_dims, broadcast_to, count, each_place, number_of};
+mod small;
+
+pub(crate) use self::small::Small;
+
+use self::small::{MAX_ELEMENTS, Numbers, broadcast_dims, broadcast_to, count, each_place, number_of};
+use ampc_ir::infer::{Facts, Int};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::reduce::ReduceView;
 use ampc_ir::views::{
     Axes, CastView, ConcatView, FlattenView, NodeView, Part, Parts, ReshapeView, SliceView, SplitView,
     TileView, TransposeView, distinct_axes, normalize_axis, slice_range,
 };
-use ampc_ir::{AttrValue, DType};
+use ampc_ir::{AttrValue, DType, Module, Value};
+
+/// The elements of an integer list that inference knows.
+pub(crate) fn known_ints(module: &Module, facts: &Facts, value: Value) -> Option<Small> {
+    let ints: Option<Vec<i64>> = facts.ints(value)?.iter().copied().map(Int::known).collect();
+    let (list, ty) = (ints?, module.value(value).ty.as_tensor()?);
+    let dims = ty.shape.to_known()?;
+    let is_whole = list.len() as u64 == dims.iter().product::<u64>() && list.len() as u64 <= MAX_ELEMENTS;
+    is_whole.then(|| Small::ints(ty.dtype, dims.to_vec(), list))
+}
 
 /// The results of a node whose operands are constants, if it is of an operator that is computed and they are small.
 /// `operand` reads an operand.
-pub(super) fn evaluate(view: &NodeView<'_>, operand: &dyn Fn(usize) -> Option<Small>) -> Option<Vec<Small>> {
+pub(crate) fn evaluate(view: &NodeView<'_>, operand: &dyn Fn(usize) -> Option<Small>) -> Option<Vec<Small>> {
     let kind = view.kind();
     let one = match kind {
         OpKind::Identity => operand(0),
