@@ -65,7 +65,7 @@ pub struct Observe {
 impl Spelled for Observe {
     const NAME: &'static str = "observe";
     const ABOUT: &'static str =
-        "keeps operators in fp32 by values on data: near an end of the range, or far from 0";
+        "keeps operators in fp32 whose values on data are large, tiny or far from 0";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: FORMAT,
