@@ -64,8 +64,7 @@ pub struct Observe {
 
 impl Spelled for Observe {
     const NAME: &'static str = "observe";
-    const ABOUT: &'static str =
-        "keeps operators in fp32 whose values on data are large, tiny or far from 0";
+    const ABOUT: &'static str = "keeps operators in fp32 whose values on data are large, tiny or far from 0";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: FORMAT,
