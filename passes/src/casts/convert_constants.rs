@@ -56,7 +56,6 @@ impl Pass for ConvertConstants {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
         let mut scalars: Option<Scalars> = None;
-        let mut replaced_scalars = false;
         // A trained parameter stays fp32, and each step casts it anew.
         let trained: FxHashSet<Value> = with_role(module, PARAMETER).collect();
         for node in flow::nodes(module) {
@@ -68,18 +67,12 @@ impl Pass for ConvertConstants {
             {
                 let mut source = source(module, operand);
                 if source.is_none() && data.graph == module.main() {
-                    let scalars = scalars.get_or_insert_with(|| Scalars::of(module, cx.facts));
+                    let scalars = scalars.get_or_insert_with(|| Scalars::of(module, cx.facts, &trained));
                     source = scalars.get(operand).cloned().map(Source::Scalar);
                 }
                 let Some(source) = source else { continue };
-                let is_scalar = matches!(source, Source::Scalar(_));
-                let folded = self.fold(module, cx, (node, result), (operand, source));
-                changed |= folded;
-                replaced_scalars |= folded && is_scalar;
+                changed |= self.fold(module, cx, (node, result), (operand, source));
             }
-        }
-        if let Some(scalars) = scalars.filter(|_| replaced_scalars) {
-            scalars.remove_unread(module);
         }
         if changed {
             let pending = |m: &Module, v| {

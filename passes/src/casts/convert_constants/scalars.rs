@@ -12,15 +12,15 @@
 //! %q = Div(%x, %c)
 //! ```
 //!
-//! The numbers are those of a runtime, bit by bit ([`evaluate`]). The nodes of which nothing is read any more are removed.
+//! The numbers are those of a runtime, bit by bit ([`evaluate`]). The nodes that compute them stay, as all nodes of the author do.
 
 use crate::analysis::evaluate::{Small, evaluate, known_ints};
 use ampc_ir::infer::Facts;
 use ampc_ir::module::Provenance;
-use ampc_ir::op::{OpKind, reads_only_dims};
+use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, constant_of};
-use ampc_ir::{DType, Module, Node, TensorData, Value};
-use rustc_hash::FxHashMap;
+use ampc_ir::{DType, Module, TensorData, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// The number of elements of the largest tensor that is computed.
@@ -29,31 +29,25 @@ const MAX_ELEMENTS: u64 = 16;
 /// The small values of the main graph that are known before a run.
 pub(super) struct Scalars {
     floats: FxHashMap<Value, Arc<TensorData>>,
-    /// The nodes of the author that compute the values or read extents alone, and whose results are read, in program order.
-    nodes: Vec<Node>,
 }
 
 impl Scalars {
-    /// Finds the values.
-    pub(super) fn of(module: &Module, facts: &Facts) -> Scalars {
+    /// Finds the values. The values that are `trained` change between runs, so nothing that is computed from them is known.
+    pub(super) fn of(module: &Module, facts: &Facts, trained: &FxHashSet<Value>) -> Scalars {
         let mut values: FxHashMap<Value, Small> = FxHashMap::default();
-        let mut known = Scalars { floats: FxHashMap::default(), nodes: Vec::new() };
+        let mut floats = FxHashMap::default();
         for node in module.nodes(module.main()) {
             let Some(view) = NodeView::with_facts(module, node, facts) else { continue };
             let &[Some(result)] = module.node(node).results() else { continue };
             if module.node(node).provenance == Provenance::Inserted {
                 continue;
             }
-            let is_read = module.uses(result).next().is_some();
-            if is_read && reads_only_dims(view.kind()) {
-                known.nodes.push(node);
-            }
             let is_evaluated = view.kind() != OpKind::Constant && !view.lacks_attributes();
             if !is_evaluated || module.node(node).bodies().next().is_some() {
                 continue;
             }
             let operand = |i: usize| {
-                let value = view.operand(i)?;
+                let value = view.operand(i).filter(|value| !trained.contains(value))?;
                 values.get(&value).cloned().or_else(|| Small::read(&*constant_of(module, value)?))
             };
             // A float is rounded to its type before the next operator reads it.
@@ -63,30 +57,15 @@ impl Scalars {
             let Some(data) = found.filter(|data| data.element_count() <= MAX_ELEMENTS) else { continue };
             let Some(small) = Small::read(&data) else { continue };
             values.insert(result, small);
-            if is_read && !reads_only_dims(view.kind()) {
-                known.nodes.push(node);
-            }
             if data.dtype() == DType::F32 {
-                known.floats.insert(result, Arc::new(data));
+                floats.insert(result, Arc::new(data));
             }
         }
-        known
+        Scalars { floats }
     }
 
     /// The elements of a float that is known.
     pub(super) fn get(&self, value: Value) -> Option<&Arc<TensorData>> {
         self.floats.get(&value)
-    }
-
-    /// Removes the nodes that lost their last reader.
-    pub(super) fn remove_unread(&self, module: &mut Module) {
-        for &node in self.nodes.iter().rev() {
-            let is_read = |value: &Value| {
-                module.is_output(*value) || module.uses(*value).next().is_some() || module.has_role(*value)
-            };
-            if !module.node(node).results().iter().flatten().any(is_read) {
-                module.erase_node(node);
-            }
-        }
     }
 }
