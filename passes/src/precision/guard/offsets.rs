@@ -43,8 +43,8 @@ pub(super) fn offset(cx: &mut Cx<'_>) {
         let mut offsets = Offsets { is_given, ..Offsets::default() };
         offsets.find(cx);
         for (var, input) in offsets.before_means(cx) {
-            let is_free = matches!(flow::decision(cx.module, var), Some(d) if d.class != Class::Allow);
-            if is_free {
+            let is_product = flow::decision(cx.module, var).is_some_and(|d| d.class == Class::Allow);
+            if !is_product {
                 let name = name_of(cx.module, input);
                 cx.deny(var, || format!("`{name}` {words}, and its mean is subtracted"));
             }
